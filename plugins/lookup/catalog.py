@@ -1,0 +1,110 @@
+"""Lookup of catalog facts. Controller side; a thin wrapper around plugin_utils/catalog.py."""
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: catalog
+short_description: Facts of the version catalog
+version_added: "0.1.0"
+author: gpuhost contributors
+description:
+  - Gives what the catalog knows, so that playbooks hold no version, URL or package name of their own.
+options:
+  _terms:
+    description:
+      - "What to look up: a topic and a key."
+      - "V(repository) and a distribution id: C(url), C(key_url), C(key_fingerprint), C(slug)."
+      - "V(distro) and a distribution id; V(cuda) and C(X.Y); V(driver) and a branch; V(tensorflow) and a version;
+        V(gpu) and a PCI id such as C(10de:2335)."
+      - "V(repositories) alone: the URL of NVIDIA's repository by distribution id."
+      - "Any other topic alone gives the list of its keys, newest first."
+    required: true
+  base_url:
+    description: A mirror to take in the place of NVIDIA's own site, without distribution and architecture.
+    type: str
+    default: auto
+"""
+
+EXAMPLES = r"""
+- name: NVIDIA's repository for this host
+  ansible.builtin.debug:
+    msg: "{{ lookup('gpuhost.stack.catalog', 'repository', 'debian-12').key_fingerprint }}"
+
+- name: What CUDA 13.2 needs
+  ansible.builtin.debug:
+    msg: "{{ lookup('gpuhost.stack.catalog', 'cuda', '13.2') }}"
+"""
+
+RETURN = r"""
+_raw:
+  description: One dictionary of facts, or the topic's keys.
+  type: list
+  elements: raw
+"""
+
+import dataclasses
+
+from ansible.errors import AnsibleLookupError
+from ansible.plugins.lookup import LookupBase
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import (
+    CatalogError,
+    load_catalog,
+    repository_facts,
+)
+
+
+def _plain(value):
+    if dataclasses.is_dataclass(value):
+        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _topics(catalog):
+    return {
+        "repository": {name: repository_facts(catalog, name) for name in catalog.distros},
+        "distro": catalog.distros,
+        "driver": {b.branch: b for b in catalog.driver.branches},
+        "cuda": {t.version: t for t in catalog.cuda.toolkits},
+        "cudnn": {v.version: v for v in catalog.cudnn.versions},
+        "nccl": {f"{b.version}+cuda{b.cuda}": b for b in catalog.nccl.builds},
+        "tensorflow": {r.version: r for r in catalog.tensorflow.releases},
+        "pytorch": {r.version: r for r in catalog.pytorch.releases},
+        "gpu": {f"10de:{device}": product for device, product in catalog.products.items()},
+    }
+
+
+def look_up(terms, base_url=None):
+    """The facts that the terms name, as a list for Ansible."""
+    if terms == ["repositories"]:
+        catalog = load_catalog()
+        return [{name: repository_facts(catalog, name, base_url=base_url)["url"] for name in catalog.distros}]
+    topics = _topics(load_catalog())
+    if not terms or str(terms[0]) not in topics:
+        raise AnsibleLookupError(f"gpuhost.stack.catalog: expected one of {', '.join(topics)} as the first term, "
+                                 f"found {terms[0] if terms else 'none'!r}")
+    if len(terms) > 2:
+        raise AnsibleLookupError(f"gpuhost.stack.catalog: expected a topic and a key, found {len(terms)} terms")
+    entries = topics[str(terms[0])]
+    if len(terms) == 1:
+        return [sorted(entries, key=versions.key, reverse=True)]
+    key = str(terms[1])
+    if key not in entries:
+        near = versions.nearest(key, list(entries)) if key[:1].isdigit() else sorted(entries)[:10]
+        raise AnsibleLookupError(f"gpuhost.stack.catalog: the catalog has no {terms[0]} {key!r}; "
+                                 f"it has, for example, {', '.join(near)}")
+    return [_plain(entries[key])]
+
+
+class LookupModule(LookupBase):
+    """The lookup."""
+
+    def run(self, terms, variables=None, **kwargs):
+        """Ansible's entry point."""
+        self.set_options(var_options=variables, direct=kwargs)
+        try:
+            base_url = self.get_option("base_url")
+            return look_up(list(terms), None if base_url == "auto" else base_url)
+        except CatalogError as error:
+            raise AnsibleLookupError(f"gpuhost.stack.catalog: {error}") from error

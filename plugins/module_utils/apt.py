@@ -1,0 +1,175 @@
+"""What apt and dpkg print, as data. Runs on the managed host (standard library, Python 3.8 syntax); no I/O here.
+
+Formats: `apt-get --simulate` (apt-get(8)), `apt-cache madison` (apt-cache(8)), `dpkg-query -W` (dpkg-query(1)).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Dict, List, NamedTuple, Optional, Tuple
+
+# `Inst name [old] (new Origin:Suite [amd64]) []` ; `[old]` is absent for a new package.
+_INSTALL = re.compile(r"^Inst (?P<name>\S+?)(?::\w+)? (?:\[(?P<old>[^\]]+)\] )?\((?P<new>\S+)")
+_REMOVE = re.compile(r"^(?:Remv|Purg) (?P<name>\S+?)(?::\w+)? \[(?P<old>[^\]]+)\]")
+
+
+class Change(NamedTuple):
+    """One package's move in a transaction; `old` is None when it is new, `new` is None when it is removed."""
+
+    name: str
+    old: Optional[str]
+    new: Optional[str]
+
+    def describe(self) -> str:
+        """`name 1.0 -> 2.0`, `name (new) 2.0`, `name 1.0 (removed)`."""
+        if self.old is None:
+            return "%s (new) %s" % (self.name, self.new)
+        if self.new is None:
+            return "%s %s (removed)" % (self.name, self.old)
+        return "%s %s -> %s" % (self.name, self.old, self.new)
+
+
+class Installed(NamedTuple):
+    """A package as dpkg knows it: version, status word (`installed`, `half-configured`, ...) and whether it is held."""
+
+    version: str
+    status: str
+    held: bool
+
+
+def split_spec(spec: str) -> Tuple[str, Optional[str]]:
+    """`name=version` or `name` as (name, version or None)."""
+    name, _, version = spec.partition("=")
+    return name, version or None
+
+
+def parse_simulation(text: str) -> List[Change]:
+    """The changes that `apt-get --simulate install ...` announces, in its order."""
+    changes = []
+    for line in text.splitlines():
+        install = _INSTALL.match(line)
+        if install:
+            changes.append(Change(install["name"], install["old"], install["new"]))
+        remove = _REMOVE.match(line)
+        if remove:
+            changes.append(Change(remove["name"], remove["old"], None))
+    return changes
+
+
+# Asked as `dpkg-query -W -f FORMAT`; db:Status-Want is `hold` for a held package.
+DPKG_FORMAT = "${Package}\t${Version}\t${db:Status-Status}\t${db:Status-Want}\n"
+
+
+def parse_dpkg(text: str) -> Dict[str, Installed]:
+    """The answer of `dpkg-query -W -f DPKG_FORMAT` for packages that dpkg has heard of."""
+    packages = {}
+    for line in text.splitlines():
+        name, version, status, want = line.split("\t")
+        packages[name] = Installed(version, status, want == "hold")
+    return packages
+
+
+def parse_madison(text: str) -> Dict[str, List[str]]:
+    """The versions on offer by package, newest first, from `apt-cache madison NAME...`."""
+    offered = {}  # type: Dict[str, List[str]]
+    for line in text.splitlines():
+        parts = [part.strip() for part in line.split("|")]
+        if len(parts) == 3 and parts[1] not in offered.setdefault(parts[0], []):
+            offered[parts[0]].append(parts[1])
+    return offered
+
+
+def unmet(specs: List[str], packages: Dict[str, Installed], hold: bool) -> List[str]:
+    """Those of `specs` that are not installed at their version, or not held although they should be."""
+    missing = []
+    for spec in specs:
+        name, version = split_spec(spec)
+        state = packages.get(name)
+        good = state is not None and state.status == "installed" and version in (None, state.version)
+        if not good or (hold and not state.held):
+            missing.append(spec)
+    return missing
+
+
+def not_offered(specs: List[str], offered: Dict[str, List[str]]) -> List[str]:
+    """A sentence for each of `specs` that no configured repository offers; virtual packages are apt's to find."""
+    sentences = []
+    for spec in specs:
+        name, version = split_spec(spec)
+        versions = offered.get(name, [])
+        if version is not None and version not in versions:
+            have = ", ".join(versions[:5]) if versions else "no version at all"
+            sentences.append("%s %s: the configured repositories offer %s" % (name, version, have))
+    return sentences
+
+
+def unplanned(changes: List[Change], specs: List[str], may_remove: List[str]) -> List[str]:
+    """Changes that nobody asked for: removals outside `may_remove` (regular expressions), and another kernel."""
+    planned = {split_spec(spec)[0] for spec in specs}
+    found = []
+    for change in changes:
+        removal = change.new is None and not any(re.fullmatch(pattern, change.name) for pattern in may_remove)
+        kernel = change.name.startswith("linux-image-") and change.name not in planned
+        if removal or kernel:
+            found.append(change.describe())
+    return found
+
+
+class Source(NamedTuple):
+    """A suite of a mirror that is configured: where, and in which entry of which file; and the components it lacks."""
+
+    uri: str
+    suite: str
+    components: Tuple[str, ...]
+    path: str
+    position: int
+
+
+# Asked as `apt-get indextargets --format FORMAT 'Created-By: Packages'`, see apt's acquire-additional-files.md.
+TARGETS_FORMAT = "$(REPO_URI)|$(RELEASE)|$(COMPONENT)|$(SOURCESENTRY)|$(ORIGIN)"
+
+
+def archive_sources(text: str, origins: List[str], components: List[str], own_path: str) -> List[Source]:
+    """The distribution's own suites in the answer to TARGETS_FORMAT, each with those of `components` it lacks.
+
+    `origins` are the Origin fields of the archive's Release files ("Debian", "Ubuntu"). apt knows a repository's origin
+    from its lists, so before the first `apt-get update` the answer is empty. What `own_path` adds is left out: the
+    result is the same before and after it is written.
+    """
+    have = {}  # type: Dict[Tuple[str, str], List[str]]
+    entry = {}  # type: Dict[Tuple[str, str], Tuple[str, int]]
+    for line in text.splitlines():
+        uri, suite, component, source, origin = line.split("|")
+        path, _, position = source.rpartition(":")
+        if path != own_path and origin in origins:
+            have.setdefault((uri, suite), []).append(component)
+            entry.setdefault((uri, suite), (path, int(position)))
+    return [
+        Source(uri, suite, tuple(name for name in components if name not in present), *entry[(uri, suite)])
+        for (uri, suite), present in have.items()
+    ]
+
+
+def signed_by(text: str, path: str, position: int) -> Optional[str]:
+    """The Signed-By of entry number `position` (from 1) in a source file, as it stands there; None without one.
+
+    apt refuses two entries for one suite whose Signed-By differ, so an added entry repeats it to the letter.
+    """
+    if path.endswith(".sources"):
+        stanzas = [stanza for stanza in re.split(r"\n[ \t]*\n", text) if re.search(r"(?m)^\w[\w-]*:", stanza)]
+        found = re.search(r"(?mi)^Signed-By:((?:.*)(?:\n[ \t]+.*)*)", stanzas[position - 1])
+        return found.group(1).strip("\n").strip(" ") if found else None
+    options = re.match(r"\s*deb(?:-src)?\s+\[([^\]]*)\]", text.splitlines()[position - 1])
+    found = re.search(r"signed-by=(\S+)", options.group(1), re.IGNORECASE) if options else None
+    return found.group(1).replace(",", " ") if found else None
+
+
+def render_sources(sources: List[Tuple[Source, Optional[str]]]) -> str:
+    """A deb822 source file (sources.list(5)) that adds the lacking components; only a comment when none is lacking."""
+    stanzas = ["# Managed by gpuhost: components that NVIDIA's packages of this distribution are in.\n"]
+    for source, key in sources:
+        if source.components:
+            stanza = "Types: deb\nURIs: %s\nSuites: %s\nComponents: %s\n"
+            stanza %= (source.uri, source.suite, " ".join(source.components))
+            stanzas.append(stanza + ("Signed-By: %s\n" % key if key else ""))
+    return "\n".join(stanzas)

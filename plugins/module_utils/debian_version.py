@@ -1,0 +1,40 @@
+"""Debian's version order (Debian policy 5.6.12) as a sort key. Runs on the target and the controller; no I/O."""
+
+from __future__ import annotations
+
+import re
+from typing import Iterable
+
+_END = ((0,), 0)
+_PARTS = re.compile(r"(\D*)(\d*)")
+
+
+def _order(character: str) -> int:
+    if character == "~":
+        return -1
+    return ord(character) if character.isalpha() else ord(character) + 256
+
+
+def _part_key(part: str) -> tuple:
+    pairs = [
+        (tuple(_order(character) for character in text) + (0,), int(number or 0))
+        for text, number in _PARTS.findall(part)
+    ]
+    while pairs and pairs[-1] == _END:
+        pairs.pop()
+    return tuple(pairs) + (_END,)  # the end sorts after "~" and before everything else
+
+
+def key(version: str) -> tuple:
+    """Sort key: key(a) < key(b) when dpkg says `a lt b`."""
+    epoch, colon, rest = version.partition(":")
+    if not colon:
+        epoch, rest = "0", version
+    upstream, dash, revision = rest.rpartition("-")
+    if not dash:
+        upstream, revision = rest, ""
+    return (int(epoch), _part_key(upstream), _part_key(revision))
+
+
+def newest_first(versions: Iterable[str]) -> list[str]:
+    return sorted(set(versions), key=key, reverse=True)

@@ -1,0 +1,91 @@
+"""The host around the GPUs: kernels, Python, compiler, disk, Secure Boot. Runs on the target."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any, Iterable
+
+from ansible_collections.gpuhost.stack.plugins.module_utils import debian_version, files
+from ansible_collections.gpuhost.stack.plugins.module_utils.command import Run
+
+EFI = "/sys/firmware/efi"
+SECURE_BOOT = EFI + "/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+MOUNTS = ("/", "/usr", "/opt", "/var")
+_PYTHON = re.compile(r"^python(3\.\d+)$")
+_GCC = re.compile(r"(?:^|-)gcc-(\d+)$")
+
+
+def kernel(root: str, running: str) -> dict[str, Any]:
+    """Running kernel, kernels installed to boot or with modules, and those whose headers can build a module."""
+    modules = files.names(root, "/lib/modules")
+    booted = {name[len("vmlinuz-") :] for name in files.names(root, "/boot") if name.startswith("vmlinuz-")}
+    installed = booted | {v for v in modules if os.path.isdir(files.under(root, "/lib/modules/%s/kernel" % v))}
+    headers = [v for v in modules if files.resolve(root, "/lib/modules/%s/build" % v)]
+    return {"running": running, "installed": _by_version(installed), "headers": _by_version(headers)}
+
+
+def _by_version(releases: Iterable[str]) -> list[str]:
+    """Oldest first. A release such as 6.1.0-56-amd64 splits at its last hyphen, which orders as Debian does."""
+    return sorted(releases, key=debian_version.key)
+
+
+def python(root: str) -> dict[str, Any]:
+    """Interpreters by version; the distribution's /usr/bin wins over a hand-built /usr/local/bin."""
+    interpreters: dict[str, str] = {}
+    for directory in ("/usr/local/bin", "/usr/bin"):
+        for name in files.names(root, directory):
+            match = _PYTHON.match(name)
+            if match:
+                interpreters[match.group(1)] = "%s/%s" % (directory, name)
+    default = _PYTHON.match(os.path.basename(files.resolve(root, "/usr/bin/python3") or ""))
+    ordered = sorted(interpreters, key=lambda version: int(version.split(".")[1]))
+    return {
+        "default": default.group(1) if default else None,
+        "interpreters": {version: interpreters[version] for version in ordered},
+    }
+
+
+def gcc(root: str, run: Run) -> str | None:
+    """Major version of the default gcc: from the link's target, else asked of the compiler itself."""
+    target = files.resolve(root, "/usr/bin/gcc")
+    if target is None:
+        return None
+    match = _GCC.search(os.path.basename(target))
+    if match:
+        return match.group(1)
+    answer = run([files.under(root, "/usr/bin/gcc"), "-dumpversion"], 10)
+    major = answer.stdout.decode("utf-8", "replace").strip().split(".")[0]
+    return major if answer.exit_code == 0 and major.isdigit() else None
+
+
+def glibc() -> str | None:
+    """Version of the running C library; None on another one (musl)."""
+    try:
+        name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
+    except (ValueError, OSError):
+        return None
+    return version if name == "glibc" else None
+
+
+def disk(root: str) -> dict[str, dict[str, int]]:
+    """Space that an ordinary user may take, by directory; a missing one counts as its parent."""
+    space = {}
+    for mount in MOUNTS:
+        path = files.under(root, mount)
+        found = os.statvfs(path if os.path.exists(path) else root)
+        unit = found.f_frsize
+        space[mount] = {"free_mib": found.f_bavail * unit >> 20, "total_mib": found.f_blocks * unit >> 20}
+    return space
+
+
+def secure_boot(root: str) -> str:
+    """The firmware's SecureBoot variable: four bytes of attributes, then 0 or 1.
+
+    Without EFI there is no Secure Boot; an empty /sys/firmware (a container's) tells nothing.
+    """
+    variable = files.read_bytes(root, SECURE_BOOT)
+    if variable is not None and len(variable) >= 5:
+        return "enabled" if variable[4] == 1 else "disabled"
+    firmware = files.names(root, "/sys/firmware")
+    return "unknown" if not firmware or "efi" in firmware else "disabled"

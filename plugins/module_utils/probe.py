@@ -1,0 +1,95 @@
+"""Assemble the probe: what is on this host, by the readers beside this file. Runs on the target; changes nothing."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any, Callable
+
+from ansible_collections.gpuhost.stack.plugins.module_utils import (
+    apt_lists,
+    command,
+    dpkg,
+    host,
+    nvidia_smi,
+    os_release,
+    pci,
+    proc_driver,
+    stack,
+)
+from ansible_collections.gpuhost.stack.plugins.module_utils.command import Run
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Options:
+    repository_url: str | None
+    repositories: dict[str, str]
+    repository_check: bool
+    repository_patterns: tuple[str, ...]
+    package_patterns: tuple[str, ...]
+    tensorflow_path: str
+
+
+def probe(root: str, options: Options, run: Run = command.run) -> dict[str, Any]:
+    """The probe as the plan reads it. A reader that fails leaves null and a line in `errors`: nothing is guessed."""
+    errors: list[str] = []
+
+    def attempt(what: str, read: Callable[[], Any], default: Any = None) -> Any:
+        try:
+            return read()
+        except (OSError, ValueError) as error:
+            errors.append("%s: %s" % (what, error))
+            return default
+
+    uname = os.uname()
+    distribution = attempt("distribution", lambda: os_release.read(root))
+    gpus, switches = attempt("PCI devices", lambda: pci.read(root), ([], []))
+    tf_path = options.tensorflow_path
+    result = {
+        "schema": SCHEMA,
+        "distribution": distribution,
+        "architecture": uname.machine,
+        "kernel": attempt("kernel", lambda: host.kernel(root, uname.release)),
+        "python": attempt("python", lambda: host.python(root)),
+        "toolchain": attempt("toolchain", lambda: {"gcc": host.gcc(root, run), "glibc": host.glibc()}),
+        "gpus": gpus,
+        "nvswitches": switches,
+        "driver": _driver(root, run, attempt),
+        "packages": attempt("packages", lambda: _packages(root, options, uname.machine)),
+        "repository": _repository(root, options, uname.machine, run, distribution),
+        "cuda": attempt("CUDA", lambda: stack.cuda(root)),
+        "tensorflow": attempt("TensorFlow", lambda: stack.tensorflow(root, tf_path)),
+        "secure_boot": attempt("Secure Boot", lambda: host.secure_boot(root), "unknown"),
+        "disk": attempt("disk", lambda: host.disk(root)),
+        "applied_plan": attempt("applied plan", lambda: stack.applied_plan(root)),
+        "simulated": attempt("simulated parts", lambda: stack.simulated(root), []),
+    }
+    return dict(result, errors=errors)
+
+
+def _packages(root: str, options: Options, machine: str) -> dict[str, dict[str, Any]]:
+    return dpkg.read(root, list(options.package_patterns), machine)
+
+
+def _driver(root: str, run: Run, attempt: Callable[..., Any]) -> dict[str, Any]:
+    def smi() -> Any:
+        return nvidia_smi.read(nvidia_smi.find() if root == "/" else None, run)
+
+    return {
+        "loaded": attempt("loaded driver", lambda: proc_driver.read(root)),
+        "nouveau_loaded": proc_driver.nouveau_loaded(root),
+        "nvidia_smi": attempt("nvidia-smi", smi),
+    }
+
+
+def _repository(
+    root: str, options: Options, machine: str, run: Run, distribution: dict[str, str] | None
+) -> dict[str, Any] | None:
+    name = (distribution or {}).get("id", "")
+    url = options.repository_url or options.repositories.get(name)
+    if not url:
+        return None
+    patterns = list(options.repository_patterns)
+    return apt_lists.read(root, url, patterns, machine, options.repository_check, run)

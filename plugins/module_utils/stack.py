@@ -1,0 +1,63 @@
+"""What of the deep learning stack lies on the host: CUDA trees, TensorFlow, the applied plan. Runs on the target."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from typing import Any
+
+from ansible_collections.gpuhost.stack.plugins.module_utils import files
+
+APPLIED_PLAN = "/etc/ansible/facts.d/gpu_stack.fact"
+SIMULATED = "/usr/share/gpuhost-simulated"
+DISTRO_CUDA = "/usr/lib/cuda/version.txt"  # Debian's own packages: "CUDA Version 11.8.89"
+TENSORFLOW = "/opt/gpuhost/tensorflow"
+_CUDA_TREE = re.compile(r"^cuda-(\d+\.\d+)$")
+_DIST_INFO = re.compile(r"^tensorflow-(.+)\.dist-info$")
+
+
+def cuda(root: str) -> dict[str, Any]:
+    """Toolkits of NVIDIA's packages (a tree counts when it has nvcc), where /usr/local/cuda leads, and Debian's own."""
+    found = (_CUDA_TREE.match(name) for name in files.names(root, "/usr/local"))
+    versions = [match.group(1) for match in found if match and _has_nvcc(root, match.group(0))]
+    default = _CUDA_TREE.match(os.path.basename(files.resolve(root, "/usr/local/cuda") or ""))
+    distro = re.search(r"CUDA Version (\d+\.\d+)", files.read_text(root, DISTRO_CUDA) or "")
+    return {
+        "installed": sorted(versions, key=lambda version: [int(part) for part in version.split(".")]),
+        "default": default.group(1) if default else None,
+        "distro": distro.group(1) if distro else None,
+    }
+
+
+def _has_nvcc(root: str, tree: str) -> bool:
+    return os.path.exists(files.under(root, "/usr/local/%s/bin/nvcc" % tree))
+
+
+def tensorflow(root: str, path: str = TENSORFLOW) -> dict[str, str] | None:
+    """The environment's TensorFlow by its metadata's name; importing it would take six seconds."""
+    for python in files.names(root, path + "/lib"):
+        for name in files.names(root, "%s/lib/%s/site-packages" % (path, python)):
+            match = _DIST_INFO.match(name)
+            if match:
+                return {"path": path, "version": match.group(1), "python": python.replace("python", "")}
+    return None
+
+
+def applied_plan(root: str) -> dict[str, Any] | None:
+    text = files.read_text(root, APPLIED_PLAN)
+    if text is None:
+        return None
+    try:
+        return dict(json.loads(text))
+    except (ValueError, TypeError) as error:
+        raise ValueError("%s is not the JSON object that was written: %s" % (APPLIED_PLAN, error)) from error
+
+
+def simulated(root: str) -> list[str]:
+    """What on this host is simulated, one thing a line; empty on a real host."""
+    lines = []
+    for name in files.names(root, SIMULATED):
+        if name.endswith(".txt"):
+            lines += (files.read_text(root, "%s/%s" % (SIMULATED, name)) or "").splitlines()
+    return [line.strip() for line in lines if line.strip()]

@@ -1,0 +1,141 @@
+#!/usr/bin/python
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Say what a host has: GPUs, driver, CUDA, packages, repository. Runs on the target; changes nothing."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpu_probe
+short_description: Says what a GPU host has, in one round trip
+description:
+  - Reads the distribution, the kernels, the GPUs on the PCI bus, the driver, the packages of the deep learning
+    stack, what NVIDIA's repository offers, and the plan that was applied last.
+  - Changes nothing, needs no root rights, no driver and no GPU.
+options:
+  repository_url:
+    description:
+      - Base URL of the flat apt repository to look into; wins over C(repositories). Without either
+        C(probe.repository) is null.
+    type: str
+  repositories:
+    description:
+      - Base URL by distribution id (C(debian-12), C(ubuntu-24.04)); the host's own is looked into.
+        A host whose distribution is not among them gets C(probe.repository) null.
+    type: dict
+    default: {}
+  repository_check:
+    description:
+      - Whether apt's lists on the host count only while the repository's release file is still the same.
+        Otherwise the package list is downloaded.
+      - A repository that does not answer within 5 seconds leaves apt's lists valid.
+    type: bool
+    default: true
+  package_patterns:
+    description: Globs of the installed packages to report.
+    type: list
+    elements: str
+    default: ['*nvidia*', 'cuda-*', 'libcuda1*', 'libcudart*', '*cudnn*', 'libnccl*', 'nvlsm', 'libnvsdm*', 'dkms',
+              'gcc', 'g++', 'linux-headers-*', 'linux-modules-nvidia-*', 'datacenter-gpu-manager*']
+  repository_patterns:
+    description: Globs of the repository's packages to report.
+    type: list
+    elements: str
+    default: ['nvidia-driver*', 'nvidia-open*', 'cuda-drivers*', 'nvidia-dkms*', 'nvidia-kernel-*',
+              'nvidia-fabricmanager*', 'nvidia-persistenced', 'nvidia-modprobe', 'nvidia-imex*', 'libnvidia-compute*',
+              'libnvidia-nscq*', 'libnvsdm*', 'nvlsm', 'cuda-keyring', 'cuda-toolkit-*', 'cuda-compat-*', 'cudnn*',
+              'libcudnn*', 'libnccl*', 'datacenter-gpu-manager-4*']
+  tensorflow_path:
+    description: Where the TensorFlow environment lies.
+    type: path
+    default: /opt/gpuhost/tensorflow
+author:
+  - the gpuhost contributors
+attributes:
+  check_mode:
+    description: Changes nothing in either mode.
+    support: full
+"""
+
+EXAMPLES = r"""
+- name: Look at the host
+  gpuhost.stack.gpu_probe:
+    repositories: "{{ lookup('gpuhost.stack.catalog', 'repositories') }}"
+  register: gpu_host
+"""
+
+RETURN = r"""
+probe:
+  description: What was found. A part that could not be read is null and has a line in C(errors).
+  returned: always
+  type: dict
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuhost.stack.plugins.module_utils import probe
+
+PACKAGES = [
+    "*nvidia*",
+    "cuda-*",
+    "libcuda1*",
+    "libcudart*",
+    "*cudnn*",
+    "libnccl*",
+    "nvlsm",
+    "libnvsdm*",
+    "dkms",
+    "gcc",
+    "g++",
+    "linux-headers-*",
+    "linux-modules-nvidia-*",
+    "datacenter-gpu-manager*",
+]
+REPOSITORY_PACKAGES = [
+    "nvidia-driver*",
+    "nvidia-open*",
+    "cuda-drivers*",
+    "nvidia-dkms*",
+    "nvidia-kernel-*",
+    "nvidia-fabricmanager*",
+    "nvidia-persistenced",
+    "nvidia-modprobe",
+    "nvidia-imex*",
+    "libnvidia-compute*",
+    "libnvidia-nscq*",
+    "libnvsdm*",
+    "nvlsm",
+    "cuda-keyring",
+    "cuda-toolkit-*",
+    "cuda-compat-*",
+    "cudnn*",
+    "libcudnn*",
+    "libnccl*",
+    "datacenter-gpu-manager-4*",
+]
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "repository_url": {"type": "str"},
+            "repositories": {"type": "dict", "default": {}},
+            "repository_check": {"type": "bool", "default": True},
+            "package_patterns": {"type": "list", "elements": "str", "default": PACKAGES},
+            "repository_patterns": {"type": "list", "elements": "str", "default": REPOSITORY_PACKAGES},
+            "tensorflow_path": {"type": "path", "default": "/opt/gpuhost/tensorflow"},
+        },
+        supports_check_mode=True,
+    )
+    options = probe.Options(
+        repository_url=module.params["repository_url"],
+        repositories=module.params["repositories"],
+        repository_check=module.params["repository_check"],
+        repository_patterns=tuple(module.params["repository_patterns"]),
+        package_patterns=tuple(module.params["package_patterns"]),
+        tensorflow_path=module.params["tensorflow_path"],
+    )
+    module.exit_json(changed=False, probe=probe.probe("/", options))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,299 @@
+"""CIFAR-10 in its binary format, real or simulated, for smoke_train.py beside it.
+
+Runs on the managed host with the environment's Python; standard library only. A record is one label byte and 3072
+bytes of pixels (32 x 32, red plane first). The real archive is downloaded (resumed where it broke off), checked
+against its published checksums and unpacked. Where it cannot be had, a generated set stands in: same format, named
+"simulated" in its directory and file names and in the description that goes into the result.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import os
+import random
+import shutil
+import sys
+import tarfile
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+LABELS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+IMAGE_BYTES = 3 * 32 * 32
+RECORD_BYTES = 1 + IMAGE_BYTES
+TEST_FILE = "test_batch.bin"
+
+
+@dataclass(frozen=True)
+class Archive:
+    """The archive and what it must contain."""
+
+    name: str
+    size: int
+    sha256: str
+    md5: str  # the one checksum that the authors' own page publishes
+    folder: str
+    members: dict[str, str]  # file name -> SHA-256
+
+
+URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
+ARCHIVE = Archive(
+    name="cifar-10-binary.tar.gz",
+    size=170052171,
+    sha256="c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
+    md5="c32a1d4ab5d03f1284b67883e8d87530",
+    folder="cifar-10-batches-bin",
+    members={
+        "data_batch_1.bin": "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
+        "data_batch_2.bin": "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
+        "data_batch_3.bin": "bbe8596564c0f86427f876058170b84dac6670ddf06d79402899d93ceea26f67",
+        "data_batch_4.bin": "014e562d6e23c72197cc727519169a60359f5eccd8945ad5a09d710285ff4e48",
+        "data_batch_5.bin": "755304fc0b379caeae8c14f0dac912fbc7d6cd469eb67a1029a08a39453a9add",
+        TEST_FILE: "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b",
+    },
+)
+
+SIMULATED_FOLDER = "cifar-10-simulated"
+SIMULATED_PER_FILE = 2000
+SIMULATED_TRAIN_FILES = 5
+# Pixel = class pattern (0 to 192) + noise (0 to 63): the sum stays in a byte, so a whole image is one addition of
+# two long integers and the set needs no NumPy.
+PATTERN_MAX = 192
+NOISE_MASK = int.from_bytes(bytes([63]) * IMAGE_BYTES, "big")
+
+
+class DataError(Exception):
+    """What was found, what was expected and what to do, in one text."""
+
+
+class Unreachable(DataError):
+    """The archive could not be had at all; a generated set may stand in."""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Where the training records lie and what they are."""
+
+    kind: str  # "real" or "simulated"
+    files: tuple[Path, ...]
+    records: int
+    description: str
+    source: str
+
+
+# Records -----------------------------------------------------------------------------------------------------------
+
+
+def split_records(content: bytes, name: str) -> tuple[bytes, bytes]:
+    """Split the bytes of a batch file into labels and pixels; refuse what is no CIFAR-10 batch."""
+    if not content or len(content) % RECORD_BYTES:
+        raise DataError(
+            f"{name}: found {len(content)} bytes, expected a multiple of {RECORD_BYTES}; delete the file and run again"
+        )
+    labels = content[::RECORD_BYTES]
+    if max(labels) > 9:
+        raise DataError(f"{name}: found label {max(labels)}, expected 0 to 9; delete the file and run again")
+    pixels = b"".join(content[at + 1 : at + RECORD_BYTES] for at in range(0, len(content), RECORD_BYTES))
+    return labels, pixels
+
+
+def read(dataset: Dataset) -> tuple[bytes, bytes]:
+    """Labels and pixels of all training records."""
+    parts = [split_records(path.read_bytes(), str(path)) for path in dataset.files]
+    return b"".join(labels for labels, _ in parts), b"".join(pixels for _, pixels in parts)
+
+
+# The generated set -------------------------------------------------------------------------------------------------
+
+
+def class_pattern(label: int, seed: int) -> int:
+    """A coarse 4 x 4 mosaic of colours, blown up to 32 x 32: the same for every image of a class."""
+    generator = random.Random(f"{seed}/{label}")
+    pixels = bytearray()
+    for _ in range(3):
+        tiles = [[generator.randrange(PATTERN_MAX + 1) for _ in range(4)] for _ in range(4)]
+        for row in range(32):
+            pixels += bytes(tiles[row // 8][column // 8] for column in range(32))
+    return int.from_bytes(pixels, "big")
+
+
+def simulated_batch(number: int, records: int, seed: int) -> bytes:
+    """One file's records: class pattern plus noise, the same bytes for the same number and seed."""
+    patterns = [class_pattern(label, seed) for label in range(10)]
+    generator = random.Random(f"{seed}/batch {number}")
+    content = bytearray()
+    for _ in range(records):
+        label = generator.randrange(10)
+        image = patterns[label] + (generator.getrandbits(IMAGE_BYTES * 8) & NOISE_MASK)
+        content.append(label)
+        content += image.to_bytes(IMAGE_BYTES, "big")
+    return bytes(content)
+
+
+def write_simulated(data_dir: Path, seed: int, records: int) -> Dataset:
+    """Write the generated set where it is not there yet: complete or not at all."""
+    folder = data_dir / f"{SIMULATED_FOLDER}-{seed}-{records}"
+    names = [f"simulated_batch_{number}.bin" for number in range(1, SIMULATED_TRAIN_FILES + 1)]
+    complete = all(
+        (folder / name).is_file() and (folder / name).stat().st_size == records * RECORD_BYTES for name in names
+    )
+    if not complete:
+        data_dir.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=data_dir, prefix="unfinished-") as scratch:
+            for number, name in enumerate(names, start=1):
+                (Path(scratch) / name).write_bytes(simulated_batch(number, records, seed))
+            replace_folder(Path(scratch), folder)
+    return Dataset(
+        kind="simulated",
+        files=tuple(folder / name for name in names),
+        records=records * len(names),
+        description="simulated: generated images in CIFAR-10's binary format (class pattern plus noise)",
+        source=f"generated, seed {seed}",
+    )
+
+
+def replace_folder(scratch: Path, folder: Path) -> None:
+    """Move what was made in `scratch` into place under its final name."""
+    unpacked = scratch.parent / f"{scratch.name}-ready"
+    shutil.rmtree(folder, ignore_errors=True)
+    unpacked.mkdir()
+    for path in scratch.iterdir():
+        path.rename(unpacked / path.name)
+    unpacked.rename(folder)
+
+
+# The real archive --------------------------------------------------------------------------------------------------
+
+
+def file_digest(path: Path, algorithm: str) -> str:
+    digest = hashlib.new(algorithm, usedforsecurity=False)
+    with path.open("rb") as stream:
+        for block in iter(lambda: stream.read(1 << 20), b""):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def unpacked_problems(data_dir: Path, archive: Archive) -> list[str]:
+    """What is wrong with the unpacked files; empty: they are the published ones, byte for byte."""
+    problems = []
+    for name, sha256 in archive.members.items():
+        path = data_dir / archive.folder / name
+        if not path.is_file():
+            problems.append(f"{path} is missing")
+        elif file_digest(path, "sha256") != sha256:
+            problems.append(f"{path} is not the published file")
+    return problems
+
+
+def download(url: str, target: Path, archive: Archive, timeout: float = 20, attempts: int = 4) -> None:
+    """Fetch the archive into `target`, going on from `target`.part; checked before it takes its name."""
+    part = target.with_name(target.name + ".part")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    reached = False
+    reason = ""
+    for attempt in range(attempts):
+        before = part.stat().st_size if part.exists() else 0
+        if before >= archive.size:
+            break
+        try:
+            fetch_rest(url, part, archive, timeout)
+            reached = True
+        except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            now = part.stat().st_size if part.exists() else 0
+            if now == before and not reached:
+                break  # nothing answered at all: waiting longer would only hold up the run
+            reached = True
+            time.sleep(min(2**attempt, 5))
+    size = part.stat().st_size if part.exists() else 0
+    if size < archive.size:
+        raise Unreachable(
+            f"{url}: {reason or 'the transfer ended early'}; {size} of {archive.size} bytes are here. Give a mirror "
+            "(--mirror-url), put the archive into the data directory, or use --data simulated"
+        )
+    check_archive(part, archive, url)
+    part.replace(target)
+
+
+def fetch_rest(url: str, part: Path, archive: Archive, timeout: float) -> None:
+    """One transfer: from where `part` ends, or from the start where the server knows no ranges."""
+    have = part.stat().st_size if part.exists() else 0
+    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
+    with urllib.request.urlopen(request, timeout=timeout) as response:
+        partial = response.status == 206
+        length = response.headers.get("Content-Length")
+        if length is not None and int(length) + (have if partial else 0) != archive.size:
+            raise DataError(
+                f"{url}: found {int(length) + (have if partial else 0)} bytes, expected {archive.size}: this is not "
+                "the archive (a proxy's page?). Give a mirror that has it (--mirror-url) or use --data simulated"
+            )
+        with part.open("ab" if partial else "wb") as stream:
+            report_at = 0.0
+            for block in iter(lambda: response.read(1 << 18), b""):
+                stream.write(block)
+                if time.monotonic() >= report_at:
+                    report_at = time.monotonic() + 5
+                    print(f"smoke_train: {stream.tell()} of {archive.size} bytes of {archive.name}", file=sys.stderr)
+
+
+def check_archive(path: Path, archive: Archive, origin: str) -> None:
+    """Refuse, and remove, a file that is not the published archive."""
+    for algorithm, expected in (("sha256", archive.sha256), ("md5", archive.md5)):
+        found = file_digest(path, algorithm)
+        if found != expected:
+            path.unlink()
+            raise DataError(
+                f"{origin}: {algorithm} is {found}, expected {expected}; the file was removed. Run again, or give "
+                "another mirror (--mirror-url)"
+            )
+
+
+def unpack(path: Path, data_dir: Path, archive: Archive) -> None:
+    """Take exactly the known members out of the archive; paths inside it are never followed."""
+    with tempfile.TemporaryDirectory(dir=data_dir, prefix="unfinished-") as scratch:
+        with tarfile.open(path, "r:gz") as tar:
+            for member in tar:
+                name = os.path.basename(member.name)
+                source = tar.extractfile(member) if member.isfile() and name in archive.members else None
+                if source is not None:
+                    with (Path(scratch) / name).open("wb") as stream:
+                        shutil.copyfileobj(source, stream)
+        replace_folder(Path(scratch), data_dir / archive.folder)
+    problems = unpacked_problems(data_dir, archive)
+    if problems:
+        raise DataError(f"{path}: " + "; ".join(problems) + ". Delete it and run again")
+
+
+def real_dataset(data_dir: Path, mirror_url: str = "", archive: Archive = ARCHIVE, url: str = URL) -> Dataset:
+    """The published files: those already here, else those of an archive already here, else downloaded."""
+    origin = "files in the data directory"
+    if unpacked_problems(data_dir, archive):
+        path = data_dir / archive.name
+        origin = str(path)
+        if path.is_file():
+            check_archive(path, archive, str(path))
+        else:
+            origin = mirror_url or url
+            download(origin, path, archive)
+        unpack(path, data_dir, archive)
+    files = tuple(data_dir / archive.folder / name for name in archive.members if name != TEST_FILE)
+    records = sum(path.stat().st_size for path in files) // RECORD_BYTES
+    return Dataset("real", files, records, "CIFAR-10, binary version, checksums verified", origin)
+
+
+def prepare(
+    data_dir: Path, kind: str, mirror_url: str = "", seed: int = 1, records: int = SIMULATED_PER_FILE
+) -> tuple[Dataset, str]:
+    """The data asked for, and a note: why simulated data stand in where `auto` wanted the real ones."""
+    if kind == "simulated":
+        return write_simulated(data_dir, seed, records), ""
+    try:
+        return real_dataset(data_dir, mirror_url), ""
+    except Unreachable as error:
+        if kind == "real":
+            raise
+        return write_simulated(data_dir, seed, records), f"the real data could not be had: {error}"

@@ -1,0 +1,65 @@
+"""`python -m tests.doubles.lab up|down|wait INVENTORY`: start or remove the lab that an inventory describes.
+
+Runs on the controller with the project's environment. The inventory is the definition: every host in it becomes a
+container; `lab_gpus` (product names) and `lab_image` (auto, debian-12, ubuntu-24.04, ...) are read from its variables.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.doubles.lab import containers, images, pci, repository
+
+PROJECT = Path(__file__).resolve().parents[3]
+
+
+def read_inventory(path: Path) -> dict[str, dict[str, object]]:
+    """Returns {host: its variables} as Ansible itself reads the inventory."""
+    command = [str(Path(sys.executable).with_name("ansible-inventory")), "-i", str(path), "--list"]
+    output = subprocess.run(command, cwd=PROJECT, check=True, capture_output=True, text=True).stdout
+    hosts = json.loads(output)["_meta"]["hostvars"]
+    if not hosts:
+        raise SystemExit(f"lab: no hosts in {path}: give each a line under gpu_hosts")
+    return hosts
+
+
+def bring_up(inventory: Path, lab: containers.Lab) -> None:
+    """Creates what is missing of the lab; running it twice starts nothing twice."""
+    hosts = read_inventory(inventory)
+    lab.prepare_state()
+    gpus = {name: pci.find_products(variables.get("lab_gpus", [])) for name, variables in hosts.items()}
+    made = {choice: images.ensure(choice) for choice in {str(v.get("lab_image", "auto")) for v in hosts.values()}}
+    slugs = sorted({image.repository_slug for image in made.values()})
+    served = repository.build(slugs)
+    lab.ensure_network()
+    lab.ensure_repository(next(iter(made.values())), served)
+    for name, variables in hosts.items():
+        image = made[str(variables.get("lab_image", "auto"))]
+        pci.write_tree(lab.pci_tree(name), gpus[name])
+        lab.ensure_host(name, image, gpus[name])
+    lab.wait_until_ready(list(hosts))
+    lab.write_ssh_config(list(hosts))
+    (lab.state / "repository-key-fingerprint").write_text(repository.key_fingerprint(served) + "\n")
+    for name in hosts:
+        print(f"lab: {name}: {lab.image_of(name)}, simulated GPUs: {pci.describe(gpus[name])}", flush=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="lab", description=__doc__)
+    parser.add_argument("action", choices=["up", "down"])
+    parser.add_argument("inventory", type=Path, help="an inventory file or folder; its folder's name is the lab's")
+    arguments = parser.parse_args()
+    inventory = arguments.inventory.resolve()
+    folder = inventory if inventory.is_dir() else inventory.parent
+    lab = containers.Lab(folder.name, PROJECT)
+    if arguments.action == "down":
+        lab.remove()
+    else:
+        bring_up(inventory, lab)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,136 @@
+"""Lab images: a root file system with systemd and SSH, and nothing of the stack that the playbook installs.
+
+`ubuntu:24.04` where a registry answers, else a Debian root built by mmdebstrap from the distribution's own packages.
+Images are tagged with a digest of their recipe and kept; a changed recipe makes a new one.
+"""
+
+import hashlib
+import json
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import load_catalog
+
+from tests.doubles.lab.docker import docker, docker_answers
+
+# What any server has after its installer ran, plus python3 for Ansible; python3-apt is what ansible.builtin.apt loads.
+PACKAGES = (
+    "ca-certificates,dbus,iproute2,kmod,openssh-server,pciutils,procps,python3,python3-apt,sudo,systemd,systemd-sysv"
+).split(",")
+REGISTRY_IMAGES = {"ubuntu-24.04": "ubuntu:24.04", "ubuntu-22.04": "ubuntu:22.04"}
+DEBIAN_SUITES = {"debian-12": "bookworm", "debian-13": "trixie"}
+
+# Units that wait for hardware, a console or a network manager that a container does not have.
+SETUP = """
+set -eu
+id admin >/dev/null 2>&1 || useradd --create-home --shell /bin/bash admin
+echo 'admin ALL=(ALL) NOPASSWD: ALL' > /etc/sudoers.d/admin
+chmod 0440 /etc/sudoers.d/admin
+systemctl mask getty.target console-getty.service systemd-udevd.service systemd-udev-trigger.service \
+  systemd-modules-load.service sys-kernel-debug.mount sys-kernel-tracing.mount systemd-resolved.service >/dev/null 2>&1
+# Each host makes its own keys when its sshd first starts, and its own machine id when systemd does.
+mkdir -p /etc/systemd/system/ssh.service.d
+printf '[Service]\\nExecStartPre=\\nExecStartPre=/usr/bin/ssh-keygen -A\\nExecStartPre=/usr/sbin/sshd -t\\n' \\
+  > /etc/systemd/system/ssh.service.d/host-keys.conf
+rm -f /etc/ssh/ssh_host_* /etc/machine-id
+: > /etc/machine-id
+rm -f /usr/sbin/policy-rc.d
+rm -rf /var/lib/apt/lists/*
+"""
+
+
+@dataclass(frozen=True)
+class Image:
+    """A docker image of the lab and the distribution in it."""
+
+    tag: str
+    distribution: str
+    origin: str
+
+    @property
+    def repository_slug(self) -> str:
+        """The name that NVIDIA's repository gives the distribution: ubuntu2404, debian12."""
+        return load_catalog().distros[self.distribution].nvidia_repository.slug
+
+
+def ensure(choice: str) -> Image:
+    """The image for `auto` or a distribution id, built when it is not there. Raises SystemExit when it cannot be."""
+    if choice == "auto":
+        return _ensure_auto()
+    if choice in REGISTRY_IMAGES:
+        if not _pull(REGISTRY_IMAGES[choice]):
+            raise SystemExit(f"lab: no registry answers for {REGISTRY_IMAGES[choice]}; use lab_image: debian-12")
+        return _from_registry(choice)
+    if choice in DEBIAN_SUITES:
+        return _from_packages(choice)
+    known = ", ".join(["auto", *REGISTRY_IMAGES, *DEBIAN_SUITES])
+    raise SystemExit(f"lab: lab_image '{choice}' is not known; use one of {known}")
+
+
+def _ensure_auto() -> Image:
+    if _pull(REGISTRY_IMAGES["ubuntu-24.04"]):
+        return _from_registry("ubuntu-24.04")
+    print(
+        "lab: no registry answers for ubuntu:24.04, so the hosts are Debian 12, built from packages",
+        flush=True,
+    )
+    return _from_packages("debian-12")
+
+
+def _pull(reference: str) -> bool:
+    if docker_answers("image", "inspect", reference):
+        return True
+    print(f"lab: asking a registry for {reference}", flush=True)
+    return docker_answers("pull", "--quiet", reference, seconds=300)
+
+
+def _tag(distribution: str) -> str:
+    recipe = json.dumps([distribution, PACKAGES, SETUP])
+    return f"gpuhost-lab:{distribution}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
+
+
+def _from_registry(distribution: str) -> Image:
+    image = Image(_tag(distribution), distribution, f"from {REGISTRY_IMAGES[distribution]}")
+    if not docker_answers("image", "inspect", image.tag):
+        install = "apt-get update && apt-get install -y --no-install-recommends " + " ".join(PACKAGES)
+        script = f"export DEBIAN_FRONTEND=noninteractive\n{install}\n{SETUP}"
+        _commit(REGISTRY_IMAGES[distribution], script, image.tag)
+    return image
+
+
+def _from_packages(distribution: str) -> Image:
+    image = Image(_tag(distribution), distribution, "from Debian packages with mmdebstrap")
+    if docker_answers("image", "inspect", image.tag):
+        return image
+    suite = DEBIAN_SUITES[distribution]
+    print(f"lab: building the {distribution} image with mmdebstrap (half a minute)", flush=True)
+    with tempfile.TemporaryDirectory(prefix="gpuhost-image-") as folder:
+        archive = Path(folder) / "root.tar"
+        command = [
+            "mmdebstrap",
+            "--quiet",
+            "--variant=minbase",
+            f"--include={','.join(PACKAGES)}",
+            suite,
+            str(archive),
+        ]
+        result = subprocess.run(command, capture_output=True, text=True)
+        if result.returncode:
+            raise SystemExit(f"lab: mmdebstrap could not build {distribution}:\n{result.stderr[-2000:]}")
+        base = f"{image.tag}-base"
+        docker("import", str(archive), base)
+    _commit(base, SETUP, image.tag)
+    docker("image", "rm", "--no-prune", base)
+    return image
+
+
+def _commit(base: str, script: str, tag: str) -> None:
+    """Runs a script in a container of `base` and keeps the result as `tag` (no build plug-in is needed for that)."""
+    container = docker("create", "--entrypoint", "", base, "sh", "-c", script).strip()
+    try:
+        docker("start", "--attach", container)
+        docker("commit", "--change", 'CMD ["/lib/systemd/systemd"]', container, tag)
+    finally:
+        docker("rm", "--force", container)

@@ -1,0 +1,187 @@
+"""Builds the NVIDIA-shaped apt repository: python3 tests/doubles/nvidia_repository/build.py --out DIR --slug debian12.
+
+Runs on the controller (dpkg is not needed, gpg is). Packages whose inputs are unchanged are kept; one file of each
+package serves every slug. `<out>/` is what a web server shows; `<out>/.build/` holds the pool and the signing key.
+"""
+
+import argparse
+import dataclasses
+import email.utils
+import fcntl
+import gzip
+import hashlib
+import json
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+
+if __package__ in (None, ""):
+    sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+
+from tests.doubles.nvidia_repository import contents, deb, signing, wheels
+
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "gpuhost"
+CODE = ("deb.py",)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _parse(arguments)
+    started = time.monotonic()
+    try:
+        for name in options.slug:
+            slug = contents.slug(name, options.base_url)
+            build(options.out, slug, options.wheels, simulated_only=options.simulated_only)
+    except wheels.WheelError as error:
+        print(f"the wheels that the CUDA packages are made from could not be had:\n{error}", file=sys.stderr)
+        return 1
+    print(f"done in {time.monotonic() - started:.1f} s", flush=True)
+    return 0
+
+
+def build(out: Path, slug: contents.Slug, cache: Path, simulated_only: bool = False) -> Path:
+    """Brings `<out>/compute/cuda/repos/<slug>/x86_64/` up to date and returns it."""
+    folder, state = out / slug.folder, out / ".build"
+    for path in (folder, state / "pool"):
+        path.mkdir(parents=True, exist_ok=True)
+    print(f"{slug.name}: {folder}", flush=True)
+    with _locked(state / "lock"), signing.signer(state / "signing-key.asc") as signer:
+        packages = [contents.keyring_package(slug, signer.binary_key()), *contents.driver_packages(slug.family)]
+        if not simulated_only:
+            packages += contents.library_packages()
+        pool = _fill_pool(packages, state / "pool", cache)
+        stanzas = [_publish(package, pool, folder) for package in packages]
+        _remove_others(folder, packages, slug)
+        (folder / slug.key_file).write_bytes(signer.armoured_key())
+        (folder / f"cuda-{slug.name}.pin").write_text(contents.contents()["pin"])
+        _write_index(folder, stanzas, signer)
+        (out / "key-fingerprint").write_text(signer.fingerprint + "\n")
+        _prune(state / "pool")
+        print(f"  {len(packages)} packages, key fingerprint {signer.fingerprint}", flush=True)
+    return folder
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Two builds into one folder take turns."""
+    with path.open("w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
+def _parse(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=CACHE / "nvidia-repository", help="the folder to serve")
+    parser.add_argument("--slug", action="append", required=True, help="debian12, ubuntu2404, ...; repeatable")
+    parser.add_argument("--base-url", default="http://repository.lab", help="where <out> will be served")
+    parser.add_argument("--wheels", type=Path, default=CACHE / "wheels", help="cache of downloaded wheels")
+    parser.add_argument("--simulated-only", action="store_true", help="without CUDA, cuDNN and NCCL: needs no wheels")
+    return parser.parse_args(arguments)
+
+
+def _fill_pool(packages: Iterable[deb.Package], pool: Path, cache: Path) -> dict[str, Path]:
+    """Builds what the pool lacks, two at a time; returns each file name's place in the pool."""
+    hashes: Mapping[str, str] = contents.contents()["wheels"]
+    places = {package.file_name: pool / content_key(package, hashes) / package.file_name for package in packages}
+    missing = [package for package in packages if not _stanza_file(places[package.file_name]).exists()]
+    if missing:
+        print(f"  {len(missing)} packages to build", flush=True)
+    files = wheels.fetch(sorted({name for package in missing for name in package.wheels}), hashes, cache)
+    with ThreadPoolExecutor(max_workers=2) as workers:
+        list(workers.map(lambda package: _build_one(package, files, places[package.file_name]), missing))
+    return places
+
+
+def _build_one(package: deb.Package, files: Mapping[str, Path], target: Path) -> None:
+    started = time.monotonic()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    stanza = deb.build(package, files, target)
+    _stanza_file(target).write_text(json.dumps(stanza))
+    if package.wheels:
+        mib = target.stat().st_size / 2**20
+        print(f"  {package.file_name}: {mib:.0f} MiB in {time.monotonic() - started:.1f} s", flush=True)
+
+
+def content_key(package: deb.Package, hashes: Mapping[str, str]) -> str:
+    """Changes with anything that goes into the .deb: its description, its wheels' hashes, the code that writes it."""
+    digest = hashlib.sha256()
+    for name in CODE:
+        digest.update(Path(__file__).with_name(name).read_bytes())
+    facts = {
+        **dataclasses.asdict(package),
+        "executable": sorted(package.executable),
+        "binary": {path: data.hex() for path, data in package.binary.items()},
+        "hashes": {name: hashes[name] for name in package.wheels},
+    }
+    digest.update(json.dumps(facts, sort_keys=True).encode())
+    return digest.hexdigest()[:16]
+
+
+def _stanza_file(place: Path) -> Path:
+    return place.with_name("stanza.json")
+
+
+def _publish(package: deb.Package, pool: Mapping[str, Path], folder: Path) -> dict[str, str]:
+    """Links the package into the slug's folder and returns its stanza of the index."""
+    place, shown = pool[package.file_name], folder / package.file_name
+    if not shown.exists() or not shown.samefile(place):
+        shown.unlink(missing_ok=True)
+        os.link(place, shown)
+    stanza: dict[str, str] = json.loads(_stanza_file(place).read_text())
+    return {**stanza, "Filename": f"./{package.file_name}"}
+
+
+def _remove_others(folder: Path, packages: Iterable[deb.Package], slug: contents.Slug) -> None:
+    """Removes packages and keys of an earlier build that this one does not offer."""
+    kept = {package.file_name for package in packages} | {slug.key_file}
+    for path in [*folder.glob("*.deb"), *folder.glob("*.pub")]:
+        if path.name not in kept:
+            path.unlink()
+
+
+def _write_index(folder: Path, stanzas: Iterable[Mapping[str, str]], signer: signing.Signer) -> None:
+    """Packages, Packages.gz, Release, InRelease, Release.gpg; untouched when they say the same already."""
+    index = "\n".join("".join(f"{name}: {value}\n" for name, value in stanza.items()) for stanza in stanzas).encode()
+    files = {"Packages": index, "Packages.gz": gzip.compress(index, compresslevel=6, mtime=0)}
+    signed = folder / "InRelease"
+    sums = _sums(files)
+    if signed.exists() and sums in signed.read_text() and (folder / "signed-by").read_text() == signer.fingerprint:
+        return
+    release = (
+        "Origin: NVIDIA\nLabel: NVIDIA CUDA\nArchitectures: amd64\nDescription: NVIDIA-shaped test repository, "
+        f"driver packages simulated\nDate: {email.utils.formatdate(usegmt=True)}\n{sums}"
+    ).encode()
+    for name, data in {
+        **files,
+        "Release": release,
+        "Release.gpg": signer.detached(release),
+        "InRelease": signer.clearsign(release),
+        "signed-by": signer.fingerprint.encode(),
+    }.items():
+        part = folder / f"{name}.part"
+        part.write_bytes(data)
+        part.replace(folder / name)
+
+
+def _sums(files: Mapping[str, bytes]) -> str:
+    lines = []
+    for title, algorithm in (("MD5Sum", "md5"), ("SHA1", "sha1"), ("SHA256", "sha256")):
+        lines.append(f"{title}:")
+        lines += [f" {hashlib.new(algorithm, data).hexdigest()} {len(data):>16} {name}" for name, data in files.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _prune(pool: Path) -> None:
+    """Removes what no slug links to any more."""
+    for package in pool.glob("*/*.deb"):
+        if package.stat().st_nlink == 1:
+            for path in package.parent.iterdir():
+                path.unlink()
+            package.parent.rmdir()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

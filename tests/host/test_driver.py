@@ -1,0 +1,77 @@
+"""The driver: what is installed, what nvidia-smi says, what the kernel module is."""
+
+import pytest
+
+# nvidia-smi's own words and status where no driver is loaded, captured from 535.261.03 and 550.163.01.
+NOT_LOADED = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
+
+
+def test_installed_packages_have_the_planned_versions(host, component):
+    packages = component("driver")["packages"] + component("driver")["pinning_packages"]
+    assert packages
+    for spec in packages:
+        name, _, version = spec.partition("=")
+        package = host.package(name)
+        assert package.is_installed, name
+        if version:
+            assert host.run_expect([0], f"dpkg-query -W -f '${{Version}}' {name}").stdout == version
+
+
+def test_packages_are_held(host, component):
+    held = set(host.run_expect([0], "apt-mark showhold").stdout.split())
+    for spec in component("driver")["packages"]:
+        assert spec.partition("=")[0] in held
+
+
+def test_nvidia_smi_lists_the_planned_gpus(host, plan, component, variables):
+    driver = component("driver")
+    if variables.get("gpu_stack_kernel_module") == "built":
+        answer = host.run("nvidia-smi")
+        assert answer.rc == 9
+        assert NOT_LOADED in answer.stdout
+        return
+    answer = host.run("nvidia-smi --query-gpu=name,driver_version,compute_cap --format=csv,noheader")
+    assert answer.rc == 0, answer.stdout
+    rows = [line.split(", ") for line in answer.stdout.strip().splitlines()]
+    assert len(rows) == len(plan["gpus"])
+    assert sorted(row[0] for row in rows) == sorted(gpu["name"] for gpu in plan["gpus"])
+    assert {row[1] for row in rows} == {driver["version"]}
+    assert sorted(row[2] for row in rows) == sorted(gpu["compute_capability"] for gpu in plan["gpus"])
+
+
+def test_pci_bus_shows_the_planned_gpus(host, plan):
+    lines = host.run_expect([0], "lspci -n -d 10de:").stdout.splitlines()
+    assert sorted(line.split()[2] for line in lines) == sorted(gpu["pci_id"] for gpu in plan["gpus"])
+
+
+def test_kernel_module_is_built_for_a_packaged_kernel(host, component, variables):
+    if variables.get("gpu_stack_kernel_module") != "built":
+        pytest.skip("no kernel module is built here: the host borrows its kernel and the driver is simulated")
+    driver = component("driver")
+    status = host.run_expect([0], "dkms status").stdout
+    built = [line for line in status.splitlines() if line.startswith("nvidia") and line.endswith(": installed")]
+    assert len(built) == 1, status
+    kernel = built[0].split(", ")[1]
+    module = f"$(find /lib/modules/{kernel} -name 'nvidia*.ko*' | grep -E '/nvidia(-current)?[.]ko')"
+    version = host.run_expect([0], f"/sbin/modinfo -F version {module}").stdout.strip()
+    licence = host.run_expect([0], f"/sbin/modinfo -F license {module}").stdout.strip()
+    assert version.startswith(driver["version"])
+    assert licence == {"proprietary": "NVIDIA", "open": "Dual MIT/GPL"}[driver["kernel_modules"]]
+
+
+def test_nouveau_is_kept_away(host, component):
+    component("driver")
+    settings = host.run_expect([0], "/sbin/modprobe --showconfig").stdout.splitlines()
+    assert "blacklist nouveau" in settings
+
+
+def test_unattended_upgrades_leaves_the_driver_alone(host, component):
+    component("driver")
+    settings = host.run_expect([0], "apt-config dump Unattended-Upgrade::Package-Blacklist").stdout
+    assert '"nvidia-"' in settings
+    assert '"libnvidia-"' in settings
+
+
+def test_persistence_daemon_is_enabled(host, component):
+    component("driver")
+    assert host.service("nvidia-persistenced").is_enabled

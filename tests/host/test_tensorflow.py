@@ -1,0 +1,56 @@
+"""The TensorFlow environment: the planned version, built for CUDA, its libraries from the wheels, its device list."""
+
+import json
+
+import pytest
+
+QUESTION = r"""
+import json, os
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+import tensorflow as tf
+build = tf.sysconfig.get_build_info()
+gpus = [device.name for device in tf.config.list_physical_devices("GPU")]
+maps = {line.split()[-1] for line in open("/proc/self/maps") if ".so" in line}
+print("ANSWER" + json.dumps({
+    "version": tf.__version__, "cuda_build": bool(build["is_cuda_build"]), "gpus": gpus,
+    "cpus": len(tf.config.list_physical_devices("CPU")), "libraries": sorted(maps),
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def answer(host, component):
+    component("tensorflow")
+    result = host.run(f"/opt/gpuhost/tensorflow/bin/python -c '{QUESTION}'")
+    assert result.rc == 0, result.stderr[-2000:]
+    line = next(line for line in result.stdout.splitlines() if line.startswith("ANSWER"))
+    return json.loads(line.removeprefix("ANSWER"))
+
+
+def test_version_is_the_planned_one_and_built_for_cuda(answer, component):
+    assert answer["version"] == component("tensorflow")["version"]
+    assert answer["cuda_build"] is True
+
+
+def test_device_list_has_every_planned_gpu(answer, plan, variables):
+    if variables.get("nvidia_driver_load_module", True):
+        assert len(answer["gpus"]) == len(plan["gpus"])
+    else:
+        # The lab's GPUs are simulated: TensorFlow, which asks the real kernel, must see none of them.
+        assert answer["gpus"] == []
+        assert answer["cpus"] == 1
+
+
+def test_no_cuda_library_comes_from_outside_the_environment(answer, component):
+    if component("tensorflow")["cuda_libraries"] != "wheel":
+        pytest.skip("the plan takes the system's CUDA libraries")
+    names = ("libcudart", "libcudnn", "libcublas", "libnccl", "libcufft", "libcusolver", "libcusparse")
+    found = [path for path in answer["libraries"] if path.rsplit("/", 1)[-1].startswith(names)]
+    assert [path for path in found if not path.startswith("/opt/gpuhost/tensorflow/")] == []
+
+
+def test_cuda_wheels_are_in_the_environment(host, component):
+    if component("tensorflow")["cuda_libraries"] != "wheel":
+        pytest.skip("the plan takes the system's CUDA libraries")
+    libraries = host.run_expect([0], "ls /opt/gpuhost/tensorflow/lib/python3*/site-packages/nvidia").stdout.split()
+    assert {"cudnn", "nccl", "cuda_runtime", "cublas"} <= set(libraries)

@@ -1,0 +1,178 @@
+"""The NVIDIA-shaped repository: what dpkg-deb, gpgv and apt's rules say about a build of its simulated packages."""
+
+import gzip
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.doubles.nvidia_repository import build, contents, deb
+
+NEEDED = [name for name in ("gpg", "gpgv", "dpkg-deb", "dpkg") if shutil.which(name) is None]
+pytestmark = pytest.mark.skipif(bool(NEEDED), reason=f"not on this machine: {', '.join(NEEDED)}")
+# What the CUDA 13.2.1 list of PyPI's `cuda-toolkit` metapackage pins, and 13.0.2's.
+TOOLKIT_COMPONENTS = {
+    "13.0": {"nvcc": "13.0.88", "nvvm": "13.0.88", "crt": "13.0.88", "cudart": "13.0.96", "cccl": "13.0.85"},
+    "13.2": {"nvcc": "13.2.78", "nvvm": "13.2.78", "crt": "13.2.78", "cudart": "13.2.75", "cccl": "13.2.75"},
+}
+
+
+@pytest.fixture(scope="module", params=["debian12", "ubuntu2404"])
+def repository(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("repository")
+    slug = contents.slug(request.param, "http://repository.lab")
+    return build.build(out, slug, out / "no-wheels", simulated_only=True)
+
+
+def stanzas(folder: Path) -> Iterator[dict[str, str]]:
+    for block in (folder / "Packages").read_text().strip().split("\n\n"):
+        yield dict(line.split(": ", 1) for line in block.splitlines())
+
+
+def dpkg_field(path: Path, name: str) -> str:
+    return subprocess.run(
+        ["dpkg-deb", "-f", str(path), name], capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+def extract(folder: Path, pattern: str, target: Path) -> Path:
+    for path in folder.glob(pattern):
+        subprocess.run(["dpkg-deb", "-x", str(path), str(target)], check=True)
+    return target
+
+
+@pytest.mark.parametrize("arguments", [["InRelease"], ["Release.gpg", "Release"]], ids=["inline", "detached"])
+def test_signatures_verify_with_the_published_key(repository: Path, tmp_path: Path, arguments: list[str]) -> None:
+    keyring = extract(repository, "cuda-keyring_*.deb", tmp_path) / "usr/share/keyrings/cuda-archive-keyring.gpg"
+    command = ["gpgv", "--keyring", str(keyring), *[str(repository / name) for name in arguments]]
+    assert subprocess.run(command, capture_output=True).returncode == 0
+    changed = tmp_path / arguments[-1]
+    changed.write_bytes((repository / arguments[-1]).read_bytes().replace(b"NVIDIA CUDA", b"NVIDIA cuda"))
+    assert subprocess.run([*command[:-1], str(changed)], capture_output=True).returncode != 0
+
+
+def test_published_key_is_the_one_announced(repository: Path) -> None:
+    name = {"debian12": "3bf863cc.pub", "ubuntu2404": "3bf863cc.pub"}[repository.parent.name]
+    shown = subprocess.run(
+        ["gpg", "--show-keys", "--with-colons", str(repository / name)], capture_output=True, text=True
+    )
+    fingerprint = next(line.split(":")[9] for line in shown.stdout.splitlines() if line.startswith("fpr:"))
+    out = repository.parents[4]
+    assert fingerprint == (out / "key-fingerprint").read_text().strip()
+    assert (out / ".build/signing-key.asc").stat().st_mode & 0o077 == 0
+
+
+def test_release_lists_the_indexes_as_they_are(repository: Path) -> None:
+    release = (repository / "Release").read_text()
+    assert "Origin: NVIDIA\nLabel: NVIDIA CUDA\n" in release
+    for name in ("Packages", "Packages.gz"):
+        data = (repository / name).read_bytes()
+        assert [hashlib.sha256(data).hexdigest(), str(len(data)), name] in [
+            line.split() for line in release.splitlines()
+        ]
+    assert gzip.decompress((repository / "Packages.gz").read_bytes()) == (repository / "Packages").read_bytes()
+
+
+def test_index_agrees_with_dpkg(repository: Path) -> None:
+    listed = list(stanzas(repository))
+    assert {stanza["Filename"] for stanza in listed} == {f"./{path.name}" for path in repository.glob("*.deb")}
+    for stanza in listed:
+        path = repository / stanza["Filename"]
+        assert (stanza["Size"], stanza["SHA256"]) == (
+            str(path.stat().st_size),
+            hashlib.sha256(path.read_bytes()).hexdigest(),
+        )
+        for name in set(stanza) - {"Filename", "Size", "MD5sum", "SHA1", "SHA256"}:
+            assert dpkg_field(path, name) == stanza[name], (path.name, name)
+
+
+def test_simulated_packages_say_so(repository: Path) -> None:
+    described = {stanza["Package"]: stanza["Description"] for stanza in stanzas(repository)}
+    assert [name for name, text in described.items() if not text.startswith("SIMULATED")] == ["cuda-keyring"]
+
+
+def test_dependencies_are_met_inside_the_repository(repository: Path) -> None:
+    listed = list(stanzas(repository))
+    offered: dict[str, list[str]] = {}
+    for stanza in listed:
+        offered.setdefault(stanza["Package"], []).append(stanza["Version"])
+    for stanza in listed:
+        for group in filter(None, stanza.get("Depends", "").split(", ")):
+            assert any(satisfied(choice, offered) for choice in group.split(" | ")), (stanza["Package"], group)
+
+
+def satisfied(choice: str, offered: dict[str, list[str]]) -> bool:
+    name, _, rule = choice.partition(" ")
+    if name == "python3":
+        return True
+    operator, version = rule.strip("()").split(" ") if rule else (">=", "0")
+    return any(
+        subprocess.run(["dpkg", "--compare-versions", found, operator, version]).returncode == 0
+        for found in offered.get(name, [])
+    )
+
+
+def test_metapackages_leave_the_branch_open_and_pinning_closes_it(repository: Path, tmp_path: Path) -> None:
+    """NVIDIA's cuda-drivers-580 has no upper bound: without pinning apt goes to the newest branch."""
+    depends = {(s["Package"], s["Version"].split("-")[0]): s.get("Depends", "") for s in stanzas(repository)}
+    assert "(= " not in depends["nvidia-open", "595.71.05"]
+    preferences = extract(repository, "nvidia-driver-pinning-580_*.deb", tmp_path) / "etc/apt/preferences.d"
+    assert "Pin: version 580.*" in (preferences / "nvidia-driver-pinning-580").read_text()
+
+
+def test_driver_package_ships_a_program_that_runs_and_a_note_that_it_is_simulated(
+    repository: Path, tmp_path: Path
+) -> None:
+    owner = "nvidia-driver-cuda" if repository.parent.name == "debian12" else "libnvidia-compute"
+    root = extract(repository, f"{owner}_595*.deb", tmp_path)
+    note = (root / "usr/share/gpuhost-simulated/nvidia-driver.txt").read_text()
+    assert note == "NVIDIA driver 595.71.05 (user space and nvidia-smi are simulated)\n"
+    device = tmp_path / "sys/bus/pci/devices/0000:05:00.0"
+    device.mkdir(parents=True)
+    for name, text in {"vendor": "0x10de", "device": "0x2335", "class": "0x030200"}.items():
+        (device / name).write_text(text + "\n")
+    result = subprocess.run(
+        [str(root / "usr/bin/nvidia-smi"), "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "GPUHOST_SIMULATED_ROOT": str(tmp_path)},
+    )
+    assert (result.stdout, result.returncode) == ("NVIDIA H200, 595.71.05, 143771 MiB\n", 0)
+
+
+def test_second_build_changes_nothing(repository: Path) -> None:
+    before = {
+        path.name: (path.stat().st_ino, path.stat().st_mtime_ns)
+        for path in repository.iterdir()
+        if path.suffix == ".deb" or path.name == "InRelease"
+    }
+    out = repository.parents[4]
+    build.build(
+        out, contents.slug(repository.parent.name, "http://repository.lab"), out / "no-wheels", simulated_only=True
+    )
+    assert before == {
+        path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in repository.iterdir() if path.name in before
+    }
+
+
+def test_toolkit_is_made_of_the_components_of_its_release() -> None:
+    assert {
+        release["series"]: release["components"] for release in contents.contents()["releases"]
+    } == TOOLKIT_COMPONENTS
+
+
+def test_every_wheel_has_a_hash_and_a_use() -> None:
+    used = {name for package in contents.library_packages() for name in package.wheels}
+    assert used == set(contents.contents()["wheels"])
+
+
+def test_a_path_from_two_places_is_refused(tmp_path: Path) -> None:
+    package = deb.Package(
+        control={"Package": "a", "Version": "1", "Architecture": "all"}, text={"/x": "1"}, links={"/x": "y"}
+    )
+    with pytest.raises(ValueError, match="/x comes from two places"):
+        deb.build(package, {}, tmp_path / "a.deb")

@@ -1,0 +1,295 @@
+"""The simulated nvidia-smi against transcripts of the genuine one, fed with the same four Tesla M60: byte for byte."""
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import load_catalog
+
+from tests.doubles.nvidia_repository.contents import product_table
+
+ROOT = Path(__file__).resolve().parents[3]
+PROGRAM = ROOT / "tests/doubles/simulated_driver/files/nvidia-smi"
+FIXTURES = ROOT / "tests/fixtures/nvidia-smi"
+M60_ADDRESSES = ["0000:05:00.0", "0000:06:00.0", "0000:85:00.0", "0000:86:00.0"]
+BUSY = {"utilization": 87, "used_mib": 6144, "power_draw": 121.43, "temperature": 71, "pstate": "P0"}
+# The transcript stops after the first lines of the list of properties.
+CUT_SHORT = "nvidia-smi --help-query-gpu"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One command of a transcript: what the genuine program printed and its exit status."""
+
+    transcript: str
+    command: str
+    output: str
+    code: int
+
+
+def read_transcript(name: str) -> list[Run]:
+    runs = []
+    for block in re.split(r"(?m)^\$ ", (FIXTURES / name).read_text())[1:]:
+        command, _, rest = block.partition("\n")
+        output, found, code = rest.partition("[rc=")
+        if found and command.strip() != CUT_SHORT:
+            runs.append(Run(name, command.strip(), output, int(code.split("]")[0])))
+    return runs
+
+
+def read_errors() -> list[Run]:
+    """The errors transcript has the status first and marks standard output with "out: "."""
+    name, runs = "nvidia-smi-550-errors.txt", []
+    for block in re.split(r"(?m)^\$ ", (FIXTURES / name).read_text())[1:]:
+        command, status, *lines = block.splitlines()
+        if command.startswith("nvidia-smi"):
+            output = "".join(line.removeprefix("out: ").removeprefix("out:") + "\n" for line in lines)
+            runs.append(Run(name, command, output, int(status.removeprefix("[rc=").removesuffix("]"))))
+    return runs
+
+
+RUNS = [*read_transcript("nvidia-smi-535.261.03.txt"), *read_transcript("nvidia-smi-550.163.01.txt"), *read_errors()]
+
+
+class Host:
+    """A root folder with a PCI tree, the product table and a state file."""
+
+    def __init__(self, root: Path, driver: str = "550.163.01", cuda: str = "12.4") -> None:
+        self.root = root
+        self.write("usr/share/gpuhost-simulated/nvidia-smi.json", product_table(driver, cuda))
+
+    def write(self, path: str, text: str) -> None:
+        target = self.root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+
+    def add_gpu(self, address: str, device: str, pci_class: str = "0x030200") -> None:
+        for name, text in {
+            "vendor": "0x10de",
+            "device": f"0x{device}",
+            "class": pci_class,
+            "numa_node": "0",
+            "local_cpulist": "0-7",
+            "subsystem_vendor": "0x10de",
+            "subsystem_device": "0x115e",
+        }.items():
+            self.write(f"sys/bus/pci/devices/{address}/{name}", text + "\n")
+
+    def state(self, **state: object) -> None:
+        self.write("etc/gpuhost-simulated/nvidia-smi.json", json.dumps(state))
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, str(PROGRAM), *arguments],
+            capture_output=True,
+            text=True,
+            env={"GPUHOST_SIMULATED_ROOT": str(self.root), "LC_ALL": "C.UTF-8"},
+        )
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path)
+
+
+@pytest.fixture
+def m60_host(host: Host) -> Host:
+    for address in M60_ADDRESSES:
+        host.add_gpu(address, "13f2", "0x030000")
+    host.state(gpus=m60_values())
+    return host
+
+
+def m60_values() -> dict[str, dict[str, object]]:
+    uuids = {str(i): {"uuid": f"GPU-00000000-0000-4000-8000-{i:012d}"} for i in range(4)}
+    uuids["1"].update(BUSY)
+    return uuids
+
+
+def without_date(text: str) -> str:
+    return re.sub(r"(?m)^[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4} {7}$", "DATE", text)
+
+
+def test_transcripts_are_read_whole() -> None:
+    assert [sum(run.transcript == name for run in RUNS) for name in sorted({run.transcript for run in RUNS})] == [
+        10,
+        11,
+        10,
+    ]
+
+
+@pytest.mark.parametrize("run", RUNS, ids=lambda run: f"{run.transcript[11:14]}-{run.command}")
+def test_prints_what_the_genuine_program_prints(host: Host, run: Run) -> None:
+    for address in M60_ADDRESSES:
+        host.add_gpu(address, "13f2", "0x030000")
+    version = run.transcript.removeprefix("nvidia-smi-").removesuffix(".txt")
+    host.state(gpus=m60_values(), driver_version="550.163.01" if version == "550-errors" else version)
+    result = host.run(*run.command.split()[1:])
+    assert (without_date(result.stdout), result.returncode) == (without_date(run.output), run.code)
+    assert result.stderr == ""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["-L"], ["--bogus"], ["--query-gpu=index", "--format=csv"], ["-q", "-x"]],
+    ids=lambda arguments: " ".join(arguments) or "table",
+)
+@pytest.mark.parametrize(
+    ("state", "code", "text"),
+    [
+        ("not_loaded", 9, "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."),
+        ("library_missing", 12, "NVIDIA-SMI couldn't find libnvidia-ml.so library in your system."),
+        ("mismatch", 18, "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 550.163\n"),
+    ],
+)
+def test_failing_states_end_every_option_alike(
+    m60_host: Host, arguments: list[str], state: str, code: int, text: str
+) -> None:
+    m60_host.state(state=state)
+    result = m60_host.run(*arguments)
+    assert result.returncode == code
+    assert result.stdout.startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        ([], 6, "No devices were found\n"),
+        (["-L"], 0, "No devices found.\n"),
+        (["--query-gpu=index", "--format=csv"], 6, "No devices were found\n"),
+    ],
+    ids=["table", "list", "query"],
+)
+def test_no_devices_as_at_the_end_of_the_errors_transcript(
+    m60_host: Host, arguments: list[str], code: int, text: str
+) -> None:
+    m60_host.state(state="no_devices")
+    result = m60_host.run(*arguments)
+    assert (result.returncode, result.stdout) == (code, text)
+    lines = (FIXTURES / "nvidia-smi-550-errors.txt").read_text().split("$ count=0\n")[1].splitlines()
+    assert text.strip() in lines
+    assert f"[rc={code}]" in lines
+
+
+def test_lost_gpu_is_named_and_left_out(m60_host: Host) -> None:
+    m60_host.state(state="gpu_lost", lost=[1], gpus=m60_values())
+    result = m60_host.run("--query-gpu=index", "--format=csv,noheader")
+    assert result.stdout.splitlines() == [
+        "Unable to determine the device handle for GPU1: 0000:06:00.0: Unknown Error",
+        "0",
+        "2",
+        "3",
+    ]
+    assert result.returncode == 255
+
+
+# First rows of tables that owners of such machines published (bug reports, documentation): driver, CUDA version,
+# PCI id, address, the values that the table shows, its head, its three lines.
+PUBLISHED = {
+    "570-H200": (
+        ("570.124.06", "12.8", "2335", "0000:29:00.0"),
+        {"persistence": True, "temperature": 33, "power_draw": 79.2, "used_mib": 1},
+        "| NVIDIA-SMI 570.124.06             Driver Version: 570.124.06     CUDA Version: 12.8     |",
+        "|-----------------------------------------+------------------------+----------------------+",
+        "|   0  NVIDIA H200                    On  |   00000000:29:00.0 Off |                    0 |",
+        "| N/A   33C    P0             79W /  700W |       1MiB / 143771MiB |      0%      Default |",
+        "|                                         |                        |             Disabled |",
+    ),
+    "580-T4": (
+        ("580.82.07", "13.0", "1eb8", "0000:00:04.0"),
+        {"temperature": 39, "power_draw": 10.9, "used_mib": 3},
+        "| NVIDIA-SMI 580.82.07              Driver Version: 580.82.07      CUDA Version: 13.0     |",
+        "+-----------------------------------------+------------------------+----------------------+",
+        "|   0  Tesla T4                       Off |   00000000:00:04.0 Off |                    0 |",
+        "| N/A   39C    P8             10W /   70W |       3MiB /  15360MiB |      0%      Default |",
+        "|                                         |                        |                  N/A |",
+    ),
+    "535-A100": (
+        ("535.54.03", "12.2", "20b2", "0000:89:00.0"),
+        {"persistence": True, "temperature": 65, "power_draw": 334.4, "used_mib": 59119, "utilization": 100},
+        "| NVIDIA-SMI 535.54.03              Driver Version: 535.54.03    CUDA Version: 12.2     |",
+        "|-----------------------------------------+----------------------+----------------------+",
+        "|   0  NVIDIA A100-SXM4-80GB          On  | 00000000:89:00.0 Off |                    0 |",
+        "| N/A   65C    P0             334W / 400W |  59119MiB / 81920MiB |    100%      Default |",
+        "|                                         |                      |             Disabled |",
+    ),
+    "580-B200": (
+        ("580.95.05", "13.0", "2901", "0000:1b:00.0"),
+        {"persistence": True},
+        "| NVIDIA-SMI 580.95.05              Driver Version: 580.95.05      CUDA Version: 13.0     |",
+        "+-----------------------------------------+------------------------+----------------------+",
+        "|   0  NVIDIA B200                    On  |   00000000:1B:00.0 Off |                    0 |",
+        "| N/A   30C    P0            141W / 1000W |       0MiB / 183359MiB |      0%      Default |",
+        "|                                         |                        |             Disabled |",
+    ),
+}
+
+
+@pytest.mark.parametrize("row", PUBLISHED.values(), ids=PUBLISHED.keys())
+def test_table_is_as_others_published_it(host: Host, row: tuple[Any, ...]) -> None:
+    (driver, cuda, device, address), values, version, rule, *lines = row
+    host.add_gpu(address, device)
+    host.state(gpus={"0": values}, driver_version=driver, cuda_version=cuda)
+    table = host.run().stdout.splitlines()
+    assert [table[2], table[3], *table[8:11]] == [version, rule, *lines]
+    assert {len(line) for line in table[1:] if line.strip()} == {len(version)}
+
+
+def test_process_line_keeps_the_width_of_the_table(m60_host: Host) -> None:
+    m60_host.state(processes=[{"gpu": 1, "pid": 4242, "name": "/opt/gpuhost/bin/python" * 3, "used_mib": 6144}])
+    table = m60_host.run().stdout.splitlines()
+    assert {len(line) for line in table[1:] if line.strip()} == {91}
+    assert any("4242" in line and "6144MiB" in line for line in table)
+    apps = m60_host.run("--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits")
+    assert apps.stdout == "4242, 6144\n"
+
+
+def test_xml_tells_the_same_as_the_query(m60_host: Host) -> None:
+    tree = ElementTree.fromstring(m60_host.run("-q", "-x").stdout)
+    rows = m60_host.run("--query-gpu=name,uuid,memory.used,utilization.gpu,power.draw", "--format=csv,noheader").stdout
+    assert tree.findtext("driver_version") == "550.163.01"
+    found = [
+        ", ".join(
+            gpu.findtext(path, "")
+            for path in (
+                "product_name",
+                "uuid",
+                "fb_memory_usage/used",
+                "utilization/gpu_util",
+                "gpu_power_readings/power_draw",
+            )
+        )
+        for gpu in tree.iter("gpu")
+    ]
+    assert found == rows.splitlines()
+    assert [gpu.get("id") for gpu in tree.iter("gpu")] == ["0000" + address for address in M60_ADDRESSES]
+
+
+def test_products_agree_with_the_catalog() -> None:
+    products = json.loads(product_table("1", "1"))["products"]
+    known = {
+        f"10de:{p.device.lower().removeprefix('10de:')}": (p.name, p.compute_capability)
+        for p in load_catalog().products.values()
+    }
+    assert {key: (value["name"], value["compute_cap"]) for key, value in products.items()} == {
+        key: known[key] for key in products
+    }
+
+
+def test_what_is_not_simulated_says_so(m60_host: Host) -> None:
+    result = m60_host.run("-q")
+    assert result.returncode == 255
+    assert "simulated" in result.stdout
+
+
+def test_persistence_mode_is_on_while_the_daemon_runs(m60_host: Host) -> None:
+    query = ["--query-gpu=persistence_mode", "--format=csv,noheader", "-i", "0"]
+    assert m60_host.run(*query).stdout == "Disabled\n"
+    m60_host.write("run/nvidia-persistenced/nvidia-persistenced.pid", "1\n")
+    assert m60_host.run(*query).stdout == "Enabled\n"

@@ -1,0 +1,25 @@
+"""The catalog lookup: facts and errors."""
+from __future__ import annotations
+
+import json
+
+import pytest
+from ansible.errors import AnsibleLookupError
+from ansible_collections.gpuhost.stack.plugins.lookup.catalog import look_up
+
+
+def test_facts_are_plain_data():
+    facts = look_up(["cuda", "13.2"])
+    assert json.loads(json.dumps(facts))[0]["max_gcc"] == 15
+    assert look_up(["repository", "debian-13"])[0]["key_fingerprint"] == "02182E60104FCDC26EAE1B8597A5D4CB8793F200"
+    assert look_up(["gpu", "10de:2335"])[0]["compute_capability"] == "9.0"
+    assert look_up(["tensorflow"])[0][0] == "2.21.0"
+
+
+@pytest.mark.parametrize(("terms", "message"), [
+    ([], "expected one of"), (["colour"], "found 'colour'"), (["cuda", "12.7"], "no cuda '12.7'.*12.8"),
+    (["cuda", "13.2", "x"], "a topic and a key"), (["distro", "fedora-42"], "debian-12"),
+])
+def test_errors(terms, message):
+    with pytest.raises(AnsibleLookupError, match=message):
+        look_up(terms)

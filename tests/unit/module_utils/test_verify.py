@@ -1,0 +1,414 @@
+"""gpu_verify's checks: on answers captured from real programs, on trees, and with the real nvcc where there is one."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils import (
+    checks,
+    command,
+    cuda_checks,
+    cuda_program,
+    driver_checks,
+    software_checks,
+    verify,
+)
+
+FIXTURES = Path(__file__).parents[2] / "fixtures/probe"
+NO_DRIVER = (
+    "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest NVIDIA "
+    "driver is installed and running."
+)
+
+PLAN: dict[str, Any] = {
+    "components": {
+        "driver": {"version": "580.95.05", "kernel_modules": "open", "packages": ["nvidia-driver-cuda=580.95.05-1"]},
+        "cuda": {"version": "13.2", "home": "/usr/local/cuda-13.2", "packages": ["cuda-toolkit-13-2=13.2.1-1"]},
+        "cudnn": {"version": "9.28.0.42", "packages": []},
+        "nccl": {"version": "2.32.3", "packages": []},
+        "tensorflow": {"version": "2.21.0"},
+    },
+    "gpus": [{"pci_id": "10de:2335"}, {"pci_id": "10de:2335"}],
+}
+
+
+def smi(count: int = 2, version: str = "580.95.05", exit_code: int = 0, message: str = "") -> dict[str, Any]:
+    gpus = [{"index": i, "driver_version": version} for i in range(count)]
+    return {"path": "/usr/bin/nvidia-smi", "exit_code": exit_code, "message": message, "gpus": gpus}
+
+
+def refuse(*args: object) -> command.Answer:
+    raise AssertionError(f"no program was expected to run: {args}")
+
+
+def told(root: Path = Path("/nonexistent"), **changes: Any) -> checks.Context:
+    """A context in which all is well, with changes."""
+    base = checks.Context(PLAN, str(root), refuse, 2, "loaded", "working", "/opt/tf", 2, smi())
+    return dataclasses.replace(base, **changes)
+
+
+def by_id(found: list[checks.Check]) -> dict[str, checks.Check]:
+    return {check.id: check for check in found}
+
+
+def without(name: str) -> dict[str, Any]:
+    return {**PLAN, "components": {**PLAN["components"], name: None}}
+
+
+@pytest.mark.parametrize(
+    ("found", "planned", "same"),
+    [
+        ("595.71.05", "595.71.05", True),
+        ("535.309.01", "535", True),
+        ("535.309.01", "535.3", False),
+        ("13.20", "13.2", False),
+        ("13", "13.2", False),
+        ("595.71.05-1", "595.71.05", True),
+    ],
+)
+def test_is_version(found: str, planned: str, same: bool) -> None:
+    assert checks.is_version(found, planned) is same
+
+
+def driver_tree(tmp_path: Path, version_file: str | None) -> Path:
+    if version_file:
+        target = tmp_path / "proc/driver/nvidia/version"
+        target.parent.mkdir(parents=True)
+        shutil.copy(FIXTURES / version_file, target)
+    return tmp_path
+
+
+OPEN_580 = "proc-driver-nvidia-version-open-580.txt"
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "found"),
+    [
+        ({}, "pass", "exit 0, driver 580.95.05"),
+        ({"smi": smi(version="570.1")}, "fail", "exit 0, driver 570.1"),
+        ({"smi": smi(0, exit_code=9, message=NO_DRIVER)}, "fail", "exit 9: " + NO_DRIVER),
+        ({"smi": smi(0, exit_code=9, message=NO_DRIVER), "driver_state": "not_loaded"}, "pass", "exit 9: " + NO_DRIVER),
+        ({"driver_state": "not_loaded"}, "fail", "exit 0, driver 580.95.05"),
+        ({"smi": smi(0, exit_code=12), "driver_state": "not_loaded"}, "fail", "exit 12: the NVIDIA management library"),
+        ({"smi": smi(0, exit_code=18)}, "fail", "exit 18: the loaded kernel module and the user-space libraries"),
+        ({"smi": smi(0)}, "fail", "exit 0, driver without a GPU"),
+        ({"smi": None}, "fail", "there is no nvidia-smi"),
+        ({"smi": None, "driver_state": "not_loaded"}, "fail", "there is no nvidia-smi"),
+    ],
+)
+def test_nvidia_smi(tmp_path: Path, changes: dict[str, Any], status: str, found: str) -> None:
+    check = by_id(driver_checks.run(told(driver_tree(tmp_path, OPEN_580), **changes)))["driver.nvidia_smi"]
+    assert check.status == status
+    assert str(check.found).startswith(found)
+    assert bool(check.remedy) is (status == "fail")
+
+
+@pytest.mark.parametrize(
+    ("changes", "status"),
+    [
+        ({}, "pass"),
+        ({"pci_gpus": 3}, "fail"),
+        ({"smi": smi(1)}, "fail"),
+        ({"expect_gpus": 4}, "fail"),
+        ({"pci_gpus": 4, "smi": smi(4)}, "fail"),
+        ({"smi": smi(0, exit_code=9), "driver_state": "not_loaded"}, "skip"),
+        ({"smi": smi(0, exit_code=9), "driver_state": "not_loaded", "pci_gpus": 1}, "fail"),
+        ({"smi": smi(0, exit_code=9)}, "fail"),
+        ({"smi": None}, "fail"),
+    ],
+)
+def test_gpu_count(tmp_path: Path, changes: dict[str, Any], status: str) -> None:
+    check = by_id(driver_checks.run(told(driver_tree(tmp_path, OPEN_580), **changes)))["driver.gpu_count"]
+    assert (check.status, bool(check.found)) == (status, True)
+
+
+@pytest.mark.parametrize(
+    ("version_file", "changes", "status"),
+    [
+        (OPEN_580, {}, "pass"),
+        (None, {}, "fail"),
+        ("proc-driver-nvidia-version-open-615.txt", {}, "fail"),
+        ("proc-driver-nvidia-version-proprietary-440.txt", {"smi": smi(version="440.95.01")}, "fail"),
+        (None, {"kernel_module": "not_managed"}, "skip"),
+        (None, {"kernel_module": "built"}, "skip"),
+        (None, {"simulated": ["NVIDIA driver 580.95.05"]}, "skip"),
+    ],
+    ids=["same", "none loaded", "old module", "wrong flavour", "not managed", "built", "simulated"],
+)
+def test_module_matches_user_space(
+    tmp_path: Path, version_file: str | None, changes: dict[str, Any], status: str
+) -> None:
+    context = told(driver_tree(tmp_path, version_file), **changes)
+    check = by_id(driver_checks.run(context))["driver.module_matches_user_space"]
+    assert check.status == status
+    assert bool(check.reason) is (status == "skip")
+
+
+def modinfo(version: str, licence: str) -> Callable[..., command.Answer]:
+    def run(argv: list[str], timeout: float) -> command.Answer:
+        assert argv[:2] == ["/sbin/modinfo", "-F"]
+        return command.Answer(0, ({"version": version, "license": licence}[argv[2]] + "\n").encode(), b"")
+
+    return run
+
+
+# Paths as Debian's DKMS, Ubuntu's DKMS and Ubuntu's prebuilt packages leave them.
+MODULES = {
+    "debian": "lib/modules/6.1.0-56-amd64/updates/dkms/nvidia-current.ko",
+    "ubuntu-dkms": "lib/modules/6.8.0-45-generic/updates/dkms/nvidia.ko.zst",
+    "ubuntu-signed": "lib/modules/6.8.0-45-generic/kernel/nvidia-580/nvidia.ko",
+}
+
+
+@pytest.mark.parametrize("path", MODULES.values(), ids=list(MODULES))
+@pytest.mark.parametrize(
+    ("version", "licence", "status"),
+    [
+        ("580.95.05", "Dual MIT/GPL", "pass"),
+        ("580.95.05", "NVIDIA", "fail"),
+        ("570.1.2", "Dual MIT/GPL", "fail"),
+    ],
+    ids=["as planned", "flavour", "version"],
+)
+def test_module_built(tmp_path: Path, path: str, version: str, licence: str, status: str) -> None:
+    kernel = path.split("/")[2]
+    (tmp_path / path).parent.mkdir(parents=True)
+    (tmp_path / path).touch()
+    (tmp_path / f"lib/modules/{kernel}/build").mkdir()
+    (tmp_path / f"lib/modules/{kernel}/nvidia-drm.ko").touch()
+    context = told(tmp_path, run=modinfo(version, licence), kernel_module="built", driver_state="not_loaded")
+    check = by_id(driver_checks.run(context))["driver.module_built"]
+    assert check.status == status
+    assert check.found == f"kernel {kernel}: module {version}, licence {licence}"
+
+
+def test_the_next_kernel_without_a_module_fails_and_shows_the_build_log(tmp_path: Path) -> None:
+    (tmp_path / "boot").mkdir()
+    for kernel in ("6.1.0-9-amd64", "6.1.0-56-amd64"):
+        (tmp_path / f"boot/vmlinuz-{kernel}").touch()
+    (tmp_path / "lib/modules/6.1.0-9-amd64/updates/dkms").mkdir(parents=True)
+    (tmp_path / "lib/modules/6.1.0-9-amd64/updates/dkms/nvidia.ko").touch()
+    log = tmp_path / "var/lib/dkms/nvidia-current/550.163.01/build/make.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("first\n" * 9 + "nv-pci.c:237: too few arguments to function 'pci_resize_resource'\n")
+    check = by_id(driver_checks.run(told(tmp_path)))["driver.module_built"]
+    assert (check.status, check.found) == ("fail", "kernel 6.1.0-56-amd64 has no nvidia module")
+    assert "too few arguments" in str(check.remedy)
+    assert "6.1.0-56-amd64" in str(check.remedy)
+
+
+@pytest.mark.parametrize("name", ["driver", "cuda", "tensorflow"])
+def test_a_component_that_is_left_out_is_skipped_with_its_reason(name: str) -> None:
+    context = told(plan=without(name))
+    make = {
+        "driver": driver_checks.run,
+        "cuda": lambda c: cuda_checks.run(c) + cuda_checks.environments(c),
+        "tensorflow": software_checks.tensorflow,
+    }[name]
+    found = make(context)  # type: ignore[operator]
+    assert {check.status for check in found} == {"skip"}
+    assert all("leaves" in str(check.reason) for check in found)
+
+
+# What a program like ours printed, built by nvcc 13.0.88 on a machine without a driver.
+CAPTURED = "cuda 13000\ncudnn 92800\nnccl 23203\ndevices 0 computed 0 error 35 cudaErrorInsufficientDriver\n"
+
+
+def test_program_output_is_decoded() -> None:
+    versions, devices = cuda_program.parse(CAPTURED)
+    assert versions == {"cuda": "13.0", "cudnn": "9.28.0", "nccl": "2.32.3"}
+    assert devices == cuda_program.Devices(0, 0, 35, "cudaErrorInsufficientDriver")
+
+
+@pytest.mark.parametrize(
+    ("line", "name", "version"),
+    [
+        ("cuda 11080", "cuda", "11.8"),
+        ("cuda 9000", "cuda", "9.0"),
+        ("cudnn 8907", "cudnn", "8.9.7"),
+        ("cudnn 91002", "cudnn", "9.10.2"),
+        ("nccl 2708", "nccl", "2.7.8"),
+        ("nccl 21703", "nccl", "2.17.3"),
+    ],
+)
+def test_version_numbers_of_older_releases(line: str, name: str, version: str) -> None:
+    assert cuda_program.parse(line + "\ndevices 0 computed 0 error 100 cudaErrorNoDevice\n")[0] == {name: version}
+
+
+def test_output_without_the_devices_line_is_an_error() -> None:
+    with pytest.raises(ValueError, match="line on devices"):
+        cuda_program.parse("cuda 13000\n")
+
+
+def program(output: str, compile_code: int = 0, run_code: int = 0) -> Callable[..., command.Answer]:
+    def run(argv: list[str], timeout: float, env: Mapping[str, str] | None = None) -> command.Answer:
+        if "--version" in argv:
+            return command.Answer(0, b"Cuda compilation tools, release 13.2, V13.2.86\n", b"")
+        if argv[0].endswith("nvcc"):
+            assert Path(argv[3]).read_text() == cuda_program.SOURCE
+            assert argv[4:] == ["-DWITH_CUDNN", "-DWITH_NCCL", "-lcudnn", "-lnccl"]
+            return command.Answer(compile_code, b"", b"check.cu(8): fatal error: cudnn.h: No such file\n")
+        return command.Answer(run_code, output.encode(), b"")
+
+    return run
+
+
+def devices_line(count: int, computed: int, error: str) -> str:
+    return f"cuda 13020\ncudnn 92800\nnccl 23203\ndevices {count} computed {computed} error {error}\n"
+
+
+SIMULATED = {"simulated": ["PCI devices", "NVIDIA driver 580.95.05"]}
+NONE = devices_line(0, 0, "35 cudaErrorInsufficientDriver")
+
+
+@pytest.mark.parametrize(
+    ("run", "changes", "statuses"),
+    [
+        (program(devices_line(2, 2, "0 cudaSuccess")), {}, ["pass", "pass", "pass"]),
+        (program(devices_line(2, 1, "0 cudaSuccess")), {}, ["pass", "pass", "fail"]),
+        (program(devices_line(1, 1, "0 cudaSuccess")), {}, ["pass", "pass", "fail"]),
+        (program(NONE), {}, ["pass", "pass", "fail"]),
+        (program(NONE), SIMULATED, ["pass", "pass", "skip"]),
+        (program(NONE), {"driver_state": "not_loaded"}, ["pass", "pass", "skip"]),
+        (program(devices_line(0, 0, "802 cudaErrorSystemNotReady")), SIMULATED, ["pass", "pass", "fail"]),
+        (program(NONE.replace("92800", "91002")), SIMULATED, ["pass", "fail", "skip"]),
+        (program(NONE.replace("nccl 23203\n", "")), SIMULATED, ["pass", "fail", "skip"]),
+        (program(NONE.replace("13020", "13000")), SIMULATED, ["pass", "fail", "skip"]),
+        (program(NONE, compile_code=1), SIMULATED, ["pass", "fail", "skip"]),
+        (program(NONE, run_code=127), SIMULATED, ["pass", "fail", "skip"]),
+    ],
+    ids=[
+        "well", "kernel fails on one", "one missing", "no driver", "simulated", "not loaded", "fabric", "cuDNN",
+        "no NCCL", "CUDA", "not compiled", "not run",
+    ],
+)  # fmt: skip
+def test_toolkit(run: Callable[..., command.Answer], changes: dict[str, Any], statuses: list[str]) -> None:
+    found = cuda_checks.run(told(run=run, **changes))
+    assert [check.id for check in found] == ["cuda.nvcc_version", "cuda.compile_link_run", "cuda.devices"]
+    assert [check.status for check in found] == statuses
+    assert all(check.remedy for check in found if check.status == "fail")
+    assert all(check.reason for check in found if check.status == "skip")
+
+
+def test_each_environment_is_asked_with_its_own_path(tmp_path: Path) -> None:
+    (tmp_path / "etc").mkdir()
+    (tmp_path / "etc/environment").write_text('LANG=C\nPATH="/opt/one:/usr/bin"\n')
+    asked: dict[str, Any] = {}
+
+    def run(argv: list[str], timeout: float, env: Mapping[str, str] | None = None) -> command.Answer:
+        asked[Path(argv[0]).name] = env
+        return command.Answer(0, b"Cuda compilation tools, release 13.2, V13.2.86\n", b"")
+
+    found = by_id(cuda_checks.environments(told(tmp_path, run=run)))
+    assert found["env.login_shell"].status == found["env.ssh_no_profile"].status == "pass"
+    assert asked["sh"]["PATH"] == "/opt/one:/usr/bin"
+    assert "/usr/local" not in asked["bash"]["PATH"]  # the profile must put it there
+
+
+def test_nvcc_that_is_not_found_or_another_fails() -> None:
+    def run(argv: list[str], timeout: float, env: Mapping[str, str] | None = None) -> command.Answer:
+        if "-lc" in argv:
+            return command.Answer(127, b"", b"bash: line 1: nvcc: command not found\n")
+        return command.Answer(0, b"Cuda compilation tools, release 12.9, V12.9.86\n", b"")
+
+    found = by_id(cuda_checks.environments(told(run=run)))
+    assert found["env.login_shell"].status == found["env.ssh_no_profile"].status == "fail"
+    assert "command not found" in str(found["env.login_shell"].found)
+    assert found["env.ssh_no_profile"].found == "release 12.9"
+
+
+def packages_plan(*specs: str) -> dict[str, Any]:
+    return {"components": {"driver": {"packages": list(specs)}, "cuda": None}, "gpus": []}
+
+
+@pytest.mark.parametrize(
+    ("specs", "installed", "held"),
+    [
+        (["libnccl2=2.32.3-1+cuda13.2"], "pass", "pass"),
+        (["libnccl2"], "pass", "pass"),
+        (["libnccl2=2.30.7-1+cuda13.2"], "fail", "pass"),
+        (["libnccl2", "libnccl-dev"], "pass", "fail"),
+        (["nvidia-broken"], "fail", "fail"),
+        (["cuda-cfg"], "fail", "fail"),
+        (["nvidia-absent=1"], "fail", "fail"),
+        ([], "skip", "skip"),
+    ],
+    ids=["held", "no version", "version", "not held", "half-configured", "removed", "absent", "none"],
+)
+def test_packages_against_a_real_status_file(tmp_path: Path, specs: list[str], installed: str, held: str) -> None:
+    (tmp_path / "var/lib/dpkg").mkdir(parents=True)
+    shutil.copy(FIXTURES / "dpkg-status-states.txt", tmp_path / "var/lib/dpkg/status")
+    found = software_checks.packages(told(tmp_path, plan=packages_plan(*specs)), "x86_64")
+    assert [(check.id, check.status) for check in found] == [("packages.installed", installed), ("packages.held", held)]
+
+
+def tf_answer(**changes: Any) -> Callable[..., command.Answer]:
+    """What TensorFlow 2.21.0's wheel says of itself on a machine without a GPU, with changes."""
+    said = {"version": "2.21.0", "cuda_build": True, "cuda": "12.5.1", "cudnn": "9", "devices": [], **changes}
+    output = "some log line\n" + software_checks.MARK + json.dumps(said) + "\n"
+    return lambda argv, timeout, env: command.Answer(0, output.encode(), b"")
+
+
+TWO = {"devices": ["/physical_device:GPU:0", "/physical_device:GPU:1"]}
+
+
+@pytest.mark.parametrize(
+    ("run", "changes", "statuses"),
+    [
+        (tf_answer(**TWO), {}, ["pass", "pass", "pass"]),
+        (tf_answer(), {}, ["pass", "pass", "fail"]),
+        (tf_answer(), SIMULATED, ["pass", "pass", "skip"]),
+        (tf_answer(), {"driver_state": "not_loaded"}, ["pass", "pass", "skip"]),
+        (tf_answer(**TWO), SIMULATED, ["pass", "pass", "pass"]),
+        (tf_answer(version="2.20.0", cuda_build=False, **TWO), {}, ["fail", "fail", "pass"]),
+        (lambda argv, timeout, env: command.Answer(1, b"", b"ImportError: x\n"), {}, ["fail", "skip", "skip"]),
+        (lambda argv, timeout, env: command.Answer(127, b"", b"python: No such file"), {}, ["fail", "skip", "skip"]),
+    ],
+    ids=["well", "no devices", "simulated", "not loaded", "simulated sees some", "other build", "import", "missing"],
+)
+def test_tensorflow(run: Callable[..., command.Answer], changes: dict[str, Any], statuses: list[str]) -> None:
+    found = software_checks.tensorflow(told(run=run, **changes))
+    assert [check.id for check in found] == ["tensorflow.version", "tensorflow.built_for_cuda", "tensorflow.devices"]
+    assert [check.status for check in found] == statuses
+
+
+@pytest.mark.parametrize(
+    ("statuses", "overall"),
+    [(["pass", "skip"], "pass"), (["pass", "fail"], "fail"), (["skip"], "fail"), ([], "fail")],
+    ids=["pass", "fail", "nothing was looked at", "nothing"],
+)
+def test_nothing_is_green_because_it_was_not_looked_at(statuses: list[str], overall: str) -> None:
+    assert checks.summary([checks.Check("a.b", status) for status in statuses])["status"] == overall
+
+
+def test_a_group_that_breaks_is_a_failure_and_the_others_go_on() -> None:
+    plan = {"components": {"driver": {"packages": []}, "cuda": None, "tensorflow": None}}
+    found = verify.verify(told(plan=plan))
+    failed = [check for check in found["checks"] if check["status"] == "fail"]
+    assert [check["id"] for check in failed] == ["driver.checks"]
+    assert "version" in failed[0]["found"]
+    assert {check["id"] for check in found["checks"]} > {"cuda.nvcc_version", "tensorflow.version", "packages.held"}
+
+
+NVCC = shutil.which("nvcc")
+
+
+@pytest.mark.skipif(NVCC is None, reason="no nvcc on this machine; the lab's hosts compile the program")
+def test_the_program_really_compiles_links_and_runs() -> None:
+    assert NVCC is not None
+    home = str(Path(os.path.realpath(NVCC)).parents[1])
+    text = command.run([home + "/bin/nvcc", "--version"], 30).text()
+    release = re.findall(r"release (\d+\.\d+)", text)[0]
+    plan = {"components": {"cuda": {"version": release, "home": home}}}
+    context = told(plan=plan, run=command.run, expect_gpus=0, driver_state="not_loaded")
+    found = by_id(cuda_checks.run(context))
+    assert found["cuda.nvcc_version"].status == found["cuda.compile_link_run"].status == "pass"
+    assert found["cuda.compile_link_run"].versions == {"cuda": release}

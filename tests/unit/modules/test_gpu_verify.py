@@ -1,0 +1,57 @@
+"""gpu_verify as Ansible runs it: failed checks are data, unless the task shall fail."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from ansible.module_utils.testing import patch_module_args
+from ansible_collections.gpuhost.stack.plugins.modules import gpu_verify
+
+
+def run(capsys: pytest.CaptureFixture[str], **args: Any) -> dict[str, Any]:
+    with patch_module_args(args), pytest.raises(SystemExit):
+        gpu_verify.main()
+    return dict(json.loads(capsys.readouterr().out))
+
+
+PLAN = {
+    "components": {
+        "driver": {"version": "1.2.3", "kernel_modules": "open", "packages": ["gpuhost-no-such-package=1.2.3-1"]},
+        "cuda": {"version": "1.0", "home": "/nonexistent", "packages": []},
+        "tensorflow": {"version": "1.0"},
+    },
+    "gpus": [],
+}
+IDS = [
+    "driver.nvidia_smi", "driver.gpu_count", "driver.module_matches_user_space", "driver.module_built",
+    "cuda.nvcc_version", "cuda.compile_link_run", "cuda.devices", "env.login_shell", "env.ssh_no_profile",
+    "env.sudo", "env.systemd_unit", "packages.installed", "packages.held", "tensorflow.version",
+    "tensorflow.built_for_cuda", "tensorflow.devices",
+]  # fmt: skip
+
+
+def test_ids_are_stable_and_failures_are_told_without_failing(capsys: pytest.CaptureFixture[str]) -> None:
+    result = run(capsys, plan=PLAN, kernel_module="not_managed", tensorflow_path="/nonexistent")
+    assert (result["changed"], result.get("failed")) == (False, None)
+    found = {check["id"]: check for check in result["verify"]["checks"]}
+    assert list(found) == IDS
+    assert result["verify"]["status"] == "fail"
+    assert result["verify"]["counts"]["fail"] == sum(check["status"] == "fail" for check in found.values())
+    assert found["packages.installed"]["found"] == "gpuhost-no-such-package is not installed"
+    assert "No such file" in found["cuda.nvcc_version"]["found"]
+    assert "No such file" in found["tensorflow.version"]["found"]
+
+
+def test_the_task_fails_when_asked_to(capsys: pytest.CaptureFixture[str]) -> None:
+    result = run(capsys, plan=PLAN, kernel_module="not_managed", tensorflow_path="/nonexistent", fail=True)
+    assert result["failed"] is True
+    assert "packages.installed: found gpuhost-no-such-package is not installed, expected" in result["msg"]
+    assert result["verify"]["status"] == "fail"
+
+
+def test_something_that_is_no_plan_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    result = run(capsys, plan={"cuda": "13.2"})
+    assert result["failed"] is True
+    assert "found the keys cuda" in result["msg"]

@@ -1,0 +1,361 @@
+"""The resolver: expected plans, codes of published failures, and an independent check of every plan."""
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan import Host, HostGpu, Request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import resolve
+
+FIXTURES = Path(__file__).parents[2] / "fixtures" / "plan"
+WHEELS = {w["version"]: w for w in json.loads((FIXTURES / "tensorflow_wheels.json").read_text())["wheels"]}
+# PCI ids as lspci prints them for these cards (pci.ids), with NVIDIA's published compute capability.
+GPUS = {
+    "K40c": ("10de:1024", "3.5"), "M60": ("10de:13f2", "5.2"), "GTX 1080": ("10de:1b80", "6.1"),
+    "V100": ("10de:1db4", "7.0"), "T4": ("10de:1eb8", "7.5"), "A100": ("10de:20b0", "8.0"),
+    "RTX 4090": ("10de:2684", "8.9"), "H100": ("10de:2330", "9.0"), "H200": ("10de:2335", "9.0"),
+    "B200": ("10de:2901", "10.0"), "B300": ("10de:3182", "10.3"),
+}
+DISTROS = ("debian-12", "debian-13", "ubuntu-22.04", "ubuntu-24.04")
+
+
+def debian_offers(cuda=("13.0.2", "13.2.1"), drivers=("580.126.16", "595.71.05"), nccl=("2.28.9-1+cuda13.0",
+     "2.29.7-1+cuda13.2")):
+    """A repository as NVIDIA's for Debian, with the versions given."""
+    offers = {f"cuda-toolkit-{'-'.join(c.split('.')[:2])}": (f"{c}-1",) for c in cuda}
+    for name in ("nvidia-driver-cuda", "nvidia-kernel-open-dkms", "nvidia-kernel-dkms"):
+        offers[name] = tuple(f"{d}-1" for d in drivers)
+    for name in ("libcudnn9-cuda-13", "libcudnn9-headers-cuda-13", "libcudnn9-dev-cuda-13"):
+        offers[name] = ("9.28.0.42-1",)
+    offers["libnccl2"] = offers["libnccl-dev"] = tuple(nccl)
+    offers["nvidia-driver-pinning-595"] = ("595-1",)
+    return offers
+
+
+def plan(distro, *gpus, offers=None, host=None, **request):
+    """A plan as JSON."""
+    devices = tuple(HostGpu(GPUS[g][0] if g in GPUS else g) for g in gpus)
+    made = Host(distro, gpus=devices, offers=offers, **(host or {}))
+    return resolve(load_catalog(), Request.from_mapping(request), made).to_json()
+
+
+def picked(made):
+    """The versions of a plan, short."""
+    parts = made["components"]
+    return {name: (parts[name].get("release") or parts[name]["version"]) if parts[name] else None for name in parts}
+
+
+def codes(made):
+    """The problem codes of a plan."""
+    return [p["code"] for p in made["problems"]]
+
+
+# Driver branch, modules, CUDA, TensorFlow: the newest that NVIDIA's architecture matrix and the wheels leave.
+EXPECTED = [
+    ("debian-12", ["GTX 1080"], "580", "proprietary", "12.9", "2.21.0"),
+    ("debian-12", ["M60"], "580", "proprietary", "12.9", "2.16.2"),
+    ("debian-12", ["V100"], "580", "proprietary", "12.9", "2.21.0"),
+    ("debian-12", ["T4"], "595", "open", "13.2", "2.21.0"),
+    ("debian-12", ["A100"] * 4, "595", "open", "13.2", "2.21.0"),
+    ("debian-12", ["RTX 4090"], "595", "open", "13.2", "2.21.0"),
+    ("debian-12", ["H100"] * 8, "595", "open", "13.2", "2.21.0"),
+    ("debian-12", ["H200"] * 2, "595", "open", "13.2", "2.21.0"),
+    ("debian-12", ["B200"], "595", "open", "13.2", "2.21.0"),
+    ("debian-12", ["V100", "H100"], "580", "proprietary", "12.9", "2.21.0"),
+    ("debian-12", ["GTX 1080", "RTX 4090"], "580", "proprietary", "12.9", "2.21.0"),
+    ("debian-12", ["A100", "B200"], "595", "open", "13.2", "2.21.0"),
+    ("debian-12", ["K40c"], "470", "proprietary", "11.8", "2.14.1"),
+    ("debian-13", ["H200"], "595", "open", "13.2", "2.21.0"),
+    ("ubuntu-22.04", ["K40c"], "470", "proprietary", "11.8", "2.14.1"),
+    ("ubuntu-22.04", ["M60"], "580", "proprietary", "12.9", "2.16.2"),
+    ("ubuntu-22.04", ["H200"], "595", "open", "13.2", "2.21.0"),
+    ("ubuntu-24.04", ["M60"], "580", "proprietary", "12.9", "2.16.2"),
+    ("ubuntu-24.04", ["B200"], "595", "open", "13.2", "2.21.0"),
+    ("ubuntu-24.04", ["B300"], "595", "open", "13.2", "2.21.0"),
+]
+
+
+@pytest.mark.parametrize(("distro", "gpus", "branch", "modules", "cuda", "tensorflow"), EXPECTED,
+                         ids=[f"{e[0]}-{'+'.join(dict.fromkeys(e[1]))}" for e in EXPECTED])
+def test_auto(distro, gpus, branch, modules, cuda, tensorflow):
+    made = plan(distro, *gpus)
+    parts = made["components"]
+    assert made["ok"], made["problems"]
+    assert (parts["driver"]["branch"], parts["driver"]["kernel_modules"]) == (branch, modules)
+    assert parts["cuda"]["version"] == cuda
+    assert parts["tensorflow"]["version"] == tensorflow
+
+
+def test_repository_decides():
+    made = plan("debian-12", "H200", "H200", offers=debian_offers())
+    assert made["ok"]
+    assert made["warnings"] == []
+    assert picked(made) == {"driver": "595.71.05", "cuda": "13.2.1", "cudnn": "9.28.0.42", "nccl": "2.29.7",
+                            "tensorflow": "2.21.0", "pytorch": None}
+    driver = made["components"]["driver"]
+    assert driver["packages"] == ["nvidia-driver-cuda=595.71.05-1", "nvidia-kernel-open-dkms=595.71.05-1"]
+    assert driver["pinning_packages"] == ["nvidia-driver-pinning-595=595-1"]
+    assert driver["kernel_headers"] == ["linux-headers-amd64"]
+    assert made["components"]["cuda"]["packages"] == ["cuda-toolkit-13-2=13.2.1-1"]
+    assert made["components"]["nccl"]["packages"] == ["libnccl2=2.29.7-1+cuda13.2", "libnccl-dev=2.29.7-1+cuda13.2"]
+
+
+@pytest.mark.parametrize(("offers", "request_", "expected"), [
+    ({"drivers": ("580.126.16",)}, {}, {"driver": "580.126.16", "cuda": "13.0.2", "nccl": "2.28.9"}),
+    ({}, {"driver": "580"}, {"driver": "580.126.16", "cuda": "13.0.2", "nccl": "2.28.9"}),
+    ({}, {"cuda": "13.0"}, {"driver": "595.71.05", "cuda": "13.0.2", "nccl": "2.28.9"}),
+    ({"nccl": ("2.29.7-1+cuda13.2",)}, {"cuda": "13.0"}, {"cuda": "13.0.2", "nccl": "2.29.7"}),
+    ({"cuda": ("13.2.1", "13.4.2"), "drivers": ("595.71.05", "615.71.09")}, {},
+     {"driver": "595.71.05", "cuda": "13.2.1"}),
+    ({"cuda": ("13.2.1", "13.4.2"), "drivers": ("595.71.05", "615.71.09")}, {"cuda": "13.4"},
+     {"driver": "615.71.09", "cuda": "13.4.2"}),
+    ({}, {"cudnn": "none", "nccl": "none", "tensorflow": "none"}, {"cudnn": None, "nccl": None, "tensorflow": None}),
+], ids=["only-580", "ask-580", "older-cuda", "nearest-nccl", "no-nfb-by-itself", "nfb-when-needed", "left-out"])
+def test_choices(offers, request_, expected):
+    made = plan("debian-12", "H200", offers=debian_offers(**offers), **request_)
+    assert made["ok"], made["problems"]
+    found = picked(made)
+    assert {name: found[name] for name in expected} == expected
+
+
+# Failures users published; the codes are the project's interface.
+FAILURES = [
+    ("cuda-13-drops-pascal", "ubuntu-24.04", ["GTX 1080"], {"cuda": "13.2"}, ["gpu-dropped-by-cuda"]),
+    ("590-rejects-pascal", "ubuntu-24.04", ["GTX 1080"], {"driver": "590"}, ["gpu-dropped-by-driver"]),
+    ("535-no-blackwell", "ubuntu-24.04", ["B200"], {"driver": "535", "cuda": "12.8"}, ["gpu-too-new-for-driver"]),
+    ("580-needed-for-cuda-13", "ubuntu-24.04", ["A100"], {"driver": "570", "cuda": "13.0"},
+         ["driver-too-old-for-cuda"]),
+    ("blackwell-and-volta", "ubuntu-24.04", ["V100", "B200"], {}, ["mixed-gpus-conflict"]),
+    ("kepler-and-hopper", "ubuntu-22.04", ["K40c", "H200"], {}, ["mixed-gpus-conflict"]),
+    ("tf-2.17-no-maxwell", "ubuntu-22.04", ["M60"], {"tensorflow": "2.17"}, ["gpu-too-old-for-tensorflow"]),
+    ("tf-2.19-pins-old-cudnn-on-blackwell", "ubuntu-22.04", ["B200"], {"tensorflow": "2.19"},
+         ["gpu-too-new-for-tensorflow"]),
+    ("tf-2.15-no-python-3.12", "ubuntu-24.04", ["A100"], {"tensorflow": "2.15"}, ["python-not-supported"]),
+    ("tf-no-python-3.14", "ubuntu-24.04", ["A100"], {"python": "3.14"}, ["python-not-supported"]),
+    ("cuda-12-and-glibc-2.41", "debian-13", ["A100"], {"cuda": "12.9"}, ["host-toolchain-mismatch",
+         "not-in-repository"]),
+    ("cudnn-9.28-no-volta", "ubuntu-22.04", ["V100"], {"cudnn": "9.28"}, ["gpu-dropped-by-cudnn"]),
+    ("cudnn-9.10-not-for-cuda-13", "ubuntu-22.04", ["A100"], {"cuda": "13.2", "cudnn": "9.10"},
+         ["cudnn-cuda-mismatch"]),
+    ("nccl-2.27.5-not-for-cuda-13", "ubuntu-22.04", ["A100"], {"cuda": "13.2", "nccl": "2.27.5"},
+         ["nccl-cuda-mismatch"]),
+    ("tf-system-cuda-13", "ubuntu-22.04", ["A100"], {"cuda": "13.2", "tensorflow_cuda_libraries": "system"},
+     ["tensorflow-cuda-mismatch"]),
+    ("tf-2.12-has-no-extra", "ubuntu-22.04", ["A100"], {"tensorflow": "2.12", "tensorflow_cuda_libraries": "wheel"},
+     ["tensorflow-cuda-mismatch"]),
+    ("tf-system-cudnn-8", "ubuntu-22.04", ["A100"],
+     {"tensorflow": "2.18", "tensorflow_cuda_libraries": "system", "cuda": "12.6", "cudnn": "8.9"},
+     ["tensorflow-cudnn-mismatch"]),
+    ("version-that-never-was", "ubuntu-22.04", ["A100"], {"cuda": "12.7"}, ["unknown-version"]),
+    ("two-unknown", "ubuntu-22.04", ["A100"], {"driver": "999", "tensorflow": "3.0"}, ["unknown-version",
+         "unknown-version"]),
+    ("no-gpu", "debian-12", [], {}, ["no-gpu"]),
+    ("fewer-gpus", "debian-12", ["H200"], {"expect_gpus": 2}, ["no-gpu"]),
+    ("unknown-gpu", "debian-12", ["H200", "10de:ffff"], {}, ["unknown-gpu"]),
+    ("distribution", "fedora-42", ["H200"], {}, ["distro-not-supported"]),
+]
+
+
+@pytest.mark.parametrize(("distro", "gpus", "request_", "expected"), [f[1:] for f in FAILURES],
+     ids=[f[0] for f in FAILURES])
+def test_failures(distro, gpus, request_, expected):
+    request = dict(request_)
+    python = request.pop("python", None)
+    made = plan(distro, *gpus, host={"pythons": (python,), "default_python": python} if python else None, **request)
+    assert not made["ok"]
+    assert codes(made) == expected
+    assert all(p["message"] and p["remedy"] for p in made["problems"])
+
+
+def test_all_problems_at_once():
+    made = plan("ubuntu-24.04", "GTX 1080", cuda="13.2", cudnn="9.28", driver="595", tensorflow="2.99", nccl="2.29.7")
+    assert set(codes(made)) == {"gpu-dropped-by-driver", "gpu-dropped-by-cuda", "unknown-version",
+         "gpu-dropped-by-cudnn",
+                                "nccl-cuda-mismatch"}
+
+
+def test_unknown_version_names_neighbours():
+    message = plan("ubuntu-22.04", "A100", cuda="12.7")["problems"][0]["message"]
+    assert "12.8.0" in message
+    assert "12.6.3" in message
+
+
+def test_not_in_repository_names_what_is_offered():
+    made = plan("debian-12", "H200", offers=debian_offers(), cuda="12.9")
+    assert codes(made) == ["not-in-repository"]
+    assert "13.2.1" in made["problems"][0]["remedy"]
+
+
+def test_pascal_limits_the_wheels_cudnn():
+    made = plan("ubuntu-22.04", "GTX 1080")["components"]["tensorflow"]
+    assert made["requirements"] == ["tensorflow[and-cuda]==2.21.0", "nvidia-cudnn-cu12<=9.10.2.21"]
+    assert made["lock"] == "tensorflow-2.21.0-cudnn-9.10.txt"
+    assert plan("ubuntu-22.04", "T4")["components"]["tensorflow"]["lock"] == "tensorflow-2.21.0.txt"
+
+
+def test_distro_sources_on_debian_12():
+    made = plan("debian-12", "H200", driver_source="distro", cuda_source="distro")
+    parts = made["components"]
+    assert made["ok"]
+    assert made["repository"] is None
+    assert parts["driver"]["packages"] == ["nvidia-kernel-dkms", "nvidia-smi", "libcuda1", "nvidia-persistenced"]
+    assert (parts["driver"]["branch"], parts["driver"]["kernel_modules"]) == ("535", "proprietary")
+    assert parts["driver"]["apt_components"] == ["contrib", "non-free", "non-free-firmware"]
+    assert parts["cuda"]["packages"] == ["nvidia-cuda-toolkit"]
+    assert (parts["cuda"]["version"], parts["cuda"]["home"]) == ("11.8", "/usr")
+    assert parts["cuda"]["host_compilers"] == ["gcc", "g++"]
+    assert parts["cudnn"] is None
+    assert parts["nccl"] is None
+
+
+def test_system_libraries_choose_a_cuda_of_the_wheels_major():
+    parts = plan("ubuntu-22.04", "A100", tensorflow_cuda_libraries="system")["components"]
+    assert parts["tensorflow"]["cuda_libraries"] == "system"
+    assert parts["tensorflow"]["requirements"] == ["tensorflow==2.21.0"]
+    assert parts["cuda"]["version"] == "12.9"
+    assert versions.major(parts["cudnn"]["version"]) == 9
+
+
+def test_no_gpus_expected_plans_user_space():
+    made = plan("debian-12", offers=debian_offers(), expect_gpus=0)
+    assert made["ok"]
+    assert made["components"]["driver"] is None
+    assert made["components"]["cuda"]["release"] == "13.2.1"
+
+
+@pytest.mark.parametrize(("host", "code"), [
+    ({"secure_boot": "enabled"}, "secure-boot"),
+    ({"offers_error": "HTTP 503"}, "repository-not-read"),
+], ids=["secure-boot", "repository"])
+def test_warnings(host, code):
+    made = plan("debian-12", "H200", host=host)
+    assert made["ok"]
+    assert code in [w["code"] for w in made["warnings"]]
+
+
+def test_blackwell_warns_of_jit():
+    assert "ptx-jit" in [w["code"] for w in plan("ubuntu-22.04", "B200")["warnings"]]
+    assert "ptx-jit" not in [w["code"] for w in plan("ubuntu-22.04", "H200")["warnings"]]
+
+
+@pytest.mark.parametrize(("distro", "kernel", "package"), [
+    ("debian-12", "6.1.0-56-amd64", "linux-headers-amd64"),
+    ("debian-12", "6.1.0-56-cloud-amd64", "linux-headers-cloud-amd64"),
+    ("ubuntu-24.04", "6.8.0-149-generic", "linux-headers-generic"),
+    ("ubuntu-24.04", "7.0.0-43-generic", "linux-headers-generic-hwe-24.04"),
+    ("ubuntu-22.04", "6.8.0-149-generic", "linux-headers-generic-hwe-22.04"),
+    ("ubuntu-22.04", "5.15", "linux-headers-generic"),
+    ("ubuntu-24.04", "7.0.0-1017-aws", "linux-headers-aws"),
+])
+def test_kernel_headers(distro, kernel, package):
+    assert plan(distro, "A100", host={"kernel": kernel})["components"]["driver"]["kernel_headers"] == [package]
+
+
+@pytest.mark.parametrize(("gpus", "version", "cuda"), [(["H200"], "2.15.0", "13.2"), (["V100"], "2.10.0", "12.8")])
+def test_pytorch(gpus, version, cuda):
+    part = plan("debian-12", *gpus, pytorch="auto")["components"]["pytorch"]
+    assert (part["version"], part["cuda"], part["requirements"]) == (version, cuda, [f"torch=={version}"])
+
+
+# The independent check ----------------------------------------------------------------------------------------------
+# docs.nvidia.com: CUDA compatibility (driver floors), CUDA Toolkit, Driver, and Architecture Matrix (the rest).
+DRIVER_FLOOR = {11: (450, 80, 2), 12: (525, 60, 13), 13: (580, 65, 6)}
+LAST_BRANCH = {3: 470, 5: 580, 6: 580}
+LAST_CUDA = {3: (11, 8), 5: (12, 9), 6: (12, 9)}
+FIRST_CUDA = {"10.0": (12, 8), "10.3": (12, 9), "8.9": (11, 8), "9.0": (11, 8)}
+
+
+def violations(made):
+    """What a plan promises and cannot hold, by rules written down here."""
+    found, parts = [], made["components"]
+    driver, cuda, cudnn, nccl, tensorflow = (parts[n] for n in ("driver", "cuda", "cudnn", "nccl", "tensorflow"))
+    for gpu in made["gpus"]:
+        capability = tuple(map(int, gpu["compute_capability"].split(".")))
+        volta_or_older = capability < (7, 5)
+        last = 580 if capability == (7, 0) else LAST_BRANCH.get(capability[0], 9999)
+        if driver and int(driver["branch"]) > last:
+            found.append(f"{gpu['name']}: branch {driver['branch']}")
+        if driver and capability[0] >= 10 and (int(driver["branch"]) < 570 or driver["kernel_modules"] != "open"):
+            found.append(f"{gpu['name']}: needs open modules of 570 or newer")
+        if driver and volta_or_older and driver["kernel_modules"] == "open":
+            found.append(f"{gpu['name']}: open modules")
+        if cuda:
+            number = tuple(map(int, cuda["version"].split(".")))
+            last_cuda = (12, 9) if capability == (7, 0) else LAST_CUDA.get(capability[0], (99, 0))
+            if not FIRST_CUDA.get(gpu["compute_capability"], (0, 0)) <= number <= last_cuda:
+                found.append(f"{gpu['name']}: CUDA {cuda['version']}")
+        if cudnn and volta_or_older and versions.key(cudnn["version"]) >= (9, 11):
+            found.append(f"{gpu['name']}: cuDNN {cudnn['version']}")
+        if tensorflow:
+            wheel = WHEELS[tensorflow["version"]]
+            runs = any(int(s.split(".")[0]) == capability[0] and int(s.split(".")[1]) <= capability[1]
+                 for s in wheel["sass"])
+            if not runs and not any(tuple(map(int, p.split("."))) <= capability for p in wheel["ptx"]):
+                found.append(f"{gpu['name']}: TensorFlow {tensorflow['version']}")
+            floating = wheel["and_cuda"] and "<10" in wheel["and_cuda"].get("nvidia-cudnn-cu12", "")
+            if volta_or_older and floating and tensorflow["cuda_libraries"] == "wheel" \
+                    and not any(r.startswith("nvidia-cudnn-cu12<=9.10.") for r in tensorflow["requirements"]):
+                found.append(f"{gpu['name']}: unlimited cuDNN wheel")
+    if driver and cuda and "." in driver["version"] \
+            and versions.key(driver["version"]) < DRIVER_FLOOR[int(cuda["version"].split(".")[0])]:
+        found.append(f"driver {driver['version']} for CUDA {cuda['version']}")
+    found += _package_violations(made, cuda, nccl, cudnn)
+    return found
+
+
+def _package_violations(made, cuda, nccl, cudnn):
+    found = []
+    if nccl:
+        suffixes = {p.split("+cuda")[1] for p in nccl["packages"]}
+        if len(suffixes) != 1 or suffixes.pop().split(".")[0] != cuda["version"].split(".")[0]:
+            found.append(f"NCCL {nccl['packages']} for CUDA {cuda['version']}")
+    if cudnn:
+        major = cuda["version"].split(".")[0]
+        if not all(f"-cuda-{major}=" in p or f"+cuda{major}." in p for p in cudnn["packages"]):
+            found.append(f"cuDNN {cudnn['packages']} for CUDA {cuda['version']}")
+    if cuda and any(p.startswith(("cuda=", "cuda-1")) for p in cuda["packages"]):
+        found.append("a package that pulls a driver")
+    for name, part in made["components"].items():
+        if name in ("driver", "cuda", "cudnn", "nccl") and part and part.get("source", "nvidia") == "nvidia":
+            expected = part.get("release") or part["version"]
+            found += [f"{name}: {p} is not {expected}" for p in part["packages"] if f"={expected}-" not in p]
+    return found
+
+
+REQUESTS = [{}, {"cuda": "12.9"}, {"driver": "580"}, {"tensorflow": "2.18"}, {"driver_source": "distro"},
+            {"cuda_source": "distro"}, {"tensorflow_cuda_libraries": "system"}]
+
+
+# Debian 13 has glibc 2.41 and Python 3.13; Ubuntu 22.04's own toolkit, 11.5, is older than the catalog.
+NOTHING_FITS = {("debian-13", "cuda"), ("debian-13", "tensorflow"), ("debian-13", "tensorflow_cuda_libraries"),
+                ("ubuntu-22.04", "cuda_source")}
+
+
+@pytest.mark.parametrize("distro", DISTROS)
+@pytest.mark.parametrize("request_", REQUESTS, ids=[",".join(r) or "auto" for r in REQUESTS])
+def test_plans_hold_by_independent_rules(distro, request_):
+    hosts = [[g] for g in GPUS]
+    if request_ == {}:
+        hosts += [list(pair) for pair in itertools.combinations(GPUS, 2)]
+    planned = 0
+    for gpus in hosts:
+        made = plan(distro, *gpus, **request_)
+        if made["ok"]:
+            planned += 1
+            assert violations(made) == [], (gpus, picked(made))
+        else:
+            assert made["problems"], gpus
+        assert made == plan(distro, *gpus, **request_), "the same question has the same answer"
+    assert (planned == 0) == ((distro, *request_) in NOTHING_FITS), "a distribution lost or gained all its plans"
+
+
+def test_the_independent_check_notices():
+    made = plan("ubuntu-22.04", "GTX 1080")
+    made["components"]["driver"].update(branch="595", kernel_modules="open")
+    made["components"]["cuda"].update(version="13.2")
+    made["components"]["tensorflow"]["requirements"] = ["tensorflow[and-cuda]==2.21.0"]
+    assert len(violations(made)) >= 5

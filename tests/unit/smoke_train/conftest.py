@@ -1,0 +1,6 @@
+"""Makes the training script's modules importable: they are deployed files and belong to no package."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "roles/smoke_train/files"))

@@ -1,0 +1,91 @@
+"""The lock files: every requirement has hashes, no address of an index, and the versions that the names promise."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TENSORFLOW = sorted((ROOT / "roles/tensorflow_env/files").glob("tensorflow-*.txt"))
+LOCKS = [*TENSORFLOW, ROOT / "roles/tensorflow_env/files/uv.txt", *sorted((ROOT / "requirements").glob("*.txt"))]
+REQUIREMENT = re.compile(r"^([a-z0-9][a-z0-9._-]*)==([^ ;\\]+)( ; [^\\]+)? \\$")
+HASH = re.compile(r"^    --hash=sha256:[0-9a-f]{64}( \\)?$")
+
+
+def requirements(lock: Path) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for line in lock.read_text().splitlines():
+        if match := REQUIREMENT.match(line):
+            found.setdefault(match[1], set()).add(match[2])
+    return found
+
+
+def number(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split("."))
+
+
+def test_there_are_locks() -> None:
+    assert len(TENSORFLOW) >= 8
+    assert len(LOCKS) > len(TENSORFLOW) + 1
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.name)
+def test_every_line_is_a_pin_with_hashes_or_a_comment(lock: Path) -> None:
+    hashes: dict[str, int] = {}
+    current = ""
+    for line in lock.read_text().splitlines():
+        if match := REQUIREMENT.match(line):
+            current = line
+            hashes[current] = 0
+            assert match[2]
+        elif HASH.match(line):
+            hashes[current] += 1
+        else:
+            assert line.lstrip().startswith("#"), line
+    assert hashes
+    assert [line for line, count in hashes.items() if not count] == []
+
+
+@pytest.mark.parametrize("lock", LOCKS, ids=lambda lock: lock.name)
+def test_no_addresses(lock: Path) -> None:
+    assert "://" not in lock.read_text()
+    assert "--index" not in lock.read_text()
+
+
+@pytest.mark.parametrize("lock", TENSORFLOW, ids=lambda lock: lock.name)
+def test_name_promises_what_the_lock_pins(lock: Path) -> None:
+    match = re.fullmatch(r"tensorflow-(\d+\.\d+\.\d+)(?:-cudnn-(\d+\.\d+))?\.txt", lock.name)
+    assert match
+    pins = requirements(lock)
+    assert pins["tensorflow"] == {match[1]}
+    (cudnn,) = pins["nvidia-cudnn-cu12"]
+    if match[2]:
+        assert number(cudnn)[:2] <= number(match[2])
+
+
+@pytest.mark.parametrize("lock", TENSORFLOW, ids=lambda lock: lock.name)
+def test_cuda_libraries_come_from_wheels(lock: Path) -> None:
+    assert {"nvidia-cublas-cu12", "nvidia-cuda-nvcc-cu12", "nvidia-cuda-runtime-cu12", "nvidia-nccl-cu12"} <= set(
+        requirements(lock)
+    )
+
+
+# The wheels' own requirements, read from their METADATA: exact up to 2.19, lower bounds since.
+@pytest.mark.parametrize(
+    ("name", "cudnn", "nccl"),
+    [
+        ("tensorflow-2.16.2.txt", "8.9.7.29", "2.19.3"),
+        ("tensorflow-2.17.1.txt", "8.9.7.29", "2.19.3"),
+        ("tensorflow-2.18.1.txt", "9.3.0.75", "2.21.5"),
+        ("tensorflow-2.19.1.txt", "9.3.0.75", "2.23.4"),
+    ],
+)
+def test_exact_pins_of_older_wheels(name: str, cudnn: str, nccl: str) -> None:
+    pins = requirements(ROOT / "roles/tensorflow_env/files" / name)
+    assert (pins["nvidia-cudnn-cu12"], pins["nvidia-nccl-cu12"]) == ({cudnn}, {nccl})
+
+
+def test_hosts_get_the_uv_that_the_project_tests_with() -> None:
+    roles = requirements(ROOT / "roles/tensorflow_env/files/uv.txt")
+    assert roles == requirements(ROOT / "requirements/bootstrap.txt")
+    assert len(roles["uv"]) == 1
