@@ -1,4 +1,5 @@
 """Filters that make a plan from a probe and show it. Controller side; thin wrappers around plugin_utils."""
+
 from __future__ import annotations
 
 DOCUMENTATION = r"""
@@ -50,7 +51,8 @@ def stack_plan(probe, request=None):
         raise AnsibleFilterError(f"gpuhost.stack.stack_plan: expected a probe (a dict), found {type(probe).__name__}")
     if request is not None and not isinstance(request, dict):
         raise AnsibleFilterError(
-            f"gpuhost.stack.stack_plan: expected the request as a dict, found {type(request).__name__}")
+            f"gpuhost.stack.stack_plan: expected the request as a dict, found {type(request).__name__}"
+        )
     try:
         return plan_for_probe(probe, request or {}).to_json()
     except (PlanInputError, CatalogError) as error:

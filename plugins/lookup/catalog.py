@@ -1,4 +1,5 @@
 """Lookup of catalog facts. Controller side; a thin wrapper around plugin_utils/catalog.py."""
+
 from __future__ import annotations
 
 DOCUMENTATION = r"""
@@ -82,8 +83,10 @@ def look_up(terms, base_url=None):
         return [{name: repository_facts(catalog, name, base_url=base_url)["url"] for name in catalog.distros}]
     topics = _topics(load_catalog())
     if not terms or str(terms[0]) not in topics:
-        raise AnsibleLookupError(f"gpuhost.stack.catalog: expected one of {', '.join(topics)} as the first term, "
-                                 f"found {terms[0] if terms else 'none'!r}")
+        raise AnsibleLookupError(
+            f"gpuhost.stack.catalog: expected one of {', '.join(topics)} as the first term, "
+            f"found {terms[0] if terms else 'none'!r}"
+        )
     if len(terms) > 2:
         raise AnsibleLookupError(f"gpuhost.stack.catalog: expected a topic and a key, found {len(terms)} terms")
     entries = topics[str(terms[0])]
@@ -92,8 +95,9 @@ def look_up(terms, base_url=None):
     key = str(terms[1])
     if key not in entries:
         near = versions.nearest(key, list(entries)) if key[:1].isdigit() else sorted(entries)[:10]
-        raise AnsibleLookupError(f"gpuhost.stack.catalog: the catalog has no {terms[0]} {key!r}; "
-                                 f"it has, for example, {', '.join(near)}")
+        raise AnsibleLookupError(
+            f"gpuhost.stack.catalog: the catalog has no {terms[0]} {key!r}; it has, for example, {', '.join(near)}"
+        )
     return [_plain(entries[key])]
 
 

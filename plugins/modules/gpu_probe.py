@@ -41,7 +41,8 @@ options:
     description: Globs of the repository's packages to report.
     type: list
     elements: str
-    default: ['nvidia-driver*', 'nvidia-open*', 'cuda-drivers*', 'nvidia-dkms*', 'nvidia-kernel-*',
+    default: ['nvidia-driver*', 'nvidia-open*', 'nvidia-utils*', 'nvidia-compute-utils*', 'nvidia-headless*',
+              'cuda-drivers*', 'nvidia-dkms*', 'nvidia-kernel-*',
               'nvidia-fabricmanager*', 'nvidia-persistenced', 'nvidia-modprobe', 'nvidia-imex*', 'libnvidia-compute*',
               'libnvidia-nscq*', 'libnvsdm*', 'nvlsm', 'cuda-keyring', 'cuda-toolkit-*', 'cuda-compat-*', 'cudnn*',
               'libcudnn*', 'libnccl*', 'datacenter-gpu-manager-4*']
@@ -93,6 +94,9 @@ PACKAGES = [
 REPOSITORY_PACKAGES = [
     "nvidia-driver*",
     "nvidia-open*",
+    "nvidia-utils*",
+    "nvidia-compute-utils*",
+    "nvidia-headless*",
     "cuda-drivers*",
     "nvidia-dkms*",
     "nvidia-kernel-*",

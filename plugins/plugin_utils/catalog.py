@@ -2,6 +2,7 @@
 
 Runs on the controller. Every problem of every file is reported in one CatalogError, with file and key.
 """
+
 from __future__ import annotations
 
 import csv
@@ -450,12 +451,17 @@ class Catalog:
 
 
 _FILES: dict[str, type] = {
-    "gpu": GpuFile, "driver": DriverFile, "cuda": CudaFile, "cudnn": CudnnFile, "nccl": NcclFile,
-    "tensorflow": TensorflowFile, "pytorch": PytorchFile, "repository": RepositoryFile,
+    "gpu": GpuFile,
+    "driver": DriverFile,
+    "cuda": CudaFile,
+    "cudnn": CudnnFile,
+    "nccl": NcclFile,
+    "tensorflow": TensorflowFile,
+    "pytorch": PytorchFile,
+    "repository": RepositoryFile,
 }
 # Values that are one of a few.
-_CHOICES = {"accepts": ("proprietary", "either", "open"), "type": ("LTSB", "PB", "NFB"),
-            "family": ("debian", "ubuntu")}
+_CHOICES = {"accepts": ("proprietary", "either", "open"), "type": ("LTSB", "PB", "NFB"), "family": ("debian", "ubuntu")}
 
 
 @functools.cache
@@ -554,24 +560,34 @@ def _cross_check(parts: dict[str, Any], problems: list[str]) -> None:
     known = {a.name: a.compute_capabilities for a in parts["gpu"].architectures}
     for product in parts["products"].values():
         if product.compute_capability not in known.get(product.architecture, ()):
-            problems.append(f"gpu_products.csv[{product.device}]: {product.architecture} "
-                            f"{product.compute_capability} is not in gpu.yml")
+            problems.append(
+                f"gpu_products.csv[{product.device}]: {product.architecture} "
+                f"{product.compute_capability} is not in gpu.yml"
+            )
     for branch in parts["driver"].branches:
-        problems += [f"driver.yml.branches[{branch.branch}].architectures: {name} is not in gpu.yml"
-                     for name in branch.architectures if name not in known]
-        problems += [f"driver.yml.branches[{branch.branch}].versions[{v.version}]: not of this branch"
-                     for v in branch.versions if not v.version.startswith(branch.branch + ".")]
+        problems += [
+            f"driver.yml.branches[{branch.branch}].architectures: {name} is not in gpu.yml"
+            for name in branch.architectures
+            if name not in known
+        ]
+        problems += [
+            f"driver.yml.branches[{branch.branch}].versions[{v.version}]: not of this branch"
+            for v in branch.versions
+            if not v.version.startswith(branch.branch + ".")
+        ]
     branches = {b.branch for b in parts["driver"].branches}
     for distro in parts["distros"].values():
-        problems += [f"distro/{distro.id}.yml.distro_drivers[{d.branch}]: the branch is not in driver.yml"
-                     for d in distro.distro_drivers if d.branch not in branches]
+        problems += [
+            f"distro/{distro.id}.yml.distro_drivers[{d.branch}]: the branch is not in driver.yml"
+            for d in distro.distro_drivers
+            if d.branch not in branches
+        ]
 
 
 def read_catalog(folder: Path) -> Catalog:
     """Reads and checks a catalog folder; raises CatalogError with every problem found."""
     problems: list[str] = []
-    parts: dict[str, Any] = {name: _read_yaml(folder / f"{name}.yml", kind, problems)
-                             for name, kind in _FILES.items()}
+    parts: dict[str, Any] = {name: _read_yaml(folder / f"{name}.yml", kind, problems) for name, kind in _FILES.items()}
     parts["products"] = _read_products(folder / "gpu_products.csv", problems)
     parts["distros"] = {}
     for path in sorted((folder / "distro").glob("*.yml")):
@@ -594,11 +610,11 @@ def load_catalog(folder: Path = CATALOG_FOLDER) -> Catalog:
     return read_catalog(folder)
 
 
-def repository_facts(catalog: Catalog, distribution: str, architecture: str = "x86_64",
-                     base_url: str | None = None) -> dict[str, str]:
+def repository_facts(
+    catalog: Catalog, distribution: str, architecture: str = "x86_64", base_url: str | None = None
+) -> dict[str, str]:
     """URL, key and fingerprint of NVIDIA's repository for a distribution release."""
     entry = catalog.distros[distribution].nvidia_repository
     base = (base_url or catalog.repository.base_url).rstrip("/")
     url = f"{base}/{entry.slug}/{catalog.repository.architectures[architecture]}/"
-    return {"url": url, "key_url": url + entry.key_file, "key_fingerprint": entry.key_fingerprint,
-            "slug": entry.slug}
+    return {"url": url, "key_url": url + entry.key_file, "key_fingerprint": entry.key_fingerprint, "slug": entry.slug}

@@ -2,6 +2,7 @@
 
 Runs on the controller; pure functions.
 """
+
 from __future__ import annotations
 
 import dataclasses
@@ -136,8 +137,14 @@ def _probe_gpus(devices: Iterable[Mapping[str, Any]], seen: Iterable[Mapping[str
         if not str(device.get("class") or "03").startswith("03"):
             continue
         smi = by_address.get(device.get("pci_address")) or {}
-        gpus.append(HostGpu(pci_id=device["pci_id"].lower(), pci_address=device.get("pci_address") or "",
-                            name=smi.get("name"), compute_capability=smi.get("compute_capability")))
+        gpus.append(
+            HostGpu(
+                pci_id=device["pci_id"].lower(),
+                pci_address=device.get("pci_address") or "",
+                name=smi.get("name"),
+                compute_capability=smi.get("compute_capability"),
+            )
+        )
     return tuple(gpus)
 
 
@@ -244,6 +251,7 @@ class Plan:
     """What to do with a host, or why nothing can be done."""
 
     distribution: str
+    request: Request
     gpus: tuple[Gpu, ...]
     components: Mapping[str, Component | None]
     repository: Mapping[str, str] | None
@@ -262,8 +270,11 @@ class Plan:
             "schema": SCHEMA,
             "ok": self.ok,
             "distribution": self.distribution,
-            "gpus": [{name: getattr(gpu, name) for name in ("pci_id", "name", "compute_capability", "architecture")}
-                     for gpu in self.gpus],
+            "request": dataclasses.asdict(self.request),
+            "gpus": [
+                {name: getattr(gpu, name) for name in ("pci_id", "name", "compute_capability", "architecture")}
+                for gpu in self.gpus
+            ],
             "components": {name: _plain(self.components.get(name)) for name in COMPONENTS},
             "repository": dict(self.repository) if self.repository else None,
             "reasons": [_plain(reason) for reason in self.reasons],
@@ -278,13 +289,20 @@ def _plain(value: Any) -> Any:
     return {name: list(v) if isinstance(v, tuple) else v for name, v in dataclasses.asdict(value).items()}
 
 
-_LABELS = {"driver": "NVIDIA driver", "cuda": "CUDA toolkit", "cudnn": "cuDNN", "nccl": "NCCL",
-           "tensorflow": "TensorFlow", "pytorch": "PyTorch"}
+_LABELS = {
+    "driver": "NVIDIA driver",
+    "cuda": "CUDA toolkit",
+    "cudnn": "cuDNN",
+    "nccl": "NCCL",
+    "tensorflow": "TensorFlow",
+    "pytorch": "PyTorch",
+}
 _COLOURS = {"problem": "31", "warning": "33", "heading": "1"}
 
 
 def plan_table(plan: Mapping[str, Any], colour: bool = False) -> str:
     """A plan's JSON as a table for people."""
+
     def paint(text: str, name: str) -> str:
         return f"\033[{_COLOURS[name]}m{text}\033[0m" if colour else text
 

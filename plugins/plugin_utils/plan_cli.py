@@ -2,6 +2,7 @@
 
 Runs on the controller. Exit status 0: a plan; 1: problems; 2: bad usage.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -32,13 +33,26 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import reso
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     result = argparse.ArgumentParser(
-        prog="script/plan", description="Plan a GPU host's driver, CUDA, cuDNN, NCCL and TensorFlow without a host.",
-        epilog="Exit status: 0 a plan (warnings allowed), 1 problems, 2 bad usage.", allow_abbrev=False)
+        prog="script/plan",
+        description="Plan a GPU host's driver, CUDA, cuDNN, NCCL and TensorFlow without a host.",
+        epilog="Exit status: 0 a plan (warnings allowed), 1 problems, 2 bad usage.",
+        allow_abbrev=False,
+    )
     result.add_argument("--distro", required=True, metavar="ID", help="distribution release, such as ubuntu-24.04")
-    result.add_argument("--gpu", action="append", default=[], metavar="GPU",
-                        help="a product name, a PCI id (10de:2330) or cc:X.Y; repeats, one for each GPU")
-    result.add_argument("--request", action="append", default=[], metavar="NAME=VALUE",
-                        help="such as cuda=12.9 or tensorflow=2.21; repeats")
+    result.add_argument(
+        "--gpu",
+        action="append",
+        default=[],
+        metavar="GPU",
+        help="a product name, a PCI id (10de:2330) or cc:X.Y; repeats, one for each GPU",
+    )
+    result.add_argument(
+        "--request",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="such as cuda=12.9 or tensorflow=2.21; repeats",
+    )
     result.add_argument("--python", metavar="X.Y", help="the host's Python (default: the distribution's)")
     result.add_argument("--kernel", metavar="RELEASE", help="the running kernel (default: the distribution's)")
     result.add_argument("--json", action="store_true", help="print the plan as JSON")
@@ -57,8 +71,9 @@ def find_gpu(catalog: Catalog, text: str) -> HostGpu:
 def _by_capability(catalog: Catalog, capability: str) -> HostGpu:
     known = [c for a in catalog.gpu.architectures for c in a.compute_capabilities]
     if capability not in known:
-        raise PlanInputError(f"no GPU has compute capability {capability}; known: "
-                             f"{', '.join(sorted(known, key=versions.key))}")
+        raise PlanInputError(
+            f"no GPU has compute capability {capability}; known: {', '.join(sorted(known, key=versions.key))}"
+        )
     return HostGpu(f"cc:{capability}", compute_capability=capability)
 
 
@@ -70,8 +85,11 @@ def _by_name(catalog: Catalog, text: str) -> HostGpu:
     """An exact name first, then one without the words NVIDIA, GeForce and Tesla, then one that begins with it."""
     products = sorted(catalog.products.values(), key=lambda p: (p.source != "supported-gpus.json", p.device))
     wanted = _words(text)
-    tests = (lambda p: p.name.lower() == text.strip().lower(), lambda p: _words(p.name) == wanted,
-             lambda p: bool(wanted) and _words(p.name).startswith(wanted + " "))
+    tests = (
+        lambda p: p.name.lower() == text.strip().lower(),
+        lambda p: _words(p.name) == wanted,
+        lambda p: bool(wanted) and _words(p.name).startswith(wanted + " "),
+    )
     for test in tests:
         found = [p for p in products if test(p)]
         kinds = {(p.compute_capability, p.kernel_modules) for p in found}
@@ -102,11 +120,17 @@ def make_plan(arguments: argparse.Namespace, catalog: Catalog) -> Plan:
     for name in ("python", "kernel"):
         value = getattr(arguments, name)
         if value is not None and not re.match(r"\d+\.\d+", value):
-            raise PlanInputError(f"--{name} {value!r}: expected a version such as "
-                                 f"{'3.12' if name == 'python' else '6.8'}")
+            raise PlanInputError(
+                f"--{name} {value!r}: expected a version such as {'3.12' if name == 'python' else '6.8'}"
+            )
     python = ".".join(arguments.python.split(".")[:2]) if arguments.python else None
-    host = Host(distribution=arguments.distro, gpus=gpus, pythons=(python,) if python else (),
-                default_python=python, kernel=arguments.kernel)
+    host = Host(
+        distribution=arguments.distro,
+        gpus=gpus,
+        pythons=(python,) if python else (),
+        default_python=python,
+        kernel=arguments.kernel,
+    )
     return resolve(catalog, _request(arguments.request), host)
 
 

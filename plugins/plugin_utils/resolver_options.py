@@ -2,6 +2,7 @@
 
 Runs on the controller; pure functions. resolver.py chooses among the options.
 """
+
 from __future__ import annotations
 
 import dataclasses
@@ -94,8 +95,11 @@ def offered_version(case: Case, package: str, release: str, cuda: str | None = N
 def not_in_repository(case: Case, what: str, missing: Iterable[str], exist: Iterable[str], request: str) -> Problem:
     """The problem of a version that is known but not offered."""
     known = sorted(set(exist), key=versions.key, reverse=True)
-    remedy = (f"ask for one that it offers ({request}: {', '.join(known[:5])})" if known
-              else f"check the repository, or set {request} to none")
+    remedy = (
+        f"ask for one that it offers ({request}: {', '.join(known[:5])})"
+        if known
+        else f"check the repository, or set {request} to none"
+    )
     return Problem("not-in-repository", f"{case.repository_name} does not offer {what} ({', '.join(missing)})", remedy)
 
 
@@ -105,6 +109,7 @@ def sources(asked: str) -> tuple[str, ...]:
 
 
 # Driver ---------------------------------------------------------------------------------------------------------
+
 
 def driver_options(case: Case) -> list[DriverOption]:
     """All drivers that a request allows, from the preferred source first, newest first."""
@@ -133,16 +138,22 @@ def _nvidia_drivers(case: Case) -> list[DriverOption]:
         found = {v.version for v in branch.versions if "nvidia" in v.archives}
         for name in (*rule.open, *rule.proprietary):
             found |= {versions.upstream(v) for v in offered(case, name.format(branch=branch.branch))}
-        options += [_nvidia_driver(case, branch, rule, version) for version in sorted(found, key=versions.key)
-                    if versions.has_prefix(version, branch.branch)]
+        options += [
+            _nvidia_driver(case, branch, rule, version)
+            for version in sorted(found, key=versions.key)
+            if versions.has_prefix(version, branch.branch)
+        ]
     return options
 
 
 def _package_rule(case: Case, branch: Branch) -> DriverPackages | None:
     number = int(branch.branch)
     for rule in case.catalog.driver.packages:
-        if rule.family == case.distro.family and int(rule.first_branch) <= number \
-                and (rule.last_branch is None or number <= int(rule.last_branch)):
+        if (
+            rule.family == case.distro.family
+            and int(rule.first_branch) <= number
+            and (rule.last_branch is None or number <= int(rule.last_branch))
+        ):
             return rule
     return None
 
@@ -160,8 +171,15 @@ def _nvidia_driver(case: Case, branch: Branch, rule: DriverPackages, version: st
             exist = [versions.upstream(v) for name in names for v in offered(case, name)]
             problems.append(not_in_repository(case, f"driver {version}", missing, exist, "driver"))
     component = DriverComponent(
-        version=version, branch=branch.branch, kernel_modules=flavour, source="nvidia", packages=tuple(packages),
-        pinning_packages=_pinning(case, branch), kernel_headers=kernel_headers(case), apt_components=())
+        version=version,
+        branch=branch.branch,
+        kernel_modules=flavour,
+        source="nvidia",
+        packages=tuple(packages),
+        pinning_packages=_pinning(case, branch),
+        kernel_headers=kernel_headers(case),
+        apt_components=(),
+    )
     return DriverOption(version, branch, "nvidia", component, (*gpu_driver_problems(case, branch), *problems))
 
 
@@ -185,16 +203,22 @@ def _distro_drivers(case: Case) -> list[DriverOption]:
 def _distro_driver(case: Case, branch: Branch, entry: DistroDriver) -> DriverOption:
     flavour, problems = _flavour(case, branch, {"open": bool(entry.open), "proprietary": bool(entry.proprietary)})
     component = DriverComponent(
-        version=entry.branch, branch=entry.branch, kernel_modules=flavour, source="distro",
-        packages=getattr(entry, flavour), pinning_packages=(), kernel_headers=kernel_headers(case),
-        apt_components=entry.apt_components)
+        version=entry.branch,
+        branch=entry.branch,
+        kernel_modules=flavour,
+        source="distro",
+        packages=getattr(entry, flavour),
+        pinning_packages=(),
+        kernel_headers=kernel_headers(case),
+        apt_components=entry.apt_components,
+    )
     return DriverOption(entry.branch, branch, "distro", component, (*gpu_driver_problems(case, branch), *problems))
 
 
 def kernel_headers(case: Case) -> tuple[str, ...]:
     """The header meta package of the running kernel's flavour."""
     running = case.host.kernel or case.distro.kernel.default
-    if re.fullmatch(r"\d+\.\d+", running):   # script/plan gets a series, not a release
+    if re.fullmatch(r"\d+\.\d+", running):  # script/plan gets a series, not a release
         running = f"{running}.0-0-{'amd64' if case.distro.family == 'debian' else 'generic'}"
     for rule in case.distro.kernel.headers:
         if re.search(rule.running, running):
@@ -213,10 +237,13 @@ def _flavour(case: Case, branch: Branch, packaged: dict[str, bool]) -> tuple[str
     if not accepted:
         return fallback, [mixed_modules_problem(case)]
     needed = min(accepted)
-    return fallback, [Problem(
-        "gpu-dropped-by-driver" if needed == "proprietary" else "gpu-too-new-for-driver",
-        f"branch {branch.branch} is packaged without the {needed} kernel modules that this host's GPUs need",
-        "choose another branch or driver source, or leave driver and driver_source at auto")]
+    return fallback, [
+        Problem(
+            "gpu-dropped-by-driver" if needed == "proprietary" else "gpu-too-new-for-driver",
+            f"branch {branch.branch} is packaged without the {needed} kernel modules that this host's GPUs need",
+            "choose another branch or driver source, or leave driver and driver_source at auto",
+        )
+    ]
 
 
 def accepted_modules(gpus: Iterable[Gpu]) -> set[str]:
@@ -229,11 +256,16 @@ def accepted_modules(gpus: Iterable[Gpu]) -> set[str]:
 
 def mixed_modules_problem(case: Case) -> Problem:
     """GPUs of which some need the open and some the proprietary kernel modules."""
-    need = {flavour: ", ".join(gpu_label(g) for g in case.gpu_kinds if g.kernel_modules == flavour)
-            for flavour in ("open", "proprietary")}
-    return Problem("mixed-gpus-conflict",
-                   f"{need['open']} need the open kernel modules, {need['proprietary']} the proprietary ones; "
-                   "a host loads one flavour", "move the older or the newer GPUs to another host")
+    need = {
+        flavour: ", ".join(gpu_label(g) for g in case.gpu_kinds if g.kernel_modules == flavour)
+        for flavour in ("open", "proprietary")
+    }
+    return Problem(
+        "mixed-gpus-conflict",
+        f"{need['open']} need the open kernel modules, {need['proprietary']} the proprietary ones; "
+        "a host loads one flavour",
+        "move the older or the newer GPUs to another host",
+    )
 
 
 def branch_supports(branch: Branch, gpu: Gpu) -> bool:
@@ -250,9 +282,12 @@ def gpu_driver_problems(case: Case, branch: Branch) -> list[Problem]:
         if branch_supports(branch, gpu):
             continue
         able = [int(b.branch) for b in case.catalog.driver.branches if branch_supports(b, gpu)]
-        remedy = (f"{_span('branch', [str(b) for b in sorted(able)])} supports it: ask for it or for auto, on a "
-                  "distribution release that has it" if able
-                  else "remove the GPU: no driver branch of the catalog supports it")
+        remedy = (
+            f"{_span('branch', [str(b) for b in sorted(able)])} supports it: ask for it or for auto, on a "
+            "distribution release that has it"
+            if able
+            else "remove the GPU: no driver branch of the catalog supports it"
+        )
         too_new = bool(able) and int(branch.branch) < min(able)
         code = "gpu-too-new-for-driver" if too_new else "gpu-dropped-by-driver"
         problems.append(Problem(code, f"driver branch {branch.branch} does not support {gpu_label(gpu)}", remedy))
@@ -264,6 +299,7 @@ def _span(what: str, ordered: list[str]) -> str:
 
 
 # CUDA toolkit ---------------------------------------------------------------------------------------------------
+
 
 def cuda_options(case: Case) -> list[CudaOption]:
     """All toolkits that a request allows, from the preferred source first, newest first."""
@@ -287,8 +323,11 @@ def _nvidia_toolkits(case: Case) -> list[CudaOption]:
     for toolkit in case.catalog.cuda.toolkits:
         package = _toolkit_package(case, toolkit)
         found = {r.version for r in toolkit.releases} | {versions.upstream(v) for v in offered(case, package)}
-        options += [_nvidia_toolkit(case, toolkit, package, release) for release in found
-                    if versions.has_prefix(release, toolkit.version)]
+        options += [
+            _nvidia_toolkit(case, toolkit, package, release)
+            for release in found
+            if versions.has_prefix(release, toolkit.version)
+        ]
     return options
 
 
@@ -306,20 +345,34 @@ def _nvidia_toolkit(case: Case, toolkit: Toolkit, package: str, release: str) ->
     elif versions.key(toolkit.version) < versions.key(case.distro.nvidia_repository.first_cuda):
         found = None
     if found is None:
-        exist = [versions.upstream(v) for t in case.catalog.cuda.toolkits
-                 for v in offered(case, _toolkit_package(case, t))]
+        exist = [
+            versions.upstream(v) for t in case.catalog.cuda.toolkits for v in offered(case, _toolkit_package(case, t))
+        ]
         if case.host.offers is None:
-            exist = [t.version for t in case.catalog.cuda.toolkits
-                     if t.releases and versions.key(t.version) >= versions.key(
-                         case.distro.nvidia_repository.first_cuda)]
+            exist = [
+                t.version
+                for t in case.catalog.cuda.toolkits
+                if t.releases and versions.key(t.version) >= versions.key(case.distro.nvidia_repository.first_cuda)
+            ]
         problems.append(not_in_repository(case, f"CUDA {release}", [package], exist, "cuda"))
     number = toolkit.version.split(".")
     component = CudaComponent(
-        version=toolkit.version, release=release, source="nvidia",
-        home=apt.home.format(major=number[0], minor=number[1]), packages=(f"{package}={found}",) if found else (),
-        host_compilers=compilers, apt_components=())
-    return CudaOption(toolkit.version, release, "nvidia", _min_driver(toolkit, release), component,
-                      (*_gpu_toolkit_problems(case, toolkit), *problems))
+        version=toolkit.version,
+        release=release,
+        source="nvidia",
+        home=apt.home.format(major=number[0], minor=number[1]),
+        packages=(f"{package}={found}",) if found else (),
+        host_compilers=compilers,
+        apt_components=(),
+    )
+    return CudaOption(
+        toolkit.version,
+        release,
+        "nvidia",
+        _min_driver(toolkit, release),
+        component,
+        (*_gpu_toolkit_problems(case, toolkit), *problems),
+    )
 
 
 def _min_driver(toolkit: Toolkit, release: str) -> str | None:
@@ -332,17 +385,32 @@ def _min_driver(toolkit: Toolkit, release: str) -> str | None:
 
 def _distro_toolkits(case: Case) -> list[CudaOption]:
     toolkits = {t.version: t for t in case.catalog.cuda.toolkits}
-    return [_distro_toolkit(case, toolkits[entry.version], entry) for entry in case.distro.distro_cuda
-            if entry.version in toolkits]
+    return [
+        _distro_toolkit(case, toolkits[entry.version], entry)
+        for entry in case.distro.distro_cuda
+        if entry.version in toolkits
+    ]
 
 
 def _distro_toolkit(case: Case, toolkit: Toolkit, entry: DistroCuda) -> CudaOption:
     # The distribution ships the toolkit with a compiler and a C library that fit, so neither is checked.
     component = CudaComponent(
-        version=entry.version, release=entry.release, source="distro", home=entry.home, packages=entry.packages,
-        host_compilers=entry.host_compilers, apt_components=entry.apt_components)
-    return CudaOption(entry.version, entry.release, "distro", _min_driver(toolkit, entry.release), component,
-                      tuple(_gpu_toolkit_problems(case, toolkit)))
+        version=entry.version,
+        release=entry.release,
+        source="distro",
+        home=entry.home,
+        packages=entry.packages,
+        host_compilers=entry.host_compilers,
+        apt_components=entry.apt_components,
+    )
+    return CudaOption(
+        entry.version,
+        entry.release,
+        "distro",
+        _min_driver(toolkit, entry.release),
+        component,
+        tuple(_gpu_toolkit_problems(case, toolkit)),
+    )
 
 
 def _gpu_toolkit_problems(case: Case, toolkit: Toolkit) -> list[Problem]:
@@ -352,10 +420,14 @@ def _gpu_toolkit_problems(case: Case, toolkit: Toolkit) -> list[Problem]:
             continue
         able = [t.version for t in case.catalog.cuda.toolkits if gpu.compute_capability in t.compute_capabilities]
         able.sort(key=versions.key)
-        remedy = (f"{_span('CUDA', able)} supports it: ask for it or for auto, on a distribution release that has it"
-                  if able else "remove the GPU, or set cuda to none: no toolkit of the catalog supports it")
-        problems.append(Problem("gpu-dropped-by-cuda",
-                                f"CUDA {toolkit.version} has no code for {gpu_label(gpu)}", remedy))
+        remedy = (
+            f"{_span('CUDA', able)} supports it: ask for it or for auto, on a distribution release that has it"
+            if able
+            else "remove the GPU, or set cuda to none: no toolkit of the catalog supports it"
+        )
+        problems.append(
+            Problem("gpu-dropped-by-cuda", f"CUDA {toolkit.version} has no code for {gpu_label(gpu)}", remedy)
+        )
     return problems
 
 
@@ -364,20 +436,30 @@ def _toolchain(case: Case, toolkit: Toolkit) -> tuple[tuple[str, ...], list[Prob
     problems = []
     glibc = case.host.glibc or case.distro.glibc
     if toolkit.max_glibc and versions.key(versions.series(glibc)) > versions.key(toolkit.max_glibc):
-        newer = [t.version for t in case.catalog.cuda.toolkits
-                 if not t.max_glibc or versions.key(glibc) <= versions.key(t.max_glibc)]
-        problems.append(Problem(
-            "host-toolchain-mismatch",
-            f"nvcc of CUDA {toolkit.version} cannot compile the headers of glibc {glibc} (at most {toolkit.max_glibc})",
-            f"use CUDA {min(newer, key=versions.key)} or newer" if newer else "use an older distribution release"))
+        newer = [
+            t.version
+            for t in case.catalog.cuda.toolkits
+            if not t.max_glibc or versions.key(glibc) <= versions.key(t.max_glibc)
+        ]
+        problems.append(
+            Problem(
+                "host-toolchain-mismatch",
+                f"nvcc of CUDA {toolkit.version} cannot compile the headers of glibc {glibc} "
+                f"(at most {toolkit.max_glibc})",
+                f"use CUDA {min(newer, key=versions.key)} or newer" if newer else "use an older distribution release",
+            )
+        )
     default = case.host.gcc or case.distro.gcc.default
     if default <= toolkit.max_gcc:
         return ("gcc", "g++"), problems
     older = [gcc for gcc in case.distro.gcc.available if gcc <= toolkit.max_gcc]
     if older:
         return (f"gcc-{max(older)}", f"g++-{max(older)}"), problems
-    problems.append(Problem(
-        "host-toolchain-mismatch",
-        f"nvcc of CUDA {toolkit.version} accepts gcc up to {toolkit.max_gcc}, {case.distro.id} has gcc {default}",
-        "use a newer CUDA, or install an older gcc and g++"))
+    problems.append(
+        Problem(
+            "host-toolchain-mismatch",
+            f"nvcc of CUDA {toolkit.version} accepts gcc up to {toolkit.max_gcc}, {case.distro.id} has gcc {default}",
+            "use a newer CUDA, or install an older gcc and g++",
+        )
+    )
     return (), problems

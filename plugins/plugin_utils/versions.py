@@ -2,6 +2,7 @@
 
 Runs on the controller; pure functions.
 """
+
 from __future__ import annotations
 
 import bisect
@@ -45,12 +46,12 @@ def major(version: str) -> int:
 def has_prefix(version: str, prefix: str) -> bool:
     """Whether a request such as `13`, `13.2` or `13.2.1` covers this version, part by part."""
     wanted = prefix.rstrip(".").split(".")
-    return version.split(".")[:len(wanted)] == wanted
+    return version.split(".")[: len(wanted)] == wanted
 
 
 def at_most(version: str, limit: str) -> bool:
     """Whether a version is within a limit that may be a series: 9.10.2.21 is at most 9.10."""
-    return key(".".join(version.split(".")[:limit.count(".") + 1])) <= key(limit)
+    return key(".".join(version.split(".")[: limit.count(".") + 1])) <= key(limit)
 
 
 def satisfies(version: str, specifier: str) -> bool:
@@ -63,8 +64,13 @@ def _satisfies_clause(version: Key, clause: str) -> bool:
     if not match:
         raise ValueError(f"cannot read the requirement {clause!r}: expected ==, <=, >=, < or > and a version")
     operator, limit = match.group(1), key(match.group(2))
-    return {"==": version == limit, "<=": version <= limit, ">=": version >= limit,
-            "<": version < limit, ">": version > limit}[operator]
+    return {
+        "==": version == limit,
+        "<=": version <= limit,
+        ">=": version >= limit,
+        "<": version < limit,
+        ">": version > limit,
+    }[operator]
 
 
 def nearest(wanted: str, existing: list[str], count: int = 5) -> list[str]:
@@ -72,5 +78,5 @@ def nearest(wanted: str, existing: list[str], count: int = 5) -> list[str]:
     ordered = sorted(set(existing), key=key)
     place = bisect.bisect_left([key(version) for version in ordered], key(wanted))
     below, above = ordered[:place], ordered[place:]
-    kept_above = above[:max(count // 2, count - len(below))]
-    return (below[len(below) - min(len(below), count - len(kept_above)):] + kept_above)[::-1]
+    kept_above = above[: max(count // 2, count - len(below))]
+    return (below[len(below) - min(len(below), count - len(kept_above)) :] + kept_above)[::-1]

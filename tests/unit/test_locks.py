@@ -4,6 +4,8 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
+from packaging.markers import Marker
 
 ROOT = Path(__file__).resolve().parents[2]
 TENSORFLOW = sorted((ROOT / "roles/tensorflow_env/files").glob("tensorflow-*.txt"))
@@ -89,3 +91,19 @@ def test_hosts_get_the_uv_that_the_project_tests_with() -> None:
     roles = requirements(ROOT / "roles/tensorflow_env/files/uv.txt")
     assert roles == requirements(ROOT / "requirements/bootstrap.txt")
     assert len(roles["uv"]) == 1
+
+
+@pytest.mark.parametrize("lock", TENSORFLOW, ids=lambda lock: lock.name)
+def test_lock_serves_the_pythons_of_the_catalog(lock: Path) -> None:
+    version = lock.name.removesuffix(".txt").split("-")[1]
+    releases = yaml.safe_load((ROOT / "catalog/tensorflow.yml").read_text())["releases"]
+    (pythons,) = [release["pythons"] for release in releases if release["version"] == version]
+    lines = [match for line in lock.read_text().splitlines() if (match := REQUIREMENT.match(line))]
+    (marker,) = [Marker(match[3].removeprefix(" ; ")) for match in lines if match[1] == "tensorflow"]
+    host = {"sys_platform": "linux", "platform_machine": "x86_64"}
+    served = [
+        python
+        for python in ("3.10", "3.11", "3.12", "3.13", "3.14")
+        if marker.evaluate({**host, "python_version": python, "python_full_version": f"{python}.4"})
+    ]
+    assert served == [python for python in pythons if python != "3.9"]

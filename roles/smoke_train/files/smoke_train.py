@@ -336,7 +336,8 @@ def missing_gpus(visible: int, options: Options, on_pci: int) -> Check:
         f"TensorFlow sees {visible} GPUs, PCI lists {on_pci} of NVIDIA's",
         f"{options.num_gpus or on_pci or 'one or more'} GPUs",
         "run nvidia-smi: it must list the GPUs (a reboot may be due after a driver change); tensorflow.log in the job "
-        "directory names a library that could not be loaded. To train without a GPU: --virtual-gpus N",
+        "directory names a library that could not be loaded. To train without a GPU: "
+        "--virtual-gpus N (role: smoke_train_virtual_gpus)",
     )
 
 
@@ -424,17 +425,15 @@ def make_step(tf: Any, strategy: Any, model: Any, optimizer: Any, batch_size: in
         optimizer.apply_gradients(list(zip(gradients, model.trainable_variables)))  # noqa: B905
         return loss
 
-    @tf.function(autograph=False)
     def step(batch: Any) -> Any:
         return strategy.reduce(tf.distribute.ReduceOp.SUM, strategy.run(replica_step, args=batch), axis=None)
 
-    return step
+    return tf.function(step, autograph=False)
 
 
 def all_reduce_values(tf: Any, strategy: Any) -> tuple[float, ...]:
     """Replica i contributes i + 1; what each replica has after the sum."""
 
-    @tf.function(autograph=False)
     def summed() -> Any:
         def replica() -> Any:
             context = tf.distribute.get_replica_context()
@@ -443,7 +442,8 @@ def all_reduce_values(tf: Any, strategy: Any) -> tuple[float, ...]:
 
         return strategy.run(replica)
 
-    return tuple(float(value) for value in strategy.experimental_local_results(summed()))
+    sums = tf.function(summed, autograph=False)()
+    return tuple(float(value) for value in strategy.experimental_local_results(sums))
 
 
 def replica_copies(strategy: Any, variable: Any) -> tuple[Any, ...]:

@@ -9,17 +9,18 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from tests.doubles.lab import containers, images, pci, repository
 
 PROJECT = Path(__file__).resolve().parents[3]
 
 
-def read_inventory(path: Path) -> dict[str, dict[str, object]]:
+def read_inventory(path: Path) -> dict[str, dict[str, Any]]:
     """Returns {host: its variables} as Ansible itself reads the inventory."""
     command = [str(Path(sys.executable).with_name("ansible-inventory")), "-i", str(path), "--list"]
     output = subprocess.run(command, cwd=PROJECT, check=True, capture_output=True, text=True).stdout
-    hosts = json.loads(output)["_meta"]["hostvars"]
+    hosts: dict[str, dict[str, Any]] = json.loads(output)["_meta"]["hostvars"]
     if not hosts:
         raise SystemExit(f"lab: no hosts in {path}: give each a line under gpu_hosts")
     return hosts

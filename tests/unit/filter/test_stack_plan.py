@@ -1,4 +1,5 @@
 """The filters: what they pass on and how they fail."""
+
 from __future__ import annotations
 
 import pytest
@@ -15,12 +16,16 @@ def test_plan_and_table():
     assert FILTERS["plan_table"](made).startswith("debian-12: 1 x NVIDIA H200 (9.0)")
 
 
-@pytest.mark.parametrize(("name", "arguments", "message"), [
-    ("stack_plan", ("text",), "expected a probe"), ("stack_plan", ({},), "lacks distribution"),
-    ("stack_plan", (PROBE, {"colour": "red"}), "unknown request 'colour'"),
-    ("stack_plan", (PROBE, "cuda=13"), "expected the request as a dict"),
-    ("plan_table", ({},), "expected the result of gpuhost.stack.stack_plan"),
-])
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("stack_plan", ("text",), "expected a probe"),
+        ("stack_plan", ({},), "lacks distribution"),
+        ("stack_plan", (PROBE, {"colour": "red"}), "unknown request 'colour'"),
+        ("stack_plan", (PROBE, "cuda=13"), "expected the request as a dict"),
+        ("plan_table", ({},), "expected the result of gpuhost.stack.stack_plan"),
+    ],
+)
 def test_errors(name, arguments, message):
     with pytest.raises(AnsibleFilterError, match=message):
         FILTERS[name](*arguments)

@@ -1,4 +1,5 @@
 """The catalog lookup: facts and errors."""
+
 from __future__ import annotations
 
 import json
@@ -16,10 +17,16 @@ def test_facts_are_plain_data():
     assert look_up(["tensorflow"])[0][0] == "2.21.0"
 
 
-@pytest.mark.parametrize(("terms", "message"), [
-    ([], "expected one of"), (["colour"], "found 'colour'"), (["cuda", "12.7"], "no cuda '12.7'.*12.8"),
-    (["cuda", "13.2", "x"], "a topic and a key"), (["distro", "fedora-42"], "debian-12"),
-])
+@pytest.mark.parametrize(
+    ("terms", "message"),
+    [
+        ([], "expected one of"),
+        (["colour"], "found 'colour'"),
+        (["cuda", "12.7"], "no cuda '12.7'.*12.8"),
+        (["cuda", "13.2", "x"], "a topic and a key"),
+        (["distro", "fedora-42"], "debian-12"),
+    ],
+)
 def test_errors(terms, message):
     with pytest.raises(AnsibleLookupError, match=message):
         look_up(terms)

@@ -132,7 +132,7 @@ def test_pci_tells_gpus_and_nvswitches_from_everything_else(tmp_path: Path) -> N
 
 def transcript(name: str, command_line: str) -> tuple[int, str]:
     """(exit code, output) of a command in a captured transcript; `out: ` marks standard output where it is marked."""
-    text = (FIXTURES / name).read_text()
+    text = (FIXTURES.parent / "nvidia-smi" / name).read_text()
     block = text.split(f"$ {command_line}\n", 1)[1].split("\n$ ", 1)[0]
     code = int(block.split("[rc=", 1)[1].split("]", 1)[0])
     lines = [line.removeprefix("out: ") for line in block.splitlines() if not line.startswith("[rc=")]

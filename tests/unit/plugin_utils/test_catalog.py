@@ -1,4 +1,5 @@
 """The catalog: the schema check names file and key; rows agree with what was read out of the wheels."""
+
 from __future__ import annotations
 
 import json
@@ -17,17 +18,30 @@ CUDNN_CODE = [w for w in CODE["cudnn"] if versions.key(w["version"]) >= (8, 6)] 
 CAPABILITIES = ("5.0", "6.1", "7.0", "7.5", "8.0", "8.6", "9.0", "10.0", "12.0")
 
 
-@pytest.mark.parametrize(("file", "old", "new", "expected"), [
-    ("cuda.yml", '- version: "13.2"', "- version: 13.2", r"cuda.yml.toolkits\[13.2\].version: expected str.*quote it"),
-    ("cuda.yml", "    max_gcc: 16", "    max_gc: 16", r"cuda.yml.toolkits\[13.5\].max_gcc: missing"),
-    ("driver.yml", 'type: "PB"', 'type: "XB"', r"driver.yml.branches\[595\].type: expected one of LTSB, PB, NFB"),
-    ("driver.yml", '"595.99.02"', '"594.99.02"',
-         r"driver.yml.branches\[595\].versions\[594.99.02\]: not of this branch"),
-    ("gpu_products.csv", "1b80,", "1B80,", r"gpu_products.csv\[1B80\].device"),
-    ("gpu_products.csv", "GP104,Pascal,6.1", "GP104,Pascal,6.3", r"Pascal 6.3 is not in gpu.yml"),
-    ("nccl.yml", "schema: 1", "schema: [", r"nccl.yml: cannot be read"),
-    ("distro/debian-12.yml", 'id: "debian-12"', 'id: "debian-11"', r"debian-12.yml.id: expected debian-12"),
-], ids=["unquoted", "key", "choice", "branch", "csv", "architecture", "yaml", "id"])
+@pytest.mark.parametrize(
+    ("file", "old", "new", "expected"),
+    [
+        (
+            "cuda.yml",
+            '- version: "13.2"',
+            "- version: 13.2",
+            r"cuda.yml.toolkits\[13.2\].version: expected str.*quote it",
+        ),
+        ("cuda.yml", "    max_gcc: 16", "    max_gc: 16", r"cuda.yml.toolkits\[13.5\].max_gcc: missing"),
+        ("driver.yml", 'type: "PB"', 'type: "XB"', r"driver.yml.branches\[595\].type: expected one of LTSB, PB, NFB"),
+        (
+            "driver.yml",
+            '"595.99.02"',
+            '"594.99.02"',
+            r"driver.yml.branches\[595\].versions\[594.99.02\]: not of this branch",
+        ),
+        ("gpu_products.csv", "1b80,", "1B80,", r"gpu_products.csv\[1B80\].device"),
+        ("gpu_products.csv", "GP104,Pascal,6.1", "GP104,Pascal,6.3", r"Pascal 6.3 is not in gpu.yml"),
+        ("nccl.yml", "schema: 1", "schema: [", r"nccl.yml: cannot be read"),
+        ("distro/debian-12.yml", 'id: "debian-12"', 'id: "debian-11"', r"debian-12.yml.id: expected debian-12"),
+    ],
+    ids=["unquoted", "key", "choice", "branch", "csv", "architecture", "yaml", "id"],
+)
 def test_schema(tmp_path, file, old, new, expected):
     folder = tmp_path / "catalog"
     shutil.copytree(catalog.CATALOG_FOLDER, folder)
@@ -45,8 +59,11 @@ def test_every_problem_is_reported(tmp_path):
     (folder / "pytorch.yml").write_text("schema: one\n")
     with pytest.raises(catalog.CatalogError) as caught:
         catalog.read_catalog(folder)
-    assert {p.split(":")[0] for p in caught.value.problems} == {"cudnn.yml", "pytorch.yml.releases",
-         "pytorch.yml.schema"}
+    assert {p.split(":")[0] for p in caught.value.problems} == {
+        "cudnn.yml",
+        "pytorch.yml.releases",
+        "pytorch.yml.schema",
+    }
 
 
 @pytest.mark.parametrize("wheel", WHEELS, ids=[w["version"] for w in WHEELS])
@@ -72,8 +89,14 @@ def test_cudnn_support_is_what_the_binaries_hold(wheel):
     major = int(wheel["package"][-2:])
     support = catalog.load_catalog().cudnn.support
     for capability in CAPABILITIES:
-        held = max((n for sm, n in wheel["cubins"].items()
-                    if sm.split(".")[0] == capability.split(".")[0] and float(sm) <= float(capability)), default=0)
+        held = max(
+            (
+                n
+                for sm, n in wheel["cubins"].items()
+                if sm.split(".")[0] == capability.split(".")[0] and float(sm) <= float(capability)
+            ),
+            default=0,
+        )
         # From 9.11 some sub-libraries keep code for old GPUs and others do not: half the cubins is not support.
         whole = held > 0 and (versions.key(wheel["version"]) < (9,) or held >= 0.8 * wheel["cubins"]["7.5"])
         gpu = Gpu("", "", capability, "", "either")
@@ -84,19 +107,25 @@ def test_cudnn_support_is_what_the_binaries_hold(wheel):
 def test_nccl_support_is_what_the_binaries_hold(wheel):
     support = catalog.load_catalog().nccl.support
     for capability in CAPABILITIES:
-        runs = any(sm.split(".")[0] == capability.split(".")[0] and float(sm) <= float(capability)
-             for sm in wheel["sm"])
+        runs = any(
+            sm.split(".")[0] == capability.split(".")[0] and float(sm) <= float(capability) for sm in wheel["sm"]
+        )
         if wheel["package"].endswith("cu11") and capability == "9.0":
             runs = "8.0" in wheel["ptx"]  # Hopper came after these builds; the driver compiles their PTX
         gpu = Gpu("", "", capability, "", "either")
         assert covers(support, wheel["version"], int(wheel["package"][-2:]), gpu) == runs, capability
 
 
-@pytest.mark.parametrize(("device", "name", "capability", "modules"), [
-    ("2335", "NVIDIA H200", "9.0", "either"), ("13f2", "Tesla M60", "5.2", "proprietary"),
-    ("2342", "NVIDIA GH200 120GB", "9.0", "open"), ("2901", "NVIDIA B200", "10.0", "open"),
-    ("1eb8", "Tesla T4", "7.5", "either"),
-])
+@pytest.mark.parametrize(
+    ("device", "name", "capability", "modules"),
+    [
+        ("2335", "NVIDIA H200", "9.0", "either"),
+        ("13f2", "Tesla M60", "5.2", "proprietary"),
+        ("2342", "NVIDIA GH200 120GB", "9.0", "open"),
+        ("2901", "NVIDIA B200", "10.0", "open"),
+        ("1eb8", "Tesla T4", "7.5", "either"),
+    ],
+)
 def test_products(device, name, capability, modules):
     product = catalog.load_catalog().products[device]
     assert (product.name, product.compute_capability, product.kernel_modules) == (name, capability, modules)
@@ -105,17 +134,28 @@ def test_products(device, name, capability, modules):
 def test_the_key_belongs_to_the_slug():
     loaded = catalog.load_catalog()
     keys = {name: catalog.repository_facts(loaded, name)["key_fingerprint"][-8:] for name in loaded.distros}
-    assert keys == {"debian-12": "3BF863CC", "debian-13": "8793F200", "ubuntu-22.04": "3BF863CC",
-         "ubuntu-24.04": "3BF863CC"}
-    assert catalog.repository_facts(loaded, "debian-12", base_url="http://mirror/repos/")["url"] == \
-        "http://mirror/repos/debian12/x86_64/"
+    assert keys == {
+        "debian-12": "3BF863CC",
+        "debian-13": "8793F200",
+        "ubuntu-22.04": "3BF863CC",
+        "ubuntu-24.04": "3BF863CC",
+    }
+    assert (
+        catalog.repository_facts(loaded, "debian-12", base_url="http://mirror/repos/")["url"]
+        == "http://mirror/repos/debian12/x86_64/"
+    )
 
 
-@pytest.mark.parametrize(("text", "upstream", "suffix"), [
-    ("2.29.7-1+cuda13.2", "2.29.7", "13.2"), ("9.28.0.42-1", "9.28.0.42", None), ("1:595.71.05-1ubuntu1", "595.71.05",
-         None),
-    ("8.9.6.50-1+cuda12.2", "8.9.6.50", "12.2"), ("11.8.89~11.8.0-5~deb12u1", "11.8.89", None),
-])
+@pytest.mark.parametrize(
+    ("text", "upstream", "suffix"),
+    [
+        ("2.29.7-1+cuda13.2", "2.29.7", "13.2"),
+        ("9.28.0.42-1", "9.28.0.42", None),
+        ("1:595.71.05-1ubuntu1", "595.71.05", None),
+        ("8.9.6.50-1+cuda12.2", "8.9.6.50", "12.2"),
+        ("11.8.89~11.8.0-5~deb12u1", "11.8.89", None),
+    ],
+)
 def test_package_versions(text, upstream, suffix):
     assert (versions.upstream(text), versions.cuda_suffix(text)) == (upstream, suffix)
 

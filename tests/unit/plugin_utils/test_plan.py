@@ -1,4 +1,5 @@
 """The plan's edges: requests and probes as they come from YAML and JSON, the JSON's shape, the table."""
+
 from __future__ import annotations
 
 import json
@@ -46,8 +47,11 @@ def test_repository_with_an_error_is_not_trusted():
 
 def test_a_loaded_driver_names_a_gpu_the_catalog_lacks():
     seen = {"name": "NVIDIA X1", "compute_capability": "9.0", "pci_address": "0000:05:00.0"}
-    probe = {**PROBE, "gpus": [{"pci_address": "0000:05:00.0", "pci_id": "10de:fffe", "class": "0302"}],
-             "driver": {"loaded": {"version": "595.71.05"}, "nvidia_smi": {"gpus": [seen]}}}
+    probe = {
+        **PROBE,
+        "gpus": [{"pci_address": "0000:05:00.0", "pci_id": "10de:fffe", "class": "0302"}],
+        "driver": {"loaded": {"version": "595.71.05"}, "nvidia_smi": {"gpus": [seen]}},
+    }
     made = plan_for_probe(probe, {}).to_json()
     assert made["ok"]
     assert made["gpus"][0]["architecture"] == "Hopper"
@@ -64,27 +68,42 @@ def test_a_borrowed_kernel_bounds_the_toolkit():
     assert fine["components"]["cuda"]["version"].startswith("12.")
 
 
-@pytest.mark.parametrize(("probe", "expected"), [
-    ({}, "lacks distribution, gpus"), ({"distribution": {}, "gpus": []}, "lacks distribution.id"),
-])
+@pytest.mark.parametrize(
+    ("probe", "expected"),
+    [
+        ({}, "lacks distribution, gpus"),
+        ({"distribution": {}, "gpus": []}, "lacks distribution.id"),
+    ],
+)
 def test_unusable_probe(probe, expected):
     with pytest.raises(PlanInputError, match=expected):
         host_from_probe(probe)
 
 
-@pytest.mark.parametrize(("values", "expected"), [
-    ({"cuda": 13.2}, ("cuda", "13.2")), ({"driver": 595}, ("driver", "595")), ({"cudnn": None}, ("cudnn", "auto")),
-    ({"nccl": ""}, ("nccl", "auto")), ({"tensorflow": "None"}, ("tensorflow", "none")),
-    ({"expect_gpus": 4}, ("expect_gpus", "4")), ({}, ("pytorch", "none")),
-])
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"cuda": 13.2}, ("cuda", "13.2")),
+        ({"driver": 595}, ("driver", "595")),
+        ({"cudnn": None}, ("cudnn", "auto")),
+        ({"nccl": ""}, ("nccl", "auto")),
+        ({"tensorflow": "None"}, ("tensorflow", "none")),
+        ({"expect_gpus": 4}, ("expect_gpus", "4")),
+        ({}, ("pytorch", "none")),
+    ],
+)
 def test_request(values, expected):
     assert getattr(Request.from_mapping(values), expected[0]) == expected[1]
 
 
-@pytest.mark.parametrize(("values", "parts"), [
-    ({"gpu_cuda": "13", "driver_source": "cdn"}, ["unknown request 'gpu_cuda'", "driver_source is 'cdn'"]),
-    ({"expect_gpus": "many"}, ["expected auto or a number"]), ({"cuda": ">=13"}, ["a version or a prefix"]),
-])
+@pytest.mark.parametrize(
+    ("values", "parts"),
+    [
+        ({"gpu_cuda": "13", "driver_source": "cdn"}, ["unknown request 'gpu_cuda'", "driver_source is 'cdn'"]),
+        ({"expect_gpus": "many"}, ["expected auto or a number"]),
+        ({"cuda": ">=13"}, ["a version or a prefix"]),
+    ],
+)
 def test_wrong_request_lists_everything(values, parts):
     with pytest.raises(PlanInputError) as caught:
         Request.from_mapping(values)
@@ -99,11 +118,17 @@ def test_json_is_stable_and_plain():
 
 
 def test_mirror_and_its_key():
-    request = {"repository_url": "http://mirror/cuda/repos", "repository_key_url": "http://mirror/key.asc",
-               "repository_key_fingerprint": "AB" * 20}
+    request = {
+        "repository_url": "http://mirror/cuda/repos",
+        "repository_key_url": "http://mirror/key.asc",
+        "repository_key_fingerprint": "AB" * 20,
+    }
     assert plan_for_probe(PROBE, request).to_json()["repository"] == {
-        "url": "http://mirror/cuda/repos/debian12/x86_64/", "key_url": "http://mirror/key.asc",
-        "key_fingerprint": "AB" * 20, "slug": "debian12"}
+        "url": "http://mirror/cuda/repos/debian12/x86_64/",
+        "key_url": "http://mirror/key.asc",
+        "key_fingerprint": "AB" * 20,
+        "slug": "debian12",
+    }
 
 
 def test_table():

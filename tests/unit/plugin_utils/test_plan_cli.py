@@ -1,4 +1,5 @@
 """script/plan: its options, JSON and exit statuses."""
+
 from __future__ import annotations
 
 import io
@@ -17,10 +18,25 @@ def run(*arguments):
 
 
 def test_the_documented_command():
-    status, out, err = run("--distro", "ubuntu-24.04", "--gpu", "NVIDIA H200", "--gpu", "10de:2330", "--gpu", "cc:9.0",
-                           "--python", "3.12", "--request", "cuda=12.9", "--request", "tensorflow=2.21", "--kernel",
-                                "6.8",
-                           "--json")
+    status, out, err = run(
+        "--distro",
+        "ubuntu-24.04",
+        "--gpu",
+        "NVIDIA H200",
+        "--gpu",
+        "10de:2330",
+        "--gpu",
+        "cc:9.0",
+        "--python",
+        "3.12",
+        "--request",
+        "cuda=12.9",
+        "--request",
+        "tensorflow=2.21",
+        "--kernel",
+        "6.8",
+        "--json",
+    )
     made = json.loads(out)
     assert (status, err, made["ok"]) == (0, "", True)
     assert [g["compute_capability"] for g in made["gpus"]] == ["9.0"] * 3
@@ -28,21 +44,24 @@ def test_the_documented_command():
     assert made["components"]["tensorflow"]["version"] == "2.21.0"
 
 
-@pytest.mark.parametrize(("arguments", "status"), [
-    (["--distro", "debian-12", "--gpu", "Tesla M60"], 0),
-    (["--distro", "debian-12", "--gpu", "Tesla M60", "--request", "cuda=13.2"], 1),
-    (["--distro", "debian-12"], 1),
-    (["--distro", "debian-12", "--gpu", "T4", "--python", "3.14"], 1),
-    (["--distro", "plan9", "--gpu", "T4"], 1),
-    (["--gpu", "T4"], 2),
-    (["--distro", "debian-12", "--gpu", "Voodoo 2"], 2),
-    (["--distro", "debian-12", "--gpu", "cc:4.2"], 2),
-    (["--distro", "debian-12", "--gpu", "T4", "--request", "cuda"], 2),
-    (["--distro", "debian-12", "--gpu", "T4", "--request", "colour=red"], 2),
-    (["--distro", "debian-12", "--gpu", "T4", "--python", "three"], 2),
-    (["--distro", "debian-12", "--gp", "T4"], 2),
-    (["--help"], 0),
-])
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (["--distro", "debian-12", "--gpu", "Tesla M60"], 0),
+        (["--distro", "debian-12", "--gpu", "Tesla M60", "--request", "cuda=13.2"], 1),
+        (["--distro", "debian-12"], 1),
+        (["--distro", "debian-12", "--gpu", "T4", "--python", "3.14"], 1),
+        (["--distro", "plan9", "--gpu", "T4"], 1),
+        (["--gpu", "T4"], 2),
+        (["--distro", "debian-12", "--gpu", "Voodoo 2"], 2),
+        (["--distro", "debian-12", "--gpu", "cc:4.2"], 2),
+        (["--distro", "debian-12", "--gpu", "T4", "--request", "cuda"], 2),
+        (["--distro", "debian-12", "--gpu", "T4", "--request", "colour=red"], 2),
+        (["--distro", "debian-12", "--gpu", "T4", "--python", "three"], 2),
+        (["--distro", "debian-12", "--gp", "T4"], 2),
+        (["--help"], 0),
+    ],
+)
 def test_exit_status(arguments, status, capsys):
     assert run(*arguments)[0] == status
     capsys.readouterr()
@@ -55,10 +74,19 @@ def test_problems_are_readable():
     assert "remedy:" in out
 
 
-@pytest.mark.parametrize(("text", "pci_id"), [
-    ("NVIDIA H200", "10de:2335"), ("h200", "10de:2335"), ("Tesla M60", "10de:13f2"), ("M60", "10de:13f2"),
-    ("GeForce GTX 1080", "10de:1b80"), ("K40c", "10de:1024"), ("10DE:2330", "10de:2330"), ("B200", "10de:2901"),
-])
+@pytest.mark.parametrize(
+    ("text", "pci_id"),
+    [
+        ("NVIDIA H200", "10de:2335"),
+        ("h200", "10de:2335"),
+        ("Tesla M60", "10de:13f2"),
+        ("M60", "10de:13f2"),
+        ("GeForce GTX 1080", "10de:1b80"),
+        ("K40c", "10de:1024"),
+        ("10DE:2330", "10de:2330"),
+        ("B200", "10de:2901"),
+    ],
+)
 def test_gpu_names(text, pci_id):
     assert find_gpu(load_catalog(), text).pci_id == pci_id
 

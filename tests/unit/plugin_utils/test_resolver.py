@@ -1,4 +1,5 @@
 """The resolver: expected plans, codes of published failures, and an independent check of every plan."""
+
 from __future__ import annotations
 
 import itertools
@@ -15,16 +16,24 @@ FIXTURES = Path(__file__).parents[2] / "fixtures" / "plan"
 WHEELS = {w["version"]: w for w in json.loads((FIXTURES / "tensorflow_wheels.json").read_text())["wheels"]}
 # PCI ids as lspci prints them for these cards (pci.ids), with NVIDIA's published compute capability.
 GPUS = {
-    "K40c": ("10de:1024", "3.5"), "M60": ("10de:13f2", "5.2"), "GTX 1080": ("10de:1b80", "6.1"),
-    "V100": ("10de:1db4", "7.0"), "T4": ("10de:1eb8", "7.5"), "A100": ("10de:20b0", "8.0"),
-    "RTX 4090": ("10de:2684", "8.9"), "H100": ("10de:2330", "9.0"), "H200": ("10de:2335", "9.0"),
-    "B200": ("10de:2901", "10.0"), "B300": ("10de:3182", "10.3"),
+    "K40c": ("10de:1024", "3.5"),
+    "M60": ("10de:13f2", "5.2"),
+    "GTX 1080": ("10de:1b80", "6.1"),
+    "V100": ("10de:1db4", "7.0"),
+    "T4": ("10de:1eb8", "7.5"),
+    "A100": ("10de:20b0", "8.0"),
+    "RTX 4090": ("10de:2684", "8.9"),
+    "H100": ("10de:2330", "9.0"),
+    "H200": ("10de:2335", "9.0"),
+    "B200": ("10de:2901", "10.0"),
+    "B300": ("10de:3182", "10.3"),
 }
 DISTROS = ("debian-12", "debian-13", "ubuntu-22.04", "ubuntu-24.04")
 
 
-def debian_offers(cuda=("13.0.2", "13.2.1"), drivers=("580.126.16", "595.71.05"), nccl=("2.28.9-1+cuda13.0",
-     "2.29.7-1+cuda13.2")):
+def debian_offers(
+    cuda=("13.0.2", "13.2.1"), drivers=("580.126.16", "595.71.05"), nccl=("2.28.9-1+cuda13.0", "2.29.7-1+cuda13.2")
+):
     """A repository as NVIDIA's for Debian, with the versions given."""
     offers = {f"cuda-toolkit-{'-'.join(c.split('.')[:2])}": (f"{c}-1",) for c in cuda}
     for name in ("nvidia-driver-cuda", "nvidia-kernel-open-dkms", "nvidia-kernel-dkms"):
@@ -79,8 +88,11 @@ EXPECTED = [
 ]
 
 
-@pytest.mark.parametrize(("distro", "gpus", "branch", "modules", "cuda", "tensorflow"), EXPECTED,
-                         ids=[f"{e[0]}-{'+'.join(dict.fromkeys(e[1]))}" for e in EXPECTED])
+@pytest.mark.parametrize(
+    ("distro", "gpus", "branch", "modules", "cuda", "tensorflow"),
+    EXPECTED,
+    ids=[f"{e[0]}-{'+'.join(dict.fromkeys(e[1]))}" for e in EXPECTED],
+)
 def test_auto(distro, gpus, branch, modules, cuda, tensorflow):
     made = plan(distro, *gpus)
     parts = made["components"]
@@ -94,8 +106,14 @@ def test_repository_decides():
     made = plan("debian-12", "H200", "H200", offers=debian_offers())
     assert made["ok"]
     assert made["warnings"] == []
-    assert picked(made) == {"driver": "595.71.05", "cuda": "13.2.1", "cudnn": "9.28.0.42", "nccl": "2.29.7",
-                            "tensorflow": "2.21.0", "pytorch": None}
+    assert picked(made) == {
+        "driver": "595.71.05",
+        "cuda": "13.2.1",
+        "cudnn": "9.28.0.42",
+        "nccl": "2.29.7",
+        "tensorflow": "2.21.0",
+        "pytorch": None,
+    }
     driver = made["components"]["driver"]
     assert driver["packages"] == ["nvidia-driver-cuda=595.71.05-1", "nvidia-kernel-open-dkms=595.71.05-1"]
     assert driver["pinning_packages"] == ["nvidia-driver-pinning-595=595-1"]
@@ -104,17 +122,31 @@ def test_repository_decides():
     assert made["components"]["nccl"]["packages"] == ["libnccl2=2.29.7-1+cuda13.2", "libnccl-dev=2.29.7-1+cuda13.2"]
 
 
-@pytest.mark.parametrize(("offers", "request_", "expected"), [
-    ({"drivers": ("580.126.16",)}, {}, {"driver": "580.126.16", "cuda": "13.0.2", "nccl": "2.28.9"}),
-    ({}, {"driver": "580"}, {"driver": "580.126.16", "cuda": "13.0.2", "nccl": "2.28.9"}),
-    ({}, {"cuda": "13.0"}, {"driver": "595.71.05", "cuda": "13.0.2", "nccl": "2.28.9"}),
-    ({"nccl": ("2.29.7-1+cuda13.2",)}, {"cuda": "13.0"}, {"cuda": "13.0.2", "nccl": "2.29.7"}),
-    ({"cuda": ("13.2.1", "13.4.2"), "drivers": ("595.71.05", "615.71.09")}, {},
-     {"driver": "595.71.05", "cuda": "13.2.1"}),
-    ({"cuda": ("13.2.1", "13.4.2"), "drivers": ("595.71.05", "615.71.09")}, {"cuda": "13.4"},
-     {"driver": "615.71.09", "cuda": "13.4.2"}),
-    ({}, {"cudnn": "none", "nccl": "none", "tensorflow": "none"}, {"cudnn": None, "nccl": None, "tensorflow": None}),
-], ids=["only-580", "ask-580", "older-cuda", "nearest-nccl", "no-nfb-by-itself", "nfb-when-needed", "left-out"])
+@pytest.mark.parametrize(
+    ("offers", "request_", "expected"),
+    [
+        ({"drivers": ("580.126.16",)}, {}, {"driver": "580.126.16", "cuda": "13.0.2", "nccl": "2.28.9"}),
+        ({}, {"driver": "580"}, {"driver": "580.126.16", "cuda": "13.0.2", "nccl": "2.28.9"}),
+        ({}, {"cuda": "13.0"}, {"driver": "595.71.05", "cuda": "13.0.2", "nccl": "2.28.9"}),
+        ({"nccl": ("2.29.7-1+cuda13.2",)}, {"cuda": "13.0"}, {"cuda": "13.0.2", "nccl": "2.29.7"}),
+        (
+            {"cuda": ("13.2.1", "13.4.2"), "drivers": ("595.71.05", "615.71.09")},
+            {},
+            {"driver": "595.71.05", "cuda": "13.2.1"},
+        ),
+        (
+            {"cuda": ("13.2.1", "13.4.2"), "drivers": ("595.71.05", "615.71.09")},
+            {"cuda": "13.4"},
+            {"driver": "615.71.09", "cuda": "13.4.2"},
+        ),
+        (
+            {},
+            {"cudnn": "none", "nccl": "none", "tensorflow": "none"},
+            {"cudnn": None, "nccl": None, "tensorflow": None},
+        ),
+    ],
+    ids=["only-580", "ask-580", "older-cuda", "nearest-nccl", "no-nfb-by-itself", "nfb-when-needed", "left-out"],
+)
 def test_choices(offers, request_, expected):
     made = plan("debian-12", "H200", offers=debian_offers(**offers), **request_)
     assert made["ok"], made["problems"]
@@ -127,32 +159,76 @@ FAILURES = [
     ("cuda-13-drops-pascal", "ubuntu-24.04", ["GTX 1080"], {"cuda": "13.2"}, ["gpu-dropped-by-cuda"]),
     ("590-rejects-pascal", "ubuntu-24.04", ["GTX 1080"], {"driver": "590"}, ["gpu-dropped-by-driver"]),
     ("535-no-blackwell", "ubuntu-24.04", ["B200"], {"driver": "535", "cuda": "12.8"}, ["gpu-too-new-for-driver"]),
-    ("580-needed-for-cuda-13", "ubuntu-24.04", ["A100"], {"driver": "570", "cuda": "13.0"},
-         ["driver-too-old-for-cuda"]),
+    (
+        "580-needed-for-cuda-13",
+        "ubuntu-24.04",
+        ["A100"],
+        {"driver": "570", "cuda": "13.0"},
+        ["driver-too-old-for-cuda"],
+    ),
     ("blackwell-and-volta", "ubuntu-24.04", ["V100", "B200"], {}, ["mixed-gpus-conflict"]),
     ("kepler-and-hopper", "ubuntu-22.04", ["K40c", "H200"], {}, ["mixed-gpus-conflict"]),
     ("tf-2.17-no-maxwell", "ubuntu-22.04", ["M60"], {"tensorflow": "2.17"}, ["gpu-too-old-for-tensorflow"]),
-    ("tf-2.19-pins-old-cudnn-on-blackwell", "ubuntu-22.04", ["B200"], {"tensorflow": "2.19"},
-         ["gpu-too-new-for-tensorflow"]),
+    (
+        "tf-2.19-pins-old-cudnn-on-blackwell",
+        "ubuntu-22.04",
+        ["B200"],
+        {"tensorflow": "2.19"},
+        ["gpu-too-new-for-tensorflow"],
+    ),
     ("tf-2.15-no-python-3.12", "ubuntu-24.04", ["A100"], {"tensorflow": "2.15"}, ["python-not-supported"]),
     ("tf-no-python-3.14", "ubuntu-24.04", ["A100"], {"python": "3.14"}, ["python-not-supported"]),
-    ("cuda-12-and-glibc-2.41", "debian-13", ["A100"], {"cuda": "12.9"}, ["host-toolchain-mismatch",
-         "not-in-repository"]),
+    (
+        "cuda-12-and-glibc-2.41",
+        "debian-13",
+        ["A100"],
+        {"cuda": "12.9"},
+        ["host-toolchain-mismatch", "not-in-repository"],
+    ),
     ("cudnn-9.28-no-volta", "ubuntu-22.04", ["V100"], {"cudnn": "9.28"}, ["gpu-dropped-by-cudnn"]),
-    ("cudnn-9.10-not-for-cuda-13", "ubuntu-22.04", ["A100"], {"cuda": "13.2", "cudnn": "9.10"},
-         ["cudnn-cuda-mismatch"]),
-    ("nccl-2.27.5-not-for-cuda-13", "ubuntu-22.04", ["A100"], {"cuda": "13.2", "nccl": "2.27.5"},
-         ["nccl-cuda-mismatch"]),
-    ("tf-system-cuda-13", "ubuntu-22.04", ["A100"], {"cuda": "13.2", "tensorflow_cuda_libraries": "system"},
-     ["tensorflow-cuda-mismatch"]),
-    ("tf-2.12-has-no-extra", "ubuntu-22.04", ["A100"], {"tensorflow": "2.12", "tensorflow_cuda_libraries": "wheel"},
-     ["tensorflow-cuda-mismatch"]),
-    ("tf-system-cudnn-8", "ubuntu-22.04", ["A100"],
-     {"tensorflow": "2.18", "tensorflow_cuda_libraries": "system", "cuda": "12.6", "cudnn": "8.9"},
-     ["tensorflow-cudnn-mismatch"]),
+    (
+        "cudnn-9.10-not-for-cuda-13",
+        "ubuntu-22.04",
+        ["A100"],
+        {"cuda": "13.2", "cudnn": "9.10"},
+        ["cudnn-cuda-mismatch"],
+    ),
+    (
+        "nccl-2.27.5-not-for-cuda-13",
+        "ubuntu-22.04",
+        ["A100"],
+        {"cuda": "13.2", "nccl": "2.27.5"},
+        ["nccl-cuda-mismatch"],
+    ),
+    (
+        "tf-system-cuda-13",
+        "ubuntu-22.04",
+        ["A100"],
+        {"cuda": "13.2", "tensorflow_cuda_libraries": "system"},
+        ["tensorflow-cuda-mismatch"],
+    ),
+    (
+        "tf-2.12-has-no-extra",
+        "ubuntu-22.04",
+        ["A100"],
+        {"tensorflow": "2.12", "tensorflow_cuda_libraries": "wheel"},
+        ["tensorflow-cuda-mismatch"],
+    ),
+    (
+        "tf-system-cudnn-8",
+        "ubuntu-22.04",
+        ["A100"],
+        {"tensorflow": "2.18", "tensorflow_cuda_libraries": "system", "cuda": "12.6", "cudnn": "8.9"},
+        ["tensorflow-cudnn-mismatch"],
+    ),
     ("version-that-never-was", "ubuntu-22.04", ["A100"], {"cuda": "12.7"}, ["unknown-version"]),
-    ("two-unknown", "ubuntu-22.04", ["A100"], {"driver": "999", "tensorflow": "3.0"}, ["unknown-version",
-         "unknown-version"]),
+    (
+        "two-unknown",
+        "ubuntu-22.04",
+        ["A100"],
+        {"driver": "999", "tensorflow": "3.0"},
+        ["unknown-version", "unknown-version"],
+    ),
     ("no-gpu", "debian-12", [], {}, ["no-gpu"]),
     ("fewer-gpus", "debian-12", ["H200"], {"expect_gpus": 2}, ["no-gpu"]),
     ("unknown-gpu", "debian-12", ["H200", "10de:ffff"], {}, ["unknown-gpu"]),
@@ -160,8 +236,9 @@ FAILURES = [
 ]
 
 
-@pytest.mark.parametrize(("distro", "gpus", "request_", "expected"), [f[1:] for f in FAILURES],
-     ids=[f[0] for f in FAILURES])
+@pytest.mark.parametrize(
+    ("distro", "gpus", "request_", "expected"), [f[1:] for f in FAILURES], ids=[f[0] for f in FAILURES]
+)
 def test_failures(distro, gpus, request_, expected):
     request = dict(request_)
     python = request.pop("python", None)
@@ -173,9 +250,13 @@ def test_failures(distro, gpus, request_, expected):
 
 def test_all_problems_at_once():
     made = plan("ubuntu-24.04", "GTX 1080", cuda="13.2", cudnn="9.28", driver="595", tensorflow="2.99", nccl="2.29.7")
-    assert set(codes(made)) == {"gpu-dropped-by-driver", "gpu-dropped-by-cuda", "unknown-version",
-         "gpu-dropped-by-cudnn",
-                                "nccl-cuda-mismatch"}
+    assert set(codes(made)) == {
+        "gpu-dropped-by-driver",
+        "gpu-dropped-by-cuda",
+        "unknown-version",
+        "gpu-dropped-by-cudnn",
+        "nccl-cuda-mismatch",
+    }
 
 
 def test_unknown_version_names_neighbours():
@@ -227,10 +308,14 @@ def test_no_gpus_expected_plans_user_space():
     assert made["components"]["cuda"]["release"] == "13.2.1"
 
 
-@pytest.mark.parametrize(("host", "code"), [
-    ({"secure_boot": "enabled"}, "secure-boot"),
-    ({"offers_error": "HTTP 503"}, "repository-not-read"),
-], ids=["secure-boot", "repository"])
+@pytest.mark.parametrize(
+    ("host", "code"),
+    [
+        ({"secure_boot": "enabled"}, "secure-boot"),
+        ({"offers_error": "HTTP 503"}, "repository-not-read"),
+    ],
+    ids=["secure-boot", "repository"],
+)
 def test_warnings(host, code):
     made = plan("debian-12", "H200", host=host)
     assert made["ok"]
@@ -242,15 +327,18 @@ def test_blackwell_warns_of_jit():
     assert "ptx-jit" not in [w["code"] for w in plan("ubuntu-22.04", "H200")["warnings"]]
 
 
-@pytest.mark.parametrize(("distro", "kernel", "package"), [
-    ("debian-12", "6.1.0-56-amd64", "linux-headers-amd64"),
-    ("debian-12", "6.1.0-56-cloud-amd64", "linux-headers-cloud-amd64"),
-    ("ubuntu-24.04", "6.8.0-149-generic", "linux-headers-generic"),
-    ("ubuntu-24.04", "7.0.0-43-generic", "linux-headers-generic-hwe-24.04"),
-    ("ubuntu-22.04", "6.8.0-149-generic", "linux-headers-generic-hwe-22.04"),
-    ("ubuntu-22.04", "5.15", "linux-headers-generic"),
-    ("ubuntu-24.04", "7.0.0-1017-aws", "linux-headers-aws"),
-])
+@pytest.mark.parametrize(
+    ("distro", "kernel", "package"),
+    [
+        ("debian-12", "6.1.0-56-amd64", "linux-headers-amd64"),
+        ("debian-12", "6.1.0-56-cloud-amd64", "linux-headers-cloud-amd64"),
+        ("ubuntu-24.04", "6.8.0-149-generic", "linux-headers-generic"),
+        ("ubuntu-24.04", "7.0.0-43-generic", "linux-headers-generic-hwe-24.04"),
+        ("ubuntu-22.04", "6.8.0-149-generic", "linux-headers-generic-hwe-22.04"),
+        ("ubuntu-22.04", "5.15", "linux-headers-generic"),
+        ("ubuntu-24.04", "7.0.0-1017-aws", "linux-headers-aws"),
+    ],
+)
 def test_kernel_headers(distro, kernel, package):
     assert plan(distro, "A100", host={"kernel": kernel})["components"]["driver"]["kernel_headers"] == [package]
 
@@ -292,16 +380,25 @@ def violations(made):
             found.append(f"{gpu['name']}: cuDNN {cudnn['version']}")
         if tensorflow:
             wheel = WHEELS[tensorflow["version"]]
-            runs = any(int(s.split(".")[0]) == capability[0] and int(s.split(".")[1]) <= capability[1]
-                 for s in wheel["sass"])
+            runs = any(
+                int(s.split(".")[0]) == capability[0] and int(s.split(".")[1]) <= capability[1] for s in wheel["sass"]
+            )
             if not runs and not any(tuple(map(int, p.split("."))) <= capability for p in wheel["ptx"]):
                 found.append(f"{gpu['name']}: TensorFlow {tensorflow['version']}")
             floating = wheel["and_cuda"] and "<10" in wheel["and_cuda"].get("nvidia-cudnn-cu12", "")
-            if volta_or_older and floating and tensorflow["cuda_libraries"] == "wheel" \
-                    and not any(r.startswith("nvidia-cudnn-cu12<=9.10.") for r in tensorflow["requirements"]):
+            if (
+                volta_or_older
+                and floating
+                and tensorflow["cuda_libraries"] == "wheel"
+                and not any(r.startswith("nvidia-cudnn-cu12<=9.10.") for r in tensorflow["requirements"])
+            ):
                 found.append(f"{gpu['name']}: unlimited cuDNN wheel")
-    if driver and cuda and "." in driver["version"] \
-            and versions.key(driver["version"]) < DRIVER_FLOOR[int(cuda["version"].split(".")[0])]:
+    if (
+        driver
+        and cuda
+        and "." in driver["version"]
+        and versions.key(driver["version"]) < DRIVER_FLOOR[int(cuda["version"].split(".")[0])]
+    ):
         found.append(f"driver {driver['version']} for CUDA {cuda['version']}")
     found += _package_violations(made, cuda, nccl, cudnn)
     return found
@@ -326,13 +423,24 @@ def _package_violations(made, cuda, nccl, cudnn):
     return found
 
 
-REQUESTS = [{}, {"cuda": "12.9"}, {"driver": "580"}, {"tensorflow": "2.18"}, {"driver_source": "distro"},
-            {"cuda_source": "distro"}, {"tensorflow_cuda_libraries": "system"}]
+REQUESTS = [
+    {},
+    {"cuda": "12.9"},
+    {"driver": "580"},
+    {"tensorflow": "2.18"},
+    {"driver_source": "distro"},
+    {"cuda_source": "distro"},
+    {"tensorflow_cuda_libraries": "system"},
+]
 
 
 # Debian 13 has glibc 2.41 and Python 3.13; Ubuntu 22.04's own toolkit, 11.5, is older than the catalog.
-NOTHING_FITS = {("debian-13", "cuda"), ("debian-13", "tensorflow"), ("debian-13", "tensorflow_cuda_libraries"),
-                ("ubuntu-22.04", "cuda_source")}
+NOTHING_FITS = {
+    ("debian-13", "cuda"),
+    ("debian-13", "tensorflow"),
+    ("debian-13", "tensorflow_cuda_libraries"),
+    ("ubuntu-22.04", "cuda_source"),
+}
 
 
 @pytest.mark.parametrize("distro", DISTROS)
