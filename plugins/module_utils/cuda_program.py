@@ -31,7 +31,8 @@ static int run_kernel(int device) {
 
 int main() {
   int runtime = 0, devices = 0, computed = 0;
-  cudaRuntimeGetVersion(&runtime);
+  // Up to CUDA 11 the runtime names its version only with a driver. nvcc links it statically, so it is the headers'.
+  if (cudaRuntimeGetVersion(&runtime) != cudaSuccess) runtime = CUDART_VERSION;
   printf("cuda %d\n", runtime);
 #ifdef WITH_CUDNN
   printf("cudnn %zu\n", cudnnGetVersion());

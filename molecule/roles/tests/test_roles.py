@@ -1,0 +1,117 @@
+"""What each role alone left on its host; the versions are read from the example playbooks, not repeated here."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "playbooks" / "examples"
+
+
+def given(role: str) -> dict[str, Any]:
+    """The variables that the role's example playbook gives it."""
+    (play,) = yaml.safe_load((EXAMPLES / f"{role}.yml").read_text())
+    return next(entry.get("vars", {}) for entry in play["roles"] if entry["role"] == role)
+
+
+@pytest.fixture
+def on(request):
+    """on("nccl"): the host on which that role ran alone."""
+
+    def connect(name: str):
+        from testinfra import get_host
+
+        inventory = request.config.option.ansible_inventory
+        return get_host(f"ansible://alone-{name}?ansible_inventory={inventory}")
+
+    return connect
+
+
+def assert_installed_and_held(host, specs: list[str]) -> None:
+    assert specs
+    held = host.run_expect([0], "apt-mark showhold").stdout.split()
+    for spec in specs:
+        name, _, version = spec.partition("=")
+        assert host.run_expect([0], f"dpkg-query -W -f '${{Version}}' {name}").stdout == version
+        assert name in held
+
+
+def test_nvidia_repo_offers_nvidia_packages_and_installs_none(on):
+    host = on("nvidia-repo")
+    policy = host.run_expect([0], "apt-cache policy cuda-toolkit-13-2").stdout
+    assert "Installed: (none)" in policy
+    assert "Candidate: 13.2" in policy
+    assert host.run("dpkg-query -W 'cuda-*' 'nvidia-*'").stdout == ""
+
+
+def test_nvidia_repo_key_is_trusted_for_this_repository_alone(on):
+    host = on("nvidia-repo")
+    assert not host.file("/etc/apt/trusted.gpg").exists
+    assert host.run_expect([0], "ls /etc/apt/trusted.gpg.d").stdout.count("nvidia") == 0
+
+
+def test_nvidia_driver_is_the_branch_asked_for_though_a_newer_one_is_offered(on):
+    host = on("nvidia-driver")
+    assert_installed_and_held(host, given("nvidia_driver")["nvidia_driver_packages"])
+    version = host.run_expect([0], "nvidia-smi --query-gpu=driver_version --format=csv,noheader").stdout.strip()
+    assert version == given("nvidia_driver")["nvidia_driver_version"]
+    assert "595." in host.run_expect([0], "apt-cache madison nvidia-driver-cuda").stdout
+
+
+def test_nvidia_driver_is_not_moved_by_an_upgrade_of_everything(on):
+    host = on("nvidia-driver")
+    with host.sudo():
+        simulated = host.run_expect([0], "apt-get --simulate dist-upgrade").stdout
+    assert [line for line in simulated.splitlines() if line.startswith("Inst") and "nvidia" in line] == []
+
+
+def test_cuda_toolkit_is_the_default_and_compiles(on):
+    host = on("cuda-toolkit")
+    assert_installed_and_held(host, given("cuda_toolkit")["cuda_toolkit_packages"])
+    assert (
+        host.run_expect([0], "readlink -f /usr/local/cuda").stdout.strip() == given("cuda_toolkit")["cuda_toolkit_home"]
+    )
+    host.run_expect([0], "echo 'int main() { return 0; }' > /tmp/a.cu && nvcc -o /tmp/a /tmp/a.cu && /tmp/a")
+
+
+def test_cuda_toolkit_pulled_no_driver_in(on):
+    assert on("cuda-toolkit").run("dpkg-query -W 'nvidia-*'").stdout == ""
+
+
+def test_env_paths_follow_the_default_toolkit_in_every_shell(on):
+    host = on("cuda-toolkit")
+    release = f"release {given('cuda_toolkit')['cuda_toolkit_version']},"
+    for shell in ("nvcc --version", "bash -lc 'nvcc --version'", "sudo nvcc --version"):
+        assert release in host.run_expect([0], shell).stdout
+
+
+def test_env_paths_say_which_command_the_toolkit_lacks(on):
+    answer = on("cuda-toolkit").run("cuda-gdb")
+    assert answer.rc == 127
+    assert "cuda-gdb: not part of the CUDA toolkit" in answer.stderr
+
+
+def test_cudnn_has_library_and_headers_of_one_version(on):
+    host = on("cudnn")
+    assert_installed_and_held(host, given("cudnn")["cudnn_packages"])
+    header = host.run_expect([0], "cat $(dpkg -L libcudnn9-headers-cuda-13 | grep '/cudnn_version.*[.]h$')").stdout
+    major, minor, patch = given("cudnn")["cudnn_version"].split(".")[:3]
+    assert [f"#define CUDNN_{name} {value}" in header for name, value in
+            (("MAJOR", major), ("MINOR", minor), ("PATCHLEVEL", patch))] == [True] * 3  # fmt: skip
+
+
+def test_nccl_is_a_pair(on):
+    assert_installed_and_held(on("nccl"), given("nccl")["nccl_packages"])
+
+
+def test_tensorflow_env_imports_its_version(on):
+    host = on("tensorflow")
+    question = "import tensorflow as tf; print(tf.__version__)"
+    answer = host.run_expect([0], f"/opt/gpuhost/tensorflow/bin/python -c '{question}' 2>/dev/null").stdout.strip()
+    assert answer == given("tensorflow_env")["tensorflow_env_version"]
+
+
+def test_smoke_train_left_its_result(on):
+    with on("tensorflow").sudo() as host:
+        assert '"status": "pass"' in host.file("/var/lib/gpuhost/smoke_train/result.json").content_string
