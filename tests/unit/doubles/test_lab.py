@@ -1,0 +1,78 @@
+"""The lab's parts that need no container: simulated PCI devices, against pciutils' own reading of them."""
+
+import shutil
+import subprocess
+
+import pytest
+
+from tests.doubles.lab import images, pci
+
+
+def lspci(folder, *arguments: str) -> str:
+    command = ["lspci", "-A", "linux-sysfs", "-O", f"sysfs.path={folder}", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.fixture
+def bus(tmp_path):
+    """write(names) makes the tree of a host with these GPUs and gives the folder that stands for /sys/bus/pci."""
+    if shutil.which("lspci") is None:
+        pytest.skip("pciutils is not installed")
+
+    def write(*names: str):
+        (tmp_path / "slots").mkdir()
+        pci.write_tree(tmp_path / "devices", pci.find_products(names))
+        return tmp_path
+
+    return write
+
+
+def test_lspci_lists_four_tesla_m60_as_a_real_host_does(bus):
+    # "VGA compatible controller: NVIDIA Corporation GM204GL [Tesla M60] (rev a1)" is what owners' logs show.
+    lines = lspci(bus(*["Tesla M60"] * 4), "-d", "10de:").splitlines()
+    assert len(lines) == 4
+    for line in lines:
+        assert "VGA compatible controller: NVIDIA Corporation GM204GL [Tesla M60] (rev a1)" in line
+
+
+def test_lspci_sees_data_centre_boards_as_3d_controllers(bus):
+    lines = lspci(bus("NVIDIA H200", "NVIDIA A100-SXM4-80GB"), "-nn").splitlines()
+    assert ["3D controller [0302]" in line for line in lines] == [True, True]
+    assert [id_ in line for id_, line in zip(("[10de:2335]", "[10de:20b2]"), lines, strict=True)] == [True, True]
+
+
+def test_a_host_without_gpus_has_an_empty_bus(bus):
+    assert lspci(bus()) == ""
+
+
+def test_an_unknown_product_is_told_with_the_near_ones():
+    with pytest.raises(SystemExit, match="no GPU named"):
+        pci.find_products(["NVIDIA H2000"])
+    with pytest.raises(SystemExit, match="NVIDIA H200 NVL"):
+        pci.find_products(["H200"])
+
+
+def test_groups_of_gpus_are_described_with_their_count():
+    assert (
+        pci.describe(pci.find_products(["NVIDIA H200", "NVIDIA H200", "Tesla T4"])) == "2 x NVIDIA H200, 1 x Tesla T4"
+    )
+    assert pci.describe([]) == "none"
+
+
+def test_an_unknown_image_is_told_with_the_known_ones():
+    with pytest.raises(SystemExit, match=r"fedora.* is not known; use one of auto, ubuntu"):
+        images.ensure("fedora")
+
+
+@pytest.mark.parametrize(("answers", "chosen"), [(True, "ubuntu-24.04"), (False, "debian-12")], ids=["yes", "no"])
+def test_auto_takes_ubuntu_where_a_registry_answers_and_debian_packages_elsewhere(monkeypatch, answers, chosen):
+    def docker_answers(*words: str, seconds: float = 0) -> bool:
+        ours = words[:2] == ("image", "inspect") and words[2].startswith("gpuhost-lab:")
+        return ours or answers
+
+    monkeypatch.setattr(images, "docker_answers", docker_answers)
+    assert images.ensure("auto").distribution == chosen
+
+
+def test_the_repository_slug_is_the_catalogs():
+    assert images.Image("tag", "ubuntu-24.04", "").repository_slug == "ubuntu2404"

@@ -1,0 +1,122 @@
+"""What holds between the files of this project: roles and their specifications, playbooks, scenarios, documents."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+PROJECT = Path(__file__).resolve().parents[2]
+ROLES = sorted(path for path in (PROJECT / "roles").iterdir() if path.is_dir())
+TASK_FILES = sorted([*PROJECT.glob("roles/*/tasks/*.yml"), *PROJECT.glob("playbooks/**/*.yml")])
+SCENARIOS = sorted(path.parent for path in PROJECT.glob("molecule/*/molecule.yml"))
+
+
+def names(paths: list[Path]) -> list[str]:
+    return [str(path.relative_to(PROJECT)) for path in paths]
+
+
+def options(role: Path) -> dict[str, dict[str, object]]:
+    return yaml.safe_load((role / "meta/argument_specs.yml").read_text())["argument_specs"]["main"].get("options", {})
+
+
+def test_there_are_roles_and_scenarios_to_look_at():
+    assert len(ROLES) >= 8
+    assert len(SCENARIOS) >= 2
+
+
+@pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
+def test_defaults_are_those_of_the_argument_specification(role):
+    defaults = yaml.safe_load((role / "defaults/main.yml").read_text()) or {}
+    specified = {name: option["default"] for name, option in options(role).items() if "default" in option}
+    assert defaults == specified
+
+
+@pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
+def test_variables_begin_with_the_role_name_and_required_ones_have_no_default(role):
+    assert [name for name in options(role) if not name.startswith(role.name + "_")] == []
+    assert [name for name, option in options(role).items() if option.get("required") and "default" in option] == []
+
+
+@pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
+def test_a_role_never_sees_the_request(role):
+    texts = [path for path in role.rglob("*") if path.suffix in {".yml", ".j2"} and "gpu_stack_" in path.read_text()]
+    assert names(texts) == []
+
+
+@pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
+def test_each_role_has_a_readme_and_an_example_that_the_roles_scenario_runs(role):
+    assert (role / "README.md").exists()
+    (play,) = yaml.safe_load((PROJECT / f"playbooks/examples/{role.name}.yml").read_text())
+    assert role.name in [entry["role"] for entry in play["roles"]]
+    converge = (PROJECT / "molecule/roles/converge.yml").read_text()
+    assert f"examples/{role.name}.yml" in converge
+
+
+@pytest.mark.parametrize("path", TASK_FILES, ids=names(TASK_FILES))
+def test_task_and_playbook_files_stay_short(path):
+    assert len(path.read_text().splitlines()) <= 120
+
+
+@pytest.mark.parametrize("path", TASK_FILES, ids=names(TASK_FILES))
+def test_no_task_swallows_its_failure(path):
+    text = path.read_text()
+    assert not re.search(r"ignore_errors:|failed_when: *false|that: *true", text)
+
+
+def test_every_role_input_is_a_variable_of_a_role():
+    inputs = yaml.safe_load((PROJECT / "playbooks/group_vars/all/role_inputs.yml").read_text())
+    known = {name for role in ROLES for name in options(role)}
+    assert inputs
+    assert set(inputs) - known == set()
+
+
+def test_every_required_variable_of_the_provisioning_roles_is_a_role_input():
+    inputs = yaml.safe_load((PROJECT / "playbooks/group_vars/all/role_inputs.yml").read_text())
+    required = {name for role in ROLES for name, option in options(role).items() if option.get("required")}
+    assert required - set(inputs) == set()
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda path: path.name)
+def test_a_scenario_is_reached_through_its_own_lab(scenario):
+    hosts = yaml.safe_load((scenario / "hosts.yml").read_text())["gpu_hosts"]
+    assert hosts["vars"]["ansible_ssh_common_args"] == f"-F .lab/{scenario.name}/ssh_config"
+    assert (scenario / ".lab").readlink() == Path("../../.lab")
+    assert (scenario / "group_vars").readlink() == Path("../../inventories/demo/group_vars")
+    assert (scenario / "converge.yml").exists()
+
+
+def test_generated_documents_are_up_to_date():
+    answer = subprocess.run(
+        [sys.executable, str(PROJECT / "script/docs"), "--check"], capture_output=True, text=True, cwd=PROJECT
+    )
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+
+
+def tracked() -> list[Path]:
+    listed = subprocess.run(["git", "ls-files"], cwd=PROJECT, capture_output=True, text=True)
+    if listed.returncode:
+        pytest.skip("not a git checkout: the tracked files cannot be listed")
+    return [PROJECT / name for name in listed.stdout.splitlines() if (PROJECT / name).is_file()]
+
+
+def test_lock_files_have_hashes_and_no_address():
+    locks = [*PROJECT.glob("requirements/*.txt"), *PROJECT.glob("roles/*/files/*.txt")]
+    assert len(locks) > 3
+    for lock in locks:
+        assert "--hash=sha256:" in lock.read_text(), lock
+        assert "://" not in lock.read_text(), lock
+
+
+def test_no_download_address_of_nvidia_outside_the_catalog():
+    """The address of NVIDIA's repositories has one home; documents and tests may name it."""
+    places = [
+        path
+        for path in tracked()
+        if path.parts[len(PROJECT.parts)] in {"roles", "playbooks", "inventories", "script", "molecule"}
+        and path.suffix in {".yml", ".py", ".j2", ".sh", ""}
+        and "developer.download.nvidia.com" in path.read_text(errors="ignore")
+    ]
+    assert names(places) == []
