@@ -10,7 +10,13 @@ import os
 import zlib
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.module_utils import deb822, debian_version, download, files
+from ansible_collections.gpuhost.stack.plugins.module_utils import (
+    apt_sizes,
+    deb822,
+    debian_version,
+    download,
+    files,
+)
 from ansible_collections.gpuhost.stack.plugins.module_utils.command import Run
 
 LISTS = "/var/lib/apt/lists"
@@ -39,20 +45,46 @@ def list_name(url: str) -> str:
 
 def read(root: str, url: str, globs: list[str], architecture: str, check: bool, run: Run) -> dict[str, Any]:
     """The probe's `repository`. With `check`, apt's lists count only while the server's release file is the same."""
-    result: dict[str, Any] = {"url": url, "source": "http", "packages": {}, "error": None}
+    result: dict[str, Any] = {"url": url, "source": "http", "packages": {}, "sizes": {}, "error": None}
     try:
         kept = _kept_packages(root, url, run)
         if kept is not None and (not check or _is_current(root, url)):
             result["source"] = "apt-lists"
-            result["packages"] = parse(kept, globs, architecture)
-            return result
-        body = download.fetch(url.rstrip("/") + "/Packages.gz", DOWNLOAD_TIMEOUT)
-        result["packages"] = parse(gzip.decompress(body), globs, architecture)
+        else:
+            kept = gzip.decompress(download.fetch(url.rstrip("/") + "/Packages.gz", DOWNLOAD_TIMEOUT))
+        result["packages"] = parse(kept, globs, architecture)
+        result["sizes"] = apt_sizes.sizes(kept, result["packages"])
     except download.DownloadError as error:
         result["error"] = str(error)
     except (OSError, EOFError, zlib.error) as error:
         result["error"] = "%s: the package list cannot be read: %s" % (url, error)
     return result
+
+
+def header_packages(root: str, releases: list[str], run: Run) -> dict[str, list[str]] | None:
+    """The packages of any repository that bring the headers of each kernel release; None where apt has no lists."""
+    newest: dict[str, dict[str, str]] = {}
+    bases = {n.split("_Packages")[0] + "_Packages" for n in files.names(root, LISTS) if "_Packages" in n}
+    for base in sorted(bases):
+        for fields in deb822.stanzas(_kept(root, "%s/%s" % (LISTS, base), run) or b"", ["linux-headers-*"]):
+            known = newest.get(fields["Package"])
+            if known is None or debian_version.key(known["Version"]) < debian_version.key(fields["Version"]):
+                newest[fields["Package"]] = fields
+    if not bases:
+        return None
+    wanted = {release: "linux-headers-" + release for release in releases}
+    return {
+        release: sorted(
+            package
+            for package, fields in newest.items()
+            if package == name or any(name == need for group in _needs(fields) for need, _ in group)
+        )
+        for release, name in wanted.items()
+    }
+
+
+def _needs(fields: dict[str, str]) -> list[list[tuple[str, str | None]]]:
+    return apt_sizes.relations(fields.get("Depends", ""))
 
 
 def _is_current(root: str, url: str) -> bool:
@@ -69,7 +101,11 @@ def _is_current(root: str, url: str) -> bool:
 
 
 def _kept_packages(root: str, url: str, run: Run) -> bytes | None:
-    base = "%s/%s_Packages" % (LISTS, list_name(url))
+    return _kept(root, "%s/%s_Packages" % (LISTS, list_name(url)), run)
+
+
+def _kept(root: str, base: str, run: Run) -> bytes | None:
+    """A list by the name it has without the suffix of a compressor."""
     plain = files.read_bytes(root, base)
     if plain is not None:
         return plain

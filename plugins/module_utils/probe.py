@@ -8,13 +8,18 @@ from typing import Any, Callable
 
 from ansible_collections.gpuhost.stack.plugins.module_utils import (
     apt_lists,
+    apt_sources,
     command,
     dpkg,
+    gpu_processes,
     host,
     nvidia_smi,
     os_release,
+    package_manager,
     pci,
+    pcie,
     proc_driver,
+    runfile,
     stack,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.command import Run
@@ -30,6 +35,7 @@ class Options:
     repository_patterns: tuple[str, ...]
     package_patterns: tuple[str, ...]
     tensorflow_path: str
+    kernel_header_offers: bool = False
 
 
 def probe(root: str, options: Options, run: Run = command.run) -> dict[str, Any]:
@@ -47,26 +53,44 @@ def probe(root: str, options: Options, run: Run = command.run) -> dict[str, Any]
     distribution = attempt("distribution", lambda: os_release.read(root))
     gpus, switches = attempt("PCI devices", lambda: pci.read(root), ([], []))
     tf_path = options.tensorflow_path
+    driver = _driver(root, run, attempt)
+    smi = driver["nvidia_smi"]
+    repository = _repository(root, options, uname.machine, run, distribution)
+    source = (repository or {}).get("url")
     result = {
         "schema": SCHEMA,
         "distribution": distribution,
         "architecture": uname.machine,
-        "kernel": attempt("kernel", lambda: host.kernel(root, uname.release)),
+        "kernel": attempt("kernel", lambda: _kernel(root, uname.release, options, run)),
         "python": attempt("python", lambda: host.python(root)),
         "toolchain": attempt("toolchain", lambda: {"gcc": host.gcc(root, run), "glibc": host.glibc()}),
         "gpus": gpus,
         "nvswitches": switches,
-        "driver": _driver(root, run, attempt),
+        "pcie": attempt("PCIe links", lambda: pcie.read(root, [gpu["pci_address"] for gpu in gpus])),
+        "driver": driver,
+        "gpu_processes": attempt("GPU processes", lambda: gpu_processes.read(root, smi, run)),
         "packages": attempt("packages", lambda: _packages(root, options, uname.machine)),
-        "repository": _repository(root, options, uname.machine, run, distribution),
+        "package_manager": attempt("package manager", lambda: package_manager.read(root)),
+        "runfile": attempt("run file installations", lambda: runfile.read(root)),
+        "repository": repository,
+        "repository_files": attempt("package sources", lambda: apt_sources.read(root, source)),
         "cuda": attempt("CUDA", lambda: stack.cuda(root)),
         "tensorflow": attempt("TensorFlow", lambda: stack.tensorflow(root, tf_path)),
         "secure_boot": attempt("Secure Boot", lambda: host.secure_boot(root), "unknown"),
+        "secure_boot_keys": attempt("module signing keys", lambda: host.secure_boot_keys(root), []),
         "disk": attempt("disk", lambda: host.disk(root)),
         "applied_plan": attempt("applied plan", lambda: stack.applied_plan(root)),
         "simulated": attempt("simulated parts", lambda: stack.simulated(root), []),
     }
     return dict(result, errors=errors)
+
+
+def _kernel(root: str, running: str, options: Options, run: Run) -> dict[str, Any]:
+    """With the packages that would bring missing headers, which takes a look through all of apt's lists."""
+    found = host.kernel(root, running)
+    missing = sorted({running, found["next_boot"] or running} - set(found["headers"]))
+    looked_up = options.kernel_header_offers and missing
+    return dict(found, headers_from=apt_lists.header_packages(root, missing, run) if looked_up else {})
 
 
 def _packages(root: str, options: Options, machine: str) -> dict[str, dict[str, Any]]:

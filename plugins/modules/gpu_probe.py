@@ -10,7 +10,8 @@ module: gpu_probe
 short_description: Says what a GPU host has, in one round trip
 description:
   - Reads the distribution, the kernels, the GPUs on the PCI bus, the driver, the packages of the deep learning
-    stack, what NVIDIA's repository offers, and the plan that was applied last.
+    stack, what NVIDIA's repository offers, the plan that was applied last, and what could stand in the way of a change
+    (package manager, C(.run) installations, programs on the GPUs, disk, Secure Boot, PCIe links).
   - Changes nothing, needs no root rights, no driver and no GPU.
 options:
   repository_url:
@@ -50,6 +51,12 @@ options:
     description: Where the TensorFlow environment lies.
     type: path
     default: /opt/gpuhost/tensorflow
+  kernel_header_offers:
+    description:
+      - Whether to look for packages with the headers of the running kernel and of the one that starts next, where they
+        are missing. For hosts that build kernel modules; takes a few tenths of a second.
+    type: bool
+    default: false
 author:
   - the gpuhost contributors
 attributes:
@@ -127,6 +134,7 @@ def main() -> None:
             "package_patterns": {"type": "list", "elements": "str", "default": PACKAGES},
             "repository_patterns": {"type": "list", "elements": "str", "default": REPOSITORY_PACKAGES},
             "tensorflow_path": {"type": "path", "default": "/opt/gpuhost/tensorflow"},
+            "kernel_header_offers": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
     )
@@ -137,6 +145,7 @@ def main() -> None:
         repository_patterns=tuple(module.params["repository_patterns"]),
         package_patterns=tuple(module.params["package_patterns"]),
         tensorflow_path=module.params["tensorflow_path"],
+        kernel_header_offers=module.params["kernel_header_offers"],
     )
     module.exit_json(changed=False, probe=probe.probe("/", options))
 

@@ -113,5 +113,6 @@ def test_tensorflow_env_imports_its_version(on):
 
 
 def test_smoke_train_left_its_result(on):
-    with on("tensorflow").sudo() as host:
+    host = on("tensorflow")
+    with host.sudo():
         assert '"status": "pass"' in host.file("/var/lib/gpuhost/smoke_train/result.json").content_string

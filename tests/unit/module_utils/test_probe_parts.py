@@ -241,6 +241,7 @@ def test_kernels_and_headers_follow_links_within_the_root(tmp_path: Path) -> Non
         "running": "6.1.0-9-amd64",
         "installed": ["6.1.0-9-amd64", "6.1.0-56-amd64", "6.8.0-45-generic"],
         "headers": ["6.1.0-56-amd64"],
+        "next_boot": "6.1.0-56-amd64",
     }
 
 
@@ -304,7 +305,8 @@ def test_disk_is_what_statvfs_says(tmp_path: Path) -> None:
     (tmp_path / "usr").mkdir()
     found = host.disk(str(tmp_path))
     here = os.statvfs(tmp_path)
-    assert set(found) == {"/", "/usr", "/opt", "/var"}
+    assert set(found) == {"/", "/usr", "/usr/local", "/opt", "/var"}
+    assert {space["mount"] for space in found.values()} == {"/"}
     assert {space["total_mib"] for space in found.values()} == {here.f_blocks * here.f_frsize // 2**20}
     assert abs(found["/usr"]["free_mib"] - here.f_bavail * here.f_frsize // 2**20) < 512
 
@@ -342,12 +344,18 @@ def test_probe_of_an_empty_root_leaves_nothing_out(tmp_path: Path) -> None:
         "toolchain",
         "gpus",
         "nvswitches",
+        "pcie",
         "driver",
+        "gpu_processes",
         "packages",
+        "package_manager",
+        "runfile",
         "repository",
+        "repository_files",
         "cuda",
         "tensorflow",
         "secure_boot",
+        "secure_boot_keys",
         "disk",
         "applied_plan",
         "simulated",
