@@ -30,11 +30,12 @@ class Change(NamedTuple):
 
 
 class Installed(NamedTuple):
-    """A package as dpkg knows it: version, status word (`installed`, `half-configured`, ...) and whether it is held."""
+    """A package as dpkg knows it; `status` is dpkg's word (`installed`, `half-configured`, ...)."""
 
     version: str
     status: str
     held: bool
+    depends: Tuple[str, ...] = ()
 
 
 def split_spec(spec: str) -> Tuple[str, Optional[str]]:
@@ -57,15 +58,18 @@ def parse_simulation(text: str) -> List[Change]:
 
 
 # Asked as `dpkg-query -W -f FORMAT`; db:Status-Want is `hold` for a held package.
-DPKG_FORMAT = "${Package}\t${Version}\t${db:Status-Status}\t${db:Status-Want}\n"
+DPKG_FORMAT = "${Package}\t${Version}\t${db:Status-Status}\t${db:Status-Want}\t${Pre-Depends}, ${Depends}\n"
+# Between these nothing is left to do; any other status is what an interrupted dpkg leaves.
+SETTLED = ("installed", "config-files", "not-installed")
 
 
 def parse_dpkg(text: str) -> Dict[str, Installed]:
     """The answer of `dpkg-query -W -f DPKG_FORMAT` for packages that dpkg has heard of."""
     packages = {}
     for line in text.splitlines():
-        name, version, status, want = line.split("\t")
-        packages[name] = Installed(version, status, want == "hold")
+        name, version, status, want, depends = line.split("\t")
+        names = tuple(re.findall(r"(?:^|[,|])\s*([a-z0-9][a-z0-9+.-]+)", depends))
+        packages[name] = Installed(version, status, want == "hold", names)
     return packages
 
 
@@ -79,16 +83,40 @@ def parse_madison(text: str) -> Dict[str, List[str]]:
     return offered
 
 
-def unmet(specs: List[str], packages: Dict[str, Installed], hold: bool) -> List[str]:
-    """Those of `specs` that are not installed at their version, or not held although they should be."""
+def unmet(specs: List[str], packages: Dict[str, Installed]) -> List[str]:
+    """Those of `specs` that are not installed, or not at their version."""
     missing = []
     for spec in specs:
         name, version = split_spec(spec)
         state = packages.get(name)
-        good = state is not None and state.status == "installed" and version in (None, state.version)
-        if not good or (hold and not state.held):
+        if state is None or state.status != "installed" or version not in (None, state.version):
             missing.append(spec)
     return missing
+
+
+def dependencies(names: List[str], packages: Dict[str, Installed], patterns: List[str]) -> List[str]:
+    """The installed packages that `names` depend on, directly or not, and whose names match one of `patterns`."""
+    found = []  # type: List[str]
+    waiting = list(names)
+    while waiting:
+        state = packages.get(waiting.pop())
+        for name in state.depends if state else ():
+            known = name in found or name in names
+            if not known and name in packages and any(re.fullmatch(pattern, name) for pattern in patterns):
+                found.append(name)
+                waiting.append(name)
+    return sorted(found)
+
+
+def replaced(names: List[str], packages: Dict[str, Installed], patterns: List[str]) -> List[str]:
+    """The packages, or left-over settings of packages, that match one of `patterns` and are not among `names`."""
+    return sorted(
+        name
+        for name, state in packages.items()
+        if name not in names
+        and state.status != "not-installed"
+        and any(re.fullmatch(pattern, name) for pattern in patterns)
+    )
 
 
 def not_offered(specs: List[str], offered: Dict[str, List[str]]) -> List[str]:

@@ -6,7 +6,7 @@ Runs on the target; no I/O. Dependencies outside the repository (the distributio
 from __future__ import annotations
 
 import re
-from typing import Any, Iterable
+from typing import Any, Dict, Iterable
 
 from ansible_collections.gpuhost.stack.plugins.module_utils import debian_version
 
@@ -26,7 +26,7 @@ class Package:
         self.needs = relations(depends.decode("utf-8", "replace"))
 
 
-Index = dict  # {name: {version: Package}}
+Index = Dict[str, Dict[str, Package]]  # by name and version
 
 
 def relations(depends: str) -> list[list[tuple[str, str | None]]]:

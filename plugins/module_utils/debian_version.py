@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Iterable
+from typing import Any, Iterable
 
 _END = ((0,), 0)
 _PARTS = re.compile(r"(\D*)(\d*)")
@@ -15,7 +15,7 @@ def _order(character: str) -> int:
     return ord(character) if character.isalpha() else ord(character) + 256
 
 
-def _part_key(part: str) -> tuple:
+def _part_key(part: str) -> tuple[Any, ...]:
     pairs = [
         (tuple(_order(character) for character in text) + (0,), int(number or 0))
         for text, number in _PARTS.findall(part)
@@ -25,7 +25,7 @@ def _part_key(part: str) -> tuple:
     return tuple(pairs) + (_END,)  # the end sorts after "~" and before everything else
 
 
-def key(version: str) -> tuple:
+def key(version: str) -> tuple[Any, ...]:
     """Sort key: key(a) < key(b) when dpkg says `a lt b`."""
     epoch, colon, rest = version.partition(":")
     if not colon:

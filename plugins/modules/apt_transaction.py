@@ -13,6 +13,7 @@ description:
     remove a package that I(may_remove) does not allow or change the kernel image.
   - All packages are downloaded before the first one is unpacked.
   - The package lists are refreshed when a wanted version is not on offer yet.
+  - What an interrupted apt or dpkg left half done is finished first.
 options:
   packages:
     description: Packages as C(name=version), or C(name) for whatever version the archive's updates bring.
@@ -23,6 +24,18 @@ options:
     description: Whether to hold the packages at their versions.
     type: bool
     default: true
+  hold_dependencies:
+    description:
+      - Regular expressions of package names. Those that the packages depend on, directly or not, are held too, so that
+        no upgrade moves the parts of a toolkit under it.
+    type: list
+    elements: str
+    default: []
+  replaces:
+    description: Regular expressions of package names that must go, settings included, when these packages come.
+    type: list
+    elements: str
+    default: []
   may_remove:
     description: Regular expressions of package names that the transaction may remove.
     type: list
@@ -47,7 +60,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 installed:
-  description: Version of each wanted package after the transaction.
+  description: Version of each wanted package, after the transaction or in check mode before it.
   returned: always
   type: dict
 transaction:
@@ -59,6 +72,8 @@ transaction:
 
 import glob
 import os
+import re
+from typing import NamedTuple
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuhost.stack.plugins.module_utils import apt
@@ -86,7 +101,7 @@ class Apt:
         return out
 
     def fail(self, command, rc, out, err):
-        """Ends the module with the command's own words, and with the compiler's where a kernel module did not build."""
+        """Ends the module with the command's own words, and the compiler's where a kernel module did not build."""
         said = "\n".join((out + "\n" + err).strip().splitlines()[-25:])
         message = "`%s` failed with status %d:\n%s" % (" ".join(command[:3]), rc, said)
         logs = make_logs()
@@ -95,9 +110,24 @@ class Apt:
             message += "\nFix or replace that driver branch for this kernel, then run this again."
         self.module.fail_json(msg=message, rc=rc, make_logs=logs)
 
-    def installed(self):
-        # Status 1: at least one of the names is unknown to dpkg, which is an answer here.
-        return apt.parse_dpkg(self.run(["dpkg-query", "-W", "-f", apt.DPKG_FORMAT] + self.names, good=(0, 1)))
+    def look(self):
+        """All packages that dpkg knows, and what is to do for the wanted ones."""
+        packages = apt.parse_dpkg(self.run(["dpkg-query", "-W", "-f", apt.DPKG_FORMAT]))
+        names = self.names if self.module.params["hold"] else []
+        names = names + apt.dependencies(names, packages, self.module.params["hold_dependencies"])
+        return Look(
+            packages,
+            apt.unmet(self.packages, packages),
+            apt.replaced(self.names, packages, self.module.params["replaces"]),
+            [name for name in names if name not in packages or not packages[name].held],
+        )
+
+    def recover(self, packages):
+        """Finishes what an interrupted run left, so that nobody has to type it by hand."""
+        if any(state.status not in apt.SETTLED for state in packages.values()):
+            self.run(["dpkg", "--force-confdef", "--force-confold", "--configure", "-a"])
+        if self.module.run_command(["apt-get", "check"], environ_update=ENVIRONMENT)[0]:
+            self.run(["apt-get", "-y"] + DPKG_OPTIONS + self.lock + ["--fix-broken", "install"])
 
     def offered(self):
         return apt.parse_madison(self.run(["apt-cache", "madison"] + self.names, good=(0, 100)))
@@ -114,25 +144,32 @@ class Apt:
                     "the plan takes only what the repository offers." % "\n  ".join(missing)
                 )
 
-    def simulate(self):
-        command = ["apt-get", "--simulate"] + APT_OPTIONS + ["install"] + self.packages
-        changes = apt.parse_simulation(self.run(command))
-        strangers = apt.unplanned(changes, self.packages, self.module.params["may_remove"])
+    def install(self, gone):
+        """Simulates, downloads, installs; returns the changes as sentences."""
+        wanted = ["install"] + self.packages + [name + "-" for name in gone]
+        options = APT_OPTIONS + (["--purge"] if gone else [])
+        changes = apt.parse_simulation(self.run(["apt-get", "--simulate"] + options + wanted))
+        allowed = self.module.params["may_remove"] + [re.escape(name) for name in gone]
+        strangers = apt.unplanned(changes, self.packages, allowed)
         if strangers:
             self.module.fail_json(
                 msg="Nothing was changed: installing %s would also change\n  %s\nFree those packages first, or allow "
                 "their removal." % (" ".join(self.packages), "\n  ".join(strangers)),
                 unplanned=strangers,
             )
+        command = ["apt-get"] + options + DPKG_OPTIONS + self.lock
+        self.run(command + ["--download-only"] + wanted)
+        self.run(command + wanted)
         return [change.describe() for change in changes]
 
-    def install(self):
-        command = ["apt-get"] + APT_OPTIONS + DPKG_OPTIONS + self.lock
-        self.run(command + ["--download-only", "install"] + self.packages)
-        self.run(command + ["install"] + self.packages)
 
-    def hold(self, names):
-        self.run(["apt-mark", "hold"] + names)
+class Look(NamedTuple):
+    """What dpkg knows, and what is left to do: `unmet` packages, packages that must be `gone`, and `unheld` ones."""
+
+    packages: dict
+    unmet: list
+    gone: list
+    unheld: list
 
 
 def make_logs():
@@ -145,38 +182,48 @@ def make_logs():
     return logs
 
 
+def change(work, before):
+    """Carries the transaction out; returns (the changes as sentences, what is there afterwards)."""
+    transaction = []
+    if before.unmet or before.gone:
+        work.recover(before.packages)
+        work.make_offered()
+        transaction = work.install(before.gone)
+    unheld = work.look().unheld
+    if unheld:
+        work.run(["apt-mark", "hold"] + unheld)
+    after = work.look()
+    left = after.unmet + after.gone + after.unheld
+    if left:
+        work.module.fail_json(msg="apt succeeded, but these are still not as planned: %s" % ", ".join(left))
+    return transaction, after
+
+
 def main():
+    names = {"type": "list", "elements": "str", "default": []}
     module = AnsibleModule(
         argument_spec={
             "packages": {"type": "list", "elements": "str", "required": True},
             "hold": {"type": "bool", "default": True},
-            "may_remove": {"type": "list", "elements": "str", "default": []},
+            "hold_dependencies": names,
+            "replaces": names,
+            "may_remove": names,
             "lock_timeout": {"type": "int", "default": 300},
         },
         supports_check_mode=True,
     )
     work = Apt(module)
-    hold = module.params["hold"]
-    before = work.installed()
-    pending = apt.unmet(work.packages, before, hold=hold)
+    before = after = work.look()
+    changed = bool(before.unmet or before.gone or before.unheld)
     transaction = []
-    if pending and not module.check_mode:
-        if apt.unmet(work.packages, before, hold=False):
-            work.make_offered()
-            transaction = work.simulate()
-            work.install()
-        if hold:
-            work.hold([name for name in work.names if not (name in before and before[name].held)] or work.names)
-    after = work.installed() if pending and not module.check_mode else before
-    left = [] if module.check_mode else apt.unmet(work.packages, after, hold=hold)
-    if left:
-        module.fail_json(msg="apt succeeded, but these are still not as planned: %s" % ", ".join(left))
+    if changed and not module.check_mode:
+        transaction, after = change(work, before)
+    installed = {name: after.packages[name].version for name in work.names if name in after.packages}
     module.exit_json(
-        changed=bool(pending),
-        pending=pending,
+        changed=changed,
         transaction=transaction,
-        installed={name: after[name].version for name in work.names if name in after},
-        diff={"before": _listing(work.names, before), "after": "\n".join(work.packages) + "\n"},
+        installed=installed,
+        diff={"before": _listing(work.names, before.packages), "after": "\n".join(work.packages) + "\n"},
     )
 
 

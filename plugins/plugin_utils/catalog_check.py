@@ -11,10 +11,6 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from packaging.requirements import Requirement
-from packaging.specifiers import SpecifierSet
-
-from ansible_collections.gpuhost.stack.plugins.module_utils import debian_version
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import (
     AndCuda,
@@ -24,10 +20,14 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import (
     DistroDriver,
     TensorflowRelease,
 )
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 
 SOURCES = ("tensorflow", "pypi", "debian", "ubuntu", "nvidia")
 _PYPI = "PyPI"  # an entry whose `source` names it can be held against the index
 _NOT_OFFERED = "not offered"
+_PYTHON = r"python(3\.\d+)"
+_GCC = r"gcc-(\d+)"
 _ABSENT = "absent"
 
 Offered = Mapping[str, tuple[str, ...]]  # package name -> versions, newest first
@@ -162,7 +162,7 @@ def compare_series(source: str, where: str, name: str, known: Iterable[str], off
 
 
 def compare_new_tensorflow(catalog: Catalog, wheels: Mapping[str, Mapping[str, tuple[str, ...]]]) -> list[Finding]:
-    """Releases on the index that the catalog lacks; a line of releases is looked for under the catalog's name for it."""
+    """Releases on the index that the catalog lacks; each line of releases under the name that it has in the catalog."""
     releases = catalog.tensorflow.releases
     names = {versions.series(r.version): wheel_name(r) for r in releases}
     findings = []
@@ -271,25 +271,28 @@ def archive_packages(distro: Distro) -> list[str]:
     return sorted(names)
 
 
-def archive_patterns(distro: Distro) -> list[re.Pattern[str]]:
-    """Names to look for besides: other branches of drivers named by branch, Python interpreters, compilers."""
-    patterns = {r"python(3\.\d+)", r"gcc-(\d+)"}
-    for driver in distro.distro_drivers:
-        for name in (*driver.open, *driver.proprietary):
-            if driver.branch in name:
-                patterns.add(re.escape(name).replace(driver.branch, r"(\d{3})", 1))
-    return [re.compile(pattern) for pattern in sorted(patterns)]
+def branch_patterns(catalog: Catalog, family: str) -> list[re.Pattern[str]]:
+    """What drivers of other branches would be called: the family's names that carry a branch, with any other."""
+    drivers = [driver for d in catalog.distros.values() if d.family == family for driver in d.distro_drivers]
+    names = {(n, d.branch) for d in drivers for n in (*d.open, *d.proprietary) if d.branch in n}
+    return [re.compile(re.escape(n).replace(branch, r"(\d{3})", 1)) for n, branch in sorted(names)]
+
+
+def archive_patterns(catalog: Catalog, distro: Distro) -> list[re.Pattern[str]]:
+    """Names to look for besides: other branches' drivers, Python interpreters, compilers."""
+    return [re.compile(_PYTHON), re.compile(_GCC), *branch_patterns(catalog, distro.family)]
 
 
 def archive_components(distro: Distro) -> list[str]:
     """The archive's components that hold those packages."""
-    entries = (*distro.distro_drivers, *distro.distro_cuda)
-    return ["main", *sorted({c for entry in entries for c in entry.apt_components} - {"main"})]
+    wanted = {c for driver in distro.distro_drivers for c in driver.apt_components}
+    wanted |= {c for cuda in distro.distro_cuda for c in cuda.apt_components}
+    return ["main", *sorted(wanted - {"main"})]
 
 
 def _newest(offered: Offered, name: str) -> str | None:
     found = offered.get(name, ())
-    return versions.upstream(debian_version.newest_first(found)[0]) if found else None
+    return versions.upstream(found[0]) if found else None
 
 
 def driver_versions(driver: DistroDriver, offered: Offered) -> list[str]:
@@ -325,19 +328,19 @@ def _archived(catalog: Catalog, family: str, branch: str) -> list[str]:
     return [v.version for b in entries for v in b.versions if family in v.archives]
 
 
-def _compare_new_branches(distro: Distro, offered: Offered) -> list[Finding]:
+def _compare_new_branches(catalog: Catalog, distro: Distro, offered: Offered) -> list[Finding]:
     """Driver sets of branches that the file lacks; transitional packages carry another branch's version."""
     known = {d.branch for d in distro.distro_drivers}
     new: dict[str, list[str]] = {}
-    for name, found in sorted(offered.items()):
-        for pattern in archive_patterns(distro):
-            match = pattern.fullmatch(name)
-            if match and match.group(1) not in known and found and re.fullmatch(r"\d{3}", match.group(1)):
-                newest = _newest(offered, name) or ""
-                if versions.has_prefix(newest, match.group(1)):
-                    new.setdefault(match.group(1), []).append(f"{name} {newest}")
-    where = f"distro/{distro.id}.yml distro_drivers"
-    return [Finding(distro.family, "new", where, f"no {b}", ", ".join(found)) for b, found in new.items()]
+    for name in sorted(offered):
+        matches = [match for pattern in branch_patterns(catalog, distro.family) if (match := pattern.fullmatch(name))]
+        newest = _newest(offered, name)
+        if matches and newest and matches[0].group(1) not in known:
+            branch = matches[0].group(1)
+            if versions.has_prefix(newest, branch):
+                new.setdefault(branch, []).append(f"{name} {newest}")
+    where, mine = f"distro/{distro.id}.yml distro_drivers", _listed(known)
+    return [Finding(distro.family, "new", where, mine, ", ".join(found)) for found in new.values()]
 
 
 def _compare_distro_cuda(distro: Distro, cuda: DistroCuda, offered: Offered) -> list[Finding]:
@@ -352,7 +355,7 @@ def _compare_distro_cuda(distro: Distro, cuda: DistroCuda, offered: Offered) -> 
 
 
 def _compare_toolchain(distro: Distro, offered: Offered) -> list[Finding]:
-    catch_all = distro.kernel.headers[-1].package
+    catch_all = distro.kernel.headers[-1].package  # the first expression that fits wins, so the last fits every kernel
     newest = {name: _newest(offered, name) or _ABSENT for name in ("python3", "gcc", "libc6", catch_all)}
     gcc = newest["gcc"].split(".")[0]
     rows = [
@@ -360,8 +363,8 @@ def _compare_toolchain(distro: Distro, offered: Offered) -> list[Finding]:
         ("gcc.default", str(distro.gcc.default), gcc),
         ("glibc", distro.glibc, versions.series(newest["libc6"])),
         ("kernel.default", distro.kernel.default, versions.series(newest[catch_all])),
-        ("python.available", _listed(distro.python.available), _listed(_suffixes(offered, r"python(3\.\d+)"))),
-        ("gcc.available", _listed(map(str, distro.gcc.available)), _listed(_suffixes(offered, r"gcc-(\d+)"))),
+        ("python.available", _listed(distro.python.available), _listed(_suffixes(offered, _PYTHON))),
+        ("gcc.available", _listed(map(str, distro.gcc.available)), _listed(_suffixes(offered, _GCC))),
     ]
     where = f"distro/{distro.id}.yml"
     findings = [Finding(distro.family, "differs", f"{where} {key}", a, b) for key, a, b in rows if a != b]
@@ -388,7 +391,7 @@ def compare_archive(catalog: Catalog, distro: Distro, offered: Offered) -> list[
         findings += _compare_driver(catalog, distro, driver, offered)
     for cuda in distro.distro_cuda:
         findings += _compare_distro_cuda(distro, cuda, offered)
-    return findings + _compare_new_branches(distro, offered) + _compare_toolchain(distro, offered)
+    return findings + _compare_new_branches(catalog, distro, offered) + _compare_toolchain(distro, offered)
 
 
 def compare_archived_drivers(catalog: Catalog, family: str, archives: Mapping[str, Offered]) -> list[Finding]:

@@ -60,7 +60,7 @@ class Result:
         }
 
 
-Say = Callable[[str], None]
+Say = Callable[[str], object]
 
 
 def parser() -> argparse.ArgumentParser:
@@ -168,7 +168,7 @@ def check_archive(family: str, catalog: Catalog, result: Result, say: Say) -> No
 
     def offered(distro: Any) -> tuple[str, dict[str, tuple[str, ...]]]:
         say(f"{family}: package lists of {distro.id}")
-        return distro.id, catalog_sources.archive_offers(mirror, distro)
+        return distro.id, catalog_sources.archive_offers(mirror, catalog, distro)
 
     archives = dict(_each([d for d in catalog.distros.values() if d.family == family], offered, result, family))
     for name, packages in archives.items():
@@ -250,7 +250,7 @@ def main(argv: Sequence[str] | None = None, out: TextIO = sys.stdout, err: TextI
     except CatalogError as error:
         print(f"script/catalog-check: {error}", file=err)
         return 2
-    result = check(catalog, arguments.only or default_sources(), lambda text: print(text, file=err, flush=True))
+    result = check(catalog, arguments.only or default_sources(), lambda text: err.write(f"{text}\n"))
     print(json.dumps(result.to_json(), indent=2) if arguments.json else table(result), file=out)
     return result.status(arguments.offline_ok)
 

@@ -1,7 +1,7 @@
-"""script/catalog-check's live sources: the Python package index through pip, archives through apt, NVIDIA's over HTTPS.
+"""script/catalog-check's live sources: the package index through pip, archives through apt, NVIDIA's over HTTPS.
 
-Runs on the controller. Which index and which mirror answer is this machine's own configuration (pip's, apt's); no host is
-named here. Whatever does not answer raises SourceUnreachable with what was asked, what came and what to do.
+Runs on the controller. Which index and which mirror answer is this machine's own configuration (pip's, apt's): no host
+is named here. Whatever does not answer raises SourceUnreachable with what was asked, what came and what to do.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import (
 )
 
 ROOT = Path(__file__).resolve().parents[2]
-# From 25.1 on `pip index versions` prints JSON, and a dry run with fast-deps reads a wheel's METADATA without the wheel.
+# `pip index versions` prints JSON from 25.1 on; such a pip also dry-runs without downloading the wheel.
 OLDEST_PIP = "25.1"
 # x86_64 Linux: every tag that a wheel of these packages has had, newest first.
 PLATFORMS = (
@@ -59,7 +59,7 @@ Run = Callable[[Sequence[str], Mapping[str, str], float], Answer]
 
 
 def run_command(command: Sequence[str], extra: Mapping[str, str], timeout: float) -> Answer:
-    """Runs a command with additions to the environment; one that cannot start or takes too long has status 127 or 124."""
+    """Runs a command with additions to the environment; status 127: it cannot start, 124: it took too long."""
     environment = {**os.environ, "LC_ALL": "C.UTF-8", **extra}
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout)
@@ -225,12 +225,14 @@ def find_mirror(family: str, run: Run = run_command) -> Mirror:
     if mirror is None:
         raise SourceUnreachable(
             f"{family}: this machine's apt sources name no {family.capitalize()} mirror, or their lists were never "
-            f"fetched (sudo apt-get update); compare on a {family.capitalize()} machine"
+            f"fetched (sudo apt-get update); compare on such a machine"
         )
     return mirror
 
 
-def archive_offers(mirror: Mirror, distro: Distro, run: Run = run_command) -> dict[str, tuple[str, ...]]:
+def archive_offers(
+    mirror: Mirror, catalog: Catalog, distro: Distro, run: Run = run_command
+) -> dict[str, tuple[str, ...]]:
     """What the archive of a distribution release offers of the packages that its file depends on."""
     with tempfile.TemporaryDirectory(prefix="catalog-check-") as name:
         folder = Path(name)
@@ -247,7 +249,7 @@ def archive_offers(mirror: Mirror, distro: Distro, run: Run = run_command) -> di
         answer = run(update, apt_environment, APT_TIMEOUT)
         if answer.status:
             raise SourceUnreachable(f"{distro.id}: apt-get update failed: {_errors(answer)}")
-        return _query(distro, apt_environment, run)
+        return _query(catalog, distro, apt_environment, run)
 
 
 def _errors(answer: Answer) -> str:
@@ -255,9 +257,11 @@ def _errors(answer: Answer) -> str:
     return "; ".join(lines[:3]) or _last_line(answer)
 
 
-def _query(distro: Distro, apt_environment: Mapping[str, str], run: Run) -> dict[str, tuple[str, ...]]:
+def _query(
+    catalog: Catalog, distro: Distro, apt_environment: Mapping[str, str], run: Run
+) -> dict[str, tuple[str, ...]]:
     every = run(["apt-cache", "pkgnames"], apt_environment, APT_TIMEOUT).out.split()
-    patterns = catalog_check.archive_patterns(distro)
+    patterns = catalog_check.archive_patterns(catalog, distro)
     wanted = set(catalog_check.archive_packages(distro)) & set(every)
     wanted |= {name for name in every for pattern in patterns if pattern.fullmatch(name)}
     answer = run(["apt-cache", "madison", *sorted(wanted)], apt_environment, APT_TIMEOUT)

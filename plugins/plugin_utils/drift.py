@@ -8,14 +8,16 @@ from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils import debian_version
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan import COMPONENTS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import COMPONENTS
 
 SCHEMA = 1
 INSTALL, UPGRADE, DOWNGRADE, KEEP, REMOVE = "install", "upgrade", "downgrade", "keep", "remove"
 # The package whose version is the component's, whatever archive and branch it came from.
 _BRANCH = r"(?:-\d{3}(?:-server)?)?"
 _LEADING = {
-    "driver": re.compile(rf"^(?:nvidia-driver-cuda|nvidia-utils{_BRANCH}|libnvidia-compute{_BRANCH}|nvidia-smi|libcuda1)$"),
+    "driver": re.compile(
+        rf"^(?:nvidia-driver-cuda|nvidia-utils{_BRANCH}|libnvidia-compute{_BRANCH}|nvidia-smi|libcuda1)$"
+    ),
     "cudnn": re.compile(r"^libcudnn\d+(?:-cuda-\d+)?$"),
     "nccl": re.compile(r"^libnccl2$"),
 }
@@ -38,7 +40,14 @@ def by_component(diff: Data) -> dict[str, Data]:
 
 def _component(name: str, planned: Data | None, probe: Data) -> dict[str, Any]:
     installed = _installed(name, planned, probe)
-    row = {"component": name, "installed": installed, "planned": None, "action": KEEP, "note": "", "packages": []}
+    row: dict[str, Any] = {
+        "component": name,
+        "installed": installed,
+        "planned": None,
+        "action": KEEP,
+        "note": "",
+        "packages": [],
+    }
     if planned is None:
         return {**row, "note": "not asked for, left as it is" if installed else ""}
     version = str(planned.get("release") or planned["version"])
@@ -48,7 +57,9 @@ def _component(name: str, planned: Data | None, probe: Data) -> dict[str, Any]:
     packages = _packages(planned, probe) + (_removals(planned, probe) if name == "driver" else [])
     actions = {package["action"] for package in packages}
     row["packages"] = packages
-    row["action"] = next((a for a in (DOWNGRADE, UPGRADE, INSTALL) if a in actions), REMOVE if REMOVE in actions else KEEP)
+    row["action"] = next(
+        (a for a in (DOWNGRADE, UPGRADE, INSTALL) if a in actions), REMOVE if REMOVE in actions else KEEP
+    )
     if row["action"] == INSTALL and name != "cuda" and installed:
         row["action"] = _direction(installed, version) or INSTALL
     if name == "cuda":
@@ -163,7 +174,7 @@ def diff_table(diff: Data) -> str:
             note = f" ({row['note']})" if row["note"] else ""
             removed = _listed(p["name"] for p in row["packages"] if p["action"] == REMOVE)
             action = row["action"] + note + (f"; removes {removed}" if removed else "")
-            rows.append([LABELS[row["component"]], row["installed"] or "-", row["planned"] or "-", action])
+            rows.append([COMPONENTS[row["component"]], row["installed"] or "-", row["planned"] or "-", action])
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
     lines = ["  ".join(c.ljust(w) for c, w in zip(row, [*widths, 0], strict=True)).rstrip() for row in rows]
     return "\n".join([*lines, "" if diff["changes"] else "The host has what is planned."]).rstrip()

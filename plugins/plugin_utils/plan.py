@@ -158,6 +158,15 @@ class Problem:
 
 
 @dataclasses.dataclass(frozen=True)
+class Remedy:
+    """A change that was tried and plans: of the request, of the host (distribution, python, gpus), or of both."""
+
+    text: str
+    request: tuple[tuple[str, str], ...] = ()
+    host: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
 class PlanWarning:
     """What a user should know about a plan that can be carried out."""
 
@@ -258,6 +267,7 @@ class Plan:
     reasons: tuple[Reason, ...]
     problems: tuple[Problem, ...]
     warnings: tuple[PlanWarning, ...]
+    remedies: tuple[Remedy, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -280,6 +290,10 @@ class Plan:
             "reasons": [_plain(reason) for reason in self.reasons],
             "problems": [_plain(problem) for problem in self.problems],
             "warnings": [_plain(warning) for warning in self.warnings],
+            "remedies": [
+                {"text": r.text, "request": dict(r.request), "host": {name: list(v) for name, v in r.host}}
+                for r in self.remedies
+            ],
         }
 
 
@@ -297,7 +311,7 @@ _LABELS = {
     "tensorflow": "TensorFlow",
     "pytorch": "PyTorch",
 }
-_COLOURS = {"problem": "31", "warning": "33", "heading": "1"}
+_COLOURS = {"problem": "31", "warning": "33", "heading": "1", "remedy": "32"}
 
 
 def plan_table(plan: Mapping[str, Any], colour: bool = False) -> str:
@@ -319,7 +333,10 @@ def plan_table(plan: Mapping[str, Any], colour: bool = False) -> str:
         lines.append(paint(f"warning  {warning['code']}: {warning['message']}", "warning"))
     for problem in plan["problems"]:
         lines.append(paint(f"problem  {problem['code']}: {problem['message']}", "problem"))
-        lines.append(f"         remedy: {problem['remedy']}")
+        if not plan.get("remedies"):
+            lines.append(f"         remedy: {problem['remedy']}")
+    for remedy in plan.get("remedies", []):
+        lines.append("         remedy: " + paint(remedy["text"], "remedy"))
     if not plan["ok"]:
         lines.append(f"No plan: {len(plan['problems'])} problem(s). Nothing has been changed.")
     return "\n".join(lines)

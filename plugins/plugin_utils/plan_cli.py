@@ -13,12 +13,8 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import (
-    CATALOG_FOLDER,
-    Catalog,
-    CatalogError,
-    load_catalog,
-)
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import CATALOG_FOLDER, CatalogError, load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog_types import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan import (
     Host,
     HostGpu,

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 SCHEMA = 1
-EVIDENCE = ("request", "probe", "plan", "probe_after", "verify", "smoke_train")
+EVIDENCE = ("request", "probe", "plan", "preflight", "probe_after", "verify", "smoke_train")
 COMPONENTS = {
     "driver": "NVIDIA driver",
     "cuda": "CUDA toolkit",
@@ -21,7 +21,7 @@ COMPONENTS = {
 }
 STAGES = ("requested", "resolved", "installed", "loaded", "measured")
 NOT_RUN, NOT_RECORDED, LEFT_OUT, NOTHING = "not run", "not recorded", "left out", "-"
-PASS, FAIL, INCOMPLETE = "pass", "fail", "incomplete"
+PASS, FAIL, REFUSED, INCOMPLETE = "pass", "fail", "refused", "incomplete"
 
 Evidence = Mapping[str, Any]
 
@@ -30,7 +30,7 @@ def summary(run: str, hosts: Mapping[str, Evidence]) -> dict[str, Any]:
     """report.json's content from each host's evidence, of which any part may be missing."""
     entries = [host_entry(name, hosts[name]) for name in sorted(hosts)]
     statuses = [entry["status"] for entry in entries]
-    status = FAIL if FAIL in statuses else INCOMPLETE if INCOMPLETE in statuses or not entries else PASS
+    status = FAIL if {FAIL, REFUSED} & set(statuses) else INCOMPLETE if INCOMPLETE in statuses or not entries else PASS
     counts = {
         outcome: sum(entry["checks"]["counts"][outcome] for entry in entries) for outcome in ("pass", "fail", "skip")
     }
@@ -63,17 +63,23 @@ def host_entry(name: str, evidence: Evidence) -> dict[str, Any]:
         "components": [_component(key, evidence) for key in COMPONENTS],
         "checks": checks,
         "smoke_train": _training(evidence.get("smoke_train")),
-        "problems": list(plan.get("problems") or []),
-        "warnings": list(plan.get("warnings") or []),
+        "problems": _told("problems", evidence),
+        "warnings": _told("warnings", evidence),
     }
 
 
+def _told(kind: str, evidence: Evidence) -> list[dict[str, str]]:
+    """Problems or warnings of the plan, then those of the host."""
+    return [item for part in ("plan", "preflight") for item in (evidence.get(part) or {}).get(kind) or []]
+
+
 def _status(evidence: Evidence) -> tuple[str, list[str]]:
-    """Fail before incomplete before pass; every reason is told, not only the first."""
+    """Refused before fail before incomplete before pass; every reason is told, not only the first."""
     plan, verify, training = (evidence.get(part) for part in ("plan", "verify", "smoke_train"))
-    failures = [f"{problem['code']}: {problem['message']}" for problem in (plan or {}).get("problems") or []]
-    if plan and not plan.get("ok", True) and not failures:
-        failures.append("the plan cannot be carried out")
+    refusals = [f"{problem['code']}: {problem['message']}" for problem in _told("problems", evidence)]
+    if plan and not plan.get("ok", True) and not refusals:
+        refusals.append("the plan cannot be carried out")
+    failures: list[str] = []
     failed = {
         part: [check["id"] for check in found.get("checks") or [] if check["status"] == "fail"]
         for part, found in (("verify", verify or {}), ("smoke training", training or {}))
@@ -83,6 +89,9 @@ def _status(evidence: Evidence) -> tuple[str, list[str]]:
         if found and found.get("status") != PASS and not failed[part]:
             failures.append(f"{part} ended {found.get('status') or 'without a status'}")
     missing = [text for text, there in _needed(evidence) if not there]
+    if refusals and not failures:
+        return REFUSED, refusals
+    failures = refusals + failures
     if failures:
         return FAIL, failures + missing
     return (INCOMPLETE, missing) if missing else (PASS, [])

@@ -1,4 +1,4 @@
-"""cuDNN, NCCL, TensorFlow and PyTorch: every option that a request leaves, each with what speaks against it.
+"""cuDNN and NCCL: every option that a request leaves, each with what speaks against it.
 
 Runs on the controller; pure functions. resolver.py chooses among the options.
 """
@@ -6,34 +6,20 @@ Runs on the controller; pure functions. resolver.py chooses among the options.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import (
-    CudnnApt,
-    CudnnSupport,
-    NcclSupport,
-    PytorchRelease,
-    TensorflowRelease,
-)
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan import (
-    Gpu,
-    LibraryComponent,
-    PlanWarning,
-    Problem,
-    PytorchComponent,
-    TensorflowComponent,
-)
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver_options import (
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog_types import CudnnApt
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan import LibraryComponent, Problem
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver_case import (
     Case,
-    CudaOption,
     gpu_label,
     not_in_repository,
     offered,
     offered_version,
 )
-
-Support = CudnnSupport | NcclSupport
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver_frameworks import TensorflowOption
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver_support import covers, supported
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver_toolkits import CudaOption
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,42 +30,6 @@ class LibraryOption:
     cuda: str
     component: LibraryComponent
     problems: tuple[Problem, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True)
-class TensorflowOption:
-    """A TensorFlow wheel for a Python of the host."""
-
-    release: TensorflowRelease
-    component: TensorflowComponent
-    problems: tuple[Problem, ...] = ()
-    warnings: tuple[PlanWarning, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True)
-class PytorchOption:
-    """A PyTorch wheel for a Python of the host."""
-
-    release: PytorchRelease
-    component: PytorchComponent
-    problems: tuple[Problem, ...] = ()
-
-
-def covers(support: Iterable[Support], version: str, cuda_major: int, gpu: Gpu) -> bool:
-    """Whether a library version for a CUDA major carries code for a GPU."""
-    for entry in support:
-        majors = entry.cuda_majors if isinstance(entry, CudnnSupport) else (entry.cuda_major,)
-        if (
-            cuda_major in majors
-            and versions.key(version) >= versions.key(entry.first)
-            and (entry.last is None or versions.at_most(version, entry.last))
-        ):
-            return (
-                versions.key(entry.min_compute_capability)
-                <= versions.key(gpu.compute_capability)
-                <= versions.key(entry.max_compute_capability)
-            )
-    return False
 
 
 # cuDNN ----------------------------------------------------------------------------------------------------------
@@ -114,6 +64,7 @@ def _cudnn_builds(case: Case, apt: CudnnApt, cuda: CudaOption) -> list[LibraryOp
             for b in case.catalog.cudnn.apt_builds
             for c in b.cuda
             if versions.major(b.version) == apt.cudnn_major
+            and (b.slugs is None or case.distro.nvidia_repository.slug in b.slugs)
         }
     else:
         builds |= {
@@ -149,13 +100,12 @@ def _cudnn_problems(
 ) -> list[Problem]:
     major, problems = versions.major(cuda.version), []
     built = [v for v in case.catalog.cudnn.versions if v.version == option.version]
-    fits = versions.major(option.cuda) == major and versions.key(option.cuda) <= versions.key(cuda.version)
-    if not fits or (built and major not in built[0].cuda_majors):
-        majors = ", ".join(str(m) for m in built[0].cuda_majors) if built else option.cuda
+    if not serves(option.cuda, cuda.version) or (built and major not in built[0].cuda_majors):
+        made_for = " and ".join(f"{m}.x" for m in built[0].cuda_majors) if built else option.cuda
         problems.append(
             Problem(
                 "cudnn-cuda-mismatch",
-                f"cuDNN {option.version} is built for CUDA {majors}, not for CUDA {cuda.version}",
+                f"cuDNN {option.version} is built for CUDA {made_for}, the toolkit here is CUDA {cuda.version}",
                 "leave cudnn at auto, or ask for a CUDA of that major",
             )
         )
@@ -165,7 +115,8 @@ def _cudnn_problems(
                 problems.append(
                     Problem(
                         "gpu-dropped-by-cudnn",
-                        f"cuDNN {option.version} for CUDA {major} has no code for {gpu_label(gpu)}",
+                        f"cuDNN {option.version} for CUDA {major} has no code for {gpu_label(gpu)}: it covers "
+                        f"{supported(case.catalog.cudnn.support, option.version, major)}",
                         "leave cudnn at auto: it takes the newest that has",
                     )
                 )
@@ -177,12 +128,21 @@ def _cudnn_problems(
             problems.append(
                 Problem(
                     "tensorflow-cudnn-mismatch",
-                    f"TensorFlow {tensorflow.release.version} needs cuDNN {tested} or newer of its major, "
-                    f"not {option.version}",
+                    f"TensorFlow {tensorflow.release.version} was built with cuDNN {tested} and loads libcudnn.so."
+                    f"{versions.major(tested)} of that version or newer; cuDNN {option.version} is not",
                     f"ask for cudnn={versions.major(tested)}, or for the wheel's own libraries",
                 )
             )
     return problems
+
+
+def serves(built_for: str, cuda: str) -> bool:
+    """Whether a library built for a CUDA release (or a major) works with another: the same major, as new or newer."""
+    if versions.major(built_for) != versions.major(cuda):
+        return False
+    if versions.major(cuda) < 11 and "." in built_for:
+        return built_for == cuda  # minor version compatibility began with CUDA 11
+    return versions.key(built_for) <= versions.key(cuda)
 
 
 # NCCL -----------------------------------------------------------------------------------------------------------
@@ -232,7 +192,7 @@ def _nccl_build(case: Case, version: str, suffix: str, cuda: CudaOption) -> Libr
         problems.append(
             Problem(
                 "nccl-cuda-mismatch",
-                f"NCCL {version} is built for CUDA {suffix}, not for CUDA {cuda.version}",
+                f"NCCL {version} is built for CUDA {suffix}, the toolkit here is CUDA {cuda.version}",
                 "leave nccl at auto, or ask for a CUDA of that major",
             )
         )
@@ -240,7 +200,8 @@ def _nccl_build(case: Case, version: str, suffix: str, cuda: CudaOption) -> Libr
         problems += [
             Problem(
                 "nccl-cuda-mismatch",
-                f"NCCL {version} for CUDA {suffix} has no code for {gpu_label(gpu)}",
+                f"NCCL {version} for CUDA {suffix} has no code for {gpu_label(gpu)}: it covers "
+                f"{supported(case.catalog.nccl.support, version, major)}",
                 "leave nccl at auto: it takes the newest that has",
             )
             for gpu in case.gpu_kinds
@@ -248,160 +209,3 @@ def _nccl_build(case: Case, version: str, suffix: str, cuda: CudaOption) -> Libr
         ]
     packages = tuple(f"{name}={v}" for name, v in found.items() if v)
     return LibraryOption(version, suffix, LibraryComponent(version, packages), tuple(problems))
-
-
-# TensorFlow -----------------------------------------------------------------------------------------------------
-
-
-def tensorflow_options(case: Case) -> list[TensorflowOption]:
-    """All TensorFlow releases that a request allows, newest first."""
-    releases = [
-        r
-        for r in case.catalog.tensorflow.releases
-        if case.request.tensorflow == "auto" or versions.has_prefix(r.version, case.request.tensorflow)
-    ]
-    releases.sort(key=lambda r: versions.key(r.version), reverse=True)
-    return [_tensorflow_option(case, release) for release in releases]
-
-
-def _tensorflow_option(case: Case, release: TensorflowRelease) -> TensorflowOption:
-    python, problems = _python(case, "TensorFlow", release)
-    libraries = case.request.tensorflow_cuda_libraries
-    if libraries == "auto":
-        libraries = "wheel" if release.and_cuda else "system"
-    if libraries == "wheel" and release.and_cuda is None:
-        problems.append(
-            Problem(
-                "tensorflow-cuda-mismatch",
-                f"TensorFlow {release.version} has no [and-cuda] wheels",
-                "set tensorflow_cuda_libraries to system, or use TensorFlow 2.14 or newer",
-            )
-        )
-    warnings: list[PlanWarning] = []
-    for gpu in case.gpu_kinds:
-        _check_gpu_code(release, gpu, problems, warnings)
-    requirements, suffix = [f"tensorflow=={release.version}"], "-system"
-    if libraries == "wheel" and release.and_cuda:
-        extra, suffix = _wheel_libraries(case, release, problems)
-        requirements = [f"tensorflow[and-cuda]=={release.version}", *extra]
-    component = TensorflowComponent(
-        release.version, python, libraries, tuple(requirements), f"tensorflow-{release.version}{suffix}.txt"
-    )
-    return TensorflowOption(release, component, tuple(dict.fromkeys(problems)), tuple(warnings))
-
-
-def _python(case: Case, framework: str, release: TensorflowRelease | PytorchRelease) -> tuple[str, list[Problem]]:
-    """The host's default Python where the release has a wheel for it, else the newest that has one."""
-    pythons = case.host.pythons or case.distro.python.available
-    default = case.host.default_python or case.distro.python.default
-    able = sorted((p for p in pythons if p in release.pythons), key=versions.key, reverse=True)
-    if default in able or able:
-        return (default if default in able else able[0]), []
-    return default, [
-        Problem(
-            "python-not-supported",
-            f"{framework} {release.version} has wheels for Python {', '.join(release.pythons)}; "
-            f"the host has {', '.join(pythons)}",
-            f"install one of those Pythons, or ask for another {framework}",
-        )
-    ]
-
-
-def _check_gpu_code(release: TensorflowRelease, gpu: Gpu, problems: list[Problem], warnings: list[PlanWarning]) -> None:
-    capability = versions.key(gpu.compute_capability)
-    major = versions.major(gpu.compute_capability)
-    if any(versions.major(s) == major and versions.key(s) <= capability for s in release.sass):
-        return
-    if any(versions.key(p) <= capability for p in release.ptx):
-        warnings.append(
-            PlanWarning(
-                "ptx-jit",
-                f"TensorFlow {release.version} has no native code for {gpu_label(gpu)}: "
-                "the driver compiles its PTX at the first start, which takes long",
-            )
-        )
-        return
-    problems.append(
-        Problem(
-            "gpu-too-old-for-tensorflow",
-            f"TensorFlow {release.version} has no code for {gpu_label(gpu)} (it has {', '.join(release.sass)})",
-            "leave tensorflow at auto, or ask for an older one",
-        )
-    )
-
-
-def _wheel_libraries(case: Case, release: TensorflowRelease, problems: list[Problem]) -> tuple[list[str], str]:
-    """Further requirements that make the CUDA wheels fit the GPUs, and the lock file's suffix for them."""
-    assert release.and_cuda is not None
-    wheel, major = release.and_cuda, release.and_cuda.cuda_major
-    known = [
-        v.version
-        for v in case.catalog.cudnn.versions
-        if major in v.cuda_majors and versions.satisfies(v.version, wheel.cudnn)
-    ]
-    known.sort(key=versions.key, reverse=True)
-    fitting = [v for v in known if all(covers(case.catalog.cudnn.support, v, major, g) for g in case.gpu_kinds)]
-    nccl = wheel.nccl.removeprefix("==")
-    uncovered = [
-        g
-        for g in case.gpu_kinds
-        if wheel.nccl.startswith("==") and not covers(case.catalog.nccl.support, nccl, major, g)
-    ]
-    if not fitting or uncovered:
-        what = f"NCCL {nccl}" if fitting else f"cuDNN {wheel.cudnn}"
-        culprit = (
-            uncovered[0]
-            if fitting
-            else next(
-                g for g in case.gpu_kinds if not any(covers(case.catalog.cudnn.support, v, major, g) for v in known)
-            )
-        )
-        newer = versions.key(culprit.compute_capability) > versions.key(release.ptx[-1])
-        problems.append(
-            Problem(
-                "gpu-too-new-for-tensorflow" if newer else "gpu-too-old-for-tensorflow",
-                f"TensorFlow {release.version} brings {what}, which has no code for {gpu_label(culprit)}",
-                f"leave tensorflow at auto, or ask for a {'newer' if newer else 'older'} one",
-            )
-        )
-        return [], ""
-    if fitting[0] == known[0]:
-        return [], ""
-    return [f"nvidia-cudnn-cu{major}<={fitting[0]}"], f"-cudnn-{versions.series(fitting[0])}"
-
-
-# PyTorch --------------------------------------------------------------------------------------------------------
-
-
-def pytorch_options(case: Case) -> list[PytorchOption]:
-    """All PyTorch releases that a request allows, newest first."""
-    releases = [
-        r
-        for r in case.catalog.pytorch.releases
-        if case.request.pytorch == "auto" or versions.has_prefix(r.version, case.request.pytorch)
-    ]
-    releases.sort(key=lambda r: versions.key(r.version), reverse=True)
-    options = []
-    for release in releases:
-        python, problems = _python(case, "PyTorch", release)
-        major = versions.major(release.cuda)
-        problems += [
-            Problem(
-                "gpu-dropped-by-cuda",
-                f"PyTorch {release.version} (CUDA {versions.series(release.cuda)}, "
-                f"cuDNN {release.cudnn}) has no code for {gpu_label(gpu)}",
-                "leave pytorch at auto, or ask for an older one",
-            )
-            for gpu in case.gpu_kinds
-            if versions.key(gpu.compute_capability) < versions.key(release.min_compute_capability)
-            or not covers(case.catalog.cudnn.support, release.cudnn, major, gpu)
-        ]
-        component = PytorchComponent(
-            release.version,
-            python,
-            versions.series(release.cuda),
-            (f"torch=={release.version}",),
-            f"pytorch-{release.version}.txt",
-        )
-        options.append(PytorchOption(release, component, tuple(problems)))
-    return options

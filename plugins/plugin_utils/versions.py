@@ -43,6 +43,12 @@ def major(version: str) -> int:
     return int(version.split(".", 1)[0])
 
 
+def kernel_series(release: str) -> str:
+    """The first two numbers of a kernel release: `6.8.0-149-generic` gives `6.8`."""
+    match = re.match(r"\d+\.\d+", release)
+    return match.group() if match else release
+
+
 def has_prefix(version: str, prefix: str) -> bool:
     """Whether a request such as `13`, `13.2` or `13.2.1` covers this version, part by part."""
     wanted = prefix.rstrip(".").split(".")

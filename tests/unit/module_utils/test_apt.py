@@ -49,7 +49,9 @@ def test_simulation_reads_the_other_forms_of_a_line(line, change):
 
 def test_dpkg_answer_has_versions_status_and_holds():
     packages = apt.parse_dpkg(captured("dpkg-query.txt"))
-    assert packages["nginx-light"] == apt.Installed("1.22.1-9+deb12u11", "installed", held=True)
+    nginx = packages["nginx-light"]
+    assert (nginx.version, nginx.status, nginx.held) == ("1.22.1-9+deb12u11", "installed", True)
+    assert {"nginx", "libnginx-mod-http-echo"} == set(nginx.depends)
     assert not packages["libc6"].held
     assert "no-such-package" not in packages
 
@@ -61,25 +63,37 @@ def test_madison_lists_versions_in_apt_order():
 
 
 @pytest.mark.parametrize(
-    ("spec", "hold", "missing"),
+    ("spec", "missing"),
     [
-        ("nginx-light=1.22.1-9+deb12u11", True, False),
-        ("nginx-light", True, False),
-        ("nginx-light=1.22.1-9+deb12u9", True, True),
-        ("libc6", True, True),
-        ("libc6", False, False),
-        ("no-such-package", False, True),
+        ("nginx-light=1.22.1-9+deb12u11", False),
+        ("nginx-light", False),
+        ("nginx-light=1.22.1-9+deb12u9", True),
+        ("no-such-package", True),
     ],
-    ids=["exact", "any-version", "other-version", "not-held", "hold-not-wanted", "absent"],
+    ids=["exact", "any-version", "other-version", "absent"],
 )
-def test_unmet_says_what_is_left_to_do(spec, hold, missing):
+def test_unmet_says_what_is_left_to_install(spec, missing):
     packages = apt.parse_dpkg(captured("dpkg-query.txt"))
-    assert apt.unmet([spec], packages, hold=hold) == ([spec] if missing else [])
+    assert apt.unmet([spec], packages) == ([spec] if missing else [])
 
 
-def test_a_half_configured_package_is_unmet():
+def test_a_half_configured_package_is_unmet_and_not_settled():
     packages = {"driver": apt.Installed("1", "half-configured", held=True)}
-    assert apt.unmet(["driver=1"], packages, hold=True) == ["driver=1"]
+    assert apt.unmet(["driver=1"], packages) == ["driver=1"]
+    assert packages["driver"].status not in apt.SETTLED
+
+
+def test_dependencies_are_found_through_others_and_kept_to_the_patterns():
+    packages = apt.parse_dpkg(captured("dpkg-query.txt"))
+    assert apt.dependencies(["nginx-light"], packages, ["nginx.*"]) == ["nginx", "nginx-common"]
+    assert "libc6" in apt.dependencies(["nginx-light"], packages, [".*"])
+    assert apt.dependencies(["nginx-light"], packages, ["nginx-common"]) == [], "only through what matches"
+    assert apt.dependencies(["nginx-light"], packages, []) == []
+
+
+def test_packages_to_replace_are_those_that_match_and_are_not_wanted():
+    packages = apt.parse_dpkg(captured("dpkg-query.txt"))
+    assert apt.replaced(["nginx-light"], packages, ["nginx-.*", "absent-.*"]) == ["nginx-common"]
 
 
 def test_a_version_that_is_not_offered_is_told_with_those_that_are():

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import catalog, versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan import Gpu
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver_libraries import covers
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver_support import covers
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "plan"
 WHEELS = json.loads((FIXTURES / "tensorflow_wheels.json").read_text())["wheels"]
 CODE = json.loads((FIXTURES / "library_gpu_code.json").read_text())
-CUDNN_CODE = [w for w in CODE["cudnn"] if versions.key(w["version"]) >= (8, 6)]  # the catalog's first cuDNN
+CUDNN_CODE = [w for w in CODE["cudnn"] if versions.key(w["version"]) >= (8, 5)]  # the first that was read
 CAPABILITIES = ("5.0", "6.1", "7.0", "7.5", "8.0", "8.6", "9.0", "10.0", "12.0")
 
 
@@ -137,8 +137,10 @@ def test_the_key_belongs_to_the_slug():
     assert keys == {
         "debian-12": "3BF863CC",
         "debian-13": "8793F200",
+        "ubuntu-20.04": "3BF863CC",
         "ubuntu-22.04": "3BF863CC",
         "ubuntu-24.04": "3BF863CC",
+        "ubuntu-26.04": "60DF8A40",
     }
     assert (
         catalog.repository_facts(loaded, "debian-12", base_url="http://mirror/repos/")["url"]

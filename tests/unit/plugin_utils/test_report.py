@@ -100,6 +100,7 @@ REFUSED = {
     "components": {},
     "problems": [{"code": "no-gpu", "message": "no GPU was found", "remedy": "put one in"}],
 }
+IN_THE_WAY = {"problems": [{"code": "disk-full", "message": "/opt is full", "remedy": "make room"}], "warnings": []}
 NO_TENSORFLOW = {**PLAN, "components": {**PLAN["components"], "tensorflow": None}}
 
 
@@ -121,8 +122,18 @@ NO_TENSORFLOW = {**PLAN, "components": {**PLAN["components"], "tensorflow": None
         (evidence(smoke_train={**TRAINING, "status": None}), "fail", ["smoke training ended without a status"]),
         (
             evidence(plan=REFUSED, verify=None, smoke_train=None, probe_after=None),
+            "refused",
+            ["no-gpu: no GPU was found"],
+        ),
+        (
+            evidence(preflight=IN_THE_WAY, verify=None, smoke_train=None, probe_after=None),
+            "refused",
+            ["disk-full: /opt is full"],
+        ),
+        (
+            evidence(plan=REFUSED, verify=failing(VERIFY, "a"), smoke_train=None),
             "fail",
-            ["no-gpu: no GPU was found", "the checks were not run", "smoke training was not run"],
+            ["no-gpu: no GPU was found", "verify failed: a", "smoke training was not run"],
         ),
         (
             evidence(verify=failing(VERIFY, "a"), smoke_train=None),
@@ -140,7 +151,9 @@ NO_TENSORFLOW = {**PLAN, "components": {**PLAN["components"], "tensorflow": None
         "training fails",
         "failed without a check",
         "no status",
-        "refused",
+        "refused by the plan",
+        "refused by the host",
+        "refused after a failure",
         "fails and misses",
     ],
 )

@@ -434,12 +434,12 @@ REQUESTS = [
 ]
 
 
-# Debian 13 has glibc 2.41 and Python 3.13; Ubuntu 22.04's own toolkit, 11.5, is older than the catalog.
+# Debian 13 has glibc 2.41 and Python 3.13, and no driver 580.
 NOTHING_FITS = {
     ("debian-13", "cuda"),
+    ("debian-13", "driver"),
     ("debian-13", "tensorflow"),
     ("debian-13", "tensorflow_cuda_libraries"),
-    ("ubuntu-22.04", "cuda_source"),
 }
 
 

@@ -1,0 +1,454 @@
+"""The catalog's shape: one frozen dataclass for each kind of entry in catalog/.
+
+Runs on the controller. A field with a default may be left out of the YAML.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Architecture:
+    """A GPU architecture and its compute capabilities."""
+
+    name: str
+    compute_capabilities: tuple[str, ...]
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class ModuleRule:
+    """Which kernel modules the GPUs of some architectures accept: proprietary, either or open."""
+
+    architectures: tuple[str, ...]
+    accepts: str
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class GpuFile:
+    """gpu.yml."""
+
+    schema: int
+    architectures: tuple[Architecture, ...]
+    kernel_modules: tuple[ModuleRule, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Product:
+    """One PCI device id of NVIDIA's, as in gpu_products.csv."""
+
+    device: str
+    name: str
+    chip: str
+    architecture: str
+    compute_capability: str
+    kernel_modules: str
+    last_driver_branch: str
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class DriverVersion:
+    """A driver release and the archives it was seen in."""
+
+    version: str
+    archives: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Branch:
+    """A driver branch."""
+
+    branch: str
+    type: str
+    maintained: bool
+    end_of_life: str | None
+    native_cuda: str
+    architectures: tuple[str, ...]
+    without: tuple[str, ...]
+    kernel_modules: tuple[str, ...]
+    versions: tuple[DriverVersion, ...]
+    source: str
+    newest_kernel: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class DriverPackages:
+    """The package names of a range of branches in NVIDIA's repository."""
+
+    family: str
+    first_branch: str
+    last_branch: str | None
+    open: tuple[str, ...]
+    proprietary: tuple[str, ...]
+    revision: str
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Pinning:
+    """NVIDIA's package that keeps apt on a driver branch."""
+
+    package: str
+    first_branch: str
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class DriverFile:
+    """driver.yml."""
+
+    schema: int
+    branches: tuple[Branch, ...]
+    packages: tuple[DriverPackages, ...]
+    pinning: Pinning
+
+
+@dataclasses.dataclass(frozen=True)
+class MinorVersionCompatibility:
+    """The oldest driver that runs programs of a CUDA major."""
+
+    cuda_major: int
+    min_driver: str
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class CudaApt:
+    """How NVIDIA names the toolkit's packages."""
+
+    toolkit: str
+    revision: str
+    home: str
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Libcudart:
+    """The name by which programs of a range of CUDA releases load the runtime library."""
+
+    first: str
+    last: str | None
+    soname: str
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class CudaRelease:
+    """A published X.Y.Z and the driver it came with."""
+
+    version: str
+    min_driver: str | None
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Toolkit:
+    """A CUDA toolkit X.Y."""
+
+    version: str
+    releases: tuple[CudaRelease, ...]
+    compute_capabilities: tuple[str, ...]
+    max_gcc: int
+    max_glibc: str | None
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class CudaFile:
+    """cuda.yml."""
+
+    schema: int
+    minor_version_compatibility: tuple[MinorVersionCompatibility, ...]
+    apt: CudaApt
+    libcudart: tuple[Libcudart, ...]
+    toolkits: tuple[Toolkit, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class CudnnApt:
+    """How NVIDIA names the packages of a cuDNN major."""
+
+    cudnn_major: int
+    runtime: str
+    development: tuple[str, ...]
+    version: str
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class CudnnSupport:
+    """The compute capabilities that a range of cuDNN versions carries code for."""
+
+    first: str
+    last: str | None
+    cuda_majors: tuple[int, ...]
+    min_compute_capability: str
+    max_compute_capability: str
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class CudnnAptBuild:
+    """A cuDNN 7 or 8 package and the CUDA releases it was built for; slugs is None where any repository may have it."""
+
+    version: str
+    cuda: tuple[str, ...]
+    slugs: tuple[str, ...] | None
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class CudnnVersion:
+    """A published cuDNN and the CUDA majors it was built for."""
+
+    version: str
+    cuda_majors: tuple[int, ...]
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class CudnnFile:
+    """cudnn.yml."""
+
+    schema: int
+    apt: tuple[CudnnApt, ...]
+    support: tuple[CudnnSupport, ...]
+    apt_builds: tuple[CudnnAptBuild, ...]
+    versions: tuple[CudnnVersion, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class NcclApt:
+    """How NVIDIA names NCCL's packages."""
+
+    packages: tuple[str, ...]
+    version: str
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class NcclSupport:
+    """The compute capabilities that a range of NCCL versions carries code for."""
+
+    first: str
+    last: str | None
+    cuda_major: int
+    min_compute_capability: str
+    max_compute_capability: str
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class NcclBuild:
+    """A published NCCL package; slugs is None where every repository of NVIDIA's may have it."""
+
+    version: str
+    cuda: str
+    slugs: tuple[str, ...] | None
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class NcclFile:
+    """nccl.yml."""
+
+    schema: int
+    apt: NcclApt
+    support: tuple[NcclSupport, ...]
+    builds: tuple[NcclBuild, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class TestedBuild:
+    """The CUDA and cuDNN that a framework's release was built and tested with."""
+
+    cuda: str
+    cudnn: str
+
+
+@dataclasses.dataclass(frozen=True)
+class AndCuda:
+    """What tensorflow[and-cuda] asks of the CUDA wheels."""
+
+    cuda_major: int
+    cudnn: str
+    nccl: str
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorflowRelease:
+    """A TensorFlow release; without sass and ptx nobody knows which GPUs its wheel has code for."""
+
+    version: str
+    pythons: tuple[str, ...]
+    tested: TestedBuild
+    sass: tuple[str, ...]
+    ptx: tuple[str, ...]
+    and_cuda: AndCuda | None
+    source: str
+    package: str = "tensorflow"
+
+
+@dataclasses.dataclass(frozen=True)
+class TensorflowFile:
+    """tensorflow.yml."""
+
+    schema: int
+    releases: tuple[TensorflowRelease, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class PytorchRelease:
+    """A PyTorch release."""
+
+    version: str
+    pythons: tuple[str, ...]
+    cuda: str
+    cudnn: str
+    nccl: str
+    min_compute_capability: str
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class PytorchFile:
+    """pytorch.yml."""
+
+    schema: int
+    releases: tuple[PytorchRelease, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class RepositoryFile:
+    """repository.yml: where NVIDIA's apt repositories stand."""
+
+    schema: int
+    base_url: str
+    architectures: dict[str, str]
+    keyring: str
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class OsRelease:
+    """The fields of /etc/os-release that identify a distribution release."""
+
+    id: str
+    version_id: str
+    codename: str
+
+
+@dataclasses.dataclass(frozen=True)
+class DistroPython:
+    """The distribution's Python interpreters."""
+
+    default: str
+    available: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class DistroGcc:
+    """The distribution's compilers."""
+
+    default: int
+    available: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class KernelHeaders:
+    """The header meta package for kernels whose release matches an expression."""
+
+    running: str
+    package: str
+
+
+@dataclasses.dataclass(frozen=True)
+class DistroKernel:
+    """The distribution's kernel."""
+
+    default: str
+    headers: tuple[KernelHeaders, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class NvidiaRepository:
+    """NVIDIA's repository for a distribution release."""
+
+    slug: str
+    key_file: str
+    key_fingerprint: str
+    first_cuda: str
+    nccl_cuda_majors: tuple[int, ...] | None
+    source: str
+    last_cuda: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class NvidiaBranches:
+    """The driver branches that NVIDIA's repository for a distribution release holds, where it does not hold all."""
+
+    first: str | None
+    last: str | None
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class DistroDriver:
+    """A driver branch in the distribution's own archive."""
+
+    branch: str
+    open: tuple[str, ...]
+    proprietary: tuple[str, ...]
+    apt_components: tuple[str, ...]
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class DistroCuda:
+    """A CUDA toolkit in the distribution's own archive."""
+
+    version: str
+    release: str
+    packages: tuple[str, ...]
+    home: str
+    host_compilers: tuple[str, ...]
+    apt_components: tuple[str, ...]
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Distro:
+    """distro/<id>.yml."""
+
+    schema: int
+    id: str
+    os_release: OsRelease
+    family: str
+    python: DistroPython
+    gcc: DistroGcc
+    glibc: str
+    kernel: DistroKernel
+    nvidia_repository: NvidiaRepository
+    distro_drivers: tuple[DistroDriver, ...]
+    distro_cuda: tuple[DistroCuda, ...]
+    source: str
+    nvidia_branches: NvidiaBranches | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Catalog:
+    """Everything that is known about versions."""
+
+    gpu: GpuFile
+    products: dict[str, Product]
+    driver: DriverFile
+    cuda: CudaFile
+    cudnn: CudnnFile
+    nccl: NcclFile
+    tensorflow: TensorflowFile
+    pytorch: PytorchFile
+    repository: RepositoryFile
+    distros: dict[str, Distro]

@@ -1,0 +1,414 @@
+"""Preflight: what on a host stands in the way of its plan, each thing with a remedy. Runs on the controller.
+
+Pure, but for the sizes that are read from catalog/disk.yml. The codes are listed in docs/preflight.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import yaml
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import drift
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import CATALOG_FOLDER
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan import PlanWarning, Problem
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import COMPONENTS
+
+SCHEMA = 1
+# They belong to the driver or watch it: packages restart them, no work is lost.
+SERVICES = (
+    "nvidia-persiste",  # the kernel cuts a program's name after 15 characters
+    "nv-fabricmanage",
+    "nv-hostengine",
+    "nvidia-imex",
+    "dcgm-exporter",
+)
+OLD_KEY = "7FA2AF80"  # NVIDIA's key until 2022; the repositories are not signed with it any more
+PEER_TO_PEER_REDIRECTS = ("ReqRedir", "CmpltRedir")
+
+Data = Mapping[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What the inventory says and no probe can know.
+
+    own_kernel: whether the host loads modules into a kernel of its own (a container borrows one).
+    kernel_headers: the packages that will be installed for them; None: those of the plan.
+    """
+
+    own_kernel: bool = True
+    kernel_headers: tuple[str, ...] | None = None
+    repository_key: str = "/etc/apt/keyrings/nvidia-cuda.asc"
+    repository_file: str = "/etc/apt/sources.list.d/nvidia-cuda.sources"
+    tensorflow_path: str = "/opt"
+    tensorflow_cache: str = "/var/cache/gpuhost/uv"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Case:
+    """One host: its plan, its probe, and the difference between them."""
+
+    plan: Data
+    probe: Data
+    options: Options
+    changes: Mapping[str, Data]
+
+    def planned(self, name: str) -> Data | None:
+        return (self.plan.get("components") or {}).get(name)
+
+    def moves(self, name: str) -> bool:
+        """Whether the plan changes this component."""
+        return self.planned(name) is not None and self.changes[name]["action"] != drift.KEEP
+
+    @property
+    def builds_modules(self) -> bool:
+        """Whether kernel modules have to be built and loaded on this host: by DKMS, not an archive's signed ones."""
+        driver = self.planned("driver")
+        if driver is None or not self.options.own_kernel:
+            return False
+        if any(name.startswith("linux-modules-nvidia-") for name in driver["packages"]):
+            return False
+        return self.moves("driver") or not (self.probe.get("driver") or {}).get("loaded")
+
+
+@dataclasses.dataclass
+class _Findings:
+    problems: list[Problem] = dataclasses.field(default_factory=list)
+    warnings: list[PlanWarning] = dataclasses.field(default_factory=list)
+
+    def problem(self, code: str, message: str, remedy: str) -> None:
+        self.problems.append(Problem(code, message, remedy))
+
+    def warn(self, code: str, message: str) -> None:
+        self.warnings.append(PlanWarning(code, message))
+
+
+def preflight(plan: Data, probe: Data, options: Options | None = None, sizes: Data | None = None) -> dict[str, Any]:
+    """Problems and warnings of a host, as plain data; `sizes` is the content of catalog/disk.yml."""
+    case = _Case(plan, probe, options or Options(), drift.by_component(drift.plan_diff(plan, probe)))
+    findings = _Findings()
+    for check in (_package_manager, _run_files, _sources, _gpu_users, _secure_boot, _kernel_headers, _nouveau, _links):
+        check(case, findings)
+    _peer_to_peer(case, findings)
+    _disk(case, sizes or _sizes(), findings)
+    return {
+        "schema": SCHEMA,
+        "ok": not findings.problems,
+        "problems": [dataclasses.asdict(problem) for problem in findings.problems],
+        "warnings": [dataclasses.asdict(warning) for warning in findings.warnings],
+    }
+
+
+def refusal(plan: Data, found: Data) -> str:
+    """Every problem of a host for a terminal: one line a problem, its remedy below."""
+    problems = [*(plan.get("problems") or []), *found["problems"]]
+    lines = [f"{len(problems)} problem(s) stand in the way; nothing was changed on this host."]
+    for problem in problems:
+        lines += [f"- {problem['code']}: {problem['message']}", f"  Remedy: {problem['remedy']}"]
+    return "\n".join(lines)
+
+
+@functools.cache
+def _sizes() -> Data:
+    return dict(yaml.safe_load((CATALOG_FOLDER / "disk.yml").read_text()))
+
+
+# Packages -------------------------------------------------------------------------------------------------------
+
+
+def _package_manager(case: _Case, findings: _Findings) -> None:
+    state = case.probe.get("package_manager")
+    if not state:
+        return
+    needed = any(case.moves(name) for name in ("driver", "cuda", "cudnn", "nccl", "tensorflow"))
+    if state["locks"]:
+        message = f"{state['name']} is busy: {_holders(state['locks'])}"
+        if needed:
+            findings.problem("apt-busy", message, "wait until it has ended, then run this again")
+        else:
+            findings.warn("apt-busy", message)
+    if not needed or state["locks"]:
+        return  # while it works, packages are half done by nature
+    broken = state["broken"]
+    if broken or state["interrupted"]:
+        listed = ", ".join(f"{package['name']} is {package['state']}" for package in broken[:5])
+        more = f" and {len(broken) - 5} more" if len(broken) > 5 else ""
+        findings.problem(
+            "apt-busy",
+            f"dpkg was interrupted: {listed + more if broken else 'its journal is not worked off'}",
+            "finish it with sudo dpkg --configure -a and sudo apt-get --fix-broken install, then run this again",
+        )
+
+
+def _holders(locks: Iterable[Data]) -> str:
+    """Each process once, with the locks that it holds."""
+    by_process: dict[str, list[str]] = {}
+    for lock in locks:
+        who = f"process {lock['pid']} ({lock['command'] or 'of unknown name'})" if lock["pid"] else "a process"
+        by_process.setdefault(who, []).append(lock["path"])
+    return "; ".join(f"{who} holds {', '.join(paths)}" for who, paths in by_process.items())
+
+
+def _run_files(case: _Case, findings: _Findings) -> None:
+    found = case.probe.get("runfile") or {}
+    driver = found.get("driver")
+    if driver and case.planned("driver"):
+        uninstall = (
+            f"sudo {driver['uninstaller']} --silent" if driver["uninstaller"] else "sudo ./<installer>.run --uninstall"
+        )
+        version = f" {driver['version']}" if driver["version"] else ""
+        findings.problem(
+            "runfile-install",
+            f"driver{version} was installed by NVIDIA's .run installer ({', '.join(driver['traces'])}); packages would "
+            "overwrite half of it",
+            f"remove it with {uninstall}, or leave the driver as it is with gpu_stack_driver=none",
+        )
+    cuda = case.planned("cuda")
+    for toolkit in found.get("toolkits") or []:
+        message = f"CUDA {toolkit['version']} was installed by NVIDIA's .run installer ({toolkit['uninstaller']})"
+        if cuda and cuda["version"] == toolkit["version"]:
+            remedy = f"remove it with sudo {toolkit['uninstaller']}, or ask for another version"
+            findings.problem("runfile-install", f"{message}, where the planned packages go", remedy)
+        else:
+            findings.warn("runfile-install", f"{message}; it stays beside the planned one")
+
+
+def _sources(case: _Case, findings: _Findings) -> None:
+    """apt refuses to read anything while one repository has two different Signed-By values."""
+    found = case.probe.get("repository_files") or {}
+    planned = ((case.plan.get("repository") or {}).get("url") or "").rstrip("/")
+    for entry in found.get("entries") or []:
+        if entry["file"] == case.options.repository_file:
+            continue
+        where = f"{entry['file']} leads to {entry['uri']}"
+        if planned and entry["uri"].rstrip("/") == planned and entry["signed_by"] != case.options.repository_key:
+            findings.problem(
+                "stale-repository",
+                f"{where}, signed by {entry['signed_by'] or 'any trusted key'}; expected is "
+                f"{case.options.repository_key}, and apt refuses a repository with two different Signed-By values",
+                f"remove {entry['file']} (sudo apt-get purge cuda-keyring where that package brought it)",
+            )
+        elif entry["uri"].rstrip("/") != planned:
+            findings.warn(
+                "stale-repository", f"{where}: its packages may get in the way; remove it if nothing needs it"
+            )
+    for path, keys in (found.get("keys") or {}).items():
+        if any(key.endswith(OLD_KEY) for key in keys):
+            findings.warn(
+                "stale-repository", f"{path} holds NVIDIA's old key {OLD_KEY}, which signs nothing now: remove it"
+            )
+
+
+# GPUs in use ----------------------------------------------------------------------------------------------------
+
+
+def _gpu_users(case: _Case, findings: _Findings) -> None:
+    if not case.moves("driver"):
+        return
+    users = [p for p in case.probe.get("gpu_processes") or [] if p["program"] not in SERVICES]
+    if users:
+        listed = ", ".join(f"{user['pid']} ({user['name'] or 'of unknown name'})" for user in users[:5])
+        more = f" and {len(users) - 5} more" if len(users) > 5 else ""
+        findings.problem(
+            "gpu-busy",
+            f"the driver would change under programs that use the GPUs: {listed}{more}",
+            "wait for them or end them (drain the node), then run this again",
+        )
+
+
+def _nouveau(case: _Case, findings: _Findings) -> None:
+    if case.planned("driver") is None or not case.options.own_kernel:
+        return
+    held = [gpu["pci_address"] for gpu in case.probe.get("gpus") or [] if gpu.get("kernel_driver") == "nouveau"]
+    if held or (case.probe.get("driver") or {}).get("nouveau_loaded"):
+        gpus = f" and drives {', '.join(held)}" if held else ""
+        findings.warn(
+            "nouveau-in-use",
+            f"nouveau is loaded{gpus}: it will be kept from loading; NVIDIA's module needs a reboot first",
+        )
+
+
+# Kernel ---------------------------------------------------------------------------------------------------------
+
+
+def _secure_boot(case: _Case, findings: _Findings) -> None:
+    if case.probe.get("secure_boot") != "enabled" or not case.builds_modules:
+        return
+    keys = case.probe.get("secure_boot_keys") or []
+    if any(key["enrolled"] for key in keys):
+        return
+    message = "Secure Boot is enabled, and the firmware trusts no key that DKMS signs modules with: they would not load"
+    turn_off = "or turn Secure Boot off in the firmware's setup"
+    if keys:
+        path = keys[0]["path"]
+        message += f" ({path} is there but {'not enrolled' if keys[0]['enrolled'] is False else 'may not be enrolled'})"
+        remedy = f"run sudo mokutil --import {path}, reboot, confirm the key at the console (MOK manager), {turn_off}"
+    elif case.plan.get("distribution", "").startswith("ubuntu"):
+        remedy = f"run sudo update-secureboot-policy --new-key and --enroll-key, reboot, confirm there, {turn_off}"
+    else:
+        remedy = (
+            "install dkms, run sudo dkms generate_mok and sudo mokutil --import /var/lib/dkms/mok.pub, reboot, "
+            f"confirm the key at the console (MOK manager), {turn_off}"
+        )
+    findings.problem("secure-boot", message, remedy)
+
+
+def _kernel_headers(case: _Case, findings: _Findings) -> None:
+    """A module is needed for the kernel that runs and for the one that starts next."""
+    if not case.builds_modules:
+        return
+    kernel = case.probe.get("kernel") or {}
+    wanted = {kernel.get("running"): "running", kernel.get("next_boot"): "next to start"}
+    if kernel.get("running") == kernel.get("next_boot"):
+        wanted = {kernel.get("running"): "running"}
+    for release, which in wanted.items():
+        if release and release not in (kernel.get("headers") or []):
+            _missing_headers(case, release, which, findings)
+
+
+def _missing_headers(case: _Case, release: str, which: str, findings: _Findings) -> None:
+    planned = case.options.kernel_headers
+    if planned is None:
+        planned = tuple((case.planned("driver") or {}).get("kernel_headers") or ())
+    offers = (case.probe.get("kernel") or {}).get("headers_from")
+    bringing = (offers or {}).get(release)
+    if bringing and set(bringing) & set(planned):
+        return
+    missing = f"headers of kernel {release} ({which}) are not installed"
+    if planned and bringing is None:
+        findings.warn(
+            "kernel-headers-missing", f"{missing}; whether {', '.join(planned)} brings them is not known (no apt lists)"
+        )
+        return
+    brought = f"{', '.join(planned)} does not bring them" if planned else "no package for them is planned"
+    exact = [name for name in bringing or [] if name == f"linux-headers-{release}"]
+    remedy = (
+        f"set nvidia_driver_kernel_headers to [{exact[0]}]"
+        if exact
+        else "install and start a kernel whose headers the archive has (its newest), or install the headers by hand"
+    )
+    findings.problem("kernel-headers-missing", f"{missing}, and {brought}: no module can be built for it", remedy)
+
+
+# Links between GPUs ---------------------------------------------------------------------------------------------
+
+
+def _links(case: _Case, findings: _Findings) -> None:
+    """Width; and speed while no driver is loaded, as a driver lowers it on an idle GPU."""
+    loaded = (case.probe.get("driver") or {}).get("loaded")
+    for address, gpu in ((case.probe.get("pcie") or {}).get("gpus") or {}).items():
+        link, slot = gpu["link"], gpu["slot"] or {}
+        below = []
+        if _less(link["width"], link["max_width"]):
+            below.append(
+                f"x{link['width']} of x{link['max_width']}{_because(slot.get('max_width'), link['max_width'], 'x')}"
+            )
+        if not loaded and _less(link["speed"], link["max_speed"]):
+            slow = _because(slot.get("max_speed"), link["max_speed"], "")
+            below.append(f"{link['speed']:g} of {link['max_speed']:g} GT/s{slow}")
+        if below:
+            findings.warn(
+                "pcie-link-below-ability",
+                f"the PCIe link of GPU {address} runs below the card's ability: {', '.join(below)}; "
+                "where the slot is able to do more, reseat the card or its riser, look at the firmware's settings",
+            )
+
+
+def _less(value: float | None, limit: float | None) -> bool:
+    return value is not None and limit is not None and value < limit
+
+
+def _because(slot: float | None, card: float, unit: str) -> str:
+    return f" (the slot is able to {unit}{slot:g})" if slot is not None and slot < card else ""
+
+
+def _peer_to_peer(case: _Case, findings: _Findings) -> None:
+    """Between GPUs that reach each other by PCIe alone; NVSwitch carries it elsewhere."""
+    pcie = case.probe.get("pcie") or {}
+    gpus = pcie.get("gpus") or {}
+    if len(gpus) < 2 or case.probe.get("nvswitches"):
+        return
+    translated = [address for address, gpu in gpus.items() if (gpu["iommu_type"] or "").startswith("DMA")]
+    if len(translated) > 1:
+        options = " ".join(pcie["kernel_options"]) or "none"
+        findings.warn(
+            "peer-to-peer-blocked",
+            f"the IOMMU translates what GPUs {', '.join(translated)} write to each other (kernel options: {options}); "
+            "NCCL may hang or compute NaN: start the kernel with iommu=pt",
+        )
+    redirecting = [bridge for bridge, on in pcie["acs"].items() if on and set(on) & set(PEER_TO_PEER_REDIRECTS)]
+    if redirecting:
+        findings.warn(
+            "peer-to-peer-blocked",
+            f"ACS of the PCIe bridges {', '.join(redirecting)} sends what GPUs write to each other through the root; "
+            "turn ACS off in the firmware's setup, or with setpci on each of them",
+        )
+
+
+# Disk -----------------------------------------------------------------------------------------------------------
+
+
+def _disk(case: _Case, sizes: Data, findings: _Findings) -> None:
+    space = case.probe.get("disk") or {}
+    needs: dict[str, list[tuple[str, int]]] = {}
+    for directory, what, mib in _needs(case, sizes):
+        mount = space.get(directory, {}).get("mount")
+        if mount and mib:
+            needs.setdefault(mount, []).append((what, mib))
+    for mount, parts in needs.items():
+        free = min(entry["free_mib"] for entry in space.values() if entry["mount"] == mount)
+        total = sum(mib for _, mib in parts) + sizes["reserve_mib"]
+        if total > free:
+            listed = ", ".join(f"{what} {mib} MiB" for what, mib in parts)
+            findings.problem(
+                "disk-full",
+                f"the file system at {mount} has {free} MiB free; needed are {total} MiB "
+                f"({listed}, reserve {sizes['reserve_mib']} MiB)",
+                f"free {total - free} MiB there (sudo apt-get clean, old toolkits and environments), or enlarge it",
+            )
+
+
+def _needs(case: _Case, sizes: Data) -> list[tuple[str, str, int]]:
+    """(directory, what, MiB) for all that the plan writes. Directories are those of the probe's `disk`."""
+    found = []
+    for name in ("driver", "cuda", "cudnn", "nccl"):
+        if case.moves(name):
+            download, installed = _package_sizes(case, name, sizes)
+            label = COMPONENTS[name]
+            target = "/usr/local" if name == "cuda" and (case.planned("cuda") or {})["source"] == "nvidia" else "/usr"
+            found += [("/var", f"{label} download", download), (target, label, installed)]
+    if case.moves("tensorflow"):
+        environment = _environment_size((case.planned("tensorflow") or {})["version"], sizes)
+        found.append((case.options.tensorflow_path, "TensorFlow environment", environment))
+        space = case.probe.get("disk") or {}
+        path, cache = (
+            space.get(d, {}).get("mount") for d in (case.options.tensorflow_path, case.options.tensorflow_cache)
+        )
+        if path != cache:  # on one file system the environment is hard links into the cache
+            found.append((case.options.tensorflow_cache, "TensorFlow packages", environment))
+    return found
+
+
+def _environment_size(version: str, sizes: Data) -> int:
+    known = {entry["version"]: int(entry["installed_mib"]) for entry in sizes["tensorflow"]}
+    return known.get(version, max(known.values()))
+
+
+def _package_sizes(case: _Case, name: str, sizes: Data) -> tuple[int, int]:
+    """(download, installed) in MiB of the packages that change; one that is there already is replaced."""
+    moving = [p for p in case.changes[name]["packages"] if p["action"] not in (drift.KEEP, drift.REMOVE)]
+    if (case.planned(name) or {}).get("source") == "distro":
+        entry = next((e for e in sizes["archive"] if e["component"] == name), None)
+        fresh = any(p["installed"] is None for p in moving)
+        return (entry["download_mib"], entry["installed_mib"] if fresh else 0) if entry and moving else (0, 0)
+    offered = (case.probe.get("repository") or {}).get("sizes") or {}
+    known = {p["name"]: offered.get(p["name"], {}).get(p["planned"]) for p in moving}
+    counted = {other for size in known.values() if size for other in size[2]}
+    download = sum(size[0] for package, size in known.items() if size and package not in counted)
+    installed = sum(
+        known[p["name"]][1] for p in moving if known[p["name"]] and p["installed"] is None and p["name"] not in counted
+    )
+    return download >> 10, installed >> 10
