@@ -131,14 +131,14 @@ def not_offered(specs: List[str], offered: Dict[str, List[str]]) -> List[str]:
     return sentences
 
 
-def unplanned(changes: List[Change], specs: List[str], may_remove: List[str]) -> List[str]:
-    """Changes that nobody asked for: removals outside `may_remove` (regular expressions), and another kernel."""
+def unplanned(changes: List[Change], specs: List[str], may_remove: List[str], held: List[str]) -> List[str]:
+    """Changes that nobody asked for: removals outside `may_remove`, a package somebody else holds, another kernel."""
     planned = {split_spec(spec)[0] for spec in specs}
     found = []
     for change in changes:
         removal = change.new is None and not any(re.fullmatch(pattern, change.name) for pattern in may_remove)
         kernel = change.name.startswith("linux-image-") and change.name not in planned
-        if removal or kernel:
+        if removal or kernel or change.name in held:
             found.append(change.describe())
     return found
 

@@ -79,7 +79,9 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuhost.stack.plugins.module_utils import apt
 
 # Configuration files that somebody edited stay as they are; nothing may ask a question.
-APT_OPTIONS = ["-y", "--no-install-recommends", "--allow-downgrades", "--allow-change-held-packages"]
+# Holds are set aside and not released, so that a run that dies in the middle leaves them; the simulation tells whether
+# a package that somebody else holds would move.
+APT_OPTIONS = ["-y", "--no-install-recommends", "--allow-downgrades", "--allow-change-held-packages", "--ignore-hold"]
 DPKG_OPTIONS = ["-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold"]
 ENVIRONMENT = {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8", "NEEDRESTART_SUSPEND": "1"}
 MAKE_LOG_LINES = 30
@@ -144,17 +146,21 @@ class Apt:
                     "the plan takes only what the repository offers." % "\n  ".join(missing)
                 )
 
-    def install(self, gone):
+    def install(self, before):
         """Simulates, downloads, installs; returns the changes as sentences."""
+        gone = before.gone
         wanted = ["install"] + self.packages + [name + "-" for name in gone]
         options = APT_OPTIONS + (["--purge"] if gone else [])
         changes = apt.parse_simulation(self.run(["apt-get", "--simulate"] + options + wanted))
         allowed = self.module.params["may_remove"] + [re.escape(name) for name in gone]
-        strangers = apt.unplanned(changes, self.packages, allowed)
+        parts = apt.dependencies(self.names, before.packages, self.module.params["hold_dependencies"])
+        ours = self.names + gone + parts
+        held = [name for name, state in before.packages.items() if state.held and name not in ours]
+        strangers = apt.unplanned(changes, self.packages, allowed, held)
         if strangers:
             self.module.fail_json(
-                msg="Nothing was changed: installing %s would also change\n  %s\nFree those packages first, or allow "
-                "their removal." % (" ".join(self.packages), "\n  ".join(strangers)),
+                msg="Nothing was changed: installing %s would also change\n  %s\nRemove or release (apt-mark unhold) "
+                "those packages first, or allow their removal." % (" ".join(self.packages), "\n  ".join(strangers)),
                 unplanned=strangers,
             )
         command = ["apt-get"] + options + DPKG_OPTIONS + self.lock
@@ -188,7 +194,7 @@ def change(work, before):
     if before.unmet or before.gone:
         work.recover(before.packages)
         work.make_offered()
-        transaction = work.install(before.gone)
+        transaction = work.install(before)
     unheld = work.look().unheld
     if unheld:
         work.run(["apt-mark", "hold"] + unheld)

@@ -23,6 +23,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan import (
     Request,
     plan_table,
 )
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan_matrix import matrix, support
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import resolve
 
 
@@ -34,7 +35,7 @@ def parser() -> argparse.ArgumentParser:
         epilog="Exit status: 0 a plan (warnings allowed), 1 problems, 2 bad usage.",
         allow_abbrev=False,
     )
-    result.add_argument("--distro", required=True, metavar="ID", help="distribution release, such as ubuntu-24.04")
+    result.add_argument("--distro", metavar="ID", help="distribution release, such as ubuntu-24.04")
     result.add_argument(
         "--gpu",
         action="append",
@@ -52,6 +53,13 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--python", metavar="X.Y", help="the host's Python (default: the distribution's)")
     result.add_argument("--kernel", metavar="RELEASE", help="the running kernel (default: the distribution's)")
     result.add_argument("--json", action="store_true", help="print the plan as JSON")
+    result.add_argument(
+        "--matrix",
+        nargs="?",
+        const="full",
+        choices=("full", "short"),
+        help="print what auto plans for every distribution release and GPU generation, as Markdown",
+    )
     return result
 
 
@@ -137,7 +145,13 @@ def main(argv: Sequence[str] | None = None, out: TextIO = sys.stdout, err: TextI
     except SystemExit as stop:
         return int(stop.code or 0)
     try:
-        plan = make_plan(arguments, load_catalog(CATALOG_FOLDER))
+        catalog = load_catalog(CATALOG_FOLDER)
+        if arguments.matrix:
+            print(matrix(catalog) if arguments.matrix == "full" else support(catalog), end="", file=out)
+            return 0
+        if not arguments.distro:
+            raise PlanInputError(f"--distro is missing; one of {', '.join(catalog.distros)}")
+        plan = make_plan(arguments, catalog)
     except (PlanInputError, CatalogError) as error:
         print(f"script/plan: {error}", file=err)
         return 2

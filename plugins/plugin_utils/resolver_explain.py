@@ -6,6 +6,7 @@ Runs on the controller; pure functions.
 from __future__ import annotations
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog_types import Branch
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan import DriverComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver_case import Case
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver_drivers import DriverOption, accepted_modules
@@ -58,7 +59,7 @@ def _explain_driver(case: Case, driver: DriverOption, cuda: CudaOption | None, f
     findings.reason(
         "driver",
         driver.version,
-        f"{how}: {branch.type} branch {branch.branch}{native}; "
+        f"{how}: {_kind(branch)} {branch.branch}{native}; "
         f"{component.kernel_modules} kernel modules: {_modules_reason(case, component)}",
     )
     if branch.type in ("NFB", "unknown"):
@@ -85,6 +86,10 @@ def _explain_driver(case: Case, driver: DriverOption, cuda: CudaOption | None, f
             "Secure Boot is enabled: the kernel refuses the module that DKMS builds until its "
             "signing key is enrolled (mokutil --import, confirmed at the console)",
         )
+
+
+def _kind(branch: Branch) -> str:
+    return "branch" if branch.type == "unknown" else f"{branch.type} branch"
 
 
 def _modules_reason(case: Case, component: DriverComponent) -> str:

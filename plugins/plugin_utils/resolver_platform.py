@@ -281,13 +281,13 @@ def _rank(platform: Platform) -> tuple[Any, ...]:
 
 
 def _tier(driver: DriverOption | None, cuda: CudaOption | None) -> int:
-    """0: maintained PB or LTSB made for this CUDA or a newer one; 1: unmaintained; 2: NFB; 3: an older driver."""
+    """0: maintained PB or LTSB made for this CUDA or newer; 1: unmaintained; 2: NFB; 3: unknown; 4: an older driver."""
     if driver is None or driver.branch is None:
         return 0
     if cuda is not None and not is_native(driver, cuda):
-        return 3
+        return 4
     if driver.branch.type not in ("PB", "LTSB"):
-        return 2
+        return 2 if driver.branch.type == "NFB" else 3
     return 0 if driver.branch.maintained else 1
 
 

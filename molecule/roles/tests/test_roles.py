@@ -59,11 +59,17 @@ def test_nvidia_driver_is_the_branch_asked_for_though_a_newer_one_is_offered(on)
     assert "595." in host.run_expect([0], "apt-cache madison nvidia-driver-cuda").stdout
 
 
-def test_nvidia_driver_is_not_moved_by_an_upgrade_of_everything(on):
-    host = on("nvidia-driver")
+@pytest.mark.parametrize("name", ["nvidia-driver", "cuda-toolkit", "cudnn", "nccl"])
+def test_an_upgrade_of_everything_moves_no_part_of_the_stack(on, name):
+    host = on(name)
     with host.sudo():
         simulated = host.run_expect([0], "apt-get --simulate dist-upgrade").stdout
-    assert [line for line in simulated.splitlines() if line.startswith("Inst") and "nvidia" in line] == []
+    assert [line for line in simulated.splitlines() if "NVIDIA CUDA" in line] == []
+    # The repository does offer newer ones: without the holds this would not be empty.
+    with host.sudo():
+        simulated = host.run_expect([0], "apt-get --simulate --ignore-hold dist-upgrade").stdout
+    moved = [line for line in simulated.splitlines() if line.startswith("Inst") and "NVIDIA CUDA" in line]
+    assert bool(moved) == (name in {"cuda-toolkit", "nccl"})
 
 
 def test_cuda_toolkit_is_the_default_and_compiles(on):
