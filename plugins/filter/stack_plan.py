@@ -35,7 +35,8 @@ EXAMPLES = r"""
 RETURN = r"""
 _value:
   description:
-    - "The plan: C(ok), C(components), C(repository), C(reasons), C(problems) and C(warnings)."
+    - "The plan: C(ok), C(components), C(repository), C(reasons), C(problems), C(warnings) and, where there are
+      problems, C(remedies): changes of the request or the host that were tried and plan."
   type: dict
 """
 

@@ -206,17 +206,28 @@ def _sources(case: _Case, findings: _Findings) -> None:
 
 
 def _gpu_users(case: _Case, findings: _Findings) -> None:
+    """A CUDA program has nvidia-uvm open; displays and monitors do not, and may go on with the old driver."""
     if not case.moves("driver"):
         return
     users = [p for p in case.probe.get("gpu_processes") or [] if p["program"] not in SERVICES]
-    if users:
-        listed = ", ".join(f"{user['pid']} ({user['name'] or 'of unknown name'})" for user in users[:5])
-        more = f" and {len(users) - 5} more" if len(users) > 5 else ""
+    jobs = [user for user in users if user["computes"] or "nvidia-uvm" in user["devices"]]
+    others = [user for user in users if user not in jobs]
+    if jobs:
         findings.problem(
             "gpu-busy",
-            f"the driver would change under programs that use the GPUs: {listed}{more}",
+            f"the driver would change under programs that use the GPUs: {_processes(jobs)}",
             "wait for them or end them (drain the node), then run this again",
         )
+    if others:
+        findings.warn(
+            "gpu-busy", f"{_processes(others)}: no job, but start it again (or reboot) after the driver changed"
+        )
+
+
+def _processes(users: list[Data]) -> str:
+    """The first five of them."""
+    listed = ", ".join(f"{user['pid']} ({user['name'] or 'of unknown name'})" for user in users[:5])
+    return listed + (f" and {len(users) - 5} more" if len(users) > 5 else "")
 
 
 def _nouveau(case: _Case, findings: _Findings) -> None:

@@ -58,8 +58,12 @@ def resolve(catalog: Catalog, request: Request, host: Host) -> Plan:
     if plan.ok:
         return plan
 
+    # What does not depend on the request is worked out once for each host that a remedy makes of this one.
+    memos = {(host.distribution, host.gpus, host.pythons): memo}
+
     def attempt(asked: Request, changed: Host) -> Plan:
-        return plan_once(catalog, asked, changed, memo if changed is host else {})
+        known = memos.setdefault((changed.distribution, changed.gpus, changed.pythons), {})
+        return plan_once(catalog, asked, changed, known)
 
     remedies = find_remedies(catalog, plan, host, attempt)
     if not remedies:

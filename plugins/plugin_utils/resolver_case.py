@@ -40,7 +40,8 @@ class Case:
 
     def with_gpus(self, gpus: tuple[Gpu, ...]) -> Case:
         """The same question for other GPUs."""
-        return dataclasses.replace(self, gpus=gpus, memo={})
+        memo = self.memo.setdefault(f"gpus {gpus}", {})
+        return dataclasses.replace(self, gpus=gpus, memo=memo)
 
 
 def remembered(make: Callable[[Case], T]) -> Callable[[Case], T]:

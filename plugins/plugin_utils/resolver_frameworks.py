@@ -157,13 +157,7 @@ def _wheel_libraries(case: Case, release: TensorflowRelease, problems: list[Prob
     """Further requirements that make the CUDA wheels fit the GPUs, and the lock file's suffix for them."""
     assert release.and_cuda is not None
     wheel, major = release.and_cuda, release.and_cuda.cuda_major
-    known = [
-        v.version
-        for v in case.catalog.cudnn.versions
-        if major in v.cuda_majors and versions.satisfies(v.version, wheel.cudnn)
-    ]
-    known.sort(key=versions.key, reverse=True)
-    fitting = [v for v in known if all(covers(case.catalog.cudnn.support, v, major, g) for g in case.gpu_kinds)]
+    known, fitting = _wheel_cudnn(case, major, wheel.cudnn)
     nccl = wheel.nccl.removeprefix("==")
     uncovered = [
         g
@@ -176,6 +170,20 @@ def _wheel_libraries(case: Case, release: TensorflowRelease, problems: list[Prob
     if fitting[0] == known[0]:
         return [], ""
     return [f"nvidia-cudnn-cu{major}<={fitting[0]}"], f"-cudnn-{versions.series(fitting[0])}"
+
+
+def _wheel_cudnn(case: Case, cuda_major: int, specifier: str) -> tuple[list[str], list[str]]:
+    """The cuDNN versions that a wheel allows, newest first, and those of them with code for every GPU."""
+    name = f"cudnn wheels {cuda_major} {specifier}"
+    if name not in case.memo:
+        entries = case.catalog.cudnn.versions
+        known = [v.version for v in entries if cuda_major in v.cuda_majors and versions.satisfies(v.version, specifier)]
+        known.sort(key=versions.key, reverse=True)
+        support = case.catalog.cudnn.support
+        fitting = [v for v in known if all(covers(support, v, cuda_major, g) for g in case.gpu_kinds)]
+        case.memo[name] = (known, fitting)
+    found: tuple[list[str], list[str]] = case.memo[name]
+    return found
 
 
 def _wheel_problem(case: Case, release: TensorflowRelease, known: list[str], uncovered: list[Gpu]) -> Problem:

@@ -79,13 +79,7 @@ def _nvidia_toolkit(case: Case, toolkit: Toolkit, package: str, release: str) ->
     elif not in_nvidia_repository(case, toolkit.version):
         found = None
     if found is None:
-        exist = [
-            versions.upstream(v) for t in case.catalog.cuda.toolkits for v in offered(case, _toolkit_package(case, t))
-        ]
-        if case.host.offers is None:
-            exist = [
-                t.version for t in case.catalog.cuda.toolkits if t.releases and in_nvidia_repository(case, t.version)
-            ]
+        exist = _obtainable(case)
         problems.append(not_in_repository(case, f"CUDA {release}", [package], exist, "cuda"))
     number = toolkit.version.split(".")
     component = CudaComponent(
@@ -105,6 +99,15 @@ def _nvidia_toolkit(case: Case, toolkit: Toolkit, package: str, release: str) ->
         component,
         (*_gpu_toolkit_problems(case, toolkit), *problems),
     )
+
+
+@remembered
+def _obtainable(case: Case) -> list[str]:
+    """The toolkits that NVIDIA's repository offers, or does as far as the catalog knows."""
+    known = case.catalog.cuda.toolkits
+    if case.host.offers is None:
+        return [t.version for t in known if t.releases and in_nvidia_repository(case, t.version)]
+    return [versions.upstream(v) for t in known for v in offered(case, _toolkit_package(case, t))]
 
 
 def in_nvidia_repository(case: Case, cuda: str) -> bool:

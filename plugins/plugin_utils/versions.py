@@ -21,12 +21,14 @@ def key(version: str) -> Key:
     return tuple(numbers)
 
 
+@functools.lru_cache(maxsize=8192)
 def upstream(package_version: str) -> str:
     """The upstream release in an apt version: `1:2.29.7-1+cuda13.2` gives `2.29.7`."""
     without_epoch = package_version.split(":", 1)[-1]
     return without_epoch.split("-", 1)[0].split("+", 1)[0].split("~", 1)[0]
 
 
+@functools.lru_cache(maxsize=8192)
 def cuda_suffix(package_version: str) -> str | None:
     """The CUDA release in an apt version such as `2.29.7-1+cuda13.2`; None where it names none."""
     match = re.search(r"\+cuda(\d+\.\d+)", package_version)
@@ -60,6 +62,7 @@ def at_most(version: str, limit: str) -> bool:
     return key(".".join(version.split(".")[: limit.count(".") + 1])) <= key(limit)
 
 
+@functools.lru_cache(maxsize=8192)
 def satisfies(version: str, specifier: str) -> bool:
     """Whether a version satisfies a requirement such as `<10.0,>=9.3.0.75` or `==8.9.7.29`."""
     return all(_satisfies_clause(key(version), clause.strip()) for clause in specifier.split(","))

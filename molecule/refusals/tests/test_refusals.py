@@ -62,7 +62,7 @@ def test_a_host_without_problems_is_held_back_and_told_why(results: Path) -> Non
 def test_messages_name_what_was_found(results: Path) -> None:
     said = failures((results / "all.txt").read_text())
     dpkg = r"process \d+ \(/usr/bin/dpkg --install /root/test-package.deb\) holds /var/lib/dpkg/lock-frontend"
-    assert re.search(dpkg, said["refused-locked"])
+    assert re.search(dpkg, said["refused-busy"])
     assert "gpuhost-test is half-configured" in said["refused-untidy"]
     assert "driver 550.54.14 was installed by NVIDIA's .run installer" in said["refused-untidy"]
     assert "the file system at /opt has 64 MiB free" in said["refused-untidy"]

@@ -16,8 +16,8 @@ SYSTEMD = (
     "--cap-add SYS_ADMIN --security-opt seccomp=unconfined --security-opt apparmor=unconfined --cgroupns=host "
     "--volume /sys/fs/cgroup:/sys/fs/cgroup:rw --tmpfs /run --tmpfs /run/lock --tmpfs /tmp:exec"
 ).split()
-# Major number 195 is NVIDIA's. With its nodes allowed, a genuine nvidia-smi learns that no driver is loaded, as it would
-# on the bare machine; without, it learns that a container forbids the device.
+# Major number 195 is NVIDIA's. With its nodes allowed, a genuine nvidia-smi learns that no driver is loaded, as on a
+# bare machine; without, it learns that a container forbids the device.
 DEVICES = ["--device-cgroup-rule", "c 195:* rmw"]
 CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 MARKER = "/usr/share/gpuhost-simulated"

@@ -19,6 +19,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils import (
     command,
     gpu_processes,
     host,
+    openpgp,
     package_manager,
     pcie,
     runfile,
@@ -216,7 +217,10 @@ def test_keys_that_are_not_nvidias_are_left_out_and_broken_ones_too(tmp_path: Pa
     assert apt_sources.read(str(tmp_path), None)["keys"] == {}
     uid = b"cudatools <cudatools@nvidia.com>"
     put(tmp_path, "/etc/apt/trusted.gpg.d/cuda.gpg", debian + bytes([0xB4, len(uid)]) + uid)
-    assert list(apt_sources.read(str(tmp_path), None)["keys"]) == ["/etc/apt/trusted.gpg.d/cuda.gpg"]
+    put(tmp_path, "/etc/apt/trusted.gpg.d/cuda.asc", openpgp.armour(debian + bytes([0xB4, len(uid)]) + uid))
+    found = apt_sources.read(str(tmp_path), None)["keys"]
+    fingerprints = [key.fingerprint for key in openpgp.public_keys(debian)][-1:]
+    assert found == {f"/etc/apt/trusted.gpg.d/cuda.{form}": fingerprints for form in ("asc", "gpg")}
 
 
 # PCIe -----------------------------------------------------------------------------------------------------------

@@ -133,8 +133,10 @@ RUN_CUDA = {
     "toolkits": [{"version": "13.2", "uninstaller": "/usr/local/cuda-13.2/bin/cuda-uninstaller"}],
 }
 OTHER_RUN_CUDA = {"driver": None, "toolkits": [{"version": "12.4", "uninstaller": "/u"}]}
-JOB = [{"pid": 7, "name": "python3 train.py", "program": "python3"}]
-DAEMONS = [{"pid": n, "name": "x", "program": p} for n, p in enumerate(preflight.SERVICES)]
+JOB = [{"pid": 7, "name": "python3 train.py", "program": "python3", "computes": True, "devices": []}]
+HIDDEN_JOB = [{**JOB[0], "computes": False, "devices": ["nvidia0", "nvidia-uvm"]}]  # of another PID namespace's view
+DISPLAY = [{"pid": 8, "name": "/usr/lib/xorg/Xorg", "program": "Xorg", "computes": False, "devices": ["nvidia0"]}]
+DAEMONS = [{**JOB[0], "program": program} for program in preflight.SERVICES]
 ENROLLED = [{"path": "/var/lib/dkms/mok.pub", "enrolled": True}]
 NOT_ENROLLED = [{"path": "/var/lib/dkms/mok.pub", "enrolled": False}]
 NOUVEAU = {"loaded": None, "nouveau_loaded": True}
@@ -161,6 +163,7 @@ CASES: dict[str, tuple[dict[str, Any], Any, list[str], str]] = {
     "driver of a .run file": ({"runfile": RUN_DRIVER}, PLAN, ["runfile-install"], "driver 550.54.14"),
     "toolkit of a .run file in the way": ({"runfile": RUN_CUDA}, PLAN, ["runfile-install"], "CUDA 13.2"),
     "job": ({"gpu_processes": JOB}, PLAN, ["gpu-busy"], "7 (python3 train.py)"),
+    "job that nvidia-smi does not list": ({"gpu_processes": HIDDEN_JOB}, PLAN, ["gpu-busy"], "7 (python3 train.py)"),
     "Secure Boot without a key": ({"secure_boot": "enabled"}, PLAN, ["secure-boot"], "trusts no key"),
     "Secure Boot, key not enrolled": (
         {"secure_boot": "enabled", "secure_boot_keys": NOT_ENROLLED},
@@ -252,6 +255,7 @@ TRANSLATED, IDENTITY = link(iommu_type="DMA-FQ"), link(iommu_type="identity")
 WARNINGS: dict[str, tuple[dict[str, Any], str, str]] = {
     "locked, and nothing changes": ({"package_manager": BUSY, **ALL_THERE, **LOADED}, "apt-busy", "812"),
     "toolkit of a .run file beside": ({"runfile": OTHER_RUN_CUDA}, "runfile-install", "CUDA 12.4"),
+    "display": ({"gpu_processes": DISPLAY}, "gpu-busy", "8 (/usr/lib/xorg/Xorg): no job"),
     "nouveau": ({"driver": NOUVEAU}, "nouveau-in-use", "reboot"),
     "nouveau bound": (
         {"gpus": [{"pci_address": "0000:05:00.0", "kernel_driver": "nouveau"}]},
