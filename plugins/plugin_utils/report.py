@@ -88,6 +88,9 @@ def _status(evidence: Evidence) -> tuple[str, list[str]]:
     for part, found in (("verify", verify), ("smoke training", training)):
         if found and found.get("status") != PASS and not failed[part]:
             failures.append(f"{part} ended {found.get('status') or 'without a status'}")
+    failure = evidence.get("failure")
+    if failure and not refusals and not failures:
+        failures.append(f"{failure['task']}: {failure['message']}".strip())
     missing = [text for text, there in _needed(evidence) if not there]
     if refusals and not failures:
         return REFUSED, refusals

@@ -73,7 +73,9 @@ def test_messages_name_what_was_found(results: Path) -> None:
 def test_the_report_calls_them_refused(results: Path) -> None:
     report = json.loads((results / "all/latest/report.json").read_text())
     statuses = {host["host"]: host["status"] for host in report["hosts"]}
-    assert statuses == {**dict.fromkeys(REFUSED, "refused"), "ready": "incomplete"}
+    assert statuses == {**dict.fromkeys(REFUSED, "refused"), "ready": "fail"}
+    ready = next(host for host in report["hosts"] if host["host"] == "ready")
+    assert "This host has no problem, but nothing was changed on it" in ready["reasons"][0]
     assert report["status"] == "fail"
 
 

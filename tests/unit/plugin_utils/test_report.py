@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible.errors import AnsibleFilterError
-from ansible_collections.gpuhost.stack.plugins.filter import report as filters
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import report
 
 PACKAGES = {
@@ -279,29 +276,13 @@ def test_the_same_evidence_in_any_order_gives_the_same_report() -> None:
     assert report.markdown(first) == report.markdown(second)
 
 
-def test_filters_read_a_runs_folder(tmp_path: Path) -> None:
-    run = tmp_path / "20261121-101010"
-    for host, parts in {"a": evidence(), "b": {}}.items():
-        (run / host).mkdir(parents=True)
-        for name, part in parts.items():
-            (run / host / f"{name}.json").write_text(json.dumps(part))
-    (run / "report.json").write_text("{}")
-    made = filters.report_summary(str(run))
-    assert made == report.summary("20261121-101010", {"a": evidence(), "b": {}})
-    functions = filters.FilterModule().filters()
-    assert functions["report_markdown"](made) == report.markdown(made)
-    assert functions["report_table"](made) == report.table(made)
-    assert filters.report_summary({"a": evidence()}, "r")["run"] == "r"
+def test_a_failure_that_no_check_tells_of_is_told() -> None:
+    found = report.host_entry("a", evidence(verify=None, failure={"task": "Install", "message": "no route"}))
+    assert found["status"] == "fail"
+    assert found["reasons"][0] == "Install: no route"
 
 
-def test_filters_tell_what_they_wanted(tmp_path: Path) -> None:
-    with pytest.raises(AnsibleFilterError, match="expected the folder of a run"):
-        filters.report_summary(str(tmp_path / "missing"))
-    (tmp_path / "a").mkdir()
-    (tmp_path / "a/plan.json").write_text('{"ok": tr')
-    with pytest.raises(AnsibleFilterError, match="expected the folder of a run"):
-        filters.report_summary(str(tmp_path))
-    with pytest.raises(
-        AnsibleFilterError, match=r"report_table: expected the result of gpuhost\.stack\.report_summary"
-    ):
-        filters.report_table({})
+def test_a_failure_does_not_hide_the_refusal_that_caused_it() -> None:
+    plan = {"ok": False, "problems": [{"code": "no-gpu", "message": "none", "remedy": "add one"}]}
+    found = report.host_entry("a", {"plan": plan, "failure": {"task": "Refuse this host", "message": "no-gpu"}})
+    assert (found["status"], found["reasons"]) == ("refused", ["no-gpu: none"])

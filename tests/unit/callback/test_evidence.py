@@ -1,0 +1,74 @@
+"""The evidence callback under the real ansible-playbook, on this machine, with plays that stand in for ours."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parents[3]
+PLAN = "{'ok': true, 'components': {}, 'problems': [], 'warnings': [], 'gpus': []}"
+PLAYS = f"""
+- hosts: localhost
+  gather_facts: false
+  tasks:
+    - gpuhost.stack.gpu_probe:
+    - ansible.builtin.set_fact: {{gpu_stack_plan: "{{{{ {PLAN} }}}}"}}
+    - gpuhost.stack.gpu_probe:
+    - ansible.builtin.fail: {{msg: the disk burst}}
+      when: burst | default(false) | bool
+"""
+
+
+def play(folder: Path, plays: str, *words: str) -> subprocess.CompletedProcess[str]:
+    (folder / "play.yml").write_text(plays)
+    command = [str(Path(sys.executable).with_name("ansible-playbook")), str(folder / "play.yml"), "-i", "localhost,"]
+    environment = {**os.environ, "GPUHOST_REPORTS": str(folder / "reports"), "NO_COLOR": "1"}
+    command += ["-c", "local", "-e", f"ansible_python_interpreter={sys.executable}", *words]
+    return subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def good(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("good")
+    answer = play(folder, PLAYS)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    return folder / "reports" / "latest", answer.stdout
+
+
+def test_evidence_is_written_as_it_appears(good):
+    latest, _ = good
+    assert sorted(path.name for path in (latest / "localhost").iterdir()) == [
+        "plan.json",
+        "probe.json",
+        "probe_after.json",
+    ]
+    assert json.loads((latest / "localhost/plan.json").read_text())["ok"] is True
+    assert "kernel" in json.loads((latest / "localhost/probe_after.json").read_text())
+
+
+def test_the_report_stands_in_three_forms_and_its_path_is_told(good):
+    latest, output = good
+    assert latest.is_symlink()
+    report = json.loads((latest / "report.json").read_text())
+    assert [host["host"] for host in report["hosts"]] == ["localhost"]
+    assert "localhost" in (latest / "report.md").read_text()
+    assert f"Report: {latest.resolve()}/report.md" in output.replace("\n", "")
+
+
+def test_a_host_that_failed_is_in_the_report_with_its_reason(tmp_path):
+    answer = play(tmp_path, PLAYS, "-e", "burst=true")
+    assert answer.returncode == 2
+    (host,) = json.loads((tmp_path / "reports/latest/report.json").read_text())["hosts"]
+    assert host["status"] == "fail"
+    assert "the disk burst" in host["reasons"][0]
+    assert "fail" in answer.stdout.split("PLAY RECAP")[1]
+
+
+def test_a_run_that_is_not_ours_leaves_no_report(tmp_path):
+    answer = play(tmp_path, "- {hosts: localhost, gather_facts: false, tasks: [{ansible.builtin.ping: }]}\n")
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert not (tmp_path / "reports").exists()
+    assert "Report:" not in answer.stdout
