@@ -21,7 +21,6 @@ options:
   folder:
     description: Where runs are kept; by default C(reports) in the project's folder.
     type: path
-    default: ""
     ini:
       - {section: callback_evidence, key: folder}
     env:

@@ -28,13 +28,19 @@ def diff_table(diff: Any) -> str:
 
 
 def host_preflight(
-    plan: Any, probe: Any, own_kernel: bool = True, kernel_headers: list[str] | None = None
+    plan: Any,
+    probe: Any,
+    own_kernel: bool = True,
+    kernel_headers: list[str] | None = None,
+    locks: list[str] | None = None,
 ) -> dict[str, Any]:
     """The host's own problems and warnings; those of the plan are in the plan."""
     _need("preflight", "the result of gpuhost.stack.stack_plan", plan)
     _need("preflight", "the probe of gpuhost.stack.gpu_probe", probe)
     headers = None if kernel_headers is None else tuple(kernel_headers)
-    return preflight.preflight(plan, probe, preflight.Options(own_kernel=own_kernel, kernel_headers=headers))
+    known = None if locks is None else tuple(locks)
+    options = preflight.Options(own_kernel=own_kernel, kernel_headers=headers, locks=known)
+    return preflight.preflight(plan, probe, options)
 
 
 def refusal(plan: Any, found: Any) -> str:

@@ -17,6 +17,7 @@ options:
       - "V(distro) and a distribution id; V(cuda) and C(X.Y); V(driver) and a branch; V(tensorflow) and a version;
         V(gpu) and a PCI id such as C(10de:2335)."
       - "V(repositories) alone: the URL of NVIDIA's repository by distribution id."
+      - "V(driver_packages) alone: apt patterns of the driver packages' names in NVIDIA's repository."
       - "Any other topic alone gives the list of its keys, newest first."
     required: true
   base_url:
@@ -81,6 +82,8 @@ def look_up(terms, base_url=None):
     if terms == ["repositories"]:
         catalog = load_catalog()
         return [{name: repository_facts(catalog, name, base_url=base_url)["url"] for name in catalog.distros}]
+    if terms == ["driver_packages"]:
+        return [list(load_catalog().driver.name_patterns)]
     topics = _topics(load_catalog())
     if not terms or str(terms[0]) not in topics:
         raise AnsibleLookupError(

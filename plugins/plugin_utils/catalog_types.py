@@ -104,6 +104,7 @@ class DriverFile:
     branches: tuple[Branch, ...]
     packages: tuple[DriverPackages, ...]
     pinning: Pinning
+    name_patterns: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -41,6 +41,7 @@ class Options:
 
     own_kernel: bool = True
     kernel_headers: tuple[str, ...] | None = None
+    locks: tuple[str, ...] | None = None
     repository_key: str = "/etc/apt/keyrings/nvidia-cuda.asc"
     repository_file: str = "/etc/apt/sources.list.d/nvidia-cuda.sources"
     tensorflow_path: str = "/opt"
@@ -90,7 +91,17 @@ def preflight(plan: Data, probe: Data, options: Options | None = None, sizes: Da
     """Problems and warnings of a host, as plain data; `sizes` is the content of catalog/disk.yml."""
     case = _Case(plan, probe, options or Options(), drift.by_component(drift.plan_diff(plan, probe)))
     findings = _Findings()
-    for check in (_package_manager, _run_files, _sources, _gpu_users, _secure_boot, _kernel_headers, _nouveau, _links):
+    for check in (
+        _package_manager,
+        _run_files,
+        _sources,
+        _gpu_users,
+        _secure_boot,
+        _kernel_headers,
+        _nouveau,
+        _links,
+        _lock,
+    ):
         check(case, findings)
     _peer_to_peer(case, findings)
     _disk(case, sizes or _sizes(), findings)
@@ -100,6 +111,19 @@ def preflight(plan: Data, probe: Data, options: Options | None = None, sizes: Da
         "problems": [dataclasses.asdict(problem) for problem in findings.problems],
         "warnings": [dataclasses.asdict(warning) for warning in findings.warnings],
     }
+
+
+def _lock(case: _Case, findings: _Findings) -> None:
+    """An environment is made from a lock file with hashes or not at all; told here, before the driver has moved."""
+    planned = case.planned("tensorflow")
+    if planned is None or case.options.locks is None or planned["lock"] in case.options.locks:
+        return
+    findings.problem(
+        "lock-missing",
+        f"TensorFlow {planned['version']} was planned, but roles/tensorflow_env/files holds no lock {planned['lock']}",
+        f"make one (script/lock {planned['lock'].removesuffix('.txt')}), ask for another version with "
+        "gpu_stack_tensorflow, or leave TensorFlow out with gpu_stack_tensorflow=none",
+    )
 
 
 def refusal(plan: Data, found: Data) -> str:

@@ -30,3 +30,14 @@ def test_facts_are_plain_data():
 def test_errors(terms, message):
     with pytest.raises(AnsibleLookupError, match=message):
         look_up(terms)
+
+
+def test_driver_packages_close_the_repository_for_every_driver_package_but_no_toolkit():
+    """The names are those that NVIDIA's repository really has; the double lists them."""
+    import fnmatch
+
+    (patterns,) = look_up(["driver_packages"])
+    driver = ["nvidia-driver-cuda", "nvidia-kernel-open-dkms", "libcuda1", "libnvidia-ml1", "cuda-drivers-580"]
+    other = ["cuda-toolkit-13-2", "cuda-nvcc-13-2", "libcudnn9-cuda-13", "libnccl2", "libnvvm-13-2"]
+    matched = [name for name in driver + other if any(fnmatch.fnmatch(name, pattern) for pattern in patterns)]
+    assert matched == driver

@@ -398,9 +398,21 @@ def test_a_plan_with_problems_and_a_probe_with_gaps_are_looked_at_all_the_same()
 def test_every_code_is_documented() -> None:
     source = Path(preflight.__file__).resolve()
     told = set(re.findall(r'findings\.(?:problem|warn)\(\s*"([a-z-]+)"', source.read_text()))
-    assert len(told) == 10
+    assert len(told) == 11
     documented = set(
         re.findall(r"^\| `([a-z-]+)` \|", (source.parents[2] / "docs/preflight.md").read_text(), re.MULTILINE)
     )
     assert documented - told == {"no-gpu"}  # the resolver tells it
     assert told <= documented
+
+
+@pytest.mark.parametrize(
+    ("lock", "codes"),
+    [("tensorflow-2.21.0.txt", []), ("tensorflow-1.15.5-system.txt", ["lock-missing"])],
+    ids=["there", "missing"],
+)
+def test_a_plan_without_its_lock_file_is_refused(lock, codes):
+    plan = copy.deepcopy(PLAN)
+    plan["components"]["tensorflow"]["lock"] = lock
+    found = preflight.preflight(plan, PROBE, Options(locks=("tensorflow-2.21.0.txt", "uv.txt")))
+    assert [problem["code"] for problem in found["problems"]] == codes
