@@ -51,6 +51,12 @@ def test_nvidia_repo_key_is_trusted_for_this_repository_alone(on):
     assert host.run_expect([0], "ls /etc/apt/trusted.gpg.d").stdout.count("nvidia") == 0
 
 
+@pytest.mark.parametrize(("name", "offered"), [("nvidia-repo", True), ("cuda-toolkit", False)], ids=["open", "closed"])
+def test_nvidia_repo_can_be_closed_for_driver_packages(on, name, offered):
+    policy = on(name).run_expect([0], "apt-cache policy nvidia-driver-cuda libcuda1").stdout
+    assert policy.count("Candidate: (none)") == (0 if offered else 2)
+
+
 def test_nvidia_driver_is_the_branch_asked_for_though_a_newer_one_is_offered(on):
     host = on("nvidia-driver")
     assert_installed_and_held(host, given("nvidia_driver")["nvidia_driver_packages"])
