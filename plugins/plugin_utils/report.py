@@ -21,7 +21,7 @@ COMPONENTS = {
 }
 STAGES = ("requested", "resolved", "installed", "loaded", "measured")
 NOT_RUN, NOT_RECORDED, LEFT_OUT, NOTHING = "not run", "not recorded", "left out", "-"
-PASS, FAIL, REFUSED, INCOMPLETE = "pass", "fail", "refused", "incomplete"
+PASS, FAIL, SKIP, REFUSED, INCOMPLETE = "pass", "fail", "skip", "refused", "incomplete"
 
 Evidence = Mapping[str, Any]
 
@@ -86,7 +86,7 @@ def _status(evidence: Evidence) -> tuple[str, list[str]]:
     }
     failures += [f"{part} failed: {', '.join(ids)}" for part, ids in failed.items() if ids]
     for part, found in (("verify", verify), ("smoke training", training)):
-        if found and found.get("status") != PASS and not failed[part]:
+        if found and found.get("status") not in (PASS, SKIP) and not failed[part]:
             failures.append(f"{part} ended {found.get('status') or 'without a status'}")
     failure = evidence.get("failure")
     if failure and not refusals and not failures:
@@ -107,8 +107,13 @@ def _needed(evidence: Evidence) -> list[tuple[str, bool]]:
         ("the host was not probed", bool(evidence.get("probe") or evidence.get("probe_after"))),
         ("no plan was made", bool(evidence.get("plan"))),
         ("the checks were not run", bool(evidence.get("verify"))),
-        ("smoke training was not run", bool(evidence.get("smoke_train")) or bool(plan and untrained)),
+        ("smoke training was not run", _ran(evidence.get("smoke_train")) or bool(plan and untrained)),
     ]
+
+
+def _ran(training: Evidence | None) -> bool:
+    """In check mode the role answers with `skip`."""
+    return bool(training) and (training or {}).get("status") != SKIP
 
 
 def _simulated(evidence: Evidence) -> list[str]:
@@ -230,7 +235,7 @@ def _checks(evidence: Evidence) -> dict[str, Any]:
 
 
 def _training(training: Evidence | None) -> dict[str, Any] | None:
-    if not training:
+    if not training or training.get("status") == SKIP:
         return None
     loss = training.get("loss") or {}
     return {
@@ -334,7 +339,10 @@ def _training_text(entry: Evidence) -> str:
 
 
 def _number(value: Any) -> str:
-    return "not measured" if value is None else str(value)
+    """Four digits are more than a smoke test measures."""
+    if value is None:
+        return "not measured"
+    return f"{value:.0f}" if isinstance(value, float) and value >= 1000 else f"{value:.4g}"
 
 
 def _counts(counts: Mapping[str, int]) -> str:

@@ -251,7 +251,7 @@ def test_markdown_lists_every_skip_and_every_failure() -> None:
         "| env.sudo | sudo is not installed |  |",
         "Checks: 4 passed, 1 failed, 1 skipped.",
         "- warning `w`: be warned",
-        "Smoke training: pass, ResNet-8 on real data, 2 replicas, 60 steps, loss 2.41 to 1.32, 5120.5 images/s, "
+        "Smoke training: pass, ResNet-8 on real data, 2 replicas, 60 steps, loss 2.41 to 1.32, 5120 images/s, "
         "12.5 s.",
     ):
         assert line in text.splitlines(), line
@@ -286,3 +286,10 @@ def test_a_failure_does_not_hide_the_refusal_that_caused_it() -> None:
     plan = {"ok": False, "problems": [{"code": "no-gpu", "message": "none", "remedy": "add one"}]}
     found = report.host_entry("a", {"plan": plan, "failure": {"task": "Refuse this host", "message": "no-gpu"}})
     assert (found["status"], found["reasons"]) == ("refused", ["no-gpu: none"])
+
+
+def test_check_mode_trains_nothing_and_is_no_failure() -> None:
+    skipped = {"schema": 1, "status": "skip", "framework": "tensorflow", "checks": []}
+    found = report.host_entry("a", evidence(smoke_train=skipped))
+    assert (found["status"], found["reasons"]) == ("incomplete", ["smoke training was not run"])
+    assert "images/s" not in report.table(report.summary("r", {"a": evidence(smoke_train=skipped)}))
