@@ -177,8 +177,8 @@ def compare_new_tensorflow(catalog: Catalog, wheels: Mapping[str, Mapping[str, t
 
 
 def cudnn_majors(catalog: Catalog) -> list[int]:
-    """The CUDA majors whose cuDNN versions the catalog has from the index."""
-    return sorted({m for v in catalog.cudnn.versions if _PYPI in v.source for m in v.cuda_majors})
+    """The CUDA majors whose cuDNN versions the catalog has from the index, which carries cuDNN since CUDA 11."""
+    return sorted({m for v in catalog.cudnn.versions if _PYPI in v.source for m in v.cuda_majors if m >= 11})
 
 
 def nccl_majors(catalog: Catalog) -> list[int]:
