@@ -251,8 +251,7 @@ def test_markdown_lists_every_skip_and_every_failure() -> None:
         "| env.sudo | sudo is not installed |  |",
         "Checks: 4 passed, 1 failed, 1 skipped.",
         "- warning `w`: be warned",
-        "Smoke training: pass, ResNet-8 on real data, 2 replicas, 60 steps, loss 2.41 to 1.32, 5120 images/s, "
-        "12.5 s.",
+        "Smoke training: pass, ResNet-8 on real data, 2 replicas, 60 steps, loss 2.41 to 1.32, 5120 images/s, 12.5 s.",
     ):
         assert line in text.splitlines(), line
 
