@@ -8,7 +8,7 @@ from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils import debian_version
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import COMPONENTS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan import LABELS
 
 SCHEMA = 1
 INSTALL, UPGRADE, DOWNGRADE, KEEP, REMOVE = "install", "upgrade", "downgrade", "keep", "remove"
@@ -29,7 +29,7 @@ Data = Mapping[str, Any]
 
 def plan_diff(plan: Data, probe: Data) -> dict[str, Any]:
     """{"changes": bool, "components": [...]} from a plan's and a probe's plain data."""
-    rows = [_component(name, (plan["components"] or {}).get(name), probe) for name in COMPONENTS]
+    rows = [_component(name, (plan["components"] or {}).get(name), probe) for name in LABELS]
     return {"schema": SCHEMA, "changes": any(row["action"] != KEEP for row in rows), "components": rows}
 
 
@@ -174,7 +174,7 @@ def diff_table(diff: Data) -> str:
             note = f" ({row['note']})" if row["note"] else ""
             removed = _listed(p["name"] for p in row["packages"] if p["action"] == REMOVE)
             action = row["action"] + note + (f"; removes {removed}" if removed else "")
-            rows.append([COMPONENTS[row["component"]], row["installed"] or "-", row["planned"] or "-", action])
+            rows.append([LABELS[row["component"]], row["installed"] or "-", row["planned"] or "-", action])
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
     lines = ["  ".join(c.ljust(w) for c, w in zip(row, [*widths, 0], strict=True)).rstrip() for row in rows]
     return "\n".join([*lines, "" if diff["changes"] else "The host has what is planned."]).rstrip()

@@ -303,7 +303,7 @@ def _plain(value: Any) -> Any:
     return {name: list(v) if isinstance(v, tuple) else v for name, v in dataclasses.asdict(value).items()}
 
 
-_LABELS = {
+LABELS = {
     "driver": "NVIDIA driver",
     "cuda": "CUDA toolkit",
     "cudnn": "cuDNN",
@@ -325,7 +325,7 @@ def plan_table(plan: Mapping[str, Any], colour: bool = False) -> str:
     rows = [("COMPONENT", "VERSION", "FROM", "WHY")]
     for name in COMPONENTS:
         component = plan["components"][name]
-        rows.append((_LABELS[name], _choice(component), _origin(name, component), because.get(name, "")))
+        rows.append((LABELS[name], _choice(component), _origin(name, component), because.get(name, "")))
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
     for row in rows:
         lines.append("  ".join(cell.ljust(width) for cell, width in zip(row, [*widths, 0], strict=True)).rstrip())

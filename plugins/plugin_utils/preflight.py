@@ -13,8 +13,7 @@ from typing import Any
 import yaml
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import drift
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import CATALOG_FOLDER
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan import PlanWarning, Problem
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import COMPONENTS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan import LABELS, PlanWarning, Problem
 
 SCHEMA = 1
 # They belong to the driver or watch it: packages restart them, no work is lost.
@@ -412,7 +411,7 @@ def _needs(case: _Case, sizes: Data) -> list[tuple[str, str, int]]:
     for name in ("driver", "cuda", "cudnn", "nccl"):
         if case.moves(name):
             download, installed = _package_sizes(case, name, sizes)
-            label = COMPONENTS[name]
+            label = LABELS[name]
             target = "/usr/local" if name == "cuda" and (case.planned("cuda") or {})["source"] == "nvidia" else "/usr"
             found += [("/var", f"{label} download", download), (target, label, installed)]
     if case.moves("tensorflow"):

@@ -9,16 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan import LABELS
+
 SCHEMA = 1
-EVIDENCE = ("request", "probe", "plan", "preflight", "probe_after", "verify", "smoke_train")
-COMPONENTS = {
-    "driver": "NVIDIA driver",
-    "cuda": "CUDA toolkit",
-    "cudnn": "cuDNN",
-    "nccl": "NCCL",
-    "tensorflow": "TensorFlow",
-    "pytorch": "PyTorch",
-}
+EVIDENCE = ("probe", "plan", "preflight", "probe_after", "verify", "smoke_train")
 STAGES = ("requested", "resolved", "installed", "loaded", "measured")
 NOT_RUN, NOT_RECORDED, LEFT_OUT, NOTHING = "not run", "not recorded", "left out", "-"
 PASS, FAIL, SKIP, REFUSED, INCOMPLETE = "pass", "fail", "skip", "refused", "incomplete"
@@ -60,7 +54,7 @@ def host_entry(name: str, evidence: Evidence) -> dict[str, Any]:
         "evidence": {part: "present" if evidence.get(part) else NOT_RUN for part in EVIDENCE},
         "simulated": _simulated(evidence),
         "gpus": _gpus(plan, probe),
-        "components": [_component(key, evidence) for key in COMPONENTS],
+        "components": [_component(key, evidence) for key in LABELS],
         "checks": checks,
         "smoke_train": _training(evidence.get("smoke_train")),
         "problems": _told("problems", evidence),
@@ -145,7 +139,7 @@ def _gpus(plan: Evidence, probe: Evidence) -> list[dict[str, Any]]:
 def _component(key: str, evidence: Evidence) -> dict[str, str]:
     plan = evidence.get("plan") or {}
     planned = (plan.get("components") or {}).get(key)
-    request = plan.get("request") or evidence.get("request") or {}
+    request = plan.get("request") or {}
     if not evidence.get("plan"):
         resolved = NOT_RUN
     elif not plan.get("ok", True) and planned is None:
@@ -279,7 +273,7 @@ def _host_markdown(entry: Evidence) -> list[str]:
     if entry["simulated"]:
         lines += ["Simulated: " + "; ".join(entry["simulated"]) + ".", ""]
     lines += [f"{entry['distribution']}, kernel {entry['kernel']}. GPUs: {_gpu_text(entry)}.", ""]
-    rows = [[COMPONENTS[row["component"]], *(row[stage] for stage in STAGES)] for row in entry["components"]]
+    rows = [[LABELS[row["component"]], *(row[stage] for stage in STAGES)] for row in entry["components"]]
     lines += [*_md_table(["Component", *(stage.capitalize() for stage in STAGES)], rows), ""]
     verify = "" if entry["evidence"]["verify"] == "present" else " (verify: not run)"
     lines += [f"Checks: {_counts(entry['checks']['counts'])}{verify}.", ""]

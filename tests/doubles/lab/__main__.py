@@ -43,8 +43,10 @@ def bring_up(inventory: Path, lab: containers.Lab) -> None:
     lab.wait_until_ready(list(hosts))
     lab.write_ssh_config(list(hosts))
     (lab.state / "repository-key-fingerprint").write_text(repository.key_fingerprint(served) + "\n")
-    for name in hosts:
-        print(f"lab: {name}: {lab.image_of(name)}, simulated GPUs: {pci.describe(gpus[name])}", flush=True)
+    for name, variables in hosts.items():
+        image = made[str(variables.get("lab_image", "auto"))]
+        system = f"{image.distribution} {image.origin}"
+        print(f"lab: {name}: {system}, simulated GPUs: {pci.describe(gpus[name])}", flush=True)
 
 
 def main() -> int:

@@ -144,9 +144,6 @@ class Lab:
             docker("start", name)
         return True
 
-    def image_of(self, host: str) -> str:
-        return docker("container", "inspect", "--format", "{{.Config.Image}}", self.container(host)).strip()
-
     def _address(self, host: str) -> str:
         template = "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}"
         return docker("container", "inspect", "--format", template, self.container(host)).strip()

@@ -213,10 +213,10 @@ def test_a_half_installed_component_does_not_look_installed() -> None:
     assert rows(evidence(probe_after={**PROBE, "packages": None}))["nccl"][2] == "could not be read"
 
 
-def test_request_may_come_as_evidence_of_its_own() -> None:
+def test_a_plan_that_records_no_request_is_told() -> None:
     plan = {key: value for key, value in PLAN.items() if key != "request"}
     assert rows(evidence(plan=plan))["cuda"][0] == "not recorded"
-    assert rows(evidence(plan=plan, request={"cuda": "13"}))["cuda"][0] == "13"
+    assert rows(evidence(plan={**plan, "request": {"cuda": "13"}}))["cuda"][0] == "13"
 
 
 def test_simulated_parts_come_first_and_once() -> None:
