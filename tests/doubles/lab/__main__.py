@@ -1,7 +1,8 @@
 """`python -m tests.doubles.lab up|down|wait INVENTORY`: start or remove the lab that an inventory describes.
 
 Runs on the controller with the project's environment. The inventory is the definition: every host in it becomes a
-container; `lab_gpus` (product names) and `lab_image` (auto, debian-12, ubuntu-24.04, ...) are read from its variables.
+container, or a virtual machine where `lab_machine` is vm; `lab_gpus` (product names) and `lab_image` (auto, debian-12,
+ubuntu-24.04, ...) are read from its variables.
 """
 
 import argparse
@@ -11,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.doubles.lab import containers, images, pci, repository
+from tests.doubles.lab import containers, images, pci, repository, vm_image
 
 PROJECT = Path(__file__).resolve().parents[3]
 
@@ -33,19 +34,27 @@ def bring_up(inventory: Path, lab: containers.Lab) -> None:
     gpus = {name: pci.find_products(variables.get("lab_gpus", [])) for name, variables in hosts.items()}
     made = {choice: images.ensure(choice) for choice in {str(v.get("lab_image", "auto")) for v in hosts.values()}}
     slugs = sorted({image.repository_slug for image in made.values()})
-    served = repository.build(slugs)
+    machines = [name for name, variables in hosts.items() if variables.get("lab_machine") == "vm"]
+    served = repository.build(slugs, kernel_modules=bool(machines))
     lab.ensure_network()
     lab.ensure_repository(next(iter(made.values())), served)
     for name, variables in hosts.items():
         image = made[str(variables.get("lab_image", "auto"))]
         pci.write_tree(lab.pci_tree(name), gpus[name])
-        lab.ensure_host(name, image, gpus[name])
-    lab.wait_until_ready(list(hosts))
-    lab.write_ssh_config(list(hosts))
+        if name in machines:
+            lab.machine(name).ensure(vm_image.ensure(image.distribution))
+        else:
+            lab.ensure_host(name, image, gpus[name])
+    lab.wait_until_ready([name for name in hosts if name not in machines])
+    for name in machines:
+        lab.machine(name).wait_until_ready()
+        lab.machine(name).furnish(lab.repository_address(), gpus[name], lab.pci_tree(name))
+    lab.write_ssh_config(list(hosts), machines)
     (lab.state / "repository-key-fingerprint").write_text(repository.key_fingerprint(served) + "\n")
     for name, variables in hosts.items():
         image = made[str(variables.get("lab_image", "auto"))]
         system = f"{image.distribution} {image.origin}"
+        system = f"virtual machine, {image.distribution}" if name in machines else system
         print(f"lab: {name}: {system}, simulated GPUs: {pci.describe(gpus[name])}", flush=True)
 
 

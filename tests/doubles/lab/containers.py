@@ -1,4 +1,7 @@
-"""The lab's containers: one for each host of the inventory, one that serves the repository, and their network."""
+"""The lab's containers: one for each host of the inventory, one that serves the repository, and their network.
+
+Hosts that are virtual machines (vm.py) belong to the same lab.
+"""
 
 import hashlib
 import subprocess
@@ -10,6 +13,7 @@ from tests.doubles.lab.docker import docker, docker_answers
 from tests.doubles.lab.images import Image
 from tests.doubles.lab.repository import HOST as REPOSITORY_HOST
 from tests.doubles.lab.repository import cache
+from tests.doubles.lab.vm import Machine
 
 # systemd as PID 1 without --privileged, which some kernels refuse: it mounts, so SYS_ADMIN; it owns its control groups.
 SYSTEMD = (
@@ -49,12 +53,17 @@ class Lab:
             command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", self.prefix, "-f", str(self.key)]
             subprocess.run(command, check=True)
 
-    def write_ssh_config(self, hosts: list[str]) -> None:
+    def machine(self, host: str) -> Machine:
+        return Machine(host, self.state / "vm" / host, self.key)
+
+    def write_ssh_config(self, hosts: list[str], machines: list[str]) -> None:
         """One stanza a host. The hosts' keys are new each time, so they are not remembered between labs."""
+        ways = {host: ("127.0.0.1", self.machine(host).port) for host in machines}
         stanzas = [
-            f"Host {host}\n  HostName {self._address(host)}\n  User admin\n  IdentityFile {self.key}\n"
+            f"Host {host}\n  HostName {address}\n  Port {port}\n  User admin\n  IdentityFile {self.key}\n"
             f"  IdentitiesOnly yes\n  StrictHostKeyChecking no\n  UserKnownHostsFile /dev/null\n  LogLevel ERROR\n"
             for host in hosts
+            for address, port in [ways.get(host) or (self._address(host), 22)]
         ]
         (self.state / "ssh_config").write_text("\n".join(stanzas))
 
@@ -124,7 +133,9 @@ class Lab:
                 time.sleep(0.2)
 
     def remove(self) -> None:
-        """Removes containers, network and state. Image, downloads and the built repository stay for the next lab."""
+        """Removes hosts, network and state. Images, downloads and the built repository stay for the next lab."""
+        for folder in (self.state / "vm").glob("*"):
+            self.machine(folder.name).stop()
         containers = docker("ps", "--all", "--quiet", "--filter", f"label={self.label}").split()
         if containers:
             docker("rm", "--force", "--volumes", *containers)
@@ -134,6 +145,10 @@ class Lab:
             path.rmdir() if path.is_dir() else path.unlink()
         if self.state.exists():
             self.state.rmdir()
+
+    def repository_address(self) -> str:
+        """Where hosts outside the lab's network reach the container that serves the repository."""
+        return self._address("repository")
 
     # Questions ----------------------------------------------------------------------------------------------------
 

@@ -22,15 +22,14 @@ PACKAGES = (
 REGISTRY_IMAGES = {"ubuntu-24.04": "ubuntu:24.04", "ubuntu-22.04": "ubuntu:22.04"}
 DEBIAN_SUITES = {"debian-12": "bookworm", "debian-13": "trixie"}
 
-# Units that wait for hardware, a console or a network manager that a container does not have.
-SETUP = """
+# What images of containers (below) and of virtual machines (vm_image.py) share.
+ADMINISTRATOR = """
 set -eu
 id admin >/dev/null 2>&1 || useradd --create-home --shell /bin/bash admin
 echo 'admin ALL=(ALL) NOPASSWD: ALL' > /etc/sudoers.d/admin
 chmod 0440 /etc/sudoers.d/admin
-systemctl mask getty.target console-getty.service systemd-udevd.service systemd-udev-trigger.service \
-  systemd-modules-load.service sys-kernel-debug.mount sys-kernel-tracing.mount systemd-resolved.service >/dev/null 2>&1
-# Each host makes its own keys when its sshd first starts, and its own machine id when systemd does.
+"""
+IDENTITY = """# Each host makes its own keys when its sshd first starts, and its own machine id when systemd does.
 mkdir -p /etc/systemd/system/ssh.service.d
 printf '[Service]\\nExecStartPre=\\nExecStartPre=/usr/bin/ssh-keygen -A\\nExecStartPre=/usr/sbin/sshd -t\\n' \\
   > /etc/systemd/system/ssh.service.d/host-keys.conf
@@ -39,6 +38,12 @@ rm -f /etc/ssh/ssh_host_* /etc/machine-id
 rm -f /usr/sbin/policy-rc.d
 rm -rf /var/lib/apt/lists/*
 """
+# Units that wait for hardware, a console or a network manager that a container does not have.
+CONTAINER = """\
+systemctl mask getty.target console-getty.service systemd-udevd.service systemd-udev-trigger.service \
+  systemd-modules-load.service sys-kernel-debug.mount sys-kernel-tracing.mount systemd-resolved.service >/dev/null 2>&1
+"""
+SETUP = ADMINISTRATOR + CONTAINER + IDENTITY
 
 
 @dataclass(frozen=True)

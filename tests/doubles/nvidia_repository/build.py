@@ -22,7 +22,7 @@ from pathlib import Path
 if __package__ in (None, ""):
     sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
-from tests.doubles.nvidia_repository import contents, deb, signing, wheels
+from tests.doubles.nvidia_repository import contents, deb, kernel_modules, signing, wheels
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "gpuhost"
 CODE = ("deb.py",)
@@ -34,7 +34,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         for name in options.slug:
             slug = contents.slug(name, options.base_url)
-            build(options.out, slug, options.wheels, simulated_only=options.simulated_only)
+            build(options.out, slug, options.wheels, options.simulated_only, options.kernel_modules)
     except wheels.WheelError as error:
         print(f"the wheels that the CUDA packages are made from could not be had:\n{error}", file=sys.stderr)
         return 1
@@ -42,25 +42,36 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def build(out: Path, slug: contents.Slug, cache: Path, simulated_only: bool = False) -> Path:
-    """Brings `<out>/compute/cuda/repos/<slug>/x86_64/` up to date and returns it."""
-    folder, state = out / slug.folder, out / ".build"
-    for path in (folder, state / "pool"):
-        path.mkdir(parents=True, exist_ok=True)
+def build(out: Path, slug: contents.Slug, cache: Path, simulated_only: bool = False, modules: bool = False) -> Path:
+    """Brings `<out>/compute/cuda/repos/<slug>/x86_64/` and its later state, under `<out>/later/`, up to date.
+
+    With `modules` also `<out>/kernel-modules/...`: the driver alone, with the source of modules that can be loaded.
+    """
+    folder, later, state = out / slug.folder, out / slug.later_folder, out / ".build"
+    (state / "pool").mkdir(parents=True, exist_ok=True)
     print(f"{slug.name}: {folder}", flush=True)
     with _locked(state / "lock"), signing.signer(state / "signing-key.asc") as signer:
-        packages = [contents.keyring_package(slug, signer.binary_key()), *contents.driver_packages(slug.family)]
+        driver, libraries = list(contents.driver_packages(slug.family)), list(contents.library_packages())
+        packages = [contents.keyring_package(slug, signer.binary_key()), *driver]
         if not simulated_only:
-            packages += contents.library_packages()
-        pool = _fill_pool(packages, state / "pool", cache)
-        stanzas = [_publish(package, pool, folder) for package in packages]
-        _remove_others(folder, packages, slug)
-        (folder / slug.key_file).write_bytes(signer.armoured_key())
-        (folder / f"cuda-{slug.name}.pin").write_text(contents.contents()["pin"])
-        _write_index(folder, stanzas, signer)
+            packages += libraries
+        # What comes later is all small and needs no wheels.
+        later_packages = [contents.later(package) for package in [*driver, *libraries]]
+        places = [(folder, packages), (later, later_packages)]
+        if modules:
+            places.append((out / kernel_modules.FOLDER / slug.folder, [kernel_modules.with_sources(p) for p in driver]))
+        for place, offered in places:
+            place.mkdir(parents=True, exist_ok=True)
+            pool = _fill_pool(offered, state / "pool", cache)
+            stanzas = [_publish(package, pool, place) for package in offered]
+            _remove_others(place, offered, slug)
+            (place / slug.key_file).write_bytes(signer.armoured_key())
+            (place / f"cuda-{slug.name}.pin").write_text(contents.contents()["pin"])
+            _write_index(place, stanzas, signer)
         (out / "key-fingerprint").write_text(signer.fingerprint + "\n")
         _prune(state / "pool")
         print(f"  {len(packages)} packages, key fingerprint {signer.fingerprint}", flush=True)
+        print(f"  {len(later_packages)} later packages: {later}", flush=True)
     return folder
 
 
@@ -79,6 +90,7 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--base-url", default="http://repository.lab", help="where <out> will be served")
     parser.add_argument("--wheels", type=Path, default=CACHE / "wheels", help="cache of downloaded wheels")
     parser.add_argument("--simulated-only", action="store_true", help="without CUDA, cuDNN and NCCL: needs no wheels")
+    parser.add_argument("--kernel-modules", action="store_true", help="also a driver with modules that can be loaded")
     return parser.parse_args(arguments)
 
 

@@ -35,6 +35,10 @@ KNOWN = {
     "product_table",
 }
 LAST_BRANCH_IN_NAMES = 580
+FIRST_PINNED_BRANCH = 580
+DEPENDENCIES = {"Pre-Depends", "Depends", "Recommends", "Provides"}
+RELATION = re.compile(r"(\((?:<<|<=|=|>=|>>) )([^)]+)")
+FIRST_NUMBER, LAST_NUMBER = re.compile(r"\d+"), re.compile(r"\d+(?=\D*$)")
 KEYRING = "/usr/share/keyrings/cuda-archive-keyring.gpg"
 
 
@@ -50,6 +54,10 @@ class Slug:
     @property
     def folder(self) -> str:
         return f"compute/cuda/repos/{self.name}/x86_64"
+
+    @property
+    def later_folder(self) -> str:
+        return f"later/{self.folder}"
 
     @property
     def url(self) -> str:
@@ -99,8 +107,37 @@ def driver_packages(family: str) -> Iterator[Package]:
     for driver in data["drivers"]:
         values = {**driver, "revision": revision, "full": f"{driver['driver']}-{revision}"}
         era = "up_to_580" if int(driver["branch"]) <= LAST_BRANCH_IN_NAMES else "from_590"
-        for spec in [*data["pinning"], *data[family]["all_branches"], *data[family][era]]:
+        pinning = data["pinning"] if int(driver["branch"]) >= FIRST_PINNED_BRANCH else []
+        for spec in [*pinning, *data[family]["all_branches"], *data[family][era]]:
             yield _package({"version": "@full@", **spec}, values)
+
+
+def later(package: Package) -> Package:
+    """The same package some months on: nothing but control data, which asks for parts that are as new as itself."""
+    control = dict(package.control)
+    control["Version"] = later_version(control["Version"])
+    for name in DEPENDENCIES & set(control):
+        control[name] = RELATION.sub(lambda match: match[1] + later_version(match[2]), control[name])
+    control["Description"] = f"SIMULATED later release, nothing inside: {control['Description']}"
+    return Package(control)
+
+
+def later_version(version: str) -> str:
+    """The next one after a version.
+
+    Derived, so that no list of newer versions goes stale: the last number before the revision grows by one and keeps
+    its zeros (570.211.01-1: 570.211.02-1, 2.28.9-1+cuda13.0: 2.28.10-1+cuda13.0). It leaves no driver branch, no CUDA
+    series and not NCCL's CUDA. Where one number is all, it is a branch's name, and the revision grows (580-1: 580-2).
+    Dependencies are raised by the same rule, so each finds the part that was raised with it.
+    """
+    upstream, dash, revision = version.partition("-")
+    if "." not in upstream:
+        return upstream + dash + _one_more(FIRST_NUMBER, revision)
+    return _one_more(LAST_NUMBER, upstream) + dash + revision
+
+
+def _one_more(number: re.Pattern[str], text: str) -> str:
+    return number.sub(lambda match: str(int(match[0]) + 1).zfill(len(match[0])), text, count=1)
 
 
 def keyring_package(target: Slug, key: bytes) -> Package:

@@ -1,7 +1,8 @@
-"""The NVIDIA-shaped repository: what dpkg-deb, gpgv and apt's rules say about a build of its simulated packages."""
+"""The NVIDIA-shaped repository and its later state: what dpkg-deb, gpgv and apt's rules say about a build of both."""
 
 import gzip
 import hashlib
+import itertools
 import os
 import shutil
 import subprocess
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import load_catalog
 
 from tests.doubles.nvidia_repository import build, contents, deb
 
@@ -28,15 +30,24 @@ def repository(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
     return build.build(out, slug, out / "no-wheels", simulated_only=True)
 
 
+@pytest.fixture(params=["now", "later"])
+def published(request: pytest.FixtureRequest, repository: Path) -> Path:
+    return repository if request.param == "now" else later_than(repository)
+
+
+def later_than(repository: Path) -> Path:
+    out = repository.parents[4]
+    return out / "later" / repository.relative_to(out)
+
+
 def stanzas(folder: Path) -> Iterator[dict[str, str]]:
     for block in (folder / "Packages").read_text().strip().split("\n\n"):
         yield dict(line.split(": ", 1) for line in block.splitlines())
 
 
-def dpkg_field(path: Path, name: str) -> str:
-    return subprocess.run(
-        ["dpkg-deb", "-f", str(path), name], capture_output=True, text=True, check=True
-    ).stdout.strip()
+def dpkg_fields(path: Path) -> dict[str, str]:
+    shown = subprocess.run(["dpkg-deb", "-f", str(path)], capture_output=True, text=True, check=True).stdout
+    return dict(line.split(": ", 1) for line in shown.splitlines())
 
 
 def extract(folder: Path, pattern: str, target: Path) -> Path:
@@ -46,19 +57,21 @@ def extract(folder: Path, pattern: str, target: Path) -> Path:
 
 
 @pytest.mark.parametrize("arguments", [["InRelease"], ["Release.gpg", "Release"]], ids=["inline", "detached"])
-def test_signatures_verify_with_the_published_key(repository: Path, tmp_path: Path, arguments: list[str]) -> None:
+def test_signatures_verify_with_the_published_key(
+    repository: Path, published: Path, tmp_path: Path, arguments: list[str]
+) -> None:
     keyring = extract(repository, "cuda-keyring_*.deb", tmp_path) / "usr/share/keyrings/cuda-archive-keyring.gpg"
-    command = ["gpgv", "--keyring", str(keyring), *[str(repository / name) for name in arguments]]
+    command = ["gpgv", "--keyring", str(keyring), *[str(published / name) for name in arguments]]
     assert subprocess.run(command, capture_output=True).returncode == 0
     changed = tmp_path / arguments[-1]
-    changed.write_bytes((repository / arguments[-1]).read_bytes().replace(b"NVIDIA CUDA", b"NVIDIA cuda"))
+    changed.write_bytes((published / arguments[-1]).read_bytes().replace(b"NVIDIA CUDA", b"NVIDIA cuda"))
     assert subprocess.run([*command[:-1], str(changed)], capture_output=True).returncode != 0
 
 
-def test_published_key_is_the_one_announced(repository: Path) -> None:
-    name = {"debian12": "3bf863cc.pub", "ubuntu2404": "3bf863cc.pub"}[repository.parent.name]
+def test_published_key_is_the_one_announced(repository: Path, published: Path) -> None:
+    name = {"debian12": "3bf863cc.pub", "ubuntu2404": "3bf863cc.pub"}[published.parent.name]
     shown = subprocess.run(
-        ["gpg", "--show-keys", "--with-colons", str(repository / name)], capture_output=True, text=True
+        ["gpg", "--show-keys", "--with-colons", str(published / name)], capture_output=True, text=True
     )
     fingerprint = next(line.split(":")[9] for line in shown.stdout.splitlines() if line.startswith("fpr:"))
     out = repository.parents[4]
@@ -66,37 +79,38 @@ def test_published_key_is_the_one_announced(repository: Path) -> None:
     assert (out / ".build/signing-key.asc").stat().st_mode & 0o077 == 0
 
 
-def test_release_lists_the_indexes_as_they_are(repository: Path) -> None:
-    release = (repository / "Release").read_text()
+def test_release_lists_the_indexes_as_they_are(published: Path) -> None:
+    release = (published / "Release").read_text()
     assert "Origin: NVIDIA\nLabel: NVIDIA CUDA\n" in release
     for name in ("Packages", "Packages.gz"):
-        data = (repository / name).read_bytes()
+        data = (published / name).read_bytes()
         assert [hashlib.sha256(data).hexdigest(), str(len(data)), name] in [
             line.split() for line in release.splitlines()
         ]
-    assert gzip.decompress((repository / "Packages.gz").read_bytes()) == (repository / "Packages").read_bytes()
+    assert gzip.decompress((published / "Packages.gz").read_bytes()) == (published / "Packages").read_bytes()
 
 
-def test_index_agrees_with_dpkg(repository: Path) -> None:
-    listed = list(stanzas(repository))
-    assert {stanza["Filename"] for stanza in listed} == {f"./{path.name}" for path in repository.glob("*.deb")}
+def test_index_agrees_with_dpkg(published: Path) -> None:
+    listed = list(stanzas(published))
+    assert {stanza["Filename"] for stanza in listed} == {f"./{path.name}" for path in published.glob("*.deb")}
     for stanza in listed:
-        path = repository / stanza["Filename"]
+        path = published / stanza["Filename"]
         assert (stanza["Size"], stanza["SHA256"]) == (
             str(path.stat().st_size),
             hashlib.sha256(path.read_bytes()).hexdigest(),
         )
-        for name in set(stanza) - {"Filename", "Size", "MD5sum", "SHA1", "SHA256"}:
-            assert dpkg_field(path, name) == stanza[name], (path.name, name)
+        own = {"Filename", "Size", "MD5sum", "SHA1", "SHA256"}
+        assert dpkg_fields(path) == {name: value for name, value in stanza.items() if name not in own}
 
 
-def test_simulated_packages_say_so(repository: Path) -> None:
-    described = {stanza["Package"]: stanza["Description"] for stanza in stanzas(repository)}
-    assert [name for name, text in described.items() if not text.startswith("SIMULATED")] == ["cuda-keyring"]
+def test_simulated_packages_say_so(repository: Path, published: Path) -> None:
+    described = {stanza["Package"]: stanza["Description"] for stanza in stanzas(published)}
+    real = [name for name, text in described.items() if not text.startswith("SIMULATED")]
+    assert real == (["cuda-keyring"] if published == repository else [])
 
 
-def test_dependencies_are_met_inside_the_repository(repository: Path) -> None:
-    listed = list(stanzas(repository))
+def test_dependencies_are_met_inside_the_repository(published: Path) -> None:
+    listed = list(stanzas(published))
     offered: dict[str, list[str]] = {}
     for stanza in listed:
         offered.setdefault(stanza["Package"], []).append(stanza["Version"])
@@ -114,6 +128,76 @@ def satisfied(choice: str, offered: dict[str, list[str]]) -> bool:
         subprocess.run(["dpkg", "--compare-versions", found, operator, version]).returncode == 0
         for found in offered.get(name, [])
     )
+
+
+def test_every_package_of_the_stack_has_a_newer_version_later_and_no_files(repository: Path) -> None:
+    now = [(s["Package"], s["Version"]) for s in stanzas(repository) if s["Package"] != "cuda-keyring"]
+    now += [(p.control["Package"], p.control["Version"]) for p in contents.library_packages()]
+    later = [(s["Package"], s["Version"]) for s in stanzas(later_than(repository))]
+    assert sorted(name for name, _ in now) == sorted(name for name, _ in later)
+    assert not set(now) & set(later)
+    for name, version in now:
+        newer = [found for other, found in later if other == name]
+        assert any(subprocess.run(["dpkg", "--compare-versions", v, "gt", version]).returncode == 0 for v in newer)
+    for path in later_than(repository).glob("*.deb"):
+        listing = subprocess.run(["dpkg-deb", "-c", str(path)], capture_output=True, text=True, check=True)
+        assert listing.stdout == "", path.name
+
+
+@pytest.mark.parametrize(
+    ("version", "next_one"),
+    [
+        ("570.211.01-1", "570.211.02-1"),
+        ("580.126.16-1ubuntu1", "580.126.17-1ubuntu1"),
+        ("13.0.88-1", "13.0.89-1"),
+        ("2.28.9-1+cuda13.0", "2.28.10-1+cuda13.0"),
+        ("9.28.0.42-1", "9.28.0.43-1"),
+        ("580-1ubuntu1", "580-2ubuntu1"),
+        ("580.126.16", "580.126.17"),
+        ("580", "580"),
+    ],
+)
+def test_next_version_stays_in_its_branch_and_series(version: str, next_one: str) -> None:
+    assert contents.later_version(version) == next_one
+
+
+def test_what_the_catalog_plans_of_each_branch_is_on_offer(repository: Path) -> None:
+    family = contents.slug(repository.parent.name, "").family
+    catalog = load_catalog().driver
+    offered = {(stanza["Package"], stanza["Version"]) for stanza in stanzas(repository)}
+    for driver in contents.driver_contents()["drivers"]:
+        branch = next(known for known in catalog.branches if known.branch == driver["branch"])
+        assert (branch.native_cuda, driver["driver"]) in [
+            (driver["cuda"], v.version) for v in branch.versions if "nvidia" in v.archives
+        ]
+        names = next(
+            entry
+            for entry in catalog.packages
+            if entry.family == family
+            and int(entry.first_branch) <= int(branch.branch) <= int(entry.last_branch or branch.branch)
+        )
+        for name in [*names.open, *names.proprietary]:
+            assert (name.format(branch=branch.branch), f"{driver['driver']}-{names.revision}") in offered
+        pinned = int(branch.branch) >= int(catalog.pinning.first_branch)
+        pinning = catalog.pinning.package.format(branch=branch.branch)
+        assert (pinning in {name for name, _ in offered}) == pinned
+
+
+def test_packages_that_share_a_path_exclude_one_another(repository: Path) -> None:
+    """Two branches of one driver, two flavours of its modules: dpkg must never find a path of one in the other."""
+    owners: dict[str, dict[str, deb.Package]] = {}
+    for package in contents.driver_packages(contents.slug(repository.parent.name, "").family):
+        for path in {*package.text, *package.links}:
+            owners.setdefault(path, {})[package.control["Package"]] = package
+    assert len(owners["/usr/bin/nvidia-smi"]) == {"debian12": 1, "ubuntu2404": 3}[repository.parent.name]
+    for path, packages in owners.items():
+        for one, other in itertools.combinations(packages.values(), 2):
+            assert excludes(one, other) or excludes(other, one), (path, one.file_name, other.file_name)
+
+
+def excludes(one: deb.Package, other: deb.Package) -> bool:
+    names = {other.control["Package"], *other.control.get("Provides", "").split(", ")}
+    return bool(names & set(one.control.get("Conflicts", "").split(", ")))
 
 
 def test_metapackages_leave_the_branch_open_and_pinning_closes_it(repository: Path, tmp_path: Path) -> None:
@@ -145,18 +229,17 @@ def test_driver_package_ships_a_program_that_runs_and_a_note_that_it_is_simulate
 
 
 def test_second_build_changes_nothing(repository: Path) -> None:
-    before = {
-        path.name: (path.stat().st_ino, path.stat().st_mtime_ns)
-        for path in repository.iterdir()
-        if path.suffix == ".deb" or path.name == "InRelease"
-    }
     out = repository.parents[4]
+
+    def state() -> dict[Path, tuple[int, int]]:
+        paths = [*out.rglob("*.deb"), *out.rglob("InRelease")]
+        return {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in paths}
+
+    before = state()
     build.build(
         out, contents.slug(repository.parent.name, "http://repository.lab"), out / "no-wheels", simulated_only=True
     )
-    assert before == {
-        path.name: (path.stat().st_ino, path.stat().st_mtime_ns) for path in repository.iterdir() if path.name in before
-    }
+    assert before == state()
 
 
 def test_toolkit_is_made_of_the_components_of_its_release() -> None:

@@ -1,0 +1,186 @@
+"""The lab's virtual machines: hosts with a kernel of their own, for what no container can show (modules, reboots).
+
+QEMU with its user network, so neither root nor a bridge is needed; it emulates where the machine offers no KVM. SSH is
+reached through a port of this machine; the lab's repository is reached at its container's address.
+"""
+
+import base64
+import io
+import os
+import signal
+import socket
+import subprocess
+import tarfile
+import time
+from pathlib import Path
+
+from tests.doubles.lab import pci
+from tests.doubles.lab.repository import HOST as REPOSITORY_HOST
+from tests.doubles.lab.vm_image import Disk
+
+CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
+MARKER = "/usr/share/gpuhost-simulated"
+QEMU = ["qemu-system-x86_64", "-machine", "pc", "-cpu", "max", "-display", "none", "-monitor", "none"]
+TRIAL_SECONDS = 10
+READY_SECONDS = 300
+STOP_SECONDS = 10
+# Where the bus of a machine without GPUs is, the simulated one is shown, as the containers do with a volume.
+PCI_MOUNT = """[Unit]
+Description=Simulated PCI devices of the lab
+DefaultDependencies=no
+After=sysinit.target
+Before=ssh.service
+[Mount]
+What=/var/lib/gpuhost-lab/pci
+Where=/sys/bus/pci/devices
+Type=none
+Options=bind,ro
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+class Machine:
+    """One virtual machine; `state` is its folder: disk, console, process id, port."""
+
+    def __init__(self, name: str, state: Path, key: Path) -> None:
+        self.name, self.state, self.key = name, state, key
+
+    @property
+    def port(self) -> int:
+        """The port of this machine that leads to its sshd, the same for as long as the lab lives."""
+        path = self.state / "port"
+        if not path.exists():
+            with socket.socket() as free:
+                free.bind(("127.0.0.1", 0))
+                path.write_text(f"{free.getsockname()[1]}\n")
+        return int(path.read_text())
+
+    @property
+    def process(self) -> int | None:
+        """QEMU's process id while it runs. A number that another process has got meanwhile does not count."""
+        pid_file = self.state / "pid"
+        if not pid_file.exists():
+            return None
+        pid = int(pid_file.read_text())
+        command = Path(f"/proc/{pid}/cmdline")
+        return pid if command.exists() and str(pid_file).encode() in command.read_bytes() else None
+
+    def ensure(self, disk: Disk) -> None:
+        """Starts the machine where it does not run; its disk is a copy that stays until the lab is removed."""
+        self.state.mkdir(parents=True, exist_ok=True)
+        root = self.state / "root.ext4"
+        if not root.exists():
+            _run("cp", "--sparse=always", "--reflink=auto", str(disk.root), str(root))
+        if self.process is None:
+            (self.state / "console.log").unlink(missing_ok=True)
+            _run(*self._qemu(disk, root))
+
+    def _qemu(self, disk: Disk, root: Path) -> list[str]:
+        public_key = self.key.with_suffix(".pub").read_text().strip().encode()
+        files = (
+            "d /home/admin/.ssh 0700 admin admin\n"
+            f"f~ /home/admin/.ssh/authorized_keys 0600 admin admin - {base64.b64encode(public_key).decode()}\n"
+        )
+        credential = base64.b64encode(files.encode()).decode()
+        return [
+            *QEMU, "-accel", accelerator(disk), "-smp", "2", "-m", "2048",
+            "-serial", f"file:{self.state / 'console.log'}",
+            "-daemonize", "-pidfile", str(self.state / "pid"),
+            "-kernel", str(disk.kernel), "-initrd", str(disk.initramfs),
+            "-append", f"root=/dev/vda rw console=ttyS0 net.ifnames=0 systemd.hostname={self.name}",
+            "-smbios", f"type=11,value=io.systemd.credential.binary:tmpfiles.extra={credential}",
+            # What is written survives this process, not this machine: enough for a lab, and fast.
+            "-drive", f"file={root},format=raw,if=virtio,cache=unsafe",
+            "-netdev", f"user,id=lab,hostfwd=tcp:127.0.0.1:{self.port}-:22", "-device", "virtio-net-pci,netdev=lab",
+            "-device", "virtio-rng-pci",
+        ]  # fmt: skip
+
+    def wait_until_ready(self) -> None:
+        deadline = time.monotonic() + READY_SECONDS
+        while self._ssh("true").returncode:
+            if time.monotonic() > deadline or self.process is None:
+                console = (self.state / "console.log").read_text(errors="replace")
+                raise SystemExit(
+                    f"lab: virtual machine {self.name} does not answer on SSH; its console:\n{console[-3000:]}"
+                )
+            time.sleep(1)
+
+    def furnish(self, repository: str, gpus: list[pci.Device], tree: Path) -> None:
+        """The repository's address, the CAs that the controller trusts, the simulated PCI devices and their note."""
+        folder = io.BytesIO()
+        with tarfile.open(fileobj=folder, mode="w:gz") as tar:
+            tar.add(tree, arcname="pci")
+            if CA_BUNDLE.exists():
+                tar.add(CA_BUNDLE.resolve(), arcname="ca-certificates.crt")
+        script = f"""set -eu
+cd /tmp
+base64 -d > lab.tar.gz <<'END'
+{base64.encodebytes(folder.getvalue()).decode()}END
+mkdir -p /var/lib/gpuhost-lab {MARKER}
+tar -xzf lab.tar.gz -C /var/lib/gpuhost-lab --no-same-owner
+rm lab.tar.gz
+[ ! -e /var/lib/gpuhost-lab/ca-certificates.crt ] || cp /var/lib/gpuhost-lab/ca-certificates.crt {CA_BUNDLE}
+sed -i '/ {REPOSITORY_HOST}$/d' /etc/hosts 2>/dev/null || echo '127.0.0.1 localhost' > /etc/hosts
+echo '{repository} {REPOSITORY_HOST}' >> /etc/hosts
+echo '127.0.1.1 {self.name}' >> /etc/hosts
+echo '{self.name}' > /etc/hostname
+echo 'PCI devices ({pci.describe(gpus)})' > {MARKER}/pci-devices.txt
+cat > /etc/systemd/system/sys-bus-pci-devices.mount <<'END'
+{PCI_MOUNT}END
+systemctl daemon-reload
+systemctl enable --now sys-bus-pci-devices.mount
+"""
+        result = self._ssh("sudo sh -s", script)
+        if result.returncode:
+            raise SystemExit(f"lab: virtual machine {self.name} could not be furnished:\n{result.stderr[-2000:]}")
+
+    def stop(self) -> None:
+        """Switches it off, as a power failure does."""
+        pid = self.process
+        if pid is None:
+            return
+        os.kill(pid, signal.SIGTERM)
+        deadline = time.monotonic() + STOP_SECONDS
+        while self.process is not None:
+            if time.monotonic() > deadline:
+                os.kill(pid, signal.SIGKILL)
+            time.sleep(0.2)
+
+    def _ssh(self, command: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        options = "BatchMode=yes,ConnectTimeout=5,IdentitiesOnly=yes,LogLevel=ERROR,StrictHostKeyChecking=no"
+        words = ["ssh", "-i", str(self.key), "-p", str(self.port), "-o", "UserKnownHostsFile=/dev/null"]
+        words += [word for option in options.split(",") for word in ("-o", option)]
+        try:
+            return subprocess.run(
+                [*words, "admin@127.0.0.1", command], input=stdin, capture_output=True, text=True, timeout=60
+            )
+        except subprocess.TimeoutExpired:
+            return subprocess.CompletedProcess(words, 255, "", "ssh did not end within 60 s")
+
+
+def accelerator(disk: Disk) -> str:
+    """KVM where a kernel really starts with it: on some machines /dev/kvm is there and a guest hangs or aborts."""
+    if not os.access("/dev/kvm", os.R_OK | os.W_OK):
+        return "tcg"
+    command = [*QEMU, "-accel", "kvm", "-m", "512", "-serial", "stdio", "-kernel", str(disk.kernel)]
+    command += ["-no-reboot", "-append", "console=ttyS0 panic=-1"]
+    try:
+        said = subprocess.run(command, capture_output=True, timeout=TRIAL_SECONDS).stdout
+    except subprocess.TimeoutExpired as late:
+        said = late.stdout or b""
+    except FileNotFoundError:
+        return "tcg"  # told where the machine is started
+    return "kvm" if b"Linux version" in said else "tcg"
+
+
+def _run(*command: str) -> None:
+    try:
+        result = subprocess.run(command, capture_output=True, text=True)
+    except FileNotFoundError as error:
+        raise SystemExit(
+            f"lab: virtual machines need {error.filename}; on Debian or Ubuntu: "
+            "sudo apt-get install -y --no-install-recommends qemu-system-x86"
+        ) from None
+    if result.returncode:
+        raise SystemExit(f"lab: {command[0]} ended {result.returncode}: {(result.stderr or result.stdout)[-2000:]}")

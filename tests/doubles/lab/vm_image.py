@@ -1,0 +1,93 @@
+"""The disk of the lab's virtual machines: the containers' packages, a kernel and what builds modules for it.
+
+Built by mmdebstrap from Debian's packages (genext2fs and e2fsprogs write the file system), tagged with a digest of its
+recipe and kept. Kernel and initramfs lie beside it: QEMU starts them directly, so there is no boot loader.
+"""
+
+import hashlib
+import json
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.doubles.lab.images import ADMINISTRATOR, DEBIAN_SUITES, IDENTITY, PACKAGES
+from tests.doubles.lab.repository import cache
+
+# The kernel for virtual machines, and what DKMS needs: a machine then asks no archive but the lab's.
+KERNEL = ["dkms", "gcc", "initramfs-tools", "linux-headers-cloud-amd64", "linux-image-cloud-amd64", "make", "udev"]
+SIZE = "6G"
+# QEMU's user network always looks like this.
+NETWORK = """\
+printf '[Match]\\nName=eth0\\n[Network]\\nAddress=10.0.2.15/24\\nGateway=10.0.2.2\\n' > /etc/systemd/network/lab.network
+systemctl enable systemd-networkd.service >/dev/null 2>&1
+echo 'nameserver 10.0.2.3' > /etc/resolv.conf
+"""
+# Reading Debian's package lists takes minutes where the processor is emulated.
+ARCHIVES = ": > /etc/apt/sources.list\n"
+SETUP = ADMINISTRATOR + NETWORK + ARCHIVES + IDENTITY
+
+
+@dataclass(frozen=True)
+class Disk:
+    """A root file system and what starts it."""
+
+    folder: Path
+    distribution: str
+
+    @property
+    def root(self) -> Path:
+        return self.folder / "root.ext4"
+
+    @property
+    def kernel(self) -> Path:
+        return self.folder / "vmlinuz"
+
+    @property
+    def initramfs(self) -> Path:
+        return self.folder / "initrd.img"
+
+
+def ensure(distribution: str) -> Disk:
+    """The disk of a distribution id, built when it is not there. Raises SystemExit when it cannot be."""
+    if distribution not in DEBIAN_SUITES:
+        known = ", ".join(DEBIAN_SUITES)
+        raise SystemExit(f"lab: no virtual machine of '{distribution}' can be built; set lab_image to one of {known}")
+    packages = sorted({*PACKAGES, *KERNEL})
+    recipe = json.dumps([distribution, packages, SETUP, SIZE])
+    disk = Disk(cache() / "vm" / f"{distribution}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}", distribution)
+    if not disk.root.exists():
+        _build(disk, packages)
+    return disk
+
+
+def _build(disk: Disk, packages: list[str]) -> None:
+    print(f"lab: building the disk of the {disk.distribution} virtual machines (two minutes)", flush=True)
+    disk.folder.mkdir(parents=True, exist_ok=True)
+    # A name of its own, so that an interrupted build is never taken for a disk.
+    part, setup = disk.folder / "part.ext2", disk.folder / "setup.sh"
+    setup.write_text(SETUP)
+    _run(
+        "mmdebstrap", "--quiet", "--variant=minbase", "--format=ext2", f"--include={','.join(packages)}",
+        f'--customize-hook=chroot "$1" sh -s < "{setup}"',
+        f"--customize-hook=download /vmlinuz {disk.kernel}",
+        f"--customize-hook=download /initrd.img {disk.initramfs}",
+        DEBIAN_SUITES[disk.distribution], str(part),
+    )  # fmt: skip
+    _run("truncate", f"--size={SIZE}", str(part))
+    _run("e2fsck", "-fy", str(part), good=(0, 1))
+    _run("resize2fs", str(part))
+    # With a journal, a machine that was switched off starts again.
+    _run("tune2fs", "-j", str(part))
+    part.rename(disk.root)
+
+
+def _run(*command: str, good: tuple[int, ...] = (0,)) -> None:
+    try:
+        result = subprocess.run(command, capture_output=True, text=True)
+    except FileNotFoundError as error:
+        raise SystemExit(
+            f"lab: virtual machines need {error.filename}; on Debian or Ubuntu: "
+            "sudo apt-get install -y --no-install-recommends qemu-system-x86 mmdebstrap genext2fs e2fsprogs"
+        ) from None
+    if result.returncode not in good:
+        raise SystemExit(f"lab: {command[0]} ended {result.returncode}:\n{(result.stderr or result.stdout)[-2000:]}")

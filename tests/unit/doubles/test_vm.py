@@ -1,0 +1,172 @@
+"""The lab's virtual machines without starting one, and the kernel modules that their driver's packages bring."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils import kernel_modules as host_modules
+from ansible_collections.gpuhost.stack.plugins.module_utils import proc_driver
+
+from tests.doubles.lab import images, vm, vm_image
+from tests.doubles.nvidia_repository import build, contents, kernel_modules
+
+PROJECT = Path(__file__).resolve().parents[3]
+FIXTURES = PROJECT / "tests/fixtures/probe"
+SMI = PROJECT / "tests/doubles/simulated_driver/files/nvidia-smi"
+
+
+def packages(family: str = "debian"):
+    """{(name, version): package} of the driver with the modules' source."""
+    made = [kernel_modules.with_sources(package) for package in contents.driver_packages(family)]
+    return {(package.control["Package"], package.control["Version"]): package for package in made}
+
+
+OPEN, PROPRIETARY = (packages()[name, "580.126.16-1"] for name in ("nvidia-kernel-open-dkms", "nvidia-kernel-dkms"))
+
+
+def source(package, name: str) -> str:
+    return package.text[f"/usr/src/nvidia-580.126.16/{name}"]
+
+
+# The modules ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("package", "flavour", "captured"),
+    [(OPEN, "open", "open-580"), (PROPRIETARY, "proprietary", "proprietary-515")],
+    ids=["open", "proprietary"],
+)
+def test_a_module_says_of_itself_what_a_real_one_of_its_flavour_says(package, flavour, captured):
+    (title,) = re.findall(r'SIMULATED_TITLE "(.*)"', source(package, "release.h"))
+    (line,) = re.findall(r'"(NVRM version: NVIDIA UNIX )" SIMULATED_TITLE "(  .*)\\n"', source(package, "nvidia.c"))
+    said = line[0] + title + line[1]
+    assert proc_driver.parse(said + "\n") == {"version": "580.126.16", "kernel_modules": flavour}
+    real = (FIXTURES / f"proc-driver-nvidia-version-{captured}.txt").read_text().splitlines()[0]
+    # Version, builder and date are its own; words, order and blanks are the real one's.
+    shape = [re.sub(r"\(.*?\)|\d+\.[\d.]+\d|  \w{3} \w{3} .*", "*", text) for text in (said, real)]
+    assert shape[0] == shape[1]
+
+
+@pytest.mark.parametrize(("package", "flavour"), [(OPEN, "open"), (PROPRIETARY, "proprietary")], ids=["open", "closed"])
+def test_a_module_declares_the_licence_of_its_flavour(package, flavour):
+    assert f'SIMULATED_LICENCE "{host_modules.LICENCES[flavour]}"' in source(package, "release.h")
+
+
+def test_what_is_simulated_says_so():
+    descriptions = re.findall(r'MODULE_DESCRIPTION\("(\w+)', source(OPEN, "nvidia.c") + source(OPEN, "nvidia_uvm.c"))
+    assert descriptions == ["SIMULATED", "SIMULATED"]
+    assert "loading SIMULATED" in source(OPEN, "nvidia.c")
+    assert OPEN.control["Description"].startswith("SIMULATED")
+    assert "simulated" in OPEN.text[kernel_modules.NOTE]
+
+
+@pytest.mark.parametrize("family", ["debian", "ubuntu"])
+def test_every_package_with_modules_has_a_source_that_dkms_takes(family):
+    bearing = {key: package for key, package in packages(family).items() if kernel_modules.NOTE in package.text}
+    assert len(bearing) == 2 * len(contents.driver_contents()["drivers"])
+    for (_, full), package in bearing.items():
+        version = full.partition("-")[0]
+        folder = f"/usr/src/nvidia-{version}/"
+        assert f'PACKAGE_VERSION="{version}"' in package.text[folder + "dkms.conf"]
+        assert {"Makefile", "nvidia.c", "nvidia_uvm.c", "simulated.h", "release.h"} < {
+            path.removeprefix(folder) for path in package.text if path.startswith(folder)
+        }
+        assert not re.search(r"@\w+@", "".join(package.text.values()))
+        assert "dkms" in package.control["Depends"].split(", ")
+        for script in package.scripts.values():
+            subprocess.run(["sh", "-n"], input=script, text=True, check=True)
+
+
+def test_the_other_packages_and_the_containers_repository_build_nothing(tmp_path):
+    if shutil.which("gpg") is None:
+        pytest.skip("gpg is not installed")
+    plain = {(p.control["Package"], p.control["Version"]): p for p in contents.driver_packages("debian")}
+    changed = [key for key, package in packages().items() if package != plain[key]]
+    assert {name for name, _ in changed} == {"nvidia-kernel-open-dkms", "nvidia-kernel-dkms"}
+    out = tmp_path / "out"
+    usual = build.build(out, contents.slug("debian12", "http://repository.lab"), tmp_path, True, True)
+    other = out / kernel_modules.FOLDER / usual.relative_to(out)
+    name = "nvidia-kernel-open-dkms_580.126.16-1_amd64.deb"
+    listed = [subprocess.run(["dpkg-deb", "-c", str(folder / name)], capture_output=True, text=True, check=True).stdout
+              for folder in (usual, other)]  # fmt: skip
+    assert ["/usr/src/" in text for text in listed] == [False, True]
+    keys = {(folder / "3bf863cc.pub").read_bytes() for folder in (usual, other)}
+    assert len(keys) == 1
+
+
+@pytest.mark.parametrize(
+    ("installed", "loaded", "code"),
+    [(False, None, 0), (True, "580.126.16", 0), (True, None, 9), (True, "570.211.01", 18)],
+    ids=["container", "loaded", "not loaded", "another version"],
+)
+def test_nvidia_smi_asks_the_kernel_where_modules_can_be_loaded(tmp_path, installed, loaded, code):
+    """9 and 18 are the genuine program's own, captured with their words."""
+    note = tmp_path / "usr/share/gpuhost-simulated/nvidia-smi.json"
+    note.parent.mkdir(parents=True)
+    note.write_text(contents.product_table("580.126.16", "13.0"))
+    if installed:
+        (tmp_path / kernel_modules.LOADABLE.lstrip("/")).touch()
+    if loaded:
+        version = tmp_path / "proc/driver/nvidia/version"
+        version.parent.mkdir(parents=True)
+        version.write_text(f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {loaded}  Release Build\n")
+    gpu = tmp_path / "sys/bus/pci/devices/0000:05:00.0"
+    gpu.mkdir(parents=True)
+    for name, value in {"vendor": "0x10de", "device": "0x2335", "class": "0x030200"}.items():
+        (gpu / name).write_text(value)
+    environment = {**os.environ, "GPUHOST_SIMULATED_ROOT": str(tmp_path)}
+    done = subprocess.run([sys.executable, str(SMI), "-L"], env=environment, capture_output=True, text=True)
+    assert done.returncode == code, done.stdout
+
+
+# The machine ----------------------------------------------------------------------------------------------------
+
+
+def test_a_process_id_that_another_program_has_got_is_not_the_machine(tmp_path):
+    machine = vm.Machine("trial", tmp_path, tmp_path / "key")
+    assert machine.process is None
+    (tmp_path / "pid").write_text(f"{os.getpid()}\n")
+    assert machine.process is None
+    machine.stop()
+
+
+def test_the_port_stays_the_same_for_as_long_as_the_lab_lives(tmp_path):
+    ports = {vm.Machine("trial", tmp_path, tmp_path / "key").port for _ in range(3)}
+    assert len(ports) == 1
+
+
+@pytest.mark.parametrize(
+    ("said", "chosen"), [("[    0.000000] Linux version 6.1.0", "kvm"), ("", "tcg")], ids=["starts", "hangs"]
+)
+def test_kvm_is_used_where_a_kernel_really_starts_with_it(monkeypatch, tmp_path, said, chosen):
+    monkeypatch.setattr(os, "access", lambda *_: True)
+    monkeypatch.setattr(vm, "TRIAL_SECONDS", 1)
+    monkeypatch.setattr(vm, "QEMU", ["sh", "-c", f"echo '{said}'; exec sleep 5", "qemu"])
+    assert vm.accelerator(vm_image.Disk(tmp_path, "debian-12")) == chosen
+
+
+def test_the_disk_holds_what_the_containers_hold(monkeypatch, tmp_path):
+    """And the recipe is its name: another one makes another disk."""
+    asked: list[list[str]] = []
+    monkeypatch.setattr(vm_image, "cache", lambda: tmp_path)
+    monkeypatch.setattr(vm_image, "_build", lambda disk, names: asked.append(names))
+    first = vm_image.ensure("debian-12")
+    assert set(images.PACKAGES) < set(asked[0])
+    monkeypatch.setattr(vm_image, "SIZE", "7G")
+    assert vm_image.ensure("debian-12").folder != first.folder
+
+
+def test_a_distribution_without_a_disk_is_told_with_the_known_ones():
+    with pytest.raises(SystemExit, match="set lab_image to one of debian-12, debian-13"):
+        vm_image.ensure("ubuntu-24.04")
+
+
+def test_the_scenario_is_no_part_of_the_usual_run():
+    inventory = json.dumps((PROJECT / "molecule/reboot/hosts.yml").read_text())
+    assert "lab_machine: vm" in inventory
+    assert (PROJECT / "molecule/reboot/LONG").exists()
