@@ -85,9 +85,7 @@ def tensorflow(context: Context) -> list[Check]:
     if answer.exit_code != 0 or not lines:
         end = " | ".join(answer.text().splitlines()[-4:])[-800:]
         found = "importing TensorFlow: exit %d: %s" % (answer.exit_code, end)
-        remedy = (
-            "Run the role tensorflow_env again; remove %s first if its Python was upgraded." % context.tensorflow_path
-        )
+        remedy = "Run the role tensorflow_env again: it builds an environment that cannot import TensorFlow anew."
         missing = [skipped(check_id, "TensorFlow cannot be imported, see tensorflow.version") for check_id in ids[1:]]
         return [compared(ids[0], False, found, planned, remedy)] + missing
     return _tensorflow(context, planned, dict(json.loads(lines[-1][len(MARK) :])))

@@ -7,11 +7,11 @@ import os
 import re
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.module_utils import files
+from ansible_collections.gpuhost.stack.plugins.module_utils import dpkg, files
 
 APPLIED_PLAN = "/etc/ansible/facts.d/gpu_stack.fact"
 SIMULATED = "/usr/share/gpuhost-simulated"
-DISTRO_CUDA = "/usr/lib/cuda/version.txt"  # Debian's own packages: "CUDA Version 11.8.89"
+DISTRO_CUDA = "nvidia-cuda-toolkit"  # the package of Debian and Ubuntu; its files lie in /usr and tell no version
 TENSORFLOW = "/opt/gpuhost/tensorflow"
 _CUDA_TREE = re.compile(r"^cuda-(\d+\.\d+)$")
 _DIST_INFO = re.compile(r"^tensorflow-(.+)\.dist-info$")
@@ -22,7 +22,9 @@ def cuda(root: str) -> dict[str, Any]:
     found = (_CUDA_TREE.match(name) for name in files.names(root, "/usr/local"))
     versions = [match.group(1) for match in found if match and _has_nvcc(root, match.group(0))]
     default = _CUDA_TREE.match(os.path.basename(files.resolve(root, "/usr/local/cuda") or ""))
-    distro = re.search(r"CUDA Version (\d+\.\d+)", files.read_text(root, DISTRO_CUDA) or "")
+    package = dpkg.read(root, [DISTRO_CUDA], os.uname().machine).get(DISTRO_CUDA)
+    there = package is not None and package["status"] not in ("config-files", "not-installed")
+    distro = re.match(r"(?:\d+:)?(\d+\.\d+)", package["version"]) if package and there else None
     return {
         "installed": sorted(versions, key=lambda version: [int(part) for part in version.split(".")]),
         "default": default.group(1) if default else None,
@@ -35,9 +37,10 @@ def _has_nvcc(root: str, tree: str) -> bool:
 
 
 def tensorflow(root: str, path: str = TENSORFLOW) -> dict[str, str] | None:
-    """The environment's TensorFlow by its metadata's name; importing it would take six seconds."""
-    for python in files.names(root, path + "/lib"):
-        for name in files.names(root, "%s/lib/%s/site-packages" % (path, python)):
+    """The environment's TensorFlow by its metadata's name; importing it takes six seconds. `path` may be a link."""
+    environment = files.resolve(root, path) or path
+    for python in files.names(root, environment + "/lib"):
+        for name in files.names(root, "%s/lib/%s/site-packages" % (environment, python)):
             match = _DIST_INFO.match(name)
             if match:
                 return {"path": path, "version": match.group(1), "python": python.replace("python", "")}

@@ -1,6 +1,7 @@
 """The TensorFlow environment: the planned version, built for CUDA, its libraries from the wheels, its device list."""
 
 import json
+import re
 
 import pytest
 
@@ -41,12 +42,21 @@ def test_device_list_has_every_planned_gpu(answer, plan, variables):
         assert answer["cpus"] == 1
 
 
-def test_no_cuda_library_comes_from_outside_the_environment(answer, component):
+def test_the_environment_is_behind_a_relative_link(host, component):
+    planned = component("tensorflow")
+    target = host.run_expect([0], "readlink /opt/gpuhost/tensorflow").stdout.strip()
+    assert re.fullmatch(
+        rf"environments/tensorflow-{planned['version']}-py{planned['python']}-[0-9a-f]{{8}}(-[0-9]+)?", target
+    )
+
+
+def test_no_cuda_library_comes_from_outside_the_environment(host, answer, component):
     if component("tensorflow")["cuda_libraries"] != "wheel":
         pytest.skip("the plan takes the system's CUDA libraries")
     names = ("libcudart", "libcudnn", "libcublas", "libnccl", "libcufft", "libcusolver", "libcusparse")
     found = [path for path in answer["libraries"] if path.rsplit("/", 1)[-1].startswith(names)]
-    assert [path for path in found if not path.startswith("/opt/gpuhost/tensorflow/")] == []
+    environment = host.run_expect([0], "readlink -f /opt/gpuhost/tensorflow").stdout.strip()
+    assert [path for path in found if not path.startswith(f"{environment}/")] == []
 
 
 def test_cuda_wheels_are_in_the_environment(host, component):

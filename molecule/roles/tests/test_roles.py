@@ -1,12 +1,15 @@
 """What each role alone left on its host; the versions are read from the example playbooks, not repeated here."""
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-EXAMPLES = Path(__file__).resolve().parents[3] / "playbooks" / "examples"
+PROJECT = Path(__file__).resolve().parents[3]
+EXAMPLES = PROJECT / "playbooks" / "examples"
+ROLES = PROJECT / "roles"
 
 
 def given(role: str) -> dict[str, Any]:
@@ -122,6 +125,25 @@ def test_tensorflow_env_imports_its_version(on):
     question = "import tensorflow as tf; print(tf.__version__)"
     answer = host.run_expect([0], f"/opt/gpuhost/tensorflow/bin/python -c '{question}' 2>/dev/null").stdout.strip()
     assert answer == given("tensorflow_env")["tensorflow_env_version"]
+
+
+def test_tensorflow_env_is_a_relative_link_to_a_folder_named_after_its_contents(on):
+    variables = given("tensorflow_env")
+    lock = ROLES / f"tensorflow_env/files/tensorflow-{variables['tensorflow_env_version']}.txt"
+    name = (
+        f"tensorflow-{variables['tensorflow_env_version']}-py{variables['tensorflow_env_python']}-"
+        f"{hashlib.sha256(lock.read_bytes()).hexdigest()[:8]}"
+    )
+    assert on("tensorflow").run_expect([0], "readlink /opt/gpuhost/tensorflow").stdout == f"environments/{name}\n"
+
+
+def test_tensorflow_env_has_the_real_folder_in_its_scripts(on):
+    folder = on("tensorflow").run_expect([0], "readlink -f /opt/gpuhost/tensorflow").stdout.strip()
+    scripts = on("tensorflow").run_expect([0], f"grep -l -I '^#!' {folder}/bin/*").stdout.split()
+    first_lines = on("tensorflow").run_expect([0], f"head -q -n 1 {' '.join(scripts)}").stdout.splitlines()
+    interpreters = [line.removeprefix("#!") for line in first_lines if "python" in line]
+    assert interpreters
+    assert [path for path in interpreters if path.rpartition("/")[0] != f"{folder}/bin"] == []
 
 
 def test_smoke_train_left_its_result(on):

@@ -1,26 +1,52 @@
-"""Runs in the environment: imports TensorFlow, compares its version with the argument, asks for CUDA support."""
+"""Runs in the environment and proves it: known packages, TensorFlow in the version asked for, with CUDA, imported.
 
+Arguments: TensorFlow's version, Python's, and `record` (writes the packages down) or `compare` (with what was written).
+"""
+
+import importlib.metadata
 import json
+import pathlib
 import sys
 
-import tensorflow as tf
+version, python, task = sys.argv[1:]
+record = pathlib.Path(sys.prefix, "gpuhost.freeze")
+packages = {f"{entry.metadata['Name']}=={entry.version}" for entry in importlib.metadata.distributions()}
+installed = " and ".join(sorted(name for name in packages if name.startswith("tensorflow=="))) or "no tensorflow"
 
-build = tf.sysconfig.get_build_info()
-problems = []
-if tf.__version__ != sys.argv[1]:
-    problems.append(f"found TensorFlow {tf.__version__}, expected {sys.argv[1]}: the lock file is another release's")
+running = f"{sys.version_info.major}.{sys.version_info.minor}"
+if running != python:
+    sys.exit(f"found Python {running}, expected {python}")
+if task == "compare":
+    recorded = set(record.read_text().split()) if record.exists() else set()
+    if packages != recorded:
+        changes = [f"{'+' if name in packages else '-'}{name}" for name in sorted(packages ^ recorded)]
+        sys.exit(f"packages were added, removed or changed: {' '.join(changes)}")
+# A lock file's markers leave a package out on a Python that it has no wheel for, and the installer is content.
+if installed != f"tensorflow=={version}":
+    sys.exit(
+        f"found {installed} in {sys.prefix}, expected tensorflow=={version}: "
+        "choose a Python that this TensorFlow has wheels for, or the lock file of this version"
+    )
+try:
+    import tensorflow
+except ImportError as error:
+    sys.exit(
+        f"TensorFlow cannot be imported: {error}; expected that {sys.executable} imports it: "
+        "choose a lock file with all that it needs"
+    )
+build = tensorflow.sysconfig.get_build_info()
 if not build.get("is_cuda_build"):
-    problems.append("this TensorFlow was built without CUDA: use a lock file made from tensorflow[and-cuda]")
-if problems:
-    sys.exit("; ".join(problems))
+    sys.exit("found a TensorFlow without CUDA, expected a build with it: make the lock file from tensorflow[and-cuda]")
+if task == "record":
+    record.write_text("".join(f"{package}\n" for package in sorted(packages)))
 print(
     json.dumps(
         {
-            "version": tf.__version__,
-            "python": f"{sys.version_info.major}.{sys.version_info.minor}",
+            "version": tensorflow.__version__,
+            "python": python,
             "cuda": build.get("cuda_version"),
             "cudnn": build.get("cudnn_version"),
-            "gpus": len(tf.config.list_physical_devices("GPU")),
+            "gpus": len(tensorflow.config.list_physical_devices("GPU")),
         }
     )
 )

@@ -317,7 +317,11 @@ def test_cuda_trees_and_default_link(tmp_path: Path) -> None:
     put(tmp_path, "/usr/local/cuda-11.8/lib64/libcudart.so")  # a library alone is no toolkit
     link(tmp_path, "/usr/local/cuda", "/etc/alternatives/cuda")
     link(tmp_path, "/etc/alternatives/cuda", "/usr/local/cuda-12.9")
-    put(tmp_path, stack.DISTRO_CUDA, "CUDA Version 11.8.89\n")
+    # The package as dpkg has it on a Debian 12 host.
+    status = "Package: nvidia-cuda-toolkit\nStatus: hold ok %s\nVersion: 11.8.89~11.8.0-5~deb12u1\n"
+    put(tmp_path, "/var/lib/dpkg/status", status % "config-files")
+    assert stack.cuda(str(tmp_path))["distro"] is None
+    put(tmp_path, "/var/lib/dpkg/status", status % "installed")
     assert stack.cuda(str(tmp_path)) == {"installed": ["9.0", "12.9", "13.2"], "default": "12.9", "distro": "11.8"}
     assert stack.cuda(str(tmp_path / "nothing")) == {"installed": [], "default": None, "distro": None}
 
@@ -328,6 +332,17 @@ def test_tensorflow_by_its_metadata(tmp_path: Path) -> None:
     assert stack.tensorflow(str(tmp_path)) is None
     put(tmp_path, f"{site}/tensorflow-2.21.0.dist-info/METADATA")
     assert stack.tensorflow(str(tmp_path)) == {"path": "/opt/gpuhost/tensorflow", "version": "2.21.0", "python": "3.11"}
+
+
+@pytest.mark.parametrize("folder", ["environments", "/opt/gpuhost/environments"], ids=["relative", "absolute"])
+def test_tensorflow_through_its_link_within_the_root(tmp_path: Path, folder: str) -> None:
+    environments = "/opt/gpuhost/environments"
+    put(tmp_path, f"{environments}/new/lib/python3.11/site-packages/tensorflow-2.21.0.dist-info/METADATA")
+    put(tmp_path, f"{environments}/old/lib/python3.12/site-packages/tensorflow-2.20.0.dist-info/METADATA")
+    link(tmp_path, "/opt/gpuhost/tensorflow", f"{folder}/old")
+    assert stack.tensorflow(str(tmp_path)) == {"path": "/opt/gpuhost/tensorflow", "version": "2.20.0", "python": "3.12"}
+    link(tmp_path, "/opt/gpuhost/dangling", f"{folder}/removed")
+    assert stack.tensorflow(str(tmp_path), "/opt/gpuhost/dangling") is None
 
 
 OPTIONS = probe.Options(None, {}, True, (), ("*",), "/opt/gpuhost/tensorflow")
