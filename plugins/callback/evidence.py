@@ -13,10 +13,10 @@ short_description: Evidence files and a report of what the playbooks found, plan
 author: gpuhost contributors
 description:
   - Writes C(<folder>/<run>/<host>/NAME.json) as results come in, NAME being probe, plan, diff, preflight, probe_after,
-    verify, smoke_train or failure.
+    verify, smoke_train, failure, restored (what was brought back) or verify_after_undo.
   - When the playbook ends it writes C(report.json), C(report.md) and C(summary.txt) beside them, leads
     C(<folder>/latest) to the run and prints the summary.
-  - Does nothing in runs that neither probe nor plan a host.
+  - Reports nothing in runs that neither plan nor fail.
 options:
   folder:
     description: Where runs are kept; by default C(reports) in the project's folder.
@@ -77,8 +77,11 @@ class CallbackModule(CallbackBase):
         host, found = result.host.get_name(), result.result
         if "probe" in found and result.task.action == "gpuhost.stack.gpu_probe":
             self._keep(host, "probe_after" if "probe" in self.evidence.get(host, {}) else "probe", found["probe"])
+        undone = {"failure", "restored"} <= set(self.evidence.get(host, {}))
         if "verify" in found and result.task.action == "gpuhost.stack.gpu_verify":
-            self._keep(host, "verify", found["verify"])
+            self._keep(host, "verify_after_undo" if undone else "verify", found["verify"])
+        if found.get("restored"):
+            self._keep(host, "restored", {"changes": found["restored"], "warnings": found["warnings_of_restore"]})
         for fact, value in (found.get("ansible_facts") or {}).items():
             if fact in FACTS:
                 self._keep(host, FACTS[fact], value)
@@ -97,7 +100,7 @@ class CallbackModule(CallbackBase):
 
     def v2_playbook_on_stats(self, stats: Any) -> None:
         """Writes and prints the report."""
-        if not self.evidence:
+        if not any({"plan", "failure"} & set(kept) for kept in self.evidence.values()):
             return
         summary = report.summary(self.run, self.evidence)
         forms = {"report.json": json.dumps(summary, indent=2, sort_keys=True), "report.md": report.markdown(summary)}

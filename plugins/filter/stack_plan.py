@@ -20,6 +20,10 @@ options:
     description:
       - "What is wanted, each V(auto), a version, a prefix of one, or V(none): C(driver), C(cuda), C(cudnn), C(nccl),
         C(tensorflow), C(pytorch), C(tensorflow_cuda_libraries), C(driver_source), C(cuda_source), C(expect_gpus)."
+      - C(driver_kernel_modules) is V(auto), V(open) or V(proprietary).
+      - C(keep_cuda) is V(all), or how many toolkits stay.
+      - C(leftovers) says whether what other installers left on the host is a problem (V(refuse)) or goes (V(remove)).
+      - A value that cannot be meant is a problem of the plan; a name that nothing reads is an error.
       - C(repository_url) (without slug and architecture), C(repository_key_url) and C(repository_key_fingerprint)
         replace NVIDIA's own by those of a mirror.
     type: dict

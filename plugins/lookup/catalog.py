@@ -17,7 +17,8 @@ options:
       - "V(distro) and a distribution id; V(cuda) and C(X.Y); V(driver) and a branch; V(tensorflow) and a version;
         V(gpu) and a PCI id such as C(10de:2335)."
       - "V(repositories) alone: the URL of NVIDIA's repository by distribution id."
-      - "V(driver_packages) alone: apt patterns of the driver packages' names in NVIDIA's repository."
+      - "V(driver_packages) alone: apt patterns of the driver packages' names, NVIDIA's and the distributions'."
+      - "V(driver_exceptions) alone: apt patterns of names that those match and that are no part of the driver."
       - "Any other topic alone gives the list of its keys, newest first."
     required: true
   base_url:
@@ -84,6 +85,8 @@ def look_up(terms, base_url=None):
         return [{name: repository_facts(catalog, name, base_url=base_url)["url"] for name in catalog.distros}]
     if terms == ["driver_packages"]:
         return [list(load_catalog().driver.name_patterns)]
+    if terms == ["driver_exceptions"]:
+        return [list(load_catalog().driver.name_exceptions)]
     topics = _topics(load_catalog())
     if not terms or str(terms[0]) not in topics:
         raise AnsibleLookupError(

@@ -83,6 +83,15 @@ def parse_madison(text: str) -> Dict[str, List[str]]:
     return offered
 
 
+def parse_exact_depends(text: str) -> Dict[str, str]:
+    """{name: version} of the dependencies with `(= version)` in `apt-cache show NAME=VERSION...`, alternatives too."""
+    exact = {}  # type: Dict[str, str]
+    for line in text.splitlines():
+        if line.startswith(("Depends: ", "Pre-Depends: ")):
+            exact.update(re.findall(r"([a-z0-9][a-z0-9+.-]+)(?::\w+)? \(= ([^)\s]+)\)", line))
+    return exact
+
+
 def unmet(specs: List[str], packages: Dict[str, Installed]) -> List[str]:
     """Those of `specs` that are not installed, or not at their version."""
     missing = []

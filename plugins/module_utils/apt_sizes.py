@@ -12,6 +12,9 @@ from ansible_collections.gpuhost.stack.plugins.module_utils import debian_versio
 
 _FIELD = re.compile(rb"^(Package|Version|Depends|Pre-Depends|Size|Installed-Size): *([^\n]*)$|^(?=\n)", re.MULTILINE)
 _RELATION = re.compile(r"^\s*([a-z0-9][a-z0-9+.-]*)(?::\w+)?\s*(?:\(\s*([<>=]+)\s*([^)\s]+)\s*\))?")
+_DRIVER_PART = re.compile(
+    r"(?:lib)?nvidia-|lib(?:cuda|cudadebugger|nvcuvid|nvoptix)1$|firmware-nvidia-|lib[a-z]+1?-nvidia"
+)
 
 
 class Package:
@@ -84,13 +87,14 @@ def _needed(packages: Index, needs: Iterable[list[tuple[str, str | None]]]) -> l
 def sizes(data: bytes, offered: dict[str, list[str]]) -> dict[str, dict[str, list[Any]]]:
     """{name: {version: [download KiB, installed KiB, names]}} for the packages that `offered` names.
 
-    The names are those of `offered` that are counted in, so that nobody counts them twice.
+    The names are those of `offered` that are counted in, so that nobody counts them twice, and the driver's parts: they
+    tell which packages of another driver are left over.
     """
     packages = index(data)
     found: dict[str, dict[str, list[Any]]] = {}
     for name in sorted(set(offered) & set(packages)):
         for version in [version for version in offered[name] if version in packages[name]]:
             download, installed, names = closure(packages, name, version)
-            counted = sorted(names & set(offered) - {name})
-            found.setdefault(name, {})[version] = [download, installed, counted]
+            counted = {other for other in names if other in offered or _DRIVER_PART.match(other)}
+            found.setdefault(name, {})[version] = [download, installed, sorted(counted - {name})]
     return found

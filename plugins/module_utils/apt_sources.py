@@ -20,7 +20,10 @@ _LINE = re.compile(r"^(deb|deb-src)\s+(?:\[([^\]]*)\]\s+)?(\S+)\s+(\S+)")
 
 
 def read(root: str, repository_url: str | None) -> dict[str, Any]:
-    """`entries` that lead to NVIDIA's software, `keys`: those of NVIDIA's that apt trusts for every repository."""
+    """`entries` that lead to NVIDIA's software, `keys`: those of NVIDIA's that apt trusts for every repository.
+
+    `mixed`: the files among them that also hold somebody else's repositories or keys.
+    """
     entries = parse_list(files.read_text(root, ONE_LINE) or "", ONE_LINE)
     for name in files.names(root, FOLDER):
         path = "%s/%s" % (FOLDER, name)
@@ -30,7 +33,10 @@ def read(root: str, repository_url: str | None) -> dict[str, Any]:
             entries += parse_sources(files.read_text(root, path) or "", path)
     own = (repository_url or "").rstrip("/")
     wanted = [e for e in entries if any(word in e["uri"] for word in CONCERNS) or (own and e["uri"].rstrip("/") == own)]
-    return {"entries": wanted, "keys": _keys(root)}
+    keys, mixed = _keys(root)
+    mixed += [entry["file"] for entry in entries if entry not in wanted]
+    concerned = {entry["file"] for entry in wanted} | set(keys)
+    return {"entries": wanted, "keys": keys, "mixed": sorted(concerned & set(mixed))}
 
 
 def parse_list(text: str, path: str) -> list[dict[str, Any]]:
@@ -78,21 +84,24 @@ def _entry(path: str, uri: str, suite: str, signed_by: str | None) -> dict[str, 
     return {"file": path, "uri": uri, "suite": suite, "signed_by": signed_by or None}
 
 
-def _keys(root: str) -> dict[str, list[str]]:
+def _keys(root: str) -> tuple[dict[str, list[str]], list[str]]:
+    """NVIDIA's keys by file, and the files that hold others as well."""
     single, folder = KEYRINGS
     paths = [single] + ["%s/%s" % (folder, name) for name in files.names(root, folder)]
-    found = {}
+    found, mixed = {}, []
     for path in paths:
         try:
             data = files.read_bytes(root, path) if path.endswith((".gpg", ".asc")) else None
             if not data or not _names_nvidia(_plain(data)):
                 continue
-            keys = [key.fingerprint for key in openpgp.public_keys(data) if _names_nvidia(key.raw)]
+            there = openpgp.public_keys(data)
+            keys = [key.fingerprint for key in there if _names_nvidia(key.raw)]
         except (ValueError, OSError):
             continue  # apt leaves such a file out too, and says so itself
         if keys:
             found[path] = keys
-    return found
+            mixed += [path] if len(keys) < len(there) else []
+    return found, mixed
 
 
 def _plain(data: bytes) -> bytes:

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import os
-import re
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils import (
     debian_version,
     files,
     host,
+    kernel_modules,
     nvidia_smi,
     proc_driver,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import Check, Context, compared, is_version, skipped
 
-LICENCES = {"open": "Dual MIT/GPL", "proprietary": "NVIDIA"}
 NOT_LOADED_EXIT = 9
-_MODULE = re.compile(r"^nvidia(-current|-tesla[a-z0-9-]*|-legacy[a-z0-9-]*)?\.ko(\.(xz|zst|gz))?$")
 _REINSTALL = (
     "Run the playbook again; if it stays so, look at the apt history for another program that changed the driver."
 )
@@ -119,7 +117,7 @@ def _module_built(context: Context, driver: dict[str, Any]) -> Check:
     if context.driver_simulated:
         return skipped(check_id, "the NVIDIA driver is simulated: no kernel module is built")
     kernel = _next_kernel(context)
-    licence = LICENCES[str(driver["kernel_modules"])]
+    licence = kernel_modules.LICENCES[str(driver["kernel_modules"])]
     expected = "module %s, licence %s" % (driver["version"], licence)
     remedy = "Install the headers of kernel %s and run `dkms autoinstall -k %s`.%s" % (
         kernel, kernel, _make_log(context.root),
@@ -127,7 +125,7 @@ def _module_built(context: Context, driver: dict[str, Any]) -> Check:
     if kernel is None:
         remedy = "Install a kernel's headers (nvidia_driver_kernel_headers) and run the playbook again."
         return compared(check_id, False, "no kernel to build for is installed", expected, remedy)
-    modules = _modules(context.root, kernel)
+    modules = kernel_modules.paths(context.root, kernel)
     if not modules:
         return compared(check_id, False, "kernel %s has no nvidia module" % kernel, expected, remedy)
     facts = sorted({(_modinfo(context, path, "version"), _modinfo(context, path, "license")) for path in modules})
@@ -142,15 +140,6 @@ def _next_kernel(context: Context) -> str | None:
     if context.kernel_module == "built":
         candidates = sorted(set(candidates) | set(kernel["headers"]), key=debian_version.key)
     return candidates[-1] if candidates else None
-
-
-def _modules(root: str, kernel: str) -> list[str]:
-    """Paths of nvidia.ko; Debian names it nvidia-current.ko."""
-    top = files.under(root, "/lib/modules/%s" % kernel)
-    found = []
-    for folder, _, names in os.walk(top):
-        found += [os.path.join(folder, name) for name in names if _MODULE.match(name)]
-    return sorted(found)
 
 
 def _modinfo(context: Context, path: str, name: str) -> str:

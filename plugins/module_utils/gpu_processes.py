@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any
+from typing import Any, Iterable
 
 from ansible_collections.gpuhost.stack.plugins.module_utils import files, package_manager
 from ansible_collections.gpuhost.stack.plugins.module_utils.command import Run
 
 FIELDS = ("pid", "process_name", "used_memory")
 TIMEOUT = 30
+# They belong to the driver or watch it: packages restart them, no work is lost.
+SERVICES = (
+    "nvidia-persiste",  # the kernel cuts a program's name after 15 characters
+    "nv-fabricmanage",
+    "nv-hostengine",
+    "nvidia-imex",
+    "dcgm-exporter",
+)
 _DEVICE = re.compile(r"^/dev/(nvidia(?:\d+|ctl|-uvm|-modeset|-caps/.*))$")
 
 
@@ -29,13 +37,12 @@ def parse(output: str) -> dict[int, str]:
 
 
 def read(root: str, smi: dict[str, Any] | None, run: Run) -> list[dict[str, Any]]:
-    """By process id: what it is and how it was found. Without a working driver there is no user."""
-    if not smi or smi["exit_code"] != 0:
-        return []
-    answer = run(argv(smi["path"]), TIMEOUT)
-    if answer.exit_code != 0:
-        raise ValueError("%s ended %d: %s" % (" ".join(argv(smi["path"])), answer.exit_code, answer.text()[:200]))
-    computing = parse(answer.stdout.decode("utf-8", "replace"))
+    """By process id: what it is and how it was found.
+
+    An nvidia-smi that does not work is not asked: after an upgrade it refuses (18) while programs go on with the module
+    that is loaded, and they are found by what they have open.
+    """
+    computing = _computing(smi, run) if smi and smi["exit_code"] == 0 else {}
     holding = holders(root)
     return [
         {
@@ -47,6 +54,25 @@ def read(root: str, smi: dict[str, Any] | None, run: Run) -> list[dict[str, Any]
         }
         for pid in sorted(set(computing) | set(holding))
     ]
+
+
+def _computing(smi: dict[str, Any], run: Run) -> dict[int, str]:
+    answer = run(argv(smi["path"]), TIMEOUT)
+    if answer.exit_code != 0:
+        raise ValueError("%s ended %d: %s" % (" ".join(argv(smi["path"])), answer.exit_code, answer.text()[:200]))
+    return parse(answer.stdout.decode("utf-8", "replace"))
+
+
+def is_job(user: Any) -> bool:
+    """Whether work would be lost: a CUDA program has nvidia-uvm open; displays and monitors do not."""
+    return bool(user["computes"] or "nvidia-uvm" in user["devices"])
+
+
+def listed(users: Iterable[Any]) -> str:
+    """The first five of them."""
+    every = list(users)
+    shown = ", ".join("%s (%s)" % (user["pid"], user["name"] or "of unknown name") for user in every[:5])
+    return shown + (" and %d more" % (len(every) - 5) if len(every) > 5 else "")
 
 
 def holders(root: str) -> dict[int, list[str]]:

@@ -5,13 +5,17 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: apt_transaction
-short_description: Install exact package versions in one simulated-first apt transaction and hold them
+short_description: Install exact package versions in one apt transaction, simulated first, undone when it fails
 description:
   - Brings all packages to the versions given, up or down, in a single transaction. Own holds do not stand in the way
     and are set again afterwards.
   - The transaction is simulated first. It is refused, with the list and before anything is changed, when it would
-    remove a package that I(may_remove) does not allow or change the kernel image.
-  - All packages are downloaded before the first one is unpacked.
+    remove a package that neither I(replaces) nor I(may_remove) allows, change the kernel image or move a package that
+    somebody else holds.
+  - Packages that these need at one exact version come at that version, though the repository offers newer ones.
+  - All packages are downloaded before the first one is unpacked. They stay in C(I(state_directory)/packages), with
+    those that they replace, so that the way back needs no network.
+  - When dpkg fails, all packages go back to what they were, holds included, and the error says so.
   - The package lists are refreshed when a wanted version is not on offer yet.
   - What an interrupted apt or dpkg left half done is finished first.
 options:
@@ -20,6 +24,23 @@ options:
     type: list
     elements: str
     required: true
+  helpers:
+    description: Packages that come with them and are not held, such as kernel headers and compilers.
+    type: list
+    elements: str
+    default: []
+  pins:
+    description:
+      - Packages that tell apt which versions to prefer, such as C(nvidia-driver-pinning-595). What they say binds the
+        whole transaction, and they are installed before it, in one of their own; apt reads preferences only once.
+    type: list
+    elements: str
+    default: []
+  pins_replace:
+    description: Regular expressions of the names of pinning packages; others than I(pins) go, settings included.
+    type: list
+    elements: str
+    default: []
   hold:
     description: Whether to hold the packages at their versions.
     type: bool
@@ -41,6 +62,14 @@ options:
     type: list
     elements: str
     default: []
+  undo:
+    description: Whether a transaction that fails is undone, and the replaced packages' files are kept for that.
+    type: bool
+    default: true
+  state_directory:
+    description: Where packages and the record of what they were before are kept.
+    type: path
+    default: /var/lib/gpuhost
   lock_timeout:
     description: Seconds to wait for another apt or dpkg to finish.
     type: int
@@ -48,7 +77,9 @@ options:
 attributes:
   check_mode:
     support: full
-    description: Tells what would change; packages of a repository that is not configured yet are not an error.
+    description:
+      - Tells what would change, or refuses as without check mode; packages of a repository that is not configured yet
+        are not an error.
 author: gpuhost
 """
 
@@ -68,105 +99,20 @@ transaction:
   returned: always
   type: list
   elements: str
+not_kept:
+  description: Replaced packages whose files nobody offers any more; an undo cannot bring them back.
+  returned: always
+  type: list
+  elements: str
 """
 
-import glob
 import os
 import re
+import tempfile
 from typing import NamedTuple
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuhost.stack.plugins.module_utils import apt
-
-# Configuration files that somebody edited stay as they are; nothing may ask a question.
-# Holds are set aside and not released, so that a run that dies in the middle leaves them; the simulation tells whether
-# a package that somebody else holds would move.
-APT_OPTIONS = ["-y", "--no-install-recommends", "--allow-downgrades", "--allow-change-held-packages", "--ignore-hold"]
-DPKG_OPTIONS = ["-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold"]
-ENVIRONMENT = {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8", "NEEDRESTART_SUSPEND": "1"}
-MAKE_LOG_LINES = 30
-
-
-class Apt:
-    """The apt commands of one module run."""
-
-    def __init__(self, module):
-        self.module = module
-        self.packages = module.params["packages"]
-        self.names = [apt.split_spec(spec)[0] for spec in self.packages]
-        self.lock = ["-o", "DPkg::Lock::Timeout=%d" % module.params["lock_timeout"]]
-
-    def run(self, command, good=(0,)):
-        rc, out, err = self.module.run_command(command, environ_update=ENVIRONMENT)
-        if rc not in good:
-            self.fail(command, rc, out, err)
-        return out
-
-    def fail(self, command, rc, out, err):
-        """Ends the module with the command's own words, and the compiler's where a kernel module did not build."""
-        said = "\n".join((out + "\n" + err).strip().splitlines()[-25:])
-        message = "`%s` failed with status %d:\n%s" % (" ".join(command[:3]), rc, said)
-        logs = make_logs()
-        if logs:
-            message += "\nA kernel module did not build:\n" + "\n".join("%s:\n%s" % pair for pair in logs.items())
-            message += "\nFix or replace that driver branch for this kernel, then run this again."
-        self.module.fail_json(msg=message, rc=rc, make_logs=logs)
-
-    def look(self):
-        """All packages that dpkg knows, and what is to do for the wanted ones."""
-        packages = apt.parse_dpkg(self.run(["dpkg-query", "-W", "-f", apt.DPKG_FORMAT]))
-        names = self.names if self.module.params["hold"] else []
-        names = names + apt.dependencies(names, packages, self.module.params["hold_dependencies"])
-        return Look(
-            packages,
-            apt.unmet(self.packages, packages),
-            apt.replaced(self.names, packages, self.module.params["replaces"]),
-            [name for name in names if name not in packages or not packages[name].held],
-        )
-
-    def recover(self, packages):
-        """Finishes what an interrupted run left, so that nobody has to type it by hand."""
-        if any(state.status not in apt.SETTLED for state in packages.values()):
-            self.run(["dpkg", "--force-confdef", "--force-confold", "--configure", "-a"])
-        if self.module.run_command(["apt-get", "check"], environ_update=ENVIRONMENT)[0]:
-            self.run(["apt-get", "-y"] + DPKG_OPTIONS + self.lock + ["--fix-broken", "install"])
-
-    def offered(self):
-        return apt.parse_madison(self.run(["apt-cache", "madison"] + self.names, good=(0, 100)))
-
-    def make_offered(self):
-        """Refreshes the lists if they lack a wanted version; fails when they still do."""
-        offered = self.offered()
-        if apt.not_offered(self.packages, offered) or any(name not in offered for name in self.names):
-            self.run(["apt-get"] + self.lock + ["update"])
-            missing = apt.not_offered(self.packages, self.offered())
-            if missing:
-                self.module.fail_json(
-                    msg="These versions are not on offer:\n  %s\nCheck the repository's configuration, or plan again: "
-                    "the plan takes only what the repository offers." % "\n  ".join(missing)
-                )
-
-    def install(self, before):
-        """Simulates, downloads, installs; returns the changes as sentences."""
-        gone = before.gone
-        wanted = ["install"] + self.packages + [name + "-" for name in gone]
-        options = APT_OPTIONS + (["--purge"] if gone else [])
-        changes = apt.parse_simulation(self.run(["apt-get", "--simulate"] + options + wanted))
-        allowed = self.module.params["may_remove"] + [re.escape(name) for name in gone]
-        parts = apt.dependencies(self.names, before.packages, self.module.params["hold_dependencies"])
-        ours = self.names + gone + parts
-        held = [name for name, state in before.packages.items() if state.held and name not in ours]
-        strangers = apt.unplanned(changes, self.packages, allowed, held)
-        if strangers:
-            self.module.fail_json(
-                msg="Nothing was changed: installing %s would also change\n  %s\nRemove or release (apt-mark unhold) "
-                "those packages first, or allow their removal." % (" ".join(self.packages), "\n  ".join(strangers)),
-                unplanned=strangers,
-            )
-        command = ["apt-get"] + options + DPKG_OPTIONS + self.lock
-        self.run(command + ["--download-only"] + wanted)
-        self.run(command + wanted)
-        return [change.describe() for change in changes]
+from ansible_collections.gpuhost.stack.plugins.module_utils import apt, apt_commands, host_state
 
 
 class Look(NamedTuple):
@@ -178,31 +124,154 @@ class Look(NamedTuple):
     unheld: list
 
 
-def make_logs():
-    """{path: its last lines} of DKMS builds that failed: DKMS keeps build/make.log only of those."""
-    logs = {}
-    for path in sorted(glob.glob("/var/lib/dkms/*/*/build/make.log")):
-        if not os.path.islink(path):
-            with open(path, errors="replace") as stream:
-                logs[path] = "".join(stream.readlines()[-MAKE_LOG_LINES:])
-    return logs
+class Transaction:
+    """One run of the module."""
+
+    def __init__(self, module):
+        self.module = module
+        self.options = module.params
+        self.pins, self.helpers = self.options["pins"], self.options["helpers"]
+        self.packages = self.options["packages"]
+        self.wanted = self.pins + self.packages + self.helpers
+        self.names = [apt.split_spec(spec)[0] for spec in self.wanted]
+        self.state = self.options["state_directory"]
+        kept = os.path.join(self.state, "packages") if self.options["undo"] else ""
+        self.apt = apt_commands.Apt(module.run_command, self.options["lock_timeout"], kept)
+        self.unfinished = ""
+
+    def look(self):
+        """All packages that dpkg knows, and what is to do for the wanted ones."""
+        packages = self.apt.packages()
+        held = [apt.split_spec(spec)[0] for spec in self.pins + self.packages] if self.options["hold"] else []
+        return Look(
+            packages,
+            apt.unmet(self.wanted, packages),
+            self.gone_pins(packages) + apt.replaced(self.names, packages, self.options["replaces"]),
+            [n for n in held + self.parts(held, packages) if n not in packages or not packages[n].held],
+        )
+
+    def parts(self, names, packages):
+        return apt.dependencies(names, packages, self.options["hold_dependencies"])
+
+    def gone_pins(self, packages):
+        return apt.replaced(self.names, packages, self.options["pins_replace"])
+
+    def fail(self, message, **more):
+        said = "\nBefore that, this could not be finished:\n%s" % self.unfinished if self.unfinished else ""
+        self.module.fail_json(msg=message + said, **more)
+
+    # The steps ----------------------------------------------------------------------------------------------------
+
+    def make_offered(self):
+        """Refreshes the lists if they lack a wanted version; False where check mode may not do that."""
+        offered = self.apt.offered(self.names)
+        missing = apt.not_offered(self.wanted, offered)
+        if not missing and all(name in offered for name in self.names):
+            return True
+        if self.module.check_mode:
+            return False
+        self.apt.update()
+        missing = apt.not_offered(self.wanted, self.apt.offered(self.names))
+        if missing:
+            self.fail(
+                "These versions are not on offer:\n  %s\nCheck the repository's configuration, or plan again: "
+                "the plan takes only what the repository offers." % "\n  ".join(missing)
+            )
+        return True
+
+    def carry_out(self, before, folder):
+        """Everything from the simulation to the holds; returns (changes as sentences, packages that were not kept)."""
+        if not self.make_offered():
+            return [], []
+        self.apt.bind(folder, self.pins, self.gone_pins(before.packages), self.apt.exact_dependencies(self.wanted))
+        if not self.module.check_mode:
+            self.unfinished = self.apt.recover(before.packages)
+            before = self.look()
+        changes = self.simulate(before) if before.unmet or before.gone else []
+        sentences = [change.describe() for change in changes]
+        if self.module.check_mode:
+            return sentences, []
+        automatic = self.apt.automatic()
+        states = apt_commands.state_of([change.name for change in changes], before.packages, automatic)
+        host_state.touch(self.state, states)
+        lost = self.keep_old(changes)
+        if changes:
+            self.download(before)
+            self.install(before, states)
+        self.hold(automatic)
+        return sentences, lost
+
+    def command(self, before):
+        return self.wanted + [name + "-" for name in before.gone]
+
+    def simulate(self, before):
+        """The changes of the whole transaction; fails when something is among them that nobody planned."""
+        changes = self.apt.simulate(self.command(before), purge=bool(before.gone))
+        ours = self.names + before.gone + self.parts(self.names, before.packages)
+        held = [name for name, state in before.packages.items() if state.held and name not in ours]
+        allowed = self.options["may_remove"] + [re.escape(name) for name in before.gone]
+        held = [name for name in held if not any(re.fullmatch(pattern, name) for pattern in allowed)]
+        strangers = apt.unplanned(changes, self.wanted, allowed, held)
+        if strangers:
+            self.fail(
+                "Nothing was changed: installing %s would also change\n  %s\nRemove or release (apt-mark unhold) "
+                "those packages first, or allow their removal." % (" ".join(self.wanted), "\n  ".join(strangers)),
+                unplanned=strangers,
+            )
+        return changes
+
+    def download(self, before):
+        """Once more with fresh lists: a repository that was published anew in between gives files of another size."""
+        try:
+            self.apt.install(self.command(before), purge=bool(before.gone), download_only=True)
+        except apt_commands.AptError:
+            self.apt.update()
+            self.apt.install(self.command(before), purge=bool(before.gone), download_only=True)
+
+    def keep_old(self, changes):
+        if not self.options["undo"]:
+            return []
+        return self.apt.keep({change.name: change.old for change in changes if change.old})
+
+    def install(self, before, states):
+        """The pins, then the rest; on failure all goes back."""
+        pins = self.pins + [name + "-" for name in self.gone_pins(before.packages)]
+        try:
+            if pins:
+                self.apt.install(pins, purge=True)
+            self.apt.install(self.command(before), purge=bool(before.gone))
+        except apt_commands.AptError as error:
+            self.fail("%s\n%s" % (error, self.undo(states)), rc=error.rc, make_logs=error.make_logs)
+
+    def undo(self, states):
+        """Back to `states`; says how that went."""
+        if not self.options["undo"]:
+            return "It was left as it is (undo is off): the next run finishes it."
+        try:
+            apt_commands.restore(self.apt, states)
+        except (apt_commands.AptError, ValueError) as error:
+            return "It could not be undone: %s\nThe next run tries to finish what was asked for." % error
+        return "It was undone: all %d packages of the transaction are as they were before." % len(states)
+
+    def hold(self, automatic):
+        after = self.look()
+        if after.unheld:
+            host_state.touch(self.state, apt_commands.state_of(after.unheld, after.packages, automatic))
+            self.apt.mark("hold", after.unheld)
 
 
 def change(work, before):
-    """Carries the transaction out; returns (the changes as sentences, what is there afterwards)."""
-    transaction = []
-    if before.unmet or before.gone:
-        work.recover(before.packages)
-        work.make_offered()
-        transaction = work.install(before)
-    unheld = work.look().unheld
-    if unheld:
-        work.run(["apt-mark", "hold"] + unheld)
+    """Carries the transaction out; returns (the changes as sentences, packages not kept, what is there afterwards)."""
+    with tempfile.TemporaryDirectory(prefix="gpuhost-apt-") as folder:
+        os.chmod(folder, 0o755)  # apt's own user reads it
+        transaction, lost = work.carry_out(before, folder)
     after = work.look()
     left = after.unmet + after.gone + after.unheld
-    if left:
-        work.module.fail_json(msg="apt succeeded, but these are still not as planned: %s" % ", ".join(left))
-    return transaction, after
+    if left and not work.module.check_mode:
+        work.fail("apt succeeded, but these are still not as planned: %s" % ", ".join(left))
+    if lost:
+        work.module.warn("Nobody offers these replaced packages any more: %s. An undo cannot bring them back." % lost)
+    return transaction, lost, after
 
 
 def main():
@@ -210,26 +279,37 @@ def main():
     module = AnsibleModule(
         argument_spec={
             "packages": {"type": "list", "elements": "str", "required": True},
+            "helpers": names,
+            "pins": names,
+            "pins_replace": names,
             "hold": {"type": "bool", "default": True},
             "hold_dependencies": names,
             "replaces": names,
             "may_remove": names,
+            "undo": {"type": "bool", "default": True},
+            "state_directory": {"type": "path", "default": "/var/lib/gpuhost"},
             "lock_timeout": {"type": "int", "default": 300},
         },
         supports_check_mode=True,
     )
-    work = Apt(module)
-    before = after = work.look()
-    changed = bool(before.unmet or before.gone or before.unheld)
-    transaction = []
-    if changed and not module.check_mode:
-        transaction, after = change(work, before)
+    work = Transaction(module)
+    transaction, lost = [], []
+    try:
+        before = after = work.look()
+        changed = bool(before.unmet or before.gone or before.unheld)
+        if changed:
+            transaction, lost, after = change(work, before)
+    except apt_commands.AptError as error:
+        work.fail(str(error), rc=error.rc, make_logs=error.make_logs)
+    except ValueError as error:
+        work.fail(str(error))
     installed = {name: after.packages[name].version for name in work.names if name in after.packages}
     module.exit_json(
         changed=changed,
         transaction=transaction,
+        not_kept=lost,
         installed=installed,
-        diff={"before": _listing(work.names, before.packages), "after": "\n".join(work.packages) + "\n"},
+        diff={"before": _listing(work.names, before.packages), "after": "\n".join(work.wanted) + "\n"},
     )
 
 

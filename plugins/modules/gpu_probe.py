@@ -36,8 +36,9 @@ options:
     description: Globs of the installed packages to report.
     type: list
     elements: str
-    default: ['*nvidia*', 'cuda-*', 'libcuda1*', 'libcudart*', '*cudnn*', 'libnccl*', 'nvlsm', 'libnvsdm*', 'dkms',
-              'gcc', 'g++', 'linux-headers-*', 'linux-modules-nvidia-*', 'datacenter-gpu-manager*']
+    default: ['*nvidia*', 'cuda', 'cuda-*', 'libcuda1*', 'libcudart*', 'libcublas*', 'libcufft*', 'libcufile*',
+              'libcurand*', 'libcusolver*', 'libcusparse*', 'libnpp*', 'libnv*', 'gds-tools-*', '*cudnn*', 'libnccl*',
+              'nvlsm', 'dkms', 'gcc', 'g++', 'linux-headers-*', 'linux-modules-nvidia-*', 'datacenter-gpu-manager*']
   repository_patterns:
     description: Globs of the repository's packages to report.
     type: list
@@ -84,13 +85,22 @@ from ansible_collections.gpuhost.stack.plugins.module_utils import probe
 
 PACKAGES = [
     "*nvidia*",
+    "cuda",
     "cuda-*",
     "libcuda1*",
     "libcudart*",
+    "libcublas*",
+    "libcufft*",
+    "libcufile*",
+    "libcurand*",
+    "libcusolver*",
+    "libcusparse*",
+    "libnpp*",
+    "libnv*",
+    "gds-tools-*",
     "*cudnn*",
     "libnccl*",
     "nvlsm",
-    "libnvsdm*",
     "dkms",
     "gcc",
     "g++",

@@ -105,6 +105,7 @@ class DriverFile:
     packages: tuple[DriverPackages, ...]
     pinning: Pinning
     name_patterns: tuple[str, ...]
+    name_exceptions: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,11 +119,13 @@ class MinorVersionCompatibility:
 
 @dataclasses.dataclass(frozen=True)
 class CudaApt:
-    """How NVIDIA names the toolkit's packages."""
+    """How NVIDIA names the toolkit's packages; series and metapackages are regular expressions."""
 
     toolkit: str
     revision: str
     home: str
+    series: str
+    metapackages: str
     source: str
 
 
@@ -170,13 +173,14 @@ class CudaFile:
 
 @dataclasses.dataclass(frozen=True)
 class CudnnApt:
-    """How NVIDIA names the packages of a cuDNN major."""
+    """How NVIDIA names the packages of a cuDNN major; other_builds is a regular expression of those that must go."""
 
     cudnn_major: int
     runtime: str
     development: tuple[str, ...]
     version: str
     source: str
+    other_builds: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -324,12 +328,15 @@ class PytorchFile:
 
 @dataclasses.dataclass(frozen=True)
 class RepositoryFile:
-    """repository.yml: where NVIDIA's apt repositories stand."""
+    """repository.yml: where NVIDIA's apt repositories stand, and what leads to others."""
 
     schema: int
     base_url: str
     architectures: dict[str, str]
     keyring: str
+    keyring_package: str
+    old_key: str
+    rivals: tuple[str, ...]
     source: str
 
 

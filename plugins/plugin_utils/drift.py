@@ -7,8 +7,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils import debian_version
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import leftovers, removals, versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog_types import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan import LABELS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.removals import Removal
 
 SCHEMA = 1
 INSTALL, UPGRADE, DOWNGRADE, KEEP, REMOVE = "install", "upgrade", "downgrade", "keep", "remove"
@@ -21,16 +24,44 @@ _LEADING = {
     "cudnn": re.compile(r"^libcudnn\d+(?:-cuda-\d+)?$"),
     "nccl": re.compile(r"^libnccl2$"),
 }
-_MODULES = re.compile(rf"^(?:nvidia-kernel(?:-open)?-dkms|nvidia-open-kernel-dkms|nvidia-dkms{_BRANCH}(?:-open)?)$")
-_BRANCH_IN_NAME = re.compile(r"^(?:lib)?nvidia-[a-z0-9-]*?-(\d{3})(?:-server)?(?:-open)?$")
 
 Data = Mapping[str, Any]
 
 
-def plan_diff(plan: Data, probe: Data) -> dict[str, Any]:
-    """{"changes": bool, "components": [...]} from a plan's and a probe's plain data."""
-    rows = [_component(name, (plan["components"] or {}).get(name), probe) for name in LABELS]
-    return {"schema": SCHEMA, "changes": any(row["action"] != KEEP for row in rows), "components": rows}
+def plan_diff(plan: Data, probe: Data, catalog: Catalog | None = None) -> dict[str, Any]:
+    """What a plan does to a host, from plain data.
+
+    components: a row each; leftovers: what is put away first; replaces, may_remove: regular expressions of packages
+    that must go and may go, by component.
+    """
+    gone = _removals(plan, probe, catalog or load_catalog())
+    rows = [_component(name, (plan["components"] or {}).get(name), probe, gone[name]) for name in LABELS]
+    put_away = leftovers.work(plan, probe)
+    return {
+        "schema": SCHEMA,
+        "changes": bool(put_away["does"]) or any(row["action"] != KEEP for row in rows),
+        "components": rows,
+        "leftovers": put_away,
+        "replaces": {name: list(removal.replaces) for name, removal in gone.items()},
+        "may_remove": {name: list(removal.may_remove) for name, removal in gone.items()},
+    }
+
+
+def _removals(plan: Data, probe: Data, catalog: Catalog) -> dict[str, Removal]:
+    """What has to go for each component."""
+    parts, present = plan["components"] or {}, _present(probe)
+    native = {name: package for name, package in present.items() if ":" not in name}
+    offered = (probe.get("repository") or {}).get("sizes") or {}
+    keep = (plan.get("request") or {}).get("keep_cuda", "all")
+    driver, cuda, cudnn = (parts.get(name) for name in ("driver", "cuda", "cudnn"))
+    found = dict.fromkeys(LABELS, Removal())
+    if driver:
+        found["driver"] = removals.of_driver(driver, native, _installed("driver", driver, probe), offered, catalog)
+    if cuda:
+        found["cuda"] = removals.of_toolkits(keep, cuda, probe, native, catalog)
+    if cudnn:
+        found["cudnn"] = removals.of_cudnn(cudnn, cuda, native, catalog)
+    return found
 
 
 def by_component(diff: Data) -> dict[str, Data]:
@@ -38,7 +69,7 @@ def by_component(diff: Data) -> dict[str, Data]:
     return {row["component"]: row for row in diff["components"]}
 
 
-def _component(name: str, planned: Data | None, probe: Data) -> dict[str, Any]:
+def _component(name: str, planned: Data | None, probe: Data, gone: Removal) -> dict[str, Any]:
     installed = _installed(name, planned, probe)
     row: dict[str, Any] = {
         "component": name,
@@ -54,7 +85,9 @@ def _component(name: str, planned: Data | None, probe: Data) -> dict[str, Any]:
     row["planned"] = version
     if name in ("tensorflow", "pytorch"):
         return {**row, **_environment(planned, probe.get(name) or {})}
-    packages = _packages(planned, probe) + (_removals(planned, probe) if name == "driver" else [])
+    present = _present(probe)
+    packages = _packages(planned, probe)
+    packages += [_change(package, present[package]["version"], None, REMOVE) for package in gone.packages]
     actions = {package["action"] for package in packages}
     row["packages"] = packages
     row["action"] = next(
@@ -62,10 +95,15 @@ def _component(name: str, planned: Data | None, probe: Data) -> dict[str, Any]:
     )
     if row["action"] == INSTALL and name != "cuda" and installed:
         row["action"] = _direction(installed, version) or INSTALL
-    if name == "cuda":
-        beside = [v for v in _toolkits(probe) if v != planned["version"]]
-        row["note"] = f"{', '.join(beside)} stays beside it" if beside else ""
+    row["note"] = _cuda_note(planned, probe, gone) if name == "cuda" else gone.why
     return row
+
+
+def _cuda_note(planned: Data, probe: Data, gone: Removal) -> str:
+    going = gone.why.removeprefix("CUDA ").split(", CUDA ") if gone.why else []
+    beside = [version for version in _toolkits(probe) if version not in (planned["version"], *going)]
+    notes = [f"removes {gone.why}"] if going else []
+    return "; ".join([*notes, f"{', '.join(beside)} stays beside it"] if beside else notes)
 
 
 # What is installed ----------------------------------------------------------------------------------------------
@@ -138,22 +176,6 @@ def _direction(installed: str, wanted: str) -> str | None:
     return None if old == new else UPGRADE if old < new else DOWNGRADE
 
 
-def _removals(planned: Data, probe: Data) -> list[dict[str, Any]]:
-    """Packages that cannot stay: the other flavour's kernel modules, and those of another branch by their names."""
-    names = {spec.partition("=")[0] for spec in planned["packages"]}
-    flavours = {name for name in names if _MODULES.match(name)}
-    return [
-        _change(name, package["version"], None, REMOVE)
-        for name, package in _present(probe).items()
-        if name not in names and ((flavours and _MODULES.match(name)) or _other_branch(name, planned["branch"]))
-    ]
-
-
-def _other_branch(name: str, branch: str) -> bool:
-    match = _BRANCH_IN_NAME.match(name)
-    return bool(match) and match.group(1) != branch  # type: ignore[union-attr]
-
-
 def _environment(planned: Data, found: Data) -> dict[str, str]:
     if not found:
         return {"action": INSTALL}
@@ -172,11 +194,14 @@ def diff_table(diff: Data) -> str:
     for row in diff["components"]:
         if row["installed"] or row["planned"]:
             note = f" ({row['note']})" if row["note"] else ""
-            removed = _listed(p["name"] for p in row["packages"] if p["action"] == REMOVE)
+            # A toolkit is dozens of packages; its note names it.
+            gone = [p["name"] for p in row["packages"] if p["action"] == REMOVE and row["component"] != "cuda"]
+            removed = _listed(gone)
             action = row["action"] + note + (f"; removes {removed}" if removed else "")
             rows.append([LABELS[row["component"]], row["installed"] or "-", row["planned"] or "-", action])
     widths = [max(len(row[i]) for row in rows) for i in range(3)]
     lines = ["  ".join(c.ljust(w) for c, w in zip(row, [*widths, 0], strict=True)).rstrip() for row in rows]
+    lines += [f"First: {sentence}" for sentence in diff["leftovers"]["does"]]
     return "\n".join([*lines, "" if diff["changes"] else "The host has what is planned."]).rstrip()
 
 

@@ -14,7 +14,9 @@ COMPONENTS = ("driver", "cuda", "cudnn", "nccl", "tensorflow", "pytorch")
 _REQUEST_CHOICES = {
     "tensorflow_cuda_libraries": ("auto", "wheel", "system"),
     "driver_source": ("auto", "nvidia", "distro"),
+    "driver_kernel_modules": ("auto", "open", "proprietary"),
     "cuda_source": ("auto", "nvidia", "distro"),
+    "leftovers": ("refuse", "remove"),
 }
 
 
@@ -24,7 +26,10 @@ class PlanInputError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What the user wants; each value `auto`, a version, a prefix of one, or `none`."""
+    """What the user wants; of each component `auto`, a version, a prefix of one, or `none`.
+
+    keep_cuda: `all`, or how many toolkits stay; leftovers: whether what other installers left is removed or refused.
+    """
 
     driver: str = "auto"
     cuda: str = "auto"
@@ -34,7 +39,10 @@ class Request:
     pytorch: str = "none"
     tensorflow_cuda_libraries: str = "auto"
     driver_source: str = "auto"
+    driver_kernel_modules: str = "auto"
     cuda_source: str = "auto"
+    keep_cuda: str = "all"
+    leftovers: str = "refuse"
     expect_gpus: str = "auto"
     repository_url: str = "auto"
     repository_key_url: str = "auto"
@@ -43,30 +51,43 @@ class Request:
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Request:
         """Reads a mapping with the variables' names without `gpu_stack_`; raises PlanInputError."""
-        known = [f.name for f in dataclasses.fields(cls)]
-        wrong = [f"unknown request {name!r}; known: {', '.join(known)}" for name in values if name not in known]
-        texts = {name: _request_text(values[name]) for name in known if name in values}
-        for name, choices in _REQUEST_CHOICES.items():
-            if name in texts and texts[name] not in choices:
-                wrong.append(f"{name} is {texts[name]!r}; expected one of {', '.join(choices)}")
-        for name in COMPONENTS:
-            text = texts.get(name, "auto")
-            if text not in ("auto", "none") and not all(part.isalnum() for part in text.split(".")):
-                wrong.append(f"{name} is {text!r}; expected auto, none, a version or a prefix of one")
-        gpus = texts.get("expect_gpus", "auto")
-        if gpus != "auto" and not gpus.isdigit():
-            wrong.append(f"expect_gpus is {gpus!r}; expected auto or a number")
+        request, wrong = cls.read(values)
         if wrong:
-            raise PlanInputError("; ".join(wrong))
-        return cls(**texts)
+            raise PlanInputError("; ".join(wrong.values()))
+        return request
+
+    @classmethod
+    def read(cls, values: Mapping[str, Any]) -> tuple[Request, dict[str, str]]:
+        """The request, wrong values left out of it, and by name what is wrong with each."""
+        known = {f.name: str(f.default) for f in dataclasses.fields(cls)}
+        strangers = {n: f"unknown request {n!r}; known: {', '.join(known)}" for n in values if n not in known}
+        texts = {name: _request_text(name, values[name], known[name]) for name in known if name in values}
+        wrong = {
+            name: f"{name} is {text!r}; expected {e}" for name, text in texts.items() if (e := _expected(name, text))
+        }
+        return cls(**{name: text for name, text in texts.items() if name not in wrong}), {**strangers, **wrong}
 
 
-def _request_text(value: Any) -> str:
+def _expected(name: str, text: str) -> str | None:
+    """What a request's value should be; None where it is."""
+    choices = _REQUEST_CHOICES.get(name)
+    if choices and text not in choices:
+        return f"one of {', '.join(choices)}"
+    if name in COMPONENTS and text not in ("auto", "none") and not all(part.isalnum() for part in text.split(".")):
+        return "auto, none, a version or a prefix of one"
+    if name == "expect_gpus" and text != "auto" and not text.isdecimal():
+        return "auto or a number"
+    if name == "keep_cuda" and text != "all" and not (text.isdecimal() and int(text) >= 1):
+        return "all, or how many toolkits shall stay, at least 1"
+    return None
+
+
+def _request_text(name: str, value: Any, default: str) -> str:
     """YAML reads `13.2` as a number and an empty value as None."""
     if value is None or value == "":
-        return "auto"
+        return "auto" if name in COMPONENTS else default
     text = str(value).strip()
-    return text.lower() if text.lower() in ("auto", "none") else text
+    return text.lower() if text.lower() in ("auto", "none", "all") else text
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +115,7 @@ class Host:
     offers: Mapping[str, tuple[str, ...]] | None = None
     offers_error: str | None = None
     repository_url: str | None = None
+    repository_configured: bool = False
     secure_boot: str = "unknown"
     loaded_driver: str | None = None
 
@@ -124,9 +146,16 @@ def host_from_probe(probe: Mapping[str, Any]) -> Host:
         offers=offers,
         offers_error=repository.get("error") or None,
         repository_url=repository.get("url"),
+        repository_configured=_is_configured(probe, repository.get("url")),
         secure_boot=probe.get("secure_boot") or "unknown",
         loaded_driver=(driver.get("loaded") or {}).get("version"),
     )
+
+
+def _is_configured(probe: Mapping[str, Any], url: str | None) -> bool:
+    """Whether the host's apt takes packages from NVIDIA's repository already."""
+    entries = (probe.get("repository_files") or {}).get("entries") or []
+    return url is not None and any(entry["uri"].rstrip("/") == url.rstrip("/") for entry in entries)
 
 
 def _probe_gpus(devices: Iterable[Mapping[str, Any]], seen: Iterable[Mapping[str, Any]]) -> tuple[HostGpu, ...]:

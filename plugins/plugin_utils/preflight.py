@@ -11,20 +11,12 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import yaml
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import drift
+from ansible_collections.gpuhost.stack.plugins.module_utils import gpu_processes
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import drift, leftovers
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import CATALOG_FOLDER
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan import LABELS, PlanWarning, Problem
 
 SCHEMA = 1
-# They belong to the driver or watch it: packages restart them, no work is lost.
-SERVICES = (
-    "nvidia-persiste",  # the kernel cuts a program's name after 15 characters
-    "nv-fabricmanage",
-    "nv-hostengine",
-    "nvidia-imex",
-    "dcgm-exporter",
-)
-OLD_KEY = "7FA2AF80"  # NVIDIA's key until 2022; the repositories are not signed with it any more
 PEER_TO_PEER_REDIRECTS = ("ReqRedir", "CmpltRedir")
 
 Data = Mapping[str, Any]
@@ -41,8 +33,6 @@ class Options:
     own_kernel: bool = True
     kernel_headers: tuple[str, ...] | None = None
     locks: tuple[str, ...] | None = None
-    repository_key: str = "/etc/apt/keyrings/nvidia-cuda.asc"
-    repository_file: str = "/etc/apt/sources.list.d/nvidia-cuda.sources"
     tensorflow_path: str = "/opt"
     tensorflow_cache: str = "/var/cache/gpuhost/uv"
 
@@ -92,8 +82,7 @@ def preflight(plan: Data, probe: Data, options: Options | None = None, sizes: Da
     findings = _Findings()
     for check in (
         _package_manager,
-        _run_files,
-        _sources,
+        _leftovers,
         _gpu_users,
         _secure_boot,
         _kernel_headers,
@@ -159,10 +148,10 @@ def _package_manager(case: _Case, findings: _Findings) -> None:
     if broken or state["interrupted"]:
         listed = ", ".join(f"{package['name']} is {package['state']}" for package in broken[:5])
         more = f" and {len(broken) - 5} more" if len(broken) > 5 else ""
-        findings.problem(
-            "apt-busy",
-            f"dpkg was interrupted: {listed + more if broken else 'its journal is not worked off'}",
-            "finish it with sudo dpkg --configure -a and sudo apt-get --fix-broken install, then run this again",
+        findings.warn(
+            "dpkg-interrupted",
+            f"dpkg was interrupted: {listed + more if broken else 'its journal is not worked off'}; this run finishes "
+            "that first (dpkg --configure -a, apt-get --fix-broken install)",
         )
 
 
@@ -175,82 +164,39 @@ def _holders(locks: Iterable[Data]) -> str:
     return "; ".join(f"{who} holds {', '.join(paths)}" for who, paths in by_process.items())
 
 
-def _run_files(case: _Case, findings: _Findings) -> None:
-    found = case.probe.get("runfile") or {}
-    driver = found.get("driver")
-    if driver and case.planned("driver"):
-        uninstall = (
-            f"sudo {driver['uninstaller']} --silent" if driver["uninstaller"] else "sudo ./<installer>.run --uninstall"
-        )
-        version = f" {driver['version']}" if driver["version"] else ""
-        findings.problem(
-            "runfile-install",
-            f"driver{version} was installed by NVIDIA's .run installer ({', '.join(driver['traces'])}); packages would "
-            "overwrite half of it",
-            f"remove it with {uninstall}, or leave the driver as it is with gpu_stack_driver=none",
-        )
-    cuda = case.planned("cuda")
-    for toolkit in found.get("toolkits") or []:
-        message = f"CUDA {toolkit['version']} was installed by NVIDIA's .run installer ({toolkit['uninstaller']})"
-        if cuda and cuda["version"] == toolkit["version"]:
-            remedy = f"remove it with sudo {toolkit['uninstaller']}, or ask for another version"
-            findings.problem("runfile-install", f"{message}, where the planned packages go", remedy)
+def _leftovers(case: _Case, findings: _Findings) -> None:
+    """What the user lets the run put away is a warning that says so; the rest stands in the way, or is to be known."""
+    remove = leftovers.removed(case.plan)
+    for found in leftovers.find(case.plan, case.probe):
+        if remove and found.does:
+            findings.warn(found.code, f"{found.message}; gpu_stack_leftovers=remove: {found.does}")
+        elif found.blocks:
+            findings.problem(found.code, found.message, found.remedy)
         else:
-            findings.warn("runfile-install", f"{message}; it stays beside the planned one")
-
-
-def _sources(case: _Case, findings: _Findings) -> None:
-    """apt refuses to read anything while one repository has two different Signed-By values."""
-    found = case.probe.get("repository_files") or {}
-    planned = ((case.plan.get("repository") or {}).get("url") or "").rstrip("/")
-    for entry in found.get("entries") or []:
-        if entry["file"] == case.options.repository_file:
-            continue
-        where = f"{entry['file']} leads to {entry['uri']}"
-        if planned and entry["uri"].rstrip("/") == planned and entry["signed_by"] != case.options.repository_key:
-            findings.problem(
-                "stale-repository",
-                f"{where}, signed by {entry['signed_by'] or 'any trusted key'}; expected is "
-                f"{case.options.repository_key}, and apt refuses a repository with two different Signed-By values",
-                f"remove {entry['file']} (sudo apt-get purge cuda-keyring where that package brought it)",
-            )
-        elif entry["uri"].rstrip("/") != planned:
-            findings.warn(
-                "stale-repository", f"{where}: its packages may get in the way; remove it if nothing needs it"
-            )
-    for path, keys in (found.get("keys") or {}).items():
-        if any(key.endswith(OLD_KEY) for key in keys):
-            findings.warn(
-                "stale-repository", f"{path} holds NVIDIA's old key {OLD_KEY}, which signs nothing now: remove it"
-            )
+            findings.warn(found.code, found.message)
 
 
 # GPUs in use ----------------------------------------------------------------------------------------------------
 
 
 def _gpu_users(case: _Case, findings: _Findings) -> None:
-    """A CUDA program has nvidia-uvm open; displays and monitors do not, and may go on with the old driver."""
+    """Displays and monitors may go on with the old driver."""
     if not case.moves("driver"):
         return
-    users = [p for p in case.probe.get("gpu_processes") or [] if p["program"] not in SERVICES]
-    jobs = [user for user in users if user["computes"] or "nvidia-uvm" in user["devices"]]
+    users = [p for p in case.probe.get("gpu_processes") or [] if p["program"] not in gpu_processes.SERVICES]
+    jobs = [user for user in users if gpu_processes.is_job(user)]
     others = [user for user in users if user not in jobs]
     if jobs:
         findings.problem(
             "gpu-busy",
-            f"the driver would change under programs that use the GPUs: {_processes(jobs)}",
+            f"the driver would change under programs that use the GPUs: {gpu_processes.listed(jobs)}",
             "wait for them or end them (drain the node), then run this again",
         )
     if others:
         findings.warn(
-            "gpu-busy", f"{_processes(others)}: no job, but start it again (or reboot) after the driver changed"
+            "gpu-busy",
+            f"{gpu_processes.listed(others)}: no job, but start it again (or reboot) after the driver changed",
         )
-
-
-def _processes(users: list[Data]) -> str:
-    """The first five of them."""
-    listed = ", ".join(f"{user['pid']} ({user['name'] or 'of unknown name'})" for user in users[:5])
-    return listed + (f" and {len(users) - 5} more" if len(users) > 5 else "")
 
 
 def _nouveau(case: _Case, findings: _Findings) -> None:

@@ -86,12 +86,26 @@ def _status(evidence: Evidence) -> tuple[str, list[str]]:
     if failure and not refusals and not failures:
         failures.append(f"{failure['task']}: {failure['message']}".strip())
     missing = [text for text, there in _needed(evidence) if not there]
+    failures += _undone(evidence)
     if refusals and not failures:
         return REFUSED, refusals
     failures = refusals + failures
     if failures:
         return FAIL, failures + missing
     return (INCOMPLETE, missing) if missing else (PASS, [])
+
+
+def _undone(evidence: Evidence) -> list[str]:
+    """What an undo after a failure came to; its own checks are told apart from those that failed."""
+    proof = evidence.get("verify_after_undo")
+    if not proof:
+        return []
+    changes = len((evidence.get("restored") or {}).get("changes") or [])
+    counts = proof["counts"]
+    return [
+        f"undone: {changes} changes brought the last proved set back; on it {counts['pass']} checks passed, "
+        f"{counts['fail']} failed"
+    ]
 
 
 def _needed(evidence: Evidence) -> list[tuple[str, bool]]:
@@ -113,7 +127,8 @@ def _ran(training: Evidence | None) -> bool:
 def _simulated(evidence: Evidence) -> list[str]:
     """Every simulated part that any evidence names, once."""
     lines: list[str] = []
-    for part in ("probe", "probe_after", "verify", "smoke_train"):
+    probed = "probe_after" if evidence.get("probe_after") else "probe"
+    for part in (probed, "verify", "smoke_train"):
         lines += (evidence.get(part) or {}).get("simulated") or []
     training = evidence.get("smoke_train") or {}
     data = training.get("data") or {}

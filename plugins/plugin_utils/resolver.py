@@ -21,6 +21,8 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan import (
     Host,
     LibraryComponent,
     Plan,
+    PlanInputError,
+    Problem,
     Request,
     host_from_probe,
 )
@@ -47,8 +49,16 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver_toolkits im
 
 
 def plan_for_probe(probe: Mapping[str, Any], request: Mapping[str, Any], catalog: Catalog | None = None) -> Plan:
-    """A plan from a probe's and a request's plain data; raises PlanInputError where one cannot be read."""
-    return resolve(catalog or load_catalog(), Request.from_mapping(request), host_from_probe(probe))
+    """A plan from a probe's and a request's plain data; raises PlanInputError where one cannot be read.
+
+    Values that cannot be meant are problems of the plan, so that they are told with all the others.
+    """
+    asked, wrong = Request.read(request)
+    if strangers := [why for name, why in wrong.items() if name not in vars(asked)]:
+        raise PlanInputError("; ".join(strangers))
+    plan = resolve(catalog or load_catalog(), asked, host_from_probe(probe))
+    invalid = [Problem("invalid-request", why, f"correct gpu_stack_{name}") for name, why in wrong.items()]
+    return dataclasses.replace(plan, problems=(*invalid, *plan.problems))
 
 
 def resolve(catalog: Catalog, request: Request, host: Host) -> Plan:
@@ -225,9 +235,13 @@ def _pytorch(case: Case, driver: DriverOption | None, findings: Findings) -> fra
 
 
 def _repository(case: Case, components: Mapping[str, Component | None]) -> dict[str, str] | None:
-    """NVIDIA's repository where the plan takes something from it: the host's own or the request's, else NVIDIA's."""
-    used = any(getattr(components[name], "source", None) == "nvidia" for name in ("driver", "cuda"))
-    if not (used or components["cudnn"] or components["nccl"]):
+    """NVIDIA's repository where the plan takes something from it: the host's own or the request's, else NVIDIA's.
+
+    Also where the host has it from before and the driver is the distribution's: then it has to be closed for drivers.
+    """
+    origins = [getattr(components[name], "source", None) for name in ("driver", "cuda")]
+    closed = case.host.repository_configured and origins[0] == "distro"
+    if not ("nvidia" in origins or components["cudnn"] or components["nccl"] or closed):
         return None
     request = case.request
     base = None if request.repository_url == "auto" else request.repository_url

@@ -37,6 +37,7 @@ class DriverOption:
 
 def driver_options(case: Case) -> list[DriverOption]:
     """All drivers that a request allows, from the preferred source first, newest first."""
+    case = _by_kernel_modules(case)
     options: list[DriverOption] = []
     for source in sources(case.request.driver_source):
         found = _nvidia_drivers(case) if source == "nvidia" else _distro_drivers(case)
@@ -47,8 +48,15 @@ def driver_options(case: Case) -> list[DriverOption]:
     return [o for o in options if versions.has_prefix(o.version, wanted) or versions.has_prefix(wanted, o.version)]
 
 
+def _by_kernel_modules(case: Case) -> Case:
+    """The same question with a memo of its own for the kernel modules that are asked for: they decide the packages."""
+    memo = case.memo.setdefault(f"kernel modules {case.request.driver_kernel_modules}", {})
+    return dataclasses.replace(case, memo=memo)
+
+
 def known_drivers(case: Case) -> list[str]:
     """Every driver version the catalog or the repository knows."""
+    case = _by_kernel_modules(case)
     found = [v.version for b in case.catalog.driver.branches for v in b.versions]
     return found + [o.version for o in _nvidia_drivers(case)] + [d.branch for d in case.distro.distro_drivers]
 
@@ -84,7 +92,8 @@ def _package_rule(case: Case, branch: Branch) -> DriverPackages | None:
 
 
 def _nvidia_driver(case: Case, branch: Branch, rule: DriverPackages, version: str) -> DriverOption:
-    flavour, problems = _flavour(case, branch, {"open": bool(rule.open), "proprietary": bool(rule.proprietary)})
+    packaged = {"open": bool(rule.open), "proprietary": bool(rule.proprietary)}
+    flavour, problems = _flavour(case, branch, packaged, case.repository_name)
     names = [name.format(branch=branch.branch) for name in getattr(rule, flavour)]
     if case.host.offers is None:
         packages = [f"{name}={version}-{rule.revision}" for name in names]
@@ -141,7 +150,8 @@ def _distro_drivers(case: Case) -> list[DriverOption]:
 
 
 def _distro_driver(case: Case, branch: Branch, entry: DistroDriver) -> DriverOption:
-    flavour, problems = _flavour(case, branch, {"open": bool(entry.open), "proprietary": bool(entry.proprietary)})
+    packaged = {"open": bool(entry.open), "proprietary": bool(entry.proprietary)}
+    flavour, problems = _flavour(case, branch, packaged, f"{case.distro.id}'s own archive")
     component = DriverComponent(
         version=entry.branch,
         branch=entry.branch,
@@ -166,25 +176,60 @@ def kernel_headers(case: Case) -> tuple[str, ...]:
     return ()
 
 
-def _flavour(case: Case, branch: Branch, packaged: dict[str, bool]) -> tuple[str, list[Problem]]:
-    """The kernel modules for all GPUs of a host: what they accept, in the branch's order of preference."""
-    accepted = accepted_modules(case.gpus)
+def _flavour(case: Case, branch: Branch, packaged: dict[str, bool], archive: str) -> tuple[str, list[Problem]]:
+    """The kernel modules for all GPUs of a host: those asked for, else what they accept in the branch's order."""
+    accepted, asked = accepted_modules(case.gpus), case.request.driver_kernel_modules
     shipped = [f for f in branch.kernel_modules if packaged[f]]
-    for flavour in shipped:
+    allowed = [f for f in shipped if asked in ("auto", f)]
+    for flavour in allowed:
         if flavour in accepted:
             return flavour, []
-    fallback = shipped[0] if shipped else branch.kernel_modules[0]
+    fallback = (allowed or shipped or branch.kernel_modules)[0]
     if not accepted:
         return fallback, [mixed_modules_problem(case)]
+    if asked not in ("auto", *accepted):
+        return fallback, [_unfit_modules(case, asked)]
+    if asked != "auto":
+        return fallback, [_missing_modules(case, branch, shipped, archive)]
     needed = min(accepted)
     picky = ", ".join(gpu_label(g) for g in case.gpu_kinds if g.kernel_modules == needed)
     return fallback, [
         Problem(
-            "gpu-dropped-by-driver" if needed == "proprietary" else "gpu-too-new-for-driver",
+            _gpu_code(needed),
             f"driver branch {branch.branch} comes without the {needed} kernel modules here; {picky} accepts no others",
             "choose another branch or driver source, or leave driver and driver_source at auto",
         )
     ]
+
+
+def _gpu_code(needed: str) -> str:
+    """Proprietary modules alone drive the GPUs that are too old for the open ones; open ones alone the newest."""
+    return "gpu-dropped-by-driver" if needed == "proprietary" else "gpu-too-new-for-driver"
+
+
+def _unfit_modules(case: Case, asked: str) -> Problem:
+    """Kernel modules were asked for that a GPU of the host does not accept."""
+    needed = "proprietary" if asked == "open" else "open"
+    picky = ", ".join(gpu_label(g) for g in case.gpu_kinds if g.kernel_modules == needed)
+    why = "they need a Turing GPU or a newer one" if asked == "open" else "from Blackwell on only the open ones work"
+    return Problem(
+        _gpu_code(needed),
+        f"the {asked} kernel modules do not drive {picky}: {why}",
+        "leave driver_kernel_modules at auto",
+    )
+
+
+def _missing_modules(case: Case, branch: Branch, shipped: list[str], archive: str) -> Problem:
+    """Kernel modules were asked for that a branch does not have, or an archive does not offer."""
+    asked = case.request.driver_kernel_modules
+    remedy = "leave driver_kernel_modules at auto, or ask for another branch"
+    if asked not in branch.kernel_modules:
+        has = " and ".join(branch.kernel_modules)
+        message = f"driver branch {branch.branch} has no {asked} kernel modules; it comes with the {has} ones"
+        return Problem("unknown-version", message, remedy)
+    has = " and ".join(shipped) or "none"
+    message = f"{archive} does not offer driver branch {branch.branch} with the {asked} kernel modules; it offers {has}"
+    return Problem("not-in-repository", message, remedy)
 
 
 def accepted_modules(gpus: Iterable[Gpu]) -> set[str]:

@@ -93,6 +93,8 @@ def _kind(branch: Branch) -> str:
 
 
 def _modules_reason(case: Case, component: DriverComponent) -> str:
+    if case.request.driver_kernel_modules != "auto":
+        return "asked for"
     if not case.gpus:
         return "no GPU decides"
     if accepted_modules(case.gpus) == {component.kernel_modules}:

@@ -16,7 +16,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan import COMPONEN
 
 Attempt = Callable[[Request, Host], Plan]
 
-_CHOICES = ("tensorflow_cuda_libraries", "driver_source", "cuda_source")
+_CHOICES = ("tensorflow_cuda_libraries", "driver_kernel_modules", "driver_source", "cuda_source")
 _MOST = 3  # remedies that are offered
 _TRIED = 7  # versions around the asked one that are tried
 _GPU_CODES = ("gpu-", "mixed-gpus", "unknown-gpu")

@@ -120,3 +120,15 @@ def test_no_download_address_of_nvidia_outside_the_catalog():
         and "developer.download.nvidia.com" in path.read_text(errors="ignore")
     ]
     assert names(places) == []
+
+
+def test_every_file_that_a_role_writes_in_the_system_is_one_that_an_undo_brings_back():
+    managed = yaml.safe_load((PROJECT / "playbooks/group_vars/all/managed.yml").read_text())
+    known = {*managed["gpu_stack_managed_files"], *managed["gpu_stack_own_folders"]}
+    texts = "\n".join(path.read_text() for path in PROJECT.glob("roles/*/tasks/*.yml"))
+    written = set(re.findall(r"^ +(?:dest|path): (/(?:etc|usr)/\S+)$", texts, re.MULTILINE))
+    defaults = {role.name: yaml.safe_load((role / "defaults/main.yml").read_text()) or {} for role in ROLES}
+    written |= {f"/usr/local/bin/{name}" for name in defaults["env_paths"]["env_paths_commands"]}
+    written |= {defaults["nvidia_repo"]["nvidia_repo_key_path"], defaults["tensorflow_env"]["tensorflow_env_path"]}
+    assert len(written) > 12
+    assert written - known == set()

@@ -63,11 +63,12 @@ def test_messages_name_what_was_found(results: Path) -> None:
     said = failures((results / "all.txt").read_text())
     dpkg = r"process \d+ \(/usr/bin/dpkg --install /root/test-package.deb\) holds /var/lib/dpkg/lock-frontend"
     assert re.search(dpkg, said["refused-busy"])
-    assert "gpuhost-test is half-configured" in said["refused-untidy"]
     assert "driver 550.54.14 was installed by NVIDIA's .run installer" in said["refused-untidy"]
     assert "the file system at /opt has 64 MiB free" in said["refused-untidy"]
     assert "/etc/apt/sources.list.d/cuda-debian12-x86_64.list" in said["refused-untidy"]
     assert re.search(r"programs that use the GPUs: \d+ \(.*python3 -c import time", said["refused-busy"])
+    warnings = evidence(results, "all", "refused-untidy", "preflight")["warnings"]
+    assert any("gpuhost-test is half-configured; this run finishes that first" in w["message"] for w in warnings)
 
 
 def test_the_report_calls_them_refused(results: Path) -> None:
@@ -87,3 +88,51 @@ def test_with_partial_the_good_host_goes_on_and_the_bad_one_is_left_out(results:
     driver = next(row for row in found["ready"]["components"] if row["component"] == "driver")
     assert driver["installed"].startswith(driver["resolved"].split()[0])
     assert list(failures((results / "partial.txt").read_text())) == ["refused-bare"]
+
+
+# Leftovers that may be removed ----------------------------------------------------------------------------------
+
+LIST = "/etc/apt/sources.list.d/cuda-debian12-x86_64.list"
+SET_ASIDE = "/var/lib/gpuhost/set_aside"
+
+
+def state(results: Path, when: str) -> list[str]:
+    return (results / when / "refused-untidy").read_text().splitlines()
+
+
+@pytest.mark.parametrize("run", ["remove-check", "remove"])
+def test_what_will_be_removed_is_said_beforehand(results: Path, run: str) -> None:
+    said = (results / f"{run}.txt").read_text()
+    plan, _, after = said.partition("TASK [Put away what other installers left]")
+    assert "First: driver 550.54.14 of the .run installer is uninstalled by /usr/bin/nvidia-uninstall" in plan
+    assert f"First: {LIST} is moved to {SET_ASIDE}, and cuda-keyring, which brought it, is purged" in plan
+    assert after
+    codes = {warning["code"] for warning in evidence(results, run, "refused-untidy", "preflight")["warnings"]}
+    assert codes >= {"runfile-install", "stale-repository", "dpkg-interrupted"}
+
+
+def test_check_mode_removes_nothing(results: Path) -> None:
+    assert state(results, "remove-check") == state(results, "after")
+
+
+def test_the_uninstaller_is_run_once_and_silently(results: Path) -> None:
+    assert (results / "uninstaller.txt").read_text() == "simulated uninstaller, called with --silent\n"
+
+
+def test_files_are_set_aside_and_not_deleted(results: Path) -> None:
+    before, after = state(results, "after"), state(results, "remove")
+    (content,) = [line.split()[0] for line in before if line.endswith(f"  {LIST}")]
+    assert not [line for line in after if line.endswith(f"  {LIST}")]
+    assert [line for line in after if line.startswith(f"{SET_ASIDE}{LIST} ")]
+    assert content
+    assert not [line for line in after if line.startswith("cuda-keyring ")]
+    assert [line for line in before if line.startswith("cuda-keyring 1.1-1 install ok installed")]
+
+
+def test_the_interrupted_dpkg_was_finished_and_the_plan_carried_out(results: Path) -> None:
+    before, after = state(results, "after"), state(results, "remove")
+    assert "gpuhost-test 1 install ok half-configured" in before
+    assert "gpuhost-test 1 install ok installed" in after
+    assert [line for line in after if line.startswith("nvidia-driver-cuda ") and line.endswith("hold ok installed")]
+    report = json.loads((results / "remove/latest/report.json").read_text())
+    assert [(host["host"], host["status"]) for host in report["hosts"]] == [("refused-untidy", "pass")]

@@ -1,9 +1,30 @@
-"""What a change of versions must leave. EXPECTED_DRIVER and EXPECTED_CUDA name the step; unset, it is the beginning."""
+"""What a step must leave. EXPECTED_* name the step; unset, it is the last one."""
 
 import os
+import re
+import shlex
+
+import pytest
 
 DRIVER = os.environ.get("EXPECTED_DRIVER", "580")
 CUDA = os.environ.get("EXPECTED_CUDA", "13.0")
+KERNEL_MODULES = os.environ.get("EXPECTED_KERNEL_MODULES", "open")
+TOOLKITS = os.environ.get("EXPECTED_TOOLKITS", "13.0 13.2").split()
+FIRST_PINNED_BRANCH = 580
+# Debian's and Ubuntu's names, with and without a branch.
+KERNEL_MODULE_PACKAGE = re.compile(r"nvidia-(kernel-)?(open-)?dkms(-\d+)?(-open)?")
+# Static linking is nvcc's default: the version is that of the toolkit whose nvcc and libcudart_static.a were found.
+PROGRAM = r"""
+#include <cstdio>
+#include <cuda_runtime.h>
+int main() {
+  int runtime = 0;
+  cudaError_t error = cudaRuntimeGetVersion(&runtime);
+  printf("%d %s\n", runtime, cudaGetErrorName(error));
+  return 0;
+}
+"""
+with_cuda = pytest.mark.skipif(CUDA == "none", reason="this step has no CUDA toolkit")
 
 
 def test_the_driver_is_of_the_branch_asked_for(host):
@@ -11,24 +32,53 @@ def test_the_driver_is_of_the_branch_asked_for(host):
     assert {line.split(".")[0] for line in version.splitlines()} == {DRIVER}
 
 
+def test_no_package_of_another_branch_is_left(installed):
+    driver = {
+        name: version for name, version in installed.items() if re.match(r"(lib)?nvidia-|libcuda1|cuda-driv", name)
+    }
+    assert driver
+    assert {name: version for name, version in driver.items() if not re.match(rf"{DRIVER}[.-]", version)} == {}
+
+
 def test_one_branch_is_pinned(host):
     pins = host.run_expect([0], "ls /etc/apt/preferences.d").stdout.split()
-    assert [name for name in pins if name.startswith("nvidia-driver-pinning-")] == [f"nvidia-driver-pinning-{DRIVER}"]
+    expected = [f"nvidia-driver-pinning-{DRIVER}"] if int(DRIVER) >= FIRST_PINNED_BRANCH else []
+    assert [name for name in pins if name.startswith("nvidia-driver-pinning-")] == expected
 
 
+def test_the_kernel_modules_are_of_the_flavour_asked_for(installed, held):
+    names = [name for name in installed if KERNEL_MODULE_PACKAGE.fullmatch(name)]
+    assert len(names) == 1, names
+    assert ("open" in names[0]) == (KERNEL_MODULES == "open")
+    assert names[0] in held
+
+
+@with_cuda
 def test_nvcc_follows_the_default_in_every_shell(host):
     for shell in ("nvcc --version", "bash -lc 'nvcc --version'", "sudo nvcc --version"):
         assert f"release {CUDA}," in host.run_expect([0], shell).stdout
 
 
-def test_the_other_toolkit_stays_beside_the_default(host):
+@with_cuda
+def test_a_program_built_by_the_default_nvcc_runs_with_its_runtime(host):
+    folder = host.run_expect([0], "mktemp -d").stdout.strip()
+    host.run_expect([0], f"printf %s {shlex.quote(PROGRAM)} > {folder}/version.cu")
+    host.run_expect([0], f"nvcc -o {folder}/version {folder}/version.cu")
+    output = host.run_expect([0], f"{folder}/version").stdout
+    host.run_expect([0], f"rm -r {folder}")
+    major, minor = map(int, CUDA.split("."))
+    assert output == f"{major * 1000 + minor * 10} cudaSuccess\n"
+
+
+def test_toolkits_lie_side_by_side(host):
     """13.0 came first and is kept; 13.2 is there once it was asked for."""
-    homes = host.run_expect([0], "ls -d /usr/local/cuda-*.*").stdout.split()
-    assert "/usr/local/cuda-13.0" in homes
-    assert f"/usr/local/cuda-{CUDA}" in homes
+    homes = host.run_expect([0], "find /usr/local -maxdepth 1 -name 'cuda-*.*' -type d").stdout.split()
+    assert sorted(homes) == [f"/usr/local/cuda-{version}" for version in TOOLKITS]
+    for home in homes:
+        assert f"release {home.rpartition('-')[2]}," in host.run_expect([0], f"{home}/bin/nvcc --version").stdout
 
 
-def test_an_upgrade_of_everything_moves_nothing(host):
-    with host.sudo():
-        simulated = host.run_expect([0], "apt-get --simulate dist-upgrade").stdout
-    assert [line for line in simulated.splitlines() if line.startswith("Inst") and "NVIDIA" in line] == []
+def test_each_toolkit_is_held(installed, held):
+    toolkits = {name for name in installed if re.fullmatch(r"cuda-toolkit-\d+-\d+", name)}
+    assert toolkits == {f"cuda-toolkit-{version.replace('.', '-')}" for version in TOOLKITS}
+    assert toolkits <= held

@@ -41,3 +41,9 @@ def test_driver_packages_close_the_repository_for_every_driver_package_but_no_to
     other = ["cuda-toolkit-13-2", "cuda-nvcc-13-2", "libcudnn9-cuda-13", "libnccl2", "libnvvm-13-2"]
     matched = [name for name in driver + other if any(fnmatch.fnmatch(name, pattern) for pattern in patterns)]
     assert matched == driver
+
+
+def test_what_the_patterns_of_driver_packages_do_not_mean():
+    (patterns,) = look_up(["driver_exceptions"])
+    assert "nvidia-container-*" in patterns
+    assert not {"libcuda1", "nvidia-*"} & set(patterns)

@@ -181,3 +181,10 @@ def test_rendered_sources_add_only_what_is_lacking():
     text = apt.render_sources([(lacking, "/k.gpg"), (complete, None)])
     assert "Suites: bookworm\nComponents: contrib non-free\nSigned-By: /k.gpg\n" in text
     assert "bookworm-updates" not in text
+
+
+def test_exact_dependencies_are_those_with_an_equals_sign():
+    exact = apt.parse_exact_depends(captured("apt-cache-show.txt"))
+    version = "12.2.0-14+deb12u1"
+    names = ["cpp-12", "g++-12", "gcc-12", "gcc-12-base", "libgcc-12-dev", "libstdc++-12-dev"]
+    assert exact == {name: version for name in names if name != "g++-12"}

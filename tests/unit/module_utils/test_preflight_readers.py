@@ -210,6 +210,21 @@ def test_a_mirror_counts_when_it_is_the_hosts_repository(tmp_path: Path) -> None
     assert len(apt_sources.read(str(tmp_path), "http://mirror.lab/cuda/debian12/x86_64/")["entries"]) == 1
 
 
+@pytest.mark.parametrize(
+    ("text", "mixed"),
+    [
+        (f"deb {NVIDIA} /\n# deb http://deb.debian.org/debian bookworm main\n", False),
+        (f"deb {NVIDIA} /\ndeb http://deb.debian.org/debian bookworm main\n", True),
+        ("deb http://deb.debian.org/debian bookworm main\n", False),
+    ],
+    ids=["alone", "with Debian's", "Debian's alone"],
+)
+def test_a_file_in_which_other_repositories_stand_too_is_named(tmp_path: Path, text: str, mixed: bool) -> None:
+    put(tmp_path, "/etc/apt/sources.list", text)
+    put(tmp_path, "/etc/apt/sources.list.d/debian.list", "deb http://deb.debian.org/debian bookworm contrib\n")
+    assert apt_sources.read(str(tmp_path), None)["mixed"] == (["/etc/apt/sources.list"] if mixed else [])
+
+
 def test_keys_that_are_not_nvidias_are_left_out_and_broken_ones_too(tmp_path: Path) -> None:
     debian = (FIXTURES / "openpgp/debian-archive-bullseye-stable.gpg").read_bytes()
     put(tmp_path, "/etc/apt/trusted.gpg.d/debian.gpg", debian)
@@ -218,9 +233,16 @@ def test_keys_that_are_not_nvidias_are_left_out_and_broken_ones_too(tmp_path: Pa
     uid = b"cudatools <cudatools@nvidia.com>"
     put(tmp_path, "/etc/apt/trusted.gpg.d/cuda.gpg", debian + bytes([0xB4, len(uid)]) + uid)
     put(tmp_path, "/etc/apt/trusted.gpg.d/cuda.asc", openpgp.armour(debian + bytes([0xB4, len(uid)]) + uid))
-    found = apt_sources.read(str(tmp_path), None)["keys"]
-    fingerprints = [key.fingerprint for key in openpgp.public_keys(debian)][-1:]
-    assert found == {f"/etc/apt/trusted.gpg.d/cuda.{form}": fingerprints for form in ("asc", "gpg")}
+    found = apt_sources.read(str(tmp_path), None)
+    there = openpgp.public_keys(debian)
+    files = [f"/etc/apt/trusted.gpg.d/cuda.{form}" for form in ("asc", "gpg")]
+    assert found["keys"] == dict.fromkeys(files, [key.fingerprint for key in there][-1:])
+    assert found["mixed"] == (files if len(there) > 1 else [])
+    put(tmp_path, "/etc/apt/trusted.gpg.d/cuda.gpg", there[0].raw + bytes([0xB4, len(uid)]) + uid)
+    (tmp_path / "etc/apt/trusted.gpg.d/cuda.asc").unlink()
+    assert apt_sources.read(str(tmp_path), None)["mixed"] == [], "the key is alone in its file"
+    put(tmp_path, "/etc/apt/trusted.gpg.d/cuda.gpg", debian + there[0].raw + bytes([0xB4, len(uid)]) + uid)
+    assert apt_sources.read(str(tmp_path), None)["mixed"] == ["/etc/apt/trusted.gpg.d/cuda.gpg"]
 
 
 # PCIe -----------------------------------------------------------------------------------------------------------
@@ -316,6 +338,21 @@ def test_without_a_working_driver_nobody_uses_the_gpus(tmp_path: Path) -> None:
 
     assert gpu_processes.read(str(tmp_path), None, refuse) == []
     assert gpu_processes.read(str(tmp_path), {"path": "x", "exit_code": 9}, refuse) == []
+
+
+def test_an_old_module_under_new_libraries_still_has_its_users(tmp_path: Path) -> None:
+    """After an upgrade nvidia-smi refuses with 18, and the program that computes has not noticed."""
+    put(tmp_path, "/dev/nvidia-uvm")
+    put(tmp_path, "/proc/42/comm", "python3\n")
+    (tmp_path / "proc/42/fd").mkdir()
+    (tmp_path / "proc/42/fd/5").symlink_to("/dev/nvidia-uvm")
+
+    def refuse(*_: object) -> command.Answer:
+        raise AssertionError("asked")
+
+    (found,) = gpu_processes.read(str(tmp_path), {"path": "nvidia-smi", "exit_code": 18}, refuse)
+    assert (found["pid"], found["program"], found["computes"]) == (42, "python3", False)
+    assert gpu_processes.is_job(found)
 
 
 def test_a_driver_that_fails_to_answer_is_no_idle_gpu(tmp_path: Path) -> None:
@@ -415,6 +452,37 @@ Installed-Size: 3000
 Depends: cuda-nvcc-13-2 (= 13.2.75-1)
 Size: 1048576
 """
+
+
+DRIVER_PACKAGES = b"""\
+Package: nvidia-driver-cuda
+Version: 595.71.05-1
+Installed-Size: 1
+Depends: python3, libcuda1 (= 595.71.05-1), libnvidia-ml1 (= 595.71.05-1), libgcc-s1
+Size: 1024
+
+Package: libcuda1
+Version: 595.71.05-1
+Installed-Size: 1
+Depends: libnvidia-nvvm4 (= 595.71.05-1)
+Size: 1024
+
+Package: libnvidia-ml1
+Version: 595.71.05-1
+Installed-Size: 1
+Size: 1024
+
+Package: libnvidia-nvvm4
+Version: 595.71.05-1
+Installed-Size: 1
+Size: 1024
+"""
+
+
+def test_a_drivers_parts_are_named_though_nobody_asked_for_their_versions() -> None:
+    found = apt_sizes.sizes(DRIVER_PACKAGES, {"nvidia-driver-cuda": ["595.71.05-1"]})
+    parts = ["libcuda1", "libnvidia-ml1", "libnvidia-nvvm4"]
+    assert found == {"nvidia-driver-cuda": {"595.71.05-1": [4, 4, parts]}}
 
 
 def test_sizes_follow_dependencies_once_each() -> None:

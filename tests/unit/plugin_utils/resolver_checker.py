@@ -50,6 +50,7 @@ def violations(made, pythons=None):
     found = []
     for gpu in made["gpus"]:
         found += _gpu_violations(gpu, parts)
+    found += _module_violations(made["request"]["driver_kernel_modules"], parts["driver"], distro)
     found += _platform_violations(parts, distro)
     found += _library_violations(parts)
     if parts["tensorflow"]:
@@ -81,6 +82,30 @@ def _gpu_violations(gpu, parts):
         found.append(f"{name}: NCCL {nccl['version']}")
     if parts["tensorflow"]:
         found += _wheel_violations(gpu, parts["tensorflow"])
+    return found
+
+
+def _module_violations(asked, driver, distro):
+    """The kernel modules: those asked for, of a branch that has them, in packages that hold them."""
+    if not driver:
+        return []
+    flavour, found = driver["kernel_modules"], []
+    if asked not in ("auto", flavour):
+        found.append(f"{flavour} modules, asked for {asked}")
+    branch = next(b for b in raw("driver")["branches"] if b["branch"] == driver["branch"])
+    if flavour not in branch["kernel_modules"]:
+        found.append(f"branch {driver['branch']} has no {flavour} modules")
+    if driver["source"] == "distro":
+        rule = next(d for d in distro["distro_drivers"] if d["branch"] == driver["branch"])
+    else:
+        rule = next(
+            p
+            for p in raw("driver")["packages"]
+            if p["family"] == distro["family"] and _within(driver["branch"], p["first_branch"], p["last_branch"])
+        )
+    names = [name.format(branch=driver["branch"]) for name in rule[flavour]]
+    if [package.split("=")[0] for package in driver["packages"]] != names:
+        found.append(f"packages {driver['packages']} for {flavour} modules")
     return found
 
 

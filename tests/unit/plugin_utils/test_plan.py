@@ -90,6 +90,15 @@ def test_unusable_probe(probe, expected):
         ({"tensorflow": "None"}, ("tensorflow", "none")),
         ({"expect_gpus": 4}, ("expect_gpus", "4")),
         ({}, ("pytorch", "none")),
+        ({"pytorch": None}, ("pytorch", "auto")),
+        ({"driver_kernel_modules": "open"}, ("driver_kernel_modules", "open")),
+        ({"driver_kernel_modules": None}, ("driver_kernel_modules", "auto")),
+        ({}, ("keep_cuda", "all")),
+        ({"keep_cuda": None}, ("keep_cuda", "all")),
+        ({"keep_cuda": "All"}, ("keep_cuda", "all")),
+        ({"keep_cuda": 2}, ("keep_cuda", "2")),
+        ({}, ("leftovers", "refuse")),
+        ({"leftovers": "remove"}, ("leftovers", "remove")),
     ],
 )
 def test_request(values, expected):
@@ -102,12 +111,33 @@ def test_request(values, expected):
         ({"gpu_cuda": "13", "driver_source": "cdn"}, ["unknown request 'gpu_cuda'", "driver_source is 'cdn'"]),
         ({"expect_gpus": "many"}, ["expected auto or a number"]),
         ({"cuda": ">=13"}, ["a version or a prefix"]),
+        ({"keep_cuda": 0}, ["keep_cuda is '0'; expected all, or how many"]),
+        ({"keep_cuda": "-1"}, ["keep_cuda is '-1'"]),
+        ({"keep_cuda": "auto"}, ["keep_cuda is 'auto'"]),
+        ({"keep_cuda": 1.5}, ["keep_cuda is '1.5'"]),
+        ({"keep_cuda": True, "leftovers": "delete"}, ["keep_cuda is 'True'", "leftovers is 'delete'"]),
+        ({"driver_kernel_modules": "nouveau"}, ["expected one of auto, open, proprietary"]),
     ],
 )
 def test_wrong_request_lists_everything(values, parts):
     with pytest.raises(PlanInputError) as caught:
         Request.from_mapping(values)
     assert all(part in str(caught.value) for part in parts)
+
+
+def test_values_that_cannot_be_meant_are_told_with_all_other_problems():
+    asked = {"keep_cuda": "two", "driver_source": "cdn", "cuda": "12.7", "expect_gpus": 4}
+    made = plan_for_probe(PROBE, asked).to_json()
+    told = {problem["code"]: problem for problem in made["problems"]}
+    assert [p["code"] for p in made["problems"]] == ["invalid-request", "invalid-request", "no-gpu", "unknown-version"]
+    assert told["invalid-request"]["remedy"] == "correct gpu_stack_keep_cuda"
+    assert made["ok"] is False
+    assert (made["request"]["keep_cuda"], made["request"]["cuda"]) == ("all", "12.7")
+
+
+def test_a_name_that_nothing_reads_is_an_error():
+    with pytest.raises(PlanInputError, match="unknown request 'colour'"):
+        plan_for_probe(PROBE, {"colour": "red", "keep_cuda": 0})
 
 
 def test_json_is_stable_and_plain():
@@ -129,6 +159,30 @@ def test_mirror_and_its_key():
         "key_fingerprint": "AB" * 20,
         "slug": "debian12",
     }
+
+
+DISTRO = {"driver_source": "distro", "cuda_source": "distro"}
+
+
+@pytest.mark.parametrize(
+    ("uri", "request_", "planned"),
+    [
+        ("http://mirror/debian12/x86_64", DISTRO, True),
+        ("http://mirror/debian11/x86_64", DISTRO, False),
+        ("http://mirror/debian12/x86_64", {**DISTRO, "driver": "none"}, False),
+    ],
+    ids=["the same", "another", "no driver"],
+)
+def test_a_repository_that_is_there_is_closed_for_the_drivers_of_the_distribution(uri, request_, planned):
+    probe = {
+        **PROBE,
+        "repository": {"url": "http://mirror/debian12/x86_64/", "packages": {}, "error": None},
+        "repository_files": {"entries": [{"file": "/f", "uri": uri, "suite": "/", "signed_by": None}]},
+    }
+    made = plan_for_probe(probe, request_).to_json()
+    assert made["ok"], made["problems"]
+    assert bool(made["repository"]) == planned
+    assert plan_for_probe({**probe, "repository_files": None}, request_).to_json()["repository"] is None
 
 
 def test_table():

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan import Host, HostGpu, Request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import plan_once
 
-from tests.unit.plugin_utils.resolver_cases import codes, debian_offers, picked, plan
+from tests.unit.plugin_utils.resolver_cases import GPUS, codes, debian_offers, picked, plan
 
 # Driver branch, modules, CUDA, TensorFlow: the newest that NVIDIA's architecture matrix and the wheels leave.
 EXPECTED = [
@@ -119,6 +124,61 @@ FAILURES = [
     ),
     ("blackwell-and-volta", "ubuntu-24.04", ["V100", "B200"], {}, ["mixed-gpus-conflict"]),
     ("kepler-and-hopper", "ubuntu-22.04", ["K40c", "H200"], {}, ["mixed-gpus-conflict"]),
+    (
+        "open-modules-not-before-turing",
+        "ubuntu-24.04",
+        ["V100"],
+        {"driver_kernel_modules": "open"},
+        ["gpu-dropped-by-driver"],
+    ),
+    (
+        "no-proprietary-modules-for-blackwell",
+        "ubuntu-24.04",
+        ["B200"],
+        {"driver_kernel_modules": "proprietary"},
+        ["gpu-too-new-for-driver"],
+    ),
+    (
+        "615-is-open-only",
+        "debian-12",
+        ["A100"],
+        {"driver": "615", "driver_kernel_modules": "proprietary"},
+        ["unknown-version"],
+    ),
+    (
+        "no-open-470",
+        "ubuntu-24.04",
+        ["A100"],
+        {
+            "driver": "470",
+            "driver_source": "distro",
+            "driver_kernel_modules": "open",
+            "cuda": "none",
+            "tensorflow": "none",
+        },
+        ["unknown-version"],
+    ),
+    (
+        "volta-and-hopper-open",
+        "debian-12",
+        ["V100", "H100"],
+        {"driver_kernel_modules": "open"},
+        ["gpu-dropped-by-driver"],
+    ),
+    (
+        "turing-and-blackwell-proprietary",
+        "debian-12",
+        ["T4", "B200"],
+        {"driver_kernel_modules": "proprietary"},
+        ["gpu-too-new-for-driver"],
+    ),
+    (
+        "volta-and-blackwell-whatever-is-asked",
+        "debian-12",
+        ["V100", "B200"],
+        {"driver_kernel_modules": "open"},
+        ["mixed-gpus-conflict"],
+    ),
     ("tf-2.17-no-maxwell", "ubuntu-22.04", ["M60"], {"tensorflow": "2.17"}, ["gpu-too-old-for-tensorflow"]),
     (
         "tf-2.19-pins-old-cudnn-on-blackwell",
@@ -197,6 +257,71 @@ def test_failures(distro, gpus, request_, expected):
     assert not made["ok"]
     assert codes(made) == expected
     assert all(p["message"] and p["remedy"] for p in made["problems"])
+
+
+@pytest.mark.parametrize(
+    ("distro", "gpu", "request_", "packages"),
+    [
+        ("debian-12", "H200", {}, ["nvidia-driver-cuda=595.91.07-1", "nvidia-kernel-dkms=595.91.07-1"]),
+        (
+            "debian-12",
+            "H200",
+            {"driver": "580"},
+            ["nvidia-driver-cuda=580.178.04-1", "nvidia-kernel-dkms=580.178.04-1"],
+        ),
+        (
+            "ubuntu-24.04",
+            "H200",
+            {"driver_source": "distro", "driver": "595"},
+            ["nvidia-headless-595-server", "nvidia-utils-595-server"],
+        ),
+        ("ubuntu-24.04", "H200", {"driver": "595"}, ["cuda-drivers=595.91.07-1ubuntu1"]),
+    ],
+    ids=["debian", "debian-580", "archive", "ubuntu"],
+)
+def test_proprietary_modules_where_they_are_asked_for(distro, gpu, request_, packages):
+    made = plan(distro, gpu, driver_kernel_modules="proprietary", **request_)
+    assert made["ok"], made["problems"]
+    assert made["components"]["driver"]["packages"] == packages
+    assert made["components"]["driver"]["kernel_modules"] == "proprietary"
+    because = next(reason["because"] for reason in made["reasons"] if reason["component"] == "driver")
+    assert because.endswith("proprietary kernel modules: asked for")
+
+
+def test_a_branch_without_the_modules_asked_for_is_passed_over():
+    """615 is the newest for Ubuntu 26.04 and comes with open modules alone."""
+    made = plan("ubuntu-26.04", "T4", driver_kernel_modules="proprietary", tensorflow="none")
+    assert made["ok"], made["problems"]
+    assert made["components"]["driver"]["branch"] == "610"
+
+
+def test_modules_that_do_not_fit_get_a_remedy_that_was_tried():
+    made = plan("debian-12", "B200", driver_kernel_modules="proprietary")
+    assert made["problems"][0]["remedy"].startswith("ask for driver_kernel_modules=auto (gives driver 595.91.07")
+    assert made["remedies"][0]["request"] == {"driver_kernel_modules": "auto"}
+
+
+def test_one_memo_serves_requests_for_either_kernel_modules():
+    """Remedies are tried with the memo of the refused request."""
+    catalog, host, memo = load_catalog(), Host("debian-12", gpus=(HostGpu(GPUS["T4"][0]),)), {}
+    for asked, expected in (("proprietary", "nvidia-kernel-dkms"), ("auto", "nvidia-kernel-open-dkms")):
+        made = plan_once(catalog, Request(driver_kernel_modules=asked), host, memo)
+        assert expected in [package.split("=")[0] for package in made.components["driver"].packages]
+
+
+def test_an_archive_without_the_modules_asked_for_is_named():
+    catalog = load_catalog()
+    distro = catalog.distros["ubuntu-24.04"]
+    drivers = tuple(dataclasses.replace(d, proprietary=()) for d in distro.distro_drivers if d.branch == "580")
+    distros = {"ubuntu-24.04": dataclasses.replace(distro, distro_drivers=drivers)}
+    request = Request(driver_source="distro", driver="580", driver_kernel_modules="proprietary")
+    host = Host("ubuntu-24.04", gpus=(HostGpu(GPUS["T4"][0]),))
+    (problem,) = plan_once(dataclasses.replace(catalog, distros=distros), request, host, {}).problems
+    assert problem.code == "not-in-repository"
+    assert problem.message == (
+        "ubuntu-24.04's own archive does not offer driver branch 580 with the proprietary kernel modules; "
+        "it offers open"
+    )
 
 
 def test_all_problems_at_once():

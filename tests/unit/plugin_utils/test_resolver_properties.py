@@ -34,6 +34,7 @@ REQUESTS = st.fixed_dictionaries(
         "tensorflow": st.sampled_from(series("tensorflow", "releases")),
         "pytorch": st.sampled_from(series("pytorch", "releases")),
         "driver_source": st.sampled_from(["auto", "nvidia", "distro"]),
+        "driver_kernel_modules": st.sampled_from(["auto", "open", "proprietary"]),
         "cuda_source": st.sampled_from(["auto", "nvidia", "distro"]),
         "tensorflow_cuda_libraries": st.sampled_from(["auto", "wheel", "system"]),
     },
@@ -97,6 +98,7 @@ def test_plans_hold_and_refusals_have_remedies(host, asked):
 
 PARTS = [{}, {"cuda": "12.9"}, {"driver": "580"}, {"tensorflow": "2.18"}, {"driver_source": "distro"}]
 PARTS += [{"cuda_source": "distro"}, {"tensorflow_cuda_libraries": "system"}]
+PARTS += [{"driver_kernel_modules": "open"}, {"driver_kernel_modules": "proprietary"}]
 NOTHING_FITS = {
     ("debian-13", "cuda"),  # glibc 2.41
     ("debian-13", "driver"),  # no driver 580 in that repository
@@ -131,11 +133,12 @@ def test_every_gpu_and_pair(distro, request_):
 def test_the_independent_check_notices():
     made = plan("ubuntu-22.04", "GTX 1080")
     assert violations(made) == []
+    made["request"].update(driver_kernel_modules="proprietary")
     made["components"]["driver"].update(branch="595", kernel_modules="open", version="470.1.1")
     made["components"]["cuda"].update(version="13.2", packages=["cuda=13.2.1-1"], host_compilers=["gcc-16"])
     made["components"]["cudnn"].update(version="9.28.0.42")
     made["components"]["tensorflow"].update(python="3.13", requirements=["tensorflow[and-cuda]==2.21.0"])
-    assert len(violations(made)) >= 9
+    assert len(violations(made)) >= 11
 
 
 def _seconds(hosts):

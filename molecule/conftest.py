@@ -1,0 +1,65 @@
+"""What scenarios' own tests share: the playbooks as a user runs them, and the host's state to compare."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parents[1]
+STATE = PROJECT / "molecule/shared/state.sh"
+# What every transaction writes anew and no user looks at.
+NOISE = ("/etc/ld.so.cache", "/var/lib/gpuhost")
+
+Sections = dict[str, list[str]]
+
+
+@pytest.fixture(scope="session")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the reports of runs by `playbook`; its `latest` is the last one."""
+    return tmp_path_factory.mktemp("reports")
+
+
+@pytest.fixture(scope="session")
+def playbook(pytestconfig: pytest.Config, reports: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """playbook("gpu_host", "-e", "gpu_stack_cuda=13.2", expect=0): runs it on the scenario's hosts."""
+    inventory = str(pytestconfig.getoption("ansible_inventory"))
+
+    def run(name: str, *options: str, expect: int = 0):
+        command = [str(Path(sys.executable).with_name("ansible-playbook")), f"playbooks/{name}.yml", "-i", inventory]
+        environment = {**os.environ, "ANSIBLE_FORCE_COLOR": "false", "GPUHOST_REPORTS": str(reports)}
+        done = subprocess.run([*command, *options], cwd=PROJECT, env=environment, capture_output=True, text=True)
+        assert done.returncode == expect, done.stdout[-6000:] + done.stderr[-2000:]
+        return done
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def sections() -> Callable[[str], Sections]:
+    """sections(what shared/state.sh printed): by heading, without what says nothing."""
+
+    def read(text: str) -> Sections:
+        found: Sections = {}
+        for line in text.splitlines():
+            if line.startswith("== "):
+                lines = found.setdefault(line[3:], [])
+            elif not any(word in line for word in NOISE):
+                # A file's time of change is its package's last installation: not compared.
+                lines.append(" ".join(line.split()[:2]) if line.startswith(("/opt", "/usr", "/boot", "/var")) else line)
+        return found
+
+    return read
+
+
+@pytest.fixture
+def state(host, sections) -> Callable[[], Sections]:
+    """state(): what the host has now; two looks are equal where nothing changed between them."""
+
+    def look() -> Sections:
+        with host.sudo():
+            return sections(host.run_expect([0], "sh -c %s", STATE.read_text()).stdout)
+
+    return look

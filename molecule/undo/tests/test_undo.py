@@ -1,0 +1,103 @@
+"""A change that fails comes back to the last proved set. In order: each test leaves the host as the next one needs it.
+
+The host has driver 580 and CUDA 13.0, proved by converge.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+NEW = ("-e", "gpu_stack_driver=595", "-e", "gpu_stack_cuda=13.2")
+SHADOW = "/etc/profile.d/zz-old-cuda.sh"
+
+
+@pytest.fixture
+def root(host):
+    with host.sudo():
+        yield host
+
+
+def failure(reports: Path) -> str:
+    """Why the last run failed, as its report tells."""
+    report = json.loads((reports / "latest/report.json").read_text())
+    (entry,) = report["hosts"]
+    assert entry["status"] == "fail"
+    return " ".join(entry["reasons"])
+
+
+def test_packages_that_do_not_install_leave_the_old_ones_and_their_holds(playbook, state, root):
+    """A file system that is full where the new toolkit goes: dpkg fails in the middle of the transaction."""
+    before = state()
+    root.run_expect([0], "mkdir /usr/local/cuda-13.2")
+    root.run_expect([0], "mount -t tmpfs -o size=8m tmpfs /usr/local/cuda-13.2")
+    done = playbook("gpu_host", *NEW, expect=2)
+    assert "No space left on device" in done.stdout
+    assert "It was undone: all" in done.stdout
+    root.run_expect([0], "umount /usr/local/cuda-13.2")
+    root.run_expect([0], "rmdir /usr/local/cuda-13.2")
+    assert state() == before
+
+
+def test_a_set_that_does_not_prove_itself_goes_and_the_last_one_comes_back_proved(playbook, reports, state, root):
+    """A login shell that still prefers the old toolkit: the checks of the new one fail, those of the old one pass."""
+    root.run_expect([0], "sh -c %s", f"echo 'PATH=/usr/local/cuda-13.0/bin:$PATH' > {SHADOW}")
+    before = state()
+    done = playbook("gpu_host", *NEW, expect=2)
+    assert state() == before
+    assert "env.login_shell" in failure(reports)
+    assert "It was undone" in done.stdout
+    restored = json.loads((reports / "latest/undo-hopper/restored.json").read_text())
+    assert any("nvidia-driver-cuda 595" in line for line in restored["changes"])
+    proof = json.loads((reports / "latest/undo-hopper/verify_after_undo.json").read_text())
+    assert proof["status"] == "pass"
+    root.run_expect([0], f"rm {SHADOW}")
+
+
+def test_undone_hosts_are_reported_with_both(reports):
+    report = (reports / "latest/report.md").read_text()
+    assert "env.login_shell" in report
+    assert "undone" in report
+
+
+def test_a_failed_check_without_a_change_undoes_nothing(playbook, state, root):
+    root.run_expect([0], "mv /usr/bin/nvidia-smi /usr/bin/nvidia-smi.away")
+    before = state()
+    done = playbook("verify", expect=2)
+    assert "undone" not in done.stdout
+    assert state() == before
+    root.run_expect([0], "mv /usr/bin/nvidia-smi.away /usr/bin/nvidia-smi")
+
+
+def test_without_rollback_the_new_set_stays(playbook, root):
+    root.run_expect([0], "sh -c %s", f"echo 'PATH=/usr/local/cuda-13.0/bin:$PATH' > {SHADOW}")
+    done = playbook("gpu_host", *NEW, "-e", "gpu_stack_rollback=false", expect=2)
+    assert "Nothing was undone: gpu_stack_rollback is false" in done.stdout
+    assert "/usr/local/cuda-13.2" in root.run_expect([0], "update-alternatives --query cuda").stdout
+    root.run_expect([0], f"rm {SHADOW}")
+
+
+def test_the_same_command_finishes_once_the_cause_is_gone_and_then_changes_nothing(playbook):
+    playbook("gpu_host", *NEW)
+    again = playbook("gpu_host", *NEW)
+    assert "changed=0 " in again.stdout
+
+
+def test_rollback_goes_back_without_the_network_and_forward_again(playbook, state, root):
+    new = state()
+    root.run_expect([0], "sh -c 'echo 127.0.0.1 repository.lab >> /etc/hosts'")
+    playbook("rollback")
+    assert "driver_version" not in root.run_expect([0], "nvidia-smi --query-gpu=driver_version --format=csv").stderr
+    assert "580." in root.run_expect([0], "nvidia-smi --query-gpu=driver_version --format=csv,noheader").stdout
+    assert "release 13.0," in root.run_expect([0], "nvcc --version").stdout
+    root.run_expect([0], "sh -c \"sed '/repository.lab/d' /etc/hosts > /tmp/hosts && cat /tmp/hosts > /etc/hosts\"")
+    playbook("rollback")
+    assert state() == new
+
+
+def test_packages_are_kept_for_two_sets_and_no_more(playbook, root):
+    playbook("gpu_host", "-e", "gpu_stack_driver=580", "-e", "gpu_stack_cuda=13.2")
+    playbook("gpu_host")
+    kept = root.run_expect([0], "ls /var/lib/gpuhost/packages").stdout
+    assert "nvidia-driver-cuda_580" in kept
+    assert "nvidia-driver-cuda_595" not in kept
