@@ -54,6 +54,21 @@ def sections() -> Callable[[str], Sections]:
     return read
 
 
+@pytest.fixture(scope="session")
+def differences() -> Callable[[Sections, Sections], list[str]]:
+    """differences(before, after): the lines that came (+) and went (-); none where nothing changed."""
+
+    def compare(before: Sections, after: Sections) -> list[str]:
+        lines = []
+        for section in {**before, **after}:
+            old, new = set(before.get(section, [])), set(after.get(section, []))
+            lines += [f"{section}: - {line}" for line in sorted(old - new)]
+            lines += [f"{section}: + {line}" for line in sorted(new - old)]
+        return lines
+
+    return compare
+
+
 @pytest.fixture
 def state(host, sections) -> Callable[[], Sections]:
     """state(): what the host has now; two looks are equal where nothing changed between them."""

@@ -113,6 +113,7 @@ class Apt:
                 shutil.copy(path, folder)
         if pins:
             with tempfile.TemporaryDirectory() as unpacked:
+                os.chmod(unpacked, 0o755)  # apt's own user looks into it
                 self.run(["apt-get", "download"] + pins, cwd=unpacked)
                 for package in glob.glob(unpacked + "/*.deb"):
                     self.run(["dpkg-deb", "--extract", package, unpacked + "/root"])
