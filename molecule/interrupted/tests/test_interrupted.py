@@ -23,8 +23,8 @@ SETS = {
     "new": ("-e", "gpu_stack_driver=595", "-e", "gpu_stack_cuda=13.2"),
     "old": ("-e", "gpu_stack_driver=580", "-e", "gpu_stack_cuda=13.0"),
 }
-SAMPLE = 6
-MOMENTS = 3
+SAMPLE = 5
+MOMENTS = 2
 WAIT_SECONDS = 120
 
 State = dict[str, list[str]]
@@ -143,6 +143,17 @@ def test_a_run_killed_between_two_tasks_is_finished_by_the_next(change, tasks):
         change.finish()
         converged.append(number)
     print(f"{len(converged)} of {len(numbers)} runs that were killed between tasks converged ({len(tasks)} tasks)")
+
+
+def test_a_run_killed_before_the_linker_reads_its_settings_leaves_that_to_the_next(change, tasks):
+    (number,) = [place for place, name in enumerate(tasks, 1) if "Refresh the dynamic linker's cache" in name]
+    in_host("rm /etc/ld.so.conf.d/gpuhost-cuda.conf; ldconfig")
+    run = change.start(INTERRUPT_BEFORE=str(number))
+    output, _ = run.communicate()
+    assert run.returncode == -9, output[-5000:]
+    assert "gpuhost-cuda.conf" in in_host("find /etc/ld.so.conf.d -newer /etc/ld.so.cache")
+    change.finish()
+    assert in_host("find /etc/ld.so.conf.d -newer /etc/ld.so.cache") == ""
 
 
 @pytest.mark.parametrize("moment", range(MOMENTS))
