@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
+from ansible_collections.gpuhost.stack.plugins.module_utils import gpu_processes
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import drift, preflight
 
 
@@ -50,6 +51,12 @@ def refusal(plan: Any, found: Any) -> str:
     return preflight.refusal(plan, found)
 
 
+def gpu_jobs(probe: Any) -> str:
+    """The programs that a change of the driver would cost work, for a terminal; empty where there is none."""
+    _need("gpu_jobs", "the probe of gpuhost.stack.gpu_probe", probe)
+    return gpu_processes.listed(gpu_processes.jobs(probe["gpu_processes"] or []))
+
+
 class FilterModule:
     """The filters."""
 
@@ -60,4 +67,5 @@ class FilterModule:
             "diff_table": diff_table,
             "preflight": host_preflight,
             "preflight_refusal": refusal,
+            "gpu_jobs": gpu_jobs,
         }

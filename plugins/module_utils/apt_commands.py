@@ -229,7 +229,10 @@ def restore(work: Apt, targets: dict[str, Any], check: bool = False) -> list[str
         changes = work.simulate(command, purge=True)
         strangers = apt.unplanned(changes, sorted(targets), [re.escape(name) for name in gone], [])
         if strangers:
-            raise ValueError("going back would also change\n  %s" % "\n  ".join(strangers))
+            raise ValueError(
+                "No package was changed: going back would also change\n  %s\nThey need what would go: remove them "
+                "first, then run this again." % "\n  ".join(strangers)
+            )
         sentences = [change.describe() for change in changes]
         if not check:
             work.install(command, purge=True)

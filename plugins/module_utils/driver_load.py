@@ -93,7 +93,7 @@ def decide(version: str, flavour: str, now: Situation) -> Decision:
 
 
 def refuse_under_jobs(version: str, users: list[dict[str, Any]]) -> None:
-    jobs = [user for user in users if user["program"] not in gpu_processes.SERVICES and gpu_processes.is_job(user)]
+    jobs = gpu_processes.jobs(users)
     if jobs:
         raise NotPossible(
             "programs compute on the GPUs: %s. The module of driver %s cannot be loaded under them. Wait for them or "

@@ -68,6 +68,11 @@ def is_job(user: Any) -> bool:
     return bool(user["computes"] or "nvidia-uvm" in user["devices"])
 
 
+def jobs(users: Iterable[Any]) -> list[Any]:
+    """Those that a change of the driver would cost work; NVIDIA's own services are not among them."""
+    return [user for user in users if user["program"] not in SERVICES and is_job(user)]
+
+
 def listed(users: Iterable[Any]) -> str:
     """The first five of them."""
     every = list(users)

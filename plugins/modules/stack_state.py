@@ -203,7 +203,7 @@ class State:
                 warnings += [unfinished] if unfinished else []
             return apt_commands.restore(self.apt, record["packages"], self.module.check_mode)
         except (apt_commands.AptError, ValueError) as error:
-            self.module.fail_json(msg="The packages could not be brought back: %s" % error)
+            self.module.fail_json(msg="The packages could not be brought back. %s" % error)
 
     def lead(self, name, wanted):
         """What was done to an alternative; packages that came or went may have moved it."""

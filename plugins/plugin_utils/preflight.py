@@ -184,7 +184,7 @@ def _gpu_users(case: _Case, findings: _Findings) -> None:
     if not case.moves("driver"):
         return
     users = [p for p in case.probe.get("gpu_processes") or [] if p["program"] not in gpu_processes.SERVICES]
-    jobs = [user for user in users if gpu_processes.is_job(user)]
+    jobs = gpu_processes.jobs(users)
     others = [user for user in users if user not in jobs]
     if jobs:
         findings.problem(

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.gpuhost.stack.plugins.filter.preflight import gpu_jobs
 from ansible_collections.gpuhost.stack.plugins.module_utils import gpu_processes
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import preflight
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import CATALOG_FOLDER
@@ -423,3 +424,9 @@ def test_a_plan_without_its_lock_file_is_refused(lock, codes):
     plan["components"]["tensorflow"]["lock"] = lock
     found = preflight.preflight(plan, PROBE, Options(locks=("tensorflow-2.21.0.txt", "uv.txt")))
     assert [problem["code"] for problem in found["problems"]] == codes
+
+
+def test_programs_that_compute_are_named_to_what_goes_back_and_services_are_not():
+    assert gpu_jobs({"gpu_processes": [*JOB, *DAEMONS]}) == f"{JOB[0]['pid']} ({JOB[0]['name']})"
+    assert gpu_jobs({"gpu_processes": DAEMONS}) == ""
+    assert gpu_jobs({"gpu_processes": None}) == ""
