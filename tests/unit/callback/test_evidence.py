@@ -72,3 +72,28 @@ def test_a_run_that_is_not_ours_leaves_no_report(tmp_path):
     assert answer.returncode == 0, answer.stdout + answer.stderr
     assert not (tmp_path / "reports").exists()
     assert "Report:" not in answer.stdout
+
+
+def test_what_an_undo_brought_back_and_its_proof_are_kept_apart_from_what_failed(tmp_path):
+    """In check mode, with a record of one file that is not there any more: nothing of this machine is touched."""
+    content = {"kind": "file", "content": "", "mode": 420, "uid": 0, "gid": 0}
+    (tmp_path / "good.json").write_text(json.dumps({"files": {str(tmp_path / "gone"): content}, "plan": {}}))
+    plays = f"""
+- hosts: localhost
+  gather_facts: false
+  tasks:
+    - ansible.builtin.set_fact: {{gpu_stack_plan: "{{{{ {PLAN} }}}}"}}
+    - gpuhost.stack.gpu_verify: {{plan: "{{{{ gpu_stack_plan }}}}"}}
+    - block:
+        - ansible.builtin.fail: {{msg: the proof failed}}
+      rescue:
+        - gpuhost.stack.stack_state: {{action: restore, directory: {tmp_path}}}
+        - gpuhost.stack.gpu_verify: {{plan: "{{{{ gpu_stack_plan }}}}"}}
+"""
+    answer = play(tmp_path, plays, "--check")
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    kept = tmp_path / "reports/latest/localhost"
+    assert json.loads((kept / "restored.json").read_text())["changes"] == [str(tmp_path / "gone")]
+    assert (kept / "verify.json").exists()
+    assert (kept / "verify_after_undo.json").exists()
+    assert not (tmp_path / "gone").exists()

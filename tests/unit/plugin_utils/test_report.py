@@ -292,3 +292,15 @@ def test_check_mode_trains_nothing_and_is_no_failure() -> None:
     found = report.host_entry("a", evidence(smoke_train=skipped))
     assert (found["status"], found["reasons"]) == ("incomplete", ["smoke training was not run"])
     assert "images/s" not in report.table(report.summary("r", {"a": evidence(smoke_train=skipped)}))
+
+
+def test_an_undo_stands_beside_what_failed_and_does_not_make_it_good() -> None:
+    proof = {**VERIFY, "counts": {"pass": 9, "fail": 0, "skip": 1}}
+    undone = {"restored": {"changes": ["a", "b"]}, "verify_after_undo": proof}
+    entry = report.host_entry("h", {**evidence(verify=failing(VERIFY, "driver.nvidia_smi")), **undone})
+    assert entry["status"] == "fail"
+    assert entry["reasons"] == [
+        "verify failed: driver.nvidia_smi",
+        "undone: 2 changes brought the last proved set back; on it 9 checks passed, 0 failed",
+    ]
+    assert "undone: 2 changes" in report.markdown(report.summary("run", {"h": {**evidence(), **undone}}))
