@@ -76,6 +76,7 @@ def probe(root: str, options: Options, run: Run = command.run) -> dict[str, Any]
         "repository_files": attempt("package sources", lambda: apt_sources.read(root, source)),
         "cuda": attempt("CUDA", lambda: stack.cuda(root)),
         "tensorflow": attempt("TensorFlow", lambda: stack.tensorflow(root, tf_path)),
+        "tensorflow_in_the_way": attempt("TensorFlow's path", lambda: stack.in_the_way(root, tf_path)),
         "secure_boot": attempt("Secure Boot", lambda: host.secure_boot(root), "unknown"),
         "secure_boot_keys": attempt("module signing keys", lambda: host.secure_boot_keys(root), []),
         "disk": attempt("disk", lambda: host.disk(root)),

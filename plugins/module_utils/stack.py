@@ -47,6 +47,16 @@ def tensorflow(root: str, path: str = TENSORFLOW) -> dict[str, str] | None:
     return None
 
 
+def in_the_way(root: str, path: str = TENSORFLOW) -> str | None:
+    """What stands where the link to the environment goes and is not one: role tensorflow_env leaves it alone."""
+    real = files.under(root, path)
+    if os.path.islink(real):
+        target = os.path.normpath(os.path.join(os.path.dirname(path), os.readlink(real)))
+        ours = os.path.dirname(target) == os.path.dirname(path) + "/environments"
+        return None if ours else "a link to %s" % os.readlink(real)
+    return "a folder" if os.path.isdir(real) else "a file" if os.path.lexists(real) else None
+
+
 def applied_plan(root: str) -> dict[str, Any] | None:
     text = files.read_text(root, APPLIED_PLAN)
     if text is None:

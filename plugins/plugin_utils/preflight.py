@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 from ansible_collections.gpuhost.stack.plugins.module_utils import gpu_processes
+from ansible_collections.gpuhost.stack.plugins.module_utils.stack import TENSORFLOW
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import drift, leftovers
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import CATALOG_FOLDER
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan import LABELS, PlanWarning, Problem
@@ -89,6 +90,7 @@ def preflight(plan: Data, probe: Data, options: Options | None = None, sizes: Da
         _nouveau,
         _links,
         _lock,
+        _path_taken,
     ):
         check(case, findings)
     _peer_to_peer(case, findings)
@@ -112,6 +114,18 @@ def _lock(case: _Case, findings: _Findings) -> None:
         f"make one (script/lock {planned['lock'].removesuffix('.txt')}), ask for another version with "
         "gpu_stack_tensorflow, or leave TensorFlow out with gpu_stack_tensorflow=none",
     )
+
+
+def _path_taken(case: _Case, findings: _Findings) -> None:
+    """The role would refuse, too, but after the driver has moved."""
+    found = case.probe.get("tensorflow_in_the_way")
+    if found and case.planned("tensorflow"):
+        path = (case.probe.get("tensorflow") or {}).get("path") or TENSORFLOW
+        findings.problem(
+            "path-taken",
+            f"{found} stands at {path}, where a link to the TensorFlow environment goes",
+            f"move it away (sudo mv {path} {path}.old), or leave TensorFlow out with gpu_stack_tensorflow=none",
+        )
 
 
 def refusal(plan: Data, found: Data) -> str:

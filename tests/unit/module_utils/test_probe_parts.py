@@ -345,6 +345,20 @@ def test_tensorflow_through_its_link_within_the_root(tmp_path: Path, folder: str
     assert stack.tensorflow(str(tmp_path), "/opt/gpuhost/dangling") is None
 
 
+def test_what_stands_where_the_link_to_the_environment_goes(tmp_path: Path) -> None:
+    path = "/opt/gpuhost/tensorflow"
+    assert stack.in_the_way(str(tmp_path)) is None
+    put(tmp_path, path)
+    assert stack.in_the_way(str(tmp_path)) == "a file"
+    (tmp_path / path.lstrip("/")).unlink()
+    put(tmp_path, f"{path}/bin/python")
+    assert stack.in_the_way(str(tmp_path)) == "a folder"
+    link(tmp_path, "/opt/gpuhost/ours", "environments/tensorflow-2.21.0-py3.11-4b868730")
+    assert stack.in_the_way(str(tmp_path), "/opt/gpuhost/ours") is None
+    link(tmp_path, "/opt/gpuhost/theirs", "/srv/tensorflow")
+    assert stack.in_the_way(str(tmp_path), "/opt/gpuhost/theirs") == "a link to /srv/tensorflow"
+
+
 OPTIONS = probe.Options(None, {}, True, (), ("*",), "/opt/gpuhost/tensorflow")
 
 
@@ -369,6 +383,7 @@ def test_probe_of_an_empty_root_leaves_nothing_out(tmp_path: Path) -> None:
         "repository_files",
         "cuda",
         "tensorflow",
+        "tensorflow_in_the_way",
         "secure_boot",
         "secure_boot_keys",
         "disk",

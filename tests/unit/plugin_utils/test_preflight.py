@@ -406,7 +406,7 @@ def test_every_code_is_documented() -> None:
     source = Path(preflight.__file__).resolve()
     told = set(re.findall(r'findings\.(?:problem|warn)\(\s*"([a-z-]+)"', source.read_text()))
     told |= set(re.findall(r'Leftover\(\s*"([a-z-]+)"', (source.parent / "leftovers.py").read_text()))
-    assert len(told) == 12
+    assert len(told) == 13
     documented = set(
         re.findall(r"^\| `([a-z-]+)` \|", (source.parents[2] / "docs/preflight.md").read_text(), re.MULTILINE)
     )
@@ -430,3 +430,15 @@ def test_programs_that_compute_are_named_to_what_goes_back_and_services_are_not(
     assert gpu_jobs({"gpu_processes": [*JOB, *DAEMONS]}) == f"{JOB[0]['pid']} ({JOB[0]['name']})"
     assert gpu_jobs({"gpu_processes": DAEMONS}) == ""
     assert gpu_jobs({"gpu_processes": None}) == ""
+
+
+def test_what_stands_in_the_place_of_the_environment_is_told_before_the_driver_moves():
+    probe = {**PROBE, "tensorflow_in_the_way": "a folder"}
+    found = preflight.preflight(PLAN, probe)
+    (problem,) = [problem for problem in found["problems"] if problem["code"] == "path-taken"]
+    assert problem["message"].startswith("a folder stands at /opt/gpuhost/tensorflow,")
+    assert "mv /opt/gpuhost/tensorflow" in problem["remedy"]
+    without = copy.deepcopy(PLAN)
+    without["components"]["tensorflow"] = None
+    for plan, host in ((without, probe), (PLAN, {**PROBE, "tensorflow_in_the_way": None})):
+        assert [p for p in preflight.preflight(plan, host)["problems"] if p["code"] == "path-taken"] == []
