@@ -41,10 +41,6 @@ options:
     type: list
     elements: str
     default: []
-  hold:
-    description: Whether to hold the packages at their versions.
-    type: bool
-    default: true
   hold_dependencies:
     description:
       - Regular expressions of package names. Those that the packages depend on, directly or not, are held too, so that
@@ -142,7 +138,7 @@ class Transaction:
     def look(self):
         """All packages that dpkg knows, and what is to do for the wanted ones."""
         packages = self.apt.packages()
-        held = [apt.split_spec(spec)[0] for spec in self.pins + self.packages] if self.options["hold"] else []
+        held = [apt.split_spec(spec)[0] for spec in self.pins + self.packages]
         return Look(
             packages,
             apt.unmet(self.wanted, packages),
@@ -282,7 +278,6 @@ def main():
             "helpers": names,
             "pins": names,
             "pins_replace": names,
-            "hold": {"type": "bool", "default": True},
             "hold_dependencies": names,
             "replaces": names,
             "may_remove": names,
