@@ -7,13 +7,14 @@ Controller side; see the module's documentation. One step, since each task of a 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import convergence, drift, preflight
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import CatalogError
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import CatalogError, load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan import PlanInputError
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import plan_for_probe
 
@@ -30,6 +31,11 @@ ARGUMENTS = {
     "transitions": {"type": "list", "elements": "str", "default": []},
     "converge": {"type": "str", "default": "drift"},
 }
+
+# Ansible imports this file before it forks a process for each host: what is read here is there in all of them.
+# A catalog with mistakes is read again for each host, which tells of them.
+with contextlib.suppress(CatalogError):
+    load_catalog()
 
 
 def strangers(names: Iterable[str], known: Iterable[str]) -> list[str]:
