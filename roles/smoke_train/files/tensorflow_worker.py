@@ -11,7 +11,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -308,11 +308,16 @@ def run_custom(tf: Any, strategy: Any, data: Any, options: Any, batch_size: int,
         optimizer.build(model.trainable_variables)
     scale = LOSS_SCALE if options.mixed_precision else 1.0
     step = make_step(tf, strategy, model, optimizer, batch_size, scale, frozen=False)
-    batches: Iterator[Any] = iter(
-        strategy.experimental_distribute_dataset(input_pipeline(tf, data, batch_size, options.seed))
-    )
-    for number in range(1, steps + 1):
-        told(number, float(step(next(batches))))
+    # The batch is fetched inside the graph, as model.fit does it: from Python each fetch holds the devices up.
+    advance = tf.function(lambda batches: step(next(batches)), autograph=False)
+    batches = iter(strategy.experimental_distribute_dataset(input_pipeline(tf, data, batch_size, options.seed)))
+    told(1, float(advance(batches)))
+    loss = advance(batches) if steps > 1 else None
+    for number in range(2, steps + 1):
+        # Queued before the loss of this one is waited for, so that GPUs do not wait for Python.
+        following = advance(batches) if number < steps else None
+        told(number, float(loss))
+        loss = following
     return model
 
 
