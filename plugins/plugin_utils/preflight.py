@@ -35,7 +35,7 @@ class Options:
     own_kernel: bool = True
     kernel_headers: tuple[str, ...] | None = None
     locks: tuple[str, ...] | None = None
-    environments: str = "/opt"
+    environments: str = "/opt/gpuhost/environments"
     cache: str = "/var/cache/gpuhost/uv"
 
 

@@ -58,7 +58,7 @@ def space(free: int, mount: str = "/") -> dict[str, Any]:
     return {"free_mib": free, "total_mib": 10**6, "mount": mount}
 
 
-DIRECTORIES = ("/", "/usr", "/usr/local", "/opt", "/var", "/var/cache/gpuhost/uv")
+DIRECTORIES = ("/", "/usr", "/usr/local", "/opt/gpuhost/environments", "/var", "/var/cache/gpuhost/uv")
 PROBE: dict[str, Any] = {
     "kernel": {
         "running": "6.1.0-56-amd64",
@@ -331,9 +331,10 @@ def disk(**mounts: int) -> dict[str, Any]:
     """Free MiB by mount: root, and others by their directory's last word."""
     found = {directory: space(mounts["root"]) for directory in DIRECTORIES}
     for directory in DIRECTORIES:
-        for part in ("opt", "var", "usr"):
-            if part in mounts and (directory + "/").startswith(f"/{part}/"):
-                found[directory] = space(mounts[part], f"/{part}")
+        for path in ("/opt", "/opt/gpuhost", "/var", "/usr"):
+            part = path.rpartition("/")[2]
+            if part in mounts and (directory + "/").startswith(path + "/"):
+                found[directory] = space(mounts[part], path)
     return found
 
 
@@ -344,8 +345,9 @@ def disk(**mounts: int) -> dict[str, Any]:
         ({"root": DOWNLOAD + PACKAGES + 7000 + ENVIRONMENT + RESERVE - 1}, ["/"]),
         ({"root": 0, "var": DOWNLOAD + ENVIRONMENT + RESERVE, "usr": 10**6, "opt": ENVIRONMENT + RESERVE}, []),
         ({"root": 0, "var": DOWNLOAD + ENVIRONMENT + RESERVE - 1, "usr": 9823, "opt": 0}, ["/var", "/usr", "/opt"]),
+        ({"root": 10**6, "gpuhost": ENVIRONMENT + RESERVE - 1}, ["/opt/gpuhost"]),
     ],
-    ids=["just enough", "one MiB short", "file systems of their own", "each too small"],
+    ids=["just enough", "one MiB short", "file systems of their own", "each too small", "one for this project alone"],
 )
 def test_disk_space_is_added_up_by_file_system(free: dict[str, int], full: list[str]) -> None:
     found = run(disk=disk(**free))
