@@ -175,6 +175,18 @@ def test_the_rate_is_the_last_line_and_of_as_many_replicas_as_asked():
         train.images_per_second("keras", json.dumps({"images_per_second": 1.0, "replicas": 1}))
 
 
+def test_training_is_compared_round_by_round(monkeypatch):
+    """A machine that halves its speed after the first round: the medians of both sides stand at 1.16."""
+    rates = iter([100.0, 100.0, 60.0, 50.0, 50.0, 45.0, 40.0, 45.0])
+    monkeypatch.setattr(lab, "put", lambda host, folder, files: None)
+    monkeypatch.setattr(
+        lab, "ssh", lambda host, command: json.dumps({"images_per_second": next(rates), "replicas": train.REPLICAS})
+    )
+    result = train.train(Options(4, (1,), None, ()))
+    assert result.ratios["train_over_keras"] == pytest.approx((1.0 + 50 / 45) / 2)
+    assert result.figures["smoke_train"]["runs"] == [100.0, 60.0, 50.0, 40.0]
+
+
 # The planner, for real ------------------------------------------------------------------------------------------------
 
 
