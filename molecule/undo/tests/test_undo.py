@@ -42,6 +42,24 @@ def test_packages_that_do_not_install_leave_the_old_ones_and_their_holds(playboo
     assert differences(before, state()) == []
 
 
+def test_an_environment_that_cannot_be_made_takes_the_packages_back_that_came_meanwhile(
+    playbook, reports, state, differences, root, tmp_path
+):
+    """A lock with a hash that no file has: uv gives up while the transaction beside it is still going on."""
+    lock = tmp_path / "tensorflow-2.21.0.txt"
+    lock.write_text(f"tensorflow==2.21.0 --hash=sha256:{'0' * 64}\n")
+    before = state()
+    options = ("-e", "gpu_stack_tensorflow=2.21.0", "-e", f"tensorflow_env_lock={lock}")
+    done = playbook("gpu_host", *NEW, *options, expect=2)
+    assert "Install the framework and its CUDA libraries" in failure(reports)
+    assert done.stdout.count("Wait for packages that are still being installed") == 1
+    restored = json.loads((reports / "latest/undo-hopper/restored.json").read_text())
+    assert any("nvidia-driver-cuda 595" in line for line in restored["changes"])
+    # uv, and what it had made until then, stay for the next run; nothing leads to them.
+    assert [line for line in differences(before, state()) if "/opt/gpuhost/" not in line] == []
+    root.run_expect([1], "test -e /opt/gpuhost/tensorflow")
+
+
 def test_a_set_that_does_not_prove_itself_goes_and_the_last_one_comes_back_proved(
     playbook, reports, state, differences, root
 ):
