@@ -96,7 +96,7 @@ LINTERS = (
     ("ruff", "format", "--check", "."),
     ("mypy",),
     ("yamllint", "--strict", "."),
-    ("ansible-lint", "--offline", "--strict"),
+    ("python", "tests/ansible_lint.py", "--offline", "--strict"),
 )
 
 

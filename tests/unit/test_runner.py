@@ -1,4 +1,4 @@
-"""What script/test makes of steps that run side by side, and ansible-lint's syntax checks from loaded processes."""
+"""What script/test makes of steps that run side by side."""
 
 import argparse
 import sys
