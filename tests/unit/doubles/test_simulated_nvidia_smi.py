@@ -3,7 +3,6 @@
 import json
 import re
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,10 @@ import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import load_catalog
 
 from tests.doubles.nvidia_repository.contents import product_table
+from tests.doubles.simulated_driver import nvidia_smi
 from tests.unit import published
 
 ROOT = Path(__file__).resolve().parents[3]
-PROGRAM = ROOT / "tests/doubles/simulated_driver/files/nvidia-smi"
 FIXTURES = ROOT / "tests/fixtures/nvidia-smi"
 M60_ADDRESSES = ["0000:05:00.0", "0000:06:00.0", "0000:85:00.0", "0000:86:00.0"]
 BUSY = {"utilization": 87, "used_mib": 6144, "power_draw": 121.43, "temperature": 71, "pstate": "P0"}
@@ -87,7 +86,7 @@ class Host:
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, str(PROGRAM), *arguments],
+            [*nvidia_smi(), *arguments],
             capture_output=True,
             text=True,
             env={"GPUHOST_SIMULATED_ROOT": str(self.root), "LC_ALL": "C.UTF-8"},

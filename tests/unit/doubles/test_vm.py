@@ -5,7 +5,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,10 +13,10 @@ from ansible_collections.gpuhost.stack.plugins.module_utils import proc_driver
 
 from tests.doubles.lab import images, vm, vm_image
 from tests.doubles.nvidia_repository import build, contents, kernel_modules
+from tests.doubles.simulated_driver import nvidia_smi
 
 PROJECT = Path(__file__).resolve().parents[3]
 FIXTURES = PROJECT / "tests/fixtures/probe"
-SMI = PROJECT / "tests/doubles/simulated_driver/files/nvidia-smi"
 
 
 def packages(family: str = "debian"):
@@ -120,7 +119,7 @@ def test_nvidia_smi_asks_the_kernel_where_modules_can_be_loaded(tmp_path, instal
     for name, value in {"vendor": "0x10de", "device": "0x2335", "class": "0x030200"}.items():
         (gpu / name).write_text(value)
     environment = {**os.environ, "GPUHOST_SIMULATED_ROOT": str(tmp_path)}
-    done = subprocess.run([sys.executable, str(SMI), "-L"], env=environment, capture_output=True, text=True)
+    done = subprocess.run([*nvidia_smi(), "-L"], env=environment, capture_output=True, text=True)
     assert done.returncode == code, done.stdout
 
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils import checks, command, nvidia_smi, verify
 
+from tests.doubles import simulated_driver
 from tests.doubles.nvidia_repository.contents import product_table
 
-PROGRAM = Path(__file__).resolve().parents[2] / "doubles/simulated_driver/files/nvidia-smi"
 DRIVER = "580.95.05"
 H200, H100, V100, A100, T4, RTX_4090 = "2335", "2330", "1db5", "20b2", "1eb8", "2684"
 NVSWITCH = "22a3"
@@ -64,9 +63,9 @@ class SimulatedHost:
 
     def run(self, argv: list[str], timeout: float, env: dict[str, str] | None = None) -> command.Answer:
         self.asked.append(argv)
-        if argv[0] == str(PROGRAM):
+        if argv[0] == str(simulated_driver.NVIDIA_SMI):
             environment = {"GPUHOST_SIMULATED_ROOT": str(self.root), "LC_ALL": "C.UTF-8"}
-            return command.run([sys.executable, *argv], timeout, environment)
+            return command.run([*simulated_driver.nvidia_smi(), *argv[1:]], timeout, environment)
         for program, answer in self.answers.items():
             if " ".join(argv).startswith(program):
                 return answer
@@ -91,4 +90,4 @@ class SimulatedHost:
 
 
 def use_simulated_nvidia_smi(monkeypatch: Any) -> None:
-    monkeypatch.setattr(nvidia_smi, "find", lambda: str(PROGRAM))
+    monkeypatch.setattr(nvidia_smi, "find", lambda: str(simulated_driver.NVIDIA_SMI))

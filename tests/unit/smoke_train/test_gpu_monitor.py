@@ -5,6 +5,7 @@ import ast
 import csv
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,7 +15,8 @@ from pathlib import Path
 import gpu_monitor
 import pytest
 
-from tests.unit.doubles.test_simulated_nvidia_smi import PROGRAM, Host, m60_values
+from tests.doubles.simulated_driver import nvidia_smi
+from tests.unit.doubles.test_simulated_nvidia_smi import Host, m60_values
 
 SCRIPT = Path(gpu_monitor.__file__)
 ADDRESSES = ["0000:05:00.0", "0000:06:00.0"]
@@ -35,7 +37,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
 @pytest.fixture
 def smi(tmp_path: Path) -> str:
     """The simulated program under this interpreter: the system's may be elsewhere."""
-    return script(tmp_path / "nvidia-smi", f'exec "{sys.executable}" "{PROGRAM}" "$@"')
+    return script(tmp_path / "nvidia-smi", f'exec {shlex.join(nvidia_smi())} "$@"')
 
 
 def script(path: Path, text: str) -> str:
