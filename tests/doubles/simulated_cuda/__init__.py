@@ -3,14 +3,18 @@
 `python -m tests.doubles.simulated_cuda FOLDER` builds the program there; include/cuda_runtime.h lists its knobs.
 """
 
+import fcntl
+import hashlib
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
 INCLUDE = Path(__file__).parent / "include"
 SOURCE = Path(__file__).parents[3] / "plugins/module_utils/cuda_check.cu"
+CACHE = Path(__file__).parents[3] / ".cache/simulated-cuda"
 LIBRARIES = ("-DWITH_CUDNN", "-DWITH_NCCL")
 BYTES = 65536  # of a transfer: enough for each thread of the kernels to have none, one or several words
 
@@ -23,6 +27,23 @@ def build(folder: Path, *flags: str, compiler: str = "g++") -> Path:
     if answer.returncode:
         raise RuntimeError(answer.stderr)
     return program
+
+
+def built(*flags: str) -> Path:
+    """The program as `build` makes it; made again when what goes into it is another, the compiler included."""
+    compiler = Path(shutil.which("g++") or "g++").resolve()
+    sources = [path.read_bytes() for path in (Path(__file__), SOURCE, *sorted(INCLUDE.iterdir()))]
+    parts = repr((sources, flags, str(compiler), compiler.stat().st_mtime_ns))
+    folder = CACHE / hashlib.sha256(parts.encode()).hexdigest()[:16]
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "lock").open("w") as lock:  # the tests run in several processes
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            part = CACHE / "part"
+            part.mkdir(exist_ok=True)
+            build(part, *flags)
+            part.rename(folder)  # as a whole: a build that failed is not taken for one that is there
+    return folder / "simulated_cuda_check"
 
 
 def run(program: Path, *words: str, **knobs: str) -> tuple[int, dict[str, Any]]:
