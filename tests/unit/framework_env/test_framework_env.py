@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,6 +15,7 @@ import pytest
 
 ROLES = Path(__file__).resolve().parents[3] / "roles"
 FILES = ROLES / "framework_env/files"
+STATE = runpy.run_path(str(FILES / "state.py"))
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
@@ -119,13 +121,21 @@ class Host:
             (self.folder / name / "gpuhost.current").touch()
             os.utime(self.folder / name / "gpuhost.current", (at, at))
 
-    def look(self, **asked: Any) -> dict[str, Any]:
+    def question(self, **asked: Any) -> str:
         framework = self.framework
         question = {"path": str(self.link), "framework": framework.name, "name": framework.new,
                     "package": framework.package, "version": framework.version, "python": PYTHON,
                     "lock": sha256(framework.lock), "uv": str(self.base / "uv"), "uv_lock": sha256("uv"), "keep": 2,
                     "packages": (FILES / "packages.py").read_text(), "proof": framework.proof, **asked}  # fmt: skip
-        command = [sys.executable, "-", json.dumps(question)]
+        return json.dumps(question)
+
+    def look(self, **asked: Any) -> dict[str, Any]:
+        """What state.py says of this host, without a process of its own."""
+        return json.loads(json.dumps(STATE["main"](json.loads(self.question(**asked)))))
+
+    def look_as_the_role(self, **asked: Any) -> dict[str, Any]:
+        """The same, by the host's Python, which reads state.py from its standard input."""
+        command = [sys.executable, "-", self.question(**asked)]
         answer = subprocess.run(command, input=(FILES / "state.py").read_bytes(), capture_output=True, check=True)
         return json.loads(answer.stdout)
 
@@ -136,7 +146,8 @@ def host(request: pytest.FixtureRequest, tmp_path: Path) -> Host:
 
 
 def test_a_bare_host_gets_an_environment_named_after_its_contents(host: Host) -> None:
-    found = host.look()
+    found = host.look_as_the_role()
+    assert found == host.look()
     assert found["environment"] == host.new
     assert (found["complete"], found["linked"], found["uv"], found["remove"]) == (False, False, False, [])
     assert found["reason"] == f"{host.new}: missing"
@@ -146,7 +157,7 @@ def test_the_current_environment_is_proved_and_left(host: Host) -> None:
     host.build(host.new)
     host.use(host.new)
     before = sorted(path for path in host.base.rglob("*"))
-    found = host.look()
+    found = host.look_as_the_role()
     assert (found["environment"], found["complete"], found["linked"]) == (host.new, True, True)
     assert found["proof"] == host.framework.answer
     assert sorted(path for path in host.base.rglob("*")) == before
