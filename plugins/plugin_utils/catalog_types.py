@@ -6,6 +6,8 @@ Runs on the controller. A field with a default may be left out of the YAML.
 from __future__ import annotations
 
 import dataclasses
+import functools
+from typing import Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -484,3 +486,8 @@ class Catalog:
     pytorch: PytorchFile
     repository: RepositoryFile
     distros: dict[str, Distro]
+
+    @functools.cached_property
+    def concluded(self) -> dict[Any, dict[str, Any]]:
+        """What the resolver has concluded from this catalog for GPUs, whatever their host is."""
+        return {}

@@ -26,7 +26,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan import (
     Request,
     host_from_probe,
 )
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver_case import OF_GPUS, OF_PYTHONS, Case
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver_case import Case
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver_drivers import DriverOption
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver_explain import explain_platform
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver_gpus import check_gpu_count, identify_gpus
@@ -68,16 +68,12 @@ def resolve(catalog: Catalog, request: Request, host: Host) -> Plan:
     if plan.ok:
         return plan
 
-    # What does not depend on the request is worked out once for each host that a remedy makes of this one, and what
-    # does not depend on its Pythons once for all that differ in nothing else.
-    memos = {(host.distribution, host.gpus, host.pythons): memo}
+    # What does not depend on the request is worked out once for each host that a remedy makes of this one; nothing of
+    # it depends on the host's Pythons.
+    memos = {(host.distribution, host.gpus): memo}
 
     def attempt(asked: Request, changed: Host) -> Plan:
-        key = (changed.distribution, changed.gpus, changed.pythons)
-        if key not in memos:
-            like = memos.get((changed.distribution, changed.gpus, host.pythons), {})
-            memos[key] = {name: found for name, found in like.items() if not name.startswith((OF_PYTHONS, OF_GPUS))}
-        return plan_once(catalog, asked, changed, memos[key])
+        return plan_once(catalog, asked, changed, memos.setdefault((changed.distribution, changed.gpus), {}))
 
     remedies = find_remedies(catalog, plan, host, attempt)
     if not remedies:
@@ -88,7 +84,7 @@ def resolve(catalog: Catalog, request: Request, host: Host) -> Plan:
 
 
 def plan_once(catalog: Catalog, request: Request, host: Host, memo: dict[str, Any]) -> Plan:
-    """One plan, without remedies. The memo may be shared between plans for one catalog and host."""
+    """One plan, without remedies. The memo may be shared between plans for one catalog and host, its Pythons aside."""
     findings = Findings()
     gpus = identify_gpus(catalog, host, findings)
     check_gpu_count(request, gpus, findings)

@@ -15,8 +15,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog_types import
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan import Gpu, Host, Problem, Request
 
 T = TypeVar("T")
-# How the names of what is remembered begin where it depends on the host's Pythons, or is about some of its GPUs.
-OF_PYTHONS, OF_GPUS = "pythons ", "gpus "
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,6 +33,12 @@ class Case:
         """Each kind of GPU once, in the host's order."""
         return tuple(dict.fromkeys(self.gpus))
 
+    @functools.cached_property
+    def concluded(self) -> dict[str, Any]:
+        """What follows from the catalog and the kinds of GPU alone: kept as long as the catalog is."""
+        found: dict[str, Any] = self.catalog.concluded.setdefault(self.gpu_kinds, {})
+        return found
+
     @property
     def repository_name(self) -> str:
         """How messages call NVIDIA's repository."""
@@ -42,12 +46,12 @@ class Case:
 
     def with_gpus(self, gpus: tuple[Gpu, ...]) -> Case:
         """The same question for other GPUs."""
-        memo = self.memo.setdefault(f"{OF_GPUS}{gpus}", {})
+        memo = self.memo.setdefault(f"gpus {gpus}", {})
         return dataclasses.replace(self, gpus=gpus, memo=memo)
 
 
 def remembered(make: Callable[[Case], T]) -> Callable[[Case], T]:
-    """For a function of a case that does not look at the request: run once a host, however many requests are tried."""
+    """For a function of a case that looks at neither request nor Pythons: run once a host, whatever is tried."""
     name = f"{make.__module__}.{make.__qualname__}"
 
     @functools.wraps(make)

@@ -16,7 +16,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan import (
     PytorchComponent,
     TensorflowComponent,
 )
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver_case import OF_PYTHONS, Case, gpu_label
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver_case import Case, gpu_label
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver_support import covers, supported
 
 
@@ -54,12 +54,11 @@ def known_tensorflows(case: Case) -> list[str]:
 
 
 def _all_tensorflows(case: Case) -> list[TensorflowOption]:
-    # Depends on one word of the request, so it cannot be `remembered`.
-    name = f"{OF_PYTHONS}tensorflow {case.request.tensorflow_cuda_libraries}"
-    if name not in case.memo:
+    name = f"tensorflows {case.request.tensorflow_cuda_libraries} {_pythons(case)}"
+    if name not in case.concluded:
         releases = sorted(case.catalog.tensorflow.releases, key=lambda r: versions.key(r.version), reverse=True)
-        case.memo[name] = [_tensorflow_option(case, release) for release in releases]
-    found: list[TensorflowOption] = case.memo[name]
+        case.concluded[name] = [_tensorflow_option(case, release) for release in releases]
+    found: list[TensorflowOption] = case.concluded[name]
     return found
 
 
@@ -69,9 +68,9 @@ def _tensorflow_option(case: Case, release: TensorflowRelease) -> TensorflowOpti
     if libraries == "auto":
         libraries = "wheel" if release.and_cuda else "system"
     name = f"tensorflow {release.version} {libraries}"
-    if name not in case.memo:
-        case.memo[name] = _wheel(case, release, libraries)
-    wheel: Wheel = case.memo[name]
+    if name not in case.concluded:
+        case.concluded[name] = _wheel(case, release, libraries)
+    wheel: Wheel = case.concluded[name]
     component = TensorflowComponent(release.version, python, libraries, wheel.requirements, wheel.lock)
     return TensorflowOption(release, component, (*problems, *wheel.problems), wheel.warnings)
 
@@ -110,13 +109,18 @@ def _wheel(case: Case, release: TensorflowRelease, libraries: str) -> Wheel:
     return Wheel(tuple(requirements), lock, tuple(dict.fromkeys(problems)), tuple(warnings))
 
 
+def _pythons(case: Case) -> tuple[str, tuple[str, ...]]:
+    """The default one, and all that the host has or its distribution release offers."""
+    own = case.distro.python
+    return case.host.default_python or own.default, tuple(case.host.pythons or own.available)
+
+
 def _python(case: Case, framework: str, release: TensorflowRelease | PytorchRelease) -> tuple[str, list[Problem]]:
     """The host's default Python where the release has a wheel for it, else the newest that has one."""
-    pythons = case.host.pythons or case.distro.python.available
-    default = case.host.default_python or case.distro.python.default
-    able = sorted((p for p in pythons if p in release.pythons), key=versions.key, reverse=True)
-    if default in able or able:
-        return (default if default in able else able[0]), []
+    default, pythons = _pythons(case)
+    able = [p for p in pythons if p in release.pythons]
+    if able:
+        return (default if default in able else max(able, key=versions.key)), []
     return default, [
         Problem(
             "python-not-supported",
@@ -193,14 +197,14 @@ def _wheel_libraries(case: Case, release: TensorflowRelease, problems: list[Prob
 def _wheel_cudnn(case: Case, cuda_major: int, specifier: str) -> tuple[list[str], list[str]]:
     """The cuDNN versions that a wheel allows, newest first, and those of them with code for every GPU."""
     name = f"cudnn wheels {cuda_major} {specifier}"
-    if name not in case.memo:
+    if name not in case.concluded:
         entries = case.catalog.cudnn.versions
         known = [v.version for v in entries if cuda_major in v.cuda_majors and versions.satisfies(v.version, specifier)]
         known.sort(key=versions.key, reverse=True)
         support = case.catalog.cudnn.support
         fitting = [v for v in known if all(covers(support, v, cuda_major, g) for g in case.gpu_kinds)]
-        case.memo[name] = (known, fitting)
-    found: tuple[list[str], list[str]] = case.memo[name]
+        case.concluded[name] = (known, fitting)
+    found: tuple[list[str], list[str]] = case.concluded[name]
     return found
 
 

@@ -338,9 +338,17 @@ def finds_runtime(case: Case, tensorflow: TensorflowOption, cuda: CudaOption | N
     tested = tensorflow.release.tested.cuda
     return (
         cuda is not None
-        and libcudart(case.catalog, cuda.version) == libcudart(case.catalog, tested)
         and versions.key(cuda.version) >= versions.key(tested)
+        and _runtime(case, cuda.version) == _runtime(case, tested)
     )
+
+
+def _runtime(case: Case, cuda: str) -> str | None:
+    name = f"runtime {cuda}"
+    if name not in case.concluded:
+        case.concluded[name] = libcudart(case.catalog, cuda)
+    found: str | None = case.concluded[name]
+    return found
 
 
 # Why nothing fits -------------------------------------------------------------------------------------------------

@@ -151,11 +151,19 @@ def _distro_toolkit(case: Case, toolkit: Toolkit, entry: DistroCuda) -> CudaOpti
         "distro",
         _min_driver(toolkit, entry.release),
         component,
-        tuple(_gpu_toolkit_problems(case, toolkit)),
+        _gpu_toolkit_problems(case, toolkit),
     )
 
 
-def _gpu_toolkit_problems(case: Case, toolkit: Toolkit) -> list[Problem]:
+def _gpu_toolkit_problems(case: Case, toolkit: Toolkit) -> tuple[Problem, ...]:
+    name = f"toolkit {toolkit.version}"
+    if name not in case.concluded:
+        case.concluded[name] = tuple(_dropped(case, toolkit))
+    found: tuple[Problem, ...] = case.concluded[name]
+    return found
+
+
+def _dropped(case: Case, toolkit: Toolkit) -> list[Problem]:
     problems = []
     for gpu in case.gpu_kinds:
         if gpu.compute_capability in toolkit.compute_capabilities:
