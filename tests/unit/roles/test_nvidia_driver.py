@@ -93,40 +93,50 @@ def test_a_host_without_an_initramfs_needs_none(boot):
     assert boot.said() == []
 
 
-@pytest.mark.parametrize(
-    ("connection", "boot_id", "reboot", "why"),
-    [
-        ("local", "of another machine", "if_needed", "it is the control node"),
-        ("ssh", BOOT_ID.read_text().strip(), "if_needed", "it is the control node"),
-        ("ssh", "of another machine", "never", "nvidia_driver_reboot is never"),
-    ],
-    ids=["local", "over SSH to itself", "never"],
-)
-def test_a_host_that_may_not_be_rebooted_is_told_what_is_left(tmp_path, connection, boot_id, reboot, why):
-    """In check mode, so that a broken condition would not restart the machine that runs this."""
+# Hosts that may not be rebooted: what Ansible knows of each, and what is said of it.
+KEPT = {
+    "local": ({"ansible_connection": "local", "nvidia_driver_reboot": "if_needed"}, "it is the control node"),
+    "itself": ({"ansible_connection": "ssh", "nvidia_driver_reboot": "if_needed"}, "it is the control node"),
+    "never": ({"ansible_connection": "ssh", "nvidia_driver_reboot": "never"}, "nvidia_driver_reboot is never"),
+}
+
+
+@pytest.fixture(scope="module")
+def said(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What a run says of all of them; in check mode, so that a broken condition would not restart this machine."""
+    folder = tmp_path_factory.mktemp("reboot")
+    hosts = {}
+    for name, (known, _) in KEPT.items():
+        # Over SSH to itself: nothing but the boot id tells.
+        boot_id = BOOT_ID.read_text().strip() if name == "itself" else "of another machine"
+        hosts[name] = {
+            **known,
+            "__nvidia_driver_module": {"reboot_needed": True, "reasons": ["nouveau is loaded"], "boot_id": boot_id},
+        }
+    (folder / "hosts.json").write_text(json.dumps({"all": {"hosts": hosts}}))
     play = {
-        "hosts": "localhost",
+        "hosts": "all",
         "gather_facts": False,
         "vars_files": [str(PROJECT / "roles/nvidia_driver/vars/main.yml")],
         "vars": {
-            "ansible_connection": connection,
-            "nvidia_driver_reboot": reboot,
             "nvidia_driver_version": "595.71.05",
             "nvidia_driver_kernel_modules": "open",
             "nvidia_driver_reboot_timeout": 1,
-            "__nvidia_driver_module": {"reboot_needed": True, "reasons": ["nouveau is loaded"], "boot_id": boot_id},
         },
         "tasks": [{"include_tasks": str(PROJECT / "roles/nvidia_driver/tasks/reboot.yml")}],
     }
-    (tmp_path / "play.yml").write_text(json.dumps([play]))
-    command = [str(Path(sys.executable).with_name("ansible-playbook")), "--check", "-i", "localhost,"]
+    (folder / "play.yml").write_text(json.dumps([play]))
+    command = [str(Path(sys.executable).with_name("ansible-playbook")), "--check", "-i", "hosts.json", "play.yml"]
     # Away from the project's settings: no report is to be written of this.
     environment = {**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(PROJECT / "collections"), "ANSIBLE_NOCOLOR": "1"}
-    done = subprocess.run(
-        [*command, str(tmp_path / "play.yml")], cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
-    said = " ".join(done.stdout.split())
-    assert done.returncode == 2, said
-    assert "needs a reboot before the module of driver 595.71.05 can be loaded (nouveau is loaded)" in said
-    assert f"({why}). Reboot it, then run the same command again" in said
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 2, done.stdout + done.stderr
+    return " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize("host", KEPT)
+def test_a_host_that_may_not_be_rebooted_is_told_what_is_left(said: str, host: str) -> None:
+    needs = "needs a reboot before the module of driver 595.71.05 can be loaded (nouveau is loaded)"
+    told = f"{host} {needs}, and this run may not reboot it ({KEPT[host][1]}). Reboot it, then run the same command"
+    assert told in said
     assert "Reboot into the new driver" not in said
