@@ -85,12 +85,16 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def command(tmp_path: Path, data: Path) -> Callable[..., list[str]]:
     """The command line of the script beside a worker that does what it is told."""
 
-    def make(body: str, *arguments: str) -> list[str]:
+    def make(body: str, *arguments: str, last_words: float | None = None) -> list[str]:
         scripts = tmp_path / "scripts"
         scripts.mkdir()
         for path in FILES.glob("*.py"):
             if not path.name.endswith("_worker.py"):
                 shutil.copy(path, scripts)
+        if last_words is not None:
+            usual, ending = "\nLAST_WORDS = 5.0 ", (scripts / "train_process.py").read_text()
+            assert usual in ending
+            (scripts / "train_process.py").write_text(ending.replace(usual, f"\nLAST_WORDS = {last_words} "))
         (scripts / "tensorflow_worker.py").write_text(WORKER + textwrap.dedent(body) + "\n")
         fixed = ["--framework", "tensorflow", "--data", "simulated", "--data-dir", str(data), "--train-steps", "10"]
         more = ["--job-dir", str(tmp_path / "job"), "--monitor-interval", "0", *arguments]
@@ -101,9 +105,11 @@ def command(tmp_path: Path, data: Path) -> Callable[..., list[str]]:
 
 @pytest.fixture
 def train(tmp_path: Path, command: Callable[..., list[str]]) -> Callable[..., Run]:
-    def run(body: str, *arguments: str, environment: dict[str, str] | None = None) -> Run:
+    def run(
+        body: str, *arguments: str, environment: dict[str, str] | None = None, last_words: float | None = None
+    ) -> Run:
         answer = subprocess.run(
-            command(body, *arguments),
+            command(body, *arguments, last_words=last_words),
             capture_output=True,
             text=True,
             timeout=60,
@@ -216,8 +222,8 @@ def test_a_worker_that_hangs_is_ended_with_all_that_it_started(train: Callable[.
         time.sleep(300)
     """
     begun = time.monotonic()
-    run = train(body, "--time-limit", "2")
-    assert time.monotonic() - begun < 20
+    run = train(body, "--time-limit", "2", last_words=1.0)
+    assert 3 < time.monotonic() - begun < 20
     assert (run.status, run.failed) == (1, {"time-limit"})
     assert "3 of 10 steps" in run.found("time-limit")
     assert "ended from outside after step 3 of 10" in run.found("time-limit")
