@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,17 +34,21 @@ def built(*flags: str) -> Path:
     """The program as `build` makes it; made again when what goes into it is another, the compiler included."""
     compiler = Path(shutil.which("g++") or "g++").resolve()
     sources = [path.read_bytes() for path in (Path(__file__), SOURCE, *sorted(INCLUDE.iterdir()))]
-    parts = repr((sources, flags, str(compiler), compiler.stat().st_mtime_ns))
-    folder = CACHE / hashlib.sha256(parts.encode()).hexdigest()[:16]
+    return kept((sources, flags, str(compiler), compiler.stat().st_mtime_ns), lambda folder: build(folder, *flags))
+
+
+def kept(parts: object, make: Callable[[Path], Path]) -> Path:
+    """The program that `make` builds in a folder; built anew where the `parts` that it is made of are others."""
+    folder = CACHE / hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "lock").open("w") as lock:  # the tests run in several processes
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not folder.exists():
             part = CACHE / "part"
             part.mkdir(exist_ok=True)
-            build(part, *flags)
+            (part / "name").write_text(make(part).name)
             part.rename(folder)  # as a whole: a build that failed is not taken for one that is there
-    return folder / "simulated_cuda_check"
+    return folder / (folder / "name").read_text()
 
 
 def run(program: Path, *words: str, **knobs: str) -> tuple[int, dict[str, Any]]:

@@ -263,13 +263,23 @@ NVCC = shutil.which("nvcc")
 
 
 @pytest.mark.skipif(NVCC is None, reason="no nvcc on this machine; the host suite compiles the program on the lab's")
-def test_the_real_nvcc_compiles_it_without_a_warning(tmp_path: Path) -> None:
+def test_the_real_nvcc_compiles_it_without_a_warning() -> None:
     assert NVCC is not None
+    nvcc = NVCC
     listed = subprocess.run([NVCC, "--list-gpu-code"], capture_output=True, text=True).stdout
     codes = cuda_program.architectures(["9.0"], listed)
-    command = cuda_program.arguments(NVCC, str(simulated_cuda.SOURCE), str(tmp_path / "cuda_check"), (), codes)
-    built = subprocess.run([*command, "-Xcompiler=-Wall,-Wextra"], capture_output=True, text=True)
-    assert (built.returncode, built.stderr) == (0, "")
-    ran = subprocess.run([tmp_path / "cuda_check"], capture_output=True, text=True)
+    version = subprocess.run([NVCC, "--version"], capture_output=True, text=True).stdout
+
+    def command(program: str) -> list[str]:
+        found = cuda_program.arguments(nvcc, str(simulated_cuda.SOURCE), program, (), codes)
+        return [*found, "-Xcompiler=-Wall,-Wextra"]
+
+    def make(folder: Path) -> Path:
+        built = subprocess.run(command(str(folder / "cuda_check")), capture_output=True, text=True)
+        assert (built.returncode, built.stderr) == (0, "")
+        return folder / "cuda_check"
+
+    program = simulated_cuda.kept((simulated_cuda.SOURCE.read_bytes(), command(""), version), make)
+    ran = subprocess.run([program], capture_output=True, text=True)
     found = cuda_program.parse(ran.stdout)
     assert (ran.returncode, found["simulated"], found["outcome"] in ("devices", "no device")) == (0, None, True)
