@@ -6,17 +6,22 @@ import types
 from pathlib import Path
 
 import pytest
-from ansiblelint.file_utils import Lintable
-
-from tests import ansible_lint
 
 SYNTAX_CHECK = [str(Path(sys.executable).with_name("ansible-playbook")), "--syntax-check", "-i", "localhost,"]
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> list[Lintable]:
-    found = [Lintable(tmp_path / "one.yml", kind="playbook"), Lintable(tmp_path / "two.yml", kind="playbook")]
-    found.append(Lintable(tmp_path / "roles/three", kind="role"))
+def ansible_lint():
+    # Here, for it takes half a second, and each of the processes that run tests imports all of their files.
+    from tests import ansible_lint
+
+    return ansible_lint
+
+
+@pytest.fixture
+def files(ansible_lint, tmp_path: Path) -> list:
+    kinds = {"one.yml": "playbook", "two.yml": "playbook", "roles/three": "role"}
+    found = [ansible_lint.Lintable(tmp_path / name, kind=kind) for name, kind in kinds.items()]
     for file in found[:2]:
         file.path.write_text("[{hosts: all, tasks: [{ansible.builtin.ping: }]}]")
     (tmp_path / "roles/three/tasks").mkdir(parents=True)
@@ -25,12 +30,12 @@ def files(tmp_path: Path) -> list[Lintable]:
 
 
 @pytest.mark.parametrize("broken", ["", "two.yml", "roles/three/tasks/main.yml"])
-def test_one_process_reads_all_and_each_is_asked_where_that_fails(files, tmp_path, monkeypatch, broken):
+def test_one_process_reads_all_and_each_is_asked_where_that_fails(ansible_lint, files, tmp_path, monkeypatch, broken):
     if broken:
         (tmp_path / broken).write_text((tmp_path / broken).read_text().replace("ping", "no_such_module"))
     read = []
 
-    def check(file: Lintable) -> list[str]:
+    def check(file) -> list[str]:
         read.append((file.path.read_text(), subprocess.run([*SYNTAX_CHECK, file.path], capture_output=True, text=True)))
         return [read[0][1].stderr] if read[0][1].returncode else []
 
