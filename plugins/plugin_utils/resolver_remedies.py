@@ -190,7 +190,7 @@ def _gpus(plan: Plan, request: Request, host: Host, attempt: Attempt) -> Iterato
 
 def _subsets(host: Host) -> list[tuple[str, ...]]:
     """The kinds of GPUs to keep: first without the rarest kind, last a single one."""
-    kinds = sorted({g.pci_id for g in host.gpus}, key=lambda k: -sum(g.pci_id == k for g in host.gpus))
+    kinds = sorted(dict.fromkeys(g.pci_id for g in host.gpus), key=lambda k: -sum(g.pci_id == k for g in host.gpus))
     if len(kinds) < 2:
         return []
     found = [tuple(k for k in kinds if k != dropped) for dropped in reversed(kinds)]

@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import resolver_remedies, versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan import Host, HostGpu, Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import plan_once
@@ -294,6 +294,13 @@ def test_a_branch_without_the_modules_asked_for_is_passed_over():
     made = plan("ubuntu-26.04", "T4", driver_kernel_modules="proprietary", tensorflow="none")
     assert made["ok"], made["problems"]
     assert made["components"]["driver"]["branch"] == "610"
+
+
+def test_kinds_of_gpu_that_are_equally_many_stay_in_the_order_of_the_host():
+    """A set's order changes from process to process, and with it the remedy that is found first."""
+    kinds = [f"10de:{device}" for device in ("2335", "1b80", "13f2", "1db4", "20b0", "2684", "102d", "2901")]
+    host = Host("debian-12", gpus=tuple(HostGpu(kind) for kind in kinds))
+    assert [kept for kept in resolver_remedies._subsets(host) if len(kept) == 1] == [(kind,) for kind in kinds]
 
 
 def test_modules_that_do_not_fit_get_a_remedy_that_was_tried():
