@@ -110,8 +110,8 @@ def lint(step: Step) -> None:
 def unit(step: Step) -> None:
     report = RESULTS / "unit.xml"
     report.unlink(missing_ok=True)
-    # A process a core; one that has nothing left takes over tests of another.
-    spread = (f"--numprocesses={min(cores(), 8)}", "--dist=worksteal")
+    # One more than cores, for some tests wait; a process that has nothing left takes over tests of another.
+    spread = (f"--numprocesses={min(cores() + 1, 8)}", "--dist=worksteal")
     good = run(step, "pytest", "tests/unit", *spread, f"--junit-xml={report}", "-ra")
     if report.exists():
         count_junit(step, report)
