@@ -121,7 +121,10 @@ def plan(options: Options) -> Result:
     timings = {**in_turn([one], max(3, options.runs), lab.LOGS), **in_turn([many], min(3, options.runs), lab.LOGS, 0)}
     kinds = int((lab.LOGS / "plan_1000_hosts.log").read_text())
     ratios = {"plan_seconds": timings["plan"].wall(), "plan_1000_hosts_seconds": timings["plan_1000_hosts"].wall()}
-    notes = [f"plan_1000_hosts_seconds: {kinds} kinds of host (distribution and GPU), each host planned anew"]
+    notes = [
+        f"plan_1000_hosts_seconds: {kinds} kinds of host (distribution and GPU), a plan for each host; what follows "
+        "from catalog and kinds of GPU alone is kept between them"
+    ]
     return Result(ratios, told(timings), notes)
 
 

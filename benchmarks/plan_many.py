@@ -10,7 +10,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import reso
 
 
 def main(count: int) -> int:
-    """Each host anew: the answers of one kind are not kept for the next host of it."""
+    """A plan for each host; what the resolver concludes from catalog and kinds of GPU alone it keeps, as for users."""
     catalog = load_catalog()
     gpus = {product.compute_capability: HostGpu(f"10de:{device}") for device, product in catalog.products.items()}
     kinds = [Host(distro, gpus=(gpu,) * 2) for distro in catalog.distros for gpu in gpus.values()]
