@@ -7,6 +7,7 @@ print what they say when they end, each as a whole; it is kept in .cache/test-re
 import argparse
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -134,6 +135,25 @@ def scenario(step: Step) -> None:
         step.failed += 1
 
 
+# How pytest, Ansible, Molecule and what they call begin a line that says what went wrong.
+COMPLAINT = re.compile(r"(fatal: |FAILED |ERROR|CRITICAL|Traceback)")
+
+
+def complaints(name: str, longest: int = 30) -> list[str]:
+    """The lines of a step's log that say what went wrong, each with what is indented under it; else the last lines.
+
+    The log of a step that failed long before the end is far away from where a reader looks, or cut off.
+    """
+    log = RESULTS / f"{name}.log"
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line] if log.exists() else []
+    told: list[str] = []
+    belongs = False
+    for line in lines:
+        belongs = bool(COMPLAINT.match(line)) or (belongs and line.startswith(" "))
+        told += [line] if belongs else []
+    return (told or lines)[-longest:]
+
+
 Work = Callable[[Step], None]
 
 
@@ -150,8 +170,9 @@ def perform(step: Step, work: Work) -> Step:
 
 
 def one_by_one(steps: list[tuple[str, Work]]) -> Iterator[Step]:
-    """Does them in their order; what they print is seen as they print it."""
+    """Does them in their order; what they print is seen as they print it, and not kept."""
     for name, work in steps:
+        (RESULTS / f"{name}.log").unlink(missing_ok=True)
         print(f"\n=== {name} ===", flush=True)
         yield perform(Step(name), work)
 
@@ -260,7 +281,7 @@ def wall(seconds: float) -> str:
 
 
 def report(steps: list[Step], seconds: float) -> int:
-    """Prints the table, every skip with its reason, and the closing line; returns the exit status.
+    """Prints the table, every skip with its reason, why steps failed, and the closing line; returns the exit status.
 
     `seconds` is what all of it took: less than the sum of the steps that ran side by side.
     """
@@ -272,6 +293,9 @@ def report(steps: list[Step], seconds: float) -> int:
     for skip in skips:
         print(f"skipped: {skip}"[: max(width, 200)])
     failed = sum(step.failed for step in steps)
+    for step in steps:
+        for line in complaints(step.name) if step.failed else []:
+            print(f"failed: {step.name}: {line}")
     print(f"{'all':<20}{wall(seconds):>14}")
     print(f"{sum(step.passed for step in steps)} passed, {failed} failed, {len(skips)} skipped", flush=True)
     return 1 if failed else 0

@@ -120,3 +120,46 @@ def test_each_scenario_has_its_own_reports(monkeypatch):
         runner.scenario(runner.Step(name))
     for variable in ("GPUHOST_REPORTS", "GPUHOST_HOST_SUITE_REPORT"):
         assert asked["undo"][variable] != asked["teardown"][variable]
+
+
+# What Molecule and Ansible printed where a lab could not be removed, shortened.
+DESTROY_FAILED = """\
+INFO     [refusals > verify] Executed: Successful
+INFO     [refusals > destroy] Executing
+
+TASK [Remove the containers] ***************************************************
+fatal: [localhost]: FAILED! =>
+    changed: true
+    stderr: 'lab: docker rm --force --volumes ... failed'
+
+PLAY RECAP *********************************************************************
+localhost                  : ok=0    changed=0    unreachable=0    failed=1    skipped=0    rescued=0    ignored=0
+ERROR    refusals > destroy: Executed: Failed
+"""
+
+
+def test_why_a_step_failed_is_said_at_the_end(capsys, results):
+    (results / "refusals.log").write_text(DESTROY_FAILED)
+    (results / "unit.log").write_text("FAILED tests/unit/test_x.py::test_y - assert 1 == 2\n")
+    (results / "fine.log").write_text("ERROR that a test expects\n")
+    assert runner.report([runner.Step("refusals", 27, 1), runner.Step("unit", 1, 1), runner.Step("fine", 1)], 1) == 1
+    assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("failed: ")] == [
+        "failed: refusals: fatal: [localhost]: FAILED! =>",
+        "failed: refusals:     changed: true",
+        "failed: refusals:     stderr: 'lab: docker rm --force --volumes ... failed'",
+        "failed: refusals: ERROR    refusals > destroy: Executed: Failed",
+        "failed: unit: FAILED tests/unit/test_x.py::test_y - assert 1 == 2",
+    ]
+
+
+def test_a_step_that_failed_in_words_nobody_knows_ends_with_its_last_lines(capsys, results):
+    (results / "lint.log").write_text("".join(f"line {number}\n" for number in range(100)))
+    runner.report([runner.Step("lint", 0, 1)], 1)
+    said = [line for line in capsys.readouterr().out.splitlines() if line.startswith("failed: ")]
+    assert said == [f"failed: lint: line {number}" for number in range(70, 100)]
+
+
+def test_an_earlier_runs_log_does_not_explain_a_failure(capsys, results):
+    (results / "lint.log").write_text("an earlier run\n")
+    runner.report(runner.in_groups([([("lint", lambda step: runner.run(step, "no-such-program"))], 1)]), 1)
+    assert "an earlier run" not in capsys.readouterr().out

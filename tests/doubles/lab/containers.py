@@ -5,6 +5,7 @@ Hosts that are virtual machines (vm.py) belong to the same lab.
 
 import hashlib
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -25,7 +26,7 @@ SYSTEMD = (
 DEVICES = ["--device-cgroup-rule", "c 195:* rmw"]
 CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 MARKER = "/usr/share/gpuhost-simulated"
-READY_SECONDS = 90
+READY_SECONDS, GONE_SECONDS, AGAIN_SECONDS = 90, 180, 2
 
 
 class Lab:
@@ -136,15 +137,28 @@ class Lab:
         """Removes hosts, network and state. Images, downloads and the built repository stay for the next lab."""
         for folder in (self.state / "vm").glob("*"):
             self.machine(folder.name).stop()
-        containers = docker("ps", "--all", "--quiet", "--filter", f"label={self.label}").split()
-        if containers:
-            docker("rm", "--force", "--volumes", *containers)
-        if docker_answers("network", "inspect", self.prefix):
-            docker("network", "rm", self.prefix)
+        self._until_gone(("ps", "--all"), ("rm", "--force", "--volumes"))
+        self._until_gone(("network", "ls"), ("network", "rm"))
         for path in sorted(self.state.rglob("*"), reverse=True):
             path.rmdir() if path.is_dir() else path.unlink()
         if self.state.exists():
             self.state.rmdir()
+
+    def _until_gone(self, listing: tuple[str, ...], removal: tuple[str, ...]) -> None:
+        """Removes the lab's own of what `listing` lists. SystemExit with docker's words when they stay.
+
+        Docker waits seconds for a killed container to end, and fails with "did not receive an exit event" where the
+        disk keeps the processes for longer: they do end, and the next call removes them.
+        """
+        deadline = time.monotonic() + GONE_SECONDS
+        while found := docker(*listing, "--quiet", "--filter", f"label={self.label}").split():
+            try:
+                docker(*removal, *found)
+            except SystemExit as refusal:
+                if time.monotonic() > deadline:
+                    raise
+                print(f"{refusal}\nlab: trying again", file=sys.stderr, flush=True)
+                time.sleep(AGAIN_SECONDS)
 
     def repository_address(self) -> str:
         """Where hosts outside the lab's network reach the container that serves the repository."""

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.doubles.lab import images, pci
+from tests.doubles.lab import containers, images, pci
 
 
 @pytest.fixture(autouse=True)
@@ -104,3 +104,56 @@ def test_labs_that_start_at_the_same_moment_build_an_image_once(monkeypatch):
 
 def test_the_repository_slug_is_the_catalogs():
     assert images.Image("tag", "ubuntu-24.04", "").repository_slug == "ubuntu2404"
+
+
+# Removal --------------------------------------------------------------------------------------------------------
+
+# Keeps what there is in a file beside it; a removal is refused as often as `refusals` has lines (in docker's words,
+# of moby/moby#51845), and with the last of them a part was removed all the same.
+DOCKER = """#!/bin/sh
+here=$(dirname "$0")
+case "$1" in
+  ps) cat "$here/containers" ;;
+  network) [ "$2" = ls ] && cat "$here/networks" || : > "$here/networks" ;;
+  rm)
+    if [ -s "$here/refusals" ]; then
+      sed -i 1d "$here/refusals" "$here/containers"
+      echo "Error response from daemon: cannot remove container \\"one\\": could not kill container: tried to kill" \
+        "container, but did not receive an exit event" >&2
+      exit 1
+    fi
+    : > "$here/containers" ;;
+esac
+"""
+
+
+@pytest.fixture
+def docker(monkeypatch, tmp_path):
+    """docker(refusals) puts a simulated docker, with two containers and a network, in the way of the real one."""
+
+    def simulate(refusals: int):
+        (tmp_path / "docker").write_text(DOCKER)
+        (tmp_path / "docker").chmod(0o755)
+        (tmp_path / "containers").write_text("one\ntwo\n")
+        (tmp_path / "networks").write_text("net\n")
+        (tmp_path / "refusals").write_text("no\n" * refusals)
+        monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+        monkeypatch.setattr(containers, "AGAIN_SECONDS", 0.01)
+        return tmp_path
+
+    return simulate
+
+
+def test_containers_that_docker_cannot_end_in_time_are_removed_when_they_have_ended(docker, tmp_path, capfd):
+    there = docker(refusals=1)
+    containers.Lab("test", tmp_path / "project").remove()
+    assert [(there / kind).read_text() for kind in ("containers", "networks")] == ["", ""]
+    assert "did not receive an exit event" in capfd.readouterr().err
+
+
+def test_containers_that_stay_are_told_in_dockers_words(docker, tmp_path, monkeypatch):
+    docker(refusals=1000)
+    monkeypatch.setattr(containers, "GONE_SECONDS", 0)
+    (tmp_path / "containers").write_text("one\n" * 1000)
+    with pytest.raises(SystemExit, match="did not receive an exit event"):
+        containers.Lab("test", tmp_path / "project").remove()
