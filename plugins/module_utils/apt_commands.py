@@ -135,13 +135,13 @@ class Apt:
         options = APT_OPTIONS + (["--purge"] if purge else [])
         return apt.parse_simulation(self.run(["apt-get", "--simulate"] + options + self.bound + ["install"] + wanted))
 
-    def install(self, wanted: list[str], purge: bool = False, download_only: bool = False) -> None:
+    def install(self, wanted: list[str], purge: bool = False) -> None:
+        """`apt-get install WANTED`; all is downloaded before the first package is unpacked."""
         options = APT_OPTIONS + DPKG_OPTIONS + self.lock + self.bound
         if self.kept:
             os.makedirs(self.kept + "/partial", exist_ok=True)
             options += ["-o", "Dir::Cache::Archives=%s/" % self.kept, "-o", "APT::Keep-Downloaded-Packages=true"]
-        options += (["--purge"] if purge else []) + (["--download-only"] if download_only else [])
-        self.run(["apt-get"] + options + ["install"] + wanted)
+        self.run(["apt-get"] + options + (["--purge"] if purge else []) + ["install"] + wanted)
 
     def recover(self, packages: dict[str, apt.Installed]) -> str:
         """Finishes what an interrupted run left, so that nobody has to type it by hand.

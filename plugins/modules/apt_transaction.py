@@ -32,7 +32,7 @@ options:
   pins:
     description:
       - Packages that tell apt which versions to prefer, such as C(nvidia-driver-pinning-595). What they say binds the
-        whole transaction, and they are installed before it, in one of their own; apt reads preferences only once.
+        whole transaction, from its simulation on.
     type: list
     elements: str
     default: []
@@ -192,7 +192,6 @@ class Transaction:
         host_state.touch(self.state, states)
         lost = self.keep_old(changes)
         if changes:
-            self.download(before)
             self.install(before, states)
         self.hold(automatic)
         return sentences, lost
@@ -216,28 +215,31 @@ class Transaction:
             )
         return changes
 
-    def download(self, before):
-        """Once more with fresh lists: a repository that was published anew in between gives files of another size."""
-        try:
-            self.apt.install(self.command(before), purge=bool(before.gone), download_only=True)
-        except apt_commands.AptError:
-            self.apt.update()
-            self.apt.install(self.command(before), purge=bool(before.gone), download_only=True)
-
     def keep_old(self, changes):
         if not self.options["undo"]:
             return []
         return self.apt.keep({change.name: change.old for change in changes if change.old})
 
     def install(self, before, states):
-        """The pins, then the rest; on failure all goes back."""
-        pins = self.pins + [name + "-" for name in self.gone_pins(before.packages)]
+        """One transaction; on failure all goes back.
+
+        Once more with fresh lists where nothing has moved: apt downloads everything before it unpacks the first
+        package, and a repository that was published anew in between gives files of another size.
+        """
         try:
-            if pins:
-                self.apt.install(pins, purge=True)
-            self.apt.install(self.command(before), purge=bool(before.gone))
+            try:
+                self.apt.install(self.command(before), purge=bool(before.gone))
+            except apt_commands.AptError:
+                if self.moved(before):
+                    raise
+                self.apt.update()
+                self.apt.install(self.command(before), purge=bool(before.gone))
         except apt_commands.AptError as error:
-            self.fail("%s\n%s" % (error, self.undo(states)), rc=error.rc, make_logs=error.make_logs)
+            ended = self.undo(states) if self.moved(before) else "No package was changed."
+            self.fail("%s\n%s" % (error, ended), rc=error.rc, make_logs=error.make_logs)
+
+    def moved(self, before):
+        return self.apt.packages() != before.packages
 
     def undo(self, states):
         """Back to `states`; says how that went."""
