@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -133,6 +134,23 @@ def test_the_warm_up_downloads_and_installs_no_big_thing():
     plain = install.typed(PLAN)
     assert "--download-only" not in plain
     assert "symlink" not in plain
+
+
+def test_the_warm_up_lists_the_files_that_the_environment_is_made_of(tmp_path):
+    """Where uv made links, they lead there; the environment's Python is the system's and none of them."""
+    cached, library = tmp_path / "var/cache/gpuhost/uv/archive/a", tmp_path / "environment/lib"
+    for folder in (cached, library):
+        folder.mkdir(parents=True)
+    (cached / "one.so").write_text("")
+    (library / "one.so").symlink_to(cached / "one.so")
+    (library / "python").symlink_to(sys.executable)
+    (line,) = [line for line in install.typed(PLAN, warm_up=True).splitlines() if "realpath" in line]
+    places = ("/opt/gpuhost/tensorflow", str(library)), (install.DOWNLOADED, str(tmp_path / "downloaded.txt"))
+    for there, here in (*places, ("^/var/cache/", f"^{tmp_path}/var/cache/")):
+        assert there in line
+        line = line.replace(there, here)
+    subprocess.run(["sh", "-c", line], check=True)
+    assert (tmp_path / "downloaded.txt").read_text() == f"{cached / 'one.so'}\n"
 
 
 @pytest.mark.parametrize(
