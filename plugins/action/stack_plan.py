@@ -3,6 +3,7 @@
 """Probes a host and decides, in one step: the plan, what it does to the host, what stands in its way, what is entered.
 
 Controller side; see the module's documentation. One step, since each task of a playbook costs as much as all of this.
+So the plan is shown from here, too, and not by a task, which would fork a process for each host.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from typing import Any
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
+from ansible.utils.display import Display
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import convergence, drift, preflight
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import CatalogError, load_catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan import PlanInputError
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan import PlanInputError, plan_table
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import plan_for_probe
 
 PROBE = "gpuhost.stack.gpu_probe"
@@ -75,6 +77,13 @@ def decide(probe: dict[str, Any], args: dict[str, Any], role_variables: Callable
     return facts
 
 
+def shown(host: str, facts: dict[str, Any]) -> str:
+    """The plan, what it does to the host, and what to keep in mind, for a terminal."""
+    warnings = [f"{warning['code']}: {warning['message']}" for warning in facts["gpu_stack_preflight"]["warnings"]]
+    tables = [f"{host}, {plan_table(facts['gpu_stack_plan'])}", "", drift.diff_table(facts["gpu_stack_diff"])]
+    return "\n".join([*tables, *warnings, ""])
+
+
 class ActionModule(ActionBase):
     """The action."""
 
@@ -106,4 +115,5 @@ class ActionModule(ActionBase):
             facts = decide(probed["probe"], args, role_variables)
         except (PlanInputError, CatalogError, ValueError) as error:
             raise AnsibleActionFail(f"the plan could not be made: {error}") from error
+        Display().display(shown(variables["inventory_hostname"], facts))
         return {**result, "ansible_facts": facts, "changed": False}

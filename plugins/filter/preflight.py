@@ -7,18 +7,12 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 from ansible_collections.gpuhost.stack.plugins.module_utils import gpu_processes
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import drift, preflight
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import preflight
 
 
 def _need(name: str, what: str, value: Any) -> None:
     if not isinstance(value, Mapping):
         raise AnsibleFilterError(f"gpuhost.stack.{name}: expected {what} (a dict), found {type(value).__name__}")
-
-
-def diff_table(diff: Any) -> str:
-    """The drift as a table for people."""
-    _need("diff_table", "the diff of gpuhost.stack.stack_plan", diff)
-    return drift.diff_table(diff)
 
 
 def refusal(plan: Any, found: Any) -> str:
@@ -40,7 +34,6 @@ class FilterModule:
     def filters(self) -> dict[str, Any]:
         """Names and functions."""
         return {
-            "diff_table": diff_table,
             "preflight_refusal": refusal,
             "gpu_jobs": gpu_jobs,
         }

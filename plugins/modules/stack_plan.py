@@ -10,7 +10,7 @@ module: stack_plan
 short_description: Probes a host and decides what it is to have
 description:
   - Probes the host with M(gpuhost.stack.gpu_probe), picks the newest consistent set for its GPUs that the request
-    allows, and holds it against the host. Changes nothing.
+    allows, and holds it against the host. Shows the plan and what it does to the host. Changes nothing.
   - Refuses variables that begin with C(gpu_stack_) and that nothing reads.
 options:
   request:

@@ -97,6 +97,17 @@ def test_every_part_is_a_role_or_one_of_two() -> None:
     assert included <= roles
 
 
+def test_what_is_shown_is_the_plan_its_effect_and_what_to_keep_in_mind(probed: dict[str, Any]) -> None:
+    facts = decide(probed)
+    warning = {"code": "some-code", "message": "Something to keep in mind"}
+    text = stack_plan.shown("gpu-01", {**facts, "gpu_stack_preflight": {"warnings": [warning]}})
+    assert text.startswith("gpu-01, debian-12: 1 x NVIDIA H200 (9.0)\n")
+    version = facts["gpu_stack_plan"]["components"]["driver"]["version"]
+    assert [line.split()[-1] for line in text.splitlines() if line.startswith("NVIDIA driver  -")] == ["install"]
+    assert sum(version in line for line in text.splitlines() if line.startswith("NVIDIA driver")) == 2
+    assert text.endswith("\nsome-code: Something to keep in mind\n")
+
+
 # Under ansible-playbook, on this machine --------------------------------------------------------------------------
 
 
@@ -116,12 +127,17 @@ def test_a_misspelt_variable_is_refused_before_anything_is_looked_at(tmp_path: P
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """The evidence of two runs with one fact cache, by the CUDA they ask for; whatever this machine has."""
+    """The evidence of two runs with one fact cache, by the CUDA they ask for; whatever this machine has.
+
+    Each shows its plan or problems once.
+    """
     folder, found = tmp_path_factory.mktemp("runs"), {}
     cache = {"ANSIBLE_CACHE_PLUGIN": "jsonfile", "ANSIBLE_CACHE_PLUGIN_CONNECTION": str(folder / "cache")}
     for cuda in ("13.0", "12.9"):
         answer = run(folder / cuda, "-e", f"gpu_stack_cuda={cuda}", **cache)
         assert answer.returncode == 0, answer.stdout + answer.stderr
+        assert answer.stdout.count("\nlocalhost, ") == 1
+        assert answer.stdout.count("\nCOMPONENT ") == 2
         (kept,) = (path.parent for path in (folder / cuda).glob("*/*/plan.json") if "latest" not in path.parts)
         found[cuda] = {path.stem: json.loads(path.read_text()) for path in kept.glob("*.json")}
     assert list((folder / "cache").iterdir()), "nothing was cached: the second run shows nothing"
