@@ -1,4 +1,4 @@
-"""Kills ansible-playbook before its task number INTERRUPT_BEFORE; lists the tasks in the file INTERRUPT_LIST."""
+"""Kills ansible-playbook before the task INTERRUPT_BEFORE, a number or a name; lists the tasks in INTERRUPT_LIST."""
 
 from __future__ import annotations
 
@@ -28,13 +28,14 @@ class CallbackModule(CallbackBase):
 
     def __init__(self) -> None:
         super().__init__()
-        self.last = int(os.environ.get("INTERRUPT_BEFORE", "0"))
+        self.before = os.environ.get("INTERRUPT_BEFORE", "")
         self.names: list[str] = []
 
     def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:
         """SIGKILL: nothing of the run gets a chance to tidy up."""
-        self.names.append(task.get_name())
-        if len(self.names) == self.last:
+        name = task.get_name()  # "role : name" for a task of a role
+        self.names.append(name)
+        if self.before in (str(len(self.names)), name, name.rpartition(" : ")[2]):
             os.kill(os.getpid(), signal.SIGKILL)
 
     v2_playbook_on_handler_task_start = v2_playbook_on_task_start
