@@ -10,7 +10,7 @@ import pytest
 
 INSTALLED = "/opt/gpuhost/smoke_train"
 BROKEN = Path(__file__).parent / "broken"
-# As small as a training can be that still has to learn; the data were generated when the host was converged.
+# As small as a training can be that still has to learn; the first training generates the data.
 SMALL = (
     "--virtual-gpus 2 --blocks 1 --train-steps 16 --batch-size 64 --data simulated --data-dir /var/lib/gpuhost/cifar10 "
     "--learning-rate 0.003 --agreement-steps 3 --monitor-interval 0 --time-limit 240"

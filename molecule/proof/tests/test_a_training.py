@@ -6,14 +6,35 @@ What must fail does: a replica that computes wrongly, a loss that stays flat, a 
 import json
 import threading
 import time
+import xml.etree.ElementTree as ElementTree
+from typing import Any
 
 import pytest
 from conftest import INSTALLED, SMALL, failed
 
 
+@pytest.fixture(scope="module")
+def of_the_playbook(playbook, reports) -> dict[str, dict[str, Any]]:
+    """{framework: its result} of smoke_train.yml on a host of two simulated GPUs, which converge has not trained on."""
+    playbook("smoke_train", "--limit", "proof-1")
+    folder = reports / "latest/proof-1"
+    names = {"tensorflow": "smoke_train.json", "pytorch": "smoke_train_pytorch.json"}
+    for framework in names:
+        drawn = ElementTree.parse(folder / f"smoke_train_{framework}/monitor.svg")
+        assert drawn.getroot().tag.endswith("svg")
+    return {framework: json.loads((folder / name).read_text()) for framework, name in names.items()}
+
+
+def test_the_playbook_trains_with_each_framework_of_the_plan(of_the_playbook):
+    for framework, result in of_the_playbook.items():
+        assert (result["framework"], result["status"], result["replicas"]) == (framework, "pass", 2)
+        assert failed(result) == set()
+
+
 @pytest.mark.parametrize("replicas", [1, 2, 4])
-def test_logical_devices_train_as_one_replica_does(train, replicas):
-    result = train(f"--virtual-gpus {replicas} --scaling {'on' if replicas == 4 else 'off'} --scaling-steps 4")
+def test_logical_devices_train_as_one_replica_does(train, of_the_playbook, replicas):
+    options = f"--virtual-gpus {replicas} --scaling {'on' if replicas == 4 else 'off'} --scaling-steps 4"
+    result = of_the_playbook["tensorflow"] if replicas == 2 else train(options)
     assert (result["replicas"], result["virtual"], result["virtual_kind"]) == (replicas, True, "cpu")
     assert "NCCL and speed" in result["proves_not"]
     passed = {check["id"] for check in result["checks"] if check["status"] == "pass"}
@@ -30,8 +51,8 @@ def test_keras_own_loop_learns_too(train):
     assert train("--loop fit")["loop"] == "fit"
 
 
-def test_pytorch_trains_the_same_with_the_same_result(train):
-    theirs, ours = train(framework="pytorch"), train()
+def test_pytorch_trains_the_same_with_the_same_result(of_the_playbook):
+    theirs, ours = of_the_playbook["pytorch"], of_the_playbook["tensorflow"]
     assert theirs["framework"] == "pytorch"
     assert (theirs["strategy"], theirs["replicas"]) == ("DistributedDataParallel", 2)
     assert set(theirs) == set(ours)
