@@ -137,11 +137,15 @@ class Apt:
 
     def install(self, wanted: list[str], purge: bool = False) -> None:
         """`apt-get install WANTED`; all is downloaded before the first package is unpacked."""
+        self.run(self._installation(["--purge"] if purge else []) + wanted)
+
+    def _installation(self, more: list[str]) -> list[str]:
+        """The command up to the packages' names."""
         options = APT_OPTIONS + DPKG_OPTIONS + self.lock + self.bound
         if self.kept:
             os.makedirs(self.kept + "/partial", exist_ok=True)
             options += ["-o", "Dir::Cache::Archives=%s/" % self.kept, "-o", "APT::Keep-Downloaded-Packages=true"]
-        self.run(["apt-get"] + options + (["--purge"] if purge else []) + ["install"] + wanted)
+        return ["apt-get"] + options + more + ["install"]
 
     def recover(self, packages: dict[str, apt.Installed]) -> str:
         """Finishes what an interrupted run left, so that nobody has to type it by hand.
@@ -152,6 +156,10 @@ class Apt:
         said = []
         if any(state.status not in apt.SETTLED for state in packages.values()):
             said.append(self._try(["dpkg", "--force-confdef", "--force-confold", "--configure", "-a"]))
+        # One whose removal was cut off is installed for apt, and never configured by dpkg: it is put back whole.
+        half = ["%s=%s" % (name, state.version) for name, state in packages.items() if state.status == "half-installed"]
+        if half:
+            said.append(self._try(self._installation(["--reinstall"]) + half))
         if self.run_command(["apt-get", "check"], environ_update=ENVIRONMENT)[0]:
             fix = ["apt-get", "-y"] + DPKG_OPTIONS + self.lock + self.bound
             said.append(self._try(fix + ["--fix-broken", "install"]))

@@ -110,6 +110,8 @@ from typing import NamedTuple
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuhost.stack.plugins.module_utils import apt, apt_commands, host_state
 
+APT_FAILED = 100
+
 
 class Look(NamedTuple):
     """What dpkg knows, and what is left to do: `unmet` packages, packages that must be `gone`, and `unheld` ones."""
@@ -229,24 +231,31 @@ class Transaction:
         try:
             try:
                 self.apt.install(self.command(before), purge=bool(before.gone))
-            except apt_commands.AptError:
-                if self.moved(before):
+            except apt_commands.AptError as error:
+                if not self.gave_up(error, before):
                     raise
                 self.apt.update()
                 self.apt.install(self.command(before), purge=bool(before.gone))
         except apt_commands.AptError as error:
-            ended = self.undo(states) if self.moved(before) else "No package was changed."
+            ended = "No package was changed." if self.gave_up(error, before) else self.undo(states)
             self.fail("%s\n%s" % (error, ended), rc=error.rc, make_logs=error.make_logs)
 
-    def moved(self, before):
-        return self.apt.packages() != before.packages
+    def gave_up(self, error, before):
+        """Whether apt ended by itself (one that is killed has another status) with nothing moved."""
+        return error.rc == APT_FAILED and self.apt.packages() == before.packages
 
     def undo(self, states):
         """Back to `states`; says how that went."""
         if not self.options["undo"]:
             return "It was left as it is (undo is off): the next run finishes it."
         try:
-            apt_commands.restore(self.apt, states)
+            try:
+                apt_commands.restore(self.apt, states)
+            except apt_commands.AptError:
+                # Of a dpkg that was killed apt wants to have the rest finished first. Not before it says so: what could
+                # not be configured is tried once more then, and a kernel module takes minutes.
+                self.apt.recover(self.apt.packages())
+                apt_commands.restore(self.apt, states)
         except (apt_commands.AptError, ValueError) as error:
             return "It could not be undone: %s\nThe next run tries to finish what was asked for." % error
         return "It was undone: all %d packages of the transaction are as they were before." % len(states)

@@ -52,6 +52,16 @@ def test_kept_files_are_installed_the_rest_asked_for_by_version_and_what_was_not
     assert "--purge" in install
 
 
+def test_a_package_whose_removal_was_cut_off_is_put_back_whole(tmp_path):
+    """apt takes a half-installed one for installed, and dpkg --configure leaves it as it is."""
+    host = Host({"a": ("1", "half-installed", "deinstall"), "b": ("2", "installed", "install")})
+    assert apt_commands.Apt(host, 1, str(tmp_path)).recover(apt_commands.Apt(host, 1).packages()) == ""
+    configure, install = (next(c for c in host.said if word in c) for word in ("--configure", "--reinstall"))
+    assert host.said.index(configure) < host.said.index(install)
+    assert install[install.index("install") :] == ["install", "a=1"]
+    assert f"Dir::Cache::Archives={tmp_path}/" in install
+
+
 def test_a_way_back_that_would_remove_somebody_elses_package_is_refused():
     host = Host({"a": ("2", "installed", "install")}, simulation="Remv theirs [1.0]\nInst a [2] (1 x [amd64])\n")
     with pytest.raises(ValueError, match=r"theirs 1.0 \(removed\)"):

@@ -15,6 +15,7 @@ OTHER_SIZE = (
     "E: Failed to fetch http://repository.lab/a_2_all.deb  File has unexpected size (7 != 8). Mirror sync in progress?"
 )
 DPKG_FAILED = "E: Sub-process /usr/bin/dpkg returned an error code (1)"
+KILLED = "killed"
 
 
 class Failed(Exception):
@@ -24,7 +25,7 @@ class Failed(Exception):
 class Host:
     """A host with package a in version 1. `outcomes`: of each `apt-get install`, what it says; "" when it succeeds.
 
-    After dpkg has failed the package is half installed.
+    After dpkg has failed the package is half configured.
     """
 
     def __init__(self, *outcomes: str) -> None:
@@ -40,13 +41,15 @@ class Host:
         if "--simulate" in command:
             wanted = command[-1].split("=")[1]
             return 0, f"Inst a [1] ({wanted} x [all])\n", ""
+        if command[0] == "dpkg" and "--configure" in command:
+            self.said.append("--configure")
         if command[0] == "apt-get" and ("update" in command or "install" in command):
             self.said.append(command[-1])
             outcome = self.outcomes.pop(0) if command[-1] != "update" else ""
-            half = "half-installed" if outcome == DPKG_FAILED else "installed"
+            half = "half-configured" if outcome == DPKG_FAILED else "installed"
             if outcome in ("", DPKG_FAILED) and command[-1] != "update":
                 self.found = f"a\t{command[-1][2:]}\t{half}\t{'hold' if not outcome else 'install'}\t"
-            return (100 if outcome else 0), "", outcome
+            return (-9 if outcome == KILLED else 100 if outcome else 0), "", outcome
         return 0, "", ""
 
     def install(self, tmp_path: Any) -> dict[str, Any]:
@@ -99,3 +102,20 @@ def test_one_that_fails_the_second_time_goes_back_too(tmp_path):
     with pytest.raises(Failed, match="It was undone"):
         host.install(tmp_path)
     assert host.said == ["a=2", "update", "a=2", "a=1"]
+
+
+def test_apt_that_is_killed_is_not_tried_again_though_nothing_has_moved_yet(tmp_path):
+    host = Host(KILLED)
+    with pytest.raises(Failed, match="It was undone"):
+        host.install(tmp_path)
+    assert host.said == ["a=2"]
+
+
+INTERRUPTED = "E: dpkg was interrupted, you must manually run 'dpkg --configure -a' to correct the problem."
+
+
+def test_dpkg_that_was_killed_is_finished_before_all_goes_back(tmp_path):
+    host = Host(DPKG_FAILED, INTERRUPTED, "")
+    with pytest.raises(Failed, match="It was undone"):
+        host.install(tmp_path)
+    assert host.said == ["a=2", "a=1", "--configure", "a=1"]
