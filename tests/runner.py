@@ -16,7 +16,7 @@ import threading
 import time
 import traceback
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,8 +28,9 @@ RESULTS = PROJECT / ".cache" / "test-results"
 COMPILED = PROJECT / ".cache" / "compiled"
 MOLECULE = PROJECT / "molecule"
 GIB = 2**30
-# What one scenario takes at its peak, rounded up: memory (two hosts that train), disk (a host's CUDA and TensorFlow).
-SCENARIO_MEMORY, SCENARIO_DISK = 4 * GIB, 12 * GIB
+# What one scenario takes at its peak, rounded up: memory (two hosts that train), disk (a host's CUDA and TensorFlow;
+# of `proof`, two hosts with both frameworks).
+SCENARIO_MEMORY, SCENARIO_DISK, DISK_OF = 4 * GIB, 12 * GIB, {"proof": 32 * GIB}
 # About how long scenarios take alone: those that take longest start first. One that is not listed comes before all.
 MINUTES = {"proof": 8, "distro_packages": 7, "interrupted": 6, "undo": 6, "roles": 5, "upgrade": 4, "drift": 4}
 MINUTES |= {"default": 4, "refusals": 3, "teardown": 2, "reboot": 60}
@@ -209,9 +210,11 @@ def in_groups(groups: list[tuple[list[tuple[str, Work]], int]]) -> list[Step]:
     return [done[name] for steps, _ in groups for name, _ in steps]
 
 
-def fitting_jobs(cores: int, memory: int, disk: int) -> int:
-    """How many scenarios this machine (bytes free) runs at a time when nobody says: two, or one on a small machine."""
-    return max(1, min(2, cores, memory // SCENARIO_MEMORY, disk // SCENARIO_DISK))
+def fitting_jobs(cores: int, memory: int, disk: int, names: Sequence[str]) -> int:
+    """How many of these scenarios this machine (bytes free) runs at a time when nobody says: two, or one where they do
+    not fit, whichever two it is."""
+    two = sum(sorted(DISK_OF.get(name, SCENARIO_DISK) for name in names)[-2:])
+    return max(1, min(2, cores, memory // SCENARIO_MEMORY, 1 + (disk >= two)))
 
 
 def cores() -> int:
@@ -246,7 +249,7 @@ def choose(arguments: argparse.Namespace) -> list[tuple[list[tuple[str, Work]], 
         groups.append(([("unit", unit), ("lint", lint)], 2))
     if not arguments.fast:
         longest = sorted(chosen, key=lambda name: -MINUTES.get(name, 1000))
-        jobs = arguments.jobs or fitting_jobs(cores(), free_memory(), free_disk())
+        jobs = arguments.jobs or fitting_jobs(cores(), free_memory(), free_disk(), chosen)
         groups.append(([(name, scenario) for name in longest], jobs))
     return groups
 

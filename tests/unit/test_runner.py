@@ -85,7 +85,12 @@ def test_a_group_begins_when_the_one_before_has_ended_and_jobs_bound_it():
     [(2, 24, 30, 2), (64, 512, 900, 2), (1, 24, 30, 1), (2, 7, 30, 1), (2, 24, 23, 1), (2, 1, 1, 1)],
 )
 def test_two_scenarios_at_a_time_where_they_fit(cores, memory, disk, jobs):
-    assert runner.fitting_jobs(cores, memory * GIB, disk * GIB) == jobs
+    assert runner.fitting_jobs(cores, memory * GIB, disk * GIB, ["undo", "drift", "teardown"]) == jobs
+
+
+@pytest.mark.parametrize(("disk", "jobs"), [(45, 2), (43, 1)])
+def test_one_at_a_time_where_the_largest_two_would_fill_the_disk(disk, jobs):
+    assert runner.fitting_jobs(2, 24 * GIB, disk * GIB, ["undo", "proof", "drift"]) == jobs
 
 
 def arguments(*names: str, fast: bool = False, long: bool = False, jobs: int | None = None) -> argparse.Namespace:
