@@ -1,4 +1,5 @@
-"""Read files below a root directory; a missing file is None, any other trouble is an error. Runs on the target."""
+"""Files of the host: read below a root directory, where a missing file is None and any other trouble an error; and the
+folders that a new file needs. Runs on the target."""
 
 from __future__ import annotations
 
@@ -44,3 +45,12 @@ def resolve(root: str, path: str) -> str | None:
             return path if os.path.exists(real) else None
         path = os.path.normpath(os.path.join(os.path.dirname(path), os.readlink(real)))
     return None
+
+
+def make_parents(path: str) -> None:
+    """Makes the folders that `path` lies in, where they are missing; all may read them, whatever the umask is."""
+    folder = os.path.dirname(path)
+    if not os.path.isdir(folder):
+        make_parents(folder)
+        os.mkdir(folder)
+        os.chmod(folder, 0o755)

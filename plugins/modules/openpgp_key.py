@@ -18,7 +18,7 @@ options:
     type: str
     required: true
   dest:
-    description: File to write; binary when its name ends in C(.gpg), else armoured.
+    description: File to write; binary when its name ends in C(.gpg), else armoured. Its folder is made with mode 0755.
     type: path
     required: true
   fingerprint:
@@ -68,7 +68,7 @@ import re
 import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuhost.stack.plugins.module_utils import download, openpgp
+from ansible_collections.gpuhost.stack.plugins.module_utils import download, files, openpgp
 
 LIMIT_BYTES = 1024 * 1024
 
@@ -129,6 +129,7 @@ def fetch(module: AnsibleModule, wanted: str) -> bytes:
 
 
 def write(module: AnsibleModule, data: bytes) -> None:
+    files.make_parents(module.params["dest"])
     handle, temporary = tempfile.mkstemp(dir=module.tmpdir)
     with os.fdopen(handle, "wb") as stream:
         stream.write(data)

@@ -143,7 +143,7 @@ def test_every_file_that_a_role_writes_in_the_system_is_one_that_an_undo_brings_
     known = {path for part in parts for kind in ("files", "environments") for path in part.get(kind, [])}
     known |= set(managed["gpu_stack_own_folders"])
     texts = "\n".join(path.read_text() for path in PROJECT.glob("roles/*/tasks/*.yml"))
-    written = set(re.findall(r"^ +(?:dest|path): (/(?:etc|usr)/\S+)$", texts, re.MULTILINE))
+    written = set(re.findall(r"^ +(?:- )?(?:dest|path): (/(?:etc|usr)/\S+)$", texts, re.MULTILINE))
     defaults = {role.name: yaml.safe_load((role / "defaults/main.yml").read_text()) or {} for role in ROLES}
     written |= {f"/usr/local/bin/{name}" for name in defaults["env_paths"]["env_paths_commands"]}
     written |= {defaults["nvidia_repo"]["nvidia_repo_key_path"]}
