@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import lab
-from benchmarks.measure import Failed, Timing, once, say
+from benchmarks.measure import Failed, Sample, Timing, by_round, once, say
 from benchmarks.results import Options, Result
 
 ROLES = lab.PROJECT / "roles"
@@ -85,31 +85,46 @@ def bare_hosts(downloaded: str) -> None:
     os.sync()
 
 
-def first_install(_: Options) -> Result:
-    """One bare host by commands, one by the playbook; one after the other, since each takes gigabytes of disk."""
+def first_install(options: Options) -> Result:
+    """A bare host by commands, then one by the playbook, in turn; never both, since each takes gigabytes of disk."""
     lab.lab("up")
     say("first_install: downloading once, for both")
     plan = lab.planned_for("bench-1")
     once(lab.over_ssh("warm-up", "bench-2", bring("bench-2", plan, warm_up=True)), lab.LOGS / "warm-up.log")
     downloaded = lab.ssh("bench-2", f"cat {DOWNLOADED}")
-    bare_hosts(downloaded)
-    script = bring("bench-2", plan)
-    typed_by_hand = once(lab.over_ssh("bare", "bench-2", script), lab.LOGS / "bare.log")
-    say(f"first_install: by hand: {typed_by_hand.wall:.1f} s")
-    by_hand = packages("bench-2")
-    bare_hosts(downloaded)
+    sides = {"by hand": typed_side, "by the playbook": playbook_side}
+    samples: dict[str, list[Sample]] = {name: [] for name in sides}
+    have: dict[str, set[str]] = {}
+    runs = min(3, options.runs)
+    for round_ in range(runs):
+        for name, side in sides.items():
+            bare_hosts(downloaded)
+            sample, have[name] = side(plan)
+            say(f"first_install: {name}: run {round_ + 1} of {runs}: {sample.wall:.1f} s")
+            samples[name].append(sample)
+    bare, installed = (Timing(tuple(found)) for found in samples.values())
+    ratio = by_round([sample.wall for sample in installed.samples], [sample.wall for sample in bare.samples])
+    note = (
+        "first_install: downloads warm; the playbook also simulates the transaction, keeps the packages for an undo, "
+        "sets paths and proves the environment by importing TensorFlow"
+    )
+    figures = {"bare": bare.to_dict(), "first_install": installed.to_dict()}
+    return Result({"first_install_over_bare": ratio}, figures, [note, *differences(*have.values())])
+
+
+def typed_side(plan: Mapping[str, Any]) -> tuple[Sample, set[str]]:
+    """The time of the commands, and the packages that the host has afterwards."""
+    sample = once(lab.over_ssh("bare", "bench-2", bring("bench-2", plan)), lab.LOGS / "bare.log")
+    return sample, packages("bench-2")
+
+
+def playbook_side(plan: Mapping[str, Any]) -> tuple[Sample, set[str]]:
+    """The same of the main job, as far as it installs."""
     command = lab.playbook("first_install", "playbooks/gpu_host.yml", "--limit", "bench-1", *SKIPPED)
-    installed = once(command, lab.LOGS / "first_install.log")
-    say(f"first_install: by the playbook: {installed.wall:.1f} s")
+    sample = once(command, lab.LOGS / "first_install.log")
     if lab.applied_to("bench-1")["components"] != plan["components"]:
         raise Failed("first_install: the playbook installed another plan than the one whose commands were typed")
-    told = [
-        "first_install: measured once each, downloads warm; the playbook also simulates the transaction, keeps the "
-        "packages for an undo, sets paths and proves the environment by importing TensorFlow",
-        *differences(by_hand, packages("bench-1")),
-    ]
-    figures = {"bare": Timing((typed_by_hand,)).to_dict(), "first_install": Timing((installed,)).to_dict()}
-    return Result({"first_install_over_bare": installed.wall / typed_by_hand.wall}, figures, told)
+    return sample, packages("bench-1")
 
 
 def packages(host: str) -> set[str]:

@@ -107,3 +107,8 @@ def in_turn(commands: Sequence[Command], runs: int, logs: Path, warm_up: int = 1
             if round_ >= 0:
                 samples[command.name].append(sample)
     return {name: Timing(tuple(found)) for name, found in samples.items()}
+
+
+def by_round(ours: Sequence[float], theirs: Sequence[float]) -> float:
+    """The median of the rounds' ratios: a machine that changes its speed in between changes both sides of a round."""
+    return statistics.median(one / other for one, other in zip(ours, theirs, strict=True))

@@ -8,7 +8,7 @@ import statistics
 from typing import Any
 
 from benchmarks import lab
-from benchmarks.measure import Failed, say
+from benchmarks.measure import Failed, by_round, say
 from benchmarks.results import Options, Result
 
 FOLDER = "/root/bench-train"  # on the host
@@ -42,8 +42,7 @@ def train(options: Options) -> Result:
             say(f"{name}: run {round_ + 1} of {options.runs}: {rate:.1f} images/s")
             rates[name].append(rate)
     medians = {name: statistics.median(found) for name, found in rates.items()}
-    # Round by round: a machine that changes its speed in between changes both sides of a round.
-    ratio = statistics.median(ours / theirs for ours, theirs in zip(rates["smoke_train"], rates["keras"], strict=True))
+    ratio = by_round(rates["smoke_train"], rates["keras"])
     figures: dict[str, Any] = {
         name: {"images_per_second": round(medians[name], 2), "runs": [round(rate, 2) for rate in found]}
         for name, found in rates.items()

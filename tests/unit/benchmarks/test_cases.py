@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from benchmarks import cases, install, lab, train
-from benchmarks.measure import Failed, Sample, Timing
+from benchmarks.measure import Failed, Sample, Timing, by_round
 from benchmarks.results import Options
 
 RECAP = """
@@ -216,3 +216,29 @@ def test_the_planner_is_measured_as_whole_processes(tmp_path, monkeypatch):
     assert found.figures["plan"]["runs"] == 3
     assert found.figures["plan_1000_hosts"]["cpu_seconds"] > 0
     assert "2 kinds of host" in found.notes[0]
+
+
+def test_a_machine_that_gets_slower_between_rounds_does_not_change_the_ratio():
+    assert by_round([12.0, 24.0, 48.0], [10.0, 20.0, 40.0]) == pytest.approx(1.2)
+    assert by_round([12.0, 30.0, 10.0], [10.0, 10.0, 10.0]) == pytest.approx(1.2)
+
+
+def test_a_first_install_is_measured_in_turn_and_each_time_on_bare_hosts(monkeypatch):
+    done, walls = [], iter([10.0, 11.0, 20.0, 24.0])
+    monkeypatch.setattr(lab, "lab", lambda word: done.append(word))
+    monkeypatch.setattr(lab, "planned_for", lambda host: PLAN)
+    monkeypatch.setattr(lab, "applied_to", lambda host: PLAN)
+    monkeypatch.setattr(lab, "put", lambda *_: None)
+    monkeypatch.setattr(lab, "ssh", lambda host, command: "a 1 installed\n" if "dpkg-query" in command else "")
+
+    def once(command, log):
+        done.append(command.name)
+        return Sample(next(walls) if command.name != "warm-up" else 99.0, 1.0, 1)
+
+    monkeypatch.setattr(install, "once", once)
+    result = install.first_install(Options(2, (1,)))
+    bare = ["down", "up"]
+    assert done == ["up", "warm-up", *([*bare, "bare", *bare, "first_install"] * 2)]
+    assert result.ratios == {"first_install_over_bare": pytest.approx(1.15)}
+    assert result.figures["bare"]["runs"] == 2
+    assert [note for note in result.notes if "installed only" in note] == []
