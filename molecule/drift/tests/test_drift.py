@@ -131,3 +131,13 @@ def test_a_failed_check_makes_the_next_run_look_at_everything(as_root, rerun, pl
         as_root.run_expect([0], f"mv {home}/bin/nvcc.away {home}/bin/nvcc")
     assert len(rerun()) > 5
     assert rerun() == {}
+
+
+def test_a_part_that_is_skipped_is_left_alone_and_the_others_come_back(as_root, playbook, rerun, unchanged):
+    driver, paths = "/etc/modprobe.d/gpuhost-nouveau.conf", "/etc/profile.d/cuda.sh"
+    as_root.run_expect([0], f"rm {driver} {paths}")
+    playbook("gpu_host", "--skip-tags", "verify,smoke_train,env_paths")
+    assert there(as_root, [driver, paths]) == [driver]
+    assert "env_paths" in rerun()
+    assert unchanged() == []
+    assert rerun() == {}
