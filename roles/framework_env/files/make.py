@@ -17,6 +17,7 @@ import time
 from typing import Any
 
 ATTEMPTS, PAUSE = 3, 10  # of what comes over a network; seconds
+WRONG_CONTENT = ("Hash mismatch", "DO NOT MATCH THE HASHES")  # uv's words and pip's: it is no other the next time
 
 
 def attempt(command: list[str], given: str = "") -> subprocess.CompletedProcess[str]:
@@ -27,7 +28,7 @@ def run(what: str, command: list[str], given: str = "", attempts: int = 1) -> st
     """The last line that the command says. SystemExit with its errors and `what` it was to do."""
     ended = attempt(command, given)
     for _ in range(attempts - 1):
-        if ended.returncode:
+        if ended.returncode and not any(words in ended.stderr for words in WRONG_CONTENT):
             time.sleep(PAUSE)
             ended = attempt(command, given)
     if ended.returncode:
