@@ -18,6 +18,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils import apt
 # Holds are set aside and not released, so that a run that dies in the middle leaves them; the simulation tells whether
 # a package that somebody else holds would move.
 APT_OPTIONS = ["-y", "--no-install-recommends", "--allow-downgrades", "--allow-change-held-packages", "--ignore-hold"]
+DPKG = ["dpkg", "--force-confdef", "--force-confold"]
 DPKG_OPTIONS = ["-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold"]
 ENVIRONMENT = {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8", "NEEDRESTART_SUSPEND": "1"}
 PREFERENCES = "/etc/apt/preferences.d"
@@ -137,15 +138,11 @@ class Apt:
 
     def install(self, wanted: list[str], purge: bool = False) -> None:
         """`apt-get install WANTED`; all is downloaded before the first package is unpacked."""
-        self.run(self._installation(["--purge"] if purge else []) + wanted)
-
-    def _installation(self, more: list[str]) -> list[str]:
-        """The command up to the packages' names."""
         options = APT_OPTIONS + DPKG_OPTIONS + self.lock + self.bound
         if self.kept:
             os.makedirs(self.kept + "/partial", exist_ok=True)
             options += ["-o", "Dir::Cache::Archives=%s/" % self.kept, "-o", "APT::Keep-Downloaded-Packages=true"]
-        return ["apt-get"] + options + more + ["install"]
+        self.run(["apt-get"] + options + (["--purge"] if purge else []) + ["install"] + wanted)
 
     def recover(self, packages: dict[str, apt.Installed]) -> str:
         """Finishes what an interrupted run left, so that nobody has to type it by hand.
@@ -154,23 +151,33 @@ class Apt:
         that does not build) may be just the one that is about to be replaced.
         """
         said = []
+        # One whose unpacking or removal was cut off is installed for apt, and never configured by dpkg.
+        for name, state in packages.items():
+            if state.status == "half-installed":
+                said.append(self._unpack_again(name, state.version))
         if any(state.status not in apt.SETTLED for state in packages.values()):
-            said.append(self._try(["dpkg", "--force-confdef", "--force-confold", "--configure", "-a"]))
-        # One whose removal was cut off is installed for apt, and never configured by dpkg: it is put back whole.
-        half = ["%s=%s" % (name, state.version) for name, state in packages.items() if state.status == "half-installed"]
-        if half:
-            said.append(self._try(self._installation(["--reinstall"]) + half))
+            said.append(self._try(DPKG + ["--configure", "-a"]))
         if self.run_command(["apt-get", "check"], environ_update=ENVIRONMENT)[0]:
             fix = ["apt-get", "-y"] + DPKG_OPTIONS + self.lock + self.bound
             said.append(self._try(fix + ["--fix-broken", "install"]))
         return "\n".join(text for text in said if text)
 
-    def _try(self, command: list[str]) -> str:
+    def _try(self, command: list[str], cwd: str | None = None) -> str:
+        """What went wrong, in the command's words."""
         try:
-            self.run(command)
+            self.run(command, cwd=cwd)
         except AptError as error:
             return str(error)
         return ""
+
+    def _unpack_again(self, name: str, version: str) -> str:
+        """By dpkg: apt refuses while a package that is unpacked already needs another version of this one."""
+        kept = self.file_of(name, version)
+        if kept:
+            return self._try(DPKG + ["--unpack", kept])
+        with tempfile.TemporaryDirectory() as folder:
+            missing = self._try(["apt-get", "download", "%s=%s" % (name, version)], cwd=folder)
+            return missing or self._try(DPKG + ["--unpack"] + glob.glob(folder + "/*.deb"))
 
     def mark(self, how: str, names: list[str]) -> None:
         """`apt-mark hold|unhold|auto|manual NAME...`"""

@@ -248,6 +248,7 @@ class Transaction:
         """Back to `states`; says how that went."""
         if not self.options["undo"]:
             return "It was left as it is (undo is off): the next run finishes it."
+        self.apt.bound = []  # what the new packages prefer does not bind the way back
         try:
             try:
                 apt_commands.restore(self.apt, states)

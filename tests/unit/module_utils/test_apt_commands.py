@@ -14,12 +14,19 @@ MAKE_FAILED = "E: Sub-process /usr/bin/dpkg returned an error code (1)"
 class Host:
     """Answers as a host with these packages; `said` is what it was asked. Nothing is installed."""
 
-    def __init__(self, packages: dict[str, tuple[str, str, str]], automatic: str = "", simulation: str = "") -> None:
-        self.packages, self.automatic, self.simulation = packages, automatic, simulation
+    def __init__(
+        self, packages: dict[str, tuple[str, str, str]], automatic: str = "", simulation: str = "", offers: bool = True
+    ) -> None:
+        self.packages, self.automatic, self.simulation, self.offers = packages, automatic, simulation, offers
         self.said: list[list[str]] = []
 
-    def __call__(self, command: list[str], **_options: object) -> tuple[int, str, str]:
+    def __call__(self, command: list[str], cwd: str | None = None, **_options: object) -> tuple[int, str, str]:
         self.said.append(command)
+        if command[:2] == ["apt-get", "download"]:
+            if not self.offers:
+                return 100, "", "E: Version '9' for 'a' was not found"
+            name, version = command[2].split("=")
+            Path(str(cwd), f"{name}_{version.replace(':', '%3a')}_amd64.deb").write_bytes(b"")
         if command[0] == "dpkg-query":
             lines = [
                 f"{name}\t{version}\t{status}\t{want}\t" for name, (version, status, want) in self.packages.items()
@@ -52,14 +59,27 @@ def test_kept_files_are_installed_the_rest_asked_for_by_version_and_what_was_not
     assert "--purge" in install
 
 
-def test_a_package_whose_removal_was_cut_off_is_put_back_whole(tmp_path):
-    """apt takes a half-installed one for installed, and dpkg --configure leaves it as it is."""
-    host = Host({"a": ("1", "half-installed", "deinstall"), "b": ("2", "installed", "install")})
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_package_whose_removal_or_unpacking_was_cut_off_is_put_back_whole(tmp_path, kept):
+    """apt takes a half-installed one for installed, and dpkg --configure leaves it as it is.
+
+    By dpkg and not by apt: that refuses while another package, unpacked already, needs its new version.
+    """
+    host = Host({"a": ("1:2", "half-installed", "deinstall"), "b": ("2", "installed", "install")})
+    if kept:
+        (tmp_path / "a_1%3a2_amd64.deb").write_bytes(b"")
     assert apt_commands.Apt(host, 1, str(tmp_path)).recover(apt_commands.Apt(host, 1).packages()) == ""
-    configure, install = (next(c for c in host.said if word in c) for word in ("--configure", "--reinstall"))
-    assert host.said.index(configure) < host.said.index(install)
-    assert install[install.index("install") :] == ["install", "a=1"]
-    assert f"Dir::Cache::Archives={tmp_path}/" in install
+    (unpack,) = (command for command in host.said if "--unpack" in command)
+    (configure,) = (command for command in host.said if "--configure" in command)
+    assert host.said.index(unpack) < host.said.index(configure)
+    assert unpack[-1].endswith("/a_1%3a2_amd64.deb")
+    assert (["apt-get", "download", "a=1:2"] in host.said) == (not kept)
+
+
+def test_a_half_installed_package_that_nobody_offers_any_more_is_told(tmp_path):
+    host = Host({"a": ("9", "half-installed", "install")}, offers=False)
+    told = apt_commands.Apt(host, 1, str(tmp_path)).recover(apt_commands.Apt(host, 1).packages())
+    assert "`apt-get download a=9` failed with status 100" in told
 
 
 def test_a_way_back_that_would_remove_somebody_elses_package_is_refused():
