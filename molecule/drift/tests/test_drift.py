@@ -133,10 +133,13 @@ def test_a_failed_check_makes_the_next_run_look_at_everything(as_root, rerun, pl
     assert rerun() == {}
 
 
-def test_a_part_that_is_skipped_is_left_alone_and_the_others_come_back(as_root, playbook, rerun, unchanged):
+@pytest.mark.parametrize(
+    "options", [("--skip-tags", "verify,smoke_train,env_paths"), ("--tags", "nvidia_driver")], ids=" ".join
+)
+def test_a_part_that_a_run_leaves_out_stays_as_it_is(as_root, playbook, rerun, unchanged, options):
     driver, paths = "/etc/modprobe.d/gpuhost-nouveau.conf", "/etc/profile.d/cuda.sh"
     as_root.run_expect([0], f"rm {driver} {paths}")
-    playbook("gpu_host", "--skip-tags", "verify,smoke_train,env_paths")
+    playbook("gpu_host", *options)
     assert there(as_root, [driver, paths]) == [driver]
     assert "env_paths" in rerun()
     assert unchanged() == []
