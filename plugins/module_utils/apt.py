@@ -73,6 +73,12 @@ def parse_dpkg(text: str) -> Dict[str, Installed]:
     return packages
 
 
+def parse_contents(text: str) -> List[str]:
+    """The absolute paths, but folders, in the answer of `dpkg-deb --contents`, tar's verbose list (dpkg-deb(1))."""
+    members = [line.split(None, 5) for line in text.splitlines() if not line.startswith("d")]
+    return [member[5].partition(" -> ")[0].partition(" link to ")[0][1:] for member in members]
+
+
 def parse_madison(text: str) -> Dict[str, List[str]]:
     """The versions on offer by package, newest first, from `apt-cache madison NAME...`."""
     offered = {}  # type: Dict[str, List[str]]

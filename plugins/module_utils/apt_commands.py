@@ -172,12 +172,25 @@ class Apt:
 
     def _unpack_again(self, name: str, version: str) -> str:
         """By dpkg: apt refuses while a package that is unpacked already needs another version of this one."""
-        kept = self.file_of(name, version)
-        if kept:
-            return self._try(DPKG + ["--unpack", kept])
         with tempfile.TemporaryDirectory() as folder:
-            missing = self._try(["apt-get", "download", "%s=%s" % (name, version)], cwd=folder)
-            return missing or self._try(DPKG + ["--unpack"] + glob.glob(folder + "/*.deb"))
+            path = self.file_of(name, version)
+            if path is None:
+                missing = self._try(["apt-get", "download", "%s=%s" % (name, version)], cwd=folder)
+                if missing:
+                    return missing
+                path = glob.glob(folder + "/*.deb")[0]
+            return self._try(DPKG + ["--unpack", path]) or self._clear(name)
+
+    def _clear(self, name: str) -> str:
+        """Removes the files that dpkg was about to rename when it was killed, of each version that is kept.
+
+        dpkg itself removes them only when it unpacks that version again.
+        """
+        for package in glob.glob("%s/%s_*.deb" % (glob.escape(self.kept), name)) if self.kept else []:
+            for path in apt.parse_contents(self.run(["dpkg-deb", "--contents", package])):
+                if os.path.lexists(path + ".dpkg-new"):
+                    os.unlink(path + ".dpkg-new")
+        return ""
 
     def mark(self, how: str, names: list[str]) -> None:
         """`apt-mark hold|unhold|auto|manual NAME...`"""

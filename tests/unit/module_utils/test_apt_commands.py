@@ -3,6 +3,7 @@
 That apt and dpkg do it is shown by the scenarios undo, interrupted and teardown.
 """
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,28 @@ def test_a_package_whose_removal_or_unpacking_was_cut_off_is_put_back_whole(tmp_
     assert host.said.index(unpack) < host.said.index(configure)
     assert unpack[-1].endswith("/a_1%3a2_amd64.deb")
     assert (["apt-get", "download", "a=1:2"] in host.said) == (not kept)
+
+
+def test_what_dpkg_was_about_to_rename_goes_with_the_version_that_it_belongs_to(tmp_path):
+    tree, root, kept = tmp_path / "tree", tmp_path / "root", tmp_path / "kept"
+    for folder in (tree / "DEBIAN", tree / str(root)[1:], root, kept):
+        folder.mkdir(parents=True)
+    (tree / "DEBIAN/control").write_text("Package: a\nVersion: 2\nArchitecture: all\nMaintainer: x\nDescription: x\n")
+    (tree / f"{root}/a file"[1:]).write_text("new\n")
+    (tree / f"{root}/link"[1:]).symlink_to("a file")
+    subprocess.run(["dpkg-deb", "--build", str(tree), str(kept / "a_2_all.deb")], check=True, capture_output=True)
+    for name in ("a file.dpkg-new", "link.dpkg-new", "somebody's.dpkg-new", "a file"):
+        (root / name).write_text("")
+    (kept / "a_1_all.deb").write_bytes(b"")
+    host = Host({"a": ("1", "half-installed", "install")})
+
+    def run(command: list[str], **options: object) -> tuple[int, str, str]:
+        if command[0] == "dpkg-deb" and command[-1].endswith("a_2_all.deb"):
+            return 0, subprocess.run(command, check=True, capture_output=True, text=True).stdout, ""
+        return host(command, **options)
+
+    assert apt_commands.Apt(run, 1, str(kept)).recover(apt_commands.Apt(host, 1).packages()) == ""
+    assert sorted(path.name for path in root.iterdir()) == ["a file", "somebody's.dpkg-new"]
 
 
 def test_a_half_installed_package_that_nobody_offers_any_more_is_told(tmp_path):
