@@ -32,6 +32,7 @@ class Host:
         self.outcomes = list(outcomes)
         self.found = "a\t1\tinstalled\tinstall\t"
         self.said: list[str] = []
+        self.bound: list[bool] = []  # of each `apt-get install`, whether preferences of the transaction's own bind it
 
     def run(self, command: list[str], **_: object) -> tuple[int, str, str]:
         if command[0] == "dpkg-query":
@@ -45,6 +46,7 @@ class Host:
             self.said.append("--configure")
         if command[0] == "apt-get" and ("update" in command or "install" in command):
             self.said.append(command[-1])
+            self.bound.append(any("Dir::Etc::PreferencesParts=" in word for word in command))
             outcome = self.outcomes.pop(0) if command[-1] != "update" else ""
             half = "half-configured" if outcome == DPKG_FAILED else "installed"
             if outcome in ("", DPKG_FAILED) and command[-1] != "update":
@@ -95,6 +97,7 @@ def test_what_dpkg_could_not_finish_goes_back_at_once(tmp_path):
     with pytest.raises(Failed, match=r"dpkg returned an error code.*\nIt was undone: all 1 packages"):
         host.install(tmp_path)
     assert host.said == ["a=2", "a=1"]
+    assert host.bound == [True, False], "what the new packages prefer would bind the way back"
 
 
 def test_one_that_fails_the_second_time_goes_back_too(tmp_path):
