@@ -34,7 +34,7 @@ SCENARIO_MEMORY, SCENARIO_DISK, DISK_OF = 4 * GIB, 12 * GIB, {"proof": 32 * GIB}
 # About how long scenarios take, two at a time on two cores: those that take longest start first. One that is not listed
 # comes before all.
 MINUTES = {"proof": 9, "distro_packages": 8, "interrupted": 6, "undo": 4, "roles": 4, "drift": 4, "default": 3}
-MINUTES |= {"upgrade": 3, "refusals": 2, "teardown": 2, "reboot": 60}
+MINUTES |= {"upgrade": 3, "refusals": 2, "teardown": 2, "reboot": 15}
 
 
 @dataclass
