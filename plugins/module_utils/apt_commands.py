@@ -184,12 +184,15 @@ class Apt:
     def _clear(self, name: str) -> str:
         """Removes the files that dpkg was about to rename when it was killed, of each version that is kept.
 
-        dpkg itself removes them only when it unpacks that version again.
+        dpkg itself removes them only when it unpacks that version again. Returns what could not be read.
         """
-        for package in glob.glob("%s/%s_*.deb" % (glob.escape(self.kept), name)) if self.kept else []:
-            for path in apt.parse_contents(self.run(["dpkg-deb", "--contents", package])):
-                if os.path.lexists(path + ".dpkg-new"):
-                    os.unlink(path + ".dpkg-new")
+        try:
+            for package in glob.glob("%s/%s_*.deb" % (glob.escape(self.kept), name)) if self.kept else []:
+                for path in apt.parse_contents(self.run(["dpkg-deb", "--contents", package])):
+                    if os.path.lexists(path + ".dpkg-new"):
+                        os.unlink(path + ".dpkg-new")
+        except AptError as error:
+            return str(error)
         return ""
 
     def mark(self, how: str, names: list[str]) -> None:

@@ -37,8 +37,8 @@ options:
     default: []
   absent_links:
     description:
-      - Links that must not be there, given as I(links) are. One that leads elsewhere, or a file, is somebody else's
-        and stays.
+      - Links that must not be there, given as I(links) are. Anything else in its place is somebody else's and
+        stays.
     type: dict
     default: {}
 attributes:
@@ -99,7 +99,8 @@ def aims(params: dict) -> dict[str, str]:
     wanted = {entry["path"]: described(entry["content"], int(entry["mode"], 8)) for entry in params["files"]}
     wanted.update({path: "link %s\n" % target for path, target in params["links"].items()})
     wanted.update(dict.fromkeys(params["absent"], ""))
-    ours = [path for path, target in params["absent_links"].items() if found(path) == "link %s\n" % target]
+    links = params["absent_links"].items()
+    ours = [path for path, target in links if os.path.islink(path) and os.readlink(path) == target]
     wanted.update(dict.fromkeys(ours, ""))
     return wanted
 
@@ -111,7 +112,7 @@ def problems(params: dict) -> list[str]:
         if not (entry["mode"].isdigit() and set(entry["mode"]) <= set("01234567")):
             told.append("the mode of %s is %r, expected octal digits such as 0644" % (entry["path"], entry["mode"]))
     paths = [entry["path"] for entry in params["files"]] + params["absent"]
-    for path in paths + list(params["links"]) + list(params["absent_links"]):
+    for path in paths + list(params["links"]):
         if not path.startswith("/"):
             told.append("%s is no absolute path" % path)
             continue

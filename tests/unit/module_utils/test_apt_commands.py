@@ -99,6 +99,19 @@ def test_what_dpkg_was_about_to_rename_goes_with_the_version_that_it_belongs_to(
     assert sorted(path.name for path in root.iterdir()) == ["a file", "somebody's.dpkg-new"]
 
 
+def test_a_kept_package_that_cannot_be_read_is_told_and_stops_nothing(tmp_path):
+    """A host that lost its power may have kept half a file; what comes next must be tried all the same."""
+    (tmp_path / "a_1_all.deb").write_bytes(b"")
+    host = Host({"a": ("1", "half-installed", "install")})
+
+    def run(command: list[str], **options: object) -> tuple[int, str, str]:
+        return (2, "", "dpkg-deb: error: not a Debian format archive") if command[0] == "dpkg-deb" else host(command)
+
+    told = apt_commands.Apt(run, 1, str(tmp_path)).recover(apt_commands.Apt(host, 1).packages())
+    assert "not a Debian format archive" in told
+    assert any("--configure" in command for command in host.said)
+
+
 def test_a_half_installed_package_that_nobody_offers_any_more_is_told(tmp_path):
     host = Host({"a": ("9", "half-installed", "install")}, offers=False)
     told = apt_commands.Apt(host, 1, str(tmp_path)).recover(apt_commands.Apt(host, 1).packages())

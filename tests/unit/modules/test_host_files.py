@@ -90,10 +90,11 @@ def test_what_must_go_goes_and_what_is_somebody_elses_stays(module: Any, tmp_pat
     others.symlink_to("/usr/bin/nvcc")
     edited.write_text("a program\n")
     file.write_text("text\n")
-    links = {str(path): "launcher" for path in (ours, others, edited, tmp_path / "never")}
+    (tmp_path / "folder").mkdir()
+    links = {str(path): "launcher" for path in (ours, others, edited, tmp_path / "never", tmp_path / "folder")}
     result = module(absent=[str(file), str(tmp_path / "gone")], absent_links=links)
     assert sorted(result["changed_paths"]) == [str(file), str(ours)]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["edited", "others"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["edited", "folder", "others"]
     assert os.readlink(others) == "/usr/bin/nvcc"
 
 
