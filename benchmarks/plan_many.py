@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import load_catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan import Host, HostGpu, Request
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import resolve
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Host, HostGpu, Request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import resolve
 
 
 def main(count: int) -> int:

@@ -125,7 +125,7 @@ def document(results: Mapping[str, Result]) -> dict[str, Any]:
 
 def curves(figures: Mapping[str, Any]) -> dict[str, str]:
     """File name to SVG, from the figures of the case `fleet`. Raises PlotError where Matplotlib is missing."""
-    from ansible_collections.gpuhost.stack.plugins.plugin_utils import plots  # it takes a second, and most need none
+    from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import plots
 
     curve: Mapping[str, Mapping[str, list[float]]] = figures["curve"]
 

@@ -12,10 +12,14 @@ from typing import Any
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import CatalogError, gpu_thresholds, load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import (
+    CatalogError,
+    gpu_thresholds,
+    load_catalog,
+)
 
 MODULE = "gpuhost.stack.gpu_verify"
-SOURCE = Path(__file__).resolve().parents[1] / "module_utils" / "cuda_check.cu"
+SOURCE = Path(__file__).resolve().parents[1] / "module_utils" / "nvidia" / "cuda_check.cu"
 
 
 def arguments(args: dict[str, Any]) -> dict[str, Any]:

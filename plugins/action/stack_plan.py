@@ -15,10 +15,10 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import convergence, drift, preflight
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import CatalogError, load_catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan import PlanInputError, plan_table
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import plan_for_probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError, load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import drift, plan_diff, preflight
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import PlanInputError, plan_table
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_for_probe
 
 PROBE = "gpuhost.stack.gpu_probe"
 PREFIX = "gpu_stack_"
@@ -47,7 +47,7 @@ def strangers(names: Iterable[str], known: Iterable[str]) -> list[str]:
 
 def locks() -> list[str]:
     """The names of all lock files that the roles of the framework environments have."""
-    return sorted(path.name for path in (convergence.PROJECT / "roles").glob("*_env/files/*.txt"))
+    return sorted(path.name for path in (drift.PROJECT / "roles").glob("*_env/files/*.txt"))
 
 
 def decide(probe: dict[str, Any], args: dict[str, Any], role_variables: Callable[..., Any]) -> dict[str, Any]:
@@ -57,7 +57,7 @@ def decide(probe: dict[str, Any], args: dict[str, Any], role_variables: Callable
     Raises PlanInputError, CatalogError, ValueError.
     """
     plan = plan_for_probe(probe, args["request"]).to_json()
-    diff = drift.plan_diff(plan, probe)
+    diff = plan_diff.plan_diff(plan, probe)
     facts: dict[str, Any] = {"gpu_stack_probe": probe, "gpu_stack_plan": plan, "gpu_stack_diff": diff}
     driver = (plan["components"] or {}).get("driver")
     headers = tuple(role_variables(facts, (KERNEL_HEADERS,))[KERNEL_HEADERS]) if driver else ()
@@ -66,21 +66,21 @@ def decide(probe: dict[str, Any], args: dict[str, Any], role_variables: Callable
     facts["gpu_stack_parts"], facts["gpu_stack_drift"] = {}, {}
     if plan["ok"]:
         fingerprints = {}
-        for part in convergence.planned(plan, args["managed"]):
-            if part not in (convergence.PACKAGES, convergence.PLAN):
+        for part in drift.planned(plan, args["managed"]):
+            if part not in (drift.PACKAGES, drift.PLAN):
                 values = role_variables(facts, (f"{part}_",))
                 aims = {name: value for name, value in values.items() if name not in args["transitions"]}
-                fingerprints[part] = convergence.fingerprint(aims, [part, *args["managed"][part].get("with", [])])
-        parts = convergence.parts(plan, args["managed"], fingerprints)
+                fingerprints[part] = drift.fingerprint(aims, [part, *args["managed"][part].get("with", [])])
+        parts = drift.parts(plan, args["managed"], fingerprints)
         facts["gpu_stack_parts"] = parts
-        facts["gpu_stack_drift"] = convergence.drift(parts, probe["applied"], diff, args["managed"], args["converge"])
+        facts["gpu_stack_drift"] = drift.drift(parts, probe["applied"], diff, args["managed"], args["converge"])
     return facts
 
 
 def shown(host: str, facts: dict[str, Any]) -> str:
     """The plan, what it does to the host, and what to keep in mind, for a terminal."""
     warnings = [f"{warning['code']}: {warning['message']}" for warning in facts["gpu_stack_preflight"]["warnings"]]
-    tables = [f"{host}, {plan_table(facts['gpu_stack_plan'])}", "", drift.diff_table(facts["gpu_stack_diff"])]
+    tables = [f"{host}, {plan_table(facts['gpu_stack_plan'])}", "", plan_diff.diff_table(facts["gpu_stack_diff"])]
     return "\n".join([*tables, *warnings, ""])
 
 

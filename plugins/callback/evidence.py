@@ -35,7 +35,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.plugins.callback import CallbackBase
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import report, report_text
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import rendering, report
 
 PROJECT = Path(__file__).resolve().parents[2]
 # What the playbooks keep as facts, and the evidence that it is.
@@ -114,9 +114,9 @@ class CallbackModule(CallbackBase):
         summary = report.summary(self.run, self.evidence)
         forms = {
             "report.json": json.dumps(summary, indent=2, sort_keys=True),
-            "report.md": report_text.markdown(summary),
+            "report.md": rendering.markdown(summary),
         }
-        forms["summary.txt"] = report_text.table(summary)
+        forms["summary.txt"] = rendering.table(summary)
         for name, text in forms.items():
             (self.folder / name).write_text(text.rstrip("\n") + "\n", encoding="utf-8")
         self._lead_latest_here()

@@ -1,9 +1,9 @@
-"""Filters that show measurements. Controller side; thin wrappers around plugin_utils/measurements.py."""
+"""Filters that show measurements. Controller side; thin wrappers around plugin_utils/report/measurements.py."""
 
 from __future__ import annotations
 
 from ansible.errors import AnsibleFilterError
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import measurements
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import measurements
 
 
 def _shown(name, show, of):

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
-from ansible_collections.gpuhost.stack.plugins.module_utils import gpu_processes
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import preflight
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_processes
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import preflight
 
 
 def _need(name: str, what: str, value: Any) -> None:

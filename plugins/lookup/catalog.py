@@ -1,4 +1,4 @@
-"""Lookup of catalog facts. Controller side; a thin wrapper around plugin_utils/catalog.py."""
+"""Lookup of catalog facts. Controller side; a thin wrapper around plugin_utils/catalog/loader.py."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ import dataclasses
 from ansible.errors import AnsibleLookupError
 from ansible.plugins.lookup import LookupBase
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import (
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import (
     CatalogError,
     load_catalog,
     repository_facts,

@@ -1,4 +1,4 @@
-"""Lookup that draws files of measurements. Controller side; a thin wrapper around plugin_utils/plots.py."""
+"""Lookup that draws files of measurements. Controller side; a thin wrapper around plugin_utils/report/plots.py."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from pathlib import Path
 
 from ansible.errors import AnsibleLookupError
 from ansible.plugins.lookup import LookupBase
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import plots
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import plots
 
 
 def _rows(path):

@@ -42,20 +42,20 @@ added:
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuhost.stack.plugins.module_utils import apt
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_output
 
 ORIGINS = ["Debian", "Ubuntu"]
-QUESTION = ["apt-get", "indextargets", "--format", apt.TARGETS_FORMAT, "Created-By: Packages"]
+QUESTION = ["apt-get", "indextargets", "--format", apt_output.TARGETS_FORMAT, "Created-By: Packages"]
 UPDATE = ["apt-get", "-o", "DPkg::Lock::Timeout=300", "update"]
 
 
 def find_sources(module):
     """The archive's suites; before the first `apt-get update` apt cannot tell which repositories are the archive."""
     ask = [ORIGINS, module.params["components"], module.params["path"]]
-    sources = apt.archive_sources(module.run_command(QUESTION, check_rc=True)[1], *ask)
+    sources = apt_output.archive_sources(module.run_command(QUESTION, check_rc=True)[1], *ask)
     if not sources and not module.check_mode:
         module.run_command(UPDATE, check_rc=True)
-        sources = apt.archive_sources(module.run_command(QUESTION, check_rc=True)[1], *ask)
+        sources = apt_output.archive_sources(module.run_command(QUESTION, check_rc=True)[1], *ask)
         if not sources:
             module.fail_json(
                 msg="None of the configured apt repositories is the archive of %s; add the distribution's archive to "
@@ -79,8 +79,8 @@ def main():
     )
     path = module.params["path"]
     sources = find_sources(module)
-    keyed = [(source, apt.signed_by(read(source.path), source.path, source.position)) for source in sources]
-    current, wanted = read(path) if os.path.exists(path) else "", apt.render_sources(keyed)
+    keyed = [(source, apt_output.signed_by(read(source.path), source.path, source.position)) for source in sources]
+    current, wanted = read(path) if os.path.exists(path) else "", apt_output.render_sources(keyed)
     if current != wanted and not module.check_mode:
         with open(path + ".new", "w") as stream:
             stream.write(wanted)

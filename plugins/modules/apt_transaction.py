@@ -108,7 +108,8 @@ import tempfile
 from typing import NamedTuple
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuhost.stack.plugins.module_utils import apt, apt_commands, host_state
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_commands, apt_output
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import host_state
 
 APT_FAILED = 100
 
@@ -131,7 +132,7 @@ class Transaction:
         self.pins, self.helpers = self.options["pins"], self.options["helpers"]
         self.packages = self.options["packages"]
         self.wanted = self.pins + self.packages + self.helpers
-        self.names = [apt.split_spec(spec)[0] for spec in self.wanted]
+        self.names = [apt_output.split_spec(spec)[0] for spec in self.wanted]
         self.state = self.options["state_directory"]
         kept = os.path.join(self.state, "packages") if self.options["undo"] else ""
         self.apt = apt_commands.Apt(module.run_command, self.options["lock_timeout"], kept)
@@ -140,19 +141,19 @@ class Transaction:
     def look(self):
         """All packages that dpkg knows, and what is to do for the wanted ones."""
         packages = self.apt.packages()
-        held = [apt.split_spec(spec)[0] for spec in self.pins + self.packages]
+        held = [apt_output.split_spec(spec)[0] for spec in self.pins + self.packages]
         return Look(
             packages,
-            apt.unmet(self.wanted, packages),
-            self.gone_pins(packages) + apt.replaced(self.names, packages, self.options["replaces"]),
+            apt_output.unmet(self.wanted, packages),
+            self.gone_pins(packages) + apt_output.replaced(self.names, packages, self.options["replaces"]),
             [n for n in held + self.parts(held, packages) if n not in packages or not packages[n].held],
         )
 
     def parts(self, names, packages):
-        return apt.dependencies(names, packages, self.options["hold_dependencies"])
+        return apt_output.dependencies(names, packages, self.options["hold_dependencies"])
 
     def gone_pins(self, packages):
-        return apt.replaced(self.names, packages, self.options["pins_replace"])
+        return apt_output.replaced(self.names, packages, self.options["pins_replace"])
 
     def fail(self, message, **more):
         said = "\nBefore that, this could not be finished:\n%s" % self.unfinished if self.unfinished else ""
@@ -163,13 +164,13 @@ class Transaction:
     def make_offered(self):
         """Refreshes the lists if they lack a wanted version; False where check mode may not do that."""
         offered = self.apt.offered(self.names)
-        missing = apt.not_offered(self.wanted, offered)
+        missing = apt_output.not_offered(self.wanted, offered)
         if not missing and all(name in offered for name in self.names):
             return True
         if self.module.check_mode:
             return False
         self.apt.update()
-        missing = apt.not_offered(self.wanted, self.apt.offered(self.names))
+        missing = apt_output.not_offered(self.wanted, self.apt.offered(self.names))
         if missing:
             self.fail(
                 "These versions are not on offer:\n  %s\nCheck the repository's configuration, or plan again: "
@@ -208,7 +209,7 @@ class Transaction:
         held = [name for name, state in before.packages.items() if state.held and name not in ours]
         allowed = self.options["may_remove"] + [re.escape(name) for name in before.gone]
         held = [name for name in held if not any(re.fullmatch(pattern, name) for pattern in allowed)]
-        strangers = apt.unplanned(changes, self.wanted, allowed, held)
+        strangers = apt_output.unplanned(changes, self.wanted, allowed, held)
         if strangers:
             self.fail(
                 "Nothing was changed: installing %s would also change\n  %s\nRemove or release (apt-mark unhold) "

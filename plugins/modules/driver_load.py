@@ -71,17 +71,15 @@ boot_id:
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuhost.stack.plugins.module_utils import (
-    command,
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import is_version
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, files, system
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import (
     driver_load,
-    files,
     gpu_processes,
-    host,
     kernel_modules,
     nvidia_smi,
     proc_driver,
 )
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks import is_version
 
 ROOT = "/"
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -89,7 +87,7 @@ BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 def look(planned: dict[str, str] | None) -> driver_load.Situation:
     """The host as it is; with `planned` as if that module were built for the running kernel."""
-    kernel = host.kernel(ROOT, os.uname().release)
+    kernel = system.kernel(ROOT, os.uname().release)
     releases = {kernel["running"], kernel["next_boot"] or kernel["running"]}
     built = {release: kernel_modules.built(ROOT, release, command.run) for release in releases}
     if planned:

@@ -85,7 +85,7 @@ probe:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuhost.stack.plugins.module_utils import probe
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import probe
 
 PACKAGES = [
     "*nvidia*",

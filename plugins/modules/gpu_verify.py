@@ -91,7 +91,7 @@ verify:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuhost.stack.plugins.module_utils import verify
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks import verify
 
 
 def main() -> None:
@@ -119,7 +119,7 @@ def main() -> None:
         module.fail_json(
             msg="cuda_check_source is missing: the module was started without the action plugin of its name, which "
             "adds the CUDA program. Call gpuhost.stack.gpu_verify from a task, with plugins/action/gpu_verify.py "
-            "beside plugins/modules; else pass the text of plugins/module_utils/cuda_check.cu."
+            "beside plugins/modules; else pass the text of plugins/module_utils/nvidia/cuda_check.cu."
         )
     told = verify.context(
         params["plan"],

@@ -75,7 +75,7 @@ import stat
 import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuhost.stack.plugins.module_utils import files
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
 
 
 def found(path: str) -> str:

@@ -68,7 +68,8 @@ import re
 import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuhost.stack.plugins.module_utils import download, files, openpgp
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import download, files
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import openpgp
 
 LIMIT_BYTES = 1024 * 1024
 

@@ -104,7 +104,8 @@ import glob
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuhost.stack.plugins.module_utils import applied, apt_commands, host_state
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_commands
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, host_state
 
 FACTS = "/etc/ansible/facts.d/"  # the plan itself, which may change where the host does not
 SOURCES = ("/etc/apt/sources.list.d/", "/etc/apt/keyrings/")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-SOURCE = Path(__file__).resolve().parents[2] / "plugins/module_utils/cuda_check.cu"
+SOURCE = Path(__file__).resolve().parents[2] / "plugins/module_utils/nvidia/cuda_check.cu"
 WITHOUT_A_DEVICE = {"cudaErrorNoDevice", "cudaErrorInsufficientDriver"}
 
 

@@ -3,7 +3,8 @@
 import re
 from pathlib import Path
 
-from ansible_collections.gpuhost.stack.plugins.module_utils import checks, framework_checks, kernel_log, verify
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks import framework_checks, model, verify
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import kernel_log
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/checks.md").read_text()
 
@@ -16,9 +17,7 @@ def rows() -> list[list[str]]:
 
 def ids_in_the_code() -> list[str]:
     """With nothing planned every check is skipped, and is there."""
-    nothing = checks.Context(
-        {"components": {}}, "/nonexistent", lambda *args: None, 0, "loaded", "working", "", 0, None
-    )
+    nothing = model.Context({"components": {}}, "/nonexistent", lambda *args: None, 0, "loaded", "working", "", 0, None)
     found = verify.verify(nothing)["checks"]
     assert {check["status"] for check in found} == {"skip"}
     return [check["id"] for check in found]

@@ -1,7 +1,7 @@
 """Each managed thing is edited, deleted or downgraded in turn; a rerun repairs it, entering what manages it alone.
 
 What is managed is read from where the playbooks read it, so that nothing new is left out; that the probe tells each
-kind of change is shown one by one in tests/unit/module_utils/test_applied.py.
+kind of change is shown one by one in tests/unit/module_utils/state/test_applied.py.
 """
 
 import json

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 
 from tests.doubles.lab.docker import docker, docker_answers
 from tests.doubles.lab.repository import cache

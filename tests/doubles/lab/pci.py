@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 
 VENDOR_NVIDIA = 0x10DE
 # Where boards sit in a common two-socket server: bus numbers are far apart, as behind PCIe switches.

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 INCLUDE = Path(__file__).parent / "include"
-SOURCE = Path(__file__).parents[3] / "plugins/module_utils/cuda_check.cu"
+SOURCE = Path(__file__).parents[3] / "plugins/module_utils/nvidia/cuda_check.cu"
 CACHE = Path(__file__).parents[3] / ".cache/simulated-cuda"
 LIBRARIES = ("-DWITH_CUDNN", "-DWITH_NCCL")
 BYTES = 65536  # of a transfer: enough for each thread of the kernels to have none, one or several words

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gpuhost.stack.plugins.action import stack_plan
-from ansible_collections.gpuhost.stack.plugins.module_utils import probe
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import probe
 
 PROJECT = Path(__file__).resolve().parents[3]
 GROUP_VARS = PROJECT / "playbooks/group_vars/all"

@@ -9,7 +9,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 
 from tests.doubles.nvidia_repository.contents import product_table
 from tests.doubles.simulated_driver import nvidia_smi

@@ -8,8 +8,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils import kernel_modules as host_modules
-from ansible_collections.gpuhost.stack.plugins.module_utils import proc_driver
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import kernel_modules as host_modules
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import proc_driver
 
 from tests.doubles.lab import images, vm, vm_image
 from tests.doubles.nvidia_repository import build, contents, kernel_modules

@@ -6,7 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.module_utils import checks, command, nvidia_smi, verify
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks import model, verify
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi
 
 from tests.doubles import simulated_driver
 from tests.doubles.nvidia_repository.contents import product_table
@@ -71,7 +73,7 @@ class SimulatedHost:
                 return answer
         return command.Answer(command.NOT_STARTED, b"", f"{argv[0]}: not on this simulated host".encode())
 
-    def context(self, **changes: Any) -> checks.Context:
+    def context(self, **changes: Any) -> model.Context:
         """As gpu_verify makes it. The root's notes on simulation are left out: here it stands for a real host."""
         plan = {
             "components": {

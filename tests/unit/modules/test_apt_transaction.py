@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils import apt_commands
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_commands
 from ansible_collections.gpuhost.stack.plugins.modules import apt_transaction
 
 # apt's own words, where a file has another size than its list says, and where dpkg has failed.

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import loader
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -14,7 +14,7 @@ def each_text_is_read_once() -> Iterator[None]:
 
     Only what was read without a problem is kept, by the file's name and text; the checks across files always run.
     """
-    read, known = catalog._read_yaml, {}
+    read, known = loader._read_yaml, {}
 
     def again(path: Path, kind: type, problems: list[str]) -> Any:
         name = (path.name, kind, path.read_bytes() if path.exists() else None)
@@ -28,5 +28,5 @@ def each_text_is_read_once() -> Iterator[None]:
         return known[name]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(catalog, "_read_yaml", again)
+        patch.setattr(loader, "_read_yaml", again)
         yield

@@ -1,0 +1,94 @@
+"""How the GPUs are linked: PCIe links, IOMMU, Access Control Services of the bridges above. Runs on the target.
+
+sysfs: the kernel's Documentation/ABI/testing/sysfs-bus-pci and sysfs-kernel-iommu_groups. ACS: PCI Express Base
+Specification, extended capability 000Dh; its bits have the names that lspci gives them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+from typing import Any
+
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import files, pci
+
+GROUPS = "/sys/kernel/iommu_groups"
+EXTENDED_CAPABILITIES = 0x100  # only root may read `config` beyond its first 64 bytes
+ACS_CAPABILITY = 0x000D
+ACS_BITS = ("SrcValid", "TransBlk", "ReqRedir", "CmpltRedir", "UpstreamFwd", "EgressCtrl", "DirectTrans")
+_ADDRESS = re.compile(r"^[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$")
+_IOMMU_OPTION = re.compile(r"^(?:intel_iommu|amd_iommu|iommu|iommu\.passthrough|pcie_acs_override|pci)=")
+_SPEED = re.compile(r"^(\d+(?:\.\d+)?) GT/s")
+
+
+def read(root: str, addresses: list[str]) -> dict[str, Any]:
+    """`gpus` by address, `acs` by bridge (null: not readable), `kernel_options` about IOMMU and PCI."""
+    gpus = {address: _gpu(root, address) for address in addresses}
+    bridges = sorted({bridge for gpu in gpus.values() for bridge in gpu["bridges"]})
+    options = (files.read_text(root, "/proc/cmdline") or "").split()
+    return {
+        "gpus": gpus,
+        "acs": {bridge: _acs(root, bridge) for bridge in bridges},
+        "kernel_options": [option for option in options if _IOMMU_OPTION.match(option)],
+    }
+
+
+def _gpu(root: str, address: str) -> dict[str, Any]:
+    group = files.under(root, "%s/%s/iommu_group" % (pci.DEVICES, address))
+    number = os.path.basename(os.readlink(group)) if os.path.islink(group) else None
+    kind = files.read_text(root, "%s/%s/type" % (GROUPS, number)) if number else None
+    bridges = _bridges(root, address)
+    return {
+        "link": _link(root, address),
+        "slot": _link(root, bridges[0]) if bridges else None,
+        "iommu_group": number,
+        "iommu_type": kind.strip() if kind else None,
+        "bridges": bridges,
+    }
+
+
+def _link(root: str, address: str) -> dict[str, Any]:
+    def number(name: str) -> float | None:
+        text = (files.read_text(root, "%s/%s/%s" % (pci.DEVICES, address, name)) or "").strip()
+        speed = _SPEED.match(text)
+        if speed:
+            return float(speed.group(1))
+        return int(text) if text.isdigit() and 0 < int(text) < 255 else None  # 0 and 255: no link is reported
+
+    return {
+        "speed": number("current_link_speed"),
+        "max_speed": number("max_link_speed"),
+        "width": number("current_link_width"),
+        "max_width": number("max_link_width"),
+    }
+
+
+def _bridges(root: str, address: str) -> list[str]:
+    """Addresses of the bridges above a device, the nearest first: the folders on its real path."""
+    path = os.path.realpath(files.under(root, "%s/%s" % (pci.DEVICES, address)))
+    parents = os.path.dirname(path).split(os.sep)
+    return [name for name in reversed(parents) if _ADDRESS.match(name)]
+
+
+def _acs(root: str, bridge: str) -> list[str] | None:
+    """The ACS controls that are on; none for a bridge without the capability; None where it is not readable."""
+    try:
+        config = files.read_bytes(root, "%s/%s/config" % (pci.DEVICES, bridge)) or b""
+    except OSError:
+        return None
+    return None if len(config) <= EXTENDED_CAPABILITIES else acs_controls(config)
+
+
+def acs_controls(config: bytes) -> list[str]:
+    """Follow the extended capabilities (16 bits id, 4 version, 12 next); ACS control is 6 bytes after its start."""
+    at = EXTENDED_CAPABILITIES
+    for _ in range(64):
+        if at < EXTENDED_CAPABILITIES or at + 8 > len(config):
+            return []
+        header = struct.unpack_from("<I", config, at)[0]
+        if header & 0xFFFF == ACS_CAPABILITY:
+            control = struct.unpack_from("<H", config, at + 6)[0]
+            return [name for bit, name in enumerate(ACS_BITS) if control >> bit & 1]
+        at = header >> 20
+    return []

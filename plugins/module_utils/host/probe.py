@@ -1,0 +1,123 @@
+"""Assemble the probe: what is on this host, by the readers beside this file. Runs on the target; changes nothing."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any, Callable
+
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, os_release, pci, pcie, system
+from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Run
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import (
+    gpu_processes,
+    installed_stack,
+    nvidia_smi,
+    proc_driver,
+    runfile,
+)
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import (
+    apt_lists,
+    apt_sources,
+    dpkg,
+    package_manager,
+)
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Options:
+    repository_url: str | None
+    repositories: dict[str, str]
+    repository_check: bool
+    repository_patterns: tuple[str, ...]
+    package_patterns: tuple[str, ...]
+    tensorflow_path: str
+    kernel_header_offers: bool = False
+    pytorch_path: str = installed_stack.PYTORCH
+
+
+def probe(root: str, options: Options, run: Run = command.run) -> dict[str, Any]:
+    """The probe as the plan reads it. A reader that fails leaves null and a line in `errors`: nothing is guessed."""
+    errors: list[str] = []
+
+    def attempt(what: str, read: Callable[[], Any], default: Any = None) -> Any:
+        try:
+            return read()
+        except (OSError, ValueError) as error:
+            errors.append("%s: %s" % (what, error))
+            return default
+
+    uname = os.uname()
+    distribution = attempt("distribution", lambda: os_release.read(root))
+    gpus, switches = attempt("PCI devices", lambda: pci.read(root), ([], []))
+    tf_path, torch_path = options.tensorflow_path, options.pytorch_path
+    driver = _driver(root, run, attempt)
+    smi = driver["nvidia_smi"]
+    repository = _repository(root, options, uname.machine, run, distribution)
+    source = (repository or {}).get("url")
+    result = {
+        "schema": SCHEMA,
+        "distribution": distribution,
+        "architecture": uname.machine,
+        "kernel": attempt("kernel", lambda: _kernel(root, uname.release, options, run)),
+        "python": attempt("python", lambda: system.python(root)),
+        "toolchain": attempt("toolchain", lambda: {"gcc": system.gcc(root, run), "glibc": system.glibc()}),
+        "gpus": gpus,
+        "nvswitches": switches,
+        "pcie": attempt("PCIe links", lambda: pcie.read(root, [gpu["pci_address"] for gpu in gpus])),
+        "driver": driver,
+        "gpu_processes": attempt("GPU processes", lambda: gpu_processes.read(root, smi, run)),
+        "packages": attempt("packages", lambda: _packages(root, options, uname.machine)),
+        "package_manager": attempt("package manager", lambda: package_manager.read(root)),
+        "runfile": attempt("run file installations", lambda: runfile.read(root)),
+        "repository": repository,
+        "repository_files": attempt("package sources", lambda: apt_sources.read(root, source)),
+        "cuda": attempt("CUDA", lambda: installed_stack.cuda(root)),
+        "tensorflow": attempt("TensorFlow", lambda: installed_stack.tensorflow(root, tf_path)),
+        "tensorflow_in_the_way": attempt("TensorFlow's path", lambda: installed_stack.in_the_way(root, tf_path)),
+        "pytorch": attempt("PyTorch", lambda: installed_stack.pytorch(root, torch_path)),
+        "pytorch_in_the_way": attempt("PyTorch's path", lambda: installed_stack.in_the_way(root, torch_path)),
+        "secure_boot": attempt("Secure Boot", lambda: system.secure_boot(root), "unknown"),
+        "secure_boot_keys": attempt("module signing keys", lambda: system.secure_boot_keys(root), []),
+        "disk": attempt("disk", lambda: system.disk(root)),
+        "applied": attempt("record of the last run", lambda: applied.differences(applied.DIRECTORY, root, run), {}),
+        "applied_plan": attempt("applied plan", lambda: installed_stack.applied_plan(root)),
+        "simulated": attempt("simulated parts", lambda: installed_stack.simulated(root), []),
+    }
+    return dict(result, errors=errors)
+
+
+def _kernel(root: str, running: str, options: Options, run: Run) -> dict[str, Any]:
+    """With the packages that would bring missing headers, which takes a look through all of apt's lists."""
+    found = system.kernel(root, running)
+    missing = sorted({running, found["next_boot"] or running} - set(found["headers"]))
+    looked_up = options.kernel_header_offers and missing
+    return dict(found, headers_from=apt_lists.header_packages(root, missing, run) if looked_up else {})
+
+
+def _packages(root: str, options: Options, machine: str) -> dict[str, dict[str, Any]]:
+    return dpkg.read(root, list(options.package_patterns), machine)
+
+
+def _driver(root: str, run: Run, attempt: Callable[..., Any]) -> dict[str, Any]:
+    def smi() -> Any:
+        return nvidia_smi.read(nvidia_smi.find() if root == "/" else None, run)
+
+    return {
+        "loaded": attempt("loaded driver", lambda: proc_driver.read(root)),
+        "nouveau_loaded": proc_driver.nouveau_loaded(root),
+        "nvidia_smi": attempt("nvidia-smi", smi),
+    }
+
+
+def _repository(
+    root: str, options: Options, machine: str, run: Run, distribution: dict[str, str] | None
+) -> dict[str, Any] | None:
+    name = (distribution or {}).get("id", "")
+    url = options.repository_url or options.repositories.get(name)
+    if not url:
+        return None
+    patterns = list(options.repository_patterns)
+    return apt_lists.read(root, url, patterns, machine, options.repository_check, run)

@@ -1,0 +1,151 @@
+"""The host around the GPUs: kernels, Python, compiler, disk, Secure Boot. Runs on the target."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any, Iterable
+
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
+from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Run
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import debian_version
+
+EFI = "/sys/firmware/efi"
+SECURE_BOOT = EFI + "/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+MOUNTS = ("/", "/usr", "/usr/local", "/opt/gpuhost/environments", "/var", "/var/cache/gpuhost/uv")
+# The owners' keys that the firmware trusts: a variable of shim's, mirrored for the kernel to read.
+ENROLLED_KEYS = EFI + "/efivars/MokListRT-605dab50-e046-4300-abb6-3dd810dd8b23"
+DKMS_KEYS = ("/var/lib/shim-signed/mok/MOK.der", "/var/lib/dkms/mok.pub")  # Ubuntu's and Debian's
+GRUB_DEFAULTS, GRUB_ENVIRONMENT = "/etc/default/grub", "/boot/grub/grubenv"
+_PYTHON = re.compile(r"^python(3\.\d+)$")
+_GCC = re.compile(r"(?:^|-)gcc-(\d+)$")
+
+
+def kernel(root: str, running: str) -> dict[str, Any]:
+    """Running kernel, kernels installed to boot or with modules, and those whose headers can build a module."""
+    modules = files.names(root, "/lib/modules")
+    booted = {name[len("vmlinuz-") :] for name in files.names(root, "/boot") if name.startswith("vmlinuz-")}
+    installed = booted | {v for v in modules if os.path.isdir(files.under(root, "/lib/modules/%s/kernel" % v))}
+    headers = [v for v in modules if files.resolve(root, "/lib/modules/%s/build" % v)]
+    return {
+        "running": running,
+        "installed": _by_version(installed),
+        "headers": _by_version(headers),
+        "next_boot": next_boot(root, _by_version(booted)),
+    }
+
+
+def next_boot(root: str, kernels: list[str]) -> str | None:
+    """The kernel that GRUB starts next: the entry it is told to take, else the newest; None where neither is known."""
+    settings = _assignments(files.read_text(root, GRUB_DEFAULTS) or "")
+    for name in files.names(root, GRUB_DEFAULTS + ".d"):
+        if name.endswith(".cfg"):
+            settings.update(_assignments(files.read_text(root, "%s.d/%s" % (GRUB_DEFAULTS, name)) or ""))
+    kept = _assignments(files.read_text(root, GRUB_ENVIRONMENT) or "")
+    entry = settings.get("GRUB_DEFAULT", "0")
+    entry = kept.get("next_entry") or (kept.get("saved_entry", "0") if entry == "saved" else entry)
+    if entry in ("", "0"):
+        return kernels[-1] if kernels else None
+    named = [release for release in kernels if release in entry]
+    return max(named, key=len) if named else None
+
+
+def _assignments(text: str) -> dict[str, str]:
+    """NAME=value lines, quotes taken off."""
+    pairs = (line.partition("=") for line in text.splitlines() if not line.lstrip().startswith("#"))
+    return {name.strip(): value.strip().strip("\"'") for name, equals, value in pairs if equals}
+
+
+def _by_version(releases: Iterable[str]) -> list[str]:
+    """Oldest first. A release such as 6.1.0-56-amd64 splits at its last hyphen, which orders as Debian does."""
+    return sorted(releases, key=debian_version.key)
+
+
+def python(root: str) -> dict[str, Any]:
+    """Interpreters by version; the distribution's /usr/bin wins over a hand-built /usr/local/bin."""
+    interpreters: dict[str, str] = {}
+    for directory in ("/usr/local/bin", "/usr/bin"):
+        for name in files.names(root, directory):
+            match = _PYTHON.match(name)
+            if match:
+                interpreters[match.group(1)] = "%s/%s" % (directory, name)
+    default = _PYTHON.match(os.path.basename(files.resolve(root, "/usr/bin/python3") or ""))
+    ordered = sorted(interpreters, key=lambda version: int(version.split(".")[1]))
+    return {
+        "default": default.group(1) if default else None,
+        "interpreters": {version: interpreters[version] for version in ordered},
+    }
+
+
+def gcc(root: str, run: Run) -> str | None:
+    """Major version of the default gcc: from the link's target, else asked of the compiler itself."""
+    target = files.resolve(root, "/usr/bin/gcc")
+    if target is None:
+        return None
+    match = _GCC.search(os.path.basename(target))
+    if match:
+        return match.group(1)
+    answer = run([files.under(root, "/usr/bin/gcc"), "-dumpversion"], 10)
+    major = answer.stdout.decode("utf-8", "replace").strip().split(".")[0]
+    return major if answer.exit_code == 0 and major.isdigit() else None
+
+
+def glibc() -> str | None:
+    """Version of the running C library; None on another one (musl)."""
+    try:
+        name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
+    except (ValueError, OSError):
+        return None
+    return version if name == "glibc" else None
+
+
+def disk(root: str) -> dict[str, dict[str, Any]]:
+    """Space that an ordinary user may take, by directory, and the directory on which its file system is mounted."""
+    space = {}
+    for directory in MOUNTS:
+        path = _existing(root, directory)
+        found = os.statvfs(files.under(root, path))
+        unit = found.f_frsize
+        space[directory] = {
+            "free_mib": found.f_bavail * unit >> 20,
+            "total_mib": found.f_blocks * unit >> 20,
+            "mount": _mount(root, path),
+        }
+    return space
+
+
+def _existing(root: str, path: str) -> str:
+    while path != "/" and not os.path.exists(files.under(root, path)):
+        path = os.path.dirname(path)
+    return path
+
+
+def _mount(root: str, path: str) -> str:
+    """The topmost directory on the way to the root that lies on the same device."""
+    device = os.stat(files.under(root, path)).st_dev
+    while path != "/" and os.stat(files.under(root, os.path.dirname(path))).st_dev == device:
+        path = os.path.dirname(path)
+    return path
+
+
+def secure_boot(root: str) -> str:
+    """The firmware's SecureBoot variable: four bytes of attributes, then 0 or 1.
+
+    Without EFI there is no Secure Boot; an empty /sys/firmware (a container's) tells nothing.
+    """
+    variable = files.read_bytes(root, SECURE_BOOT)
+    if variable is not None and len(variable) >= 5:
+        return "enabled" if variable[4] == 1 else "disabled"
+    firmware = files.names(root, "/sys/firmware")
+    return "unknown" if not firmware or "efi" in firmware else "disabled"
+
+
+def secure_boot_keys(root: str) -> list[dict[str, Any]]:
+    """Keys with which DKMS signs modules, and whether the firmware trusts them (null: it cannot be read)."""
+    enrolled = files.read_bytes(root, ENROLLED_KEYS)
+    found = []
+    for path in DKMS_KEYS:
+        certificate = files.read_bytes(root, path)
+        if certificate:
+            found.append({"path": path, "enrolled": None if enrolled is None else certificate in enrolled})
+    return found

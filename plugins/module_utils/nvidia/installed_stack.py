@@ -1,0 +1,87 @@
+"""What of the deep learning stack lies on the host: CUDA trees, environments, the applied plan. Runs on the target."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from typing import Any
+
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import dpkg
+
+APPLIED_PLAN = "/etc/ansible/facts.d/gpu_stack.fact"
+SIMULATED = "/usr/share/gpuhost-simulated"
+DISTRO_CUDA = "nvidia-cuda-toolkit"  # the package of Debian and Ubuntu; its files lie in /usr and tell no version
+TENSORFLOW = "/opt/gpuhost/tensorflow"
+PYTORCH = "/opt/gpuhost/pytorch"
+_CUDA_TREE = re.compile(r"^cuda-(\d+\.\d+)$")
+
+
+def cuda(root: str) -> dict[str, Any]:
+    """Toolkits of NVIDIA's packages (a tree counts when it has nvcc), where /usr/local/cuda leads, and Debian's own."""
+    found = (_CUDA_TREE.match(name) for name in files.names(root, "/usr/local"))
+    versions = [match.group(1) for match in found if match and _has_nvcc(root, match.group(0))]
+    default = _CUDA_TREE.match(os.path.basename(files.resolve(root, "/usr/local/cuda") or ""))
+    package = dpkg.read(root, [DISTRO_CUDA], os.uname().machine).get(DISTRO_CUDA)
+    there = package is not None and package["status"] not in ("config-files", "not-installed")
+    distro = re.match(r"(?:\d+:)?(\d+\.\d+)", package["version"]) if package and there else None
+    return {
+        "installed": sorted(versions, key=lambda version: [int(part) for part in version.split(".")]),
+        "default": default.group(1) if default else None,
+        "distro": distro.group(1) if distro else None,
+    }
+
+
+def _has_nvcc(root: str, tree: str) -> bool:
+    return os.path.exists(files.under(root, "/usr/local/%s/bin/nvcc" % tree))
+
+
+def tensorflow(root: str, path: str = TENSORFLOW) -> dict[str, str] | None:
+    """The environment's TensorFlow by its metadata's name; importing it takes six seconds. `path` may be a link."""
+    return _framework(root, path, "tensorflow")
+
+
+def pytorch(root: str, path: str = PYTORCH) -> dict[str, str] | None:
+    """The environment's PyTorch, in the same way. Its wheels on PyPI have no local part in their version."""
+    return _framework(root, path, "torch")
+
+
+def _framework(root: str, path: str, package: str) -> dict[str, str] | None:
+    dist_info = re.compile(r"^%s-(.+)\.dist-info$" % package)
+    environment = files.resolve(root, path) or path
+    for python in files.names(root, environment + "/lib"):
+        for name in files.names(root, "%s/lib/%s/site-packages" % (environment, python)):
+            match = dist_info.match(name)
+            if match:
+                return {"path": path, "version": match.group(1), "python": python.replace("python", "")}
+    return None
+
+
+def in_the_way(root: str, path: str = TENSORFLOW) -> str | None:
+    """What stands where the link to the environment goes and is not one: the role framework_env leaves it alone."""
+    real = files.under(root, path)
+    if os.path.islink(real):
+        target = os.path.normpath(os.path.join(os.path.dirname(path), os.readlink(real)))
+        ours = os.path.dirname(target) == os.path.dirname(path) + "/environments"
+        return None if ours else "a link to %s" % os.readlink(real)
+    return "a folder" if os.path.isdir(real) else "a file" if os.path.lexists(real) else None
+
+
+def applied_plan(root: str) -> dict[str, Any] | None:
+    text = files.read_text(root, APPLIED_PLAN)
+    if text is None:
+        return None
+    try:
+        return dict(json.loads(text))
+    except (ValueError, TypeError) as error:
+        raise ValueError("%s is not the JSON object that was written: %s" % (APPLIED_PLAN, error)) from error
+
+
+def simulated(root: str) -> list[str]:
+    """What on this host is simulated, one thing a line; empty on a real host."""
+    lines = []
+    for name in files.names(root, SIMULATED):
+        if name.endswith(".txt"):
+            lines += (files.read_text(root, "%s/%s" % (SIMULATED, name)) or "").splitlines()
+    return [line.strip() for line in lines if line.strip()]

@@ -1,0 +1,76 @@
+"""NVIDIA's kernel modules: built for which kernels, loaded, kept in use by what. Runs on the target."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
+from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Run
+
+MODINFO = "/sbin/modinfo"
+LICENCES = {"open": "Dual MIT/GPL", "proprietary": "NVIDIA"}
+_FILE = re.compile(r"^nvidia(-current|-tesla[a-z0-9-]*|-legacy[a-z0-9-]*)?\.ko(\.(xz|zst|gz))?$")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A line of /proc/modules: `uses` counts the modules in `users` and all else that keeps it from being unloaded."""
+
+    uses: int
+    users: tuple[str, ...]
+
+    @property
+    def busy(self) -> bool:
+        return self.uses > len(self.users)
+
+
+def paths(root: str, kernel: str) -> list[str]:
+    """Paths of a kernel's nvidia.ko; Debian names it nvidia-current.ko."""
+    top = files.under(root, "/lib/modules/%s" % kernel)
+    found = []
+    for folder, _, names in os.walk(top):
+        found += [os.path.join(folder, name) for name in names if _FILE.match(name)]
+    return sorted(found)
+
+
+def built(root: str, kernel: str, run: Run) -> list[dict[str, str]]:
+    """Version and flavour of each nvidia.ko that a kernel has."""
+    flavours = {licence: flavour for flavour, licence in LICENCES.items()}
+    found = []
+    for path in paths(root, kernel):
+        version, licence = (modinfo(path, field, run) for field in ("version", "license"))
+        if version and licence:
+            found.append({"version": version, "kernel_modules": flavours.get(licence, licence)})
+    return found
+
+
+def modinfo(path: str, field: str, run: Run) -> str:
+    """One field; empty where modinfo cannot tell."""
+    answer = run([MODINFO, "-F", field, path], 20)
+    return answer.stdout.decode("utf-8", "replace").strip() if answer.exit_code == 0 else ""
+
+
+def loaded(root: str) -> dict[str, Loaded]:
+    """Every loaded module by name."""
+    found = {}
+    for line in (files.read_text(root, "/proc/modules") or "").splitlines():
+        name, _, uses, users = line.split()[:4]
+        found[name] = Loaded(int(uses), tuple(user for user in users.split(",") if user not in ("", "-")))
+    return found
+
+
+def unload_order(modules: dict[str, Loaded], name: str) -> list[str]:
+    """The module after all that are loaded on top of it."""
+    order: list[str] = []
+
+    def visit(current: str) -> None:
+        if current in order or current not in modules:
+            return
+        for user in modules[current].users:
+            visit(user)
+        order.append(current)
+
+    visit(name)
+    return order

@@ -1,0 +1,66 @@
+"""Traces of NVIDIA's `.run` installers, which put files where the packages put theirs. Runs on the target."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
+
+DRIVER_UNINSTALLERS = ("/usr/bin/nvidia-uninstall", "/usr/local/bin/nvidia-uninstall")
+DRIVER_LOG = "/var/log/nvidia-installer.log"
+# Without the uninstaller, a log alone may be left from an installation that is gone: its libraries tell.
+DRIVER_LIBRARIES = (
+    "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
+    "/usr/lib/aarch64-linux-gnu/libcuda.so.1",
+    "/usr/lib64/libcuda.so.1",
+)
+DPKG_INFO = "/var/lib/dpkg/info"
+_TREE = re.compile(r"^cuda-(\d+\.\d+)$")
+_LOG_VERSION = re.compile(r"NVIDIA-Linux-\S+?-(\d+\.\d+(?:\.\d+)?)|Driver Version: *(\d+\.\d+(?:\.\d+)?)")
+
+
+def read(root: str) -> dict[str, Any]:
+    """`driver`: what is there of a driver's installer, or null; `toolkits`: CUDA trees that have an uninstaller."""
+    return {"driver": _driver(root), "toolkits": _toolkits(root)}
+
+
+def _driver(root: str) -> dict[str, Any] | None:
+    found = [path for path in DRIVER_UNINSTALLERS if _is_foreign(root, path)]
+    log = files.read_text(root, DRIVER_LOG)
+    libraries = [path for path in DRIVER_LIBRARIES if log is not None and _is_foreign(root, path)]
+    if not found and not libraries:
+        return None
+    version = _LOG_VERSION.search(log or "")
+    return {
+        "uninstaller": found[0] if found else None,
+        "traces": found + ([DRIVER_LOG] if log is not None else []) + libraries,
+        "version": next((group for group in version.groups() if group), None) if version else None,
+    }
+
+
+def _toolkits(root: str) -> list[dict[str, str]]:
+    found = []
+    for name in files.names(root, "/usr/local"):
+        match = _TREE.match(name)
+        path = "/usr/local/%s/bin/cuda-uninstaller" % name
+        if match and _is_foreign(root, path):
+            found.append({"version": match.group(1), "uninstaller": path})
+    return found
+
+
+def _is_foreign(root: str, path: str) -> bool:
+    return os.path.lexists(files.under(root, path)) and not _is_packaged(root, path)
+
+
+def _is_packaged(root: str, path: str) -> bool:
+    """Whether a package of dpkg's has this file; /usr/lib may stand as /lib in its list (merged /usr)."""
+    short = path[len("/usr") :] if path.startswith("/usr/") else path
+    wanted = {("\n%s\n" % spelling).encode() for spelling in (path, short)}
+    for name in files.names(root, DPKG_INFO):
+        if name.endswith(".list"):
+            data = b"\n" + (files.read_bytes(root, "%s/%s" % (DPKG_INFO, name)) or b"")
+            if any(spelling in data for spelling in wanted):
+                return True
+    return False

@@ -1,0 +1,117 @@
+"""Package sources and keys on the host that concern NVIDIA's software. Runs on the target.
+
+sources.list(5): one-line entries in *.list, deb822 stanzas in *.sources.
+"""
+
+from __future__ import annotations
+
+import binascii
+import re
+from typing import Any
+
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import openpgp
+
+ONE_LINE = "/etc/apt/sources.list"
+FOLDER = "/etc/apt/sources.list.d"
+KEYRINGS = ("/etc/apt/trusted.gpg", "/etc/apt/trusted.gpg.d")
+CONCERNS = ("nvidia", "graphics-drivers")
+OWNERS = (b"nvidia", b"cudatools")  # in the user ids of NVIDIA's keys
+_LINE = re.compile(r"^(deb|deb-src)\s+(?:\[([^\]]*)\]\s+)?(\S+)\s+(\S+)")
+
+
+def read(root: str, repository_url: str | None) -> dict[str, Any]:
+    """`entries` that lead to NVIDIA's software, `keys`: those of NVIDIA's that apt trusts for every repository.
+
+    `mixed`: the files among them that also hold somebody else's repositories or keys.
+    """
+    entries = parse_list(files.read_text(root, ONE_LINE) or "", ONE_LINE)
+    for name in files.names(root, FOLDER):
+        path = "%s/%s" % (FOLDER, name)
+        if name.endswith(".list"):
+            entries += parse_list(files.read_text(root, path) or "", path)
+        elif name.endswith(".sources"):
+            entries += parse_sources(files.read_text(root, path) or "", path)
+    own = (repository_url or "").rstrip("/")
+    wanted = [e for e in entries if any(word in e["uri"] for word in CONCERNS) or (own and e["uri"].rstrip("/") == own)]
+    keys, mixed = _keys(root)
+    mixed += [entry["file"] for entry in entries if entry not in wanted]
+    concerned = {entry["file"] for entry in wanted} | set(keys)
+    return {"entries": wanted, "keys": keys, "mixed": sorted(concerned & set(mixed))}
+
+
+def parse_list(text: str, path: str) -> list[dict[str, Any]]:
+    """`deb [signed-by=/key arch=amd64] URI SUITE ...`"""
+    found = []
+    for line in text.splitlines():
+        match = _LINE.match(line.strip())
+        if match and match.group(1) == "deb":
+            options = dict(option.split("=", 1) for option in (match.group(2) or "").split() if "=" in option)
+            found.append(_entry(path, match.group(3), match.group(4), options.get("signed-by")))
+    return found
+
+
+def parse_sources(text: str, path: str) -> list[dict[str, Any]]:
+    """Stanzas with Types, URIs, Suites, Signed-By (a path, fingerprints, or a whole key) and Enabled."""
+    found = []
+    for stanza in re.split(r"\n[ \t]*\n", text):
+        fields = _fields(stanza)
+        if "deb" not in fields.get("types", "").split() or fields.get("enabled", "yes").lower() in ("no", "false", "0"):
+            continue
+        for uri in fields.get("uris", "").split():
+            for suite in fields.get("suites", "").split():
+                found.append(_entry(path, uri, suite, fields.get("signed-by")))
+    return found
+
+
+def _fields(stanza: str) -> dict[str, str]:
+    fields: dict[str, str] = {}
+    name = ""
+    for line in stanza.splitlines():
+        if line.startswith("#"):
+            continue
+        if line.startswith((" ", "\t")) and name:
+            fields[name] += "\n" + line.strip()
+        elif ":" in line:
+            name, _, value = line.partition(":")
+            name = name.strip().lower()
+            fields[name] = value.strip()
+    return fields
+
+
+def _entry(path: str, uri: str, suite: str, signed_by: str | None) -> dict[str, Any]:
+    if signed_by and "BEGIN PGP" in signed_by:
+        signed_by = "a key within the file"
+    return {"file": path, "uri": uri, "suite": suite, "signed_by": signed_by or None}
+
+
+def _keys(root: str) -> tuple[dict[str, list[str]], list[str]]:
+    """NVIDIA's keys by file, and the files that hold others as well."""
+    single, folder = KEYRINGS
+    paths = [single] + ["%s/%s" % (folder, name) for name in files.names(root, folder)]
+    found, mixed = {}, []
+    for path in paths:
+        try:
+            data = files.read_bytes(root, path) if path.endswith((".gpg", ".asc")) else None
+            if not data or not _names_nvidia(_plain(data)):
+                continue
+            there = openpgp.public_keys(data)
+            keys = [key.fingerprint for key in there if _names_nvidia(key.raw)]
+        except (ValueError, OSError):
+            continue  # apt leaves such a file out too, and says so itself
+        if keys:
+            found[path] = keys
+            mixed += [path] if len(keys) < len(there) else []
+    return found, mixed
+
+
+def _plain(data: bytes) -> bytes:
+    """The packets, for a search alone: reading Debian's own keys as openpgp.py does, sums and all, takes 40 ms."""
+    if not openpgp.is_armoured(data):
+        return data
+    body = data.replace(b"\r", b"").partition(b"\n\n")[2]
+    return binascii.a2b_base64(body.partition(b"\n=")[0].partition(b"\n-----END")[0])
+
+
+def _names_nvidia(packets: bytes) -> bool:
+    return any(owner in packets.lower() for owner in OWNERS)

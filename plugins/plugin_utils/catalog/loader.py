@@ -1,0 +1,297 @@
+"""The catalog: loads catalog/*.yml into frozen dataclasses and checks the schema.
+
+Runs on the controller. Every problem of every file is reported in one CatalogError, with file and key.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import functools
+import re
+import types
+import typing
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.references import cross_check
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import (
+    AndCuda,
+    Architecture,
+    Branch,
+    Catalog,
+    CudaApt,
+    CudaFile,
+    CudaRelease,
+    CudnnApt,
+    CudnnAptBuild,
+    CudnnFile,
+    CudnnSupport,
+    CudnnVersion,
+    Distro,
+    DistroCuda,
+    DistroDriver,
+    DistroGcc,
+    DistroKernel,
+    DistroPython,
+    DriverFile,
+    DriverPackages,
+    DriverVersion,
+    GpuFile,
+    GpuModel,
+    GpuThresholdFile,
+    KernelHeaders,
+    Libcudart,
+    MinorVersionCompatibility,
+    ModuleRule,
+    NcclApt,
+    NcclBuild,
+    NcclFile,
+    NcclSupport,
+    NvidiaBranches,
+    NvidiaRepository,
+    OsRelease,
+    Pinning,
+    Product,
+    PytorchFile,
+    PytorchRelease,
+    RepositoryFile,
+    TensorflowFile,
+    TensorflowRelease,
+    TestedBuild,
+    Toolkit,
+)
+
+__all__ = [
+    "CATALOG_FOLDER",
+    "AndCuda",
+    "Architecture",
+    "Branch",
+    "Catalog",
+    "CatalogError",
+    "CudaApt",
+    "CudaFile",
+    "CudaRelease",
+    "CudnnApt",
+    "CudnnAptBuild",
+    "CudnnFile",
+    "CudnnSupport",
+    "CudnnVersion",
+    "Distro",
+    "DistroCuda",
+    "DistroDriver",
+    "DistroGcc",
+    "DistroKernel",
+    "DistroPython",
+    "DriverFile",
+    "DriverPackages",
+    "DriverVersion",
+    "GpuFile",
+    "GpuModel",
+    "GpuThresholdFile",
+    "KernelHeaders",
+    "Libcudart",
+    "MinorVersionCompatibility",
+    "ModuleRule",
+    "NcclApt",
+    "NcclBuild",
+    "NcclFile",
+    "NcclSupport",
+    "NvidiaBranches",
+    "NvidiaRepository",
+    "OsRelease",
+    "Pinning",
+    "Product",
+    "PytorchFile",
+    "PytorchRelease",
+    "RepositoryFile",
+    "TensorflowFile",
+    "TensorflowRelease",
+    "TestedBuild",
+    "Toolkit",
+    "gpu_thresholds",
+    "load_catalog",
+    "read_catalog",
+    "repository_facts",
+]
+
+# The collection reaches this file through a link, so the real path leads to the repository's root.
+CATALOG_FOLDER = Path(__file__).resolve().parents[3] / "catalog"
+_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class CatalogError(Exception):
+    """The catalog's files break their schema; the message lists every place."""
+
+    def __init__(self, problems: list[str]) -> None:
+        self.problems = problems
+        super().__init__(f"{len(problems)} problem(s) in the catalog:\n" + "\n".join(f"  {p}" for p in problems))
+
+
+_FILES: dict[str, type] = {
+    "gpu": GpuFile,
+    "gpu_thresholds": GpuThresholdFile,
+    "driver": DriverFile,
+    "cuda": CudaFile,
+    "cudnn": CudnnFile,
+    "nccl": NcclFile,
+    "tensorflow": TensorflowFile,
+    "pytorch": PytorchFile,
+    "repository": RepositoryFile,
+}
+# Values that are one of a few.
+_MODULES = ("proprietary", "either", "open")
+_FAMILIES = ("debian", "ubuntu")
+_CHOICES = {
+    "ModuleRule.accepts": _MODULES,
+    "Branch.type": ("LTSB", "PB", "NFB", "legacy", "unknown"),
+    "DriverPackages.family": _FAMILIES,
+    "Distro.family": _FAMILIES,
+    "TensorflowRelease.package": ("tensorflow", "tensorflow-gpu"),
+}
+
+
+@functools.cache
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def _build(value: Any, kind: Any, where: str, problems: list[str]) -> Any:
+    """Turns plain YAML data into `kind`; appends to problems what does not fit."""
+    origin = typing.get_origin(kind)
+    if dataclasses.is_dataclass(kind):
+        return _build_dataclass(value, typing.cast(type, kind), where, problems)
+    if origin in (typing.Union, types.UnionType):
+        inner = next(a for a in typing.get_args(kind) if a is not type(None))
+        return None if value is None else _build(value, inner, where, problems)
+    if origin is tuple:
+        return _build_list(value, typing.get_args(kind)[0], where, problems)
+    if origin is dict:
+        if isinstance(value, dict) and all(isinstance(v, str) for v in value.values()):
+            return value
+        problems.append(f"{where}: expected a mapping of texts, found {value!r}")
+        return {}
+    if type(value) is not kind:
+        hint = " (quote it)" if kind is str and isinstance(value, (int, float)) else ""
+        problems.append(f"{where}: expected {kind.__name__}, found {value!r}{hint}")
+    return value
+
+
+def _build_list(value: Any, inner: Any, where: str, problems: list[str]) -> tuple[Any, ...]:
+    if not isinstance(value, list):
+        problems.append(f"{where}: expected a list, found {value!r}")
+        return ()
+    return tuple(_build(item, inner, f"{where}[{_label(item, i)}]", problems) for i, item in enumerate(value))
+
+
+def _label(item: Any, index: int) -> str:
+    if isinstance(item, dict):
+        for name in ("version", "branch", "name", "running"):
+            if name in item:
+                return str(item[name])
+    return str(index)
+
+
+def _build_dataclass(value: Any, kind: type, where: str, problems: list[str]) -> Any:
+    if not isinstance(value, dict):
+        problems.append(f"{where}: expected a mapping, found {value!r}")
+        return None
+    fields = [f.name for f in dataclasses.fields(kind)]
+    optional = {f.name for f in dataclasses.fields(kind) if f.default is not dataclasses.MISSING}
+    problems += [f"{where}.{name}: missing" for name in fields if name not in value and name not in optional]
+    problems += [f"{where}.{name}: unknown key" for name in value if name not in fields]
+    built = {}
+    for name in fields:
+        if name in value:
+            built[name] = _build(value[name], _hints(kind)[name], f"{where}.{name}", problems)
+            choices = _CHOICES.get(f"{kind.__name__}.{name}")
+            if choices and value[name] not in choices:
+                problems.append(f"{where}.{name}: expected one of {', '.join(choices)}, found {value[name]!r}")
+            if name == "source" and not value[name]:
+                problems.append(f"{where}.source: empty; every entry says where it is from")
+    return kind(**built) if set(fields) - set(built) <= optional else None
+
+
+def _read_yaml(path: Path, kind: type, problems: list[str]) -> Any:
+    try:
+        data = yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER)
+    except (OSError, yaml.YAMLError) as error:
+        problems.append(f"{path.name}: cannot be read: {error}")
+        return None
+    return _build(data, kind, path.name, problems)
+
+
+def _read_products(path: Path, problems: list[str]) -> dict[str, Product]:
+    products: dict[str, Product] = {}
+    fields = [f.name for f in dataclasses.fields(Product)]
+    try:
+        with path.open(encoding="utf-8", newline="") as stream:
+            reader = csv.DictReader(stream)
+            if reader.fieldnames != fields:
+                problems.append(f"{path.name}: expected the columns {', '.join(fields)}, found {reader.fieldnames}")
+                return products
+            for row in reader:
+                where = f"{path.name}[{row['device']}]"
+                if not re.fullmatch(r"[0-9a-f]{4}", row["device"]):
+                    problems.append(f"{where}.device: expected four lower-case hexadecimal digits")
+                if row["kernel_modules"] not in _MODULES:
+                    problems.append(f"{where}.kernel_modules: unknown value {row['kernel_modules']!r}")
+                if row["device"] in products:
+                    problems.append(f"{where}: stands twice")
+                products[row["device"]] = Product(**row)
+    except OSError as error:
+        problems.append(f"{path.name}: cannot be read: {error}")
+    return products
+
+
+def read_catalog(folder: Path) -> Catalog:
+    """Reads and checks a catalog folder; raises CatalogError with every problem found."""
+    problems: list[str] = []
+    parts: dict[str, Any] = {name: _read_yaml(folder / f"{name}.yml", kind, problems) for name, kind in _FILES.items()}
+    parts["products"] = _read_products(folder / "gpu_products.csv", problems)
+    parts["distros"] = {}
+    for path in sorted((folder / "distro").glob("*.yml")):
+        distro = _read_yaml(path, Distro, problems)
+        if distro is not None and distro.id != path.stem:
+            problems.append(f"{path.name}.id: expected {path.stem}, found {distro.id}")
+        parts["distros"][path.stem] = distro
+    if not parts["distros"]:
+        problems.append(f"{folder / 'distro'}: holds no distribution file")
+    if not problems:
+        problems += cross_check(Catalog(**parts))
+    if problems:
+        raise CatalogError(problems)
+    return Catalog(**parts)
+
+
+@functools.cache
+def load_catalog(folder: Path = CATALOG_FOLDER) -> Catalog:
+    """The catalog, read once a process."""
+    return read_catalog(folder)
+
+
+def repository_facts(
+    catalog: Catalog, distribution: str, architecture: str = "x86_64", base_url: str | None = None
+) -> dict[str, str]:
+    """URL, key and fingerprint of NVIDIA's repository for a distribution release."""
+    entry = catalog.distros[distribution].nvidia_repository
+    base = (base_url or catalog.repository.base_url).rstrip("/")
+    url = f"{base}/{entry.slug}/{catalog.repository.architectures[architecture]}/"
+    return {"url": url, "key_url": url + entry.key_file, "key_fingerprint": entry.key_fingerprint, "slug": entry.slug}
+
+
+def gpu_thresholds(catalog: Catalog, pci_ids: Iterable[str]) -> dict[str, dict[str, str | float | None]]:
+    """What GPUs must reach at least, in GB/s, by those of the PCI ids (10de:2335) whose model has a threshold.
+
+    `host`, `memory` and `nvlink`, which is None where the catalog knows none; `name` is for people.
+    """
+    file = catalog.gpu_thresholds
+    models = {f"10de:{device}": model for model in file.models for device in model.devices}
+    found: dict[str, dict[str, str | float | None]] = {}
+    for pci_id, model in ((pci_id, models[pci_id]) for pci_id in pci_ids if pci_id in models):
+        host, memory = (model.host * file.host_percent / 100, model.memory * file.memory_percent / 100)
+        nvlink = None if model.nvlink is None else model.nvlink * file.nvlink_percent / 100
+        found[pci_id] = {"name": model.name, "host": host, "memory": memory, "nvlink": nvlink}
+    return found

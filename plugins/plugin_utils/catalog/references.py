@@ -1,0 +1,218 @@
+"""What holds between the catalog's files: every version that one file names stands in the file it belongs to.
+
+Runs on the controller; pure functions. Each problem names the file, the entry and what to add.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import (
+    Catalog,
+    Distro,
+    TensorflowRelease,
+    Toolkit,
+)
+
+
+def cross_check(catalog: Catalog) -> list[str]:
+    """Every reference that leads nowhere."""
+    checks = (_gpus, _thresholds, _branches, _toolkits, _cudnn, _nccl, _tensorflow, _pytorch, _distros)
+    return [problem for check in checks for problem in check(catalog)]
+
+
+def _toolkit_versions(catalog: Catalog) -> set[str]:
+    return {t.version for t in catalog.cuda.toolkits}
+
+
+def _missing_toolkits(catalog: Catalog, where: str, named: Iterable[str]) -> Iterator[str]:
+    known = _toolkit_versions(catalog)
+    for version in named:
+        if version not in known:
+            yield f"{where}: CUDA {version} is not in cuda.yml; add its stanza there"
+
+
+def _twice(file: str, named: Iterable[str]) -> Iterator[str]:
+    seen: set[str] = set()
+    for name in named:
+        if name in seen:
+            yield f"{file}[{name}]: stands twice"
+        seen.add(name)
+
+
+def _gpus(catalog: Catalog) -> Iterator[str]:
+    known = {a.name: a.compute_capabilities for a in catalog.gpu.architectures}
+    for product in catalog.products.values():
+        if product.compute_capability not in known.get(product.architecture, ()):
+            yield (
+                f"gpu_products.csv[{product.device}]: {product.architecture} "
+                f"{product.compute_capability} is not in gpu.yml"
+            )
+    ruled = {name for rule in catalog.gpu.kernel_modules for name in rule.architectures}
+    for name in known:
+        if name not in ruled:
+            yield f"gpu.yml.architectures[{name}]: no rule under kernel_modules says which ones it accepts"
+
+
+def _thresholds(catalog: Catalog) -> Iterator[str]:
+    models = catalog.gpu_thresholds.models
+    yield from _twice("gpu_thresholds.yml.models", (device for model in models for device in model.devices))
+    for model in models:
+        for device in model.devices:
+            if device not in catalog.products:
+                yield f"gpu_thresholds.yml.models[{model.name}]: device {device} is not in gpu_products.csv"
+
+
+def _branches(catalog: Catalog) -> Iterator[str]:
+    known = {a.name for a in catalog.gpu.architectures}
+    yield from _twice("driver.yml.branches", (b.branch for b in catalog.driver.branches))
+    for branch in catalog.driver.branches:
+        where = f"driver.yml.branches[{branch.branch}]"
+        for name in branch.architectures:
+            if name not in known:
+                yield f"{where}.architectures: {name} is not in gpu.yml"
+        for version in branch.versions:
+            if not version.version.startswith(branch.branch + "."):
+                yield f"{where}.versions[{version.version}]: not of this branch"
+        if not set(branch.kernel_modules) <= {"open", "proprietary"} or not branch.kernel_modules:
+            yield f"{where}.kernel_modules: expected open and proprietary, found {branch.kernel_modules}"
+        if versions.major(branch.native_cuda) not in {versions.major(t) for t in _toolkit_versions(catalog)}:
+            yield f"{where}.native_cuda: no CUDA {versions.major(branch.native_cuda)}.x is in cuda.yml"
+    for name in known:
+        if not any(name in b.architectures for b in catalog.driver.branches):
+            yield f"gpu.yml.architectures[{name}]: no branch of driver.yml supports it"
+
+
+def _toolkits(catalog: Catalog) -> Iterator[str]:
+    yield from _twice("cuda.yml.toolkits", (t.version for t in catalog.cuda.toolkits))
+    for toolkit in catalog.cuda.toolkits:
+        where = f"cuda.yml.toolkits[{toolkit.version}]"
+        if not any(versions.key(b.native_cuda) >= versions.key(toolkit.version) for b in catalog.driver.branches):
+            yield f"{where}: no driver branch has native_cuda {toolkit.version} or newer; add the branch to driver.yml"
+        for release in toolkit.releases:
+            if not versions.has_prefix(release.version, toolkit.version):
+                yield f"{where}.releases[{release.version}]: not a release of CUDA {toolkit.version}"
+        if libcudart(catalog, toolkit.version) is None:
+            yield f"{where}: no entry of cuda.yml.libcudart covers it"
+        yield from _floor(catalog, toolkit, where)
+
+
+def _floor(catalog: Catalog, toolkit: Toolkit, where: str) -> Iterator[str]:
+    # Minor version compatibility began with CUDA 11; before that each release has its own floor.
+    major = versions.major(toolkit.version)
+    floors = {m.cuda_major for m in catalog.cuda.minor_version_compatibility}
+    if major >= 11 and major not in floors:
+        yield f"{where}: CUDA {major} has no entry under minor_version_compatibility"
+    if major < 11 and any(r.min_driver is None for r in toolkit.releases):
+        yield f"{where}: a release before CUDA 11 needs its min_driver"
+
+
+def libcudart(catalog: Catalog, cuda: str) -> str | None:
+    """The runtime library that programs built for a CUDA release load by name, such as libcudart.so.10.0."""
+    for rule in catalog.cuda.libcudart:
+        if versions.key(cuda) >= versions.key(rule.first) and (rule.last is None or versions.at_most(cuda, rule.last)):
+            major, minor = cuda.split(".")[:2]
+            return rule.soname.format(major=major, minor=minor)
+    return None
+
+
+def _cudnn(catalog: Catalog) -> Iterator[str]:
+    known = [v.version for v in catalog.cudnn.versions]
+    yield from _twice("cudnn.yml.versions", known)
+    for build in catalog.cudnn.apt_builds:
+        where = f"cudnn.yml.apt_builds[{build.version}]"
+        yield from _missing_toolkits(catalog, where, build.cuda)
+        if build.version not in known:
+            yield f"{where}: {build.version} is not under versions"
+    majors = {a.cudnn_major for a in catalog.cudnn.apt}
+    for entry in catalog.cudnn.versions:
+        where = f"cudnn.yml.versions[{entry.version}]"
+        if entry.version.count(".") == 1:
+            continue  # a series without a package
+        if versions.major(entry.version) not in majors:
+            yield f"{where}: no entry under apt names the packages of cuDNN {versions.major(entry.version)}"
+        for cuda_major in entry.cuda_majors:
+            if not any(
+                cuda_major in s.cuda_majors
+                and versions.key(entry.version) >= versions.key(s.first)
+                and (s.last is None or versions.at_most(entry.version, s.last))
+                for s in catalog.cudnn.support
+            ):
+                yield f"{where}: no entry under support says which GPUs its build for CUDA {cuda_major} has code for"
+
+
+def _nccl(catalog: Catalog) -> Iterator[str]:
+    yield from _twice("nccl.yml.builds", (f"{b.version}+cuda{b.cuda}" for b in catalog.nccl.builds))
+    for build in catalog.nccl.builds:
+        where = f"nccl.yml.builds[{build.version}]"
+        yield from _missing_toolkits(catalog, where, [build.cuda])
+        covered = any(
+            versions.major(build.cuda) == s.cuda_major
+            and versions.key(build.version) >= versions.key(s.first)
+            and (s.last is None or versions.at_most(build.version, s.last))
+            for s in catalog.nccl.support
+        )
+        if not covered and build.slugs != ():
+            yield f"{where}: no entry under support says which GPUs its build for CUDA {build.cuda} has code for"
+
+
+def _tensorflow(catalog: Catalog) -> Iterator[str]:
+    yield from _twice("tensorflow.yml.releases", (r.version for r in catalog.tensorflow.releases))
+    for release in catalog.tensorflow.releases:
+        where = f"tensorflow.yml.releases[{release.version}]"
+        yield from _missing_toolkits(catalog, f"{where}.tested.cuda", [release.tested.cuda])
+        if not any(versions.has_prefix(v.version, release.tested.cudnn) for v in catalog.cudnn.versions):
+            yield f"{where}.tested.cudnn: no cuDNN {release.tested.cudnn} is in cudnn.yml; add it under versions"
+        if not release.pythons:
+            yield f"{where}.pythons: empty; a release without a wheel cannot be planned"
+        if bool(release.sass) != bool(release.ptx):
+            yield f"{where}: sass and ptx are both known or both empty"
+        yield from _and_cuda(catalog, release, where)
+
+
+def _and_cuda(catalog: Catalog, release: TensorflowRelease, where: str) -> Iterator[str]:
+    wheel = release.and_cuda
+    if wheel is None:
+        return
+    if not any(
+        wheel.cuda_major in v.cuda_majors and versions.satisfies(v.version, wheel.cudnn) for v in catalog.cudnn.versions
+    ):
+        yield (
+            f"{where}.and_cuda.cudnn: no cuDNN {wheel.cudnn} for CUDA {wheel.cuda_major} is in cudnn.yml; "
+            "add it under versions"
+        )
+
+
+def _pytorch(catalog: Catalog) -> Iterator[str]:
+    known = {v.version for v in catalog.cudnn.versions}
+    for release in catalog.pytorch.releases:
+        where = f"pytorch.yml.releases[{release.version}]"
+        yield from _missing_toolkits(catalog, f"{where}.cuda", [versions.series(release.cuda)])
+        if release.cudnn not in known:
+            yield f"{where}.cudnn: {release.cudnn} is not in cudnn.yml; add it under versions"
+
+
+def _distros(catalog: Catalog) -> Iterator[str]:
+    branches = {b.branch for b in catalog.driver.branches}
+    for distro in catalog.distros.values():
+        where = f"distro/{distro.id}.yml"
+        repository = distro.nvidia_repository
+        for driver in distro.distro_drivers:
+            if driver.branch not in branches:
+                yield f"{where}.distro_drivers[{driver.branch}]: the branch is not in driver.yml; add its stanza there"
+        limits = distro.nvidia_branches
+        for branch in (limits.first, limits.last) if limits else ():
+            if branch is not None and branch not in branches:
+                yield f"{where}.nvidia_branches: branch {branch} is not in driver.yml; add its stanza there"
+        yield from _missing_toolkits(catalog, f"{where}.distro_cuda", (c.version for c in distro.distro_cuda))
+        named = [c for c in (repository.first_cuda, repository.last_cuda) if c is not None]
+        yield from _missing_toolkits(catalog, f"{where}.nvidia_repository", named)
+        yield from _own_versions(distro, where)
+
+
+def _own_versions(distro: Distro, where: str) -> Iterator[str]:
+    if distro.python.default not in distro.python.available:
+        yield f"{where}.python: the default {distro.python.default} is not under available"
+    if distro.gcc.default not in distro.gcc.available:
+        yield f"{where}.gcc: the default {distro.gcc.default} is not under available"

@@ -1,0 +1,260 @@
+"""script/catalog-check: asks the live sources, compares them with the catalog and prints the differences.
+
+Runs on the controller. Exit status 0: nothing differs; 1: something differs; 2: bad usage; 3: nothing differs as far as
+could be seen, but a source could not be reached (0 with --offline-ok).
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TextIO, TypeVar
+
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import upstream_comparison, upstream_sources
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import (
+    CATALOG_FOLDER,
+    Catalog,
+    CatalogError,
+    load_catalog,
+)
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.upstream_comparison import Finding
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.upstream_sources import SourceUnreachable
+
+PARALLEL = 4  # enough to hide the waiting, few enough to be no burden to an index
+_Made = TypeVar("_Made")
+
+
+@dataclasses.dataclass(frozen=True)
+class Unreachable:
+    """A source that did not answer."""
+
+    source: str
+    reason: str
+
+
+@dataclasses.dataclass
+class Result:
+    """What a run found out."""
+
+    compared: list[str] = dataclasses.field(default_factory=list)
+    findings: list[Finding] = dataclasses.field(default_factory=list)
+    unreachable: list[Unreachable] = dataclasses.field(default_factory=list)
+
+    def status(self, offline_ok: bool) -> int:
+        """The exit status."""
+        if self.findings:
+            return 1
+        return 3 if self.unreachable and not offline_ok else 0
+
+    def to_json(self) -> dict[str, Any]:
+        """For --json."""
+        return {
+            "schema": 1,
+            "compared": self.compared,
+            "findings": [dataclasses.asdict(f) for f in self.findings],
+            "unreachable": [dataclasses.asdict(u) for u in self.unreachable],
+        }
+
+
+Say = Callable[[str], object]
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    result = argparse.ArgumentParser(
+        prog="script/catalog-check",
+        description="Compare catalog/ with the package index, the distributions' archives and NVIDIA's repositories.",
+        epilog="Exit status: 0 nothing differs, 1 something differs, 2 bad usage, 3 nothing differs but a source could "
+        "not be reached.",
+        allow_abbrev=False,
+    )
+    result.add_argument(
+        "--only",
+        type=_sources,
+        metavar="SOURCE[,SOURCE]",
+        help=f"of {', '.join(upstream_comparison.SOURCES)} (default: all; of debian and ubuntu this machine's)",
+    )
+    result.add_argument("--json", action="store_true", help="print the findings as JSON")
+    result.add_argument("--offline-ok", action="store_true", help="a source that cannot be reached is no failure")
+    return result
+
+
+def _sources(text: str) -> list[str]:
+    wanted = [word.strip() for word in text.split(",")]
+    if unknown := [word for word in wanted if word not in upstream_comparison.SOURCES]:
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: expected of {', '.join(upstream_comparison.SOURCES)}")
+    return wanted
+
+
+def _each(items: Sequence[Any], work: Callable[[Any], _Made], result: Result, source: str) -> list[_Made]:
+    """Runs `work` on the items, a few at a time; what cannot be reached is noted once for each reason."""
+    made: list[_Made] = []
+    with ThreadPoolExecutor(PARALLEL) as pool:
+        for future in [pool.submit(work, item) for item in items]:
+            try:
+                made.append(future.result())
+            except SourceUnreachable as error:
+                result.unreachable.append(Unreachable(source, str(error)))
+    return made
+
+
+def check_tensorflow(catalog: Catalog, result: Result, say: Say) -> None:
+    """Wheel tags, Requires-Python and the and-cuda extra of each release; releases that the catalog lacks."""
+    pip = upstream_sources.find_pip()
+    names, pythons = upstream_comparison.tensorflow_names(catalog), upstream_comparison.pythons_to_ask(catalog)
+
+    def listed(pair: tuple[str, str]) -> tuple[str, str, tuple[str, ...]]:
+        say(f"tensorflow: wheels of {pair[0]} for Python {pair[1]}")
+        return (*pair, upstream_sources.pip_versions(pip, *pair))
+
+    pairs = [(name, python) for name in names for python in pythons]
+    wheels: dict[str, dict[str, tuple[str, ...]]] = {name: {} for name in names}
+    for name, python, found in _each(pairs, listed, result, "tensorflow"):
+        wheels[name][python] = found
+    if incomplete := [name for name in names if len(wheels[name]) < len(pythons) or not any(wheels[name].values())]:
+        reason = f"the package index did not list the wheels of {', '.join(incomplete)}"
+        result.unreachable.append(Unreachable("tensorflow", reason))
+        return
+    _check_releases(catalog, wheels, pip, result, say)
+
+
+def _check_releases(
+    catalog: Catalog, wheels: dict[str, dict[str, tuple[str, ...]]], pip: list[str], result: Result, say: Say
+) -> None:
+    releases = catalog.tensorflow.releases
+
+    def compared(release: Any) -> list[Finding]:
+        name = upstream_comparison.wheel_name(release)
+        findings = upstream_comparison.compare_wheels(release, wheels[name])
+        if pythons := upstream_comparison.wheel_pythons(wheels[name], release.version):
+            say(f"tensorflow: METADATA of {name} {release.version}")
+            metadata = upstream_sources.pip_metadata(pip, name, release.version, pythons[-1])
+            findings += upstream_comparison.compare_metadata(release, metadata)
+        return findings
+
+    for findings in _each(releases, compared, result, "tensorflow"):
+        result.findings += findings
+    result.findings += upstream_comparison.compare_new_tensorflow(catalog, wheels)
+    result.compared.append(f"tensorflow: {len(releases)} releases")
+
+
+def check_pypi(catalog: Catalog, result: Result, say: Say) -> None:
+    """Version lists of cuDNN, NCCL, CUDA and PyTorch."""
+    pip = upstream_sources.find_pip()
+    # These wheels are not tied to a Python; the newest that PyTorch is known for sees all of them.
+    python = max((p for r in catalog.pytorch.releases for p in r.pythons), key=versions.key)
+
+    def listed(name: str) -> tuple[str, tuple[str, ...]]:
+        say(f"pypi: versions of {name}")
+        found = upstream_sources.pip_versions(pip, name, python)
+        if not found:
+            raise SourceUnreachable(f"{name}: the package index lists no wheel for Python {python}")
+        return name, found
+
+    names = upstream_comparison.index_names(catalog)
+    index = dict(_each(names, listed, result, "pypi"))
+    if len(index) == len(names):
+        result.findings += upstream_comparison.compare_index(catalog, index)
+        result.compared.append(f"pypi: {', '.join(names)}")
+
+
+def check_archive(family: str, catalog: Catalog, result: Result, say: Say) -> None:
+    """The distribution files of Debian or Ubuntu."""
+    mirror = upstream_sources.find_mirror(family)
+
+    def offered(distro: Any) -> tuple[str, dict[str, tuple[str, ...]]]:
+        say(f"{family}: package lists of {distro.id}")
+        return distro.id, upstream_sources.archive_offers(mirror, catalog, distro)
+
+    archives = dict(_each([d for d in catalog.distros.values() if d.family == family], offered, result, family))
+    for name, packages in archives.items():
+        result.findings += upstream_comparison.compare_archive(catalog, catalog.distros[name], packages)
+        result.compared.append(f"{family}: {name}")
+    result.findings += upstream_comparison.compare_archived_drivers(catalog, family, archives)
+
+
+def check_nvidia(catalog: Catalog, result: Result, say: Say) -> None:
+    """NVIDIA's repository of each distribution release."""
+
+    def compared(distro: Any) -> list[Finding]:
+        say(f"nvidia: index of {distro.nvidia_repository.slug}")
+        findings = upstream_comparison.compare_nvidia(catalog, distro, upstream_sources.nvidia_index(catalog, distro))
+        result.compared.append(f"nvidia: {distro.nvidia_repository.slug}")
+        return findings
+
+    for findings in _each(list(catalog.distros.values()), compared, result, "nvidia"):
+        result.findings += findings
+
+
+def default_sources() -> list[str]:
+    """Everything; of the two archives the one that this machine's apt sources name, debian where they name none."""
+    left_out = "ubuntu"
+    try:
+        upstream_sources.find_mirror("ubuntu")
+        left_out = "debian"
+    except SourceUnreachable:
+        pass  # told when debian is compared
+    return [source for source in upstream_comparison.SOURCES if source != left_out]
+
+
+def check(catalog: Catalog, sources: Sequence[str], say: Say) -> Result:
+    """Compares the catalog with the sources."""
+    result = Result()
+    for source in sources:
+        try:
+            if source == "tensorflow":
+                check_tensorflow(catalog, result, say)
+            elif source == "pypi":
+                check_pypi(catalog, result, say)
+            elif source == "nvidia":
+                check_nvidia(catalog, result, say)
+            else:
+                check_archive(source, catalog, result, say)
+        except SourceUnreachable as error:
+            result.unreachable.append(Unreachable(source, str(error)))
+    return dataclasses.replace(result, findings=merged(result.findings))
+
+
+def merged(findings: Sequence[Finding]) -> list[Finding]:
+    """Each finding once: what several releases of a distribution show alike is one line of the catalog to change."""
+    observed: dict[tuple[str, str, str, str], list[str]] = {}
+    for f in findings:
+        texts = observed.setdefault((f.source, f.kind, f.where, f.catalog), [])
+        texts += [f.observed] if f.observed not in texts else []
+    return [Finding(*key, "; ".join(texts)) for key, texts in observed.items()]
+
+
+def table(result: Result) -> str:
+    """For people: one block a finding, then what was not reached, then the count."""
+    lines = []
+    for finding in result.findings:
+        lines += [f"{finding.source}  {finding.kind}  {finding.where}"]
+        lines += [f"    catalog: {finding.catalog}", f"    live:    {finding.observed}"]
+    lines += [f"{u.source}  not reached: {u.reason}" for u in result.unreachable]
+    lines += [f"compared {text}" for text in result.compared]
+    return "\n".join([*lines, f"{len(result.findings)} differences, {len(result.unreachable)} not reached"])
+
+
+def main(argv: Sequence[str] | None = None, out: TextIO = sys.stdout, err: TextIO = sys.stderr) -> int:
+    """Runs the command; gives the exit status."""
+    try:
+        arguments = parser().parse_args(argv)
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    try:
+        catalog = load_catalog(CATALOG_FOLDER)
+    except CatalogError as error:
+        print(f"script/catalog-check: {error}", file=err)
+        return 2
+    result = check(catalog, arguments.only or default_sources(), lambda text: err.write(f"{text}\n"))
+    print(json.dumps(result.to_json(), indent=2) if arguments.json else table(result), file=out)
+    return result.status(arguments.offline_ok)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,298 @@
+"""script/catalog-check's live sources: the package index through pip, archives through apt, NVIDIA's over HTTPS.
+
+Runs on the controller. Which index and which mirror answer is this machine's own configuration (pip's, apt's): no host
+is named here. Whatever does not answer raises SourceUnreachable with what was asked, what came and what to do.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import download
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_lists, apt_output, openpgp
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import upstream_comparison
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import Catalog, Distro, repository_facts
+
+ROOT = Path(__file__).resolve().parents[3]
+# `pip index versions` prints JSON from 25.1 on; such a pip also dry-runs without downloading the wheel.
+OLDEST_PIP = "25.1"
+# x86_64 Linux: every tag that a wheel of these packages has had, newest first.
+PLATFORMS = (
+    *(f"manylinux_2_{minor}_x86_64" for minor in range(39, 4, -1)),
+    "manylinux2014_x86_64",
+    "manylinux2010_x86_64",
+    "manylinux1_x86_64",
+    "linux_x86_64",
+)
+ARCHITECTURE = "x86_64"
+PIP_TIMEOUT = 600
+APT_TIMEOUT = 600
+HTTP_TIMEOUT = 60
+
+
+class SourceUnreachable(Exception):
+    """A source did not answer; the text says what was asked, what came and what to do."""
+
+
+class Answer(NamedTuple):
+    """How a command ended."""
+
+    status: int
+    out: str
+    err: str
+
+
+Run = Callable[[Sequence[str], Mapping[str, str], float], Answer]
+
+
+def run_command(command: Sequence[str], extra: Mapping[str, str], timeout: float) -> Answer:
+    """Runs a command with additions to the environment; status 127: it cannot start, 124: it took too long."""
+    environment = {**os.environ, "LC_ALL": "C.UTF-8", **extra}
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout)
+    except OSError as error:
+        return Answer(127, "", f"{command[0]}: {error.strerror}")
+    except subprocess.TimeoutExpired:
+        return Answer(124, "", f"{command[0]}: no answer within {timeout:.0f} s")
+    return Answer(done.returncode, done.stdout, done.stderr)
+
+
+# pip ----------------------------------------------------------------------------------------------------------------
+
+
+def find_pip(run: Run = run_command) -> list[str]:
+    """A pip that is new enough: run by uv, this interpreter's, or the system's."""
+    candidates = [
+        [str(ROOT / ".venv-bootstrap/bin/uv"), "tool", "run", "--from", f"pip>={OLDEST_PIP}", "pip"],
+        ["uv", "tool", "run", "--from", f"pip>={OLDEST_PIP}", "pip"],
+        [sys.executable, "-m", "pip"],
+        ["python3", "-m", "pip"],
+    ]
+    tried = []
+    for candidate in candidates:
+        answer = run([*candidate, "--version"], {}, PIP_TIMEOUT)
+        match = re.match(r"pip (\d[\d.]*)", answer.out)
+        if answer.status == 0 and match and versions.key(match.group(1)) >= versions.key(OLDEST_PIP):
+            return candidate
+        tried.append(f"{' '.join(candidate)}: {match.group(0) if match else _last_line(answer)}")
+    raise SourceUnreachable(
+        f"no pip {OLDEST_PIP} or newer (run script/bootstrap where the package index is reachable): " + "; ".join(tried)
+    )
+
+
+def _last_line(answer: Answer) -> str:
+    lines = [line for line in (answer.err + "\n" + answer.out).splitlines() if line.strip()]
+    return lines[-1].strip() if lines else f"exit status {answer.status}"
+
+
+def _target(python: str) -> list[str]:
+    platforms = [word for platform in PLATFORMS for word in ("--platform", platform)]
+    return ["--only-binary=:all:", "--python-version", python, *platforms]
+
+
+def pip_versions(pip: Sequence[str], name: str, python: str, run: Run = run_command) -> tuple[str, ...]:
+    """The releases of a package with a wheel that this Python on x86_64 Linux installs, newest first."""
+    command = [*pip, "--retries", "2", "index", "versions", "--json", name, *_target(python)]
+    return parse_versions(name, run(command, {"PIP_DISABLE_PIP_VERSION_CHECK": "1"}, PIP_TIMEOUT))
+
+
+def parse_versions(name: str, answer: Answer) -> tuple[str, ...]:
+    """The answer of `pip index versions --json`. pip says `No matching distribution` for a package without a fitting
+    wheel and for an index that is away; only the second one is preceded by retries."""
+    if answer.status == 0:
+        return tuple(json.loads(answer.out)["versions"])
+    if "No matching distribution found" in answer.err and "Retrying (" not in answer.err:
+        return ()
+    raise SourceUnreachable(f"{name}: pip could not list its versions: {_last_line(answer)}")
+
+
+def pip_metadata(
+    pip: Sequence[str], name: str, version: str, python: str, run: Run = run_command
+) -> upstream_comparison.WheelMetadata:
+    """METADATA of a release's wheel, without downloading the wheel."""
+    with tempfile.TemporaryDirectory() as folder:
+        report = Path(folder) / "report.json"
+        command = [
+            *pip,
+            "--quiet",
+            "install",
+            "--use-feature=fast-deps",
+            "--dry-run",
+            "--ignore-installed",
+            "--no-deps",
+        ]
+        command += [*_target(python), "--report", str(report), f"{name}=={version}"]
+        answer = run(command, {"PIP_DISABLE_PIP_VERSION_CHECK": "1"}, PIP_TIMEOUT)
+        if answer.status or not report.exists():
+            raise SourceUnreachable(f"{name} {version}: pip could not read its METADATA: {_last_line(answer)}")
+        return parse_report(json.loads(report.read_text(encoding="utf-8")))
+
+
+def parse_report(report: Mapping[str, Any]) -> upstream_comparison.WheelMetadata:
+    """The one wheel of a pip installation report."""
+    metadata = report["install"][0]["metadata"]
+    return upstream_comparison.WheelMetadata(
+        name=metadata["name"],
+        version=metadata["version"],
+        requires_python=metadata.get("requires_python"),
+        requires_dist=tuple(metadata.get("requires_dist", ())),
+    )
+
+
+# apt ----------------------------------------------------------------------------------------------------------------
+
+TARGETS_FORMAT = "$(IDENTIFIER)|$(ORIGIN)|$(RELEASE)|$(REPO_URI)|$(SIGNED_BY)"
+
+
+class Mirror(NamedTuple):
+    """Where a distribution's suites come from on this machine: suite suffix ("", "-updates", "-security") -> URI."""
+
+    codename: str
+    uris: Mapping[str, str]
+    signed_by: str
+
+
+def parse_mirror(text: str, family: str) -> Mirror | None:
+    """The family's mirror in the answer of `apt-get indextargets` with TARGETS_FORMAT; None when there is none."""
+    uris: dict[str, str] = {}
+    codename = signed_by = ""
+    for line in text.splitlines():
+        identifier, origin, release, uri, keyring = line.split("|", 4)
+        if identifier != "Packages" or origin.lower() != family:
+            continue
+        name, dash, suffix = release.partition("-")
+        codename = codename or name
+        if name == codename and suffix in ("", "updates", "security"):
+            uris.setdefault(dash + suffix, uri.rstrip("/"))
+            signed_by = signed_by or ("" if keyring.startswith("$(") else keyring)
+    return Mirror(codename, uris, signed_by) if "" in uris else None
+
+
+def sources_list(mirror: Mirror, codename: str, components: Iterable[str]) -> str:
+    """One-line sources (sources.list(5)) for another release on the same mirror."""
+    options = f"arch=amd64 signed-by={mirror.signed_by}" if mirror.signed_by else "arch=amd64"
+    words = " ".join(components)
+    return "".join(f"deb [{options}] {uri} {codename}{suffix} {words}\n" for suffix, uri in mirror.uris.items())
+
+
+def apt_conf(dump: str, folder: Path) -> str:
+    """apt's configuration for a private state: of the machine's own only what says how to download (proxy, TLS).
+
+    The rest stays out for a reason: hooks such as docker-clean's empty the machine's own package cache.
+    """
+    kept = [
+        line
+        for line in dump.splitlines()
+        if line.startswith("Acquire::") and not line.startswith(("Acquire::IndexTargets", "Acquire::Languages"))
+    ]
+    return "\n".join(
+        [
+            *kept,
+            'Acquire::Languages "none";',
+            'APT::Architecture "amd64";',
+            'APT::Architectures { "amd64"; };',
+            f'Dir::Etc::main "{folder}/none";',
+            f'Dir::Etc::parts "{folder}/none.d";',
+            f'Dir::Etc::sourcelist "{folder}/sources.list";',
+            f'Dir::Etc::sourceparts "{folder}/none.d";',
+            f'Dir::State "{folder}/state";',
+            f'Dir::State::status "{folder}/status";',
+            f'Dir::Cache "{folder}/cache";',
+            "",
+        ]
+    )
+
+
+def find_mirror(family: str, run: Run = run_command) -> Mirror:
+    """This machine's mirror of Debian or Ubuntu."""
+    answer = run(["apt-get", "indextargets", "--format", TARGETS_FORMAT], {}, APT_TIMEOUT)
+    if answer.status:
+        raise SourceUnreachable(f"{family}: this machine has no apt that answers ({_last_line(answer)})")
+    mirror = parse_mirror(answer.out, family)
+    if mirror is None:
+        raise SourceUnreachable(
+            f"{family}: this machine's apt sources name no {family.capitalize()} mirror, or their lists were never "
+            f"fetched (sudo apt-get update); compare on such a machine"
+        )
+    return mirror
+
+
+def archive_offers(
+    mirror: Mirror, catalog: Catalog, distro: Distro, run: Run = run_command
+) -> dict[str, tuple[str, ...]]:
+    """What the archive of a distribution release offers of the packages that its file depends on."""
+    with tempfile.TemporaryDirectory(prefix="catalog-check-") as name:
+        folder = Path(name)
+        folder.chmod(0o755)  # apt downloads as the user _apt
+        for part in ("none.d", "state/lists/partial", "cache/archives/partial"):
+            (folder / part).mkdir(parents=True)
+        components = upstream_comparison.archive_components(distro)
+        (folder / "sources.list").write_text(sources_list(mirror, distro.os_release.codename, components))
+        (folder / "status").touch()
+        dump = run(["apt-config", "dump"], {}, APT_TIMEOUT)
+        (folder / "apt.conf").write_text(apt_conf(dump.out, folder))
+        apt_environment = {"APT_CONFIG": str(folder / "apt.conf")}
+        update = ["apt-get", "-qq", "-o", "APT::Update::Error-Mode=any", "update"]
+        answer = run(update, apt_environment, APT_TIMEOUT)
+        if answer.status:
+            raise SourceUnreachable(f"{distro.id}: apt-get update failed: {_errors(answer)}")
+        return _query(catalog, distro, apt_environment, run)
+
+
+def _errors(answer: Answer) -> str:
+    lines = [line.strip() for line in answer.err.splitlines() if line.startswith(("E:", "Err:"))]
+    return "; ".join(lines[:3]) or _last_line(answer)
+
+
+def _query(
+    catalog: Catalog, distro: Distro, apt_environment: Mapping[str, str], run: Run
+) -> dict[str, tuple[str, ...]]:
+    every = run(["apt-cache", "pkgnames"], apt_environment, APT_TIMEOUT).out.split()
+    patterns = upstream_comparison.archive_patterns(catalog, distro)
+    wanted = set(upstream_comparison.archive_packages(distro)) & set(every)
+    wanted |= {name for name in every for pattern in patterns if pattern.fullmatch(name)}
+    answer = run(["apt-cache", "madison", *sorted(wanted)], apt_environment, APT_TIMEOUT)
+    if answer.status or not answer.out:
+        raise SourceUnreachable(f"{distro.id}: apt-cache madison failed: {_last_line(answer)}")
+    return {name: tuple(found) for name, found in apt_output.parse_madison(answer.out).items()}
+
+
+# NVIDIA's repositories ----------------------------------------------------------------------------------------------
+
+
+def nvidia_index(
+    catalog: Catalog, distro: Distro, fetch: Callable[[str, float], bytes] = download.fetch
+) -> upstream_comparison.NvidiaIndex:
+    """NVIDIA's repository for a distribution release, as far as the catalog is about it."""
+    facts = repository_facts(catalog, distro.id, ARCHITECTURE)
+    try:
+        packages = gzip.decompress(fetch(facts["url"] + "Packages.gz", HTTP_TIMEOUT))
+    except (download.DownloadError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise SourceUnreachable(f"{facts['slug']}: {error}") from error
+    globs = upstream_comparison.nvidia_globs(catalog, distro)
+    offered = {name: tuple(v) for name, v in apt_lists.parse(packages, globs, ARCHITECTURE).items()}
+    return upstream_comparison.NvidiaIndex(offered, _fingerprint(facts["key_url"], fetch))
+
+
+def _fingerprint(url: str, fetch: Callable[[str, float], bytes]) -> str | None:
+    """The key file's fingerprint; None when the server says that there is no such file."""
+    try:
+        keys = openpgp.public_keys(fetch(url, HTTP_TIMEOUT))
+    except download.DownloadError as error:
+        if "answered 404" in str(error):
+            return None
+        raise SourceUnreachable(str(error)) from error
+    except openpgp.BadKey as error:
+        return f"no key in {url}: {error}"
+    return ", ".join(key.fingerprint for key in keys)

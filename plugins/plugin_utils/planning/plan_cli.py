@@ -1,0 +1,168 @@
+"""script/plan: the resolver with no host and no Ansible run.
+
+Runs on the controller. Exit status 0: a plan; 1: problems; 2: bad usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Sequence
+from typing import TextIO
+
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import (
+    CATALOG_FOLDER,
+    CatalogError,
+    load_catalog,
+)
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import (
+    Host,
+    HostGpu,
+    Plan,
+    PlanInputError,
+    Request,
+    plan_table,
+)
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_matrix import matrix, support
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import resolve
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    result = argparse.ArgumentParser(
+        prog="script/plan",
+        description="Plan a GPU host's driver, CUDA, cuDNN, NCCL and TensorFlow without a host.",
+        epilog="Exit status: 0 a plan (warnings allowed), 1 problems, 2 bad usage.",
+        allow_abbrev=False,
+    )
+    result.add_argument("--distro", metavar="ID", help="distribution release, such as ubuntu-24.04")
+    result.add_argument(
+        "--gpu",
+        action="append",
+        default=[],
+        metavar="GPU",
+        help="a product name, a PCI id (10de:2330) or cc:X.Y; repeats, one for each GPU",
+    )
+    result.add_argument(
+        "--request",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="such as cuda=12.9 or tensorflow=2.21; repeats",
+    )
+    result.add_argument("--python", metavar="X.Y", help="the host's Python (default: the distribution's)")
+    result.add_argument("--kernel", metavar="RELEASE", help="the running kernel (default: the distribution's)")
+    result.add_argument("--json", action="store_true", help="print the plan as JSON")
+    result.add_argument(
+        "--matrix",
+        nargs="?",
+        const="full",
+        choices=("full", "short"),
+        help="print what auto plans for every distribution release and GPU generation, as Markdown",
+    )
+    return result
+
+
+def find_gpu(catalog: Catalog, text: str) -> HostGpu:
+    """A GPU by PCI id, `cc:X.Y` or product name; raises PlanInputError."""
+    if match := re.fullmatch(r"(?:0x)?10de:(?:0x)?([0-9a-f]{4})", text.strip().lower()):
+        return HostGpu(f"10de:{match.group(1)}")
+    if match := re.fullmatch(r"cc:\s*(\d+\.\d+)", text.strip().lower()):
+        return _by_capability(catalog, match.group(1))
+    return _by_name(catalog, text)
+
+
+def _by_capability(catalog: Catalog, capability: str) -> HostGpu:
+    known = [c for a in catalog.gpu.architectures for c in a.compute_capabilities]
+    if capability not in known:
+        raise PlanInputError(
+            f"no GPU has compute capability {capability}; known: {', '.join(sorted(known, key=versions.key))}"
+        )
+    return HostGpu(f"cc:{capability}", compute_capability=capability)
+
+
+def _words(name: str) -> str:
+    return " ".join(w for w in re.split(r"[\s/-]+", name.lower()) if w not in ("nvidia", "geforce", "tesla", ""))
+
+
+def _by_name(catalog: Catalog, text: str) -> HostGpu:
+    """An exact name first, then one without the words NVIDIA, GeForce and Tesla, then one that begins with it."""
+    products = sorted(catalog.products.values(), key=lambda p: (p.source != "supported-gpus.json", p.device))
+    wanted = _words(text)
+    tests = (
+        lambda p: p.name.lower() == text.strip().lower(),
+        lambda p: _words(p.name) == wanted,
+        lambda p: bool(wanted) and _words(p.name).startswith(wanted + " "),
+    )
+    for test in tests:
+        found = [p for p in products if test(p)]
+        kinds = {(p.compute_capability, p.kernel_modules) for p in found}
+        if len(kinds) > 1:
+            names = ", ".join(f"{p.name} (10de:{p.device})" for p in found[:8])
+            raise PlanInputError(f"{text!r} is ambiguous: {names}; give the PCI id")
+        if found:
+            return HostGpu(f"10de:{found[0].device}")
+    parts = wanted.split()
+    near = list(dict.fromkeys(p.name for p in products if parts and parts[-1] in _words(p.name).split()))[:8]
+    hint = f"; did you mean {', '.join(near)}" if near else ""
+    raise PlanInputError(f"no GPU is called {text!r}{hint}; a PCI id or cc:X.Y works too")
+
+
+def _request(pairs: Sequence[str]) -> Request:
+    values: dict[str, str] = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not value:
+            raise PlanInputError(f"--request {pair!r}: expected NAME=VALUE")
+        values[name.strip().removeprefix("gpu_stack_")] = value.strip()
+    return Request.from_mapping(values)
+
+
+def make_plan(arguments: argparse.Namespace, catalog: Catalog) -> Plan:
+    """The plan for a command line; raises PlanInputError."""
+    gpus = tuple(find_gpu(catalog, text) for text in arguments.gpu)
+    for name in ("python", "kernel"):
+        value = getattr(arguments, name)
+        if value is not None and not re.match(r"\d+\.\d+", value):
+            raise PlanInputError(
+                f"--{name} {value!r}: expected a version such as {'3.12' if name == 'python' else '6.8'}"
+            )
+    python = ".".join(arguments.python.split(".")[:2]) if arguments.python else None
+    host = Host(
+        distribution=arguments.distro,
+        gpus=gpus,
+        pythons=(python,) if python else (),
+        default_python=python,
+        kernel=arguments.kernel,
+    )
+    return resolve(catalog, _request(arguments.request), host)
+
+
+def main(argv: Sequence[str] | None = None, out: TextIO = sys.stdout, err: TextIO = sys.stderr) -> int:
+    """Runs the command; gives the exit status."""
+    try:
+        arguments = parser().parse_args(argv)
+    except SystemExit as stop:
+        return int(stop.code or 0)
+    try:
+        catalog = load_catalog(CATALOG_FOLDER)
+        if arguments.matrix:
+            print(matrix(catalog) if arguments.matrix == "full" else support(catalog), end="", file=out)
+            return 0
+        if not arguments.distro:
+            raise PlanInputError(f"--distro is missing; one of {', '.join(catalog.distros)}")
+        plan = make_plan(arguments, catalog)
+    except (PlanInputError, CatalogError) as error:
+        print(f"script/plan: {error}", file=err)
+        return 2
+    data = plan.to_json()
+    print(json.dumps(data, indent=2) if arguments.json else plan_table(data, colour=out.isatty()), file=out)
+    return 0 if plan.ok else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,147 @@
+"""The support table: what `auto` plans for each distribution release and GPU generation, as Markdown.
+
+Runs on the controller; pure functions of the catalog. script/plan --matrix prints it, script/docs copies it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import (
+    CudaComponent,
+    DriverComponent,
+    Host,
+    HostGpu,
+    Plan,
+    Request,
+    TensorflowComponent,
+)
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import resolve
+
+# One compute capability stands for those of a generation that have the same newest set.
+GENERATIONS = (
+    ("Kepler", "3.0", "GTX 680, GRID K520"),
+    ("Kepler", "3.5", "K20, K40, K80"),
+    ("Maxwell", "5.2", "GTX 980, M60"),
+    ("Pascal", "6.1", "P100, GTX 1080"),
+    ("Volta", "7.0", "V100"),
+    ("Turing", "7.5", "T4, RTX 2080"),
+    ("Ampere", "8.0", "A100, RTX 3090"),
+    ("Ada", "8.9", "L40, RTX 4090"),
+    ("Hopper", "9.0", "H100, H200"),
+    ("Blackwell", "10.0", "B200, RTX 5090"),
+    ("Rubin", "10.7", "R200"),
+)
+_HEADS = ("GPU", "driver", "CUDA", "cuDNN", "NCCL", "TensorFlow", "Python")
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """What one generation gets on one distribution release."""
+
+    distribution: str
+    generation: str
+    examples: str
+    plan: Plan
+    reason: str
+
+
+def rows(catalog: Catalog) -> Iterator[Row]:
+    """A row for each distribution release and generation, in the catalog's order."""
+    for distribution in catalog.distros:
+        for generation, capability, examples in GENERATIONS:
+            gpu = HostGpu(f"cc:{capability}", compute_capability=capability)
+            host = Host(distribution, gpus=(gpu,))
+            yield Row(distribution, f"{generation} {capability}", examples, *_best(catalog, host))
+
+
+def _best(catalog: Catalog, host: Host) -> tuple[Plan, str]:
+    """The plan with TensorFlow; else without it and why; else without toolkit and why; else the first refusal."""
+    first = resolve(catalog, Request(), host)
+    if first.ok:
+        return first, ""
+    for less in (Request(tensorflow="none"), Request(tensorflow="none", cuda="none")):
+        plan = resolve(catalog, less, host)
+        if plan.ok:
+            return plan, _short(first)
+    return first, _short(first)
+
+
+def _short(refused: Plan) -> str:
+    """The codes that stand in the way of the full set, in words that fit a cell."""
+    words = {
+        "gpu-dropped-by-driver": "no driver offered here supports it",
+        "gpu-too-new-for-driver": "no driver offered here supports it",
+        "python-not-supported": "no wheel for this Python",
+        "host-toolchain-mismatch": "CUDA for it does not work with this compiler or glibc",
+        "not-in-repository": "the CUDA it needs is not offered",
+        "gpu-dropped-by-cuda": "no CUDA offered here has code for it",
+        "gpu-too-old-for-tensorflow": "too old for a wheel of this Python",
+        "tensorflow-cuda-mismatch": "the wheel's CUDA is not offered",
+        "tensorflow-cudnn-mismatch": "the wheel's cuDNN is not offered",
+        "driver-too-old-for-cuda": "its last driver is too old for the wheel's CUDA",
+    }
+    found = dict.fromkeys(words.get(p.code, p.code) for p in refused.problems)
+    return "; ".join(found)
+
+
+def _cells(row: Row) -> list[str]:
+    parts = row.plan.components
+    driver, cuda, tensorflow = parts.get("driver"), parts.get("cuda"), parts.get("tensorflow")
+    cells = [f"{row.generation} ({row.examples})"]
+    if not row.plan.ok:
+        return [*cells, "-", "-", "-", "-", f"none: {row.reason}", "-"]
+    cells.append(f"{driver.branch} {driver.kernel_modules}" if isinstance(driver, DriverComponent) else "-")
+    cells.append(cuda.version + _archive(cuda.source) if isinstance(cuda, CudaComponent) else "-")
+    for name in ("cudnn", "nccl"):
+        part = parts.get(name)
+        cells.append(versions.series(part.version, 3) if part else "-")
+    if isinstance(tensorflow, TensorflowComponent):
+        held = next((r for r in tensorflow.requirements if "<=" in r), "")
+        note = f" (cuDNN wheel {held[held.index('<=') :].replace('<=', 'at most ')})" if held else ""
+        return [*cells, tensorflow.version + note, tensorflow.python]
+    return [*cells, f"none: {row.reason}" if row.reason else "-", "-"]
+
+
+def _archive(source: str) -> str:
+    return " (archive)" if source == "distro" else ""
+
+
+def matrix(catalog: Catalog) -> str:
+    """The whole table, one section a distribution release."""
+    lines: list[str] = []
+    found = list(rows(catalog))
+    for distribution, distro in catalog.distros.items():
+        python, glibc = distro.python.default, distro.glibc
+        lines += [f"### {distribution}", "", f"Python {python}, gcc {distro.gcc.default}, glibc {glibc}.", ""]
+        lines += _table(_HEADS, (_cells(row) for row in found if row.distribution == distribution))
+        lines.append("")
+    return "\n".join(lines)
+
+
+def support(catalog: Catalog) -> str:
+    """The short form: a row a generation, a column a distribution release, newest CUDA and TensorFlow in the cells."""
+    found = {(r.generation, r.distribution): r for r in rows(catalog)}
+    table = []
+    for generation, capability, examples in GENERATIONS:
+        cells = [f"{generation} ({examples})"]
+        for distribution in catalog.distros:
+            plan = found[f"{generation} {capability}", distribution].plan
+            parts = plan.components if plan.ok else {}
+            driver, cuda, tensorflow = (parts.get(n) for n in ("driver", "cuda", "tensorflow"))
+            named = [
+                getattr(driver, "branch", "-"),
+                getattr(cuda, "version", "-"),
+                getattr(tensorflow, "version", "-"),
+            ]
+            cells.append(" / ".join(named))
+        table.append(cells)
+    return "\n".join(_table(("driver / CUDA / TensorFlow", *catalog.distros), table)) + "\n"
+
+
+def _table(heads: Iterable[str], table: Iterable[list[str]]) -> list[str]:
+    heads = list(heads)
+    return ["| " + " | ".join(cells) + " |" for cells in (heads, ["---"] * len(heads), *table)]

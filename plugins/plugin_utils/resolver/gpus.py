@@ -1,0 +1,63 @@
+"""Which GPUs a host has: PCI ids to products, and their number.
+
+Runs on the controller; pure functions.
+"""
+
+from __future__ import annotations
+
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Gpu, Host, HostGpu, Request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.platform import Findings
+
+
+def identify_gpus(catalog: Catalog, host: Host, findings: Findings) -> tuple[Gpu, ...]:
+    known = [(_identify(catalog, gpu, findings)) for gpu in host.gpus]
+    return tuple(gpu for gpu in known if gpu is not None)
+
+
+def _identify(catalog: Catalog, gpu: HostGpu, findings: Findings) -> Gpu | None:
+    vendor, _, device = gpu.pci_id.partition(":")
+    product = catalog.products.get(device) if vendor == "10de" else None
+    if product is not None:
+        return Gpu(
+            gpu.pci_id,
+            product.name,
+            product.compute_capability,
+            product.architecture,
+            product.kernel_modules,
+            product.last_driver_branch,
+        )
+    capability = gpu.compute_capability
+    architecture = next((a.name for a in catalog.gpu.architectures if capability in a.compute_capabilities), None)
+    if capability is None or architecture is None:
+        findings.problem(
+            "unknown-gpu",
+            f"PCI id {gpu.pci_id} at {gpu.pci_address or '?'} is not in the catalog",
+            "add it to catalog/gpu_products.csv, or remove the device",
+        )
+        return None
+    accepts = next(r.accepts for r in catalog.gpu.kernel_modules if architecture in r.architectures)
+    name = gpu.name or f"GPU of compute capability {capability}"
+    if gpu.pci_address:
+        findings.warn(
+            "unknown-gpu",
+            f"PCI id {gpu.pci_id} is not in the catalog; the loaded driver calls it "
+            f"{name} of compute capability {capability}",
+        )
+    return Gpu(gpu.pci_id, name, capability, architecture, accepts)
+
+
+def check_gpu_count(request: Request, gpus: tuple[Gpu, ...], findings: Findings) -> None:
+    expected = None if request.expect_gpus == "auto" else int(request.expect_gpus)
+    if expected is None and not gpus:
+        findings.problem(
+            "no-gpu",
+            "no NVIDIA GPU was found on the PCI bus; expected at least one",
+            "check lspci -d 10de: and the slot, or set expect_gpus to 0 for a host without GPUs",
+        )
+    if expected and len(gpus) < expected:
+        findings.problem(
+            "no-gpu",
+            f"found {len(gpus)} usable NVIDIA GPU(s), expected {expected}",
+            "check lspci -d 10de: and the slots, or correct expect_gpus",
+        )

@@ -1,0 +1,226 @@
+"""The checks of the PyTorch environment, judged on what its probe said: captured from PyTorch 2.15.0, then damaged."""
+
+import json
+import os
+import shutil
+import subprocess
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks import (
+    framework_checks,
+    model,
+    pytorch_checks,
+    pytorch_probe,
+    tensorflow_probe,
+    verify,
+)
+from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Answer
+
+OWN = "/opt/gpuhost/environments/pytorch-2.15.0-py3.11-5fc5f6ce"
+SITE = OWN + "/lib/python3.11/site-packages/nvidia"
+# What the probe printed in an environment of the lock file pytorch-2.15.0.txt, on a machine without a GPU.
+CAPTURED = {
+    "version": "2.15.0+cu132",
+    "cuda": "13.2",
+    "prefix": OWN,
+    "search_path": "",
+    "pinned": {"cudnn": "9.26.0.51", "nccl": "2.30.7"},
+    "libraries": {
+        "libnccl": SITE + "/nccl/lib/libnccl.so.2",
+        "libcudnn": SITE + "/cudnn/lib/libcudnn.so.9",
+        "libcublas": SITE + "/cu13/lib/libcublas.so.13",
+        "libcudart": SITE + "/cu13/lib/libcudart.so.13",
+    },
+    "called": {"cudnn": 92600, "nccl": "2.30.7"},
+    "devices": 0,
+    "matmul": [{"device": "cpu", "ran_on": "cpu", "difference": 4.410498168568738e-07}],
+}
+TWO_GPUS = {
+    **CAPTURED,
+    "devices": 2,
+    "matmul": [{"device": f"cuda:{n}", "ran_on": f"cuda:{n}", "difference": 5.1e-07} for n in range(2)],
+}
+PLANNED = {"version": "2.15.0", "python": "3.11", "cuda": "13.2", "lock": "pytorch-2.15.0.txt"}
+
+
+def context(
+    answer: Answer,
+    planned: Any = PLANNED,
+    simulated: tuple[str, ...] = (),
+    gpus: int = 2,
+    asked: list[Any] | None = None,
+) -> model.Context:
+    asked = [] if asked is None else asked
+
+    def run(argv: list[str], timeout: float, env: dict[str, str]) -> Answer:
+        asked.append(argv)
+        return answer
+
+    return model.Context(
+        plan={"components": {"pytorch": planned}},
+        root="/nonexistent",
+        run=run,
+        expect_gpus=gpus,
+        kernel_module="loaded",
+        driver_state="working",
+        tensorflow_path="/opt/gpuhost/tensorflow",
+        pci_gpus=gpus,
+        smi=None,
+        simulated=list(simulated),
+    )
+
+
+def said(*parts: dict[str, Any], exit_code: int = 0, stderr: str = "") -> Answer:
+    lines = "".join(f"\n{pytorch_probe.MARK}{json.dumps(part)}\n" for part in parts)
+    return Answer(exit_code, ("noise of a library" + lines).encode(), stderr.encode())
+
+
+def judged(answer: Answer, **more: Any) -> dict[str, model.Check]:
+    found = pytorch_checks.run(context(answer, **more))
+    assert [check.id for check in found] == list(pytorch_checks.IDS)
+    for check in found:
+        if check.status == "fail":
+            assert check.found
+            assert check.expected
+            assert check.remedy
+        assert (check.status == "skip") == (check.reason is not None)
+    return {check.id: check for check in found}
+
+
+def statuses(found: dict[str, model.Check]) -> dict[str, str]:
+    return {name.split(".")[1]: check.status for name, check in found.items() if check.status != "pass"}
+
+
+def test_a_host_whose_plan_leaves_it_out_is_not_asked_and_has_no_check() -> None:
+    asked: list[Any] = []
+    assert pytorch_checks.run(context(said(TWO_GPUS), planned=None, asked=asked)) == []
+    assert asked == []
+    assert pytorch_checks.run(context(said(TWO_GPUS), asked=asked))
+    assert len(asked) == 1
+
+
+def test_two_gpus_that_work() -> None:
+    found = judged(said(TWO_GPUS))
+    assert statuses(found) == {}
+    assert found["pytorch.version"].versions == {"pytorch": "2.15.0"}
+    assert found["pytorch.cuda_libraries"].found == (
+        "libcublas, libcudart, libcudnn, libnccl from the wheels; cudnn says 9.26.0; nccl says 2.30.7"
+    )
+
+
+def test_without_a_driver_the_gpus_are_skipped_with_the_reason() -> None:
+    found = judged(said(CAPTURED), simulated=("NVIDIA driver 595.71.05 (simulated)",))
+    assert statuses(found) == {"devices": "skip", "matmul": "skip"}
+    assert "simulated" in str(found["pytorch.matmul"].reason)
+
+
+@pytest.mark.parametrize(
+    ("change", "failed", "text"),
+    [
+        ({"version": "2.14.1+cu130"}, ["version"], "2.14.1+cu130"),
+        ({"cuda": "12.8"}, ["built_for_cuda"], "built for CUDA 12.8"),
+        (
+            {"libraries": {**CAPTURED["libraries"], "libcudnn": "/usr/lib/x86_64-linux-gnu/libcudnn.so.9"}},  # type: ignore[dict-item]
+            ["cuda_libraries"],
+            "libcudnn from /usr/lib/x86_64-linux-gnu/libcudnn.so.9",
+        ),
+        ({"called": {"cudnn": 91002, "nccl": "2.30.7"}}, ["cuda_libraries"], "cudnn says 9.10.2 when it is called, "),
+        ({"called": {"cudnn": 92600, "nccl": None}}, ["cuda_libraries"], "nccl says None when it is called"),
+        (
+            {"libraries": {"libcudart": SITE + "/cu13/lib/libcudart.so.13"}},
+            ["cuda_libraries"],
+            "libcublas is not loaded; libcudnn is not loaded; libnccl is not loaded",
+        ),
+        ({"devices": 1}, ["devices"], "1"),
+        (
+            {"matmul": [*TWO_GPUS["matmul"][:1], {"device": "cuda:1", "ran_on": "cuda:1", "difference": 3e-4}]},  # type: ignore[index]
+            ["matmul"],
+            "cuda:0 differs by 5.1e-07; cuda:1 differs by 3.0e-04",
+        ),
+        (
+            {"matmul": [{"device": "cuda:0", "ran_on": "cuda:0", "difference": float("nan")}]},
+            ["matmul"],
+            "cuda:0 differs by nan",
+        ),
+        (
+            {"matmul": [{"device": "cuda:0", "error": "CUDA error: no kernel image is available"}]},
+            ["matmul"],
+            "cuda:0 CUDA error: no kernel image is available",
+        ),
+        (
+            {"matmul": [{"device": "cuda:1", "ran_on": "cuda:0", "difference": 1e-7}]},
+            ["matmul"],
+            "cuda:1 differs by 1.0e-07, ran on cuda:0",
+        ),
+    ],
+    ids=["release", "CUDA", "shadowed", "another cuDNN", "no NCCL", "libraries", "lost GPU", "wrong product", "NaN",
+         "no kernel", "elsewhere"],
+)  # fmt: skip
+def test_what_is_wrong_fails_and_nothing_else(change: dict[str, Any], failed: list[str], text: str) -> None:
+    found = judged(said({**TWO_GPUS, **change}))
+    assert statuses(found) == dict.fromkeys(failed, "fail")
+    assert text in str(found[f"pytorch.{failed[0]}"].found)
+
+
+def test_a_search_path_is_named_where_a_library_is_shadowed() -> None:
+    libraries = {**CAPTURED["libraries"], "libnccl": "/opt/old/libnccl.so.2"}  # type: ignore[dict-item]
+    found = judged(said({**TWO_GPUS, "libraries": libraries, "search_path": "/opt/old"}))
+    assert str(found["pytorch.cuda_libraries"].remedy).startswith("LD_LIBRARY_PATH is /opt/old. ")
+
+
+def test_a_build_without_cuda() -> None:
+    found = judged(said({**CAPTURED, "cuda": None, "called": None}))
+    assert statuses(found) == {"built_for_cuda": "fail", "cuda_libraries": "skip", "devices": "fail", "matmul": "skip"}
+
+
+def test_both_programs_mark_their_lines_as_they_are_read() -> None:
+    assert pytorch_probe.MARK == tensorflow_probe.MARK == framework_checks.MARK
+
+
+def test_an_import_that_fails_is_one_failure() -> None:
+    found = judged(Answer(1, b"", b"Traceback\nImportError: libcudnn.so.9: cannot open shared object file"))
+    assert statuses(found) == {
+        "version": "fail",
+        **dict.fromkeys(("built_for_cuda", "cuda_libraries", "devices", "matmul"), "skip"),
+    }
+    assert "libcudnn.so.9: cannot open" in str(found["pytorch.version"].found)
+
+
+def test_what_was_told_before_a_crash_is_kept() -> None:
+    told = {name: CAPTURED[name] for name in ("version", "cuda", "prefix", "search_path", "pinned")}
+    libraries = {name: CAPTURED[name] for name in ("libraries", "called")}
+    found = judged(said(told, libraries, exit_code=-11, stderr="Fatal Python error: Segmentation fault"))
+    assert statuses(found) == {"devices": "fail", "matmul": "fail"}
+    assert "Segmentation fault" in str(found["pytorch.devices"].found)
+
+
+def test_only_one_program_at_a_time_uses_the_gpus() -> None:
+    told = context(said(TWO_GPUS))
+    done = threading.Event()
+    with told.gpus_alone:
+        other = threading.Thread(target=lambda: (pytorch_checks.run(told), done.set()))
+        other.start()
+        assert not done.wait(0.3)
+    assert done.wait(10)
+    other.join()
+
+
+def test_the_group_is_part_of_the_verification() -> None:
+    assert "pytorch_checks.run(told)" in Path(verify.__file__).read_text()
+
+
+TORCH = os.environ.get("GPUHOST_PYTORCH_PYTHON") or "/opt/gpuhost/pytorch/bin/python"
+
+
+@pytest.mark.skipif(not shutil.which(TORCH), reason=f"no PyTorch here: {TORCH} (GPUHOST_PYTORCH_PYTHON names another)")
+def test_the_probe_of_a_real_pytorch_is_what_the_checks_read() -> None:
+    source = Path(pytorch_probe.__file__).read_text()
+    answer = subprocess.run([TORCH, "-c", source], capture_output=True, check=True)
+    told = framework_checks.parse(answer)
+    assert set(told) == set(CAPTURED)
+    planned = {**PLANNED, "version": told["version"].split("+")[0], "cuda": told["cuda"]}
+    found = judged(Answer(0, answer.stdout, b""), planned=planned, gpus=told["devices"])
+    assert statuses(found) in ({}, {"devices": "skip", "matmul": "skip"})

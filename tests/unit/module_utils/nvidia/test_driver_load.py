@@ -1,0 +1,238 @@
+"""Loading the planned kernel module: the rule as a table, and what is carried out when, without a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import driver_load, kernel_modules
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia.driver_load import Decision, NotPossible, Situation
+
+RUNNING, NEXT = "6.1.0-50-amd64", "6.1.0-56-amd64"
+OPEN_595 = {"version": "595.71.05", "kernel_modules": "open"}
+OPEN_580 = {"version": "580.126.16", "kernel_modules": "open"}
+PROPRIETARY_595 = {"version": "595.71.05", "kernel_modules": "proprietary"}
+
+
+def user(program: str, *devices: str, computes: bool = False) -> dict[str, Any]:
+    return {"pid": 7, "name": f"/usr/bin/{program} -x", "program": program, "computes": computes, "devices": devices}
+
+
+JOB = user("python3", "nvidia-uvm", "nvidia0")
+JOB_BY_SMI = user("python3", computes=True)
+DISPLAY = user("Xorg", "nvidia0", "nvidia-modeset")
+DAEMON = user("nvidia-persiste", "nvidia0")
+MONITOR = user("nv-hostengine", "nvidiactl", "nvidia-uvm")
+
+
+def situation(**facts: Any) -> Situation:
+    """The planned module is built, nothing is loaded, nobody uses the GPUs, unless said otherwise."""
+    usual = {"loaded": None, "nouveau": False, "running": RUNNING, "next_boot": RUNNING, "built": {RUNNING: [OPEN_595]}}
+    return Situation(**{**usual, **facts})
+
+
+@pytest.mark.parametrize(
+    ("version", "facts", "expected"),
+    [
+        ("595.71.05", {"loaded": OPEN_595}, "keep"),
+        ("595", {"loaded": OPEN_595}, "keep"),
+        ("595.71.05", {"loaded": OPEN_595, "users": [JOB]}, "keep"),
+        ("595.71.05", {"loaded": OPEN_595, "built": {}}, "keep"),
+        ("595.71.05", {}, "load"),
+        ("595.71.05", {"built": {RUNNING: [OPEN_580, OPEN_595]}}, "load"),
+        ("595.71.05", {"loaded": OPEN_580}, "reload"),
+        ("595.71.05", {"loaded": PROPRIETARY_595}, "reload"),
+        ("595.71.05", {"loaded": OPEN_580, "users": [DAEMON, MONITOR]}, "reload"),
+        ("595.71.05", {"loaded": OPEN_580, "users": [DAEMON, DISPLAY]}, "reboot"),
+        ("595.71.05", {"nouveau": True}, "reboot"),
+        ("595.71.05", {"loaded": OPEN_595, "nouveau": True}, "reboot"),
+        ("595.71.05", {"next_boot": NEXT, "built": {RUNNING: [], NEXT: [OPEN_595]}}, "reboot"),
+        ("595.71.05", {"next_boot": NEXT, "built": {RUNNING: [OPEN_595], NEXT: []}}, "load"),
+    ],
+)
+def test_the_least_that_brings_the_planned_module(version: str, facts: dict[str, Any], expected: str) -> None:
+    decision = driver_load.decide(version, "open", situation(**facts))
+    assert decision.action == expected
+    assert bool(decision.reasons) == (expected == "reboot")
+
+
+def test_a_reboot_tells_every_reason() -> None:
+    facts = {
+        "loaded": OPEN_580,
+        "users": [DISPLAY],
+        "next_boot": NEXT,
+        "built": {RUNNING: [OPEN_580], NEXT: [OPEN_595]},
+    }
+    reasons = driver_load.decide("595", "open", situation(**facts)).reasons
+    assert reasons == [
+        f"the module is built for kernel {NEXT}, which starts next; {RUNNING} is running",
+        "programs have the GPUs open: 7 (/usr/bin/Xorg -x)",
+    ]
+
+
+@pytest.mark.parametrize("job", [JOB, JOB_BY_SMI], ids=["by its devices", "by nvidia-smi"])
+@pytest.mark.parametrize(
+    "facts", [{"loaded": OPEN_580}, {"loaded": OPEN_580, "nouveau": True}], ids=["reload", "reboot"]
+)
+def test_nothing_is_done_under_a_job(job: dict[str, Any], facts: dict[str, Any]) -> None:
+    with pytest.raises(NotPossible, match=r"programs compute on the GPUs: 7 \(/usr/bin/python3 -x\)"):
+        driver_load.decide("595.71.05", "open", situation(users=[DAEMON, job], **facts))
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"built": {RUNNING: []}},
+        {"built": {RUNNING: [OPEN_580]}},
+        {"built": {RUNNING: [PROPRIETARY_595]}},
+        {"built": {RUNNING: [], NEXT: [OPEN_580]}, "next_boot": NEXT},
+        {"built": {RUNNING: []}, "next_boot": None},
+        {"built": {RUNNING: []}, "nouveau": True},
+    ],
+)
+def test_no_reboot_where_it_would_not_help(facts: dict[str, Any]) -> None:
+    with pytest.raises(NotPossible, match=r"no open kernel module of driver 595\.71\.05 is built .*dkms status"):
+        driver_load.decide("595.71.05", "open", situation(**facts))
+
+
+# Carrying it out ------------------------------------------------------------------------------------------------
+
+
+class Host:
+    """Answers for systemctl, rmmod and modprobe; /proc/modules is a file below `root` that they change."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.said = root, list[str]()
+        self.units = {"nvidia-persistenced.service": "active", "nvidia-fabricmanager.service": "failed"}
+        self.failing: dict[str, str] = {}
+        self.releases: Callable[[], None] = lambda: None
+        (root / "proc").mkdir()
+
+    def modules(self, *lines: str) -> None:
+        (self.root / "proc/modules").write_text("".join(f"{line} Live 0x0 (OE)\n" for line in lines))
+
+    def run(self, argv: list[str], *_: Any) -> command.Answer:
+        line = " ".join(argv).replace("/sbin/", "")
+        if argv[:2] == ["systemctl", "list-units"]:
+            rows = "".join(f"{unit} loaded {state} running Some words\n" for unit, state in self.units.items())
+            return command.Answer(0, rows.encode(), b"")
+        self.said.append(line)
+        if argv[:2] == ["systemctl", "stop"]:
+            self.releases()
+        if line in self.failing:
+            return command.Answer(1, b"", self.failing[line].encode())
+        return command.Answer(0, b"", b"")
+
+    def apply(self, action: str) -> driver_load.Outcome:
+        return driver_load.apply(Decision(action), str(self.root), self.run, lambda _: None)
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Host:
+    return Host(tmp_path)
+
+
+STOP = "systemctl stop nvidia-persistenced.service"
+START = "systemctl start nvidia-persistenced.service nvidia-fabricmanager.service"
+BUSY = ["nvidia_uvm 9 0 -", "nvidia 9 2 nvidia_uvm,", "ext4 9 1 -"]
+FREE = ["nvidia_uvm 9 0 -", "nvidia 9 1 nvidia_uvm,", "ext4 9 1 -"]
+
+
+def test_a_reload_takes_everything_off_and_brings_it_back(machine: Host) -> None:
+    machine.modules(*BUSY)
+    machine.releases = lambda: machine.modules(*FREE)
+    outcome = machine.apply("reload")
+    assert (outcome.action, outcome.services) == ("reload", ["nvidia-persistenced.service"])
+    assert machine.said == [STOP, "rmmod nvidia_uvm", "rmmod nvidia", "modprobe nvidia", "modprobe nvidia_uvm", START]
+
+
+def test_a_module_that_stays_in_use_is_left_loaded_and_its_services_come_back(machine: Host) -> None:
+    machine.modules(*BUSY)
+    outcome = machine.apply("reload")
+    assert (outcome.action, outcome.reasons) == ("reboot", ["modules are in use: nvidia (used 1 times)"])
+    assert machine.said == [STOP, START]
+
+
+def test_a_module_that_cannot_be_unloaded_takes_a_reboot(machine: Host) -> None:
+    machine.modules(*FREE)
+    machine.failing["rmmod nvidia"] = "rmmod: ERROR: Module nvidia is in use"
+    outcome = machine.apply("reload")
+    assert outcome.action == "reboot"
+    assert outcome.reasons == ["module nvidia cannot be unloaded: rmmod: ERROR: Module nvidia is in use"]
+    assert machine.said[-1] == START
+
+
+def test_a_module_that_cannot_be_loaded_fails_and_the_services_come_back(machine: Host) -> None:
+    machine.modules(*FREE)
+    machine.failing["modprobe nvidia"] = "modprobe: ERROR: could not insert 'nvidia': Key was rejected by service"
+    with pytest.raises(NotPossible, match=r"Key was rejected by service.*Secure Boot"):
+        machine.apply("reload")
+    assert machine.said[-1] == START
+
+
+def test_someone_elses_module_on_top_may_stay_away_with_a_warning(machine: Host) -> None:
+    machine.modules("gdrdrv 9 0 -", "nvidia 9 1 gdrdrv,")
+    machine.failing["modprobe gdrdrv"] = "Invalid argument"
+    outcome = machine.apply("reload")
+    assert outcome.action == "reload"
+    assert ["modprobe gdrdrv" in warning for warning in outcome.warnings] == [True]
+
+
+def test_a_service_that_does_not_start_again_is_told(machine: Host) -> None:
+    machine.modules(*FREE)
+    machine.failing[START] = "Job for nvidia-fabricmanager.service failed"
+    assert machine.apply("reload").warnings == [f"{START}: Job for nvidia-fabricmanager.service failed"]
+
+
+def test_a_service_that_does_not_stop_ends_it_before_anything_is_unloaded(machine: Host) -> None:
+    machine.modules(*BUSY)
+    machine.failing[STOP] = "timed out"
+    with pytest.raises(NotPossible, match="timed out"):
+        machine.apply("reload")
+    assert machine.said == [STOP, START]
+
+
+def test_loading_touches_no_service(machine: Host) -> None:
+    assert machine.apply("load").action == "load"
+    assert machine.said == ["modprobe nvidia"]
+
+
+# Reading --------------------------------------------------------------------------------------------------------
+
+
+def test_modules_are_unloaded_from_the_top(tmp_path: Path) -> None:
+    """As /proc/modules of a workstation with a display reads."""
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/modules").write_text(
+        "nvidia_uvm 1789952 2 - Live 0x0000000000000000 (POE)\n"
+        "nvidia_drm 122880 5 - Live 0x0000000000000000 (POE)\n"
+        "nvidia_modeset 1605632 3 nvidia_drm, Live 0x0000000000000000 (POE)\n"
+        "nvidia 60653568 74 nvidia_uvm,nvidia_modeset, Live 0x0000000000000000 (POE)\n"
+    )
+    modules = kernel_modules.loaded(str(tmp_path))
+    assert kernel_modules.unload_order(modules, "nvidia") == ["nvidia_uvm", "nvidia_drm", "nvidia_modeset", "nvidia"]
+    assert [name for name in modules if modules[name].busy] == ["nvidia_uvm", "nvidia_drm", "nvidia_modeset", "nvidia"]
+    assert kernel_modules.unload_order(modules, "nouveau") == []
+
+
+def test_the_modules_of_a_kernel_are_told_by_version_and_flavour(tmp_path: Path) -> None:
+    folder = tmp_path / f"lib/modules/{RUNNING}/updates/dkms"
+    folder.mkdir(parents=True)
+    for name in ("nvidia-current.ko", "nvidia-current-uvm.ko", "nvidia.ko.xz", "nvidia-fs.ko"):
+        (folder / name).touch()
+    says = {
+        ("nvidia-current.ko", "version"): "535.261.03", ("nvidia-current.ko", "license"): "NVIDIA",
+        ("nvidia.ko.xz", "version"): "595.71.05", ("nvidia.ko.xz", "license"): "Dual MIT/GPL",
+    }  # fmt: skip
+
+    def run(argv: list[str], _: float) -> command.Answer:
+        return command.Answer(0, (says[Path(argv[-1]).name, argv[2]] + "\n").encode(), b"")
+
+    assert kernel_modules.built(str(tmp_path), RUNNING, run) == [
+        {"version": "535.261.03", "kernel_modules": "proprietary"},
+        {"version": "595.71.05", "kernel_modules": "open"},
+    ]
+    assert kernel_modules.built(str(tmp_path), NEXT, run) == []

@@ -1,0 +1,190 @@
+"""The catalog: the schema check names file and key; rows agree with what was read out of the wheels."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import loader
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Gpu
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.gpu_support import covers
+
+FIXTURES = Path(__file__).parents[3] / "fixtures" / "plan"
+WHEELS = json.loads((FIXTURES / "tensorflow_wheels.json").read_text())["wheels"]
+CODE = json.loads((FIXTURES / "library_gpu_code.json").read_text())
+CUDNN_CODE = [w for w in CODE["cudnn"] if versions.key(w["version"]) >= (8, 5)]  # the first that was read
+CAPABILITIES = ("5.0", "6.1", "7.0", "7.5", "8.0", "8.6", "9.0", "10.0", "12.0")
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "expected"),
+    [
+        (
+            "cuda.yml",
+            '- version: "13.2"',
+            "- version: 13.2",
+            r"cuda.yml.toolkits\[13.2\].version: expected str.*quote it",
+        ),
+        ("cuda.yml", "    max_gcc: 16", "    max_gc: 16", r"cuda.yml.toolkits\[13.5\].max_gcc: missing"),
+        ("driver.yml", 'type: "PB"', 'type: "XB"', r"driver.yml.branches\[595\].type: expected one of LTSB, PB, NFB"),
+        (
+            "driver.yml",
+            '"595.99.02"',
+            '"594.99.02"',
+            r"driver.yml.branches\[595\].versions\[594.99.02\]: not of this branch",
+        ),
+        ("gpu_products.csv", "1b80,", "1B80,", r"gpu_products.csv\[1B80\].device"),
+        ("gpu_products.csv", "GP104,Pascal,6.1", "GP104,Pascal,6.3", r"Pascal 6.3 is not in gpu.yml"),
+        ("nccl.yml", "schema: 1", "schema: [", r"nccl.yml: cannot be read"),
+        ("gpu_thresholds.yml", '["233b"]', '["233f"]', r"models\[H200 NVL\]: device 233f is not in gpu_products.csv"),
+        ("gpu_thresholds.yml", '["233b"]', '["2335"]', r"gpu_thresholds.yml.models\[2335\]: stands twice"),
+        ("gpu_thresholds.yml", "memory: 3350", "memory: 3.35", r"models\[H100 SXM\].memory: expected int, found 3.35"),
+        ("distro/debian-12.yml", 'id: "debian-12"', 'id: "debian-11"', r"debian-12.yml.id: expected debian-12"),
+    ],
+    ids=[
+        "unquoted", "key", "choice", "branch", "csv", "architecture", "yaml", "no such GPU", "twice", "no GB/s", "id",
+    ],
+)  # fmt: skip
+def test_schema(tmp_path, file, old, new, expected):
+    folder = tmp_path / "catalog"
+    shutil.copytree(loader.CATALOG_FOLDER, folder)
+    text = (folder / file).read_text()
+    assert old in text
+    (folder / file).write_text(text.replace(old, new, 1))
+    with pytest.raises(loader.CatalogError, match=expected):
+        loader.read_catalog(folder)
+
+
+def test_every_problem_is_reported(tmp_path):
+    folder = tmp_path / "catalog"
+    shutil.copytree(loader.CATALOG_FOLDER, folder)
+    (folder / "cudnn.yml").unlink()
+    (folder / "pytorch.yml").write_text("schema: one\n")
+    with pytest.raises(loader.CatalogError) as caught:
+        loader.read_catalog(folder)
+    assert {p.split(":")[0] for p in caught.value.problems} == {
+        "cudnn.yml",
+        "pytorch.yml.releases",
+        "pytorch.yml.schema",
+    }
+
+
+@pytest.mark.parametrize("wheel", WHEELS, ids=[w["version"] for w in WHEELS])
+def test_tensorflow_rows_are_what_the_wheels_say(wheel):
+    row = next(r for r in loader.load_catalog().tensorflow.releases if r.version == wheel["version"])
+    assert list(row.sass) == wheel["sass"]
+    assert list(row.ptx) == wheel["ptx"]
+    assert versions.series(wheel["build_info_cuda"]) == row.tested.cuda
+    assert wheel["build_info_cudnn"] == row.tested.cudnn.split(".", maxsplit=1)[0]
+    built_for = wheel["file"].split("-")[2]
+    assert f"3.{built_for.removeprefix('cp3')}" in row.pythons
+    assert all(versions.satisfies(p, wheel["requires_python"]) for p in row.pythons)
+    if wheel["and_cuda"] is None:
+        assert row.and_cuda is None
+    else:
+        name = f"nvidia-cudnn-cu{row.and_cuda.cuda_major}"
+        assert row.and_cuda.cudnn == wheel["and_cuda"][name]
+        assert row.and_cuda.nccl == wheel["and_cuda"][name.replace("cudnn", "nccl")]
+
+
+@pytest.mark.parametrize("wheel", CUDNN_CODE, ids=[f"{w['package'][-4:]}-{w['version']}" for w in CUDNN_CODE])
+def test_cudnn_support_is_what_the_binaries_hold(wheel):
+    major = int(wheel["package"][-2:])
+    support = loader.load_catalog().cudnn.support
+    for capability in CAPABILITIES:
+        held = max(
+            (
+                n
+                for sm, n in wheel["cubins"].items()
+                if sm.split(".")[0] == capability.split(".")[0] and float(sm) <= float(capability)
+            ),
+            default=0,
+        )
+        # From 9.11 some sub-libraries keep code for old GPUs and others do not: half the cubins is not support.
+        whole = held > 0 and (versions.key(wheel["version"]) < (9,) or held >= 0.8 * wheel["cubins"]["7.5"])
+        gpu = Gpu("", "", capability, "", "either")
+        assert covers(support, wheel["version"], major, gpu) == whole, capability
+
+
+@pytest.mark.parametrize("wheel", CODE["nccl"], ids=[f"{w['package'][-4:]}-{w['version']}" for w in CODE["nccl"]])
+def test_nccl_support_is_what_the_binaries_hold(wheel):
+    support = loader.load_catalog().nccl.support
+    for capability in CAPABILITIES:
+        runs = any(
+            sm.split(".")[0] == capability.split(".")[0] and float(sm) <= float(capability) for sm in wheel["sm"]
+        )
+        if wheel["package"].endswith("cu11") and capability == "9.0":
+            runs = "8.0" in wheel["ptx"]  # Hopper came after these builds; the driver compiles their PTX
+        gpu = Gpu("", "", capability, "", "either")
+        assert covers(support, wheel["version"], int(wheel["package"][-2:]), gpu) == runs, capability
+
+
+@pytest.mark.parametrize(
+    ("device", "name", "capability", "modules"),
+    [
+        ("2335", "NVIDIA H200", "9.0", "either"),
+        ("13f2", "Tesla M60", "5.2", "proprietary"),
+        ("2342", "NVIDIA GH200 120GB", "9.0", "open"),
+        ("2901", "NVIDIA B200", "10.0", "open"),
+        ("1eb8", "Tesla T4", "7.5", "either"),
+    ],
+)
+def test_products(device, name, capability, modules):
+    product = loader.load_catalog().products[device]
+    assert (product.name, product.compute_capability, product.kernel_modules) == (name, capability, modules)
+
+
+def test_the_key_belongs_to_the_slug():
+    loaded = loader.load_catalog()
+    keys = {name: loader.repository_facts(loaded, name)["key_fingerprint"][-8:] for name in loaded.distros}
+    assert keys == {
+        "debian-12": "3BF863CC",
+        "debian-13": "8793F200",
+        "ubuntu-20.04": "3BF863CC",
+        "ubuntu-22.04": "3BF863CC",
+        "ubuntu-24.04": "3BF863CC",
+        "ubuntu-26.04": "60DF8A40",
+    }
+    assert (
+        loader.repository_facts(loaded, "debian-12", base_url="http://mirror/repos/")["url"]
+        == "http://mirror/repos/debian12/x86_64/"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "upstream", "suffix"),
+    [
+        ("2.29.7-1+cuda13.2", "2.29.7", "13.2"),
+        ("9.28.0.42-1", "9.28.0.42", None),
+        ("1:595.71.05-1ubuntu1", "595.71.05", None),
+        ("8.9.6.50-1+cuda12.2", "8.9.6.50", "12.2"),
+        ("11.8.89~11.8.0-5~deb12u1", "11.8.89", None),
+    ],
+)
+def test_package_versions(text, upstream, suffix):
+    assert (versions.upstream(text), versions.cuda_suffix(text)) == (upstream, suffix)
+
+
+def test_prefixes_go_part_by_part():
+    assert versions.has_prefix("13.2.1", "13.2")
+    assert not versions.has_prefix("13.20.1", "13.2")
+    assert not versions.has_prefix("13.2", "13.2.1")
+
+
+def test_gpu_thresholds_are_a_part_of_the_data_sheets_figures():
+    found = loader.gpu_thresholds(loader.load_catalog(), ["10de:2335", "10de:1eb8", "10de:ffff", "1002:2335"])
+    assert found == {
+        "10de:2335": {"name": "H200 SXM", "host": 9.6, "memory": 2400.0, "nvlink": 90.0},
+        "10de:1eb8": {"name": "T4", "host": 2.4, "memory": 160.0, "nvlink": None},
+    }
+
+
+def test_a_gpu_with_a_threshold_is_the_product_of_that_id():
+    known = loader.load_catalog()
+    for model in known.gpu_thresholds.models:
+        for device in model.devices:
+            assert model.name.split()[0] in known.products[device].name
+            assert ("SXM" in model.name) <= ("PCIe" not in known.products[device].name)

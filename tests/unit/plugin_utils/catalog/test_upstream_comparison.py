@@ -1,0 +1,629 @@
+"""script/catalog-check: each kind of finding against captured answers, unreachable sources, exit statuses.
+
+The catalog grows and the captured answers stay, so a test changes one entry and looks at the findings that this adds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gzip
+import io
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import download
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_output
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import (
+    upstream_cli,
+    upstream_comparison,
+    upstream_sources,
+)
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import AndCuda, load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.upstream_comparison import Finding
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.upstream_sources import Answer, SourceUnreachable
+
+FIXTURES = Path(__file__).resolve().parents[3] / "fixtures" / "catalog_check"
+ROOT = Path(__file__).resolve().parents[4]
+UBUNTU_KEY = "EB693B3035CD5710E231E123A4B469963BF863CC"
+
+
+def text(name):
+    return (FIXTURES / name).read_text()
+
+
+def release(version):
+    return next(r for r in load_catalog().tensorflow.releases if r.version == version)
+
+
+def metadata(version):
+    return upstream_sources.parse_report(json.loads(text(f"report-tensorflow-{version}.json")))
+
+
+WHEELS = {python: tuple(found) for python, found in json.loads(text("wheels-tensorflow.json")).items()}
+INDEX = {name: tuple(found) for name, found in json.loads(text("index.json")).items()}
+
+
+def short(findings):
+    return [(f.kind, f.where, f.catalog, f.observed) for f in findings]
+
+
+def added(compare, before, after):
+    """The findings that a change of the catalog brings."""
+    old = compare(before)
+    return [f for f in short(compare(after)) if f not in short(old)]
+
+
+def replace_entries(catalog, file, field, entries):
+    part = dataclasses.replace(getattr(catalog, file), **{field: tuple(entries)})
+    return dataclasses.replace(catalog, **{file: part})
+
+
+# TensorFlow ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", ["2.21.0", "2.20.0", "2.19.1", "2.15.0.post1", "2.11.0"])
+def test_wheels_agree(version):
+    assert upstream_comparison.compare_wheels(release(version), WHEELS) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        (
+            {"pythons": ("3.12", "3.14")},
+            ("differs", "tensorflow.yml releases[2.21.0].pythons", "3.12, 3.14", "3.10, 3.11, 3.12, 3.13"),
+        ),
+        (
+            {"version": "2.21.9"},
+            ("gone", "tensorflow.yml releases[2.21.9]", "2.21.9", "tensorflow 2.21.9: no wheel for Linux x86_64"),
+        ),
+    ],
+    ids=["pythons", "no-wheel"],
+)
+def test_wheels_differ(change, expected):
+    changed = dataclasses.replace(release("2.21.0"), **change)
+    assert short(upstream_comparison.compare_wheels(changed, WHEELS)) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("version", "extra"),
+    [
+        ("2.21.0", AndCuda(12, "<10.0,>=9.3.0.75", "<3.0,>=2.27.7")),
+        ("2.19.1", AndCuda(12, "==9.3.0.75", "==2.23.4")),
+        ("2.14.0", AndCuda(11, "==8.7.0.84", "==2.16.5")),
+        ("2.13.1", None),
+    ],
+)
+def test_and_cuda_extra(version, extra):
+    assert upstream_comparison.and_cuda(metadata(version)) == extra
+    assert upstream_comparison.compare_metadata(release(version), metadata(version)) == []
+
+
+@pytest.mark.parametrize(
+    ("extra", "shown"),
+    [
+        (None, "no such extra"),
+        (AndCuda(13, "<10.0,>=9.3.0.75", "<3.0,>=2.27.7"), "CUDA 13, cuDNN <10.0,>=9.3.0.75, NCCL <3.0,>=2.27.7"),
+        (AndCuda(12, ">=9.3.0.75", "<3.0,>=2.27.7"), "CUDA 12, cuDNN >=9.3.0.75, NCCL <3.0,>=2.27.7"),
+        (AndCuda(12, "<10.0,>=9.3.0.75", "==2.27.7"), "CUDA 12, cuDNN <10.0,>=9.3.0.75, NCCL ==2.27.7"),
+    ],
+    ids=["absent", "cuda-major", "cudnn", "nccl"],
+)
+def test_and_cuda_differs(extra, shown):
+    changed = dataclasses.replace(release("2.21.0"), and_cuda=extra)
+    live = "CUDA 12, cuDNN <10.0,>=9.3.0.75, NCCL <3.0,>=2.27.7"
+    expected = [("differs", "tensorflow.yml releases[2.21.0].and_cuda", shown, live)]
+    assert short(upstream_comparison.compare_metadata(changed, metadata("2.21.0"))) == expected
+
+
+def test_the_order_of_bounds_means_nothing():
+    changed = dataclasses.replace(release("2.21.0"), and_cuda=AndCuda(12, ">=9.3.0.75,<10.0", ">=2.27.7,<3.0"))
+    assert upstream_comparison.compare_metadata(changed, metadata("2.21.0")) == []
+
+
+def test_requires_python_refuses():
+    changed = dataclasses.replace(release("2.21.0"), pythons=("3.9", "3.10"))
+    expected = [("differs", "tensorflow.yml releases[2.21.0].pythons", "3.9", "Requires-Python >=3.10")]
+    assert short(upstream_comparison.compare_metadata(changed, metadata("2.21.0"))) == expected
+
+
+@pytest.mark.parametrize(
+    ("known", "missing"),
+    [
+        (["2.21.0", "2.20.0"], []),
+        (["2.20.0", "2.19.1"], [("new", "tensorflow.yml releases", "no 2.21", "tensorflow 2.21.0")]),
+        (
+            ["2.21.0", "2.20.0", "2.19.0"],
+            [("new", "tensorflow.yml releases", "2.19.0", "tensorflow 2.19.1")],
+        ),
+    ],
+    ids=["none", "new-line", "new-patch"],
+)
+def test_new_tensorflow(known, missing):
+    catalog = replace_entries(load_catalog(), "tensorflow", "releases", [release(v) for v in known])
+    assert short(upstream_comparison.compare_new_tensorflow(catalog, {"tensorflow": WHEELS})) == missing
+
+
+def test_pythons_asked_for_reach_beyond_the_known_ones():
+    asked = upstream_comparison.pythons_to_ask(load_catalog())
+    known = {p for r in load_catalog().tensorflow.releases for p in r.pythons}
+    assert known < set(asked)
+    assert {"3.12", "3.14", "3.15"} <= set(asked)
+
+
+# The package index --------------------------------------------------------------------------------------------------
+
+
+def without(versions, version):
+    return [v for v in versions if v.version != version]
+
+
+def test_cudnn_findings():
+    catalog = load_catalog()
+    entries = catalog.cudnn.versions
+    one = next(v for v in entries if v.version == "9.20.0.48")
+    table = [
+        (without(entries, "9.20.0.48"), ("new", "cudnn.yml versions", "absent", "9.20.0.48 for CUDA 12, 13")),
+        (
+            [*without(entries, "9.20.0.48"), dataclasses.replace(one, cuda_majors=(13,))],
+            ("differs", "cudnn.yml versions[9.20.0.48].cuda_majors", "for CUDA 13", "for CUDA 12, 13"),
+        ),
+        (
+            [*entries, dataclasses.replace(one, version="9.20.9.9", source="PyPI")],
+            ("gone", "cudnn.yml versions[9.20.9.9]", "source: PyPI", "not offered"),
+        ),
+    ]
+    for changed, expected in table:
+        other = replace_entries(catalog, "cudnn", "versions", changed)
+        assert added(lambda c: upstream_comparison.compare_index(c, INDEX), catalog, other) == [expected]
+
+
+def test_what_only_the_apt_repository_has_is_no_finding():
+    catalog = load_catalog()
+    one = dataclasses.replace(catalog.cudnn.versions[0], version="9.20.9.9", source="NVIDIA's repository")
+    other = replace_entries(catalog, "cudnn", "versions", [*catalog.cudnn.versions, one])
+    assert added(lambda c: upstream_comparison.compare_index(c, INDEX), catalog, other) == []
+
+
+def test_nccl_and_torch_findings():
+    catalog = load_catalog()
+    builds = [b for b in catalog.nccl.builds if b.version.startswith("2.2")]
+    older = replace_entries(catalog, "nccl", "builds", builds)
+    found = added(lambda c: upstream_comparison.compare_index(c, INDEX), catalog, older)
+    assert [f[3] for f in found] == ["nvidia-nccl-cu12 2.32.3", "nvidia-nccl-cu13 2.32.3"]
+    releases = [r for r in catalog.pytorch.releases if not r.version.startswith("2.15.")]
+    older = replace_entries(catalog, "pytorch", "releases", releases)
+    expected = [("new", "pytorch.yml releases", "no 2.15", "torch 2.15.0")]
+    assert added(lambda c: upstream_comparison.compare_index(c, INDEX), catalog, older) == expected
+
+
+def test_cuda_findings():
+    """13.4.1.0 on the index is CUDA 13.4.1; a release and a whole series can be missing."""
+    catalog = load_catalog()
+    toolkit = next(t for t in catalog.cuda.toolkits if t.version == "13.4")
+    shorter = dataclasses.replace(toolkit, releases=tuple(r for r in toolkit.releases if r.version != "13.4.1"))
+    other = replace_entries(catalog, "cuda", "toolkits", [*without(catalog.cuda.toolkits, "13.4"), shorter])
+    found = added(lambda c: upstream_comparison.compare_index(c, INDEX), catalog, other)
+    assert [(f[1], f[3]) for f in found] == [("cuda.yml toolkits[13.4].releases", "cuda-toolkit 13.4.1")]
+    other = replace_entries(catalog, "cuda", "toolkits", without(catalog.cuda.toolkits, "13.3"))
+    found = added(lambda c: upstream_comparison.compare_index(c, INDEX), catalog, other)
+    assert [(f[1], f[3]) for f in found] == [
+        ("cuda.yml toolkits", "cuda-toolkit 13.3.0"),
+        ("cuda.yml toolkits", "cuda-toolkit 13.3.1"),
+    ]
+
+
+# Archives -----------------------------------------------------------------------------------------------------------
+
+
+def offered(distro):
+    return {name: tuple(found) for name, found in apt_output.parse_madison(text(f"madison-{distro}.txt")).items()}
+
+
+def archive_changes(name, change):
+    catalog = load_catalog()
+    distro = catalog.distros[name]
+    return added(lambda d: upstream_comparison.compare_archive(catalog, d, offered(name)), distro, change(distro))
+
+
+def set_driver(distro, branch, **change):
+    drivers = [dataclasses.replace(d, **change) if d.branch == branch else d for d in distro.distro_drivers]
+    return dataclasses.replace(distro, distro_drivers=tuple(drivers))
+
+
+@pytest.mark.parametrize(
+    ("distro", "change", "expected"),
+    [
+        (
+            "debian-12",
+            lambda d: dataclasses.replace(d, glibc="2.35"),
+            ("differs", "distro/debian-12.yml glibc", "2.35", "2.36"),
+        ),
+        (
+            "debian-13",
+            lambda d: dataclasses.replace(d, gcc=dataclasses.replace(d.gcc, available=(13, 14))),
+            ("differs", "distro/debian-13.yml gcc.available", "13, 14", "12, 13, 14"),
+        ),
+        (
+            "debian-13",
+            lambda d: dataclasses.replace(d, python=dataclasses.replace(d.python, default="3.12")),
+            ("differs", "distro/debian-13.yml python.default", "3.12", "3.13"),
+        ),
+        (
+            "debian-13",
+            lambda d: dataclasses.replace(d, kernel=dataclasses.replace(d.kernel, default="6.11")),
+            ("differs", "distro/debian-13.yml kernel.default", "6.11", "6.12"),
+        ),
+        (
+            "debian-12",
+            lambda d: dataclasses.replace(d, distro_cuda=(dataclasses.replace(d.distro_cuda[0], release="11.8.1"),)),
+            ("differs", "distro/debian-12.yml distro_cuda[11.8].release", "11.8.1", "11.8.89~11.8.0-5~deb12u1"),
+        ),
+        (
+            "debian-12",
+            lambda d: set_driver(d, "470", proprietary=("nvidia-tesla-470-kernel-dkms", "nvidia-tesla-470-smy")),
+            ("gone", "distro/debian-12.yml distro_drivers[470]", "nvidia-tesla-470-smy", "not offered"),
+        ),
+        (
+            "debian-12",
+            lambda d: set_driver(d, "470", proprietary=("nvidia-kernel-dkms", "nvidia-smi")),
+            (
+                "differs",
+                "distro/debian-12.yml distro_drivers[470]",
+                "branch 470",
+                "nvidia-kernel-dkms 535.309.01, nvidia-smi 535.309.01",
+            ),
+        ),
+    ],
+    ids=["glibc", "gcc", "python", "kernel", "cuda", "no-such-package", "other-branch"],
+)
+def test_archive_findings(distro, change, expected):
+    assert archive_changes(distro, change) == [expected]
+
+
+def test_a_branch_that_the_file_lacks():
+    """Debian 13 offers nvidia-tesla-535-*: known from Debian 12's nvidia-tesla-470-* names."""
+    catalog = load_catalog()
+    distro = catalog.distros["debian-13"]
+    distro = dataclasses.replace(distro, distro_drivers=tuple(d for d in distro.distro_drivers if d.branch == "550"))
+    found = [
+        f for f in short(upstream_comparison.compare_archive(catalog, distro, offered("debian-13"))) if f[0] == "new"
+    ]
+    assert [(where, mine) for _, where, mine, _ in found] == [("distro/debian-13.yml distro_drivers", "550")]
+    assert "nvidia-tesla-535-kernel-dkms 535.274.02" in found[0][3]
+
+
+def test_driver_versions_come_from_the_driver_and_not_from_its_helpers():
+    catalog = load_catalog()
+    driver = next(d for d in catalog.distros["debian-12"].distro_drivers if d.branch == "535")
+    assert offered("debian-12")["nvidia-persistenced"] == ("535.171.04-1~deb12u1",)
+    assert upstream_comparison.driver_versions(driver, offered("debian-12")) == ["535.309.01", "535.261.03"]
+
+
+def set_driver_versions(catalog, branch, change):
+    branches = [
+        dataclasses.replace(b, versions=change(b.versions)) if b.branch == branch else b
+        for b in catalog.driver.branches
+    ]
+    return replace_entries(catalog, "driver", "branches", branches)
+
+
+def test_driver_versions_of_the_archive():
+    catalog = load_catalog()
+    archives = {name: offered(name) for name in ("debian-12", "debian-13")}
+
+    def compare(c):
+        return [f for n, o in archives.items() for f in upstream_comparison.compare_archive(c, c.distros[n], o)]
+
+    other = set_driver_versions(catalog, "550", lambda found: without(found, "550.163.01"))
+    expected = ("new", "driver.yml branches[550].versions", "absent", "550.163.01 in debian-13")
+    assert added(compare, catalog, other) == [expected]
+
+    def more(found):
+        return (*found, dataclasses.replace(found[0], version="550.999.99", archives=("debian",)))
+
+    other = set_driver_versions(catalog, "550", more)
+    expected = ("gone", "driver.yml branches[550].versions", "550.999.99", "not offered")
+    gone = added(lambda c: upstream_comparison.compare_archived_drivers(c, "debian", archives), catalog, other)
+    assert gone == [expected]
+    assert upstream_comparison.compare_archived_drivers(other, "debian", {"debian-13": archives["debian-13"]}) == []
+
+
+# NVIDIA -------------------------------------------------------------------------------------------------------------
+
+
+def nvidia(catalog=None, fingerprint=UBUNTU_KEY, **more):
+    catalog = catalog or load_catalog()
+    distro = catalog.distros["ubuntu-24.04"]
+    packages = text("nvidia-Packages.txt").encode() + b"".join(
+        f"\nPackage: {name}\nVersion: {version}\nArchitecture: amd64\n".encode() for name, version in more.items()
+    )
+    key = "openpgp/rsa.asc"
+
+    def fetch(url, timeout):
+        assert "/ubuntu2404/x86_64/" in url
+        if url.endswith("/Packages.gz"):
+            return gzip.compress(packages)
+        return (FIXTURES.parent / key).read_bytes()
+
+    index = upstream_sources.nvidia_index(catalog, distro, fetch)
+    return short(
+        upstream_comparison.compare_nvidia(catalog, distro, dataclasses.replace(index, key_fingerprint=fingerprint))
+    )
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ({"cuda-toolkit-99-1": "99.1.0-1"}, ("new", "cuda.yml toolkits", "absent", "99.1.0 in ubuntu2404")),
+        (
+            {"cuda-toolkit-12-9": "12.9.99-1"},
+            ("new", "cuda.yml toolkits[12.9].releases", None, "12.9.99 in ubuntu2404"),
+        ),
+        (
+            {"cuda-toolkit-11-7": "11.7.1-1"},
+            ("differs", "distro/ubuntu-24.04.yml nvidia_repository.first_cuda", None, "11.7"),
+        ),
+        (
+            {"nvidia-open": "595.99.99-1ubuntu1"},
+            ("new", "driver.yml branches[595].versions", None, "595.99.99 in ubuntu2404"),
+        ),
+        ({"libcudnn9-cuda-13": "9.99.0.1-1"}, ("new", "cudnn.yml versions", None, "9.99.0.1 in ubuntu2404")),
+        (
+            {"libnccl2": "2.99.1-1+cuda13.9"},
+            ("new", "nccl.yml builds", None, "2.99.1 for CUDA 13.9 in ubuntu2404"),
+        ),
+        (
+            {"nvidia-open": "700.10.01-1ubuntu1"},
+            ("new", "driver.yml branches", "no 700", "700.10.01 in ubuntu2404"),
+        ),
+    ],
+    ids=["toolkit", "release", "first-cuda", "driver", "cudnn", "nccl", "branch"],
+)
+def test_nvidia_findings(more, expected):
+    before = nvidia()
+    found = [f for f in nvidia(None, UBUNTU_KEY, **more) if f not in before]
+    kind, where, mine, live = expected
+    assert [(f[0], f[1], f[3]) for f in found if f[1] != "driver.yml pinning"] == [(kind, where, live)]
+    assert mine is None or found[0][2] == mine
+
+
+def test_nvidia_pinning_package_is_missed():
+    found = [f for f in nvidia(None, UBUNTU_KEY, **{"nvidia-open": "610.43.02-1ubuntu1"}) if "pinning" in f[1]]
+    assert found == [("gone", "driver.yml pinning", "nvidia-driver-pinning-610", "not offered in ubuntu2404")]
+
+
+@pytest.mark.parametrize(
+    ("fingerprint", "kind", "live"), [(None, "gone", "not offered"), ("0" * 40, "differs", "0" * 40)]
+)
+def test_nvidia_key(fingerprint, kind, live):
+    found = [f for f in nvidia(fingerprint=fingerprint) if "key_file" in f[1]]
+    assert [(f[0], f[2], f[3]) for f in found] == [(kind, UBUNTU_KEY, live)]
+
+
+def test_nvidia_key_is_read():
+    catalog = load_catalog()
+    answers = {"gz": gzip.compress(b""), "pub": (FIXTURES.parent / "openpgp/rsa.asc").read_bytes()}
+    index = upstream_sources.nvidia_index(
+        catalog, catalog.distros["ubuntu-24.04"], lambda url, timeout: answers[url.rsplit(".", 1)[1]]
+    )
+    shown = (FIXTURES.parent / "openpgp/gpg-show-keys.txt").read_text()
+    assert index.key_fingerprint
+    assert index.key_fingerprint in shown
+
+
+def test_nvidia_unreachable():
+    def fetch(url, timeout):
+        raise download.DownloadError(f"{url}: Name or service not known")
+
+    catalog = load_catalog()
+    with pytest.raises(SourceUnreachable, match=r"debian12: https://.*: Name or service not known"):
+        upstream_sources.nvidia_index(catalog, catalog.distros["debian-12"], fetch)
+
+
+# Asking -------------------------------------------------------------------------------------------------------------
+
+
+def test_pip_answers():
+    found = upstream_sources.parse_versions("nvidia-nccl-cu13", Answer(0, text("pip-index-versions.json"), ""))
+    assert found == INDEX["nvidia-nccl-cu13"]
+    assert upstream_sources.parse_versions("tensorflow", Answer(1, "", text("pip-no-wheel.txt"))) == ()
+    for answer in (Answer(1, "", text("pip-index-away.txt")), Answer(124, "", "pip: no answer within 600 s")):
+        with pytest.raises(SourceUnreachable, match="tensorflow: pip could not list"):
+            upstream_sources.parse_versions("tensorflow", answer)
+
+
+def test_an_old_pip_is_passed_over():
+    asked = []
+
+    def run(command, extra, timeout):
+        asked.append(command[0])
+        return Answer(127, "", "no such file") if "uv" in command[0] else Answer(0, "pip 23.0.1 from /usr\n", "")
+
+    with pytest.raises(SourceUnreachable, match=r"no pip 25\.1 or newer .*uv tool run.*: no such file.*: pip 23\.0\.1"):
+        upstream_sources.find_pip(run)
+    assert len(asked) == 4
+    found = upstream_sources.find_pip(lambda *_: Answer(0, "pip 26.3 from /somewhere (python 3.11)\n", ""))
+    assert found[0].endswith("/uv")
+
+
+def test_mirror():
+    mirror = upstream_sources.parse_mirror(text("indextargets-debian.txt"), "debian")
+    assert upstream_sources.parse_mirror(text("indextargets-debian.txt"), "ubuntu") is None
+    assert upstream_sources.sources_list(mirror, "trixie", ["main", "contrib"]) == (
+        "deb [arch=amd64] http://mirror.example/debian trixie main contrib\n"
+        "deb [arch=amd64] http://mirror.example/debian trixie-updates main contrib\n"
+        "deb [arch=amd64] http://mirror.example/debian-security trixie-security main contrib\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (Answer(127, "", "apt-get: No such file or directory"), "this machine has no apt that answers"),
+        (Answer(0, "", ""), "apt sources name no Debian mirror"),
+    ],
+    ids=["no-apt", "no-mirror"],
+)
+def test_no_mirror(answer, message):
+    with pytest.raises(SourceUnreachable, match=message):
+        upstream_sources.find_mirror("debian", lambda *_: answer)
+
+
+@pytest.mark.skipif(shutil.which("apt-config") is None, reason="not on this machine: apt-config")
+def test_private_apt_runs_no_hook_and_leaves_the_system_alone(tmp_path):
+    """apt's own reading of the configuration: everything is below the folder, the proxy stays, no hook is left."""
+    dump = text("apt-config-dump.txt") + 'Acquire::http::Proxy "http://proxy.example:3128";\n'
+    assert "Post-Invoke" in dump
+    (tmp_path / "apt.conf").write_text(upstream_sources.apt_conf(dump, tmp_path))
+    (tmp_path / "none.d").mkdir()
+    environment = {"PATH": "/usr/bin:/bin", "APT_CONFIG": str(tmp_path / "apt.conf")}
+    seen = subprocess.run(["apt-config", "dump"], env=environment, capture_output=True, text=True, check=True).stdout
+    assert "Invoke" not in seen
+    assert 'Acquire::http::Proxy "http://proxy.example:3128";' in seen
+    assert "DEP-11" not in seen
+    for key in ("Dir::State", "Dir::State::status", "Dir::Cache", "Dir::Etc::sourcelist", "Dir::Etc::sourceparts"):
+        assert f'{key} "{tmp_path}' in seen, key
+
+
+def archive_run(status=0):
+    def run(command, extra, timeout):
+        if command[:2] == ["apt-cache", "pkgnames"]:
+            return Answer(0, "\n".join([*offered("debian-13"), "nvidia-settings", "gcc-14-doc"]), "")
+        if command[:2] == ["apt-cache", "madison"]:
+            assert sorted(command[2:]) == sorted(offered("debian-13"))
+            return Answer(0, text("madison-debian-13.txt"), "")
+        if command[-1] == "update":
+            return Answer(status, "", "E: Failed to fetch http://mirror.example/debian/dists/trixie/InRelease\n")
+        return Answer(0, "", "")
+
+    return run
+
+
+def test_archive_is_asked_for_what_the_catalog_names():
+    catalog = load_catalog()
+    mirror = upstream_sources.parse_mirror(text("indextargets-debian.txt"), "debian")
+    found = upstream_sources.archive_offers(mirror, catalog, catalog.distros["debian-13"], archive_run())
+    assert found == offered("debian-13")
+    with pytest.raises(SourceUnreachable, match=r"debian-13: apt-get update failed: E: Failed to fetch"):
+        upstream_sources.archive_offers(mirror, catalog, catalog.distros["debian-13"], archive_run(100))
+
+
+# The command --------------------------------------------------------------------------------------------------------
+
+ONE = Finding("nvidia", "new", "cuda.yml toolkits", "absent", "99.1.0 in ubuntu2404")
+
+
+def run(monkeypatch, findings=(), unreachable=(), arguments=()):
+    def compare(catalog, distro, index):
+        return list(findings) if distro.id == "ubuntu-24.04" else []
+
+    def index(catalog, distro):
+        if distro.id in unreachable:
+            raise SourceUnreachable(f"{distro.nvidia_repository.slug}: no route to host")
+
+    monkeypatch.setattr(upstream_comparison, "compare_nvidia", compare)
+    monkeypatch.setattr(upstream_sources, "nvidia_index", index)
+    out, err = io.StringIO(), io.StringIO()
+    status = upstream_cli.main(["--only", "nvidia", *arguments], out, err)
+    return status, out.getvalue(), err.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("findings", "unreachable", "arguments", "status"),
+    [
+        ([], [], [], 0),
+        ([ONE], [], [], 1),
+        ([], ["debian-12"], [], 3),
+        ([], ["debian-12"], ["--offline-ok"], 0),
+        ([ONE], ["debian-12"], [], 1),
+        ([ONE], ["debian-12"], ["--offline-ok"], 1),
+    ],
+    ids=["same", "differs", "away", "away-ok", "both", "both-ok"],
+)
+def test_exit_status(monkeypatch, findings, unreachable, arguments, status):
+    assert run(monkeypatch, findings, unreachable, arguments)[0] == status
+
+
+@pytest.mark.parametrize("arguments", [["--only", "npm"], ["--frob"], ["--only", "nvidia", "more"]])
+def test_bad_usage(arguments, capsys):
+    assert upstream_cli.main(arguments) == 2
+    assert "usage" in capsys.readouterr().err
+
+
+def test_output(monkeypatch):
+    _, out, err = run(monkeypatch, [ONE, ONE], ["debian-12"])
+    assert "nvidia: index of debian12\n" in err
+    assert "nvidia  new  cuda.yml toolkits\n    catalog: absent\n    live:    99.1.0 in ubuntu2404\n" in out
+    assert "nvidia  not reached: debian12: no route to host\n" in out
+    assert out.endswith("1 differences, 1 not reached\n")
+    made = json.loads(run(monkeypatch, [ONE], ["debian-12"], ["--json"])[1])
+    assert made["findings"] == [dataclasses.asdict(ONE)]
+    assert made["unreachable"] == [{"source": "nvidia", "reason": "debian12: no route to host"}]
+    assert "nvidia: ubuntu2404" in made["compared"]
+
+
+def test_one_line_of_the_catalog_is_told_once():
+    other = dataclasses.replace(ONE, observed="99.1.0 in debian13")
+    assert short(upstream_cli.merged([ONE, other, ONE])) == [
+        ("new", "cuda.yml toolkits", "absent", "99.1.0 in ubuntu2404; 99.1.0 in debian13")
+    ]
+
+
+def test_tensorflow_is_compared(monkeypatch):
+    """The whole way from pip's answers to the findings, with one release changed in the catalog."""
+    wrong = dataclasses.replace(release("2.19.1"), pythons=("3.12",), and_cuda=None)
+    catalog = replace_entries(load_catalog(), "tensorflow", "releases", [release("2.21.0"), wrong])
+    monkeypatch.setattr(upstream_sources, "find_pip", lambda: ["pip"])
+    monkeypatch.setattr(upstream_sources, "pip_versions", lambda pip, name, python: WHEELS.get(python, ()))
+    monkeypatch.setattr(upstream_sources, "pip_metadata", lambda pip, name, version, python: metadata(version))
+    result = upstream_cli.check(catalog, ["tensorflow"], lambda line: None)
+    assert [(f.kind, f.where) for f in result.findings] == [
+        ("differs", "tensorflow.yml releases[2.19.1].pythons"),
+        ("differs", "tensorflow.yml releases[2.19.1].and_cuda"),
+        ("new", "tensorflow.yml releases"),
+    ]
+    assert result.findings[-1].observed == "tensorflow 2.20.0"
+
+
+def test_an_index_that_lists_nothing_is_not_taken_for_an_empty_one(monkeypatch):
+    monkeypatch.setattr(upstream_sources, "find_pip", lambda: ["pip"])
+    monkeypatch.setattr(upstream_sources, "pip_versions", lambda pip, name, python: ())
+    result = upstream_cli.check(load_catalog(), ["tensorflow", "pypi"], lambda line: None)
+    assert result.findings == []
+    assert {u.source for u in result.unreachable} == {"tensorflow", "pypi"}
+
+
+def test_the_script():
+    done = subprocess.run([ROOT / "script/catalog-check", "--help"], capture_output=True, text=True)
+    assert (done.returncode, "--offline-ok" in done.stdout) == (0, True)
+
+
+# CONTRIBUTING.md ----------------------------------------------------------------------------------------------------
+
+EXAMPLES = re.findall(
+    r"```yaml\n# (catalog/\S+?\.yml)(?:: (\w+))?\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL
+)
+
+
+def test_contributing_shows_each_kind_of_release():
+    assert [(file, key) for file, key, _ in EXAMPLES] == [
+        ("catalog/cuda.yml", "toolkits"),
+        ("catalog/tensorflow.yml", "releases"),
+        ("catalog/driver.yml", "branches"),
+        ("catalog/distro/debian-13.yml", ""),
+    ]
+
+
+@pytest.mark.parametrize(("file", "key", "example"), EXAMPLES, ids=[file for file, _, _ in EXAMPLES])
+def test_contributing_shows_the_catalog_as_it_is(file, key, example):
+    shown, real = yaml.safe_load(example), yaml.safe_load((ROOT / file).read_text())
+    if key:
+        assert all(entry in real[key] for entry in shown), f"CONTRIBUTING.md: copy the example anew from {file}"
+    else:
+        assert {name: real[name] for name in shown} == shown, f"CONTRIBUTING.md: copy the example anew from {file}"

@@ -1,0 +1,164 @@
+"""The drift: what a plan does to a host, held against dpkg's own comparison of versions where it is there."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from typing import Any
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff
+
+DRIVER = {
+    "version": "595.71.05",
+    "branch": "595",
+    "kernel_modules": "open",
+    "source": "nvidia",
+    "packages": ["nvidia-driver-cuda=595.71.05-1", "nvidia-kernel-open-dkms=595.71.05-1"],
+    "pinning_packages": ["nvidia-driver-pinning-595=595-1"],
+}
+CUDA = {"version": "13.2", "release": "13.2.1", "source": "nvidia", "packages": ["cuda-toolkit-13-2=13.2.1-1"]}
+CUDNN = {"version": "9.28.0.42", "packages": ["libcudnn9-cuda-13=9.28.0.42-1"]}
+NCCL = {"version": "2.29.7", "packages": ["libnccl2=2.29.7-1+cuda13.2", "libnccl-dev=2.29.7-1+cuda13.2"]}
+TENSORFLOW = {"version": "2.21.0", "python": "3.11"}
+PYTORCH = {"version": "2.15.0", "python": "3.11"}
+
+
+def plan(**components: Any) -> dict[str, Any]:
+    names = ("driver", "cuda", "cudnn", "nccl", "tensorflow", "pytorch")
+    return {"components": {name: components.get(name) for name in names}}
+
+
+def packages(*specs: str, status: str = "installed") -> dict[str, Any]:
+    return {n: {"version": v, "status": status, "held": False} for n, v in (spec.split("=") for spec in specs)}
+
+
+def row(name: str, planned: Any, **probe: Any) -> dict[str, Any]:
+    return dict(plan_diff.by_component(plan_diff.plan_diff(plan(**{name: planned}), probe))[name])
+
+
+OPEN_595 = (*DRIVER["packages"], *DRIVER["pinning_packages"])
+OLD_UBUNTU = {
+    **DRIVER,
+    "packages": ["libnvidia-compute=595.71.05-1ubuntu1", "nvidia-dkms-open=595.71.05-1ubuntu1"],
+    "pinning_packages": [],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "planned", "probe", "installed", "action"),
+    [
+        ("driver", DRIVER, {}, None, "install"),
+        ("driver", DRIVER, {"packages": packages(*OPEN_595)}, "595.71.05", "keep"),
+        (
+            "driver",
+            DRIVER,
+            {"packages": packages("nvidia-driver-cuda=580.126.16-1", "nvidia-kernel-open-dkms=580.126.16-1")},
+            "580.126.16",
+            "upgrade",
+        ),
+        (
+            "driver",
+            DRIVER,
+            {"packages": packages("nvidia-driver-cuda=610.43.02-1", "nvidia-kernel-open-dkms=610.43.02-1")},
+            "610.43.02",
+            "downgrade",
+        ),
+        (
+            "driver",
+            OLD_UBUNTU,
+            {"packages": packages("nvidia-utils-580=580.126.16-1ubuntu1", "nvidia-dkms-580-open=580.126.16-1ubuntu1")},
+            "580.126.16",
+            "upgrade",
+        ),
+        ("driver", DRIVER, {"packages": packages(*OPEN_595, "nvidia-kernel-dkms=595.71.05-1")}, "595.71.05", "remove"),
+        ("driver", DRIVER, {"packages": packages(*OPEN_595, status="half-configured")}, "595.71.05", "install"),
+        ("driver", DRIVER, {"packages": packages(*OPEN_595, status="config-files")}, None, "install"),
+        ("driver", None, {"packages": packages(*OPEN_595)}, "595.71.05", "keep"),
+        ("driver", {**DRIVER, "packages": ["nvidia-smi"], "pinning_packages": []}, {"packages": {}}, None, "install"),
+        (
+            "driver",
+            {**DRIVER, "packages": ["nvidia-smi"], "pinning_packages": []},
+            {"packages": packages("nvidia-smi=535.261.03-1~deb12u1")},
+            "535.261.03",
+            "keep",
+        ),
+        ("cuda", CUDA, {"cuda": {"installed": ["12.9"]}}, "12.9", "install"),
+        (
+            "cuda",
+            CUDA,
+            {"cuda": {"installed": ["13.2"]}, "packages": packages("cuda-toolkit-13-2=13.2.0-1")},
+            "13.2.0",
+            "upgrade",
+        ),
+        ("cuda", CUDA, {"packages": packages("cuda-toolkit-13-2=13.2.1-1")}, "13.2.1", "keep"),
+        ("cudnn", CUDNN, {"packages": packages("libcudnn9-cuda-12=9.10.2.21-1")}, "9.10.2.21", "upgrade"),
+        ("cudnn", CUDNN, {"packages": packages("libcudnn8=8.9.7.29-1+cuda12.2")}, "8.9.7.29", "upgrade"),
+        ("nccl", NCCL, {"packages": packages("libnccl2=2.29.7-1+cuda13.1")}, "2.29.7", "upgrade"),
+        ("nccl", NCCL, {"packages": packages("libnccl2=2.29.7-1+cuda13.2")}, "2.29.7", "install"),
+        ("tensorflow", TENSORFLOW, {}, None, "install"),
+        ("tensorflow", TENSORFLOW, {"tensorflow": {"version": "2.9.3", "python": "3.11"}}, "2.9.3", "upgrade"),
+        ("tensorflow", TENSORFLOW, {"tensorflow": {"version": "2.21.0", "python": "3.11"}}, "2.21.0", "keep"),
+        ("tensorflow", TENSORFLOW, {"tensorflow": {"version": "2.21.0", "python": "3.12"}}, "2.21.0", "install"),
+        ("tensorflow", TENSORFLOW, {"tensorflow": {"version": "2.21.1", "python": "3.11"}}, "2.21.1", "downgrade"),
+        ("pytorch", PYTORCH, {}, None, "install"),
+        ("pytorch", PYTORCH, {"tensorflow": {"version": "2.15.0", "python": "3.11"}}, None, "install"),
+        ("pytorch", PYTORCH, {"pytorch": {"version": "2.10.0", "python": "3.11"}}, "2.10.0", "upgrade"),
+        ("pytorch", PYTORCH, {"pytorch": {"version": "2.15.0", "python": "3.11"}}, "2.15.0", "keep"),
+        ("pytorch", None, {"pytorch": {"version": "2.15.0", "python": "3.11"}}, "2.15.0", "keep"),
+    ],
+)
+def test_a_component(name: str, planned: Any, probe: dict[str, Any], installed: str | None, action: str) -> None:
+    found = row(name, planned, **probe)
+    assert (found["installed"], found["action"]) == (installed, action)
+    json.dumps(found)
+
+
+def test_packages_that_cannot_stay_are_named() -> None:
+    probe = {"packages": packages("nvidia-driver-pinning-580=580-1", "nvidia-kernel-dkms=580.126.16-1", "libc6=2.36-9")}
+    removed = {p["name"]: p["planned"] for p in row("driver", DRIVER, **probe)["packages"] if p["action"] == "remove"}
+    assert removed == {"nvidia-driver-pinning-580": None, "nvidia-kernel-dkms": None}
+    table = plan_diff.diff_table(plan_diff.plan_diff(plan(driver=DRIVER), probe))
+    assert "removes nvidia-driver-pinning-580, nvidia-kernel-dkms" in table
+
+
+def test_other_toolkits_stay_and_are_named() -> None:
+    found = row("cuda", CUDA, cuda={"installed": ["9.2", "12.9"], "distro": "11.8"})
+    assert found["note"] == "9.2, 11.8, 12.9 stays beside it"
+
+
+def test_a_host_that_has_what_is_planned() -> None:
+    probe = {"packages": packages(*OPEN_595, *NCCL["packages"])}
+    diff = plan_diff.plan_diff(plan(driver=DRIVER, nccl=NCCL), probe)
+    assert diff["changes"] is False
+    assert plan_diff.diff_table(diff).splitlines() == [
+        "COMPONENT      INSTALLED  PLANNED    ACTION",
+        "NVIDIA driver  595.71.05  595.71.05  keep",
+        "NCCL           2.29.7     2.29.7     keep",
+        "The host has what is planned.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("installed", "wanted"),
+    [
+        ("580.126.16-1", "595.71.05-1"),
+        ("595.71.05-1", "595.71.05-1ubuntu1"),
+        ("1:9.2.1.18-1", "9.28.0.42-1"),
+        ("2.29.7-1+cuda13.2", "2.29.7-1+cuda12.9"),
+        ("13.2.1~rc1-1", "13.2.1-1"),
+        ("535.261.03-1~deb12u1", "535.261.03-1"),
+        ("595.71.05-1", "595.71.5-1"),
+    ],
+)
+def test_directions_are_dpkgs(installed: str, wanted: str) -> None:
+    if not shutil.which("dpkg"):
+        pytest.skip("dpkg is not on this machine")
+
+    def dpkg(relation: str) -> bool:
+        return subprocess.run(["dpkg", "--compare-versions", installed, relation, wanted]).returncode == 0
+
+    expected = "upgrade" if dpkg("lt") else "downgrade" if dpkg("gt") else "keep"
+    planned = {"version": "1", "packages": [f"libnccl2={wanted}"]}
+    assert row("nccl", planned, packages=packages(f"libnccl2={installed}"))["action"] == expected

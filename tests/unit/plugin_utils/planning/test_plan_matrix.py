@@ -1,0 +1,112 @@
+"""The support table: rows, reasons, and that the documents hold what the catalog says today."""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import io
+import re
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_matrix
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_cli import main
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_matrix import GENERATIONS
+
+PROJECT = Path(__file__).parents[4]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def rows():
+    """Those of the catalog; made once for all that is printed here."""
+    made = list(plan_matrix.rows(load_catalog()))
+
+    def again(catalog):
+        assert catalog == load_catalog()
+        return iter(made)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(plan_matrix, "rows", again)
+        yield made
+
+
+def command(*arguments):
+    """What script/plan prints."""
+    out = io.StringIO()
+    assert main(arguments, out, io.StringIO()) == 0
+    return out.getvalue()
+
+
+@pytest.fixture(scope="module")
+def table(rows):
+    return command("--matrix")
+
+
+def section(table, distribution):
+    """The table's lines of a distribution release, by GPU generation and capability."""
+    text = re.search(rf"### {re.escape(distribution)}\n(.*?)(?=\n### |\Z)", table, re.DOTALL).group(1)
+    lines = [[c.strip() for c in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| ")]
+    return {line[0].split(" (")[0]: line[1:] for line in lines[2:]}
+
+
+def test_every_release_and_generation_has_a_row(table):
+    for distribution in load_catalog().distros:
+        assert len(section(table, distribution)) == len(GENERATIONS)
+
+
+@pytest.mark.parametrize(
+    ("distribution", "gpu", "cells"),
+    [
+        ("ubuntu-22.04", "Hopper 9.0", ["595 open", "13.2", "9.28.0", "2.29.7", "2.21.0", "3.10"]),
+        ("ubuntu-22.04", "Kepler 3.5", ["470 proprietary", "11.8", "8.7.0", "2.16.2", "2.14.1", "3.10"]),
+        ("debian-12", "Maxwell 5.2", ["580 proprietary", "12.9", "9.10.2", "-", "2.16.2", "3.11"]),
+        (
+            "ubuntu-26.04",
+            "Volta 7.0",
+            ["580 proprietary", "12.4 (archive)", "-", "-", "none: no wheel for this Python", "-"],
+        ),
+    ],
+)
+def test_rows(table, distribution, gpu, cells):
+    assert section(table, distribution)[gpu] == cells
+
+
+def test_a_row_without_tensorflow_says_why(rows):
+    assert len(rows) == len(load_catalog().distros) * len(GENERATIONS)
+    for row in rows:
+        tensorflow = row.plan.components.get("tensorflow") if row.plan.ok else None
+        assert bool(row.reason) == (tensorflow is None), (row.distribution, row.generation)
+
+
+def test_the_command_prints_the_short_form_too():
+    lines = command("--matrix", "short").splitlines()
+    assert lines[0] == f"| driver / CUDA / TensorFlow | {' | '.join(load_catalog().distros)} |"
+    assert len(lines) == 2 + len(GENERATIONS)
+
+
+def script_docs():
+    """script/docs as a module."""
+    loader = importlib.machinery.SourceFileLoader("script_docs", str(PROJECT / "script" / "docs"))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("script_docs", loader))
+    loader.exec_module(module)
+    return module
+
+
+def test_the_documents_are_fresh():
+    module = script_docs()
+    text = (PROJECT / "docs" / "compatibility.md").read_text()
+    assert "<!-- matrix -->" in text
+    assert module.render(PROJECT / "docs" / "compatibility.md") == text, "stale: run script/docs"
+
+
+def test_a_stale_document_is_noticed_and_markers_are_kept(tmp_path):
+    document = tmp_path / "README.md"
+    document.write_text("before\n<!-- support -->\nold\n<!-- end -->\nafter\n")
+    fresh = script_docs().render(document)
+    assert "old" not in fresh
+    assert "| Hopper (H100, H200) |" in fresh
+    document.write_text(fresh)
+    assert script_docs().render(document) == fresh
+    assert fresh.startswith("before\n<!-- support -->\n")
+    assert fresh.endswith("<!-- end -->\nafter\n")

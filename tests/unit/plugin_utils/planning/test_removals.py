@@ -1,0 +1,348 @@
+"""What has to go for a plan: another driver as a whole, older toolkits, cuDNN for another CUDA; and what never goes."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff, removals
+
+from tests.unit.plugin_utils.resolver.resolver_cases import plan as planned_for
+
+# dpkg-query on a Debian 12 host after `apt-get install nvidia-kernel-dkms nvidia-smi libcuda1 nvidia-persistenced
+# nvidia-cuda-toolkit`, without what is not NVIDIA's.
+DEBIAN_535 = """
+firmware-nvidia-gsp=535.309.01-0+deb12u1 glx-alternative-nvidia=1.2.2 libcuda1=535.309.01-0+deb12u1
+libcudart11.0=11.8.89~11.8.0-5~deb12u1 libnvblas11=11.11.3.6~11.8.0-5~deb12u1 libnvidia-cfg1=535.309.01-0+deb12u1
+libnvidia-ml-dev=11.8.86~11.8.0-5~deb12u1 libnvidia-ml1=535.309.01-0+deb12u1
+libnvidia-pkcs11-openssl3=535.309.01-0+deb12u1 libnvidia-ptxjitcompiler1=535.309.01-0+deb12u1
+libnvvm4=11.8.89~11.8.0-5~deb12u1 nvidia-alternative=535.309.01-0+deb12u1
+nvidia-cuda-dev=11.8.89~11.8.0-5~deb12u1 nvidia-cuda-toolkit=11.8.89~11.8.0-5~deb12u1
+nvidia-installer-cleanup=20220217+3~deb12u1 nvidia-kernel-common=20220217+3~deb12u1
+nvidia-kernel-dkms=535.309.01-0+deb12u1 nvidia-kernel-support=535.309.01-0+deb12u1
+nvidia-legacy-check=535.309.01-0+deb12u1 nvidia-modprobe=535.309.01-0+deb12u1
+nvidia-opencl-dev=11.8.89~11.8.0-5~deb12u1 nvidia-persistenced=535.171.04-1~deb12u1
+nvidia-profiler=11.8.87~11.8.0-5~deb12u1 nvidia-smi=535.309.01-0+deb12u1 nvidia-support=20220217+3~deb12u1
+""".split()
+DRIVER = {
+    "version": "580.126.16",
+    "branch": "580",
+    "kernel_modules": "open",
+    "source": "nvidia",
+    "packages": ["nvidia-driver-cuda=580.126.16-1", "nvidia-kernel-open-dkms=580.126.16-1"],
+    "pinning_packages": ["nvidia-driver-pinning-580=580-1"],
+}
+# What the planned packages bring from the repository: [download, installed, names], as in the probe.
+BROUGHT = {
+    "nvidia-driver-cuda": {"580.126.16-1": [1, 1, ["libcuda1", "libnvidia-ml1", "nvidia-persistenced"]]},
+    "nvidia-kernel-open-dkms": {"580.126.16-1": [1, 1, []]},
+}
+DISTRO_535 = {
+    "version": "535",
+    "branch": "535",
+    "kernel_modules": "proprietary",
+    "source": "distro",
+    "packages": ["nvidia-kernel-dkms", "nvidia-smi", "libcuda1", "nvidia-persistenced"],
+    "pinning_packages": [],
+}
+NVIDIA_580 = """
+nvidia-driver-cuda=580.126.16-1 nvidia-kernel-open-dkms=580.126.16-1 libcuda1=580.126.16-1 libnvidia-ml1=580.126.16-1
+nvidia-persistenced=580.126.16-1 nvidia-driver-pinning-580=580-1
+""".split()
+
+
+def packages(*specs: str) -> dict[str, Any]:
+    return {n: {"version": v, "status": "installed", "held": True} for n, v in (spec.split("=") for spec in specs)}
+
+
+def diff(there: list[str], request: dict[str, Any] | None = None, **components: Any) -> dict[str, Any]:
+    names = ("driver", "cuda", "cudnn", "nccl", "tensorflow", "pytorch")
+    probe = components.pop("probe", {})
+    plan = {"components": {name: components.get(name) for name in names}, "request": request or {}}
+    return plan_diff.plan_diff(plan, {"packages": packages(*there), "repository": {"sizes": BROUGHT}, **probe})
+
+
+def removed(found: dict[str, Any], name: str) -> list[str]:
+    return [p["name"] for p in plan_diff.by_component(found)[name]["packages"] if p["action"] == "remove"]
+
+
+def note(found: dict[str, Any], name: str) -> str:
+    return str(plan_diff.by_component(found)[name]["note"])
+
+
+def going(found: dict[str, Any], name: str, there: list[str]) -> list[str]:
+    """What `replaces` makes apt purge, as apt_transaction reads it."""
+    names = [spec.split("=")[0] for spec in there]
+    return sorted(n for n in names if any(re.fullmatch(pattern, n) for pattern in found["replaces"][name]))
+
+
+# The driver -----------------------------------------------------------------------------------------------------
+
+
+def test_the_distributions_driver_goes_whole_and_cuda_stays() -> None:
+    found = diff(DEBIAN_535, driver=DRIVER)
+    # What depends on nothing of the driver's version (helper packages) and all of CUDA's stays.
+    expected = [
+        "firmware-nvidia-gsp",
+        "libnvidia-cfg1",
+        "libnvidia-pkcs11-openssl3",
+        "libnvidia-ptxjitcompiler1",
+        "nvidia-alternative",
+        "nvidia-kernel-dkms",
+        "nvidia-kernel-support",
+        "nvidia-legacy-check",
+        "nvidia-modprobe",
+        "nvidia-smi",
+    ]
+    assert removed(found, "driver") == going(found, "driver", DEBIAN_535) == expected
+    assert note(found, "driver") == (
+        "the whole driver is replaced: branch 535 -> 580, proprietary -> open kernel modules"
+    )
+    allowed = [s.split("=")[0] for s in DEBIAN_535 if re.fullmatch(found["may_remove"]["driver"][0], s.split("=")[0])]
+    assert set(expected) < set(allowed)
+    assert not {name for name in allowed if "cuda-" in name or name in ("libnvidia-ml-dev", "nvidia-profiler")}
+
+
+def test_without_the_repositorys_index_only_names_tell() -> None:
+    found = diff(DEBIAN_535, driver=DRIVER, probe={"repository": None})
+    assert removed(found, "driver") == ["nvidia-kernel-dkms"]
+    assert found["may_remove"]["driver"], "apt may still remove what conflicts"
+
+
+def test_back_to_the_distributions_driver() -> None:
+    found = diff(NVIDIA_580, driver=DISTRO_535)
+    assert removed(found, "driver") == ["nvidia-driver-cuda", "nvidia-driver-pinning-580", "nvidia-kernel-open-dkms"]
+    # Pins go in a transaction of their own, before the others.
+    assert going(found, "driver", NVIDIA_580) == ["nvidia-driver-cuda", "nvidia-kernel-open-dkms"]
+    assert note(found, "driver").startswith("the whole driver is replaced: branch 580 -> 535, open -> proprietary")
+
+
+UBUNTU_580 = """
+nvidia-utils-580-server=580.126.09-0ubuntu1 libnvidia-compute-580-server=580.126.09-0ubuntu1
+nvidia-headless-580-server=580.126.09-0ubuntu1 nvidia-dkms-580-server=580.126.09-0ubuntu1
+nvidia-kernel-common-580-server=580.126.09-0ubuntu1 nvidia-firmware-580-server-580.126.09=580.126.09-0ubuntu1
+linux-modules-nvidia-580-server-6.8.0-49-generic=6.8.0-49.49 nvidia-fabricmanager-580=580.126.09-0ubuntu1
+""".split()
+UBUNTU_DRIVER = {
+    **DRIVER,
+    "kernel_modules": "proprietary",
+    "packages": ["libnvidia-compute-580=580.126.16-1ubuntu1", "nvidia-dkms-580=580.126.16-1ubuntu1"],
+}
+
+
+def test_two_sets_of_one_branch_are_told_apart_by_their_names() -> None:
+    found = diff(UBUNTU_580, driver=UBUNTU_DRIVER)
+    assert removed(found, "driver") == sorted(
+        name for name in (spec.split("=")[0] for spec in UBUNTU_580) if "fabricmanager" not in name
+    )
+    assert note(found, "driver") == "the whole driver is replaced: packages of NVIDIA"
+
+
+@pytest.mark.parametrize(
+    ("there", "planned", "expected"),
+    [
+        (NVIDIA_580, DRIVER, []),
+        # A version of the same branch, and packages that somebody added.
+        ([*NVIDIA_580, "nvidia-driver-libs=580.126.16-1"], {**DRIVER, "version": "580.178.04"}, []),
+        (["nvidia-container-toolkit=1.18.0-1", "libnvidia-container1=1.18.0-1", *NVIDIA_580], DRIVER, []),
+        ([], DRIVER, []),
+        (["libcuda1:i386=535.309.01-0+deb12u1", *NVIDIA_580], DRIVER, []),
+        (["nvidia-kernel-dkms=580.126.16-1", *NVIDIA_580], DRIVER, ["nvidia-kernel-dkms"]),
+        (["nvidia-driver-pinning-570=570-1", *NVIDIA_580], DRIVER, ["nvidia-driver-pinning-570"]),
+    ],
+    ids=["same", "same branch", "containers", "none", "foreign", "both modules", "another pin"],
+)
+def test_a_driver_of_the_same_set_is_left_whole(there: list[str], planned: Any, expected: list[str]) -> None:
+    found = diff(there, driver=planned)
+    assert removed(found, "driver") == expected
+    assert found["may_remove"]["driver"] == []
+    assert note(found, "driver") == ""
+
+
+def test_the_other_kernel_modules_are_another_set() -> None:
+    planned = {
+        **DRIVER,
+        "kernel_modules": "proprietary",
+        "packages": ["nvidia-driver-cuda=580.126.16-1", "nvidia-kernel-dkms=580.126.16-1"],
+    }
+    found = diff(NVIDIA_580, driver=planned)
+    assert removed(found, "driver") == ["nvidia-kernel-open-dkms"]
+    assert note(found, "driver") == "the whole driver is replaced: open -> proprietary kernel modules"
+    assert found["may_remove"]["driver"]
+
+
+def test_pins_of_another_branch_go_first_and_by_themselves() -> None:
+    planned = {
+        **DRIVER,
+        "version": "595.71.05",
+        "branch": "595",
+        "pinning_packages": ["nvidia-driver-pinning-595=595-1"],
+    }
+    planned["packages"] = ["nvidia-driver-cuda=595.71.05-1", "nvidia-kernel-open-dkms=595.71.05-1"]
+    found = diff(NVIDIA_580, driver=planned)
+    assert removed(found, "driver") == ["nvidia-driver-pinning-580"]
+    assert going(found, "driver", NVIDIA_580) == []
+
+
+def of_debian(*versions: str) -> list[str]:
+    return [name for name, version in (spec.split("=") for spec in DEBIAN_535) if version.startswith(versions)]
+
+
+DRIVERS = [*of_debian("535.", "20220217"), "libnvcuvid1", "libnvoptix1", "libegl-nvidia0", "libgl1-nvidia-glvnd-glx"]
+DRIVERS += ["xserver-xorg-video-nvidia-580", "cuda-drivers-580", "nvidia-cuda-mps", "nvidia-tesla-470-kernel-dkms"]
+DRIVERS += ["linux-modules-nvidia-580-generic", "firmware-nvidia-tesla-535-gsp"]
+OTHERS = [*of_debian("11."), "glx-alternative-nvidia", "firmware-nvidia-graphics", "cuda-toolkit-13-2", "libnccl2"]
+OTHERS += ["nvidia-container-toolkit", "libnvidia-container1", "nvidia-fabricmanager-580", "libnvidia-nscq-580"]
+
+
+def test_names_of_driver_packages() -> None:
+    pattern = removals.driver_pattern(load_catalog())
+    assert [name for name in DRIVERS + OTHERS if re.fullmatch(pattern, name)] == DRIVERS
+    assert len(DRIVERS) > 20
+
+
+def test_the_catalogs_own_names_are_driver_names() -> None:
+    catalog = load_catalog()
+    pattern = removals.driver_pattern(catalog)
+    names = {n for d in catalog.distros.values() for e in d.distro_drivers for n in (*e.open, *e.proprietary)}
+    names |= {n.format(branch="580") for rule in catalog.driver.packages for n in (*rule.open, *rule.proprietary)}
+    assert len(names) > 20
+    assert [name for name in sorted(names) if not re.fullmatch(pattern, name)] == []
+
+
+# CUDA -----------------------------------------------------------------------------------------------------------
+
+CUDA = {"version": "13.2", "release": "13.2.1", "source": "nvidia", "packages": ["cuda-toolkit-13-2=13.2.1-1"]}
+
+
+def toolkit(version: str) -> list[str]:
+    """Some of a toolkit's packages, by NVIDIA's names."""
+    dash = version.replace(".", "-")
+    names = ("cuda-toolkit-{}", "cuda-nvcc-{}", "libcublas-dev-{}", "cuda-toolkit-{}-config-common", "gds-tools-{}")
+    return [f"{name.format(dash)}={version}.1-1" for name in names]
+
+
+def toolkits(*versions: str, **more: Any) -> tuple[list[str], dict[str, Any]]:
+    there = [spec for version in versions for spec in toolkit(version)]
+    return there, {"cuda": {"installed": list(versions), **more.pop("cuda", {})}, **more}
+
+
+@pytest.mark.parametrize(
+    ("keep", "there", "gone"),
+    [
+        ("all", ["12.8", "12.9", "13.0"], []),
+        ("1", ["12.8", "12.9", "13.0"], ["13.0", "12.9", "12.8"]),
+        ("2", ["12.8", "12.9", "13.0"], ["12.9", "12.8"]),
+        ("4", ["12.8", "12.9", "13.0"], []),
+        ("1", ["13.2"], []),
+        ("1", ["13.2", "13.4"], ["13.4"]),
+        ("2", ["13.2", "12.8", "13.0"], ["12.8"]),
+        ("1", [], []),
+    ],
+)
+def test_toolkits_beyond_the_count_go(keep: str, there: list[str], gone: list[str]) -> None:
+    specs, probe = toolkits(*there)
+    found = diff([*specs, *CUDA["packages"]], {"keep_cuda": keep}, cuda=CUDA, probe=probe)
+    names = sorted(spec.split("=")[0] for version in gone for spec in toolkit(version))
+    assert removed(found, "cuda") == names == going(found, "cuda", specs)
+    assert bool(found["may_remove"]["cuda"]) == bool(gone)
+    table = plan_diff.diff_table(found)
+    assert (f"removes {', '.join('CUDA ' + version for version in gone)}" in table) == bool(gone)
+    row = plan_diff.by_component(found)["cuda"]
+    assert row["action"] == ("remove" if gone else "keep")
+    assert found["changes"] == bool(gone)
+
+
+def test_what_stays_is_told_beside_what_goes() -> None:
+    specs, probe = toolkits("12.8", "13.0")
+    found = diff(specs, {"keep_cuda": "2"}, cuda=CUDA, probe=probe)
+    assert note(found, "cuda") == "removes CUDA 12.8; 13.0 stays beside it"
+    assert plan_diff.by_component(found)["cuda"]["action"] == "install"
+
+
+def test_toolkits_that_no_package_brought_stay_and_do_not_count() -> None:
+    specs, probe = toolkits("12.8", "13.0", runfile={"toolkits": [{"version": "12.9", "uninstaller": "/u"}]})
+    probe["cuda"]["installed"] += ["12.9", "12.4"]  # of a .run installer, and a copied tree
+    probe["cuda"]["distro"] = "11.8"
+    found = diff(specs, {"keep_cuda": "1"}, cuda=CUDA, probe=probe)
+    assert note(found, "cuda") == "removes CUDA 13.0, CUDA 12.8; 11.8, 12.4, 12.9 stays beside it"
+    # A runtime that some program needs is no toolkit.
+    found = diff(["cuda-cudart-12-9=1", "cuda-toolkit-12-9-config-common=1"], {"keep_cuda": "1"}, cuda=CUDA)
+    assert removed(found, "cuda") == []
+
+
+def test_the_distributions_toolkit_does_not_count() -> None:
+    specs, probe = toolkits("12.8", "13.0", cuda={"distro": "11.8"})
+    planned = {"version": "11.8", "release": "11.8.0", "source": "distro", "packages": ["nvidia-cuda-toolkit"]}
+    found = diff(specs, {"keep_cuda": "1"}, cuda=planned, probe=probe)
+    assert note(found, "cuda") == "removes CUDA 12.8; 13.0 stays beside it"
+
+
+def test_no_toolkit_asked_for_touches_none() -> None:
+    specs, probe = toolkits("12.8", "13.0")
+    assert diff(specs, {"keep_cuda": "1"}, probe=probe)["replaces"]["cuda"] == []
+
+
+SERIES = "cuda-13-0 cuda-toolkit-13-0 cuda-toolkit-13-0-config-common cuda-nvml-dev-13-0 libnpp-dev-13-0 libcublas-13-0"
+SERIES += " libnvjitlink-13-0 libcufile-13-0 gds-tools-13-0 cuda-minimal-build-13-0 cuda-nsight-compute-13-0"
+NOT_SERIES = "cuda-toolkit-13 cuda-toolkit-config-common cuda-toolkit-3-0 cuda-toolkit-13-2 libcudnn9-cuda-13"
+NOT_SERIES += (
+    " cudnn9-cuda-13-0 libcudnn9-dev-cuda-13-0 cuda-keyring libnccl2 libcuda1 nvidia-driver-580 cuda-drivers-580"
+)
+
+
+def test_names_of_one_series() -> None:
+    pattern = load_catalog().cuda.apt.series.format(major="13", minor="0")
+    names = f"{SERIES} {NOT_SERIES}".split()
+    assert [name for name in names if re.fullmatch(pattern, name)] == SERIES.split()
+
+
+# cuDNN and NCCL -------------------------------------------------------------------------------------------------
+
+CUDNN_12 = (
+    "libcudnn9-cuda-12=9.10.2.21-1 libcudnn9-headers-cuda-12=9.10.2.21-1 libcudnn9-dev-cuda-12=9.10.2.21-1".split()
+)
+CUDNN_13 = [spec.replace("cuda-12=9.10.2.21", "cuda-13=9.28.0.42") for spec in CUDNN_12]
+
+
+@pytest.mark.parametrize(
+    ("there", "planned", "cuda", "expected"),
+    [
+        (CUDNN_12, CUDNN_13, "13.2", CUDNN_12),
+        (CUDNN_13, CUDNN_12, "12.9", CUDNN_13),
+        (CUDNN_13, CUDNN_13, "13.2", []),
+        (
+            ["cudnn9-cuda-12=9.10.2.21-1", "cudnn9-cuda-12-9=9.10.2.21-1"],
+            CUDNN_13,
+            "13.2",
+            ["cudnn9-cuda-12", "cudnn9-cuda-12-9"],
+        ),
+        (["libcudnn9-static-cuda-12=9.10.2.21-1"], CUDNN_13, "13.2", ["libcudnn9-static-cuda-12"]),
+        # cuDNN 8 has a library of another name and stays; the metapackage of the same build, too.
+        (["libcudnn8=8.9.7.29-1+cuda12.2", "cudnn9-cuda-13=9.28.0.42-1"], CUDNN_13, "13.2", []),
+        (["libcudnn8=8.9.7.29-1+cuda12.2"], ["libcudnn8=8.9.6.50-1+cuda11.8"], "11.8", []),
+    ],
+    ids=["12 to 13", "13 to 12", "same", "metapackages", "static", "cuDNN 8 beside 9", "cuDNN 8 alone"],
+)
+def test_cudnn_for_another_cuda_goes(there: list[str], planned: list[str], cuda: str, expected: list[str]) -> None:
+    version = planned[0].split("=")[1].split("-")[0]
+    part = {"version": version, "packages": planned}
+    found = diff(there, cudnn=part, cuda={**CUDA, "version": cuda, "packages": []})
+    names = sorted(spec.split("=")[0] for spec in expected)
+    assert removed(found, "cudnn") == names == going(found, "cudnn", there)
+    assert bool(note(found, "cudnn")) == bool(expected)
+
+
+@pytest.mark.parametrize(("before", "after"), [("12.9", "13.2"), ("13.2", "12.9")])
+def test_a_plan_for_another_cuda_major_leaves_nothing_of_the_old_one(before: str, after: str) -> None:
+    """NCCL keeps its names and changes its version; cuDNN changes its names."""
+    old, new = (planned_for("ubuntu-22.04", "H200", cuda=version)["components"] for version in (before, after))
+    there = [*old["cudnn"]["packages"], *old["nccl"]["packages"]]
+    found = diff(there, cudnn=new["cudnn"], nccl=new["nccl"], cuda=new["cuda"])
+    assert removed(found, "cudnn") == sorted(spec.split("=")[0] for spec in old["cudnn"]["packages"])
+    assert removed(found, "nccl") == []
+    names = [{spec.split("=")[0] for spec in parts["nccl"]["packages"]} for parts in (old, new)]
+    assert names[0] == names[1]
+    assert plan_diff.by_component(found)["nccl"]["action"] in ("upgrade", "downgrade", "install")

@@ -1,0 +1,57 @@
+"""What the resolver's tests share: GPUs, a repository, and plans as JSON."""
+
+from __future__ import annotations
+
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CATALOG_FOLDER, load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Host, HostGpu, Request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import resolve
+
+# PCI ids as lspci prints them for these cards (pci.ids), with NVIDIA's published compute capability.
+GPUS = {
+    "K520": ("10de:118a", "3.0"),
+    "K40c": ("10de:1024", "3.5"),
+    "M60": ("10de:13f2", "5.2"),
+    "GTX 1080": ("10de:1b80", "6.1"),
+    "V100": ("10de:1db4", "7.0"),
+    "T4": ("10de:1eb8", "7.5"),
+    "A100": ("10de:20b0", "8.0"),
+    "RTX 4090": ("10de:2684", "8.9"),
+    "H100": ("10de:2330", "9.0"),
+    "H200": ("10de:2335", "9.0"),
+    "B200": ("10de:2901", "10.0"),
+    "B300": ("10de:3182", "10.3"),
+    "RTX 5090": ("10de:2b85", "12.0"),
+}
+DISTROS = tuple(sorted(path.stem for path in (CATALOG_FOLDER / "distro").glob("*.yml")))
+
+
+def debian_offers(
+    cuda=("13.0.2", "13.2.1"), drivers=("580.126.16", "595.71.05"), nccl=("2.28.9-1+cuda13.0", "2.29.7-1+cuda13.2")
+):
+    """A repository as NVIDIA's for Debian, with the versions given."""
+    offers = {f"cuda-toolkit-{'-'.join(c.split('.')[:2])}": (f"{c}-1",) for c in cuda}
+    for name in ("nvidia-driver-cuda", "nvidia-kernel-open-dkms", "nvidia-kernel-dkms"):
+        offers[name] = tuple(f"{d}-1" for d in drivers)
+    for name in ("libcudnn9-cuda-13", "libcudnn9-headers-cuda-13", "libcudnn9-dev-cuda-13"):
+        offers[name] = ("9.28.0.42-1",)
+    offers["libnccl2"] = offers["libnccl-dev"] = tuple(nccl)
+    offers["nvidia-driver-pinning-595"] = ("595-1",)
+    return offers
+
+
+def plan(distro, *gpus, offers=None, host=None, **request):
+    """A plan as JSON."""
+    devices = tuple(HostGpu(GPUS[g][0] if g in GPUS else g) for g in gpus)
+    made = Host(distro, gpus=devices, offers=offers, **(host or {}))
+    return resolve(load_catalog(), Request.from_mapping(request), made).to_json()
+
+
+def picked(made):
+    """The versions of a plan, short."""
+    parts = made["components"]
+    return {name: (parts[name].get("release") or parts[name]["version"]) if parts[name] else None for name in parts}
+
+
+def codes(made):
+    """The problem codes of a plan."""
+    return [p["code"] for p in made["problems"]]

@@ -1,0 +1,174 @@
+"""Properties: every plan holds by independent rules, every refusal has remedies that plan, and speed stays linear."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import itertools
+import sys
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Host, HostGpu, Request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import resolve
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from tests.unit.plugin_utils.resolver.resolver_cases import DISTROS, GPUS, debian_offers, picked, plan
+from tests.unit.plugin_utils.resolver.resolver_checker import raw, violations
+
+
+def series(name, key, parts=2):
+    """Each version of a catalog file, cut to a series, as a user would ask for it."""
+    found = {".".join(str(entry["version"]).split(".")[:parts]) for entry in raw(name)[key]}
+    return ["auto", "auto", "none", *sorted(found)]
+
+
+REQUESTS = st.fixed_dictionaries(
+    {},
+    optional={
+        "driver": st.sampled_from(["auto", "none", *(b["branch"] for b in raw("driver")["branches"]), "999"]),
+        "cuda": st.sampled_from([*series("cuda", "toolkits"), "12.7"]),
+        "cudnn": st.sampled_from(series("cudnn", "versions")),
+        "nccl": st.sampled_from(series("nccl", "builds")),
+        "tensorflow": st.sampled_from(series("tensorflow", "releases")),
+        "pytorch": st.sampled_from(series("pytorch", "releases")),
+        "driver_source": st.sampled_from(["auto", "nvidia", "distro"]),
+        "driver_kernel_modules": st.sampled_from(["auto", "open", "proprietary"]),
+        "cuda_source": st.sampled_from(["auto", "nvidia", "distro"]),
+        "tensorflow_cuda_libraries": st.sampled_from(["auto", "wheel", "system"]),
+    },
+)
+HOSTS = st.builds(
+    lambda distro, gpus, pythons: Host(
+        distro, gpus=tuple(HostGpu(GPUS[g][0]) for g in gpus), pythons=pythons, default_python=(pythons or (None,))[0]
+    ),
+    st.sampled_from(DISTROS),
+    st.lists(st.sampled_from(sorted(GPUS)), min_size=1, max_size=3),
+    st.sampled_from([(), (), ("3.7",), ("3.11",), ("3.14",), ("3.9", "3.12")]),
+)
+GIVEN = settings(
+    max_examples=40,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+
+
+def applied(remedy, request, host):
+    """The request and host that a remedy speaks of."""
+    request = dataclasses.replace(request, **dict(remedy.request))
+    changes = dict(remedy.host)
+    if "distribution" in changes:
+        host = Host(changes["distribution"][0], gpus=host.gpus)
+    if "python" in changes:
+        distro = load_catalog().distros[host.distribution]
+        own = host.pythons or distro.python.available
+        default = host.default_python or distro.python.default
+        host = dataclasses.replace(host, pythons=(*own, *changes["python"]), default_python=default)
+    if "gpus" in changes:
+        host = dataclasses.replace(host, gpus=tuple(g for g in host.gpus if g.pci_id in changes["gpus"]))
+    return request, host
+
+
+def holds(request, host):
+    """Plans, and holds by the independent rules."""
+    made = resolve(load_catalog(), request, host)
+    return made.ok and violations(made.to_json(), host.pythons) == []
+
+
+@GIVEN
+@given(host=HOSTS, asked=REQUESTS)
+def test_plans_hold_and_refusals_have_remedies(host, asked):
+    request = Request.from_mapping(asked)
+    made = resolve(load_catalog(), request, host)
+    assert made == resolve(load_catalog(), request, host), "the same question has the same answer"
+    if made.ok:
+        assert violations(made.to_json(), host.pythons) == []
+        return
+    assert made.problems
+    assert made.remedies, [p.message for p in made.problems]
+    for remedy in made.remedies:
+        assert holds(*applied(remedy, request, host)), remedy
+    texts = [r.text for r in made.remedies]
+    assert all(p.remedy == "; or ".join(texts) for p in made.problems)
+
+
+PARTS = [{}, {"cuda": "12.9"}, {"driver": "580"}, {"tensorflow": "2.18"}, {"driver_source": "distro"}]
+PARTS += [{"cuda_source": "distro"}, {"tensorflow_cuda_libraries": "system"}]
+PARTS += [{"driver_kernel_modules": "open"}, {"driver_kernel_modules": "proprietary"}]
+NOTHING_FITS = {
+    ("debian-13", "cuda"),  # glibc 2.41
+    ("debian-13", "driver"),  # no driver 580 in that repository
+    ("debian-13", "tensorflow"),  # Python 3.13
+    ("debian-13", "tensorflow_cuda_libraries"),  # those for Python 3.13 want CUDA 12
+    ("ubuntu-20.04", "driver"),  # its repository ended at 575
+    # Python 3.14:
+    *(("ubuntu-26.04", *part) for part in PARTS),
+}
+
+
+@pytest.mark.parametrize("distro", DISTROS)
+@pytest.mark.parametrize("request_", PARTS, ids=[",".join(r) or "auto" for r in PARTS])
+def test_every_gpu_and_pair(distro, request_):
+    few = ("K40c", "M60", "V100", "T4", "H200", "B200")
+    hosts = [[g] for g in (few if request_ else GPUS)]
+    if request_ == {}:
+        mixed = GPUS if distro == "ubuntu-22.04" else few
+        hosts += [list(pair) for pair in itertools.combinations(mixed, 2)]
+    planned = 0
+    for gpus in hosts:
+        made = plan(distro, *gpus, **request_)
+        if made["ok"]:
+            planned += 1
+            assert violations(made) == [], (gpus, picked(made))
+        else:
+            assert made["remedies"], gpus
+    nothing = (distro, *request_) in NOTHING_FITS
+    assert (planned == 0) == nothing, "a distribution lost or gained all its plans"
+
+
+def test_the_independent_check_notices():
+    made = plan("ubuntu-22.04", "GTX 1080")
+    assert violations(made) == []
+    made["request"].update(driver_kernel_modules="proprietary")
+    made["components"]["driver"].update(branch="595", kernel_modules="open", version="470.1.1")
+    made["components"]["cuda"].update(version="13.2", packages=["cuda=13.2.1-1"], host_compilers=["gcc-16"])
+    made["components"]["cudnn"].update(version="9.28.0.42")
+    made["components"]["tensorflow"].update(python="3.13", requirements=["tensorflow[and-cuda]==2.21.0"])
+    assert len(violations(made)) >= 11
+
+
+def _steps(hosts):
+    """Lines of Python that planning these hosts executes: what it costs, whatever else the machine does meanwhile."""
+    catalog, request, count = load_catalog(), Request(), 0
+
+    def trace(_frame, event, _argument):
+        nonlocal count
+        count += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    gc.disable()  # a collection may call back into Python
+    sys.settrace(trace)
+    try:
+        for host in hosts:
+            resolve(catalog, request, host)
+    finally:
+        sys.settrace(before)
+        gc.enable()
+    return count
+
+
+def test_planning_stays_linear_in_the_hosts():
+    """A host costs the same however many were planned before it."""
+    gpus = (HostGpu(GPUS["H200"][0]),) * 8
+    hosts = [Host("debian-12", gpus=gpus, offers=debian_offers(), kernel=f"6.1.0-{n}-amd64") for n in range(1000, 1100)]
+    _steps(hosts[:10])  # the catalog is read and warm
+    first = _steps(hosts[10:20])
+    for host in hosts[20:90]:
+        resolve(load_catalog(), Request(), host)
+    assert first > 1000
+    assert _steps(hosts[90:]) == first
