@@ -17,7 +17,8 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError, load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import drift, plan_diff, preflight
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import PlanInputError, plan_table
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import plan_table
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.request import PlanInputError
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_for_probe
 
 PROBE = "gpuhost.stack.gpu_probe"

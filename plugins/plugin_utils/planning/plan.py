@@ -1,7 +1,4 @@
-"""The plan and what it is made from: request, host, components, findings; to JSON and to a text table.
-
-Runs on the controller; pure functions.
-"""
+"""The plan: what to install on a host and why, or why nothing can be installed; as JSON and as a table."""
 
 from __future__ import annotations
 
@@ -9,181 +6,11 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import COMPONENTS, LABELS, Component
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.findings import PlanWarning, Problem, Reason
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.request import Request
+
 SCHEMA = 1
-COMPONENTS = ("driver", "cuda", "cudnn", "nccl", "tensorflow", "pytorch")
-_REQUEST_CHOICES = {
-    "tensorflow_cuda_libraries": ("auto", "wheel", "system"),
-    "driver_source": ("auto", "nvidia", "distro"),
-    "driver_kernel_modules": ("auto", "open", "proprietary"),
-    "cuda_source": ("auto", "nvidia", "distro"),
-    "leftovers": ("refuse", "remove"),
-}
-
-
-class PlanInputError(ValueError):
-    """The request or the probe cannot be read; the message lists every reason."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Request:
-    """What the user wants; of each component `auto`, a version, a prefix of one, or `none`.
-
-    keep_cuda: `all`, or how many toolkits stay; leftovers: whether what other installers left is removed or refused.
-    """
-
-    driver: str = "auto"
-    cuda: str = "auto"
-    cudnn: str = "auto"
-    nccl: str = "auto"
-    tensorflow: str = "auto"
-    pytorch: str = "none"
-    tensorflow_cuda_libraries: str = "auto"
-    driver_source: str = "auto"
-    driver_kernel_modules: str = "auto"
-    cuda_source: str = "auto"
-    keep_cuda: str = "all"
-    leftovers: str = "refuse"
-    expect_gpus: str = "auto"
-    repository_url: str = "auto"
-    repository_key_url: str = "auto"
-    repository_key_fingerprint: str = "auto"
-
-    @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> Request:
-        """Reads a mapping with the variables' names without `gpu_stack_`; raises PlanInputError."""
-        request, wrong = cls.read(values)
-        if wrong:
-            raise PlanInputError("; ".join(wrong.values()))
-        return request
-
-    @classmethod
-    def read(cls, values: Mapping[str, Any]) -> tuple[Request, dict[str, str]]:
-        """The request, wrong values left out of it, and by name what is wrong with each."""
-        known = {f.name: str(f.default) for f in dataclasses.fields(cls)}
-        strangers = {n: f"unknown request {n!r}; known: {', '.join(known)}" for n in values if n not in known}
-        texts = {name: _request_text(name, values[name], known[name]) for name in known if name in values}
-        wrong = {
-            name: f"{name} is {text!r}; expected {e}" for name, text in texts.items() if (e := _expected(name, text))
-        }
-        return cls(**{name: text for name, text in texts.items() if name not in wrong}), {**strangers, **wrong}
-
-
-def _expected(name: str, text: str) -> str | None:
-    """What a request's value should be; None where it is."""
-    choices = _REQUEST_CHOICES.get(name)
-    if choices and text not in choices:
-        return f"one of {', '.join(choices)}"
-    if name in COMPONENTS and text not in ("auto", "none") and not all(part.isalnum() for part in text.split(".")):
-        return "auto, none, a version or a prefix of one"
-    if name == "expect_gpus" and text != "auto" and not text.isdecimal():
-        return "auto or a number"
-    if name == "keep_cuda" and text != "all" and not (text.isdecimal() and int(text) >= 1):
-        return "all, or how many toolkits shall stay, at least 1"
-    return None
-
-
-def _request_text(name: str, value: Any, default: str) -> str:
-    """YAML reads `13.2` as a number and an empty value as None."""
-    if value is None or value == "":
-        return "auto" if name in COMPONENTS else default
-    text = str(value).strip()
-    return text.lower() if text.lower() in ("auto", "none", "all") else text
-
-
-@dataclasses.dataclass(frozen=True)
-class HostGpu:
-    """A GPU as the host shows it."""
-
-    pci_id: str
-    pci_address: str = ""
-    name: str | None = None
-    compute_capability: str | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Host:
-    """What of a host the resolver looks at. offers is None where no repository could be read."""
-
-    distribution: str
-    architecture: str = "x86_64"
-    gpus: tuple[HostGpu, ...] = ()
-    pythons: tuple[str, ...] = ()
-    default_python: str | None = None
-    gcc: int | None = None
-    glibc: str | None = None
-    kernel: str | None = None
-    offers: Mapping[str, tuple[str, ...]] | None = None
-    offers_error: str | None = None
-    repository_url: str | None = None
-    repository_configured: bool = False
-    secure_boot: str = "unknown"
-    loaded_driver: str | None = None
-
-
-def host_from_probe(probe: Mapping[str, Any]) -> Host:
-    """The resolver's view of a probe; raises PlanInputError where the probe lacks what a plan needs."""
-    missing = [name for name in ("distribution", "gpus") if name not in probe]
-    if "id" not in (probe.get("distribution") or {}):
-        missing.append("distribution.id")
-    if missing:
-        raise PlanInputError(f"the probe lacks {', '.join(missing)}; expected the `probe` of gpuhost.stack.gpu_probe")
-    repository = probe.get("repository") or {}
-    offers = None
-    if repository and not repository.get("error"):
-        offers = {name: tuple(found) for name, found in (repository.get("packages") or {}).items()}
-    toolchain, python = probe.get("toolchain") or {}, probe.get("python") or {}
-    driver = probe.get("driver") or {}
-    gcc = toolchain.get("gcc")
-    return Host(
-        distribution=probe["distribution"]["id"],
-        architecture=probe.get("architecture") or "x86_64",
-        gpus=_probe_gpus(probe["gpus"], (driver.get("nvidia_smi") or {}).get("gpus") or []),
-        pythons=tuple((python.get("interpreters") or {}).keys()),
-        default_python=python.get("default"),
-        gcc=int(str(gcc).split(".")[0]) if gcc else None,
-        glibc=toolchain.get("glibc"),
-        kernel=(probe.get("kernel") or {}).get("running"),
-        offers=offers,
-        offers_error=repository.get("error") or None,
-        repository_url=repository.get("url"),
-        repository_configured=_is_configured(probe, repository.get("url")),
-        secure_boot=probe.get("secure_boot") or "unknown",
-        loaded_driver=(driver.get("loaded") or {}).get("version"),
-    )
-
-
-def _is_configured(probe: Mapping[str, Any], url: str | None) -> bool:
-    """Whether the host's apt takes packages from NVIDIA's repository already."""
-    entries = (probe.get("repository_files") or {}).get("entries") or []
-    return url is not None and any(entry["uri"].rstrip("/") == url.rstrip("/") for entry in entries)
-
-
-def _probe_gpus(devices: Iterable[Mapping[str, Any]], seen: Iterable[Mapping[str, Any]]) -> tuple[HostGpu, ...]:
-    """Display and 3D controllers of NVIDIA's, with what a running driver says about each."""
-    by_address = {gpu.get("pci_address"): gpu for gpu in seen}
-    gpus = []
-    for device in devices:
-        if not str(device.get("class") or "03").startswith("03"):
-            continue
-        smi = by_address.get(device.get("pci_address")) or {}
-        gpus.append(
-            HostGpu(
-                pci_id=device["pci_id"].lower(),
-                pci_address=device.get("pci_address") or "",
-                name=smi.get("name"),
-                compute_capability=smi.get("compute_capability"),
-            )
-        )
-    return tuple(gpus)
-
-
-@dataclasses.dataclass(frozen=True)
-class Problem:
-    """Why there is no plan."""
-
-    code: str
-    message: str
-    remedy: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -196,23 +23,6 @@ class Remedy:
 
 
 @dataclasses.dataclass(frozen=True)
-class PlanWarning:
-    """What a user should know about a plan that can be carried out."""
-
-    code: str
-    message: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Reason:
-    """Why a component is as it is."""
-
-    component: str
-    choice: str
-    because: str
-
-
-@dataclasses.dataclass(frozen=True)
 class Gpu:
     """A GPU that the catalog knows."""
 
@@ -222,66 +32,6 @@ class Gpu:
     architecture: str
     kernel_modules: str
     last_driver_branch: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class DriverComponent:
-    """The driver to install."""
-
-    version: str
-    branch: str
-    kernel_modules: str
-    source: str
-    packages: tuple[str, ...]
-    pinning_packages: tuple[str, ...]
-    kernel_headers: tuple[str, ...]
-    apt_components: tuple[str, ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class CudaComponent:
-    """The CUDA toolkit to install."""
-
-    version: str
-    release: str
-    source: str
-    home: str
-    packages: tuple[str, ...]
-    host_compilers: tuple[str, ...]
-    apt_components: tuple[str, ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class LibraryComponent:
-    """cuDNN or NCCL to install."""
-
-    version: str
-    packages: tuple[str, ...]
-
-
-@dataclasses.dataclass(frozen=True)
-class TensorflowComponent:
-    """The TensorFlow environment to make."""
-
-    version: str
-    python: str
-    cuda_libraries: str
-    requirements: tuple[str, ...]
-    lock: str
-
-
-@dataclasses.dataclass(frozen=True)
-class PytorchComponent:
-    """The PyTorch environment to make."""
-
-    version: str
-    python: str
-    cuda: str
-    requirements: tuple[str, ...]
-    lock: str
-
-
-Component = DriverComponent | CudaComponent | LibraryComponent | TensorflowComponent | PytorchComponent
 
 
 @dataclasses.dataclass(frozen=True)
@@ -332,14 +82,6 @@ def _plain(value: Any) -> Any:
     return {name: list(v) if isinstance(v, tuple) else v for name, v in dataclasses.asdict(value).items()}
 
 
-LABELS = {
-    "driver": "NVIDIA driver",
-    "cuda": "CUDA toolkit",
-    "cudnn": "cuDNN",
-    "nccl": "NCCL",
-    "tensorflow": "TensorFlow",
-    "pytorch": "PyTorch",
-}
 _COLOURS = {"problem": "31", "warning": "33", "heading": "1", "remedy": "32"}
 
 

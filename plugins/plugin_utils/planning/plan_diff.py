@@ -11,7 +11,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import leftovers, removals
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import LABELS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import LABELS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.removals import Removal
 
 SCHEMA = 1

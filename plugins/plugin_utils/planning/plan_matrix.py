@@ -10,15 +10,14 @@ from collections.abc import Iterable, Iterator
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import (
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import (
     CudaComponent,
     DriverComponent,
-    Host,
-    HostGpu,
-    Plan,
-    Request,
     TensorflowComponent,
 )
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.host import Host, HostGpu
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Plan
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import resolve
 
 # One compute capability stands for those of a generation that have the same newest set.

@@ -15,7 +15,8 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_pr
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia.installed_stack import PYTORCH, TENSORFLOW
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CATALOG_FOLDER
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import leftovers, plan_diff
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import LABELS, PlanWarning, Problem
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import LABELS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.findings import Findings
 
 SCHEMA = 1
 PEER_TO_PEER_REDIRECTS = ("ReqRedir", "CmpltRedir")
@@ -66,22 +67,10 @@ class _Case:
         return self.moves("driver") or not (self.probe.get("driver") or {}).get("loaded")
 
 
-@dataclasses.dataclass
-class _Findings:
-    problems: list[Problem] = dataclasses.field(default_factory=list)
-    warnings: list[PlanWarning] = dataclasses.field(default_factory=list)
-
-    def problem(self, code: str, message: str, remedy: str) -> None:
-        self.problems.append(Problem(code, message, remedy))
-
-    def warn(self, code: str, message: str) -> None:
-        self.warnings.append(PlanWarning(code, message))
-
-
 def preflight(plan: Data, probe: Data, options: Options | None = None, sizes: Data | None = None) -> dict[str, Any]:
     """Problems and warnings of a host, as plain data; `sizes` is the content of catalog/disk.yml."""
     case = _Case(plan, probe, options or Options(), plan_diff.by_component(plan_diff.plan_diff(plan, probe)))
-    findings = _Findings()
+    findings = Findings()
     for check in (
         _package_manager,
         _leftovers,
@@ -104,7 +93,7 @@ def preflight(plan: Data, probe: Data, options: Options | None = None, sizes: Da
     }
 
 
-def _lock(case: _Case, findings: _Findings) -> None:
+def _lock(case: _Case, findings: Findings) -> None:
     """An environment is made from a lock file with hashes or not at all; told here, before the driver has moved."""
     for name in ENVIRONMENTS:
         planned = case.planned(name)
@@ -119,7 +108,7 @@ def _lock(case: _Case, findings: _Findings) -> None:
         )
 
 
-def _path_taken(case: _Case, findings: _Findings) -> None:
+def _path_taken(case: _Case, findings: Findings) -> None:
     """The role would refuse, too, but after the driver has moved."""
     for name, usual in ENVIRONMENTS.items():
         found = case.probe.get(f"{name}_in_the_way")
@@ -150,7 +139,7 @@ def _sizes() -> Data:
 # Packages -------------------------------------------------------------------------------------------------------
 
 
-def _package_manager(case: _Case, findings: _Findings) -> None:
+def _package_manager(case: _Case, findings: Findings) -> None:
     state = case.probe.get("package_manager")
     if not state:
         return
@@ -183,7 +172,7 @@ def _holders(locks: Iterable[Data]) -> str:
     return "; ".join(f"{who} holds {', '.join(paths)}" for who, paths in by_process.items())
 
 
-def _leftovers(case: _Case, findings: _Findings) -> None:
+def _leftovers(case: _Case, findings: Findings) -> None:
     """What the user lets the run put away is a warning that says so; the rest stands in the way, or is to be known."""
     remove = leftovers.removed(case.plan)
     for found in leftovers.find(case.plan, case.probe):
@@ -198,7 +187,7 @@ def _leftovers(case: _Case, findings: _Findings) -> None:
 # GPUs in use ----------------------------------------------------------------------------------------------------
 
 
-def _gpu_users(case: _Case, findings: _Findings) -> None:
+def _gpu_users(case: _Case, findings: Findings) -> None:
     """Displays and monitors may go on with the old driver."""
     if not case.moves("driver"):
         return
@@ -218,7 +207,7 @@ def _gpu_users(case: _Case, findings: _Findings) -> None:
         )
 
 
-def _nouveau(case: _Case, findings: _Findings) -> None:
+def _nouveau(case: _Case, findings: Findings) -> None:
     if case.planned("driver") is None or not case.options.own_kernel:
         return
     held = [gpu["pci_address"] for gpu in case.probe.get("gpus") or [] if gpu.get("kernel_driver") == "nouveau"]
@@ -233,7 +222,7 @@ def _nouveau(case: _Case, findings: _Findings) -> None:
 # Kernel ---------------------------------------------------------------------------------------------------------
 
 
-def _secure_boot(case: _Case, findings: _Findings) -> None:
+def _secure_boot(case: _Case, findings: Findings) -> None:
     if case.probe.get("secure_boot") != "enabled" or not case.builds_modules:
         return
     keys = case.probe.get("secure_boot_keys") or []
@@ -255,7 +244,7 @@ def _secure_boot(case: _Case, findings: _Findings) -> None:
     findings.problem("secure-boot", message, remedy)
 
 
-def _kernel_headers(case: _Case, findings: _Findings) -> None:
+def _kernel_headers(case: _Case, findings: Findings) -> None:
     """A module is needed for the kernel that runs and for the one that starts next."""
     if not case.builds_modules:
         return
@@ -268,7 +257,7 @@ def _kernel_headers(case: _Case, findings: _Findings) -> None:
             _missing_headers(case, release, which, findings)
 
 
-def _missing_headers(case: _Case, release: str, which: str, findings: _Findings) -> None:
+def _missing_headers(case: _Case, release: str, which: str, findings: Findings) -> None:
     planned = case.options.kernel_headers
     if planned is None:
         planned = tuple((case.planned("driver") or {}).get("kernel_headers") or ())
@@ -295,7 +284,7 @@ def _missing_headers(case: _Case, release: str, which: str, findings: _Findings)
 # Links between GPUs ---------------------------------------------------------------------------------------------
 
 
-def _links(case: _Case, findings: _Findings) -> None:
+def _links(case: _Case, findings: Findings) -> None:
     """Width; and speed while no driver is loaded, as a driver lowers it on an idle GPU."""
     loaded = (case.probe.get("driver") or {}).get("loaded")
     for address, gpu in ((case.probe.get("pcie") or {}).get("gpus") or {}).items():
@@ -324,7 +313,7 @@ def _because(slot: float | None, card: float, unit: str) -> str:
     return f" (the slot is able to {unit}{slot:g})" if slot is not None and slot < card else ""
 
 
-def _peer_to_peer(case: _Case, findings: _Findings) -> None:
+def _peer_to_peer(case: _Case, findings: Findings) -> None:
     """Between GPUs that reach each other by PCIe alone; NVSwitch carries it elsewhere."""
     pcie = case.probe.get("pcie") or {}
     gpus = pcie.get("gpus") or {}
@@ -350,7 +339,7 @@ def _peer_to_peer(case: _Case, findings: _Findings) -> None:
 # Disk -----------------------------------------------------------------------------------------------------------
 
 
-def _disk(case: _Case, sizes: Data, findings: _Findings) -> None:
+def _disk(case: _Case, sizes: Data, findings: Findings) -> None:
     space = case.probe.get("disk") or {}
     needs: dict[str, list[tuple[str, int]]] = {}
     for directory, what, mib in _needs(case, sizes):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import LABELS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import LABELS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.report import NOT_RUN, STAGES, Evidence
 
 

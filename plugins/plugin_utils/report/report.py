@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import LABELS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import LABELS
 
 SCHEMA = 1
 # What trained, and the component that it trained with.

@@ -12,7 +12,10 @@ from typing import Any, TypeVar
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog, Distro
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Gpu, Host, Problem, Request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.findings import Problem
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.host import Host
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Gpu
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.request import Request
 
 T = TypeVar("T")
 

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Branch
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import DriverComponent
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import DriverComponent
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.findings import Findings
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import Case
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.drivers import DriverOption, accepted_modules
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.platform import Findings, Platform, is_native
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.platform import Platform, is_native
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.toolkits import CudaOption
 
 

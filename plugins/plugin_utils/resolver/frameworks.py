@@ -9,13 +9,12 @@ import dataclasses
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import PytorchRelease, TensorflowRelease
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import (
-    Gpu,
-    PlanWarning,
-    Problem,
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import (
     PytorchComponent,
     TensorflowComponent,
 )
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.findings import PlanWarning, Problem
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Gpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import Case, gpu_label
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.gpu_support import covers, supported
 

@@ -6,8 +6,10 @@ Runs on the controller; pure functions.
 from __future__ import annotations
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Gpu, Host, HostGpu, Request
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.platform import Findings
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.findings import Findings
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.host import Host, HostGpu
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Gpu
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.request import Request
 
 
 def identify_gpus(catalog: Catalog, host: Host, findings: Findings) -> tuple[Gpu, ...]:

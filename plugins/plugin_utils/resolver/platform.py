@@ -11,7 +11,9 @@ from typing import Any, Protocol, TypeVar
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.references import libcudart
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Gpu, PlanWarning, Problem, Reason
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import LABELS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.findings import Findings, Problem
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Gpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import drivers as drivers_
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import frameworks as frameworks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import toolkits as toolkits
@@ -21,14 +23,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.frameworks 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.libraries import cudnn_options
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.toolkits import CudaOption
 
-NAMES = {
-    "driver": "driver",
-    "cuda": "CUDA",
-    "cudnn": "cuDNN",
-    "nccl": "NCCL",
-    "tensorflow": "TensorFlow",
-    "pytorch": "PyTorch",
-}
 _NO_DRIVER = DriverOption("", None, "", None)
 
 
@@ -41,27 +35,6 @@ AnyOption = TypeVar("AnyOption", bound=_Option)
 Drivers = Sequence[DriverOption | None]
 Cudas = Sequence[CudaOption | None]
 Tensorflows = Sequence[TensorflowOption | None]
-
-
-@dataclasses.dataclass
-class Findings:
-    """Collected on the way; the plan gets them in this order, each once."""
-
-    problems: list[Problem] = dataclasses.field(default_factory=list)
-    warnings: list[PlanWarning] = dataclasses.field(default_factory=list)
-    reasons: list[Reason] = dataclasses.field(default_factory=list)
-
-    def problem(self, code: str, message: str, remedy: str) -> None:
-        """Adds a problem."""
-        self.problems.append(Problem(code, message, remedy))
-
-    def warn(self, code: str, message: str) -> None:
-        """Adds a warning."""
-        self.warnings.append(PlanWarning(code, message))
-
-    def reason(self, component: str, choice: str, because: str) -> None:
-        """Adds a reason."""
-        self.reasons.append(Reason(component, choice, because))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -148,7 +121,7 @@ def pool(
             each = ", ".join(f"{gpu_label(g)} {_alone(case, name, g)}" for g in case.gpu_kinds)
             findings.problem(
                 "mixed-gpus-conflict",
-                f"no {NAMES[name]} serves all GPUs of this host: {each}",
+                f"no {LABELS[name]} serves all GPUs of this host: {each}",
                 "move the older or the newer GPUs to another host",
             )
         return []
@@ -156,7 +129,7 @@ def pool(
         findings.problems += best.problems
         return [best]
     findings.problems += [
-        dataclasses.replace(p, message=f"no {NAMES[name]} for {case.distro.id} fits: {p.message}")
+        dataclasses.replace(p, message=f"no {LABELS[name]} for {case.distro.id} fits: {p.message}")
         for p in best.problems
     ]
     return []
@@ -193,14 +166,14 @@ def explain_missing(case: Case, name: str, wanted: str, known: list[str], findin
         near = ", ".join(versions.nearest(wanted, known)) or "none"
         findings.problem(
             "unknown-version",
-            f"there is no {NAMES[name]} {wanted} in the catalog; the nearest that exist: {near}",
+            f"there is no {LABELS[name]} {wanted} in the catalog; the nearest that exist: {near}",
             f"ask for one of those, or leave {name} at auto",
         )
         return
     there = _in_archive(case, name) if source == "distro" else _in_repository(case, known)
     findings.problem(
         "not-in-repository",
-        f"{where} does not offer {NAMES[name]}{'' if wanted == 'auto' else ' ' + wanted}; it offers {there}",
+        f"{where} does not offer {LABELS[name]}{'' if wanted == 'auto' else ' ' + wanted}; it offers {there}",
         f"leave {name} and its source at auto, or set {name} to none",
     )
 

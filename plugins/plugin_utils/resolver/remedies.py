@@ -12,7 +12,10 @@ from collections.abc import Callable, Iterable, Iterator
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import COMPONENTS, Host, Plan, Remedy, Request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import COMPONENTS, LABELS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.host import Host
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Plan, Remedy
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.request import Request
 
 Attempt = Callable[[Request, Host], Plan]
 
@@ -130,12 +133,11 @@ def _remedy(plan: Plan, request: Request, host: Host, attempt: Attempt) -> Remed
 
 def _outcome(plan: Plan) -> str:
     """What a plan would install, in short."""
-    words = {"driver": "driver", "cuda": "CUDA", "cudnn": "cuDNN", "tensorflow": "TensorFlow", "pytorch": "PyTorch"}
     parts = []
-    for name, word in words.items():
+    for name, label in LABELS.items():
         component = plan.components.get(name)
         if component is not None:
-            parts.append(f"{word} {getattr(component, 'release', None) or component.version}")
+            parts.append(f"{label} {getattr(component, 'release', None) or component.version}")
     return "gives " + ", ".join(parts) if parts else "installs nothing"
 
 

@@ -13,17 +13,15 @@ from typing import Any
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog, repository_facts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import (
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import (
+    LABELS,
     Component,
-    Gpu,
-    Host,
     LibraryComponent,
-    Plan,
-    PlanInputError,
-    Problem,
-    Request,
-    host_from_probe,
 )
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.findings import Findings, Problem
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.host import Host, host_from_probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Gpu, Plan
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.request import PlanInputError, Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import frameworks as frameworks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import libraries as libraries
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import Case
@@ -32,8 +30,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.explain imp
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.gpus import check_gpu_count, identify_gpus
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.libraries import LibraryOption
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.platform import (
-    NAMES,
-    Findings,
     Platform,
     archive_only,
     closest,
@@ -163,7 +159,7 @@ def _library(case: Case, name: str, platform: Platform, findings: Findings) -> L
         if wanted != "auto":
             findings.problem(
                 f"{name}-cuda-mismatch",
-                f"{NAMES[name]} {wanted} needs a CUDA toolkit; there is none",
+                f"{LABELS[name]} {wanted} needs a CUDA toolkit; there is none",
                 f"ask for a CUDA, or set {name} to none",
             )
         elif case.request.cuda == "none":
@@ -196,7 +192,7 @@ def _choose_library(
     if wanted == "auto":
         findings.warn(
             "not-in-repository",
-            f"{NAMES[name]} is left out: {case.repository_name} offers none for CUDA {cuda.version} and these GPUs",
+            f"{LABELS[name]} is left out: {case.repository_name} offers none for CUDA {cuda.version} and these GPUs",
         )
         findings.reason(name, "none", f"none is offered for CUDA {cuda.version} and these GPUs")
     elif not found:

@@ -5,12 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import (
-    PlanInputError,
-    Request,
-    host_from_probe,
-    plan_table,
-)
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.host import host_from_probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import plan_table
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.request import PlanInputError, Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_for_probe
 
 PROBE = {

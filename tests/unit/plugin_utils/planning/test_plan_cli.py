@@ -7,8 +7,8 @@ import json
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import PlanInputError
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_cli import find_gpu, main
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.request import PlanInputError
 
 
 def run(*arguments):

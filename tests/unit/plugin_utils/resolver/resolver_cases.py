@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CATALOG_FOLDER, load_catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Host, HostGpu, Request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.host import Host, HostGpu
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import resolve
 
 # PCI ids as lspci prints them for these cards (pci.ids), with NVIDIA's published compute capability.

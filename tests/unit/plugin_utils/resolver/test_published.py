@@ -227,7 +227,7 @@ def test_the_message_says_what_was_asked_found_and_possible(gpus, request_, word
 def test_the_nearest_remedy_comes_first(gpus, request_, remedy):
     made = plan("ubuntu-22.04", *gpus, **request_)
     assert made["remedies"][0]["text"].startswith(remedy)
-    assert "gives driver" in made["remedies"][0]["text"]
+    assert "gives NVIDIA driver" in made["remedies"][0]["text"]
 
 
 def test_tensorflow_remedy_is_the_nearest_with_a_wheel():

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Host, HostGpu, Request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.host import Host, HostGpu
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import remedies
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_once
 
@@ -306,7 +307,7 @@ def test_kinds_of_gpu_that_are_equally_many_stay_in_the_order_of_the_host():
 
 def test_modules_that_do_not_fit_get_a_remedy_that_was_tried():
     made = plan("debian-12", "B200", driver_kernel_modules="proprietary")
-    assert made["problems"][0]["remedy"].startswith("ask for driver_kernel_modules=auto (gives driver 595.91.07")
+    assert made["problems"][0]["remedy"].startswith("ask for driver_kernel_modules=auto (gives NVIDIA driver 595.91.07")
     assert made["remedies"][0]["request"] == {"driver_kernel_modules": "auto"}
 
 

@@ -1,0 +1,52 @@
+"""Findings: the problems, warnings and reasons that the resolver and the preflight collect."""
+
+from __future__ import annotations
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """Why there is no plan."""
+
+    code: str
+    message: str
+    remedy: str
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanWarning:
+    """What a user should know about a plan that can be carried out."""
+
+    code: str
+    message: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Reason:
+    """Why a component is as it is."""
+
+    component: str
+    choice: str
+    because: str
+
+
+@dataclasses.dataclass
+class Findings:
+    """A collector that the checks of one host append to, in the order in which the findings are shown."""
+
+    problems: list[Problem] = dataclasses.field(default_factory=list)
+    warnings: list[PlanWarning] = dataclasses.field(default_factory=list)
+    reasons: list[Reason] = dataclasses.field(default_factory=list)
+
+    def problem(self, code: str, message: str, remedy: str) -> None:
+        """Add a problem."""
+        self.problems.append(Problem(code, message, remedy))
+
+    def warn(self, code: str, message: str) -> None:
+        """Add a warning."""
+        self.warnings.append(PlanWarning(code, message))
+
+    def reason(self, component: str, choice: str, because: str) -> None:
+        """Add the reason for a component's version, or for its absence (`none`)."""
+        self.reasons.append(Reason(component, choice, because))
