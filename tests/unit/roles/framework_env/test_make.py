@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-FILES = Path(__file__).resolve().parents[3] / "roles/framework_env/files"
+FILES = Path(__file__).resolve().parents[4] / "roles/framework_env/files"
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 LOCK = "framework==1.2.3 --hash\n"
 PROOF = "import framework, json; print('something else'); print(json.dumps({'version': framework.__version__}))"

@@ -1,148 +1,11 @@
-"""state.py, packages.py and each role's prove.py, run as the roles run them, on environments with stand-ins."""
+"""state.py on environments with fake frameworks."""
 
-import dataclasses
-import hashlib
-import json
-import os
-import runpy
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-ROLES = Path(__file__).resolve().parents[3] / "roles"
-FILES = ROLES / "framework_env/files"
-STATE = runpy.run_path(str(FILES / "state.py"))
-PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
-
-
-@dataclasses.dataclass(frozen=True)
-class Framework:
-    """A framework: its package, two releases and code that answers what the proof asks, and only that."""
-
-    name: str
-    package: str
-    version: str
-    older: str
-    code: str
-    without_cuda: str
-    label: str
-    answer: dict[str, Any]
-
-    @property
-    def lock(self) -> str:
-        return f"{self.package}=={self.version} --hash\n"
-
-    @property
-    def other_lock(self) -> str:
-        return f"{self.package}=={self.older} --hash\n"
-
-    @property
-    def new(self) -> str:
-        return self.environment(self.version, self.lock)
-
-    @property
-    def old(self) -> str:
-        return self.environment(self.older, self.other_lock)
-
-    @property
-    def proof(self) -> str:
-        return (ROLES / f"{self.name}_env/files/prove.py").read_text()
-
-    def environment(self, version: str, lock: str) -> str:
-        return f"{self.name}-{version}-py{PYTHON}-{sha256(lock)[:8]}"
-
-
-TENSORFLOW = """
-class sysconfig:
-    get_build_info = staticmethod(lambda: {"is_cuda_build": True, "cuda_version": "12.5.1", "cudnn_version": "9"})
-class config:
-    list_physical_devices = staticmethod(lambda kind: [])
-"""
-TORCH = """
-class version:
-    cuda = "13.2"
-class backends:
-    class cudnn:
-        version = staticmethod(lambda: 92600)
-class cuda:
-    device_count = staticmethod(lambda: 0)
-"""
-FRAMEWORKS = [
-    Framework(
-        "tensorflow", "tensorflow", "2.21.0", "2.20.0", TENSORFLOW, TENSORFLOW.replace("True", "False"), "TensorFlow",
-        {"version": "2.21.0", "python": PYTHON, "cuda": "12.5.1", "cudnn": "9", "gpus": 0},
-    ),
-    Framework(
-        "pytorch", "torch", "2.15.0", "2.10.0", TORCH, TORCH.replace('"13.2"', "None"), "PyTorch",
-        {"version": "2.15.0", "python": PYTHON, "cuda": "13.2", "cudnn": "9.26.0", "gpus": 0},
-    ),
-]  # fmt: skip
-
-
-def sha256(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-class Host:
-    """Folders as the role leaves them below `base`."""
-
-    def __init__(self, base: Path, framework: Framework) -> None:
-        self.base, self.link, self.folder = base, base / framework.name, base / "environments"
-        self.framework, self.new, self.old = framework, framework.new, framework.old
-        base.mkdir(exist_ok=True)
-
-    def build(self, name: str, lock: str | None = "") -> Path:
-        """A virtual environment with a framework that only answers what the proof asks; with lock None half made."""
-        site = self.folder / name / f"lib/python{PYTHON}/site-packages"
-        version, package = name.split("-")[1], self.framework.package
-        for folder in (site / package, site / f"{package}-{version}.dist-info", self.folder / name / "bin"):
-            folder.mkdir(parents=True)
-        (site / f"{package}/__init__.py").write_text(f"__version__ = '{version}'\n{self.framework.code}")
-        (site / f"{package}-{version}.dist-info/METADATA").write_text(f"Name: {package}\nVersion: {version}\n")
-        (self.folder / name / "pyvenv.cfg").write_text(
-            f"home = {Path(sys.executable).resolve().parent}\ninclude-system-site-packages = false\n"
-        )
-        (self.folder / name / "bin/python").symlink_to(Path(sys.executable).resolve())
-        (self.folder / name / "gpuhost.freeze").write_text(f"{package}=={version}\n")
-        if lock is not None:
-            (self.folder / name / "gpuhost.lock").write_text(lock or self.framework.lock)
-        return self.folder / name
-
-    def use(self, name: str, at: float = 0, link: str = "") -> None:
-        """`name` becomes the current one, as it did at the time `at`."""
-        link = link or self.framework.name
-        (self.base / link).unlink(missing_ok=True)
-        (self.base / link).symlink_to(f"environments/{name}")
-        if at:
-            (self.folder / name / "gpuhost.current").touch()
-            os.utime(self.folder / name / "gpuhost.current", (at, at))
-
-    def question(self, **asked: Any) -> str:
-        framework = self.framework
-        question = {"path": str(self.link), "framework": framework.name, "name": framework.new,
-                    "package": framework.package, "version": framework.version, "python": PYTHON,
-                    "lock": sha256(framework.lock), "uv": str(self.base / "uv"), "uv_lock": sha256("uv"), "keep": 2,
-                    "packages": (FILES / "packages.py").read_text(), "proof": framework.proof, **asked}  # fmt: skip
-        return json.dumps(question)
-
-    def look(self, **asked: Any) -> dict[str, Any]:
-        """What state.py says of this host, without a process of its own."""
-        return json.loads(json.dumps(STATE["main"](json.loads(self.question(**asked)))))
-
-    def look_as_the_role(self, **asked: Any) -> dict[str, Any]:
-        """The same, by the host's Python, which reads state.py from its standard input."""
-        command = [sys.executable, "-", self.question(**asked)]
-        answer = subprocess.run(command, input=(FILES / "state.py").read_bytes(), capture_output=True, check=True)
-        return json.loads(answer.stdout)
-
-
-@pytest.fixture(params=FRAMEWORKS, ids=lambda framework: framework.name)
-def host(request: pytest.FixtureRequest, tmp_path: Path) -> Host:
-    return Host(tmp_path / "gpuhost", request.param)
+from tests.unit.roles.framework_env.fake_host import FRAMEWORKS, PYTHON, Framework, Host, put, sha256
 
 
 def test_a_bare_host_gets_an_environment_named_after_its_contents(host: Host) -> None:
@@ -188,14 +51,6 @@ def test_a_half_made_one_is_built_again_under_its_name(host: Host) -> None:
     assert (found["environment"], found["complete"], found["current"]) == (host.new, False, host.old)
     assert found["reason"] == f"{host.new}: left half made"
     assert found["remove"] == []
-
-
-def put(path: str, text: str) -> Callable[[Path], None]:
-    def do(folder: Path) -> None:
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_text(text)
-
-    return do
 
 
 def module(framework: Framework, code: str) -> Callable[[Path], None]:
@@ -356,39 +211,3 @@ def test_frameworks_share_the_folder_and_leave_each_other_alone(tmp_path: Path) 
     other.link.unlink()
     other.link.symlink_to(f"environments/{names[0]}")
     assert other.look()["problem"].startswith(f"Found a link to environments/{names[0]} at")
-
-
-def packages(environment: Path, framework: Framework, task: str, version: str = "") -> subprocess.CompletedProcess[str]:
-    arguments = [framework.package, version or framework.version, PYTHON, task]
-    command = [str(environment / "bin/python"), "-I", "-c", (FILES / "packages.py").read_text(), *arguments]
-    return subprocess.run(command, capture_output=True, text=True)
-
-
-def test_what_is_installed_is_written_down(host: Host) -> None:
-    environment, package = host.build(host.new, None), f"{host.framework.package}=={host.framework.version}"
-    put(f"lib/python{PYTHON}/site-packages/six-1.0.dist-info/METADATA", "Name: six\nVersion: 1.0\n")(environment)
-    assert packages(environment, host.framework, "record").returncode == 0
-    assert (environment / "gpuhost.freeze").read_text().split() == sorted([package, "six==1.0"])
-    assert packages(environment, host.framework, "compare").returncode == 0
-
-
-def test_the_framework_tells_what_it_is(host: Host) -> None:
-    command = [str(host.build(host.new) / "bin/python"), "-I", "-c", host.framework.proof]
-    assert json.loads(subprocess.run(command, capture_output=True, check=True).stdout) == host.framework.answer
-
-
-def test_a_lock_of_another_version_is_refused(host: Host) -> None:
-    environment, package = host.build(host.new, None), host.framework.package
-    (environment / "gpuhost.freeze").unlink()
-    answer = packages(environment, host.framework, "record", host.framework.older)
-    assert answer.returncode == 1
-    found, wanted = f"{package}=={host.framework.version}", f"{package}=={host.framework.older}"
-    assert f"found {found} in {environment}, expected {wanted}: choose" in answer.stderr
-    assert not (environment / "gpuhost.freeze").exists()
-
-
-def test_a_lock_without_the_framework_for_this_python_is_refused(host: Host) -> None:
-    environment = host.build(host.new, None)
-    next(environment.glob("lib/*/site-packages/*.dist-info/METADATA")).unlink()
-    next(environment.glob("lib/*/site-packages/*.dist-info")).rmdir()
-    assert f"found no {host.framework.package} in" in packages(environment, host.framework, "record").stderr

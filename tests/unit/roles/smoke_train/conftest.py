@@ -3,4 +3,4 @@
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "roles/smoke_train/files"))
+sys.path.insert(0, str(Path(__file__).resolve().parents[4] / "roles/smoke_train/files"))
