@@ -9,6 +9,7 @@ from typing import Any
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import COMPONENTS, LABELS, Component
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.findings import PlanWarning, Problem, Reason
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.request import Request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.tables import text_table
 
 SCHEMA = 1
 
@@ -97,9 +98,7 @@ def plan_table(plan: Mapping[str, Any], colour: bool = False) -> str:
     for name in COMPONENTS:
         component = plan["components"][name]
         rows.append((LABELS[name], _choice(component), _origin(name, component), because.get(name, "")))
-    widths = [max(len(row[i]) for row in rows) for i in range(3)]
-    for row in rows:
-        lines.append("  ".join(cell.ljust(width) for cell, width in zip(row, [*widths, 0], strict=True)).rstrip())
+    lines += text_table(rows)
     for warning in plan["warnings"]:
         lines.append(paint(f"warning  {warning['code']}: {warning['message']}", "warning"))
     for problem in plan["problems"]:

@@ -13,6 +13,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import leftovers, removals
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import LABELS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.removals import Removal
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.tables import text_table
 
 SCHEMA = 1
 INSTALL, UPGRADE, DOWNGRADE, KEEP, REMOVE = "install", "upgrade", "downgrade", "keep", "remove"
@@ -200,8 +201,7 @@ def diff_table(diff: Data) -> str:
             removed = _listed(gone)
             action = row["action"] + note + (f"; removes {removed}" if removed else "")
             rows.append([LABELS[row["component"]], row["installed"] or "-", row["planned"] or "-", action])
-    widths = [max(len(row[i]) for row in rows) for i in range(3)]
-    lines = ["  ".join(c.ljust(w) for c, w in zip(row, [*widths, 0], strict=True)).rstrip() for row in rows]
+    lines = text_table(rows)
     lines += [f"First: {sentence}" for sentence in diff["leftovers"]["does"]]
     return "\n".join([*lines, "" if diff["changes"] else "The host has what is planned."]).rstrip()
 

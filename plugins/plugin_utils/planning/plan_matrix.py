@@ -6,7 +6,7 @@ Runs on the controller; pure functions of the catalog. script/plan --matrix prin
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
@@ -19,6 +19,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.host import
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import resolve
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.tables import markdown_table
 
 # One compute capability stands for those of a generation that have the same newest set.
 GENERATIONS = (
@@ -116,7 +117,7 @@ def matrix(catalog: Catalog) -> str:
     for distribution, distro in catalog.distros.items():
         python, glibc = distro.python.default, distro.glibc
         lines += [f"### {distribution}", "", f"Python {python}, gcc {distro.gcc.default}, glibc {glibc}.", ""]
-        lines += _table(_HEADS, (_cells(row) for row in found if row.distribution == distribution))
+        lines += markdown_table(_HEADS, (_cells(row) for row in found if row.distribution == distribution))
         lines.append("")
     return "\n".join(lines)
 
@@ -138,9 +139,4 @@ def support(catalog: Catalog) -> str:
             ]
             cells.append(" / ".join(named))
         table.append(cells)
-    return "\n".join(_table(("driver / CUDA / TensorFlow", *catalog.distros), table)) + "\n"
-
-
-def _table(heads: Iterable[str], table: Iterable[list[str]]) -> list[str]:
-    heads = list(heads)
-    return ["| " + " | ".join(cells) + " |" for cells in (heads, ["---"] * len(heads), *table)]
+    return "\n".join(markdown_table(("driver / CUDA / TensorFlow", *catalog.distros), table)) + "\n"

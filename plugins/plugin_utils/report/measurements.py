@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.tables import text_table
+
 NOTHING = "-"
-
-
-def aligned(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
-    """Lines of a table: so many columns to the left, the others to the right."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    return [
-        "  ".join(
-            cell.ljust(width) if column < left else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
 
 
 def number(value: float | None) -> str:
@@ -44,7 +34,7 @@ def monitor_table(summary: Mapping[str, Any]) -> list[str]:
     heading = f"{summary['samples']} samples, {pace}" + (f"; figures of the {during} marked during" if during else "")
     return [
         heading,
-        *(aligned(rows, left=2) if summary["gpus"] else []),
+        *(text_table(rows, numbers_from=2) if summary["gpus"] else []),
         *(f"error {text}" for text in summary["errors"]),
     ]
 
@@ -63,7 +53,7 @@ def benchmark_table(result: Mapping[str, Any]) -> list[str]:
         row += [significant(measured[device]["gflops"]) for device in devices]
         row += [_ratio(measured["CPU"]["median_ms"], measured[gpu]["median_ms"]) for gpu in gpus]
         rows.append(row)
-    return [*aligned(rows), *_left_out(result), *_checks(result["checks"])]
+    return [*text_table(rows, numbers_from=1), *_left_out(result), *_checks(result["checks"])]
 
 
 def significant(value: float | None) -> str:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import LABELS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.report import NOT_RUN, STAGES, Evidence
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.tables import markdown_table, text_table
 
 
 def markdown(report: Evidence) -> str:
@@ -19,7 +20,7 @@ def markdown(report: Evidence) -> str:
         lines += ["No evidence of any host: nothing was run.", ""]
     else:
         rows = [[entry["host"], entry["status"], _gpu_text(entry), _why(entry)] for entry in report["hosts"]]
-        lines += [*_md_table(["Host", "Status", "GPUs", "Why"], rows), ""]
+        lines += [*markdown_table(["Host", "Status", "GPUs", "Why"], rows), ""]
     for entry in report["hosts"]:
         lines += _host_markdown(entry)
     return "\n".join(lines).rstrip() + "\n"
@@ -32,20 +33,20 @@ def _host_markdown(entry: Evidence) -> list[str]:
         lines += ["Simulated: " + "; ".join(entry["simulated"]) + ".", ""]
     lines += [f"{entry['distribution']}, kernel {entry['kernel']}. GPUs: {_gpu_text(entry)}.", ""]
     rows = [[LABELS[row["component"]], *(row[stage] for stage in STAGES)] for row in entry["components"]]
-    lines += [*_md_table(["Component", *(stage.capitalize() for stage in STAGES)], rows), ""]
+    lines += [*markdown_table(["Component", *(stage.capitalize() for stage in STAGES)], rows), ""]
     verify = "" if entry["evidence"]["verify"] == "present" else " (verify: not run)"
     lines += [f"Checks: {_counts(entry['checks']['counts'])}{verify}.", ""]
     failed = [
         [c["id"], c.get("found", ""), c.get("expected", ""), c.get("remedy", "")] for c in entry["checks"]["failed"]
     ]
     if failed:
-        lines += ["Failed:", "", *_md_table(["Check", "Found", "Expected", "Remedy"], failed), ""]
+        lines += ["Failed:", "", *markdown_table(["Check", "Found", "Expected", "Remedy"], failed), ""]
     skipped = [
         [c["id"], c.get("reason") or c.get("remedy") or "see what was found", c.get("found") or ""]
         for c in entry["checks"]["skipped"]
     ]
     if skipped:
-        lines += ["Skipped:", "", *_md_table(["Check", "Reason", "Found"], skipped), ""]
+        lines += ["Skipped:", "", *markdown_table(["Check", "Reason", "Found"], skipped), ""]
     lines += [_training_text(training) for training in entry["trainings"]] or ["Smoke training: not run."]
     lines += [line for training in entry["trainings"] for line in _training_tables(training)] + [""]
     for kind in ("problems", "warnings"):
@@ -66,8 +67,7 @@ def table(report: Evidence) -> str:
         versions = [installed[key] for key in ("driver", "cuda", "tensorflow")]
         counts = _counts(entry["checks"]["counts"])
         rows.append([entry["host"], entry["status"], _gpu_text(entry), *versions, counts, speed])
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines += text_table(rows)
     for entry in report["hosts"]:
         lines += [f"{entry['host']}: {reason}" for reason in entry["reasons"]]
     lines.append(f"Overall: {report['status']}" + ("" if report["hosts"] else ", nothing was run"))
@@ -113,7 +113,7 @@ def _training_tables(training: Evidence) -> list[str]:
             for found in training["scaling"]
         ]
         head = ["Replicas" + note, "Global batch", "Images/s", "Scaling efficiency"]
-        lines += ["", *_md_table(head, rows)]
+        lines += ["", *markdown_table(head, rows)]
     gpus = (training["monitor"] or {}).get("gpus") or []
     if gpus:
         rows = [[f"{gpu['index']}: {gpu['name']}", *(_number(gpu[key]) for key in _MONITORED)] for gpu in gpus]
@@ -125,7 +125,7 @@ def _training_tables(training: Evidence) -> list[str]:
             "Power max, W",
             "Temperature max, C",
         ]
-        lines += ["", *_md_table(head, rows)]
+        lines += ["", *markdown_table(head, rows)]
     return lines
 
 
@@ -151,10 +151,3 @@ def _gpu_text(entry: Evidence) -> str:
 
 def _why(entry: Evidence) -> str:
     return "; ".join(entry["reasons"]) or "all checks passed or say why they were skipped"
-
-
-def _md_table(head: list[str], rows: Iterable[list[Any]]) -> list[str]:
-    def line(cells: Iterable[Any]) -> str:
-        return "| " + " | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
-
-    return [line(head), "|" + "---|" * len(head), *(line(row) for row in rows)]
