@@ -1,6 +1,6 @@
 # Copyright: the gpuhost contributors
 # SPDX-License-Identifier: Apache-2.0
-"""Gives the module gpu_verify what lies on the controller: the CUDA program and the catalog's thresholds.
+"""Add the CUDA program, and the catalog's thresholds and package names, to the options of the module gpu_verify.
 
 Ansible carries Python modules to the host, and no file of another kind; the options are documented in the module.
 """
@@ -12,11 +12,8 @@ from typing import Any
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import (
-    CatalogError,
-    gpu_thresholds,
-    load_catalog,
-)
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import gpu_thresholds
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError, load_catalog
 
 MODULE = "gpuhost.stack.gpu_verify"
 SOURCE = Path(__file__).resolve().parents[1] / "module_utils" / "nvidia" / "cuda_check.cu"
@@ -31,6 +28,8 @@ def arguments(args: dict[str, Any]) -> dict[str, Any]:
         plan = args.get("plan")
         gpus = plan.get("gpus") if isinstance(plan, dict) else None  # the module refuses what is no plan
         added["gpu_thresholds"] = gpu_thresholds(load_catalog(), [str(gpu.get("pci_id")) for gpu in gpus or []])
+    if added.get("fabric_manager_packages") is None:
+        added["fabric_manager_packages"] = list(load_catalog().packages.fabric_manager)
     return added
 
 

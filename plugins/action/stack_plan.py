@@ -15,6 +15,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import probe_options
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError, load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import drift, plan_diff, preflight
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import plan_table
@@ -101,7 +102,11 @@ class ActionModule(ActionBase):
                 f"{', '.join(unknown)}: no such variable. Known are {', '.join(args['variables'])}. "
                 "Correct the inventory or the -e option; nothing was changed."
             )
-        options = {"repositories": args["repositories"], "kernel_header_offers": args["own_kernel"]}
+        try:
+            names = probe_options(load_catalog())
+        except CatalogError as error:
+            raise AnsibleActionFail(f"the plan could not be made: {error}") from error
+        options = {**names, "repositories": args["repositories"], "kernel_header_offers": args["own_kernel"]}
         probed = self._execute_module(module_name=PROBE, module_args=options, task_vars=variables)
         result.update(probed)
         if "probe" not in probed:

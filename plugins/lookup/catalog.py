@@ -19,6 +19,7 @@ options:
       - "V(repositories) alone: the URL of NVIDIA's repository by distribution id."
       - "V(driver_packages) alone: apt patterns of the driver packages' names, NVIDIA's and the distributions'."
       - "V(driver_exceptions) alone: apt patterns of names that those match and that are no part of the driver."
+      - "V(packages) and a key of catalog/packages.yml: names of packages that belong to no single release."
       - "Any other topic alone gives the list of its keys, newest first."
     required: true
   base_url:
@@ -49,11 +50,8 @@ import dataclasses
 from ansible.errors import AnsibleLookupError
 from ansible.plugins.lookup import LookupBase
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import (
-    CatalogError,
-    load_catalog,
-    repository_facts,
-)
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import repository_facts
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError, load_catalog
 
 
 def _plain(value):
@@ -74,6 +72,7 @@ def _topics(catalog):
         "nccl": {f"{b.version}+cuda{b.cuda}": b for b in catalog.nccl.builds},
         "tensorflow": {r.version: r for r in catalog.tensorflow.releases},
         "pytorch": {r.version: r for r in catalog.pytorch.releases},
+        "packages": {f.name: getattr(catalog.packages, f.name) for f in dataclasses.fields(catalog.packages)},
         "gpu": {f"10de:{device}": product for device, product in catalog.products.items()},
     }
 

@@ -33,21 +33,21 @@ options:
     type: bool
     default: true
   package_patterns:
-    description: Globs of the installed packages to report.
+    description:
+      - Globs of the installed packages to report. The action plugin of this name adds the catalog's, as it does for
+        C(repository_patterns), C(driver_packages) and C(distro_cuda_package).
     type: list
     elements: str
-    default: ['*nvidia*', 'cuda', 'cuda-*', 'libcuda1*', 'libcudart*', 'libcublas*', 'libcufft*', 'libcufile*',
-              'libcurand*', 'libcusolver*', 'libcusparse*', 'libnpp*', 'libnv*', 'gds-tools-*', '*cudnn*', 'libnccl*',
-              'nvlsm', 'dkms', 'gcc', 'g++', 'linux-headers-*', 'linux-modules-nvidia-*', 'datacenter-gpu-manager*']
   repository_patterns:
     description: Globs of the repository's packages to report.
     type: list
     elements: str
-    default: ['nvidia-driver*', 'nvidia-open*', 'nvidia-utils*', 'nvidia-compute-utils*', 'nvidia-headless*',
-              'cuda-drivers*', 'nvidia-dkms*', 'nvidia-kernel-*',
-              'nvidia-fabricmanager*', 'nvidia-persistenced', 'nvidia-modprobe', 'nvidia-imex*', 'libnvidia-compute*',
-              'libnvidia-nscq*', 'libnvsdm*', 'nvlsm', 'cuda-keyring', 'cuda-toolkit-*', 'cuda-compat-*', 'cudnn*',
-              'libcudnn*', 'libnccl*', 'datacenter-gpu-manager-4*']
+  driver_packages:
+    description: Regular expression of the names of driver packages; those that another package needs are reported.
+    type: str
+  distro_cuda_package:
+    description: The package of the distribution's own CUDA toolkit.
+    type: str
   tensorflow_path:
     description: Where the TensorFlow environment lies.
     type: path
@@ -65,6 +65,9 @@ options:
 author:
   - the gpuhost contributors
 attributes:
+  action:
+    description: An action plugin of the same name adds the catalog's package names on the controller.
+    support: full
   check_mode:
     description: Changes nothing in either mode.
     support: full
@@ -87,56 +90,7 @@ probe:
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import probe
 
-PACKAGES = [
-    "*nvidia*",
-    "cuda",
-    "cuda-*",
-    "libcuda1*",
-    "libcudart*",
-    "libcublas*",
-    "libcufft*",
-    "libcufile*",
-    "libcurand*",
-    "libcusolver*",
-    "libcusparse*",
-    "libnpp*",
-    "libnv*",
-    "gds-tools-*",
-    "*cudnn*",
-    "libnccl*",
-    "nvlsm",
-    "dkms",
-    "gcc",
-    "g++",
-    "linux-headers-*",
-    "linux-modules-nvidia-*",
-    "datacenter-gpu-manager*",
-]
-REPOSITORY_PACKAGES = [
-    "nvidia-driver*",
-    "nvidia-open*",
-    "nvidia-utils*",
-    "nvidia-compute-utils*",
-    "nvidia-headless*",
-    "cuda-drivers*",
-    "nvidia-dkms*",
-    "nvidia-kernel-*",
-    "nvidia-fabricmanager*",
-    "nvidia-persistenced",
-    "nvidia-modprobe",
-    "nvidia-imex*",
-    "libnvidia-compute*",
-    "libnvidia-nscq*",
-    "libnvsdm*",
-    "nvlsm",
-    "cuda-keyring",
-    "cuda-toolkit-*",
-    "cuda-compat-*",
-    "cudnn*",
-    "libcudnn*",
-    "libnccl*",
-    "datacenter-gpu-manager-4*",
-]
+FROM_THE_CATALOG = ("package_patterns", "repository_patterns", "driver_packages", "distro_cuda_package")
 
 
 def main() -> None:
@@ -145,20 +99,31 @@ def main() -> None:
             "repository_url": {"type": "str"},
             "repositories": {"type": "dict", "default": {}},
             "repository_check": {"type": "bool", "default": True},
-            "package_patterns": {"type": "list", "elements": "str", "default": PACKAGES},
-            "repository_patterns": {"type": "list", "elements": "str", "default": REPOSITORY_PACKAGES},
+            "package_patterns": {"type": "list", "elements": "str"},
+            "repository_patterns": {"type": "list", "elements": "str"},
+            "driver_packages": {"type": "str"},
+            "distro_cuda_package": {"type": "str"},
             "tensorflow_path": {"type": "path", "default": "/opt/gpuhost/tensorflow"},
             "pytorch_path": {"type": "path", "default": "/opt/gpuhost/pytorch"},
             "kernel_header_offers": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
     )
+    missing = [name for name in FROM_THE_CATALOG if module.params[name] is None]
+    if missing:
+        module.fail_json(
+            msg="%s missing: the module was started without the action plugin of its name, which adds the catalog's "
+            "package names. Call gpuhost.stack.gpu_probe from a task, with plugins/action/gpu_probe.py beside "
+            "plugins/modules; else pass them." % ", ".join(missing)
+        )
     options = probe.Options(
         repository_url=module.params["repository_url"],
         repositories=module.params["repositories"],
         repository_check=module.params["repository_check"],
         repository_patterns=tuple(module.params["repository_patterns"]),
         package_patterns=tuple(module.params["package_patterns"]),
+        driver_packages=module.params["driver_packages"],
+        distro_cuda_package=module.params["distro_cuda_package"],
         tensorflow_path=module.params["tensorflow_path"],
         pytorch_path=module.params["pytorch_path"],
         kernel_header_offers=module.params["kernel_header_offers"],

@@ -52,6 +52,10 @@ options:
         C(name) for people; each may be missing. GPUs that are not named are measured and never fail on a number.
       - Without it the action plugin adds what the catalog (C(catalog/gpu_thresholds.yml)) has for the planned GPUs.
     type: dict
+  fabric_manager_packages:
+    description: Globs of Fabric Manager's packages. Without it the action plugin adds the catalog's.
+    type: list
+    elements: str
   fail:
     description: Whether the task fails when a check fails.
     type: bool
@@ -60,7 +64,7 @@ author:
   - the gpuhost contributors
 attributes:
   action:
-    description: An action plugin of the same name adds the program and the thresholds on the controller.
+    description: An action plugin of the same name adds program, thresholds and package names on the controller.
     support: full
   check_mode:
     description: Compiles in a temporary folder and changes nothing in either mode.
@@ -105,6 +109,7 @@ def main() -> None:
             # Twenty kilobytes of C++ that belong into no journal, hence no_log; there is nothing secret in it.
             "cuda_check_source": {"type": "str", "no_log": True},
             "gpu_thresholds": {"type": "dict"},
+            "fabric_manager_packages": {"type": "list", "elements": "str"},
             "fail": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
@@ -129,6 +134,7 @@ def main() -> None:
         params["tensorflow_path"],
         cuda_check_source=params["cuda_check_source"],
         gpu_thresholds=params["gpu_thresholds"],
+        fabric_manager_packages=params["fabric_manager_packages"],
     )
     result = verify.verify(told)
     failed = [check for check in result["checks"] if check["status"] == "fail"]

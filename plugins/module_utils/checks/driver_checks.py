@@ -18,7 +18,6 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.packages import debi
 
 NOT_LOADED_EXIT = 9
 LOST_EXIT = 15  # some releases end with 255 and say it in words
-FABRIC_MANAGER_PACKAGES = ["nvidia-fabricmanager*", "cuda-drivers-fabricmanager*"]
 FABRIC_MANAGER = "nvidia-fabricmanager.service"
 _NOT_OURS = "the kernel belongs to the machine around this host; its module is not managed here"
 _REINSTALL = (
@@ -218,7 +217,7 @@ def _pci_binding(context: Context, gpus: list[dict[str, Any]]) -> Check:
 def _fabric_manager(context: Context, driver: dict[str, Any], switches: list[dict[str, Any]]) -> Check:
     """It must be of the driver's version and run, or NVSwitch systems have no CUDA (error 802)."""
     check_id = "driver.fabric_manager"
-    found = dpkg.read(context.root, FABRIC_MANAGER_PACKAGES, os.uname().machine)
+    found = dpkg.read(context.root, context.fabric_manager_packages, os.uname().machine)
     installed = {name: package["version"] for name, package in found.items() if package["status"] == "installed"}
     if not switches and not installed:
         return skipped(check_id, "there is no NVSwitch on the PCI bus and no Fabric Manager is installed")

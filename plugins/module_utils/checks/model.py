@@ -84,6 +84,7 @@ class Context:
     simulated: list[str] = field(default_factory=list)
     cuda_check_source: str = ""  # the text of cuda_check.cu
     gpu_thresholds: dict[str, Any] = field(default_factory=dict)  # by PCI id, as the catalog's gpu_thresholds() says
+    fabric_manager_packages: list[str] = field(default_factory=list)  # globs, as the catalog's packages.yml has them
     # Held while a program uses the GPUs: two at once take each other's memory, and their figures would mean nothing.
     gpus_alone: Any = field(default_factory=threading.Lock, compare=False)
 

@@ -30,6 +30,7 @@ def context(
     run: Run = command.run,
     cuda_check_source: str = "",
     gpu_thresholds: dict[str, Any] | None = None,
+    fabric_manager_packages: list[str] | None = None,
 ) -> model.Context:
     """What the checks are told. Without an expected number of GPUs the plan's is expected."""
     if driver_state == "auto":
@@ -48,6 +49,7 @@ def context(
         simulated=installed_stack.simulated(root),
         cuda_check_source=cuda_check_source,
         gpu_thresholds=gpu_thresholds or {},
+        fabric_manager_packages=fabric_manager_packages or [],
     )
 
 

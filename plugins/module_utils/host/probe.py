@@ -34,6 +34,8 @@ class Options:
     repository_patterns: tuple[str, ...]
     package_patterns: tuple[str, ...]
     tensorflow_path: str
+    driver_packages: str  # a regular expression of their names
+    distro_cuda_package: str
     kernel_header_offers: bool = False
     pytorch_path: str = installed_stack.PYTORCH
 
@@ -74,7 +76,7 @@ def probe(root: str, options: Options, run: Run = command.run) -> dict[str, Any]
         "runfile": attempt("run file installations", lambda: runfile.read(root)),
         "repository": repository,
         "repository_files": attempt("package sources", lambda: apt_sources.read(root, source)),
-        "cuda": attempt("CUDA", lambda: installed_stack.cuda(root)),
+        "cuda": attempt("CUDA", lambda: installed_stack.cuda(root, options.distro_cuda_package)),
         "tensorflow": attempt("TensorFlow", lambda: installed_stack.tensorflow(root, tf_path)),
         "tensorflow_in_the_way": attempt("TensorFlow's path", lambda: installed_stack.in_the_way(root, tf_path)),
         "pytorch": attempt("PyTorch", lambda: installed_stack.pytorch(root, torch_path)),
@@ -120,4 +122,4 @@ def _repository(
     if not url:
         return None
     patterns = list(options.repository_patterns)
-    return apt_lists.read(root, url, patterns, machine, options.repository_check, run)
+    return apt_lists.read(root, url, patterns, options.driver_packages, machine, options.repository_check, run)

@@ -12,18 +12,21 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.packages import dpkg
 
 APPLIED_PLAN = "/etc/ansible/facts.d/gpu_stack.fact"
 SIMULATED = "/usr/share/gpuhost-simulated"
-DISTRO_CUDA = "nvidia-cuda-toolkit"  # the package of Debian and Ubuntu; its files lie in /usr and tell no version
 TENSORFLOW = "/opt/gpuhost/tensorflow"
 PYTORCH = "/opt/gpuhost/pytorch"
 _CUDA_TREE = re.compile(r"^cuda-(\d+\.\d+)$")
 
 
-def cuda(root: str) -> dict[str, Any]:
-    """Toolkits of NVIDIA's packages (a tree counts when it has nvcc), where /usr/local/cuda leads, and Debian's own."""
+def cuda(root: str, distro_package: str) -> dict[str, Any]:
+    """Return the toolkits of NVIDIA's packages, the one that /usr/local/cuda points to, and the distribution's own.
+
+    A tree of NVIDIA's counts when it has nvcc. The distribution's toolkit lies in /usr, where no file names its
+    version: that is read from its package.
+    """
     found = (_CUDA_TREE.match(name) for name in files.names(root, "/usr/local"))
     versions = [match.group(1) for match in found if match and _has_nvcc(root, match.group(0))]
     default = _CUDA_TREE.match(os.path.basename(files.resolve(root, "/usr/local/cuda") or ""))
-    package = dpkg.read(root, [DISTRO_CUDA], os.uname().machine).get(DISTRO_CUDA)
+    package = dpkg.read(root, [distro_package], os.uname().machine).get(distro_package)
     there = package is not None and package["status"] not in ("config-files", "not-installed")
     distro = re.match(r"(?:\d+:)?(\d+\.\d+)", package["version"]) if package and there else None
     return {

@@ -38,7 +38,9 @@ def list_name(url: str) -> str:
     return quoted.replace("/", "_")
 
 
-def read(root: str, url: str, globs: list[str], architecture: str, check: bool, run: Run) -> dict[str, Any]:
+def read(
+    root: str, url: str, globs: list[str], driver_packages: str, architecture: str, check: bool, run: Run
+) -> dict[str, Any]:
     """The probe's `repository`. With `check`, apt's lists count only while the server's release file is the same."""
     result: dict[str, Any] = {"url": url, "source": "http", "packages": {}, "sizes": {}, "error": None}
     try:
@@ -48,7 +50,7 @@ def read(root: str, url: str, globs: list[str], architecture: str, check: bool, 
         else:
             kept = gzip.decompress(download.fetch(url.rstrip("/") + "/Packages.gz", DOWNLOAD_TIMEOUT))
         result["packages"] = parse(kept, globs, architecture)
-        result["sizes"] = apt_sizes.sizes(kept, result["packages"])
+        result["sizes"] = apt_sizes.sizes(kept, result["packages"], driver_packages)
     except download.DownloadError as error:
         result["error"] = str(error)
     except (OSError, EOFError, zlib.error) as error:

@@ -12,9 +12,6 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.packages import debi
 
 _FIELD = re.compile(rb"^(Package|Version|Depends|Pre-Depends|Size|Installed-Size): *([^\n]*)$|^(?=\n)", re.MULTILINE)
 _RELATION = re.compile(r"^\s*([a-z0-9][a-z0-9+.-]*)(?::\w+)?\s*(?:\(\s*([<>=]+)\s*([^)\s]+)\s*\))?")
-_DRIVER_PART = re.compile(
-    r"(?:lib)?nvidia-|lib(?:cuda|cudadebugger|nvcuvid|nvoptix)1$|firmware-nvidia-|lib[a-z]+1?-nvidia"
-)
 
 
 class Package:
@@ -84,17 +81,17 @@ def _needed(packages: Index, needs: Iterable[list[tuple[str, str | None]]]) -> l
     return found
 
 
-def sizes(data: bytes, offered: dict[str, list[str]]) -> dict[str, dict[str, list[Any]]]:
+def sizes(data: bytes, offered: dict[str, list[str]], driver_packages: str) -> dict[str, dict[str, list[Any]]]:
     """{name: {version: [download KiB, installed KiB, names]}} for the packages that `offered` names.
 
-    The names are those of `offered` that are counted in, so that nobody counts them twice, and the driver's parts: they
-    tell which packages of another driver are left over.
+    The names are those of `offered` that are counted in, so that nobody counts them twice, and those that the regular
+    expression `driver_packages` matches: they tell which packages of another driver are left over.
     """
-    packages = index(data)
+    packages, driver = index(data), re.compile(driver_packages)
     found: dict[str, dict[str, list[Any]]] = {}
     for name in sorted(set(offered) & set(packages)):
         for version in [version for version in offered[name] if version in packages[name]]:
             download, installed, names = closure(packages, name, version)
-            counted = {other for other in names if other in offered or _DRIVER_PART.match(other)}
+            counted = {other for other in names if other in offered or driver.fullmatch(other)}
             found.setdefault(name, {})[version] = [download, installed, sorted(counted - {name})]
     return found

@@ -11,111 +11,26 @@ import functools
 import re
 import types
 import typing
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import yaml
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.references import cross_check
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import (
-    AndCuda,
-    Architecture,
-    Branch,
     Catalog,
-    CudaApt,
     CudaFile,
-    CudaRelease,
-    CudnnApt,
-    CudnnAptBuild,
     CudnnFile,
-    CudnnSupport,
-    CudnnVersion,
     Distro,
-    DistroCuda,
-    DistroDriver,
-    DistroGcc,
-    DistroKernel,
-    DistroPython,
     DriverFile,
-    DriverPackages,
-    DriverVersion,
     GpuFile,
-    GpuModel,
     GpuThresholdFile,
-    KernelHeaders,
-    Libcudart,
-    MinorVersionCompatibility,
-    ModuleRule,
-    NcclApt,
-    NcclBuild,
     NcclFile,
-    NcclSupport,
-    NvidiaBranches,
-    NvidiaRepository,
-    OsRelease,
-    Pinning,
+    PackagesFile,
     Product,
     PytorchFile,
-    PytorchRelease,
     RepositoryFile,
     TensorflowFile,
-    TensorflowRelease,
-    TestedBuild,
-    Toolkit,
 )
-
-__all__ = [
-    "CATALOG_FOLDER",
-    "AndCuda",
-    "Architecture",
-    "Branch",
-    "Catalog",
-    "CatalogError",
-    "CudaApt",
-    "CudaFile",
-    "CudaRelease",
-    "CudnnApt",
-    "CudnnAptBuild",
-    "CudnnFile",
-    "CudnnSupport",
-    "CudnnVersion",
-    "Distro",
-    "DistroCuda",
-    "DistroDriver",
-    "DistroGcc",
-    "DistroKernel",
-    "DistroPython",
-    "DriverFile",
-    "DriverPackages",
-    "DriverVersion",
-    "GpuFile",
-    "GpuModel",
-    "GpuThresholdFile",
-    "KernelHeaders",
-    "Libcudart",
-    "MinorVersionCompatibility",
-    "ModuleRule",
-    "NcclApt",
-    "NcclBuild",
-    "NcclFile",
-    "NcclSupport",
-    "NvidiaBranches",
-    "NvidiaRepository",
-    "OsRelease",
-    "Pinning",
-    "Product",
-    "PytorchFile",
-    "PytorchRelease",
-    "RepositoryFile",
-    "TensorflowFile",
-    "TensorflowRelease",
-    "TestedBuild",
-    "Toolkit",
-    "gpu_thresholds",
-    "load_catalog",
-    "read_catalog",
-    "repository_facts",
-]
 
 # The collection reaches this file through a link, so the real path leads to the repository's root.
 CATALOG_FOLDER = Path(__file__).resolve().parents[3] / "catalog"
@@ -140,6 +55,7 @@ _FILES: dict[str, type] = {
     "tensorflow": TensorflowFile,
     "pytorch": PytorchFile,
     "repository": RepositoryFile,
+    "packages": PackagesFile,
 }
 # Values that are one of a few.
 _MODULES = ("proprietary", "either", "open")
@@ -270,28 +186,3 @@ def read_catalog(folder: Path) -> Catalog:
 def load_catalog(folder: Path = CATALOG_FOLDER) -> Catalog:
     """The catalog, read once a process."""
     return read_catalog(folder)
-
-
-def repository_facts(
-    catalog: Catalog, distribution: str, architecture: str = "x86_64", base_url: str | None = None
-) -> dict[str, str]:
-    """URL, key and fingerprint of NVIDIA's repository for a distribution release."""
-    entry = catalog.distros[distribution].nvidia_repository
-    base = (base_url or catalog.repository.base_url).rstrip("/")
-    url = f"{base}/{entry.slug}/{catalog.repository.architectures[architecture]}/"
-    return {"url": url, "key_url": url + entry.key_file, "key_fingerprint": entry.key_fingerprint, "slug": entry.slug}
-
-
-def gpu_thresholds(catalog: Catalog, pci_ids: Iterable[str]) -> dict[str, dict[str, str | float | None]]:
-    """What GPUs must reach at least, in GB/s, by those of the PCI ids (10de:2335) whose model has a threshold.
-
-    `host`, `memory` and `nvlink`, which is None where the catalog knows none; `name` is for people.
-    """
-    file = catalog.gpu_thresholds
-    models = {f"10de:{device}": model for model in file.models for device in model.devices}
-    found: dict[str, dict[str, str | float | None]] = {}
-    for pci_id, model in ((pci_id, models[pci_id]) for pci_id in pci_ids if pci_id in models):
-        host, memory = (model.host * file.host_percent / 100, model.memory * file.memory_percent / 100)
-        nvlink = None if model.nvlink is None else model.nvlink * file.nvlink_percent / 100
-        found[pci_id] = {"name": model.name, "host": host, "memory": memory, "nvlink": nvlink}
-    return found

@@ -366,6 +366,26 @@ class RepositoryFile:
 
 
 @dataclasses.dataclass(frozen=True)
+class PackagesFile:
+    """packages.yml: names of packages that belong to no single release; which are globs, which regular expressions."""
+
+    schema: int
+    installed: tuple[str, ...]
+    offered: tuple[str, ...]
+    distro_cuda: str
+    fabric_manager: tuple[str, ...]
+    prebuilt_modules: str
+    leading: dict[str, str]
+    kernel_modules: str
+    driver_branch: tuple[str, ...]
+    driver_parts: tuple[str, ...]
+    cuda_parts: tuple[str, ...]
+    driver_pins: tuple[str, ...]
+    unattended_upgrades: tuple[str, ...]
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
 class OsRelease:
     """The fields of /etc/os-release that identify a distribution release."""
 
@@ -485,6 +505,7 @@ class Catalog:
     tensorflow: TensorflowFile
     pytorch: PytorchFile
     repository: RepositoryFile
+    packages: PackagesFile
     distros: dict[str, Distro]
 
     @functools.cached_property

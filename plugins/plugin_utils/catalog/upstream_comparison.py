@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import (
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import (
     AndCuda,
     Catalog,
     Distro,

@@ -22,7 +22,8 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.host import download
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_lists, apt_output, openpgp
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import upstream_comparison
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import Catalog, Distro, repository_facts
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import repository_facts
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog, Distro
 
 ROOT = Path(__file__).resolve().parents[3]
 # `pip index versions` prints JSON from 25.1 on; such a pip also dry-runs without downloading the wheel.

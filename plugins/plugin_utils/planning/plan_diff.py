@@ -17,16 +17,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.tables import text_t
 
 SCHEMA = 1
 INSTALL, UPGRADE, DOWNGRADE, KEEP, REMOVE = "install", "upgrade", "downgrade", "keep", "remove"
-# The package whose version is the component's, whatever archive and branch it came from.
-_BRANCH = r"(?:-\d{3}(?:-server)?)?"
-_LEADING = {
-    "driver": re.compile(
-        rf"^(?:nvidia-driver-cuda|nvidia-utils{_BRANCH}|libnvidia-compute{_BRANCH}|nvidia-smi|libcuda1)$"
-    ),
-    "cudnn": re.compile(r"^libcudnn\d+(?:-cuda-\d+)?$"),
-    "nccl": re.compile(r"^libnccl2$"),
-}
-
 Data = Mapping[str, Any]
 
 
@@ -36,8 +26,9 @@ def plan_diff(plan: Data, probe: Data, catalog: Catalog | None = None) -> dict[s
     components: a row each; leftovers: what is put away first; replaces, may_remove: regular expressions of packages
     that must go and may go, by component.
     """
-    gone = _removals(plan, probe, catalog or load_catalog())
-    rows = [_component(name, (plan["components"] or {}).get(name), probe, gone[name]) for name in LABELS]
+    catalog = catalog or load_catalog()
+    gone = _removals(plan, probe, catalog)
+    rows = [_component(name, (plan["components"] or {}).get(name), probe, gone[name], catalog) for name in LABELS]
     put_away = leftovers.work(plan, probe)
     return {
         "schema": SCHEMA,
@@ -58,7 +49,9 @@ def _removals(plan: Data, probe: Data, catalog: Catalog) -> dict[str, Removal]:
     driver, cuda, cudnn = (parts.get(name) for name in ("driver", "cuda", "cudnn"))
     found = dict.fromkeys(LABELS, Removal())
     if driver:
-        found["driver"] = removals.of_driver(driver, native, _installed("driver", driver, probe), offered, catalog)
+        found["driver"] = removals.of_driver(
+            driver, native, _installed("driver", driver, probe, catalog), offered, catalog
+        )
     if cuda:
         found["cuda"] = removals.of_toolkits(keep, cuda, probe, native, catalog)
     if cudnn:
@@ -71,8 +64,8 @@ def by_component(diff: Data) -> dict[str, Data]:
     return {row["component"]: row for row in diff["components"]}
 
 
-def _component(name: str, planned: Data | None, probe: Data, gone: Removal) -> dict[str, Any]:
-    installed = _installed(name, planned, probe)
+def _component(name: str, planned: Data | None, probe: Data, gone: Removal, catalog: Catalog) -> dict[str, Any]:
+    installed = _installed(name, planned, probe, catalog)
     row: dict[str, Any] = {
         "component": name,
         "installed": installed,
@@ -111,12 +104,12 @@ def _cuda_note(planned: Data, probe: Data, gone: Removal) -> str:
 # What is installed ----------------------------------------------------------------------------------------------
 
 
-def _installed(name: str, planned: Data | None, probe: Data) -> str | None:
+def _installed(name: str, planned: Data | None, probe: Data, catalog: Catalog) -> str | None:
     if name in ("tensorflow", "pytorch"):
         return (probe.get(name) or {}).get("version")
     if name == "cuda":
         return _installed_cuda(planned, probe)
-    found = [p["version"] for n, p in _present(probe).items() if _LEADING[name].match(n)]
+    found = [p["version"] for n, p in _present(probe).items() if re.fullmatch(catalog.packages.leading[name], n)]
     newest = debian_version.newest_first(found)
     return versions.upstream(newest[0]) if newest else None
 

@@ -6,6 +6,7 @@ Pure, but for the sizes that are read from catalog/disk.yml. The codes are liste
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 import functools
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -13,7 +14,8 @@ from typing import Any
 import yaml
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_processes
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia.installed_stack import PYTORCH, TENSORFLOW
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CATALOG_FOLDER
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CATALOG_FOLDER, load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import leftovers, plan_diff
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import LABELS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.findings import Findings
@@ -48,6 +50,7 @@ class _Case:
     probe: Data
     options: Options
     changes: Mapping[str, Data]
+    catalog: Catalog
 
     def planned(self, name: str) -> Data | None:
         return (self.plan.get("components") or {}).get(name)
@@ -62,14 +65,16 @@ class _Case:
         driver = self.planned("driver")
         if driver is None or not self.options.own_kernel:
             return False
-        if any(name.startswith("linux-modules-nvidia-") for name in driver["packages"]):
+        if any(fnmatch.fnmatchcase(name, self.catalog.packages.prebuilt_modules) for name in driver["packages"]):
             return False
         return self.moves("driver") or not (self.probe.get("driver") or {}).get("loaded")
 
 
 def preflight(plan: Data, probe: Data, options: Options | None = None, sizes: Data | None = None) -> dict[str, Any]:
     """Problems and warnings of a host, as plain data; `sizes` is the content of catalog/disk.yml."""
-    case = _Case(plan, probe, options or Options(), plan_diff.by_component(plan_diff.plan_diff(plan, probe)))
+    catalog = load_catalog()
+    changes = plan_diff.by_component(plan_diff.plan_diff(plan, probe, catalog))
+    case = _Case(plan, probe, options or Options(), changes, catalog)
     findings = Findings()
     for check in (
         _package_manager,

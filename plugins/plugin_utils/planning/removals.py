@@ -8,27 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import driver_name_pattern
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 
 Data = Mapping[str, Any]
 
-_BRANCH = r"(?:-\d{3}(?:-server)?)?"
-_MODULES = re.compile(
-    rf"^(?:nvidia-(?:tesla-(?:\d{{3}}-)?)?kernel(?:-open)?-dkms|nvidia-open-kernel-dkms|nvidia-dkms{_BRANCH}(?:-open)?)$"
-)
-# The branch in a name, with Ubuntu's `-server`: two sets of one branch, of which each takes the other one's place.
-_SERIES = (
-    re.compile(
-        r"^(?:(?:lib)?nvidia-[a-z0-9-]*?|xserver-xorg-video-nvidia|cuda-drivers)-(\d{3}(?:-server)?)(?:-open)?"
-        r"(?:-\d{3}\.[0-9.]+)?$"
-    ),
-    re.compile(r"^linux-(?:modules|objects|signatures)-nvidia-(\d{3}(?:-server)?)-"),
-    re.compile(r"^(?:lib)?nvidia-tesla-(\d{3})(?:-|$)"),
-)
 _DRIVER_VERSION = re.compile(r"^\d{3}\.\d+")
 
 
@@ -42,15 +30,6 @@ class Removal:
     may_remove: tuple[str, ...] = ()
 
 
-def driver_pattern(catalog: Catalog) -> str:
-    """A regular expression of the names of driver packages."""
-    return f"(?!(?:{_globs(catalog.driver.name_exceptions)})$)(?:{_globs(catalog.driver.name_patterns)})"
-
-
-def _globs(patterns: Iterable[str]) -> str:
-    return "|".join(re.escape(pattern).replace(r"\*", ".*") for pattern in patterns)
-
-
 # The driver -----------------------------------------------------------------------------------------------------
 
 
@@ -59,14 +38,16 @@ def of_driver(planned: Data, present: Data, installed: str | None, offered: Data
 
     present: the host's packages by name; installed: the driver's version; offered: sizes of the repository's packages.
     """
-    pattern = driver_pattern(catalog)
+    pattern = driver_name_pattern(catalog)
     names = {spec.partition("=")[0] for spec in planned["packages"]}
     pins = {spec.partition("=")[0] for spec in planned.get("pinning_packages") or []}
     others = [name for name in present if re.fullmatch(pattern, name) and name not in names | pins]
-    why = _exchange(planned, names, others, present, installed)
+    why = _exchange(planned, names, others, present, installed, catalog)
     pinning = catalog.driver.pinning.package.partition("{")[0]
     going = [
-        n for n in others if n.startswith(pinning) or _is_other(n, planned, names) or _is_nvidias(n, planned, catalog)
+        n
+        for n in others
+        if n.startswith(pinning) or _is_other(n, planned, names, catalog) or _is_nvidias(n, planned, catalog)
     ]
     if why:
         brought = _brought(planned, offered)
@@ -77,7 +58,9 @@ def of_driver(planned: Data, present: Data, installed: str | None, offered: Data
     return Removal(told, tuple(sorted(going)), tuple(replaced), (pattern,) if why else ())
 
 
-def _exchange(planned: Data, names: set[str], others: list[str], present: Data, installed: str | None) -> str:
+def _exchange(
+    planned: Data, names: set[str], others: list[str], present: Data, installed: str | None, catalog: Catalog
+) -> str:
     """What makes the planned driver another set of packages than the one there is; empty where it is the same."""
     if installed is None:
         return ""
@@ -85,9 +68,9 @@ def _exchange(planned: Data, names: set[str], others: list[str], present: Data, 
     branch = installed.split(".")[0]
     if branch != planned["branch"]:
         found.append(f"branch {branch} -> {planned['branch']}")
-    modules = [name for name in others if _MODULES.match(name)]
+    modules = [name for name in others if _builds_modules(name, catalog)]
     flavours = {_flavour(name) for name in modules} - {planned["kernel_modules"]}
-    if modules and flavours and not any(_MODULES.match(name) for name in names & set(present)):
+    if modules and flavours and not any(_builds_modules(name, catalog) for name in names & set(present)):
         found.append(f"{' and '.join(sorted(flavours))} -> {planned['kernel_modules']} kernel modules")
     if not found and not names <= set(present):
         found.append(f"packages of {'the distribution' if planned['source'] == 'distro' else 'NVIDIA'}")
@@ -98,20 +81,24 @@ def _flavour(name: str) -> str:
     return "open" if "open" in name.split("-") else "proprietary"
 
 
-def _is_other(name: str, planned: Data, names: set[str]) -> bool:
+def _is_other(name: str, planned: Data, names: set[str], catalog: Catalog) -> bool:
     """Whether its name alone tells that a package cannot stay beside the planned ones."""
-    if _MODULES.match(name):
-        explicit = any(_MODULES.match(other) for other in names)
+    if _builds_modules(name, catalog):
+        explicit = any(_builds_modules(other, catalog) for other in names)
         return explicit or _flavour(name) != planned["kernel_modules"]
-    series = _series(name)
+    series = _series(name, catalog)
     if series is None:
         return False
-    wanted = {found for found in map(_series, names) if found}
+    wanted = {found for found in (_series(other, catalog) for other in names) if found}
     return series.partition("-")[0] != planned["branch"] or (bool(wanted) and series not in wanted)
 
 
-def _series(name: str) -> str | None:
-    matches = (pattern.match(name) for pattern in _SERIES)
+def _builds_modules(name: str, catalog: Catalog) -> bool:
+    return bool(re.fullmatch(catalog.packages.kernel_modules, name))
+
+
+def _series(name: str, catalog: Catalog) -> str | None:
+    matches = (re.fullmatch(pattern, name) for pattern in catalog.packages.driver_branch)
     return next((match.group(1) for match in matches if match), None)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.action import gpu_verify
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 
 from tests.doubles import simulated_cuda
 
@@ -32,18 +33,24 @@ esac
 """
 
 
-def test_the_program_and_the_planned_gpus_thresholds_are_added() -> None:
+def test_program_thresholds_and_package_names_are_added() -> None:
     plan = {"gpus": [H200, {"pci_id": "10de:ffff"}]}
     args = gpu_verify.arguments({"plan": plan, "fail": True})
     assert (args["plan"], args["fail"]) == (plan, True)
     assert args["cuda_check_source"] == simulated_cuda.SOURCE.read_text()
     assert list(args["gpu_thresholds"]) == ["10de:2335"]
     assert args["gpu_thresholds"]["10de:2335"]["memory"] == 2400
+    assert args["fabric_manager_packages"] == list(load_catalog().packages.fabric_manager)
 
 
 @pytest.mark.parametrize("given", [{}, {"10de:2335": {"host": 20}}])
 def test_what_a_task_says_stays(given: dict[str, Any]) -> None:
-    told = {"plan": {"gpus": [H200]}, "gpu_thresholds": given, "cuda_check_source": "mine"}
+    told = {
+        "plan": {"gpus": [H200]},
+        "gpu_thresholds": given,
+        "cuda_check_source": "mine",
+        "fabric_manager_packages": [],
+    }
     assert gpu_verify.arguments(told) == told
 
 

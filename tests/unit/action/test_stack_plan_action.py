@@ -28,7 +28,7 @@ ARGS: dict[str, Any] = {
 
 @pytest.fixture
 def probed(tmp_path: Path) -> dict[str, Any]:
-    options = probe.Options(None, {}, False, (), (), "/opt/gpuhost/tensorflow")
+    options = probe.Options(None, {}, False, (), (), "/opt/gpuhost/tensorflow", ".*nvidia.*", "nvidia-cuda-toolkit")
     found = probe.probe(str(tmp_path), options)
     gpu = {"pci_address": "0000:05:00.0", "pci_id": "10de:2335", "class": "0302", "kernel_driver": None}
     return {**found, "gpus": [gpu], "distribution": {"id": "debian-12"}, "disk": [], "gpu_processes": []}

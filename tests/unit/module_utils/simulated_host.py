@@ -9,6 +9,7 @@ from typing import Any
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import model, verify
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 
 from tests.doubles import simulated_driver
 from tests.doubles.nvidia_repository.contents import product_table
@@ -83,7 +84,10 @@ class SimulatedHost:
             "gpus": [{"pci_id": f"10de:{device}"} for device in self.gpus],
         }
         told = {"kernel_module": "loaded", "driver_state": "auto", "tensorflow_path": "/nonexistent", **changes}
-        return verify.context(plan, None, root=str(self.root), run=self.run, **told)
+        fabric_manager = list(load_catalog().packages.fabric_manager)
+        return verify.context(
+            plan, None, root=str(self.root), run=self.run, fabric_manager_packages=fabric_manager, **told
+        )
 
     def verify(self, **changes: Any) -> dict[str, dict[str, Any]]:
         """Every check of gpu_verify by its id."""

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import platform
-from pathlib import Path
 
 import pytest
-import yaml
 from ansible.module_utils.testing import patch_module_args
 from ansible_collections.gpuhost.stack.plugins.modules import gpu_probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 
 
 @pytest.mark.parametrize("check", [False, True])
 def test_it_tells_of_this_machine_and_changes_nothing(capsys: pytest.CaptureFixture[str], check: bool) -> None:
-    with patch_module_args({"package_patterns": ["dpkg"], "_ansible_check_mode": check}), pytest.raises(SystemExit):
+    options = {**facts.probe_options(load_catalog()), "package_patterns": ["dpkg"], "_ansible_check_mode": check}
+    with patch_module_args(options), pytest.raises(SystemExit):
         gpu_probe.main()
     result = json.loads(capsys.readouterr().out)
     assert result["changed"] is False
@@ -26,9 +26,12 @@ def test_it_tells_of_this_machine_and_changes_nothing(capsys: pytest.CaptureFixt
     assert set(result["probe"]["packages"]) <= {"dpkg"}
 
 
-def test_documented_defaults_are_the_real_ones() -> None:
-    tree = ast.parse(Path(gpu_probe.__file__).read_text())
-    assert ast.get_docstring(tree)
-    options = yaml.safe_load(gpu_probe.DOCUMENTATION)["options"]
-    assert options["package_patterns"]["default"] == gpu_probe.PACKAGES
-    assert options["repository_patterns"]["default"] == gpu_probe.REPOSITORY_PACKAGES
+def test_without_the_catalogs_package_names_it_refuses(capsys: pytest.CaptureFixture[str]) -> None:
+    with patch_module_args({"package_patterns": ["dpkg"]}), pytest.raises(SystemExit):
+        gpu_probe.main()
+    message = json.loads(capsys.readouterr().out)["msg"]
+    assert message.startswith("repository_patterns, driver_packages, distro_cuda_package missing")
+
+
+def test_the_action_adds_the_options_that_the_module_needs() -> None:
+    assert tuple(facts.probe_options(load_catalog())) == gpu_probe.FROM_THE_CATALOG

@@ -14,7 +14,7 @@ import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import cuda_checks, cuda_device_checks, model, verify
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_program
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import loader
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts, loader
 
 from tests.doubles import simulated_cuda
 
@@ -359,7 +359,7 @@ def test_a_model_without_a_threshold_is_told_beside_those_with_one(tmp_path: Pat
 
 def test_the_catalogs_thresholds_fit_the_check(tmp_path: Path, live: Callable[..., Run]) -> None:
     """The simulated copies (25, 2000 and 200 GB/s) are under what an H200 must do within the device alone."""
-    limits = loader.gpu_thresholds(loader.load_catalog(), ["10de:2335"])
+    limits = facts.gpu_thresholds(loader.load_catalog(), ["10de:2335"])
     root = str(pci_tree(tmp_path, "2335", "2335", "2335"))
     check = by_id(cuda_checks.run(told(live(), root=root, gpu_thresholds=limits)))["cuda.bandwidth"]
     below = str(check.found).split("; ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from pathlib import Path
@@ -312,14 +313,18 @@ def test_cuda_trees_and_default_link(tmp_path: Path) -> None:
     # The package as dpkg has it on a Debian 12 host.
     status = "Package: nvidia-cuda-toolkit\nStatus: hold ok %s\nVersion: 11.8.89~11.8.0-5~deb12u1\n"
     put(tmp_path, "/var/lib/dpkg/status", status % "config-files")
-    assert installed_stack.cuda(str(tmp_path))["distro"] is None
+    assert installed_stack.cuda(str(tmp_path), "nvidia-cuda-toolkit")["distro"] is None
     put(tmp_path, "/var/lib/dpkg/status", status % "installed")
-    assert installed_stack.cuda(str(tmp_path)) == {
+    assert installed_stack.cuda(str(tmp_path), "nvidia-cuda-toolkit") == {
         "installed": ["9.0", "12.9", "13.2"],
         "default": "12.9",
         "distro": "11.8",
     }
-    assert installed_stack.cuda(str(tmp_path / "nothing")) == {"installed": [], "default": None, "distro": None}
+    assert installed_stack.cuda(str(tmp_path / "nothing"), "nvidia-cuda-toolkit") == {
+        "installed": [],
+        "default": None,
+        "distro": None,
+    }
 
 
 def test_tensorflow_by_its_metadata(tmp_path: Path) -> None:
@@ -384,7 +389,7 @@ def test_what_stands_where_the_link_to_the_environment_goes(tmp_path: Path) -> N
     assert installed_stack.in_the_way(str(tmp_path), "/opt/gpuhost/theirs") == "a link to /srv/tensorflow"
 
 
-OPTIONS = probe.Options(None, {}, True, (), ("*",), "/opt/gpuhost/tensorflow")
+OPTIONS = probe.Options(None, {}, True, (), ("*",), "/opt/gpuhost/tensorflow", ".*nvidia.*", "nvidia-cuda-toolkit")
 
 
 def test_probe_of_an_empty_root_leaves_nothing_out(tmp_path: Path) -> None:
@@ -455,7 +460,9 @@ def test_the_repository_of_this_distribution_is_asked(
     tmp_path: Path, given: tuple[str | None, dict[str, str]], asked: str | None
 ) -> None:
     put(tmp_path, "/etc/os-release", (FIXTURES / "os-release-debian-12.txt").read_text())
-    repository = probe.probe(str(tmp_path), probe.Options(*given, True, (), ("*",), "/opt/x"))["repository"]
+    repository = probe.probe(
+        str(tmp_path), dataclasses.replace(OPTIONS, repository_url=given[0], repositories=given[1])
+    )["repository"]
     assert (repository and repository["url"]) == asked  # type: ignore[index]
 
 

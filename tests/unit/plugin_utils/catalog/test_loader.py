@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import loader
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts, loader
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Gpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.gpu_support import covers
 
@@ -139,7 +139,7 @@ def test_products(device, name, capability, modules):
 
 def test_the_key_belongs_to_the_slug():
     loaded = loader.load_catalog()
-    keys = {name: loader.repository_facts(loaded, name)["key_fingerprint"][-8:] for name in loaded.distros}
+    keys = {name: facts.repository_facts(loaded, name)["key_fingerprint"][-8:] for name in loaded.distros}
     assert keys == {
         "debian-12": "3BF863CC",
         "debian-13": "8793F200",
@@ -149,7 +149,7 @@ def test_the_key_belongs_to_the_slug():
         "ubuntu-26.04": "60DF8A40",
     }
     assert (
-        loader.repository_facts(loaded, "debian-12", base_url="http://mirror/repos/")["url"]
+        facts.repository_facts(loaded, "debian-12", base_url="http://mirror/repos/")["url"]
         == "http://mirror/repos/debian12/x86_64/"
     )
 
@@ -175,7 +175,7 @@ def test_prefixes_go_part_by_part():
 
 
 def test_gpu_thresholds_are_a_part_of_the_data_sheets_figures():
-    found = loader.gpu_thresholds(loader.load_catalog(), ["10de:2335", "10de:1eb8", "10de:ffff", "1002:2335"])
+    found = facts.gpu_thresholds(loader.load_catalog(), ["10de:2335", "10de:1eb8", "10de:ffff", "1002:2335"])
     assert found == {
         "10de:2335": {"name": "H200 SXM", "host": 9.6, "memory": 2400.0, "nvlink": 90.0},
         "10de:1eb8": {"name": "T4", "host": 2.4, "memory": 160.0, "nvlink": None},

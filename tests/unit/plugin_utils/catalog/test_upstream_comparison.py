@@ -23,7 +23,8 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import (
     upstream_comparison,
     upstream_sources,
 )
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import AndCuda, load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import AndCuda
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.upstream_comparison import Finding
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.upstream_sources import Answer, SourceUnreachable
 

@@ -6,8 +6,9 @@ import re
 from typing import Any
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import driver_name_pattern
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff, removals
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff
 
 from tests.unit.plugin_utils.resolver.resolver_cases import plan as planned_for
 
@@ -198,14 +199,14 @@ OTHERS += ["nvidia-container-toolkit", "libnvidia-container1", "nvidia-fabricman
 
 
 def test_names_of_driver_packages() -> None:
-    pattern = removals.driver_pattern(load_catalog())
+    pattern = driver_name_pattern(load_catalog())
     assert [name for name in DRIVERS + OTHERS if re.fullmatch(pattern, name)] == DRIVERS
     assert len(DRIVERS) > 20
 
 
 def test_the_catalogs_own_names_are_driver_names() -> None:
     catalog = load_catalog()
-    pattern = removals.driver_pattern(catalog)
+    pattern = driver_name_pattern(catalog)
     names = {n for d in catalog.distros.values() for e in d.distro_drivers for n in (*e.open, *e.proprietary)}
     names |= {n.format(branch="580") for rule in catalog.driver.packages for n in (*rule.open, *rule.proprietary)}
     assert len(names) > 20

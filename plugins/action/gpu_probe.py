@@ -1,0 +1,30 @@
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Add the catalog's package names to the options of the module gpu_probe, which are documented there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import probe_options
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError, load_catalog
+
+MODULE = "gpuhost.stack.gpu_probe"
+
+
+class ActionModule(ActionBase):
+    """The action."""
+
+    _supports_check_mode = True
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Ansible's entry point. An option that the task sets wins over the catalog."""
+        result: dict[str, Any] = super().run(tmp, task_vars)
+        try:
+            args = {**probe_options(load_catalog()), **self._task.args}
+        except CatalogError as error:
+            raise AnsibleActionFail(f"{MODULE}: {error}") from error
+        result.update(self._execute_module(module_name=MODULE, module_args=args, task_vars=task_vars))
+        return result

@@ -1,0 +1,56 @@
+"""Facts that several files of the catalog make together, in the form in which modules and the lookup hand them out.
+
+Runs on the controller; pure functions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
+
+
+def repository_facts(
+    catalog: Catalog, distribution: str, architecture: str = "x86_64", base_url: str | None = None
+) -> dict[str, str]:
+    """URL, key and fingerprint of NVIDIA's repository for a distribution release."""
+    entry = catalog.distros[distribution].nvidia_repository
+    base = (base_url or catalog.repository.base_url).rstrip("/")
+    url = f"{base}/{entry.slug}/{catalog.repository.architectures[architecture]}/"
+    return {"url": url, "key_url": url + entry.key_file, "key_fingerprint": entry.key_fingerprint, "slug": entry.slug}
+
+
+def gpu_thresholds(catalog: Catalog, pci_ids: Iterable[str]) -> dict[str, dict[str, str | float | None]]:
+    """What GPUs must reach at least, in GB/s, by those of the PCI ids (10de:2335) whose model has a threshold.
+
+    `host`, `memory` and `nvlink`, which is None where the catalog knows none; `name` is for people.
+    """
+    file = catalog.gpu_thresholds
+    models = {f"10de:{device}": model for model in file.models for device in model.devices}
+    found: dict[str, dict[str, str | float | None]] = {}
+    for pci_id, model in ((pci_id, models[pci_id]) for pci_id in pci_ids if pci_id in models):
+        host, memory = (model.host * file.host_percent / 100, model.memory * file.memory_percent / 100)
+        nvlink = None if model.nvlink is None else model.nvlink * file.nvlink_percent / 100
+        found[pci_id] = {"name": model.name, "host": host, "memory": memory, "nvlink": nvlink}
+    return found
+
+
+def driver_name_pattern(catalog: Catalog) -> str:
+    """Return the regular expression that matches the whole names of driver packages, NVIDIA's and the archives'."""
+    return f"(?!(?:{_globs(catalog.driver.name_exceptions)})$)(?:{_globs(catalog.driver.name_patterns)})"
+
+
+def _globs(patterns: Iterable[str]) -> str:
+    return "|".join(re.escape(pattern).replace(r"\*", ".*") for pattern in patterns)
+
+
+def probe_options(catalog: Catalog) -> dict[str, Any]:
+    """Return the options of the module gpu_probe that name packages."""
+    return {
+        "package_patterns": list(catalog.packages.installed),
+        "repository_patterns": list(catalog.packages.offered),
+        "driver_packages": driver_name_pattern(catalog),
+        "distro_cuda_package": catalog.packages.distro_cuda,
+    }
