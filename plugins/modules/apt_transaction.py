@@ -109,7 +109,7 @@ from typing import NamedTuple
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_commands, apt_output
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import host_state
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import store
 
 APT_FAILED = 100
 
@@ -192,7 +192,7 @@ class Transaction:
             return sentences, []
         automatic = self.apt.automatic()
         states = apt_commands.state_of([change.name for change in changes], before.packages, automatic)
-        host_state.touch(self.state, states)
+        store.record_packages(self.state, states)
         lost = self.keep_old(changes)
         if changes:
             self.install(before, states)
@@ -265,7 +265,7 @@ class Transaction:
     def hold(self, automatic):
         after = self.look()
         if after.unheld:
-            host_state.touch(self.state, apt_commands.state_of(after.unheld, after.packages, automatic))
+            store.record_packages(self.state, apt_commands.state_of(after.unheld, after.packages, automatic))
             self.apt.mark("hold", after.unheld)
 
 

@@ -1,19 +1,27 @@
-"""Files of the host: read below a root directory, where a missing file is None and any other trouble an error; and the
-folders that a new file needs. Runs on the target."""
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Read files below a root directory, and replace files so that a host that loses power has the old or the new one.
+
+When reading, a missing file is None and any other trouble an OSError. `root` is "/" on a host and a directory with a
+host's files in tests. Runs on the managed host.
+"""
 
 from __future__ import annotations
 
 import os
+from typing import Callable
 
 MAX_LINKS = 20
+NEW = ".gpuhost-new"  # apt, ldconfig, modprobe and login shells ignore files with this suffix
 
 
 def under(root: str, path: str) -> str:
-    """The absolute `path` as it lies below `root`."""
+    """Return where the absolute `path` lies below `root`."""
     return os.path.join(root, path.lstrip("/"))
 
 
 def read_bytes(root: str, path: str) -> bytes | None:
+    """Return the content of a file, or None where there is none."""
     try:
         with open(under(root, path), "rb") as handle:
             return handle.read()
@@ -22,12 +30,13 @@ def read_bytes(root: str, path: str) -> bytes | None:
 
 
 def read_text(root: str, path: str) -> str | None:
+    """Return the content of a file as text (invalid UTF-8 is replaced), or None where there is none."""
     data = read_bytes(root, path)
     return None if data is None else data.decode("utf-8", "replace")
 
 
 def names(root: str, path: str) -> list[str]:
-    """Sorted names in a directory; none when it is missing."""
+    """Return the sorted names in a directory; none where it is missing."""
     try:
         return sorted(os.listdir(under(root, path)))
     except (FileNotFoundError, NotADirectoryError):
@@ -35,7 +44,7 @@ def names(root: str, path: str) -> list[str]:
 
 
 def resolve(root: str, path: str) -> str | None:
-    """Follow the links of the last component within `root`; None when nothing is at the end.
+    """Follow the links of the last component within `root`; return None for a dangling link.
 
     os.path.realpath would leave `root` at the first absolute link (/usr/local/cuda -> /etc/alternatives/cuda).
     """
@@ -48,9 +57,44 @@ def resolve(root: str, path: str) -> str | None:
 
 
 def make_parents(path: str) -> None:
-    """Makes the folders that `path` lies in, where they are missing; all may read them, whatever the umask is."""
-    folder = os.path.dirname(path)
-    if not os.path.isdir(folder):
-        make_parents(folder)
-        os.mkdir(folder)
-        os.chmod(folder, 0o755)
+    """Create the missing directories above `path` with mode 0755, whatever the umask is."""
+    directory = os.path.dirname(path) or "."
+    if not os.path.isdir(directory):
+        make_parents(directory)
+        os.mkdir(directory)
+        os.chmod(directory, 0o755)
+
+
+def write(path: str, data: bytes, mode: int = 0o644, owner: tuple[int, int] | None = None) -> None:
+    """Replace the file or link at `path` by a file; `owner` is (uid, gid), None for the process's own."""
+
+    def create(new: str) -> None:
+        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as stream:
+            stream.write(data)
+            if owner is not None:
+                os.fchown(stream.fileno(), *owner)
+            os.fchmod(stream.fileno(), mode)  # after fchown, which clears setuid and setgid
+            stream.flush()
+            os.fsync(stream.fileno())
+
+    _replace(path, create)
+
+
+def link(path: str, target: str) -> None:
+    """Replace the file or link at `path` by a symbolic link."""
+    _replace(path, lambda new: os.symlink(target, new))
+
+
+def _replace(path: str, create: Callable[[str], None]) -> None:
+    """Rename what `create` makes to `path`, then sync the directory: without that, a power loss may undo the rename."""
+    make_parents(path)
+    new = path + NEW
+    if os.path.lexists(new):
+        os.unlink(new)
+    create(new)
+    os.replace(new, path)
+    directory = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

@@ -21,7 +21,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.packages import (
     dpkg,
     package_manager,
 )
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, store
 
 SCHEMA = 1
 
@@ -84,7 +84,7 @@ def probe(root: str, options: Options, run: Run = command.run) -> dict[str, Any]
         "secure_boot": attempt("Secure Boot", lambda: system.secure_boot(root), "unknown"),
         "secure_boot_keys": attempt("module signing keys", lambda: system.secure_boot_keys(root), []),
         "disk": attempt("disk", lambda: system.disk(root)),
-        "applied": attempt("record of the last run", lambda: applied.differences(applied.DIRECTORY, root, run), {}),
+        "applied": attempt("record of the last run", lambda: applied.differences(store.DIRECTORY, root, run), {}),
         "applied_plan": attempt("applied plan", lambda: installed_stack.applied_plan(root)),
         "simulated": attempt("simulated parts", lambda: installed_stack.simulated(root), []),
     }

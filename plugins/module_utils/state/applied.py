@@ -1,43 +1,42 @@
-"""What the last complete run left on a host, part by part, and what has changed since. Runs on the target.
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Record what the last complete run left on a host, part by part, and report what has changed since.
 
-A part is a role, or the packages of all roles together. Its record has the fingerprint of what the run was told to make
-(the role's variables and its own files) and how everything that it manages was when it was done. A part whose record
-still holds has nothing to do: that is what makes a rerun cheap, and why each managed thing must be watched here.
+A part is a role, or the packages of all roles together. Its record has the fingerprint of its inputs (the role's
+variables and files) and the state of everything that it manages. A part whose record still matches needs no work: that
+is what makes a rerun cheap, and why each managed thing must be watched here.
 
-/var/lib/gpuhost/applied.json: {"parts": {part: {"fingerprint", "watch", "state"}}}
+applied.json: {"parts": {part: {"fingerprint", "watch", "state"}}}. Runs on the managed host.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-import stat
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, files, system
 from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Run
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import kernel_modules, proc_driver
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import dpkg
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import host_state
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import alternatives, dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import file_state, store
 
-RECORD = "applied"
-DIRECTORY = "/var/lib/gpuhost"
-# What a part may watch: `files`, `alternatives`, `services`, `packages` and `environments` are lists of names.
+# What a part may watch: `files`, `alternatives`, `services`, `packages` and `environments` are lists of names,
+# `driver` and `linker_cache` are booleans.
 KINDS = ("files", "alternatives", "services", "packages", "environments", "driver", "linker_cache")
-ALTERNATIVES = "/var/lib/dpkg/alternatives"
 SYSTEMCTL_TIMEOUT = 20
 
 
-def capture(root: str, watch: dict[str, Any], run: Run = command.run) -> dict[str, Any]:
-    """{thing: how it is} for everything that `watch` names. Raises ValueError for a kind that nobody watches."""
-    strangers = sorted(set(watch) - set(KINDS))
-    if strangers:
-        raise ValueError("nothing watches %s; known are %s" % (", ".join(strangers), ", ".join(KINDS)))
+def observe(root: str, watch: dict[str, Any], run: Run = command.run) -> dict[str, Any]:
+    """Return {thing: its state} for everything in `watch`. Raise ValueError for an unknown kind."""
+    unknown = sorted(set(watch) - set(KINDS))
+    if unknown:
+        raise ValueError("cannot watch %s; expected %s" % (", ".join(unknown), ", ".join(KINDS)))
     state = {}
     for path in watch.get("files") or []:
         state["file " + path] = _file(root, path)
     for name in watch.get("alternatives") or []:
-        state["alternative " + name] = _alternative(root, name)
+        state["alternative " + name] = alternatives.read(root, name)
     for path in watch.get("environments") or []:
         state["environment " + path] = _environment(root, path)
     state.update(_packages(root, watch.get("packages") or []))
@@ -49,82 +48,72 @@ def capture(root: str, watch: dict[str, Any], run: Run = command.run) -> dict[st
     return state
 
 
-def settle(directory: str, parts: dict[str, dict[str, Any]], root: str = "/", run: Run = command.run) -> bool:
-    """Records the parts ({part: {"fingerprint", "watch"}}) as they are now; whether the record changed.
+def record(directory: str, parts: dict[str, dict[str, Any]], root: str = "/", run: Run = command.run) -> bool:
+    """Record the present state of `parts` ({part: {"fingerprint", "watch"}}); return whether the record changed.
 
-    A part that is not among them is forgotten.
+    Parts that are not in `parts` are dropped from the record.
     """
-    made = {name: dict(part, state=capture(root, part["watch"], run)) for name, part in parts.items()}
-    before = host_state.read(directory, RECORD)
-    if before is not None and before.get("parts") == made:
+    observed = {name: dict(part, state=observe(root, part["watch"], run)) for name, part in parts.items()}
+    before = store.read(directory, store.APPLIED)
+    if before is not None and before.get("parts") == observed:
         return False
-    host_state.write(directory, RECORD, {"parts": made})
+    store.write(directory, store.APPLIED, {"parts": observed})
     return True
 
 
-def forget(directory: str, names: list[str] | None = None) -> bool:
-    """Takes parts (None: all) from the record, before they are changed; whether there was one of them."""
-    recorded = (host_state.read(directory, RECORD) or {}).get("parts") or {}
+def clear(directory: str, names: list[str] | None = None) -> bool:
+    """Drop parts (None: all) from the record before they are changed; return whether one of them was in it."""
+    recorded = _recorded(directory)
     left = {} if names is None else {name: part for name, part in recorded.items() if name not in names}
     if left == recorded:
         return False
-    host_state.write(directory, RECORD, {"parts": left})
+    store.write(directory, store.APPLIED, {"parts": left})
     return True
 
 
 def differences(directory: str, root: str = "/", run: Run = command.run) -> dict[str, dict[str, Any]]:
-    """{part: {"fingerprint", "changed": [sentence, ...]}} of every part on record; none changed where all holds."""
-    recorded = (host_state.read(files.under(root, directory), RECORD) or {}).get("parts") or {}
-    told = {}
-    for name, part in recorded.items():
-        now = capture(root, part["watch"], run)
-        told[name] = {"fingerprint": part["fingerprint"], "changed": _told(part["state"], now)}
-    return told
+    """Return {part: {"fingerprint", "changed"}} of every recorded part; `changed` has a message for each difference."""
+    found = {}
+    for name, part in _recorded(files.under(root, directory)).items():
+        now = observe(root, part["watch"], run)
+        found[name] = {"fingerprint": part["fingerprint"], "changed": _messages(part["state"], now)}
+    return found
 
 
-def _told(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+def _recorded(directory: str) -> dict[str, Any]:
+    return dict((store.read(directory, store.APPLIED) or {}).get("parts") or {})
+
+
+def _messages(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     things = sorted(set(before) | set(now))
     return [
-        "%s was %s, is %s" % (thing, _said(before.get(thing)), _said(now.get(thing)))
+        "%s was %s, is %s" % (thing, _format(before.get(thing)), _format(now.get(thing)))
         for thing in things
         if before.get(thing) != now.get(thing)
     ]
 
 
-def _said(state: Any) -> str:
+def _format(state: Any) -> str:
     if state is None:
-        return "not there"
+        return "missing"
     if isinstance(state, dict):
         return " ".join("%s=%s" % (key, str(state[key])[:40]) for key in sorted(state))
     return str(state)
 
 
-# How things are -------------------------------------------------------------------------------------------------
+# The state of each kind -----------------------------------------------------------------------------------------
 
 
 def _file(root: str, path: str) -> dict[str, Any] | None:
-    real = files.under(root, path)
-    try:
-        found = os.lstat(real)
-    except (FileNotFoundError, NotADirectoryError):
+    state = file_state.capture(files.under(root, path))
+    if state is None:
         return None
-    if stat.S_ISLNK(found.st_mode):
-        return {"link": os.readlink(real)}
-    if stat.S_ISDIR(found.st_mode):
-        return {"folder": True}
-    with open(real, "rb") as stream:
-        digest = hashlib.sha256(stream.read()).hexdigest()
-    return {"sha256": digest, "mode": "%04o" % stat.S_IMODE(found.st_mode), "owner": [found.st_uid, found.st_gid]}
-
-
-def _alternative(root: str, name: str) -> dict[str, str] | None:
-    """Where it leads, and whether it was set by hand or moves with packages: the first line of dpkg's own record."""
-    link = files.under(root, "/etc/alternatives/" + name)
-    record = files.read_text(root, "%s/%s" % (ALTERNATIVES, name))
-    if record is None and not os.path.islink(link):
-        return None
-    mode = (record or "unknown").splitlines()[0]
-    return {"mode": mode, "value": os.readlink(link) if os.path.islink(link) else "nothing"}
+    if state["kind"] == "link":
+        return {"link": state["target"]}
+    if state["kind"] == file_state.DIRECTORY:
+        return {"directory": True}
+    digest = hashlib.sha256(file_state.content(state)).hexdigest()
+    return {"sha256": digest, "mode": "%04o" % state["mode"], "owner": [state["uid"], state["gid"]]}
 
 
 def _packages(root: str, names: list[str]) -> dict[str, Any]:
@@ -135,7 +124,7 @@ def _packages(root: str, names: list[str]) -> dict[str, Any]:
 
 
 def _services(names: list[str], run: Run) -> dict[str, Any]:
-    """Whether each is enabled and runs, asked of systemd in one call; unknown where systemd does not run."""
+    """Return what systemd reports of each, in one call; `unknown` with its error where systemd does not run."""
     if not names:
         return {}
     argv = ["systemctl", "show", "--property=Id,LoadState,UnitFileState,ActiveState"] + [n + ".service" for n in names]
@@ -143,49 +132,49 @@ def _services(names: list[str], run: Run) -> dict[str, Any]:
     if answer.exit_code != 0:
         return {"service " + name: {"unknown": answer.text()[:200]} for name in names}
     blocks = answer.stdout.decode("utf-8", "replace").strip().split("\n\n")
-    told = [dict(line.split("=", 1) for line in block.splitlines() if "=" in line) for block in blocks]
+    units = [dict(line.split("=", 1) for line in block.splitlines() if "=" in line) for block in blocks]
     return {
         "service " + name: {
-            "loaded": block.get("LoadState", ""),
-            "enabled": block.get("UnitFileState", ""),
-            "active": block.get("ActiveState", ""),
+            "loaded": unit.get("LoadState", ""),
+            "enabled": unit.get("UnitFileState", ""),
+            "active": unit.get("ActiveState", ""),
         }
-        for name, block in zip(names, told)  # noqa: B905
+        for name, unit in zip(names, units)  # noqa: B905
     }
 
 
 def _driver(root: str) -> dict[str, Any]:
-    """The loaded module, and whether the kernel that starts next has one, too."""
+    """Return the loaded module, and the modules that the next-boot kernel has."""
     kernels = system.kernel(root, os.uname().release)
-    following = kernels["next_boot"] or kernels["running"]
-    built = [os.path.basename(path) for path in kernel_modules.paths(root, following)]
+    next_boot = kernels["next_boot"] or kernels["running"]
+    built = [os.path.basename(path) for path in kernel_modules.paths(root, next_boot)]
     return {
         "loaded NVIDIA module": proc_driver.read(root),
-        "NVIDIA module of the next kernel": {"kernel": following, "modules": ",".join(built) or "none"},
+        "NVIDIA module of the next-boot kernel": {"kernel": next_boot, "modules": ",".join(built) or "none"},
         "nouveau": {"loaded": proc_driver.nouveau_loaded(root)},
     }
 
 
 def _linker_cache(root: str) -> str:
-    """Whether it knows all of its settings: `current`, `older than FILE` or `missing`."""
+    """Return "current", "missing" or "older than FILE", a file in ld.so.conf.d that is newer than the cache."""
     try:
-        made = os.stat(files.under(root, "/etc/ld.so.cache")).st_mtime_ns
+        built = os.stat(files.under(root, "/etc/ld.so.cache")).st_mtime_ns
     except FileNotFoundError:
         return "missing"
-    folder = "/etc/ld.so.conf.d"
-    for name in files.names(root, folder):
-        path = "%s/%s" % (folder, name)
-        if os.stat(files.under(root, path)).st_mtime_ns > made:
+    directory = "/etc/ld.so.conf.d"
+    for name in files.names(root, directory):
+        path = "%s/%s" % (directory, name)
+        if os.stat(files.under(root, path)).st_mtime_ns > built:
             return "older than " + path
     return "current"
 
 
 def _environment(root: str, path: str) -> dict[str, Any] | None:
-    """The environment that the link leads to: its lock, its packages by the names of their metadata, its Python."""
+    """Return the link to the environment, its lock, a digest of the names of its installed packages, its Python."""
     target = files.resolve(root, path)
     if target is None:
         return None
-    folder = files.under(root, target)
+    link = files.under(root, path)
     packages = [
         name
         for python in files.names(root, target + "/lib")
@@ -193,8 +182,8 @@ def _environment(root: str, path: str) -> dict[str, Any] | None:
         if name.endswith(".dist-info")
     ]
     return {
-        "link": os.readlink(files.under(root, path)) if os.path.islink(files.under(root, path)) else "none",
+        "link": os.readlink(link) if os.path.islink(link) else "none",
         "lock": _file(root, target + "/gpuhost.lock"),
         "packages": hashlib.sha256("\n".join(sorted(packages)).encode()).hexdigest(),
-        "python": os.path.exists(folder + "/bin/python"),
+        "python": os.path.exists(files.under(root, target) + "/bin/python"),
     }

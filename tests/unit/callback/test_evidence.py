@@ -78,7 +78,7 @@ def test_a_run_that_is_not_ours_leaves_no_report(tmp_path):
 def test_what_an_undo_brought_back_and_its_proof_are_kept_apart_from_what_failed(tmp_path):
     """In check mode, with a record of one file that is not there any more: nothing of this machine is touched."""
     content = {"kind": "file", "content": "", "mode": 420, "uid": 0, "gid": 0}
-    (tmp_path / "good.json").write_text(json.dumps({"files": {str(tmp_path / "gone"): content}, "plan": {}}))
+    (tmp_path / "verified.json").write_text(json.dumps({"files": {str(tmp_path / "gone"): content}, "plan": {}}))
     plays = f"""
 - hosts: localhost
   gather_facts: false

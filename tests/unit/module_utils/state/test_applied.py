@@ -1,4 +1,4 @@
-"""What the last complete run left: each kind of managed thing is edited, deleted or downgraded in turn, and told."""
+"""What the last complete run left: each kind of managed thing is changed in turn, and reported."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def root(tmp_path: Path) -> Path:
 
 
 class Systemd:
-    """Answers as systemctl; `text` is what it says."""
+    """Answer as systemctl; `text` is what it prints."""
 
     def __init__(self) -> None:
         self.text, self.code = SERVICE, 0
@@ -85,17 +85,17 @@ def systemd() -> Systemd:
 
 
 @pytest.fixture
-def told(root: Path, systemd: Systemd) -> Callable[[], list[str]]:
-    """Settles the host as it is and gives a function that tells what differs from then on."""
+def changes(root: Path, systemd: Systemd) -> Callable[[], list[str]]:
+    """Record the host as it is; return a function that reports what differs from then on."""
     parts = {"all": {"fingerprint": "f", "watch": WATCH}}
-    assert applied.settle(str(root / "var/lib/gpuhost"), parts, str(root), systemd)
+    assert applied.record(str(root / "var/lib/gpuhost"), parts, str(root), systemd)
 
-    def look() -> list[str]:
+    def read() -> list[str]:
         found = applied.differences("/var/lib/gpuhost", str(root), systemd)
         assert found["all"]["fingerprint"] == "f"
         return list(found["all"]["changed"])
 
-    return look
+    return read
 
 
 def replace(path: str, old: str, new: str) -> Callable[[Path], None]:
@@ -126,25 +126,31 @@ def later(path: str) -> Callable[[Path], None]:
 ENVIRONMENT = "opt/gpuhost/environments/tensorflow-2.21.0-py3.11-0a1b2c3d"
 CHANGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a file is edited": (replace("etc/profile.d/cuda.sh", "PATH", "path"), "file /etc/profile.d/cuda.sh was"),
-    "a file is deleted": (lambda root: (root / "etc/profile.d/cuda.sh").unlink(), "is not there"),
+    "a file is deleted": (lambda root: (root / "etc/profile.d/cuda.sh").unlink(), "is missing"),
     "a file gets another mode": (lambda root: (root / "etc/profile.d/cuda.sh").chmod(0o600), "mode=0600"),
-    "a file appears": (lambda root: (root / "etc/absent").write_text("x"), "file /etc/absent was not there"),
-    "a link leads elsewhere": (link("usr/local/bin/nvcc", "/usr/bin/nvcc"), "link=/usr/bin/nvcc"),
+    "a file appears": (lambda root: (root / "etc/absent").write_text("x"), "file /etc/absent was missing"),
+    "a link points elsewhere": (link("usr/local/bin/nvcc", "/usr/bin/nvcc"), "link=/usr/bin/nvcc"),
     "a link becomes a file": (
         lambda root: ((root / "usr/local/bin/nvcc").unlink(), (root / "usr/local/bin/nvcc").write_text("")),
         "file /usr/local/bin/nvcc",
     ),
-    "a hold is gone": (replace("var/lib/dpkg/status", "hold ok", "install ok"), "package libnccl2 was held=True"),
+    "a hold is removed": (replace("var/lib/dpkg/status", "hold ok", "install ok"), "package libnccl2 was held=True"),
     "a package is downgraded": (replace("var/lib/dpkg/status", "2.32.3-1+cuda13.2", "2.29.7-1"), "version=2.29.7-1"),
     "a package is half installed": (
         replace("var/lib/dpkg/status", "hold ok installed", "hold ok unpacked"),
         "unpacked",
     ),
-    "a package comes": (replace("var/lib/dpkg/status", "Package: bash", "Package: libcudnn9"), "libcudnn9 was not"),
-    "the alternative moves": (link("etc/alternatives/cuda", "/usr/local/cuda-13.0"), "value=/usr/local/cuda-13.0"),
-    "the alternative is set by hand": (replace("var/lib/dpkg/alternatives/cuda", "auto", "manual"), "mode=manual"),
+    "a package is installed": (
+        replace("var/lib/dpkg/status", "Package: bash", "Package: libcudnn9"),
+        "libcudnn9 was missing",
+    ),
+    "the alternative points elsewhere": (
+        link("etc/alternatives/cuda", "/usr/local/cuda-13.0"),
+        "value=/usr/local/cuda-13.0",
+    ),
+    "the alternative is set manually": (replace("var/lib/dpkg/alternatives/cuda", "auto", "manual"), "mode=manual"),
     "another module is loaded": (replace("proc/driver/nvidia/version", "595.71.05", "580.95.05"), "version=580.95.05"),
-    "no module is loaded": (lambda root: (root / "proc/driver/nvidia/version").unlink(), "is not there"),
+    "no module is loaded": (lambda root: (root / "proc/driver/nvidia/version").unlink(), "is missing"),
     "nouveau is loaded": (replace("proc/modules", "nvidia", "nouveau"), "nouveau was loaded=False, is loaded=True"),
     "the module is gone": (
         lambda root: (root / f"lib/modules/{os.uname().release}/updates/dkms/nvidia.ko.xz").unlink(),
@@ -158,16 +164,16 @@ CHANGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "the environment's lock is another": (replace(f"{ENVIRONMENT}/gpuhost.lock", "2.21.0", "2.20.0"), "lock="),
     "the environment's Python is gone": (lambda root: (root / ENVIRONMENT / "bin/python").unlink(), "python=False"),
-    "the environment's link leads nowhere": (link("opt/gpuhost/tensorflow", "environments/none"), "is not there"),
+    "the environment's link dangles": (link("opt/gpuhost/tensorflow", "environments/none"), "is missing"),
 }
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_whatever_is_changed_is_told_and_nothing_else(name: str, root: Path, told: Callable[[], list[str]]) -> None:
-    assert told() == []
+def test_each_change_is_reported_alone(name: str, root: Path, changes: Callable[[], list[str]]) -> None:
+    assert changes() == []
     change, words = CHANGES[name]
     change(root)
-    found = told()
+    found = changes()
     assert len(found) == 1, found
     assert words in found[0]
 
@@ -180,33 +186,33 @@ def test_whatever_is_changed_is_told_and_nothing_else(name: str, root: Path, tol
         ("Failed to connect to bus", 1, "unknown=Failed"),
     ],
 )
-def test_a_service_that_is_not_as_it_was_is_told(
-    text: str, code: int, words: str, told: Callable[[], list[str]], systemd: Systemd
+def test_a_changed_service_is_reported(
+    text: str, code: int, words: str, changes: Callable[[], list[str]], systemd: Systemd
 ) -> None:
-    assert told() == []
+    assert changes() == []
     systemd.text, systemd.code = text, code
-    found = told()
+    found = changes()
     assert len(found) == 1
     assert words in found[0]
 
 
-def test_what_is_about_to_be_changed_is_forgotten(root: Path, systemd: Systemd) -> None:
+def test_parts_that_are_about_to_be_changed_are_dropped(root: Path, systemd: Systemd) -> None:
     directory = str(root / "var/lib/gpuhost")
     parts = {name: {"fingerprint": name, "watch": {"files": ["/etc/absent"]}} for name in ("a", "b")}
-    assert applied.settle(directory, parts, str(root), systemd)
-    assert not applied.settle(directory, parts, str(root), systemd), "nothing changed"
-    assert applied.forget(directory, ["a", "stranger"])
+    assert applied.record(directory, parts, str(root), systemd)
+    assert not applied.record(directory, parts, str(root), systemd), "nothing changed"
+    assert applied.clear(directory, ["a", "unknown"])
     assert list(applied.differences("/var/lib/gpuhost", str(root), systemd)) == ["b"]
-    assert not applied.forget(directory, ["a"])
-    assert applied.forget(directory)
+    assert not applied.clear(directory, ["a"])
+    assert applied.clear(directory)
     assert applied.differences("/var/lib/gpuhost", str(root), systemd) == {}
 
 
 def test_a_host_without_a_record_has_no_parts(tmp_path: Path) -> None:
     assert applied.differences("/var/lib/gpuhost", str(tmp_path)) == {}
-    assert not applied.forget(str(tmp_path))
+    assert not applied.clear(str(tmp_path))
 
 
-def test_a_kind_that_nobody_watches_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="nothing watches mounts"):
-        applied.capture(str(tmp_path), {"mounts": ["/"]})
+def test_an_unknown_kind_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="cannot watch mounts"):
+        applied.observe(str(tmp_path), {"mounts": ["/"]})

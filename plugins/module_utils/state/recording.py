@@ -1,0 +1,90 @@
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Record the baseline and the verified configuration of a host (see store.py). Runs on the managed host.
+
+Each function returns whether its record changes; with `check` it writes nothing.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from typing import Any
+
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import alternatives, apt_commands
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, file_state, store
+
+FACTS = "/etc/ansible/facts.d/"  # the plan, which may change where the host does not
+
+
+def record_baseline(directory: str, paths: list[str], shared: list[str], check: bool = False) -> bool:
+    """Record files, and whether the directories `shared` exist, before the first change.
+
+    What is in the baseline already keeps its recorded state; only files and directories that are new to it are added.
+    """
+    baseline = store.read(directory, store.BASELINE) or {"files": {}, "folders": {}}
+    files = {path: file_state.capture(path) for path in paths if path not in baseline["files"]}
+    folders = {path: os.path.isdir(path) for path in shared if path not in baseline["folders"]}
+    if (files or folders) and not check:
+        record = {"files": dict(baseline["files"], **files), "folders": dict(baseline["folders"], **folders)}
+        store.write(directory, store.BASELINE, record)
+    return bool(files or folders)
+
+
+def record_applied(directory: str, parts: dict[str, Any], check: bool = False) -> bool:
+    """Record what a complete run left; the part `packages` also watches every package in the journal."""
+    parts = dict(parts)
+    if "packages" in parts:
+        watch = parts["packages"]["watch"]
+        names = sorted(set(watch.get("packages") or []) | set(store.journal(directory)))
+        parts["packages"] = dict(parts["packages"], watch=dict(watch, packages=names))
+    return False if check else applied.record(directory, parts)
+
+
+def record_verified(
+    directory: str,
+    apt: apt_commands.Apt,
+    plan: dict[str, Any],
+    paths: list[str],
+    names: list[str],
+    check: bool = False,
+) -> bool:
+    """Record the plan, packages, files and alternatives (`names`) as the verified configuration.
+
+    The configuration that was verified before becomes the previous one, unless only the plan differs; .deb files that
+    neither of them installs are removed.
+    """
+    before = store.read(directory, store.VERIFIED)
+    now = {
+        "plan": plan,
+        "packages": apt_commands.state_of(sorted(store.journal(directory)), apt.packages(), apt.automatic()),
+        "files": {path: file_state.capture(path) for path in paths},
+        "alternatives": {name: alternatives.read("/", name) for name in names},
+    }
+    if before is not None and {name: before.get(name) for name in now} == now:
+        return False
+    if not check:
+        if before is not None and _host_state(before) != _host_state(now):
+            store.write(directory, store.PREVIOUS, before)
+        store.write(directory, store.VERIFIED, now)
+        _prune(apt.kept, [now, before or now])
+    return True
+
+
+def _host_state(record: dict[str, Any]) -> tuple[Any, ...]:
+    """Return a record without its plan: different plans may describe the same host."""
+    files = {path: state for path, state in record["files"].items() if not path.startswith(FACTS)}
+    return record["packages"], record["alternatives"], files
+
+
+def _prune(directory: str, records: list[dict[str, Any]]) -> None:
+    """Remove the .deb files that none of `records` installs."""
+    needed = {
+        (name, state["version"].replace(":", "%3a"))
+        for record in records
+        for name, state in record["packages"].items()
+        if state
+    }
+    for path in glob.glob(glob.escape(directory) + "/*.deb"):
+        if tuple(os.path.basename(path).split("_")[:2]) not in needed:
+            os.unlink(path)

@@ -1,0 +1,77 @@
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Bring a host back to its verified or previous configuration, or to its baseline. Runs on the managed host."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import alternatives, apt_commands
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, file_state, store
+
+# A restored file below these directories changes what apt may install.
+APT_SOURCES = ("/etc/apt/sources.list.d/", "/etc/apt/keyrings/")
+
+
+class Restored(NamedTuple):
+    """The plan of the record, the changes (with `check`, those to make), and failures that left the host restored."""
+
+    plan: dict[str, Any] | None  # None for the baseline
+    changes: list[str]
+    warnings: list[str]
+
+
+class Rollback:
+    """One rollback. `run_command` is AnsibleModule's; with `check` nothing is changed."""
+
+    def __init__(self, directory: str, apt: apt_commands.Apt, run_command: Any, check: bool = False) -> None:
+        self.directory, self.apt, self.run_command, self.check = directory, apt, run_command, check
+        self.warnings: list[str] = []
+
+    def restore(self, to: str, own_directories: list[str]) -> Restored | None:
+        """Restore the record `to` (store.VERIFIED, PREVIOUS or BASELINE); return None where there is none.
+
+        Files come first, as sources and preferences bind apt, then packages, then the alternatives that they register.
+        `own_directories` are removed with the baseline alone. Raise AptError or ValueError where packages stay changed.
+        """
+        record = store.read(self.directory, to)
+        if record is None:
+            return None
+        if not self.check:
+            applied.clear(self.directory)
+        files = file_state.restore(record["files"], self.check)
+        changes = files + self._packages(record)
+        for name, state in record.get("alternatives", {}).items():
+            changes += self._alternative(name, state)
+        if not self.check:
+            self._refresh(files)
+        if to == store.BASELINE:
+            shared = [path for path, existed in record.get("folders", {}).items() if not existed]
+            changes += file_state.remove_directories(own_directories, shared, self.check)
+        return Restored(record.get("plan"), changes, self.warnings)
+
+    def _packages(self, record: dict[str, Any]) -> list[str]:
+        """Restore the packages of a record, and those first changed after it was written to their state before that."""
+        targets = dict(store.journal(self.directory), **record.get("packages", {}))
+        if not self.check:
+            unfinished = self.apt.recover(self.apt.packages())
+            self.warnings += [unfinished] if unfinished else []
+        return apt_commands.restore(self.apt, targets, self.check)
+
+    def _alternative(self, name: str, wanted: dict[str, str] | None) -> list[str]:
+        """Restore an alternative, which packages that were installed or removed may have changed."""
+        now = alternatives.read("/", name)
+        if wanted is None or now is None or now == wanted:
+            return []
+        if not self.check:
+            self.run_command(alternatives.set_command(name, wanted), check_rc=True)
+        return ["%s points to %s" % (name, wanted["value"])]
+
+    def _refresh(self, files: list[str]) -> None:
+        """Update the linker cache and, where sources changed, the package lists."""
+        self.run_command(["ldconfig"], check_rc=True)
+        if any(path.startswith(APT_SOURCES) for path in files):
+            try:
+                self.apt.update()
+            except apt_commands.AptError as error:
+                self.warnings.append(str(error))

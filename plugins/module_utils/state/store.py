@@ -1,0 +1,68 @@
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Read and write the state that gpuhost keeps on a managed host, one JSON file a record.
+
+/var/lib/gpuhost (the directory of the module stack_state):
+
+baseline.json   the host before gpuhost: {"files": {path: state}, "folders": {path: whether it existed}}
+verified.json   the last verified configuration: {"plan", "packages", "files", "alternatives"}
+previous.json   the verified configuration before that one, in the same form
+journal.json    each package that a transaction changed, as it was before its first change: {"packages": {name: state}}
+applied.json    what the last complete run left, part by part (applied.py)
+packages/       the .deb files of the verified and the previous configuration
+
+The state of a package is {"version", "held", "auto"}, or None where it was not installed; that of a file is what
+`file_state.py` returns, that of an alternative what `packages/alternatives.py` returns. Runs on the managed host.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
+
+DIRECTORY = "/var/lib/gpuhost"
+SCHEMA = 1
+BASELINE, VERIFIED, PREVIOUS = "baseline", "verified", "previous"
+JOURNAL, APPLIED = "journal", "applied"
+# Names of the records before version 0.1.0, which a host may still have.
+FORMER_NAMES = {BASELINE: "found", VERIFIED: "good"}
+
+
+def read(directory: str, name: str) -> dict[str, Any] | None:
+    """Return a record, or None where there is none. Raise ValueError where it is not JSON."""
+    path = _path(directory, name)
+    try:
+        with open(path) as stream:
+            return dict(json.load(stream))
+    except FileNotFoundError:
+        return read(directory, FORMER_NAMES[name]) if name in FORMER_NAMES else None
+    except (TypeError, ValueError) as error:
+        raise ValueError("%s is not a JSON object (%s): move it away and run this again" % (path, error)) from error
+
+
+def write(directory: str, name: str, content: dict[str, Any]) -> None:
+    """Replace a record, so that a host that loses power has the old one or the new one whole."""
+    text = json.dumps(dict(content, schema=SCHEMA), indent=1, sort_keys=True) + "\n"
+    files.write(_path(directory, name), text.encode())
+    former = _path(directory, FORMER_NAMES.get(name, name))
+    if name in FORMER_NAMES and os.path.exists(former):
+        os.unlink(former)
+
+
+def journal(directory: str) -> dict[str, Any]:
+    """Return {package: its state before the first change} of every package that a transaction changed."""
+    return dict((read(directory, JOURNAL) or {}).get("packages") or {})
+
+
+def record_packages(directory: str, states: dict[str, Any]) -> None:
+    """Add packages to the journal before they are changed; those that are in it keep their first state."""
+    recorded = journal(directory)
+    if set(states) - set(recorded):
+        write(directory, JOURNAL, {"packages": dict(states, **recorded)})
+
+
+def _path(directory: str, name: str) -> str:
+    return os.path.join(directory, name + ".json")

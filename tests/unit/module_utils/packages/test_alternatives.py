@@ -1,0 +1,72 @@
+"""Alternatives from dpkg's records, against update-alternatives itself."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import alternatives
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "var/lib/dpkg/alternatives").mkdir(parents=True)
+    (tmp_path / "etc/alternatives").mkdir(parents=True)
+    (tmp_path / "var/lib/dpkg/alternatives/cuda").write_text("auto\n/usr/local/cuda\n\n/usr/local/cuda-13.2\n132\n\n")
+    (tmp_path / "etc/alternatives/cuda").symlink_to("/usr/local/cuda-13.2")
+    return tmp_path
+
+
+def test_mode_and_value_are_read(root):
+    assert alternatives.read(str(root), "cuda") == {"mode": "auto", "value": "/usr/local/cuda-13.2"}
+    assert alternatives.read(str(root), "pager") is None
+    (root / "etc/alternatives/cuda").unlink()
+    assert alternatives.read(str(root), "cuda") == {"mode": "auto", "value": "none"}
+
+
+def test_a_state_becomes_the_command_that_sets_it():
+    assert alternatives.set_command("cuda", {"mode": "auto", "value": "/a"}) == [
+        "update-alternatives",
+        "--auto",
+        "cuda",
+    ]
+    manual = alternatives.set_command("cuda", {"mode": "manual", "value": "/a"})
+    assert manual == ["update-alternatives", "--set", "cuda", "/a"]
+
+
+def query(*options: str, name: str) -> dict[str, str] | None:
+    """Return what `update-alternatives --query` reports; None for an unknown name."""
+    answer = subprocess.run(["update-alternatives", *options, "--query", name], capture_output=True, text=True)
+    if answer.returncode:
+        return None
+    fields = dict(line.split(": ", 1) for line in answer.stdout.splitlines() if ": " in line)
+    return {"mode": fields["Status"], "value": fields["Value"]}
+
+
+needs_dpkg = pytest.mark.skipif(shutil.which("update-alternatives") is None, reason="update-alternatives is not there")
+
+
+@needs_dpkg
+@pytest.mark.parametrize("name", ["awk", "pager", "editor", "no-such-name"])
+def test_the_alternatives_of_this_machine_are_those_that_update_alternatives_reports(name):
+    assert alternatives.read("/", name) == query(name=name)
+
+
+@needs_dpkg
+@pytest.mark.parametrize("action", ["install", "set", "dangling"])
+def test_an_alternative_in_each_mode_is_what_update_alternatives_reports(tmp_path, action):
+    records, links = tmp_path / "var/lib/dpkg/alternatives", tmp_path / "etc/alternatives"
+    for directory in (records, links, tmp_path / "one", tmp_path / "two"):
+        directory.mkdir(parents=True)
+    where = ["--admindir", str(records), "--altdir", str(links), "--log", str(tmp_path / "log")]
+    for name, priority in (("one", "1"), ("two", "2")):
+        install = ["--install", str(tmp_path / "link"), "gpuhost-test", str(tmp_path / name), priority]
+        subprocess.run(["update-alternatives", *where, *install], check=True, capture_output=True)
+    if action == "set":
+        set_one = ["--set", "gpuhost-test", str(tmp_path / "one")]
+        subprocess.run(["update-alternatives", *where, *set_one], check=True, capture_output=True)
+    if action == "dangling":
+        (links / "gpuhost-test").unlink()
+    found = alternatives.read(str(tmp_path), "gpuhost-test")
+    assert found == query(*where, name="gpuhost-test")
+    assert found["mode"] == ("manual" if action == "set" else "auto")

@@ -1,0 +1,92 @@
+"""Files and links are captured and restored: on real files in a directory of the test's own."""
+
+import os
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import file_state
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    (tmp_path / "settings").write_text("old\n")
+    (tmp_path / "settings").chmod(0o640)
+    (tmp_path / "current").symlink_to("environments/one")
+    return tmp_path
+
+
+@pytest.fixture
+def before(tree):
+    return {str(tree / name): file_state.capture(str(tree / name)) for name in ("settings", "current", "absent")}
+
+
+def test_changed_files_links_and_new_files_are_restored(tree, before):
+    (tree / "settings").write_text("new\n")
+    (tree / "settings").chmod(0o600)
+    (tree / "current").unlink()
+    (tree / "current").symlink_to("environments/two")
+    (tree / "absent").write_text("new with the change\n")
+    assert sorted(file_state.restore(before)) == sorted(before)
+    assert (tree / "settings").read_text() == "old\n"
+    assert (tree / "settings").stat().st_mode & 0o777 == 0o640
+    assert os.readlink(tree / "current") == "environments/one"
+    assert not (tree / "absent").exists()
+    assert file_state.restore(before) == []
+
+
+def test_a_link_that_became_a_file_and_a_deleted_file_are_restored(tree, before):
+    (tree / "current").unlink()
+    (tree / "current").write_text("no link\n")
+    (tree / "settings").unlink()
+    file_state.restore(before)
+    assert os.readlink(tree / "current") == "environments/one"
+    assert (tree / "settings").read_text() == "old\n"
+
+
+def test_a_directory_in_the_place_of_a_file_is_left_alone(tree, before):
+    (tree / "settings").unlink()
+    (tree / "settings").mkdir()
+    assert file_state.restore(before) == []
+    assert (tree / "settings").is_dir()
+
+
+def test_check_mode_reports_and_changes_nothing(tree, before):
+    (tree / "settings").write_text("new\n")
+    assert file_state.restore(before, check=True) == [str(tree / "settings")]
+    assert (tree / "settings").read_text() == "new\n"
+
+
+@pytest.fixture
+def directories(tmp_path: Path) -> tuple[list[str], list[str]]:
+    own, shared, used = tmp_path / "own", tmp_path / "shared", tmp_path / "used"
+    (own / "deep").mkdir(parents=True)
+    (own / "deep" / "file").write_text("")
+    (shared / "below").mkdir(parents=True)
+    used.mkdir()
+    (used / "another's").write_text("")
+    return [str(own)], [str(shared), str(shared / "below"), str(used)]
+
+
+def test_own_directories_are_removed_whole_and_shared_ones_when_empty(tmp_path, directories):
+    own, shared = directories
+    assert file_state.remove_directories(own, shared) == [*own, shared[1], shared[0]]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["used"]
+
+
+def test_check_mode_removes_no_directory(tmp_path, directories):
+    assert file_state.remove_directories(*directories, check=True)[0] == directories[0][0]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["own", "shared", "used"]
+
+
+def test_a_mount_point_stays_with_the_directories_above_it(tmp_path, directories, monkeypatch):
+    mounted = tmp_path / "own" / "data" / "disk"
+    mounted.mkdir(parents=True)
+    (mounted / "file").write_text("")
+    monkeypatch.setattr(file_state.os.path, "ismount", lambda path: path == str(mounted))
+    monkeypatch.setattr(file_state, "_holds_mount", lambda path: str(mounted).startswith(path))
+    file_state.remove_directories(directories[0], [])
+    assert [path.relative_to(tmp_path / "own") for path in (tmp_path / "own").rglob("*")] == [
+        Path("data"),
+        Path("data/disk"),
+        Path("data/disk/file"),
+    ]

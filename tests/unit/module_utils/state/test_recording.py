@@ -1,0 +1,150 @@
+"""What is recorded of a host, and when a verified configuration becomes the previous one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_commands
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import recording, store
+
+from tests.unit.module_utils.simulated_packages import SimulatedPackages
+
+PLAN: dict[str, Any] = {"components": {"nccl": {"version": "2.29.7"}}}
+
+
+class Recorder:
+    """record_verified on a host with libnccl2, one managed file and one link."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.packages = SimulatedPackages({"libnccl2": ("2.29.7-1", "installed", "hold")})
+        self.directory = tmp_path / "state"
+        self.settings = tmp_path / "settings"
+        self.settings.write_text("one\n")
+        (self.directory / "packages").mkdir(parents=True)
+        store.record_packages(str(self.directory), {"libnccl2": None})
+
+    def verified(self, plan: dict[str, Any] = PLAN, check: bool = False) -> bool:
+        apt = apt_commands.Apt(self.packages, 1, str(self.directory / "packages"))
+        return recording.record_verified(str(self.directory), apt, plan, [str(self.settings)], ["cuda"], check)
+
+    def upgrade(self, version: str) -> None:
+        self.packages.packages["libnccl2"] = (version, "installed", "hold")
+
+    def add_kept(self, *names: str) -> None:
+        for name in names:
+            (self.directory / "packages" / name).write_text("")
+
+    def kept(self) -> list[str]:
+        return sorted(path.name for path in (self.directory / "packages").iterdir())
+
+    def version_in(self, name: str) -> str | None:
+        record = store.read(str(self.directory), name)
+        return record and record["packages"]["libnccl2"]["version"]
+
+
+@pytest.fixture
+def recorder(tmp_path: Path) -> Recorder:
+    return Recorder(tmp_path)
+
+
+def test_the_verified_configuration_has_the_plan_packages_files_and_alternatives(recorder):
+    assert recorder.verified()
+    record = store.read(str(recorder.directory), store.VERIFIED)
+    assert record["plan"] == PLAN
+    assert record["packages"] == {"libnccl2": {"version": "2.29.7-1", "held": True, "auto": False}}
+    assert record["files"][str(recorder.settings)]["kind"] == "file"
+    assert record["alternatives"] == {"cuda": None}
+    assert store.read(str(recorder.directory), store.PREVIOUS) is None
+
+
+def test_an_unchanged_configuration_is_not_recorded_again(recorder):
+    recorder.verified()
+    assert not recorder.verified()
+
+
+def test_the_configuration_before_becomes_the_previous_one(recorder):
+    recorder.verified()
+    recorder.upgrade("2.32.3-1")
+    assert recorder.verified()
+    assert (recorder.version_in(store.VERIFIED), recorder.version_in(store.PREVIOUS)) == ("2.32.3-1", "2.29.7-1")
+
+
+def test_another_plan_of_the_same_host_leaves_the_previous_configuration(recorder):
+    recorder.verified()
+    assert recorder.verified({**PLAN, "reasons": ["another"]})
+    assert store.read(str(recorder.directory), store.PREVIOUS) is None
+    assert store.read(str(recorder.directory), store.VERIFIED)["plan"]["reasons"] == ["another"]
+
+
+def test_package_files_of_older_configurations_are_removed(recorder):
+    recorder.verified()
+    recorder.upgrade("1:2.32.3-1")
+    recorder.add_kept(
+        "libnccl2_2.28_amd64.deb", "libnccl2_2.29.7-1_amd64.deb", "libnccl2_1%3a2.32.3-1_amd64.deb", "lock"
+    )
+    recorder.verified()
+    assert recorder.kept() == ["libnccl2_1%3a2.32.3-1_amd64.deb", "libnccl2_2.29.7-1_amd64.deb", "lock"]
+
+
+def test_check_mode_records_nothing(recorder):
+    recorder.verified()
+    recorder.upgrade("2.32.3-1")
+    recorder.add_kept("libnccl2_2.28_amd64.deb")
+    assert recorder.verified(check=True)
+    assert recorder.version_in(store.VERIFIED) == "2.29.7-1"
+    assert recorder.kept() == ["libnccl2_2.28_amd64.deb"]
+
+
+# The baseline ---------------------------------------------------------------------------------------------------
+
+
+def test_the_baseline_keeps_the_first_state_and_takes_what_is_new(tmp_path):
+    state, first, second, missing = str(tmp_path / "state"), tmp_path / "first", tmp_path / "second", tmp_path / "none"
+    first.write_text("as found\n")
+    assert recording.record_baseline(state, [str(first)], [str(tmp_path), str(missing)])
+    before = store.read(state, store.BASELINE)
+    assert before["folders"] == {str(tmp_path): True, str(missing): False}
+    first.write_text("changed\n")
+    missing.mkdir()
+    assert not recording.record_baseline(state, [str(first)], [str(missing)])
+    assert recording.record_baseline(state, [str(first), str(second)], [])
+    after = store.read(state, store.BASELINE)
+    assert after["files"] == {**before["files"], str(second): None}
+    assert after["folders"] == before["folders"]
+
+
+def test_a_baseline_under_its_former_name_is_completed_and_not_replaced(tmp_path):
+    path = tmp_path / "settings"
+    path.write_text("written by a role since\n")
+    (tmp_path / "found.json").write_text(f'{{"files": {{"{path}": null}}, "folders": {{}}}}')
+    assert not recording.record_baseline(str(tmp_path), [str(path)], [])
+    assert recording.record_baseline(str(tmp_path), [str(path), str(tmp_path / "new")], [])
+    assert store.read(str(tmp_path), store.BASELINE)["files"] == {str(path): None, str(tmp_path / "new"): None}
+
+
+def test_check_mode_records_no_baseline(tmp_path):
+    assert recording.record_baseline(str(tmp_path), [str(tmp_path / "file")], [], check=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+# What a complete run left ---------------------------------------------------------------------------------------
+
+
+def test_every_package_of_the_journal_is_watched_with_the_packages(tmp_path):
+    store.record_packages(str(tmp_path), {"libnccl2": None})
+    parts = {
+        "packages": {"fingerprint": "p", "watch": {"packages": ["gcc"]}},
+        "plan": {"fingerprint": "q", "watch": {}},
+    }
+    assert recording.record_applied(str(tmp_path), parts)
+    recorded = store.read(str(tmp_path), store.APPLIED)["parts"]
+    assert recorded["packages"]["watch"]["packages"] == ["gcc", "libnccl2"]
+    assert recorded["plan"]["watch"] == {}
+    assert parts["packages"]["watch"] == {"packages": ["gcc"]}
+
+
+def test_check_mode_records_nothing_of_a_run(tmp_path):
+    assert not recording.record_applied(str(tmp_path), {"plan": {"fingerprint": "q", "watch": {}}}, check=True)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,181 @@
+"""A host is brought back to its records: files, packages, holds, alternatives, directories."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import alternatives, apt_commands
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, file_state, rollback, store
+
+from tests.unit.module_utils.simulated_packages import SimulatedPackages
+
+VERIFIED = {"version": "2.29.7-1", "held": True, "auto": False}
+PLAN = {"components": {}}
+
+
+class Changed:
+    """A host after a change that failed: another libnccl2, a new package, another file, another default CUDA."""
+
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.directory, self.settings = tmp_path / "state", tmp_path / "etc" / "settings"
+        self.settings.parent.mkdir()
+        self.settings.write_text("verified\n")
+        files = {str(self.settings): file_state.capture(str(self.settings))}
+        self.settings.write_text("changed\n")
+        self.cuda: dict[str, str] | None = {"mode": "auto", "value": "/usr/local/cuda-13.2"}
+        monkeypatch.setattr(alternatives, "read", lambda _root, _name: self.cuda)
+        self.packages = SimulatedPackages(
+            {"libnccl2": ("2.32.3-1", "installed", "install"), "libcudnn9": ("9.1", "installed", "hold")}
+        )
+        store.record_packages(str(self.directory), {"libnccl2": None, "libcudnn9": None})
+        self.record = {
+            "plan": PLAN,
+            "packages": {"libnccl2": VERIFIED},
+            "files": files,
+            "alternatives": {"cuda": {"mode": "manual", "value": "/usr/local/cuda-13.0"}},
+        }
+        store.write(str(self.directory), store.VERIFIED, self.record)
+        store.write(
+            str(self.directory), store.APPLIED, {"parts": {"nccl": {"fingerprint": "f", "watch": {}, "state": {}}}}
+        )
+
+    def restore(self, to: str = store.VERIFIED, own: Any = (), check: bool = False) -> rollback.Restored | None:
+        apt = apt_commands.Apt(self.packages, 1, str(self.directory / "packages"))
+        return rollback.Rollback(str(self.directory), apt, self.packages, check).restore(to, list(own))
+
+    def baseline(self, folders: dict[str, bool]) -> None:
+        store.write(str(self.directory), store.BASELINE, {"files": {str(self.settings): None}, "folders": folders})
+
+
+@pytest.fixture
+def changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Changed:
+    return Changed(tmp_path, monkeypatch)
+
+
+def test_the_verified_configuration_is_restored(changed):
+    result = changed.restore()
+    assert changed.settings.read_text() == "verified\n"
+    assert changed.packages.packages == {"libnccl2": ("2.29.7-1", "installed", "hold")}
+    assert ["update-alternatives", "--set", "cuda", "/usr/local/cuda-13.0"] in changed.packages.commands
+    assert ["ldconfig"] in changed.packages.commands
+    assert result.plan == PLAN
+    assert result.warnings == []
+    assert result.changes == [
+        str(changed.settings),
+        "libnccl2 2.32.3-1 -> 2.29.7-1",
+        "libcudnn9 9.1 (removed)",
+        "libnccl2 (hold)",
+        "cuda points to /usr/local/cuda-13.0",
+    ]
+
+
+def test_files_are_restored_before_packages_and_alternatives_after_them(changed):
+    changed.packages.failing = {"--simulate": "E: no"}
+    with pytest.raises(apt_commands.AptError):
+        changed.restore()
+    assert changed.settings.read_text() == "verified\n"
+    assert not changed.packages.run("update-alternatives")
+
+
+def test_a_host_in_its_verified_configuration_is_left_as_it_is(changed):
+    changed.restore()
+    changed.cuda = changed.record["alternatives"]["cuda"]
+    changed.packages.commands.clear()
+    assert changed.restore().changes == []
+    assert not changed.packages.run("apt-get")
+
+
+def test_check_mode_reports_the_changes_and_makes_none(changed):
+    expected = {"libnccl2 2.32.3-1 -> 2.29.7-1", "libcudnn9 9.1 (removed)", "libnccl2 (hold)"}
+    before = dict(changed.packages.packages)
+    result = changed.restore(check=True)
+    assert expected | {str(changed.settings), "cuda points to /usr/local/cuda-13.0"} == set(result.changes)
+    assert changed.settings.read_text() == "changed\n"
+    assert changed.packages.packages == before
+    assert not changed.packages.run("apt-get")
+    assert not changed.packages.run("update-alternatives")
+    assert not changed.packages.run("ldconfig")
+    assert store.read(str(changed.directory), store.APPLIED)["parts"], "the record of the last run is still valid"
+
+
+def test_the_record_of_the_last_run_is_dropped_first(changed):
+    changed.packages.failing = {"install": "E: no"}
+    with pytest.raises(apt_commands.AptError):
+        changed.restore()
+    assert applied.differences(str(changed.directory)) == {}
+
+
+def test_a_missing_record_changes_nothing(changed):
+    assert changed.restore(store.PREVIOUS) is None
+    assert changed.packages.commands == []
+    assert changed.settings.read_text() == "changed\n"
+
+
+def test_a_verified_configuration_under_its_former_name_is_restored(changed):
+    os.rename(changed.directory / "verified.json", changed.directory / "good.json")
+    assert changed.restore().plan == PLAN
+    assert changed.packages.packages == {"libnccl2": ("2.29.7-1", "installed", "hold")}
+
+
+def test_the_baseline_removes_new_packages_files_and_directories(changed, tmp_path):
+    own, made, used = tmp_path / "opt", tmp_path / "made", tmp_path / "used"
+    for directory in (own, made, used):
+        directory.mkdir()
+    (own / "environment").write_text("")
+    changed.baseline({str(made): False, str(used): True})
+    result = changed.restore(store.BASELINE, [str(own)])
+    assert result.plan is None
+    assert changed.packages.packages == {}
+    assert not changed.settings.exists()
+    assert [path.exists() for path in (own, made, used)] == [False, False, True]
+
+
+@pytest.mark.parametrize("to", [store.VERIFIED, store.PREVIOUS])
+def test_directories_stay_with_any_other_record(changed, tmp_path, to):
+    own = tmp_path / "opt"
+    own.mkdir()
+    store.write(str(changed.directory), to, changed.record)
+    changed.restore(to, [str(own)])
+    assert own.is_dir()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "now"),
+    [
+        (None, {"mode": "auto", "value": "/usr/local/cuda-13.2"}),
+        ({"mode": "auto", "value": "/usr/local/cuda-13.0"}, None),
+    ],
+    ids=["it was unknown", "it is unknown"],
+)
+def test_an_alternative_that_was_or_is_unknown_is_left_alone(changed, wanted, now):
+    changed.cuda = now
+    store.write(str(changed.directory), store.VERIFIED, {**changed.record, "alternatives": {"cuda": wanted}})
+    changed.restore()
+    assert not changed.packages.run("update-alternatives")
+
+
+def test_an_alternative_that_packages_select_is_set_back_to_automatic(changed):
+    wanted = {"mode": "auto", "value": "/usr/local/cuda-13.0"}
+    store.write(str(changed.directory), store.VERIFIED, {**changed.record, "alternatives": {"cuda": wanted}})
+    changed.restore()
+    assert changed.packages.run("update-alternatives") == [["update-alternatives", "--auto", "cuda"]]
+
+
+def test_restored_sources_refresh_the_package_lists_and_a_failure_is_a_warning(changed, monkeypatch):
+    monkeypatch.setattr(rollback, "APT_SOURCES", (str(changed.settings.parent),))
+    changed.packages.failing = {"update": "E: no network"}
+    result = changed.restore()
+    assert len(result.warnings) == 1
+    assert "no network" in result.warnings[0]
+    assert changed.packages.packages == {"libnccl2": ("2.29.7-1", "installed", "hold")}
+
+
+def test_an_interrupted_dpkg_is_finished_first_and_its_failure_is_a_warning(changed):
+    changed.packages.packages["libcudnn9"] = ("9.1", "half-configured", "install")
+    changed.packages.failing = {"--configure": "dpkg: error processing package libcudnn9"}
+    result = changed.restore()
+    assert "error processing package libcudnn9" in result.warnings[0]
+    assert "libcudnn9" not in changed.packages.packages

@@ -1,0 +1,54 @@
+"""The records on a managed host: written whole, read under their former names once."""
+
+import json
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import store
+
+GCC = {"version": "1", "held": False, "auto": True}
+
+
+def test_a_missing_record_is_none_and_a_broken_one_an_error(tmp_path):
+    assert store.read(str(tmp_path), store.VERIFIED) is None
+    for text in ("{", "[1]", "[]x"):
+        (tmp_path / "verified.json").write_text(text)
+        with pytest.raises(ValueError, match=r"verified\.json is not a JSON object"):
+            store.read(str(tmp_path), store.VERIFIED)
+
+
+def test_an_interrupted_write_keeps_the_record_before_it(tmp_path, monkeypatch):
+    store.write(str(tmp_path), store.VERIFIED, {"plan": "old"})
+
+    def interrupt(*_args: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(files.os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        store.write(str(tmp_path), store.VERIFIED, {"plan": "new"})
+    monkeypatch.undo()
+    assert (store.read(str(tmp_path), store.VERIFIED) or {})["plan"] == "old"
+    store.write(str(tmp_path), store.VERIFIED, {"plan": "new"})
+    assert (store.read(str(tmp_path), store.VERIFIED) or {})["plan"] == "new"
+
+
+@pytest.mark.parametrize(("name", "former"), [(store.BASELINE, "found"), (store.VERIFIED, "good")])
+def test_a_record_under_its_former_name_is_read_until_it_is_written(tmp_path, name, former):
+    (tmp_path / f"{former}.json").write_text('{"files": {"/etc/x": null}, "schema": 1}')
+    assert (store.read(str(tmp_path), name) or {})["files"] == {"/etc/x": None}
+    store.write(str(tmp_path), name, {"files": {"/etc/y": None}})
+    assert [path.name for path in tmp_path.iterdir()] == [f"{name}.json"]
+    assert (store.read(str(tmp_path), name) or {})["files"] == {"/etc/y": None}
+
+
+def test_a_record_says_its_schema(tmp_path):
+    store.write(str(tmp_path / "new" / "directory"), store.APPLIED, {"parts": {}})
+    assert json.loads((tmp_path / "new/directory/applied.json").read_text()) == {"parts": {}, "schema": store.SCHEMA}
+
+
+def test_the_journal_keeps_the_first_state_of_a_package(tmp_path):
+    directory = str(tmp_path)
+    assert store.journal(directory) == {}
+    store.record_packages(directory, {"libnccl2": None, "gcc": GCC})
+    store.record_packages(directory, {"libnccl2": {"version": "2", "held": True, "auto": False}, "curl": None})
+    assert store.journal(directory) == {"libnccl2": None, "gcc": GCC, "curl": None}
