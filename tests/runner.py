@@ -99,7 +99,7 @@ LINTERS = (
     ("ruff", "format", "--check", "."),
     ("mypy",),
     ("yamllint", "--strict", "."),
-    ("python", "tests/ansible_lint.py", "--offline", "--strict"),
+    ("ansible-lint", "--offline", "--strict"),
 )
 
 
