@@ -1,6 +1,5 @@
 """The lab's virtual machines without starting one, and the kernel modules that their driver's packages bring."""
 
-import json
 import os
 import re
 import shutil
@@ -11,6 +10,7 @@ import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import kernel_modules as host_modules
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import proc_driver
 
+from tests import runner
 from tests.doubles.lab import images, vm, vm_image
 from tests.doubles.nvidia_repository import build, contents, kernel_modules
 from tests.doubles.simulated_driver import nvidia_smi
@@ -165,7 +165,6 @@ def test_a_distribution_without_a_disk_is_told_with_the_known_ones():
         vm_image.ensure("ubuntu-24.04")
 
 
-def test_the_scenario_is_no_part_of_the_usual_run():
-    inventory = json.dumps((PROJECT / "molecule/reboot/hosts.yml").read_text())
-    assert "lab_machine: vm" in inventory
-    assert (PROJECT / "molecule/reboot/LONG").exists()
+def test_reboot_scenario_uses_a_virtual_machine_and_is_not_in_the_default_run():
+    assert "lab_machine: vm" in (PROJECT / "molecule/reboot/hosts.yml").read_text()
+    assert ("reboot", runner.molecule) in runner.TIERS["virtual-machine"]
