@@ -1,18 +1,19 @@
 """Builds the NVIDIA-shaped apt repository: python3 tests/doubles/nvidia_repository/build.py --out DIR --slug debian12.
 
-Runs on the controller (dpkg is not needed, gpg is). Packages whose inputs are unchanged are kept; one file of each
+Runs on the controller and needs dpkg-deb, apt-ftparchive and gpg. Packages whose inputs are unchanged are kept; one file of each
 package serves every slug. `<out>/` is what a web server shows; `<out>/.build/` holds the pool and the signing key.
 """
 
 import argparse
 import dataclasses
-import email.utils
 import fcntl
 import gzip
 import hashlib
 import json
 import os
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -25,7 +26,12 @@ if __package__ in (None, ""):
 from tests.doubles.nvidia_repository import contents, deb, kernel_modules, signing, wheels
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "gpuhost"
-CODE = ("deb.py",)
+RELEASE = [
+    "-o=APT::FTPArchive::Release::Origin=NVIDIA",
+    "-o=APT::FTPArchive::Release::Label=NVIDIA CUDA",
+    "-o=APT::FTPArchive::Release::Architectures=amd64",
+    "-o=APT::FTPArchive::Release::Description=NVIDIA-shaped test repository, driver packages simulated",
+]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -63,11 +69,11 @@ def build(out: Path, slug: contents.Slug, cache: Path, simulated_only: bool = Fa
         for place, offered in places:
             place.mkdir(parents=True, exist_ok=True)
             pool = _fill_pool(offered, state / "pool", cache)
-            stanzas = [_publish(package, pool, place) for package in offered]
+            entries = [_publish(package, pool, place) for package in offered]
             _remove_others(place, offered, slug)
             (place / slug.key_file).write_bytes(signer.armoured_key())
             (place / f"cuda-{slug.name}.pin").write_text(contents.contents()["pin"])
-            _write_index(place, stanzas, signer)
+            _write_index(place, entries, signer)
         (out / "key-fingerprint").write_text(signer.fingerprint + "\n")
         _prune(state / "pool")
         print(f"  {len(packages)} packages, key fingerprint {signer.fingerprint}", flush=True)
@@ -98,7 +104,7 @@ def _fill_pool(packages: Iterable[deb.Package], pool: Path, cache: Path) -> dict
     """Builds what the pool lacks, two at a time; returns each file name's place in the pool."""
     hashes: Mapping[str, str] = contents.contents()["wheels"]
     places = {package.file_name: pool / content_key(package, hashes) / package.file_name for package in packages}
-    missing = [package for package in packages if not _stanza_file(places[package.file_name]).exists()]
+    missing = [package for package in packages if not places[package.file_name].with_name("Packages").exists()]
     if missing:
         print(f"  {len(missing)} packages to build", flush=True)
     files = wheels.fetch(sorted({name for package in missing for name in package.wheels}), hashes, cache)
@@ -110,8 +116,7 @@ def _fill_pool(packages: Iterable[deb.Package], pool: Path, cache: Path) -> dict
 def _build_one(package: deb.Package, files: Mapping[str, Path], target: Path) -> None:
     started = time.monotonic()
     target.parent.mkdir(parents=True, exist_ok=True)
-    stanza = deb.build(package, files, target)
-    _stanza_file(target).write_text(json.dumps(stanza))
+    deb.build(package, files, target)
     if package.wheels:
         mib = target.stat().st_size / 2**20
         print(f"  {package.file_name}: {mib:.0f} MiB in {time.monotonic() - started:.1f} s", flush=True)
@@ -119,9 +124,7 @@ def _build_one(package: deb.Package, files: Mapping[str, Path], target: Path) ->
 
 def content_key(package: deb.Package, hashes: Mapping[str, str]) -> str:
     """Changes with anything that goes into the .deb: its description, its wheels' hashes, the code that writes it."""
-    digest = hashlib.sha256()
-    for name in CODE:
-        digest.update(Path(__file__).with_name(name).read_bytes())
+    digest = hashlib.sha256(Path(deb.__file__).read_bytes())
     facts = {
         **dataclasses.asdict(package),
         "executable": sorted(package.executable),
@@ -132,18 +135,13 @@ def content_key(package: deb.Package, hashes: Mapping[str, str]) -> str:
     return digest.hexdigest()[:16]
 
 
-def _stanza_file(place: Path) -> Path:
-    return place.with_name("stanza.json")
-
-
-def _publish(package: deb.Package, pool: Mapping[str, Path], folder: Path) -> dict[str, str]:
-    """Links the package into the slug's folder and returns its stanza of the index."""
+def _publish(package: deb.Package, pool: Mapping[str, Path], folder: Path) -> str:
+    """Link the package into the slug's directory and return its entry of the index."""
     place, shown = pool[package.file_name], folder / package.file_name
     if not shown.exists() or not shown.samefile(place):
         shown.unlink(missing_ok=True)
         os.link(place, shown)
-    stanza: dict[str, str] = json.loads(_stanza_file(place).read_text())
-    return {**stanza, "Filename": f"./{package.file_name}"}
+    return place.with_name("Packages").read_text()
 
 
 def _remove_others(folder: Path, packages: Iterable[deb.Package], slug: contents.Slug) -> None:
@@ -154,36 +152,24 @@ def _remove_others(folder: Path, packages: Iterable[deb.Package], slug: contents
             path.unlink()
 
 
-def _write_index(folder: Path, stanzas: Iterable[Mapping[str, str]], signer: signing.Signer) -> None:
-    """Packages, Packages.gz, Release, InRelease, Release.gpg; untouched when they say the same already."""
-    index = "\n".join("".join(f"{name}: {value}\n" for name, value in stanza.items()) for stanza in stanzas).encode()
-    files = {"Packages": index, "Packages.gz": gzip.compress(index, compresslevel=6, mtime=0)}
-    signed = folder / "InRelease"
-    sums = _sums(files)
-    if signed.exists() and sums in signed.read_text() and (folder / "signed-by").read_text() == signer.fingerprint:
+def _write_index(folder: Path, entries: Iterable[str], signer: signing.Signer) -> None:
+    """Write Packages, Packages.gz, Release, InRelease and Release.gpg, unless they have the same content already."""
+    index = "".join(entries).encode()
+    published, signed_by = folder / "Packages", folder / "signed-by"
+    if signed_by.exists() and published.read_bytes() == index and signed_by.read_text() == signer.fingerprint:
         return
-    release = (
-        "Origin: NVIDIA\nLabel: NVIDIA CUDA\nArchitectures: amd64\nDescription: NVIDIA-shaped test repository, "
-        f"driver packages simulated\nDate: {email.utils.formatdate(usegmt=True)}\n{sums}"
-    ).encode()
-    for name, data in {
-        **files,
-        "Release": release,
-        "Release.gpg": signer.detached(release),
-        "InRelease": signer.clearsign(release),
-        "signed-by": signer.fingerprint.encode(),
-    }.items():
-        part = folder / f"{name}.part"
-        part.write_bytes(data)
-        part.replace(folder / name)
-
-
-def _sums(files: Mapping[str, bytes]) -> str:
-    lines = []
-    for title, algorithm in (("MD5Sum", "md5"), ("SHA1", "sha1"), ("SHA256", "sha256")):
-        lines.append(f"{title}:")
-        lines += [f" {hashlib.new(algorithm, data).hexdigest()} {len(data):>16} {name}" for name, data in files.items()]
-    return "\n".join(lines) + "\n"
+    with tempfile.TemporaryDirectory(dir=folder) as work:
+        new = Path(work)
+        (new / "Packages").write_bytes(index)
+        (new / "Packages.gz").write_bytes(gzip.compress(index, mtime=0))
+        command = ["apt-ftparchive", *RELEASE, "release", "."]
+        release = subprocess.run(command, cwd=new, check=True, capture_output=True).stdout
+        (new / "Release").write_bytes(release)
+        (new / "Release.gpg").write_bytes(signer.detached(release))
+        (new / "InRelease").write_bytes(signer.clearsign(release))
+        (new / "signed-by").write_text(signer.fingerprint)  # last: without it the index is written again
+        for name in ("Packages", "Packages.gz", "Release", "Release.gpg", "InRelease", "signed-by"):
+            (new / name).replace(folder / name)
 
 
 def _prune(pool: Path) -> None:

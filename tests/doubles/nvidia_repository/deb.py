@@ -1,49 +1,23 @@
-"""Writes Debian binary packages with nothing but Python: content streams from wheels into the .deb, never unpacked.
+"""Build Debian packages with dpkg-deb from files of wheels, texts and links. Needs dpkg and apt-utils."""
 
-Runs on the controller. A .deb is an `ar` archive of three members (deb(5)): the format version, control.tar.gz with the
-maintainer scripts and checksums, data.tar with the files.
-"""
-
-import gzip
-import hashlib
-import io
+import os
 import re
-import tarfile
+import shutil
+import subprocess
 import tempfile
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
-from typing import IO
+from pathlib import Path
 
-# One fixed time for every file makes a rebuild bit for bit equal.
+# The time of every file, so that the same content makes the same package.
 EPOCH = 1_767_225_600  # 2026-01-01
-BLOCK = 1 << 20
-FIELDS = (
-    "Package",
-    "Version",
-    "Architecture",
-    "Maintainer",
-    "Installed-Size",
-    "Pre-Depends",
-    "Depends",
-    "Recommends",
-    "Conflicts",
-    "Breaks",
-    "Replaces",
-    "Provides",
-    "Section",
-    "Priority",
-    "Homepage",
-    "Description",
-)
 LICENCE = re.compile(r"[^/]+\.dist-info/(?:licenses/)?License\.txt")
 
 
 @dataclass(frozen=True)
 class WheelFiles:
-    """Files of one wheel: `paths` maps a file, or a folder that ends in "/", to its place on the host."""
+    """Files of one wheel: `paths` maps a file, or a directory with a trailing "/", to its path on the host."""
 
     wheel: str
     paths: Mapping[str, str]
@@ -51,7 +25,7 @@ class WheelFiles:
 
 @dataclass(frozen=True)
 class Package:
-    """What goes into one .deb; `text` and `binary` are written as they stand, `links` maps a path to its target."""
+    """The content of one .deb: `text` and `binary` map paths to data, `links` paths to their targets."""
 
     control: Mapping[str, str]
     files: tuple[WheelFiles, ...] = ()
@@ -70,174 +44,84 @@ class Package:
 
     @property
     def wheels(self) -> list[str]:
+        """The `name==version` of every wheel that `files` come from."""
         return sorted({files.wheel for files in self.files})
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One path in data.tar: a file from a wheel, a text or a link."""
+def build(package: Package, wheels: Mapping[str, Path], target: Path) -> None:
+    """Write the .deb, and its entry of the repository's index as the file `Packages` beside it.
 
-    path: str
-    mode: int
-    size: int = 0
-    link: str = ""
-    text: bytes = b""
-    member: zipfile.ZipInfo | None = None
-    archive: zipfile.ZipFile | None = None
-
-    @contextmanager
-    def open(self) -> Iterator[IO[bytes]]:
-        if self.member is not None and self.archive is not None:
-            with self.archive.open(self.member) as stream:
-                yield stream
-        else:
-            yield io.BytesIO(self.text)
-
-
-class Hashing(io.RawIOBase):
-    """Passes reads on and digests what went by: tarfile reads a file once, and so do we."""
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        self.stream, self.md5 = stream, hashlib.md5(usedforsecurity=False)
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1) -> bytes:
-        data = self.stream.read(size)
-        self.md5.update(data)
-        return data
+    `wheels` maps `name==version` to a file. Raises ValueError if a wheel lacks a file or two files have one path.
+    """
+    with tempfile.TemporaryDirectory(dir=target.parent) as work:
+        root = Path(work) / "root"
+        for path, data in {**{path: text.encode() for path, text in package.text.items()}, **package.binary}.items():
+            _new_path(package, root, path).write_bytes(data)
+        for path in package.executable:
+            (root / path.lstrip("/")).chmod(0o755)
+        for path, link_target in package.links.items():
+            _new_path(package, root, path).symlink_to(link_target)
+        for name in package.wheels:
+            with zipfile.ZipFile(wheels[name]) as archive:
+                _extract(package, name, archive, root)
+        _write_control(package, root)
+        subprocess.run(["chmod", "--recursive", "u=rwX,go=rX", str(root)], check=True)
+        built = Path(work) / target.name
+        # Without compression: gigabytes are built in seconds, and served locally.
+        command = ["dpkg-deb", "--root-owner-group", "-Znone", "--build", str(root), str(built)]
+        environment = {**os.environ, "SOURCE_DATE_EPOCH": str(EPOCH)}
+        subprocess.run(command, check=True, env=environment, stdout=subprocess.DEVNULL)
+        built.replace(target)
+    entry = subprocess.run(["apt-ftparchive", "packages", "."], cwd=target.parent, check=True, capture_output=True)
+    target.with_name("Packages").write_bytes(entry.stdout)
 
 
-def build(package: Package, wheels: Mapping[str, Path], target: Path) -> dict[str, str]:
-    """Writes the .deb and returns its stanza for the Packages index, without `Filename`."""
-    part = target.with_name(target.name + ".part")
-    with tempfile.TemporaryFile(dir=target.parent) as data, part.open("wb") as deb:
-        archives = {name: zipfile.ZipFile(wheels[name]) for name in package.wheels}
-        sums, kib = _write_data(data, _entries(package, archives))
-        for archive in archives.values():
-            archive.close()
-        control = {**package.control, "Installed-Size": str(kib)}
-        deb.write(b"!<arch>\n")
-        _member(deb, "debian-binary", io.BytesIO(b"2.0\n"), 4)
-        packed = _control_archive(package, stanza(control), sums)
-        _member(deb, "control.tar.gz", io.BytesIO(packed), len(packed))
-        size = data.tell()
-        data.seek(0)
-        _member(deb, "data.tar", data, size)
-    part.replace(target)
-    return {**_ordered(control), "Size": str(target.stat().st_size), **digests(target)}
+def _new_path(package: Package, root: Path, path: str) -> Path:
+    """Return the place of a path of the host below `root`, with its directory."""
+    place = root / path.lstrip("/")
+    if os.path.lexists(place):
+        raise ValueError(f"{package.file_name}: {path} comes from two places")
+    place.parent.mkdir(parents=True, exist_ok=True)
+    return place
 
 
-def stanza(fields: Mapping[str, str]) -> str:
-    return "".join(f"{name}: {value}\n" for name, value in _ordered(fields).items())
+def _extract(package: Package, wheel: str, archive: zipfile.ZipFile, root: Path) -> None:
+    for info, path in _selected(package, wheel, archive):
+        place = _new_path(package, root, path)
+        with archive.open(info) as source, place.open("wb") as target:
+            shutil.copyfileobj(source, target, 1 << 20)
+        place.chmod(0o755 if (info.external_attr >> 16) & 0o100 else 0o644)
+    licence = next((info for info in archive.infolist() if LICENCE.fullmatch(info.filename)), None)
+    place = root / f"usr/share/doc/{package.control['Package']}/copyright"
+    if licence is not None and not place.exists():
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(archive.read(licence))
 
 
-def digests(path: Path) -> dict[str, str]:
-    md5, sha1 = hashlib.md5(usedforsecurity=False), hashlib.sha1(usedforsecurity=False)
-    sha256 = hashlib.sha256()
-    with path.open("rb") as stream:
-        while block := stream.read(BLOCK):
-            for digest in (md5, sha1, sha256):
-                digest.update(block)
-    return {"MD5sum": md5.hexdigest(), "SHA1": sha1.hexdigest(), "SHA256": sha256.hexdigest()}
-
-
-def _ordered(fields: Mapping[str, str]) -> dict[str, str]:
-    unknown = set(fields) - set(FIELDS)
-    if unknown:
-        raise ValueError(f"{fields['Package']}: unknown control fields {sorted(unknown)}")
-    return {name: fields[name] for name in FIELDS if fields.get(name)}
-
-
-def _entries(package: Package, archives: Mapping[str, zipfile.ZipFile]) -> list[Entry]:
-    """Every path of the package, sorted; a path that two rules claim, or a rule that finds nothing, is an error."""
-    found: dict[str, Entry] = {}
-    for entry in [*_wheel_entries(package, archives), *_own_entries(package)]:
-        if entry.path in found:
-            raise ValueError(f"{package.file_name}: {entry.path} comes from two places")
-        found[entry.path] = entry
-    return [found[path] for path in sorted(found)]
-
-
-def _own_entries(package: Package) -> Iterator[Entry]:
-    for path, data in {**{path: text.encode() for path, text in package.text.items()}, **package.binary}.items():
-        yield Entry(path, 0o755 if path in package.executable else 0o644, len(data), text=data)
-    for path, target in package.links.items():
-        yield Entry(path, 0o777, link=target)
-
-
-def _wheel_entries(package: Package, archives: Mapping[str, zipfile.ZipFile]) -> Iterator[Entry]:
-    licence_written = False
-    for files in package.files:
-        archive = archives[files.wheel]
-        members = [info for info in archive.infolist() if not info.is_dir()]
+def _selected(package: Package, wheel: str, archive: zipfile.ZipFile) -> Iterator[tuple[zipfile.ZipInfo, str]]:
+    """Return the wheel's members that belong to the package, each with its path on the host."""
+    members = [info for info in archive.infolist() if not info.is_dir()]
+    for files in (files for files in package.files if files.wheel == wheel):
         for source, target in files.paths.items():
+            directory = source.endswith("/")
             matches = [
-                info
-                for info in members
-                if info.filename == source or (source.endswith("/") and info.filename.startswith(source))
+                info for info in members if info.filename == source or (directory and info.filename.startswith(source))
             ]
             if not matches:
-                raise ValueError(f"{package.file_name}: wheel {files.wheel} has nothing at {source}")
-            for info in matches:
-                yield _wheel_entry(archive, info, target + info.filename[len(source) :])
-        for info in members:
-            if not licence_written and LICENCE.fullmatch(info.filename):
-                licence_written = True
-                yield _wheel_entry(archive, info, f"/usr/share/doc/{package.control['Package']}/copyright")
+                raise ValueError(f"{package.file_name}: wheel {wheel} has nothing at {source}")
+            yield from ((info, target + info.filename[len(source) :]) for info in matches)
 
 
-def _wheel_entry(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: str) -> Entry:
-    mode = 0o755 if (info.external_attr >> 16) & 0o100 else 0o644
-    return Entry(path, mode, info.file_size, member=info, archive=archive)
-
-
-def _write_data(stream: IO[bytes], entries: Iterable[Entry]) -> tuple[str, int]:
-    """Writes data.tar; returns the md5sums file and the installed size in KiB."""
-    sums, kib, folders = [], 0, set[str]()
-    with tarfile.TarFile(fileobj=stream, mode="w", format=tarfile.GNU_FORMAT, copybufsize=BLOCK) as tar:
-        for entry in entries:
-            for parent in [*reversed(PurePosixPath(entry.path).parents)][1:]:
-                if str(parent) not in folders:
-                    folders.add(str(parent))
-                    tar.addfile(_tar_info(f".{parent}/", 0o755, tarfile.DIRTYPE))
-            if entry.link:
-                tar.addfile(_tar_info("." + entry.path, 0o777, tarfile.SYMTYPE, link=entry.link))
-                continue
-            with entry.open() as source:
-                hashing = Hashing(source)
-                tar.addfile(_tar_info("." + entry.path, entry.mode, size=entry.size), hashing)
-            sums.append(f"{hashing.md5.hexdigest()}  {entry.path.lstrip('/')}\n")
-            kib += (entry.size + 1023) // 1024
-    return "".join(sums), kib
-
-
-def _tar_info(name: str, mode: int, kind: bytes = tarfile.REGTYPE, size: int = 0, link: str = "") -> tarfile.TarInfo:
-    info = tarfile.TarInfo(name)
-    info.mode, info.type, info.size, info.linkname, info.mtime = mode, kind, size, link, EPOCH
-    info.uname = info.gname = "root"
-    return info
-
-
-def _control_archive(package: Package, control: str, sums: str) -> bytes:
-    files = {"control": control, "md5sums": sums, **package.scripts}
+def _write_control(package: Package, root: Path) -> None:
+    """Write control data and scripts; the installed size counts started KiB of each file, as dpkg-gencontrol does."""
+    files = [path for path in root.rglob("*") if path.is_file() and not path.is_symlink()]
+    size = sum((path.stat().st_size + 1023) // 1024 for path in files)
+    fields = {**package.control, "Installed-Size": str(size)}
+    data = {"control": "".join(f"{name}: {value}\n" for name, value in fields.items() if value), **package.scripts}
     if package.triggers:
-        files["triggers"] = package.triggers
-    raw = io.BytesIO()
-    with tarfile.open(fileobj=raw, mode="w", format=tarfile.GNU_FORMAT) as tar:
-        for name, text in files.items():
-            data = text.encode()
-            tar.addfile(
-                _tar_info(f"./{name}", 0o755 if data.startswith(b"#!") else 0o644, size=len(data)), io.BytesIO(data)
-            )
-    return gzip.compress(raw.getvalue(), compresslevel=6, mtime=EPOCH)
-
-
-def _member(deb: IO[bytes], name: str, stream: IO[bytes], size: int) -> None:
-    """Adds a member to the ar archive: a header of 60 characters, the data, padding to an even offset."""
-    deb.write(f"{name:<16}{EPOCH:<12}{0:<6}{0:<6}{'100644':<8}{size:<10}`\n".encode("ascii"))
-    while block := stream.read(BLOCK):
-        deb.write(block)
-    if size % 2:
-        deb.write(b"\n")
+        data["triggers"] = package.triggers
+    (root / "DEBIAN").mkdir(parents=True)
+    for name, text in data.items():
+        place = root / "DEBIAN" / name
+        place.write_text(text)
+        place.chmod(0o755 if text.startswith("#!") else 0o644)
