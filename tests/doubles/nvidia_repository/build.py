@@ -1,7 +1,7 @@
-"""Builds the NVIDIA-shaped apt repository: python3 tests/doubles/nvidia_repository/build.py --out DIR --slug debian12.
+"""Build the NVIDIA-shaped apt repository: python3 tests/doubles/nvidia_repository/build.py --out DIR --slug debian12.
 
-Runs on the controller and needs dpkg-deb, apt-ftparchive and gpg. Packages whose inputs are unchanged are kept; one file of each
-package serves every slug. `<out>/` is what a web server shows; `<out>/.build/` holds the pool and the signing key.
+Runs on the controller and needs dpkg-deb, apt-ftparchive and gpg. A package is built again only if its inputs changed;
+all slugs share its file. A web server serves `<out>/`; `<out>/.build/` holds the pool and the signing key.
 """
 
 import argparse
@@ -42,16 +42,16 @@ def main(arguments: list[str] | None = None) -> int:
             slug = contents.slug(name, options.base_url)
             build(options.out, slug, options.wheels, options.simulated_only, options.kernel_modules)
     except wheels.WheelError as error:
-        print(f"the wheels that the CUDA packages are made from could not be had:\n{error}", file=sys.stderr)
+        print(f"could not get the wheels that the CUDA packages are built from:\n{error}", file=sys.stderr)
         return 1
     print(f"done in {time.monotonic() - started:.1f} s", flush=True)
     return 0
 
 
 def build(out: Path, slug: contents.Slug, cache: Path, simulated_only: bool = False, modules: bool = False) -> Path:
-    """Brings `<out>/compute/cuda/repos/<slug>/x86_64/` and its later state, under `<out>/later/`, up to date.
+    """Update `<out>/compute/cuda/repos/<slug>/x86_64/` and, below `<out>/later/`, its later state.
 
-    With `modules` also `<out>/kernel-modules/...`: the driver alone, with the source of modules that can be loaded.
+    With `modules` also update `<out>/kernel-modules/...`: the driver only, with the source of loadable modules.
     """
     folder, later, state = out / slug.folder, out / slug.later_folder, out / ".build"
     (state / "pool").mkdir(parents=True, exist_ok=True)
@@ -61,7 +61,7 @@ def build(out: Path, slug: contents.Slug, cache: Path, simulated_only: bool = Fa
         packages = [contents.keyring_package(slug, signer.binary_key()), *driver]
         if not simulated_only:
             packages += libraries
-        # What comes later is all small and needs no wheels.
+        # Later packages have no files, so they need no wheels.
         later_packages = [contents.later(package) for package in [*driver, *libraries]]
         places = [(folder, packages), (later, later_packages)]
         if modules:
@@ -83,7 +83,7 @@ def build(out: Path, slug: contents.Slug, cache: Path, simulated_only: bool = Fa
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Two builds into one folder take turns."""
+    """Let one build at a time write to a directory."""
     with path.open("w") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
         yield
@@ -91,17 +91,17 @@ def _locked(path: Path) -> Iterator[None]:
 
 def _parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=CACHE / "nvidia-repository", help="the folder to serve")
+    parser.add_argument("--out", type=Path, default=CACHE / "nvidia-repository", help="the directory to serve")
     parser.add_argument("--slug", action="append", required=True, help="debian12, ubuntu2404, ...; repeatable")
-    parser.add_argument("--base-url", default="http://repository.lab", help="where <out> will be served")
-    parser.add_argument("--wheels", type=Path, default=CACHE / "wheels", help="cache of downloaded wheels")
-    parser.add_argument("--simulated-only", action="store_true", help="without CUDA, cuDNN and NCCL: needs no wheels")
-    parser.add_argument("--kernel-modules", action="store_true", help="also a driver with modules that can be loaded")
+    parser.add_argument("--base-url", default="http://repository.lab", help="the URL of <out> for hosts")
+    parser.add_argument("--wheels", type=Path, default=CACHE / "wheels", help="directory that keeps downloaded wheels")
+    parser.add_argument("--simulated-only", action="store_true", help="omit CUDA, cuDNN and NCCL (needs no wheels)")
+    parser.add_argument("--kernel-modules", action="store_true", help="also build a driver with loadable modules")
     return parser.parse_args(arguments)
 
 
 def _fill_pool(packages: Iterable[deb.Package], pool: Path, cache: Path) -> dict[str, Path]:
-    """Builds what the pool lacks, two at a time; returns each file name's place in the pool."""
+    """Build missing packages, two at a time, and return the path in the pool of each file name."""
     hashes: Mapping[str, str] = contents.contents()["wheels"]
     places = {package.file_name: pool / content_key(package, hashes) / package.file_name for package in packages}
     missing = [package for package in packages if not places[package.file_name].with_name("Packages").exists()]
@@ -123,7 +123,7 @@ def _build_one(package: deb.Package, files: Mapping[str, Path], target: Path) ->
 
 
 def content_key(package: deb.Package, hashes: Mapping[str, str]) -> str:
-    """Changes with anything that goes into the .deb: its description, its wheels' hashes, the code that writes it."""
+    """Return a digest of everything that determines the .deb: its description, its wheels' hashes, the code."""
     digest = hashlib.sha256(Path(deb.__file__).read_bytes())
     facts = {
         **dataclasses.asdict(package),
@@ -136,7 +136,7 @@ def content_key(package: deb.Package, hashes: Mapping[str, str]) -> str:
 
 
 def _publish(package: deb.Package, pool: Mapping[str, Path], folder: Path) -> str:
-    """Link the package into the slug's directory and return its entry of the index."""
+    """Link the package into the slug's directory and return its entry for the index."""
     place, shown = pool[package.file_name], folder / package.file_name
     if not shown.exists() or not shown.samefile(place):
         shown.unlink(missing_ok=True)
@@ -145,7 +145,7 @@ def _publish(package: deb.Package, pool: Mapping[str, Path], folder: Path) -> st
 
 
 def _remove_others(folder: Path, packages: Iterable[deb.Package], slug: contents.Slug) -> None:
-    """Removes packages and keys of an earlier build that this one does not offer."""
+    """Remove packages and keys of an earlier build that this one does not offer."""
     kept = {package.file_name for package in packages} | {slug.key_file}
     for path in [*folder.glob("*.deb"), *folder.glob("*.pub")]:
         if path.name not in kept:
@@ -173,7 +173,7 @@ def _write_index(folder: Path, entries: Iterable[str], signer: signing.Signer) -
 
 
 def _prune(pool: Path) -> None:
-    """Removes what no slug links to any more."""
+    """Remove packages that no slug links to any more."""
     for package in pool.glob("*/*.deb"):
         if package.stat().st_nlink == 1:
             for path in package.parent.iterdir():

@@ -1,4 +1,4 @@
-"""Turns contents.yml and the simulated driver's packages.yml into packages. Pure but for reading those files."""
+"""Read contents.yml and the simulated driver's packages.yml, and return packages for deb.build."""
 
 import json
 import re
@@ -44,7 +44,7 @@ KEYRING = "/usr/share/keyrings/cuda-archive-keyring.gpg"
 
 @dataclass(frozen=True)
 class Slug:
-    """One repository: NVIDIA's name for a distribution release and architecture, and where it will be served."""
+    """The repository of one distribution release: NVIDIA's name for it (debian12) and the URL of its parent."""
 
     name: str
     key_file: str
@@ -82,7 +82,7 @@ def slug(name: str, base_url: str) -> Slug:
 
 
 def library_packages() -> Iterator[Package]:
-    """CUDA, cuDNN and NCCL: real content from wheels, the same for every slug."""
+    """Return the CUDA, cuDNN and NCCL packages, with real content from wheels; all slugs share them."""
     data = contents()
     for release in data["releases"]:
         major, minor = release["series"].split(".")
@@ -101,7 +101,7 @@ def library_packages() -> Iterator[Package]:
 
 
 def driver_packages(family: str) -> Iterator[Package]:
-    """The simulated driver, all branches, as NVIDIA's repository for Debian or Ubuntu names its packages."""
+    """Return the simulated driver packages of all branches, named as in NVIDIA's repository for Debian or Ubuntu."""
     data = driver_contents()
     revision = data["revision"][family]
     for driver in data["drivers"]:
@@ -113,7 +113,7 @@ def driver_packages(family: str) -> Iterator[Package]:
 
 
 def later(package: Package) -> Package:
-    """The same package some months on: nothing but control data, which asks for parts that are as new as itself."""
+    """Return a newer version of the package without files; its dependencies are raised in the same way."""
     control = dict(package.control)
     control["Version"] = later_version(control["Version"])
     for name in DEPENDENCIES & set(control):
@@ -123,12 +123,11 @@ def later(package: Package) -> Package:
 
 
 def later_version(version: str) -> str:
-    """The next one after a version.
+    """Return the version after this one.
 
-    Derived, so that no list of newer versions goes stale: the last number before the revision grows by one and keeps
-    its zeros (570.211.01-1: 570.211.02-1, 2.28.9-1+cuda13.0: 2.28.10-1+cuda13.0). It leaves no driver branch, no CUDA
-    series and not NCCL's CUDA. Where one number is all, it is a branch's name, and the revision grows (580-1: 580-2).
-    Dependencies are raised by the same rule, so each finds the part that was raised with it.
+    The last number before the revision is incremented and keeps its leading zeros (570.211.01-1 -> 570.211.02-1,
+    2.28.9-1+cuda13.0 -> 2.28.10-1+cuda13.0), so that the driver branch, the CUDA series and NCCL's CUDA stay the same.
+    A single number names a branch, so its revision is incremented instead (580-1 -> 580-2).
     """
     upstream, dash, revision = version.partition("-")
     if "." not in upstream:
@@ -141,7 +140,7 @@ def _one_more(number: re.Pattern[str], text: str) -> str:
 
 
 def keyring_package(target: Slug, key: bytes) -> Package:
-    """cuda-keyring: the key, the source list and the pin file, as NVIDIA's package of that name."""
+    """Return cuda-keyring, which contains the key, the source list and the pin file, as NVIDIA's package does."""
     return Package(
         control=_control(
             {
@@ -160,7 +159,7 @@ def keyring_package(target: Slug, key: bytes) -> Package:
 
 
 def fill(value: Any, values: Mapping[str, Any]) -> Any:
-    """Replaces @name@ in every string of a nested value; an unknown name is an error."""
+    """Replace @name@ in every string of a nested value. Raises KeyError for an unknown name."""
     if isinstance(value, str):
         return TOKEN.sub(lambda match: str(values[match[1]]), value)
     if isinstance(value, Mapping):
@@ -194,7 +193,7 @@ def _package(raw: Mapping[str, Any], values: Mapping[str, Any]) -> Package:
 
 
 def product_table(driver: str, cuda: str) -> str:
-    """What the simulated nvidia-smi knows: its versions and NVIDIA's products by PCI id."""
+    """Return the data file of the simulated nvidia-smi: its versions, and NVIDIA's products by PCI id."""
     products = json.loads((DRIVER / "gpus.json").read_text())
     return json.dumps({"driver_version": driver, "cuda_version": cuda, **products}, indent=1) + "\n"
 

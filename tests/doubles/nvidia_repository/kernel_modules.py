@@ -1,6 +1,6 @@
-"""Puts the source of the simulated kernel modules into the driver's packages, as DKMS expects it.
+"""Add the source of simulated kernel modules to the driver packages, as DKMS expects it.
 
-For hosts with a kernel of their own (virtual machines): what their packages build there can be loaded and unloaded.
+Virtual machines have a kernel of their own, where modules built by these packages can be loaded and unloaded.
 """
 
 import dataclasses
@@ -11,14 +11,14 @@ from tests.doubles.nvidia_repository.deb import Package
 SOURCE = Path(__file__).resolve().parents[1] / "simulated_driver" / "kernel_module"
 FOLDER = "kernel-modules"
 NOTE = "/usr/share/gpuhost-simulated/nvidia-kernel-modules.txt"
-# The simulated nvidia-smi, which finds this, asks the kernel which driver is loaded.
+# If this file exists, the simulated nvidia-smi reads the loaded driver's version from the kernel.
 LOADABLE = "/usr/share/gpuhost-simulated/kernel-modules-are-loadable"
-# What /proc/driver/nvidia/version says after "NVIDIA UNIX", and what modinfo says: as captured from each flavour.
+# Captured from each flavour: the text after "NVIDIA UNIX" in /proc/driver/nvidia/version, and the license in modinfo.
 FLAVOURS = {
     "open": ("Open Kernel Module for x86_64  {}  Release Build  (simulated@gpuhost)", "Dual MIT/GPL"),
     "proprietary": ("x86_64 Kernel Module  {}", "NVIDIA"),
 }
-# As the scripts that dh_dkms writes: build for the kernels that are there, and take all builds away again.
+# Like the scripts that dh_dkms writes: build for all installed kernels, and remove all builds.
 POSTINST = """#!/bin/sh
 set -e
 if [ "$1" = configure ]; then
@@ -34,7 +34,7 @@ fi
 
 
 def with_sources(package: Package) -> Package:
-    """The package with the source of its modules; one that holds no kernel modules stays as it is."""
+    """Return the package with the source of its modules, or unchanged if it has no kernel modules."""
     if NOTE not in package.text:
         return package
     version = package.control["Version"].partition("-")[0]

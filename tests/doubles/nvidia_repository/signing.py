@@ -1,4 +1,4 @@
-"""Signs the repository with a throw-away OpenPGP key, made once a build folder. Runs on the controller, needs gpg."""
+"""Sign the repository with a throw-away OpenPGP key, generated once per build directory. Needs gpg."""
 
 import os
 import subprocess
@@ -13,36 +13,35 @@ USER_ID = "gpuhost simulated repository (throw-away key) <nobody@repository.lab>
 
 @dataclass(frozen=True)
 class Signer:
-    """A key in a private GnuPG folder that lives as long as the context it came from."""
+    """A key in a temporary GnuPG directory; usable inside `with signer(...)` only."""
 
     home: str
     fingerprint: str
 
     def armoured_key(self) -> bytes:
+        """Return the public key in ASCII armour."""
         return _gpg(self.home, "--armor", "--export", self.fingerprint)
 
     def binary_key(self) -> bytes:
+        """Return the public key as apt's Signed-By expects it."""
         return _gpg(self.home, "--export", self.fingerprint)
 
     def clearsign(self, text: bytes) -> bytes:
-        return _gpg(self.home, "--local-user", self.fingerprint, "--digest-algo", "SHA512", "--clearsign", data=text)
+        """Return the text with its signature around it (InRelease)."""
+        return self._sign("--clearsign", text)
 
     def detached(self, text: bytes) -> bytes:
-        return _gpg(
-            self.home,
-            "--local-user",
-            self.fingerprint,
-            "--digest-algo",
-            "SHA512",
-            "--armor",
-            "--detach-sign",
-            data=text,
-        )
+        """Return the text's signature alone (Release.gpg)."""
+        return self._sign("--detach-sign", text)
+
+    def _sign(self, kind: str, text: bytes) -> bytes:
+        options = ("--local-user", self.fingerprint, "--digest-algo", "SHA512", "--armor")
+        return _gpg(self.home, *options, kind, data=text)
 
 
 @contextmanager
 def signer(secret: Path) -> Iterator[Signer]:
-    """Opens the key kept in `secret`, or makes it. GnuPG's folder is a temporary one: sockets need short paths."""
+    """Import the key in the file `secret`, or generate it. GnuPG's directory is temporary: sockets need short paths."""
     with tempfile.TemporaryDirectory(prefix="gpg-") as home:
         try:
             if secret.exists():
@@ -63,23 +62,12 @@ def _fingerprint(home: str) -> str:
 
 
 def _gpg(home: str, *arguments: str, data: bytes | None = None) -> bytes:
-    command = [
-        "gpg",
-        "--homedir",
-        home,
-        "--batch",
-        "--quiet",
-        "--no-tty",
-        "--pinentry-mode",
-        "loopback",
-        "--passphrase",
-        "",
-        *arguments,
-    ]
+    command = ["gpg", "--homedir", home, "--batch", "--quiet", "--no-tty", "--pinentry-mode", "loopback"]
+    command += ["--passphrase", "", *arguments]
     try:
         result = subprocess.run(command, input=data, capture_output=True)
     except FileNotFoundError:
-        raise SystemExit("gpg not found: install it with 'apt-get install gpg gpg-agent'") from None
+        raise SystemExit("gpg not found; run: apt-get install gpg gpg-agent") from None
     if result.returncode:
         raise SystemExit(f"{' '.join(command)}: exit {result.returncode}: {result.stderr.decode().strip()}")
     return result.stdout

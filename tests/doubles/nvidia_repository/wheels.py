@@ -1,6 +1,6 @@
-"""Fetches the wheels that packages are made from: by name, exact version and hash, with pip, into a cache folder.
+"""Download the wheels that packages are built from with pip, by exact version and hash.
 
-Runs on the controller. Which index answers is pip's configuration; the hash makes any of them trustworthy.
+The package index is the one that pip is configured for; the hash makes any of them trustworthy.
 """
 
 import hashlib
@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-# The wheels' own tags; asking for them by name lets a controller of another architecture build the repository too.
+# The wheels' own tags, so that a controller of another architecture can build the repository as well.
 PLATFORMS = (
     "manylinux_2_28_x86_64",
     "manylinux_2_27_x86_64",
@@ -24,11 +24,11 @@ ROOT = Path(__file__).resolve().parents[3]
 
 
 class WheelError(Exception):
-    """A wheel could not be had; the text says which and what pip said."""
+    """A wheel could not be downloaded; the message has its name and pip's output."""
 
 
 def fetch(wanted: Iterable[str], hashes: Mapping[str, str], cache: Path) -> dict[str, Path]:
-    """Returns the file of each `name==version`; downloads those that the cache lacks, checks every hash."""
+    """Return the file of each `name==version`, downloaded unless it is cached. Raises WheelError."""
     cache.mkdir(parents=True, exist_ok=True)
     found, problems = {}, []
     for requirement in wanted:
@@ -40,7 +40,7 @@ def fetch(wanted: Iterable[str], hashes: Mapping[str, str], cache: Path) -> dict
         if path is not None:
             found[requirement] = path
         elif not problems:
-            problems.append(f"{requirement}: pip left no file with SHA-256 {hashes[requirement]} in {cache}")
+            problems.append(f"{requirement}: pip downloaded no file with SHA-256 {hashes[requirement]} in {cache}")
     if problems:
         raise WheelError("\n".join(problems))
     return found
@@ -52,7 +52,7 @@ def _cached(requirement: str, sha256: str, cache: Path) -> Path | None:
         with path.open("rb") as stream:
             if hashlib.file_digest(stream, "sha256").hexdigest() == sha256:
                 return path
-        print(f"  wheel {path.name}: not the expected content, fetched again", flush=True)
+        print(f"  wheel {path.name}: unexpected content, downloading it again", flush=True)
         path.unlink()
     return None
 
@@ -71,7 +71,7 @@ def _download(requirement: str, sha256: str, cache: Path) -> list[str]:
 
 
 def _pip() -> list[str]:
-    """The first pip that answers: this interpreter's, the bootstrap environment's, the system's, or one run by uv."""
+    """Return the first pip that works: this interpreter's, the bootstrap environment's, the system's, or uv's."""
     candidates = [
         [sys.executable, "-m", "pip"],
         [str(ROOT / ".venv-bootstrap/bin/python"), "-m", "pip"],
