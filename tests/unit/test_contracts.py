@@ -110,31 +110,12 @@ def test_generated_documents_are_up_to_date():
     assert answer.returncode == 0, answer.stdout + answer.stderr
 
 
-def tracked() -> list[Path]:
-    listed = subprocess.run(["git", "ls-files"], cwd=PROJECT, capture_output=True, text=True)
-    if listed.returncode:
-        pytest.skip("not a git checkout: the tracked files cannot be listed")
-    return [PROJECT / name for name in listed.stdout.splitlines() if (PROJECT / name).is_file()]
-
-
 def test_lock_files_have_hashes_and_no_address():
     locks = [*PROJECT.glob("requirements/*.txt"), *PROJECT.glob("roles/*/files/*.txt")]
     assert len(locks) > 3
     for lock in locks:
         assert "--hash=sha256:" in lock.read_text(), lock
         assert "://" not in lock.read_text(), lock
-
-
-def test_no_download_address_of_nvidia_outside_the_catalog():
-    """The address of NVIDIA's repositories has one home; documents and tests may name it."""
-    places = [
-        path
-        for path in tracked()
-        if path.parts[len(PROJECT.parts)] in {"roles", "playbooks", "inventories", "script", "molecule"}
-        and path.suffix in {".yml", ".py", ".j2", ".sh", ""}
-        and "developer.download.nvidia.com" in path.read_text(errors="ignore")
-    ]
-    assert names(places) == []
 
 
 def test_every_file_that_a_role_writes_in_the_system_is_one_that_an_undo_brings_back():

@@ -382,6 +382,7 @@ class PackagesFile:
     cuda_parts: tuple[str, ...]
     driver_pins: tuple[str, ...]
     unattended_upgrades: tuple[str, ...]
+    wheels: dict[str, str]
     source: str
 
 

@@ -188,16 +188,20 @@ def nccl_majors(catalog: Catalog) -> list[int]:
 
 def index_names(catalog: Catalog) -> list[str]:
     """The packages whose version lists are compared."""
-    cudnn = [f"nvidia-cudnn-cu{major}" for major in cudnn_majors(catalog)]
-    nccl = [f"nvidia-nccl-cu{major}" for major in nccl_majors(catalog)]
-    return [*cudnn, *nccl, "cuda-toolkit", "torch"]
+    cudnn = [_wheel(catalog, "cudnn", major) for major in cudnn_majors(catalog)]
+    nccl = [_wheel(catalog, "nccl", major) for major in nccl_majors(catalog)]
+    return [*cudnn, *nccl, _wheel(catalog, "cuda"), "torch"]
+
+
+def _wheel(catalog: Catalog, library: str, cuda_major: int | None = None) -> str:
+    return catalog.packages.wheels[library].format(cuda_major=cuda_major)
 
 
 def _compare_cudnn(catalog: Catalog, index: Offered) -> list[Finding]:
     known = {v.version: v for v in catalog.cudnn.versions}
     observed: dict[str, set[int]] = {}
     for major in cudnn_majors(catalog):
-        for version in index.get(f"nvidia-cudnn-cu{major}", ()):
+        for version in index.get(_wheel(catalog, "cudnn", major), ()):
             observed.setdefault(re.sub(r"\.post\d+$", "", version), set()).add(major)
     oldest = min((v for v in known if _PYPI in known[v].source), key=versions.key)
     findings = []
@@ -224,10 +228,11 @@ def _numbers(majors: Iterable[int]) -> str:
 
 def _compare_nccl(catalog: Catalog, index: Offered) -> list[Finding]:
     newest = max((b.version for b in catalog.nccl.builds), key=versions.key)
+    wheels = [_wheel(catalog, "nccl", major) for major in nccl_majors(catalog)]
     return [
-        Finding("pypi", "new", "nccl.yml builds", newest, f"nvidia-nccl-cu{major} {offered[0]}")
-        for major in nccl_majors(catalog)
-        if (offered := index.get(f"nvidia-nccl-cu{major}", ())) and versions.key(offered[0]) > versions.key(newest)
+        Finding("pypi", "new", "nccl.yml builds", newest, f"{wheel} {offered[0]}")
+        for wheel in wheels
+        if (offered := index.get(wheel, ())) and versions.key(offered[0]) > versions.key(newest)
     ]
 
 
@@ -235,7 +240,7 @@ def _compare_cuda(catalog: Catalog, index: Offered) -> list[Finding]:
     """The index's cuda-toolkit adds a fourth number to some releases: 13.4.1.0 is CUDA 13.4.1."""
     toolkits = {t.version: [r.version for r in t.releases] for t in catalog.cuda.toolkits}
     oldest = min(toolkits, key=versions.key)
-    offered = {versions.series(version, 3) for version in index.get("cuda-toolkit", ())}
+    offered = {versions.series(version, 3) for version in index.get(_wheel(catalog, "cuda"), ())}
     findings = []
     for version in sorted(offered, key=versions.key):
         series = versions.series(version)
@@ -243,7 +248,7 @@ def _compare_cuda(catalog: Catalog, index: Offered) -> list[Finding]:
             continue
         where = f"cuda.yml toolkits[{series}].releases" if series in toolkits else "cuda.yml toolkits"
         mine = ", ".join(toolkits.get(series, [])) or _ABSENT
-        findings.append(Finding("pypi", "new", where, mine, f"cuda-toolkit {version}"))
+        findings.append(Finding("pypi", "new", where, mine, f"{_wheel(catalog, 'cuda')} {version}"))
     return findings
 
 

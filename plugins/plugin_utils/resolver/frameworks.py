@@ -190,7 +190,8 @@ def _wheel_libraries(case: Case, release: TensorflowRelease, problems: list[Prob
         return [], ""
     if fitting[0] == known[0]:
         return [], ""
-    return [f"nvidia-cudnn-cu{major}<={fitting[0]}"], f"-cudnn-{versions.series(fitting[0])}"
+    cudnn = case.catalog.packages.wheels["cudnn"].format(cuda_major=major)
+    return [f"{cudnn}<={fitting[0]}"], f"-cudnn-{versions.series(fitting[0])}"
 
 
 def _wheel_cudnn(case: Case, cuda_major: int, specifier: str) -> tuple[list[str], list[str]]:
