@@ -229,6 +229,7 @@ class Transaction:
         Once more with fresh lists where nothing has moved: apt downloads everything before it unpacks the first
         package, and a repository that was published anew in between gives files of another size.
         """
+        os.sync()  # what was written before the transaction must survive a power failure in the middle of it
         try:
             try:
                 self.apt.install(self.command(before), purge=bool(before.gone))

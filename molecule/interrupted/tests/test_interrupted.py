@@ -103,7 +103,7 @@ def tasks(change, tmp_path_factory) -> list[str]:
 
 def boundaries(tasks: list[str]) -> list[int]:
     """Numbers of tasks (from 1) before which a run is killed: those after the plan, all or a sample."""
-    first = tasks.index("Record the host as it was found") + 1
+    first = tasks.index("Record the baseline") + 1
     numbers = list(range(first + 1, len(tasks) + 1))
     if os.environ.get("INTERRUPT") == "all":
         return numbers
@@ -151,7 +151,7 @@ def test_a_run_killed_between_two_tasks_is_finished_by_the_next(change, tasks):
 def test_a_run_killed_before_the_linker_reads_its_settings_leaves_that_to_the_next(change, tasks):
     """In a run that brings the file back and nothing else: no package's trigger reads the settings in its stead."""
     in_host("rm /etc/ld.so.conf.d/gpuhost-cuda.conf; ldconfig")
-    run = change.start(to=change.at, INTERRUPT_BEFORE="Refresh the dynamic linker's cache where a setting is newer")
+    run = change.start(to=change.at, INTERRUPT_BEFORE="Refresh the dynamic linker's cache if a setting is newer")
     output, _ = run.communicate()
     assert run.returncode == -9, output[-5000:]
     assert "gpuhost-cuda.conf" in in_host("find /etc/ld.so.conf.d -newer /etc/ld.so.cache")

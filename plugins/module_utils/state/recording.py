@@ -64,6 +64,7 @@ def record_verified(
     if before is not None and {name: before.get(name) for name in now} == now:
         return False
     if not check:
+        os.sync()  # what is recorded as verified must survive a power failure
         if before is not None and _host_state(before) != _host_state(now):
             store.write(directory, store.PREVIOUS, before)
         store.write(directory, store.VERIFIED, now)

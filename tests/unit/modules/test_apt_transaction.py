@@ -79,6 +79,13 @@ def test_everything_is_one_call_of_apt(tmp_path):
     assert host.said == ["a=2"]
 
 
+def test_everything_is_on_disk_before_the_first_package_is_unpacked(tmp_path, monkeypatch):
+    host = Host("")
+    monkeypatch.setattr(apt_transaction.os, "sync", lambda: host.said.append("sync"))
+    host.install(tmp_path)
+    assert host.said == ["sync", "a=2"]
+
+
 def test_a_repository_that_was_published_anew_is_asked_again(tmp_path):
     host = Host(OTHER_SIZE, "")
     assert host.install(tmp_path)["a"].version == "2"

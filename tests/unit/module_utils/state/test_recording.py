@@ -59,6 +59,13 @@ def test_the_verified_configuration_has_the_plan_packages_files_and_alternatives
     assert store.read(str(recorder.directory), store.PREVIOUS) is None
 
 
+def test_everything_is_on_disk_before_a_configuration_is_recorded_as_verified(recorder, monkeypatch):
+    recorded_at_sync: list[str | None] = []
+    monkeypatch.setattr(recording.os, "sync", lambda: recorded_at_sync.append(recorder.version_in(store.VERIFIED)))
+    assert recorder.verified()
+    assert recorded_at_sync == [None]
+
+
 def test_an_unchanged_configuration_is_not_recorded_again(recorder):
     recorder.verified()
     assert not recorder.verified()
