@@ -68,7 +68,7 @@ def record_verified(
         if before is not None and _host_state(before) != _host_state(now):
             store.write(directory, store.PREVIOUS, before)
         store.write(directory, store.VERIFIED, now)
-        _prune(apt.kept, [now, before or now])
+        _prune(apt.kept, [now, store.read(directory, store.PREVIOUS) or now])
     return True
 
 

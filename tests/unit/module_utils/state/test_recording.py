@@ -95,6 +95,15 @@ def test_package_files_of_older_configurations_are_removed(recorder):
     assert recorder.kept() == ["libnccl2_1%3a2.32.3-1_amd64.deb", "libnccl2_2.29.7-1_amd64.deb", "lock"]
 
 
+def test_another_plan_of_the_same_host_keeps_the_package_files_of_the_previous_configuration(recorder):
+    recorder.verified()
+    recorder.upgrade("2.32.3-1")
+    recorder.verified()
+    recorder.add_kept("libnccl2_2.29.7-1_amd64.deb", "libnccl2_2.32.3-1_amd64.deb")
+    recorder.verified({**PLAN, "reasons": ["another"]})
+    assert recorder.kept() == ["libnccl2_2.29.7-1_amd64.deb", "libnccl2_2.32.3-1_amd64.deb"]
+
+
 def test_check_mode_records_nothing(recorder):
     recorder.verified()
     recorder.upgrade("2.32.3-1")
