@@ -260,7 +260,7 @@ def restore(work: Apt, targets: dict[str, Any], check: bool = False) -> list[str
     if wanted or gone:
         command = wanted + [name + "-" for name in gone]
         changes = work.simulate(command, purge=True)
-        strangers = apt_output.unplanned(changes, sorted(targets), [re.escape(name) for name in gone], [])
+        strangers = apt_output.unexpected(changes, sorted(targets), [re.escape(name) for name in gone], [])
         if strangers:
             raise ValueError(
                 "No package was changed: going back would also change\n  %s\nThey need what would go: remove them "

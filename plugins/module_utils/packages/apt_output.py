@@ -146,7 +146,7 @@ def not_offered(specs: List[str], offered: Dict[str, List[str]]) -> List[str]:
     return sentences
 
 
-def unplanned(changes: List[Change], specs: List[str], may_remove: List[str], held: List[str]) -> List[str]:
+def unexpected(changes: List[Change], specs: List[str], may_remove: List[str], held: List[str]) -> List[str]:
     """Changes that nobody asked for: removals outside `may_remove`, a package somebody else holds, another kernel."""
     planned = {split_spec(spec)[0] for spec in specs}
     found = []

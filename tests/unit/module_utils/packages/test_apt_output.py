@@ -110,12 +110,12 @@ def test_a_version_that_is_not_offered_is_told_with_those_that_are():
 )
 def test_a_removal_is_unplanned_unless_allowed(may_remove, strangers):
     changes = apt_output.parse_simulation(captured("simulate-replace.txt"))
-    assert apt_output.unplanned(changes, ["chrony"], may_remove, held=[]) == strangers
+    assert apt_output.unexpected(changes, ["chrony"], may_remove, held=[]) == strangers
 
 
 def test_a_package_that_somebody_else_holds_is_not_moved():
     changes = [apt_output.Change("libc6", "2.36", "2.41"), apt_output.Change("nccl", "1", "2")]
-    assert apt_output.unplanned(changes, ["nccl=2"], [], held=["libc6"]) == ["libc6 2.36 -> 2.41"]
+    assert apt_output.unexpected(changes, ["nccl=2"], [], held=["libc6"]) == ["libc6 2.36 -> 2.41"]
 
 
 def test_another_kernel_is_unplanned():
@@ -123,7 +123,7 @@ def test_another_kernel_is_unplanned():
         apt_output.Change("linux-image-6.12-amd64", None, "6.12"),
         apt_output.Change("linux-headers-6.12-amd64", None, "6.12"),
     ]
-    assert apt_output.unplanned(changes, ["linux-headers-amd64"], [], held=[]) == ["linux-image-6.12-amd64 (new) 6.12"]
+    assert apt_output.unexpected(changes, ["linux-headers-amd64"], [], held=[]) == ["linux-image-6.12-amd64 (new) 6.12"]
 
 
 def test_archive_suites_get_the_components_they_lack_and_others_are_left_alone():

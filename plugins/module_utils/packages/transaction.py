@@ -1,0 +1,237 @@
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Install exact package versions in one apt transaction: simulated first, held afterwards, undone when it fails.
+
+Runs on the managed host.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from typing import Any, NamedTuple
+
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_commands, apt_output
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import store
+
+APT_FAILED = 100  # apt's own exit status; a killed apt has another
+
+
+class Request(NamedTuple):
+    """What to install (NAME=VERSION or NAME) and which package names, as regular expressions, it concerns.
+
+    packages: held afterwards; helpers: not held; pins: packages with apt preferences, which bind the transaction.
+    replaces, pins_replace: purged where installed; may_remove: apt may remove them; hold_dependencies: of those that
+    `packages` depend on, the ones to hold too.
+    """
+
+    packages: list[str]
+    helpers: list[str]
+    pins: list[str]
+    pins_replace: list[str]
+    hold_dependencies: list[str]
+    replaces: list[str]
+    may_remove: list[str]
+
+    @property
+    def wanted(self) -> list[str]:
+        return self.pins + self.packages + self.helpers
+
+    @property
+    def names(self) -> list[str]:
+        return [apt_output.split_spec(spec)[0] for spec in self.wanted]
+
+
+class PackageState(NamedTuple):
+    """The installed packages, and what remains to do: specs to install, names to purge, names to hold."""
+
+    packages: dict[str, apt_output.Installed]
+    unmet: list[str]
+    obsolete: list[str]
+    unheld: list[str]
+
+    @property
+    def remaining(self) -> list[str]:
+        return self.unmet + self.obsolete + self.unheld
+
+
+class Result(NamedTuple):
+    """The state before and after, the changes as text, and replaced packages whose files no repository offers."""
+
+    before: PackageState
+    after: PackageState
+    changes: list[str]
+    not_kept: list[str]
+
+
+class TransactionError(Exception):
+    """The transaction was refused or failed. `details`: more results for the user, such as `unplanned`."""
+
+    def __init__(self, message: str, **details: Any) -> None:
+        super().__init__(message)
+        self.details = details
+
+
+class Transaction:
+    """One transaction. `directory` holds the journal; `undo`: undo what fails; `check`: report, change nothing."""
+
+    def __init__(
+        self, request: Request, apt: apt_commands.Apt, directory: str, undo: bool = True, check: bool = False
+    ) -> None:
+        self.request, self.apt, self.directory = request, apt, directory
+        self.undo, self.check = undo, check
+        self.unfinished = ""  # what could not be finished of an interrupted run
+
+    def run(self) -> Result:
+        """Bring the packages to their versions. Raise TransactionError, with what remains of the change in words."""
+        try:
+            before = self.state()
+            if not before.remaining:
+                return Result(before, before, [], [])
+            with tempfile.TemporaryDirectory(prefix="gpuhost-apt-") as preferences:
+                os.chmod(preferences, 0o755)  # apt's unprivileged user reads it
+                changes, not_kept = self._change(before, preferences)
+            after = self.state()
+        except apt_commands.AptError as error:
+            raise self._error(str(error), rc=error.rc, make_logs=error.make_logs) from error
+        except ValueError as error:
+            raise self._error(str(error)) from error
+        if after.remaining and not self.check:
+            raise self._error("apt succeeded, but these packages are not as planned: %s" % ", ".join(after.remaining))
+        return Result(before, after, changes, not_kept)
+
+    def state(self) -> PackageState:
+        """Return the installed packages and what remains to do for the request."""
+        packages = self.apt.packages()
+        held = [apt_output.split_spec(spec)[0] for spec in self.request.pins + self.request.packages]
+        return PackageState(
+            packages,
+            apt_output.unmet(self.request.wanted, packages),
+            self._obsolete_pins(packages) + apt_output.replaced(self.request.names, packages, self.request.replaces),
+            [n for n in held + self._parts(held, packages) if n not in packages or not packages[n].held],
+        )
+
+    def _parts(self, names: list[str], packages: dict[str, apt_output.Installed]) -> list[str]:
+        return apt_output.dependencies(names, packages, self.request.hold_dependencies)
+
+    def _obsolete_pins(self, packages: dict[str, apt_output.Installed]) -> list[str]:
+        return apt_output.replaced(self.request.names, packages, self.request.pins_replace)
+
+    def _error(self, message: str, **details: Any) -> TransactionError:
+        if self.unfinished:
+            message += "\nAn earlier interrupted run could not be finished:\n%s" % self.unfinished
+        return TransactionError(message, **details)
+
+    # The steps ----------------------------------------------------------------------------------------------------
+
+    def _change(self, before: PackageState, preferences: str) -> tuple[list[str], list[str]]:
+        """Run every step from the simulation to the holds; return (changes, packages whose files were not kept)."""
+        if not self._make_available():
+            return [], []
+        exact = self.apt.exact_dependencies(self.request.wanted)
+        self.apt.bind(preferences, self.request.pins, self._obsolete_pins(before.packages), exact)
+        if not self.check:
+            self.unfinished = self.apt.recover(before.packages)
+            before = self.state()
+        changes = self._simulate(before) if before.unmet or before.obsolete else []
+        described = [change.describe() for change in changes]
+        if self.check:
+            return described, []
+        automatic = self.apt.automatic()
+        states = apt_commands.state_of([change.name for change in changes], before.packages, automatic)
+        store.record_packages(self.directory, states)
+        replaced = {change.name: change.old for change in changes if change.old}
+        not_kept = self.apt.keep(replaced) if self.undo else []
+        if changes:
+            self._install(before, states)
+        self._hold(automatic)
+        return described, not_kept
+
+    def _make_available(self) -> bool:
+        """Refresh the package lists if they lack a version; return False where check mode must not do that."""
+        offered = self.apt.offered(self.request.names)
+        missing = apt_output.not_offered(self.request.wanted, offered)
+        if not missing and all(name in offered for name in self.request.names):
+            return True
+        if self.check:
+            return False
+        self.apt.update()
+        missing = apt_output.not_offered(self.request.wanted, self.apt.offered(self.request.names))
+        if missing:
+            raise self._error(
+                "No configured repository offers these versions:\n  %s\nCheck the repository's configuration, or plan "
+                "again: a plan takes only versions that the repository offers." % "\n  ".join(missing)
+            )
+        return True
+
+    def _command(self, before: PackageState) -> list[str]:
+        return self.request.wanted + [name + "-" for name in before.obsolete]
+
+    def _simulate(self, before: PackageState) -> list[apt_output.Change]:
+        """Return the changes of the transaction. Raise TransactionError if one of them is unexpected."""
+        changes = self.apt.simulate(self._command(before), purge=bool(before.obsolete))
+        ours = self.request.names + before.obsolete + self._parts(self.request.names, before.packages)
+        may_remove = self.request.may_remove + [re.escape(name) for name in before.obsolete]
+        held = [
+            name
+            for name, state in before.packages.items()
+            if state.held and name not in ours and not any(re.fullmatch(pattern, name) for pattern in may_remove)
+        ]
+        unexpected = apt_output.unexpected(changes, self.request.wanted, may_remove, held)
+        if unexpected:
+            raise self._error(
+                "Nothing was changed: installing %s would also change\n  %s\nRemove these packages, release their hold "
+                "(apt-mark unhold) or allow their removal, then run this again."
+                % (" ".join(self.request.wanted), "\n  ".join(unexpected)),
+                unplanned=unexpected,
+            )
+        return changes
+
+    def _install(self, before: PackageState, states: dict[str, Any]) -> None:
+        """Run one transaction; on failure restore `states`.
+
+        A failure that changed nothing is tried once more with fresh lists: apt downloads everything before it unpacks
+        the first package, and a repository that was published again in between has files of another size.
+        """
+        os.sync()  # what was written before the transaction must survive a power failure in the middle of it
+        try:
+            try:
+                self.apt.install(self._command(before), purge=bool(before.obsolete))
+            except apt_commands.AptError as error:
+                if not self._failed_unchanged(error, before):
+                    raise
+                self.apt.update()
+                self.apt.install(self._command(before), purge=bool(before.obsolete))
+        except apt_commands.AptError as error:
+            unchanged = self._failed_unchanged(error, before)
+            outcome = "No package was changed." if unchanged else self._restore(states)
+            raise self._error("%s\n%s" % (error, outcome), rc=error.rc, make_logs=error.make_logs) from error
+
+    def _failed_unchanged(self, error: apt_commands.AptError, before: PackageState) -> bool:
+        """Return whether apt ended by itself and changed no package."""
+        return error.rc == APT_FAILED and self.apt.packages() == before.packages
+
+    def _restore(self, states: dict[str, Any]) -> str:
+        """Undo the transaction; return the outcome in words."""
+        if not self.undo:
+            return "It was not undone, as undo is off: the next run finishes it."
+        self.apt.bound = []  # the preferences of the new packages must not bind the undo
+        try:
+            try:
+                apt_commands.restore(self.apt, states)
+            except apt_commands.AptError:
+                # apt refuses to work after a killed dpkg until that is finished. Only then, as it configures once more
+                # what could not be configured: a kernel module takes minutes.
+                self.apt.recover(self.apt.packages())
+                apt_commands.restore(self.apt, states)
+        except (apt_commands.AptError, ValueError) as error:
+            return "It could not be undone: %s\nThe next run tries to finish the change." % error
+        return "It was undone: all %d packages of the transaction are in their state before it." % len(states)
+
+    def _hold(self, automatic: set[str]) -> None:
+        after = self.state()
+        if after.unheld:
+            states = apt_commands.state_of(after.unheld, after.packages, automatic)
+            store.record_packages(self.directory, states)
+            self.apt.mark("hold", after.unheld)
