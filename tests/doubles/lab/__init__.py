@@ -1,1 +1,1 @@
-"""The container lab: systemd hosts with simulated GPUs, reached over SSH. Used by script/demo and by Molecule."""
+"""The container lab: systemd hosts with simulated GPUs, reached over SSH; script/demo and Molecule use it."""

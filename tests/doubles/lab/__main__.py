@@ -1,8 +1,7 @@
-"""`python -m tests.doubles.lab up|down|wait INVENTORY`: start or remove the lab that an inventory describes.
+"""`python -m tests.doubles.lab up|down INVENTORY`: start or remove the lab that an inventory describes.
 
-Runs on the controller with the project's environment. The inventory is the definition: every host in it becomes a
-container, or a virtual machine where `lab_machine` is vm; `lab_gpus` (product names) and `lab_image` (auto, debian-12,
-ubuntu-24.04, ...) are read from its variables.
+Every host of the inventory becomes a container, or a virtual machine if its variable `lab_machine` is `vm`. Its
+variables `lab_gpus` (a list of product names) and `lab_image` (auto, debian-12, ubuntu-24.04, ...) are read as well.
 """
 
 import argparse
@@ -18,17 +17,17 @@ PROJECT = Path(__file__).resolve().parents[3]
 
 
 def read_inventory(path: Path) -> dict[str, dict[str, Any]]:
-    """Returns {host: its variables} as Ansible itself reads the inventory."""
+    """Return the variables of each host, as ansible-inventory prints them."""
     command = [str(Path(sys.executable).with_name("ansible-inventory")), "-i", str(path), "--list"]
     output = subprocess.run(command, cwd=PROJECT, check=True, capture_output=True, text=True).stdout
     hosts: dict[str, dict[str, Any]] = json.loads(output)["_meta"]["hostvars"]
     if not hosts:
-        raise SystemExit(f"lab: no hosts in {path}: give each a line under gpu_hosts")
+        raise SystemExit(f"lab: no hosts in {path}; add them to the group gpu_hosts")
     return hosts
 
 
 def bring_up(inventory: Path, lab: containers.Lab) -> None:
-    """Creates what is missing of the lab; running it twice starts nothing twice."""
+    """Start the hosts of the lab that do not run yet, and write its ssh_config."""
     hosts = read_inventory(inventory)
     lab.prepare_state()
     gpus = {name: pci.find_products(variables.get("lab_gpus", [])) for name, variables in hosts.items()}
@@ -48,7 +47,7 @@ def bring_up(inventory: Path, lab: containers.Lab) -> None:
     lab.wait_until_ready([name for name in hosts if name not in machines])
     for name in machines:
         lab.machine(name).wait_until_ready()
-        lab.machine(name).furnish(lab.repository_address(), gpus[name], lab.pci_tree(name))
+        lab.machine(name).configure(lab.repository_address(), gpus[name], lab.pci_tree(name))
     lab.write_ssh_config(list(hosts), machines)
     (lab.state / "repository-key-fingerprint").write_text(repository.key_fingerprint(served) + "\n")
     for name, variables in hosts.items():
@@ -59,9 +58,10 @@ def bring_up(inventory: Path, lab: containers.Lab) -> None:
 
 
 def main() -> int:
+    """Start or remove a lab and return the exit status."""
     parser = argparse.ArgumentParser(prog="lab", description=__doc__)
     parser.add_argument("action", choices=["up", "down"])
-    parser.add_argument("inventory", type=Path, help="an inventory file or folder; its folder's name is the lab's")
+    parser.add_argument("inventory", type=Path, help="inventory file or directory; the directory's name is the lab's")
     arguments = parser.parse_args()
     inventory = arguments.inventory.resolve()
     folder = inventory if inventory.is_dir() else inventory.parent

@@ -1,6 +1,6 @@
-"""The lab's containers: one for each host of the inventory, one that serves the repository, and their network.
+"""The lab's containers: one per host of the inventory, one that serves the repository, and their network.
 
-Hosts that are virtual machines (vm.py) belong to the same lab.
+Virtual machines (vm.py) belong to the same lab.
 """
 
 import hashlib
@@ -10,32 +10,32 @@ import time
 from pathlib import Path
 
 from tests.doubles.lab import pci
-from tests.doubles.lab.docker import docker, docker_answers
+from tests.doubles.lab.docker import docker, docker_succeeds
 from tests.doubles.lab.images import Image
 from tests.doubles.lab.repository import HOST as REPOSITORY_HOST
 from tests.doubles.lab.repository import cache
 from tests.doubles.lab.vm import Machine
 
-# systemd as PID 1 without --privileged, which some kernels refuse: it mounts, so SYS_ADMIN; it owns its control groups.
+# systemd as PID 1 without --privileged, which some kernels refuse. It needs SYS_ADMIN to mount, and its control groups.
 SYSTEMD = (
     "--cap-add SYS_ADMIN --security-opt seccomp=unconfined --security-opt apparmor=unconfined --cgroupns=host "
     "--volume /sys/fs/cgroup:/sys/fs/cgroup:rw --tmpfs /run --tmpfs /run/lock --tmpfs /tmp:exec"
 ).split()
-# Major number 195 is NVIDIA's. With its nodes allowed, a genuine nvidia-smi learns that no driver is loaded, as on a
-# bare machine; without, it learns that a container forbids the device.
+# NVIDIA's device nodes have major number 195. If they are allowed, the genuine nvidia-smi reports that no driver is
+# loaded, as on a bare machine; otherwise it reports a device that the container forbids.
 DEVICES = ["--device-cgroup-rule", "c 195:* rmw"]
 CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 MARKER = "/usr/share/gpuhost-simulated"
-READY_SECONDS, GONE_SECONDS, AGAIN_SECONDS = 90, 180, 2
+READY_SECONDS, REMOVAL_SECONDS, RETRY_SECONDS = 90, 180, 2
 
 
 class Lab:
-    """A named set of containers that belongs to one checkout of the project."""
+    """The containers, virtual machines and state directory of one lab in one checkout of the project."""
 
     def __init__(self, name: str, project: Path) -> None:
         self.name = name
         self.state = project / ".lab" / name
-        # Two checkouts may each run a lab of the same name on one machine.
+        # Unique on the machine: two checkouts may run a lab of the same name.
         self.prefix = f"gpuhost-{name}-{hashlib.sha256(str(project).encode()).hexdigest()[:6]}"
         self.label = f"gpuhost.lab={self.prefix}"
 
@@ -43,42 +43,48 @@ class Lab:
 
     @property
     def key(self) -> Path:
+        """The administrator's private SSH key."""
         return self.state / "id_ed25519"
 
     def pci_tree(self, host: str) -> Path:
+        """Return the directory that a host sees as /sys/bus/pci/devices."""
         return self.state / "pci" / host
 
     def prepare_state(self) -> None:
+        """Create the state directory and the administrator's SSH key."""
         self.state.mkdir(parents=True, exist_ok=True)
         if not self.key.exists():
             command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", self.prefix, "-f", str(self.key)]
             subprocess.run(command, check=True)
 
     def machine(self, host: str) -> Machine:
+        """Return a host's virtual machine, whether it runs or not."""
         return Machine(host, self.state / "vm" / host, self.key)
 
     def write_ssh_config(self, hosts: list[str], machines: list[str]) -> None:
-        """One stanza a host. The hosts' keys are new each time, so they are not remembered between labs."""
-        ways = {host: ("127.0.0.1", self.machine(host).port) for host in machines}
+        """Write one stanza per host; host keys are not verified, because every lab has new ones."""
+        forwarded = {host: ("127.0.0.1", self.machine(host).port) for host in machines}
         stanzas = [
             f"Host {host}\n  HostName {address}\n  Port {port}\n  User admin\n  IdentityFile {self.key}\n"
             f"  IdentitiesOnly yes\n  StrictHostKeyChecking no\n  UserKnownHostsFile /dev/null\n  LogLevel ERROR\n"
             for host in hosts
-            for address, port in [ways.get(host) or (self._address(host), 22)]
+            for address, port in [forwarded.get(host) or (self._address(host), 22)]
         ]
         (self.state / "ssh_config").write_text("\n".join(stanzas))
 
     # Containers ---------------------------------------------------------------------------------------------------
 
     def container(self, host: str) -> str:
+        """Return the name of a host's container."""
         return f"{self.prefix}-{host}"
 
     def ensure_network(self) -> None:
-        if not docker_answers("network", "inspect", self.prefix):
+        """Create the lab's network unless it exists."""
+        if not docker_succeeds("network", "inspect", self.prefix):
             docker("network", "create", "--label", self.label, self.prefix)
 
     def ensure_repository(self, image: Image, folder: Path) -> None:
-        """Serves `folder` read-only at http://repository.lab/ inside the lab's network."""
+        """Serve a directory read-only at http://repository.lab/ inside the lab's network."""
         name = self.container("repository")
         if self._runs(name):
             return
@@ -89,6 +95,7 @@ class Lab:
         )  # fmt: skip
 
     def ensure_host(self, host: str, image: Image, gpus: list[pci.Device]) -> None:
+        """Start and configure a host's container unless it runs already."""
         name = self.container(host)
         if self._runs(name):
             return
@@ -99,17 +106,17 @@ class Lab:
             *SYSTEMD, *DEVICES, "--volume", f"{self.pci_tree(host)}:/sys/bus/pci/devices:ro",
             "--volume", f"{downloads}:/var/cache/gpuhost/uv", image.tag, "/lib/systemd/systemd",
         )  # fmt: skip
-        self._furnish(name, gpus)
+        self._configure(name, gpus)
 
-    def _furnish(self, name: str, gpus: list[pci.Device]) -> None:
-        """The administrator's key, the CAs that the controller trusts, and the note that the GPUs are simulated."""
+    def _configure(self, name: str, gpus: list[pci.Device]) -> None:
+        """Install the administrator's key, the controller's CA certificates and the list of simulated GPUs."""
         ready = "systemctl is-system-running --wait"
         deadline = time.monotonic() + READY_SECONDS
-        while not docker_answers(
+        while not docker_succeeds(
             "exec", name, "sh", "-c", f"{ready} || test $(systemctl is-system-running) = degraded"
         ):
             if time.monotonic() > deadline:
-                raise SystemExit(f"lab: systemd in {name} did not come up:\n{docker('logs', '--tail', '30', name)}")
+                raise SystemExit(f"lab: systemd in {name} did not start:\n{docker('logs', '--tail', '30', name)}")
             time.sleep(0.5)
         if CA_BUNDLE.exists():
             docker("cp", "--follow-link", str(CA_BUNDLE), f"{name}:{CA_BUNDLE}")
@@ -125,49 +132,49 @@ class Lab:
         docker("exec", name, "sh", "-c", script)
 
     def wait_until_ready(self, hosts: list[str]) -> None:
-        """Until sshd listens on each host."""
+        """Wait until sshd listens on each host. Raises SystemExit after READY_SECONDS."""
         for host in hosts:
             name, deadline = self.container(host), time.monotonic() + READY_SECONDS
-            while not docker_answers("exec", name, "sh", "-c", "ss -ltn | grep -q ':22 '"):
+            while not docker_succeeds("exec", name, "sh", "-c", "ss -ltn | grep -q ':22 '"):
                 if time.monotonic() > deadline:
                     raise SystemExit(f"lab: no sshd on {host}:\n{docker('exec', name, 'systemctl', 'status', 'ssh')}")
                 time.sleep(0.2)
 
     def remove(self) -> None:
-        """Removes hosts, network and state. Images, downloads and the built repository stay for the next lab."""
+        """Remove hosts, network and state; keep images, downloads and the built repository for the next lab."""
         for folder in (self.state / "vm").glob("*"):
             self.machine(folder.name).stop()
-        self._until_gone(("ps", "--all"), ("rm", "--force", "--volumes"))
-        self._until_gone(("network", "ls"), ("network", "rm"))
+        self._remove_all(("ps", "--all"), ("rm", "--force", "--volumes"))
+        self._remove_all(("network", "ls"), ("network", "rm"))
         for path in sorted(self.state.rglob("*"), reverse=True):
             path.rmdir() if path.is_dir() else path.unlink()
         if self.state.exists():
             self.state.rmdir()
 
-    def _until_gone(self, listing: tuple[str, ...], removal: tuple[str, ...]) -> None:
-        """Removes the lab's own of what `listing` lists. SystemExit with docker's words when they stay.
+    def _remove_all(self, listing: tuple[str, ...], removal: tuple[str, ...]) -> None:
+        """Remove the lab's objects that `docker LISTING` lists. Raises SystemExit with docker's output.
 
-        Docker waits seconds for a killed container to end, and fails with "did not receive an exit event" where the
-        disk keeps the processes for longer: they do end, and the next call removes them.
+        Docker waits a few seconds for a killed container to exit, then fails with "did not receive an exit event". On a
+        slow disk the processes take longer, so the removal is tried again until REMOVAL_SECONDS have passed.
         """
-        deadline = time.monotonic() + GONE_SECONDS
+        deadline = time.monotonic() + REMOVAL_SECONDS
         while found := docker(*listing, "--quiet", "--filter", f"label={self.label}").split():
             try:
                 docker(*removal, *found)
             except SystemExit as refusal:
                 if time.monotonic() > deadline:
                     raise
-                print(f"{refusal}\nlab: trying again", file=sys.stderr, flush=True)
-                time.sleep(AGAIN_SECONDS)
+                print(f"{refusal}\nlab: retrying", file=sys.stderr, flush=True)
+                time.sleep(RETRY_SECONDS)
 
     def repository_address(self) -> str:
-        """Where hosts outside the lab's network reach the container that serves the repository."""
+        """Return the IP address of the repository's container, for virtual machines outside the lab's network."""
         return self._address("repository")
 
-    # Questions ----------------------------------------------------------------------------------------------------
+    # Queries ------------------------------------------------------------------------------------------------------
 
     def _runs(self, name: str) -> bool:
-        if not docker_answers("container", "inspect", name):
+        if not docker_succeeds("container", "inspect", name):
             return False
         if docker("container", "inspect", "--format", "{{.State.Running}}", name).strip() != "true":
             docker("start", name)

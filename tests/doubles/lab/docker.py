@@ -1,10 +1,10 @@
-"""The docker command line, as the lab uses it."""
+"""Run the docker command line."""
 
 import subprocess
 
 
 def docker(*arguments: str) -> str:
-    """Runs `docker ...` and returns what it printed; ends the program with docker's own words when it fails."""
+    """Run `docker ...` and return its output. Raises SystemExit with docker's error output if it fails."""
     result = subprocess.run(["docker", *arguments], capture_output=True, text=True)
     if result.returncode:
         raise SystemExit(
@@ -13,8 +13,8 @@ def docker(*arguments: str) -> str:
     return result.stdout
 
 
-def docker_answers(*arguments: str, seconds: float = 60) -> bool:
-    """Whether `docker ...` succeeds within the time: for questions whose no is an answer, not a failure."""
+def docker_succeeds(*arguments: str, seconds: float = 60) -> bool:
+    """Return whether `docker ...` succeeds within the time."""
     try:
         return subprocess.run(["docker", *arguments], capture_output=True, timeout=seconds).returncode == 0
     except subprocess.TimeoutExpired:

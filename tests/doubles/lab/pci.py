@@ -1,6 +1,6 @@
-"""Simulated PCI devices: a tree as sysfs shows it, to be mounted read-only over /sys/bus/pci/devices.
+"""Simulated PCI devices: a directory tree as in sysfs, mounted read-only over /sys/bus/pci/devices.
 
-`lspci` and our probe read it there like the real one. Layout: the kernel's Documentation/PCI/sysfs-pci.rst; the first
+`lspci` and the probe read it like the real one. Layout: the kernel's Documentation/PCI/sysfs-pci.rst; the first
 64 bytes of `config` are the type 0 header of the PCI Local Bus Specification 3.0, section 6.1.
 """
 
@@ -13,14 +13,14 @@ from pathlib import Path
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 
 VENDOR_NVIDIA = 0x10DE
-# Where boards sit in a common two-socket server: bus numbers are far apart, as behind PCIe switches.
+# As in a common two-socket server: bus numbers are far apart, because the boards are behind PCIe switches.
 FIRST_BUS = 0x05
 BUS_STEP = 0x21
 
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU board: its product name and the PCI ids that the catalog knows it by."""
+    """A GPU board: its product name and its PCI ids from the catalog."""
 
     name: str
     vendor: int
@@ -34,7 +34,7 @@ class Device:
 
 
 def find_products(names: Iterable[str]) -> list[Device]:
-    """The devices for product names such as "NVIDIA H200"; an unknown name ends the program with the near ones."""
+    """Return the devices of product names such as "NVIDIA H200". Raises SystemExit with similar names."""
     return [_find(name) for name in names]
 
 
@@ -51,12 +51,12 @@ def _find(name: str) -> Device:
 
 
 def describe(devices: list[Device]) -> str:
-    """ "2 x NVIDIA H200", or "none"."""
+    """Return the products with their numbers, such as "2 x NVIDIA H200", or "none"."""
     return ", ".join(f"{count} x {name}" for name, count in Counter(d.name for d in devices).items()) or "none"
 
 
 def write_tree(folder: Path, devices: list[Device]) -> None:
-    """Writes DIR/<domain:bus:device.function>/{vendor,device,class,config,...}, one folder a device."""
+    """Write FOLDER/<domain:bus:device.function>/{vendor,device,class,config,...}, one directory per device."""
     folder.mkdir(parents=True, exist_ok=True)
     for index, device in enumerate(devices):
         address = folder / f"0000:{FIRST_BUS + BUS_STEP * index:02x}:00.0"

@@ -1,4 +1,4 @@
-"""Builds the NVIDIA-shaped apt repositories that the lab serves."""
+"""Build the NVIDIA-shaped apt repositories that the lab serves."""
 
 import os
 import subprocess
@@ -10,15 +10,15 @@ HOST = "repository.lab"
 
 
 def cache() -> Path:
-    """Where downloads and built repositories are kept between runs: a gigabyte or two, the same for every clone."""
+    """Return the directory of downloads and built repositories: several gigabytes, shared by all checkouts."""
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "gpuhost"
 
 
 def build(slugs: list[str], kernel_modules: bool = False) -> Path:
-    """Returns the folder to serve as http://repository.lab/, holding one repository a slug (such as debian12).
+    """Return the directory to serve as http://repository.lab/, with one repository per slug (such as debian12).
 
-    Below later/ each slug has a second one, which offers newer versions; below kernel-modules/, where wanted, a third
-    one, whose driver packages hold the source of modules that can be loaded.
+    Each slug has a second repository with newer versions below later/, and with `kernel_modules` a third one below
+    kernel-modules/, whose driver packages contain the source of loadable modules.
     """
     served = cache() / "nvidia-repository"
     for slug in slugs:
@@ -31,5 +31,5 @@ def build(slugs: list[str], kernel_modules: bool = False) -> Path:
 
 
 def key_fingerprint(served: Path) -> str:
-    """The fingerprint of the throw-away key that signs the repositories."""
+    """Return the fingerprint of the throw-away key that signs the repositories."""
     return (served / "key-fingerprint").read_text().strip()

@@ -1,7 +1,7 @@
-"""The lab's virtual machines: hosts with a kernel of their own, for what no container can show (modules, reboots).
+"""The lab's virtual machines: hosts with their own kernel, which can load modules and reboot.
 
-QEMU with its user network, so neither root nor a bridge is needed; it emulates where the machine offers no KVM. SSH is
-reached through a port of this machine; the lab's repository is reached at its container's address.
+QEMU runs without root: it uses its user network, and emulates the processor if KVM does not work. SSH is forwarded from
+a local port; machines reach the lab's repository at the IP address of its container.
 """
 
 import base64
@@ -24,7 +24,7 @@ QEMU = ["qemu-system-x86_64", "-machine", "pc", "-cpu", "max", "-display", "none
 TRIAL_SECONDS = 10
 READY_SECONDS = 300
 STOP_SECONDS = 10
-# Where the bus of a machine without GPUs is, the simulated one is shown, as the containers do with a volume.
+# Mounts the simulated PCI devices over the machine's own, like the volume of the containers.
 PCI_MOUNT = """[Unit]
 Description=Simulated PCI devices of the lab
 DefaultDependencies=no
@@ -41,14 +41,14 @@ WantedBy=multi-user.target
 
 
 class Machine:
-    """One virtual machine; `state` is its folder: disk, console, process id, port."""
+    """One virtual machine; the directory `state` has its disk, console log, process id and port."""
 
     def __init__(self, name: str, state: Path, key: Path) -> None:
         self.name, self.state, self.key = name, state, key
 
     @property
     def port(self) -> int:
-        """The port of this machine that leads to its sshd, the same for as long as the lab lives."""
+        """The local port that is forwarded to its sshd; it stays the same until the lab is removed."""
         path = self.state / "port"
         if not path.exists():
             with socket.socket() as free:
@@ -58,7 +58,7 @@ class Machine:
 
     @property
     def process(self) -> int | None:
-        """QEMU's process id while it runs. A number that another process has got meanwhile does not count."""
+        """QEMU's process id, or None if it does not run, even if another process has its number now."""
         pid_file = self.state / "pid"
         if not pid_file.exists():
             return None
@@ -67,7 +67,7 @@ class Machine:
         return pid if command.exists() and str(pid_file).encode() in command.read_bytes() else None
 
     def ensure(self, disk: Disk) -> None:
-        """Starts the machine where it does not run; its disk is a copy that stays until the lab is removed."""
+        """Start the machine unless it runs already, on a copy of the disk that is kept until the lab is removed."""
         self.state.mkdir(parents=True, exist_ok=True)
         root = self.state / "root.ext4"
         if not root.exists():
@@ -90,13 +90,14 @@ class Machine:
             "-kernel", str(disk.kernel), "-initrd", str(disk.initramfs),
             "-append", f"root=/dev/vda rw console=ttyS0 net.ifnames=0 systemd.hostname={self.name}",
             "-smbios", f"type=11,value=io.systemd.credential.binary:tmpfiles.extra={credential}",
-            # What is written survives this process, not this machine: enough for a lab, and fast.
+            # Fast: the disk survives the end of QEMU, but not a crash of the computer that it runs on.
             "-drive", f"file={root},format=raw,if=virtio,cache=unsafe",
             "-netdev", f"user,id=lab,hostfwd=tcp:127.0.0.1:{self.port}-:22", "-device", "virtio-net-pci,netdev=lab",
             "-device", "virtio-rng-pci",
         ]  # fmt: skip
 
     def wait_until_ready(self) -> None:
+        """Wait until SSH works. Raises SystemExit with the console's output."""
         deadline = time.monotonic() + READY_SECONDS
         while self._ssh("true").returncode:
             if time.monotonic() > deadline or self.process is None:
@@ -106,8 +107,8 @@ class Machine:
                 )
             time.sleep(1)
 
-    def furnish(self, repository: str, gpus: list[pci.Device], tree: Path) -> None:
-        """The repository's address, the CAs that the controller trusts, the simulated PCI devices and their note."""
+    def configure(self, repository: str, gpus: list[pci.Device], tree: Path) -> None:
+        """Install the repository's address, the controller's CA certificates and the simulated PCI devices."""
         folder = io.BytesIO()
         with tarfile.open(fileobj=folder, mode="w:gz") as tar:
             tar.add(tree, arcname="pci")
@@ -133,10 +134,10 @@ systemctl enable --now sys-bus-pci-devices.mount
 """
         result = self._ssh("sudo sh -s", script)
         if result.returncode:
-            raise SystemExit(f"lab: virtual machine {self.name} could not be furnished:\n{result.stderr[-2000:]}")
+            raise SystemExit(f"lab: virtual machine {self.name} could not be configured:\n{result.stderr[-2000:]}")
 
     def stop(self) -> None:
-        """Switches it off, as a power failure does."""
+        """Switch the machine off, as a power failure does."""
         pid = self.process
         if pid is None:
             return
@@ -160,18 +161,18 @@ systemctl enable --now sys-bus-pci-devices.mount
 
 
 def accelerator(disk: Disk) -> str:
-    """KVM where a kernel really starts with it: on some machines /dev/kvm is there and a guest hangs or aborts."""
+    """Return "kvm" if a kernel starts with it, else "tcg": on some computers /dev/kvm exists, but guests hang."""
     if not os.access("/dev/kvm", os.R_OK | os.W_OK):
         return "tcg"
     command = [*QEMU, "-accel", "kvm", "-m", "512", "-serial", "stdio", "-kernel", str(disk.kernel)]
     command += ["-no-reboot", "-append", "console=ttyS0 panic=-1"]
     try:
-        said = subprocess.run(command, capture_output=True, timeout=TRIAL_SECONDS).stdout
+        output = subprocess.run(command, capture_output=True, timeout=TRIAL_SECONDS).stdout
     except subprocess.TimeoutExpired as late:
-        said = late.stdout or b""
+        output = late.stdout or b""
     except FileNotFoundError:
-        return "tcg"  # told where the machine is started
-    return "kvm" if b"Linux version" in said else "tcg"
+        return "tcg"  # reported when the machine is started
+    return "kvm" if b"Linux version" in output else "tcg"
 
 
 def _run(*command: str) -> None:

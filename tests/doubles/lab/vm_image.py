@@ -1,7 +1,7 @@
-"""The disk of the lab's virtual machines: the containers' packages, a kernel and what builds modules for it.
+"""The disk of the lab's virtual machines: the containers' packages, a kernel, and the tools to build modules for it.
 
-Built by mmdebstrap from Debian's packages (genext2fs and e2fsprogs write the file system), tagged with a digest of its
-recipe and kept. Kernel and initramfs lie beside it: QEMU starts them directly, so there is no boot loader.
+It is built by mmdebstrap from Debian's packages (with genext2fs and e2fsprogs), in a directory named after a digest of
+its recipe. There is no boot loader: QEMU starts the kernel and initramfs in the same directory.
 """
 
 import hashlib
@@ -10,26 +10,26 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.doubles.lab.images import ADMINISTRATOR, DEBIAN_SUITES, IDENTITY, PACKAGES, in_turn
+from tests.doubles.lab.images import ADMINISTRATOR, DEBIAN_SUITES, IDENTITY, PACKAGES, image_lock
 from tests.doubles.lab.repository import cache
 
-# The kernel for virtual machines, and what DKMS needs: a machine then asks no archive but the lab's.
+# The kernel for virtual machines and the tools that DKMS needs, so that a machine needs no archive but the lab's.
 KERNEL = ["dkms", "gcc", "initramfs-tools", "linux-headers-cloud-amd64", "linux-image-cloud-amd64", "make", "udev"]
 SIZE = "6G"
-# QEMU's user network always looks like this.
+# The fixed addresses of QEMU's user network.
 NETWORK = """\
 printf '[Match]\\nName=eth0\\n[Network]\\nAddress=10.0.2.15/24\\nGateway=10.0.2.2\\n' > /etc/systemd/network/lab.network
 systemctl enable systemd-networkd.service >/dev/null 2>&1
 echo 'nameserver 10.0.2.3' > /etc/resolv.conf
 """
-# Reading Debian's package lists takes minutes where the processor is emulated.
+# No Debian archive: reading its package lists takes minutes on an emulated processor.
 ARCHIVES = ": > /etc/apt/sources.list\n"
 SETUP = ADMINISTRATOR + NETWORK + ARCHIVES + IDENTITY
 
 
 @dataclass(frozen=True)
 class Disk:
-    """A root file system and what starts it."""
+    """The directory of a root file system and its kernel."""
 
     folder: Path
     distribution: str
@@ -48,14 +48,14 @@ class Disk:
 
 
 def ensure(distribution: str) -> Disk:
-    """The disk of a distribution id, built when it is not there. Raises SystemExit when it cannot be."""
+    """Return the disk of a distribution, and build it if necessary. Raises SystemExit."""
     if distribution not in DEBIAN_SUITES:
         known = ", ".join(DEBIAN_SUITES)
-        raise SystemExit(f"lab: no virtual machine of '{distribution}' can be built; set lab_image to one of {known}")
+        raise SystemExit(f"lab: cannot build a virtual machine of '{distribution}'; set lab_image to one of {known}")
     packages = sorted({*PACKAGES, *KERNEL})
     recipe = json.dumps([distribution, packages, SETUP, SIZE])
     disk = Disk(cache() / "vm" / f"{distribution}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}", distribution)
-    with in_turn():
+    with image_lock():
         if not disk.root.exists():
             _build(disk, packages)
     return disk
@@ -64,7 +64,7 @@ def ensure(distribution: str) -> Disk:
 def _build(disk: Disk, packages: list[str]) -> None:
     print(f"lab: building the disk of the {disk.distribution} virtual machines (two minutes)", flush=True)
     disk.folder.mkdir(parents=True, exist_ok=True)
-    # A name of its own, so that an interrupted build is never taken for a disk.
+    # A temporary name, so that an interrupted build is not mistaken for a disk.
     part, setup = disk.folder / "part.ext2", disk.folder / "setup.sh"
     setup.write_text(SETUP)
     _run(
@@ -77,7 +77,7 @@ def _build(disk: Disk, packages: list[str]) -> None:
     _run("truncate", f"--size={SIZE}", str(part))
     _run("e2fsck", "-fy", str(part), good=(0, 1))
     _run("resize2fs", str(part))
-    # With a journal, a machine that was switched off starts again.
+    # With a journal the machine boots again after it was switched off.
     _run("tune2fs", "-j", str(part))
     part.rename(disk.root)
 

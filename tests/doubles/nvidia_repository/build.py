@@ -11,6 +11,7 @@ import gzip
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -115,7 +116,8 @@ def _fill_pool(packages: Iterable[deb.Package], pool: Path, cache: Path) -> dict
 
 def _build_one(package: deb.Package, files: Mapping[str, Path], target: Path) -> None:
     started = time.monotonic()
-    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(target.parent, ignore_errors=True)  # of an interrupted build
+    target.parent.mkdir(parents=True)
     deb.build(package, files, target)
     if package.wheels:
         mib = target.stat().st_size / 2**20
@@ -176,9 +178,7 @@ def _prune(pool: Path) -> None:
     """Remove packages that no slug links to any more."""
     for package in pool.glob("*/*.deb"):
         if package.stat().st_nlink == 1:
-            for path in package.parent.iterdir():
-                path.unlink()
-            package.parent.rmdir()
+            shutil.rmtree(package.parent)
 
 
 if __name__ == "__main__":

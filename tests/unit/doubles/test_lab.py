@@ -68,24 +68,24 @@ def test_groups_of_gpus_are_described_with_their_count():
 
 
 def test_an_unknown_image_is_told_with_the_known_ones():
-    with pytest.raises(SystemExit, match=r"fedora.* is not known; use one of auto, ubuntu"):
+    with pytest.raises(SystemExit, match=r"fedora.* is unknown; set it to one of auto, ubuntu"):
         images.ensure("fedora")
 
 
 @pytest.mark.parametrize(("answers", "chosen"), [(True, "ubuntu-24.04"), (False, "debian-12")], ids=["yes", "no"])
 def test_auto_takes_ubuntu_where_a_registry_answers_and_debian_packages_elsewhere(monkeypatch, answers, chosen):
-    def docker_answers(*words: str, seconds: float = 0) -> bool:
+    def docker_succeeds(*words: str, seconds: float = 0) -> bool:
         ours = words[:2] == ("image", "inspect") and words[2].startswith("gpuhost-lab:")
         return ours or answers
 
-    monkeypatch.setattr(images, "docker_answers", docker_answers)
+    monkeypatch.setattr(images, "docker_succeeds", docker_succeeds)
     assert images.ensure("auto").distribution == chosen
 
 
 def test_labs_that_start_at_the_same_moment_build_an_image_once(monkeypatch):
     images_there, built = set(), []
 
-    def docker_answers(*words: str, seconds: float = 0) -> bool:
+    def docker_succeeds(*words: str, seconds: float = 0) -> bool:
         return words[2] in images_there
 
     def build(_base: str, _script: str, tag: str) -> None:
@@ -93,7 +93,7 @@ def test_labs_that_start_at_the_same_moment_build_an_image_once(monkeypatch):
         time.sleep(0.2)  # as long as the other one needs to find no image
         images_there.add(tag)
 
-    monkeypatch.setattr(images, "docker_answers", docker_answers)
+    monkeypatch.setattr(images, "docker_succeeds", docker_succeeds)
     monkeypatch.setattr(images, "_pull", lambda reference: True)
     monkeypatch.setattr(images, "_commit", build)
     with ThreadPoolExecutor(2) as pool:
@@ -138,7 +138,7 @@ def docker(monkeypatch, tmp_path):
         (tmp_path / "networks").write_text("net\n")
         (tmp_path / "refusals").write_text("no\n" * refusals)
         monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-        monkeypatch.setattr(containers, "AGAIN_SECONDS", 0.01)
+        monkeypatch.setattr(containers, "RETRY_SECONDS", 0.01)
         return tmp_path
 
     return simulate
@@ -153,7 +153,7 @@ def test_containers_that_docker_cannot_end_in_time_are_removed_when_they_have_en
 
 def test_containers_that_stay_are_told_in_dockers_words(docker, tmp_path, monkeypatch):
     docker(refusals=1000)
-    monkeypatch.setattr(containers, "GONE_SECONDS", 0)
+    monkeypatch.setattr(containers, "REMOVAL_SECONDS", 0)
     (tmp_path / "containers").write_text("one\n" * 1000)
     with pytest.raises(SystemExit, match="did not receive an exit event"):
         containers.Lab("test", tmp_path / "project").remove()
