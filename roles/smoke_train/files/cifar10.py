@@ -1,9 +1,9 @@
-"""CIFAR-10 in its binary format, real or simulated, for smoke_train.py beside it.
+"""Provide CIFAR-10 in its binary format, real or simulated, for smoke_train.py.
 
-Runs on the managed host with the environment's Python; standard library only. A record is one label byte and 3072
-bytes of pixels (32 x 32, red plane first). The real archive is downloaded (resumed where it broke off), checked
-against its published checksums and unpacked. Where it cannot be had, a generated set stands in: same format, named
-"simulated" in its directory and file names and in the description that goes into the result.
+Runs on the managed host with the environment's Python; standard library only. A record is one label byte and 3072 bytes
+of pixels (32 x 32, red plane first). The real archive is downloaded (interrupted transfers are resumed), verified
+against its published checksums and unpacked. If it is unavailable, a generated set can replace it: the same format,
+with "simulated" in its directory name, its file names and the description that becomes part of the result.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ TEST_FILE = "test_batch.bin"
 
 @dataclass(frozen=True)
 class Archive:
-    """The archive and what it must contain."""
+    """The archive and its expected contents."""
 
     name: str
     size: int
     sha256: str
-    md5: str  # the one checksum that the authors' own page publishes
-    folder: str
+    md5: str  # the only checksum on the authors' page
+    directory: str
     members: dict[str, str]  # file name -> SHA-256
 
 
@@ -46,7 +46,7 @@ ARCHIVE = Archive(
     size=170052171,
     sha256="c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
     md5="c32a1d4ab5d03f1284b67883e8d87530",
-    folder="cifar-10-batches-bin",
+    directory="cifar-10-batches-bin",
     members={
         "data_batch_1.bin": "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
         "data_batch_2.bin": "a591ca11fa1708a91ee40f54b3da4784ccd871ecf2137de63f51ada8b3fa57ed",
@@ -57,26 +57,26 @@ ARCHIVE = Archive(
     },
 )
 
-SIMULATED_FOLDER = "cifar-10-simulated"
+SIMULATED_DIRECTORY = "cifar-10-simulated"
 SIMULATED_PER_FILE = 2000
 SIMULATED_TRAIN_FILES = 5
-# Pixel = class pattern (0 to 192) + noise (0 to 63): the sum stays in a byte, so a whole image is one addition of
-# two long integers and the set needs no NumPy.
+# Pixel = class pattern (0 to 192) + noise (0 to 63): the sum fits in a byte, so a whole image is one addition of two
+# long integers, without NumPy.
 PATTERN_MAX = 192
 NOISE_MASK = int.from_bytes(bytes([63]) * IMAGE_BYTES, "big")
 
 
 class DataError(Exception):
-    """What was found, what was expected and what to do, in one text."""
+    """The data are unusable; the text says what was found, what was expected and what to do."""
 
 
-class Unreachable(DataError):
-    """The archive could not be had at all; a generated set may stand in."""
+class ArchiveUnavailable(DataError):
+    """The archive could not be downloaded; a generated set may replace it."""
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Where the training records lie and what they are."""
+    """The files with the training records, and their origin."""
 
     kind: str  # "real" or "simulated"
     files: tuple[Path, ...]
@@ -89,7 +89,7 @@ class Dataset:
 
 
 def split_records(content: bytes, name: str) -> tuple[bytes, bytes]:
-    """Split the bytes of a batch file into labels and pixels; refuse what is no CIFAR-10 batch."""
+    """Split a batch file into labels and pixels; raises DataError if it is not a CIFAR-10 batch."""
     if not content or len(content) % RECORD_BYTES:
         raise DataError(
             f"{name}: found {len(content)} bytes, expected a multiple of {RECORD_BYTES}; delete the file and run again"
@@ -102,7 +102,7 @@ def split_records(content: bytes, name: str) -> tuple[bytes, bytes]:
 
 
 def read(dataset: Dataset) -> tuple[bytes, bytes]:
-    """Labels and pixels of all training records."""
+    """Return the labels (one byte each) and the pixels (IMAGE_BYTES each) of all training records."""
     parts = [split_records(path.read_bytes(), str(path)) for path in dataset.files]
     return b"".join(labels for labels, _ in parts), b"".join(pixels for _, pixels in parts)
 
@@ -111,7 +111,7 @@ def read(dataset: Dataset) -> tuple[bytes, bytes]:
 
 
 def class_pattern(label: int, seed: int) -> int:
-    """A coarse 4 x 4 mosaic of colours, blown up to 32 x 32: the same for every image of a class."""
+    """Return a class's pattern as one integer of IMAGE_BYTES bytes: a 4 x 4 mosaic of colours, scaled to 32 x 32."""
     generator = random.Random(f"{seed}/{label}")
     pixels = bytearray()
     for _ in range(3):
@@ -122,7 +122,7 @@ def class_pattern(label: int, seed: int) -> int:
 
 
 def simulated_batch(number: int, records: int, seed: int) -> bytes:
-    """One file's records: class pattern plus noise, the same bytes for the same number and seed."""
+    """Return the records of one file: class pattern plus noise; deterministic for a number and a seed."""
     patterns = [class_pattern(label, seed) for label in range(10)]
     generator = random.Random(f"{seed}/batch {number}")
     content = bytearray()
@@ -135,41 +135,42 @@ def simulated_batch(number: int, records: int, seed: int) -> bytes:
 
 
 def write_simulated(data_dir: Path, seed: int, records: int) -> Dataset:
-    """Write the generated set where it is not there yet: complete or not at all."""
-    folder = data_dir / f"{SIMULATED_FOLDER}-{seed}-{records}"
+    """Write the generated set unless it exists already; it appears completely or not at all."""
+    directory = data_dir / f"{SIMULATED_DIRECTORY}-{seed}-{records}"
     names = [f"simulated_batch_{number}.bin" for number in range(1, SIMULATED_TRAIN_FILES + 1)]
     complete = all(
-        (folder / name).is_file() and (folder / name).stat().st_size == records * RECORD_BYTES for name in names
+        (directory / name).is_file() and (directory / name).stat().st_size == records * RECORD_BYTES for name in names
     )
     if not complete:
         data_dir.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=data_dir, prefix="unfinished-") as scratch:
             for number, name in enumerate(names, start=1):
                 (Path(scratch) / name).write_bytes(simulated_batch(number, records, seed))
-            replace_folder(Path(scratch), folder)
+            replace_directory(Path(scratch), directory)
     return Dataset(
         kind="simulated",
-        files=tuple(folder / name for name in names),
+        files=tuple(directory / name for name in names),
         records=records * len(names),
         description="simulated: generated images in CIFAR-10's binary format (class pattern plus noise)",
         source=f"generated, seed {seed}",
     )
 
 
-def replace_folder(scratch: Path, folder: Path) -> None:
-    """Move what was made in `scratch` into place under its final name."""
+def replace_directory(scratch: Path, directory: Path) -> None:
+    """Move the files in `scratch` to a new directory that replaces `directory`."""
     unpacked = scratch.parent / f"{scratch.name}-ready"
-    shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(directory, ignore_errors=True)
     unpacked.mkdir()
     for path in scratch.iterdir():
         path.rename(unpacked / path.name)
-    unpacked.rename(folder)
+    unpacked.rename(directory)
 
 
 # The real archive --------------------------------------------------------------------------------------------------
 
 
 def file_digest(path: Path, algorithm: str) -> str:
+    """Return a file's digest in hexadecimal."""
     digest = hashlib.new(algorithm, usedforsecurity=False)
     with path.open("rb") as stream:
         for block in iter(lambda: stream.read(1 << 20), b""):
@@ -178,10 +179,10 @@ def file_digest(path: Path, algorithm: str) -> str:
 
 
 def unpacked_problems(data_dir: Path, archive: Archive) -> list[str]:
-    """What is wrong with the unpacked files; empty: they are the published ones, byte for byte."""
+    """Return what is wrong with the unpacked files; empty if they are exactly the published ones."""
     problems = []
     for name, sha256 in archive.members.items():
-        path = data_dir / archive.folder / name
+        path = data_dir / archive.directory / name
         if not path.is_file():
             problems.append(f"{path} is missing")
         elif file_digest(path, "sha256") != sha256:
@@ -190,70 +191,73 @@ def unpacked_problems(data_dir: Path, archive: Archive) -> list[str]:
 
 
 def download(url: str, target: Path, archive: Archive, timeout: float = 20, attempts: int = 4) -> None:
-    """Fetch the archive into `target`, going on from `target`.part; checked before it takes its name."""
+    """Download the archive to `target`, resuming `target`.part; its checksums are verified before the rename.
+
+    Raises ArchiveUnavailable if it cannot be downloaded, DataError if the content is not the published one.
+    """
     part = target.with_name(target.name + ".part")
     target.parent.mkdir(parents=True, exist_ok=True)
-    reached = False
+    server_answered = False
     reason = ""
     for attempt in range(attempts):
         before = part.stat().st_size if part.exists() else 0
         if before >= archive.size:
             break
         try:
-            fetch_rest(url, part, archive, timeout)
-            reached = True
+            fetch_remaining(url, part, archive, timeout)
+            server_answered = True
         except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
             reason = f"{type(error).__name__}: {error}"
             now = part.stat().st_size if part.exists() else 0
-            if now == before and not reached:
-                break  # nothing answered at all: waiting longer would only hold up the run
-            reached = True
+            if now == before and not server_answered:
+                break  # the server never answered: retrying would only delay the run
+            server_answered = True
             time.sleep(min(2**attempt, 5))
     size = part.stat().st_size if part.exists() else 0
     if size < archive.size:
-        raise Unreachable(
-            f"{url}: {reason or 'the transfer ended early'}; {size} of {archive.size} bytes are here. Give a mirror "
+        raise ArchiveUnavailable(
+            f"{url}: {reason or 'the transfer ended early'}; {size} of {archive.size} bytes downloaded. Use a mirror "
             "(--mirror-url), put the archive into the data directory, or use --data simulated"
         )
     check_archive(part, archive, url)
     part.replace(target)
 
 
-def fetch_rest(url: str, part: Path, archive: Archive, timeout: float) -> None:
-    """One transfer: from where `part` ends, or from the start where the server knows no ranges."""
-    have = part.stat().st_size if part.exists() else 0
-    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
+def fetch_remaining(url: str, part: Path, archive: Archive, timeout: float) -> None:
+    """Fetch what `part` lacks, or everything if the server does not support ranges; raises DataError."""
+    offset = part.stat().st_size if part.exists() else 0
+    request = urllib.request.Request(url, headers={"Range": f"bytes={offset}-"} if offset else {})
     with urllib.request.urlopen(request, timeout=timeout) as response:
         partial = response.status == 206
         length = response.headers.get("Content-Length")
-        if length is not None and int(length) + (have if partial else 0) != archive.size:
+        if length is not None and int(length) + (offset if partial else 0) != archive.size:
             raise DataError(
-                f"{url}: found {int(length) + (have if partial else 0)} bytes, expected {archive.size}: this is not "
-                "the archive (a proxy's page?). Give a mirror that has it (--mirror-url) or use --data simulated"
+                f"{url}: found {int(length) + (offset if partial else 0)} bytes, expected {archive.size}: this is not "
+                "the archive (a proxy's page?). Use a mirror (--mirror-url) or --data simulated"
             )
         with part.open("ab" if partial else "wb") as stream:
-            report_at = 0.0
+            next_report = 0.0
             for block in iter(lambda: response.read(1 << 18), b""):
                 stream.write(block)
-                if time.monotonic() >= report_at:
-                    report_at = time.monotonic() + 5
+                if time.monotonic() >= next_report:
+                    next_report = time.monotonic() + 5
                     print(f"smoke_train: {stream.tell()} of {archive.size} bytes of {archive.name}", file=sys.stderr)
 
 
 def check_archive(path: Path, archive: Archive, origin: str) -> None:
-    """Refuse, and remove, a file that is not the published archive."""
+    """Delete the file and raise DataError if it is not the published archive."""
     for algorithm, expected in (("sha256", archive.sha256), ("md5", archive.md5)):
         found = file_digest(path, algorithm)
         if found != expected:
             path.unlink()
             raise DataError(
-                f"{origin}: {algorithm} is {found}, expected {expected}; the file was removed. Run again, or give "
+                f"{origin}: {algorithm} is {found}, expected {expected}; the file was deleted. Run again, or use "
                 "another mirror (--mirror-url)"
             )
 
 
 def unpack(path: Path, data_dir: Path, archive: Archive) -> None:
-    """Take exactly the known members out of the archive; paths inside it are never followed."""
+    """Extract exactly the known members; paths inside the archive are ignored."""
     with tempfile.TemporaryDirectory(dir=data_dir, prefix="unfinished-") as scratch:
         with tarfile.open(path, "r:gz") as tar:
             for member in tar:
@@ -262,14 +266,17 @@ def unpack(path: Path, data_dir: Path, archive: Archive) -> None:
                 if source is not None:
                     with (Path(scratch) / name).open("wb") as stream:
                         shutil.copyfileobj(source, stream)
-        replace_folder(Path(scratch), data_dir / archive.folder)
+        replace_directory(Path(scratch), data_dir / archive.directory)
     problems = unpacked_problems(data_dir, archive)
     if problems:
         raise DataError(f"{path}: " + "; ".join(problems) + ". Delete it and run again")
 
 
 def real_dataset(data_dir: Path, mirror_url: str = "", archive: Archive = ARCHIVE, url: str = URL) -> Dataset:
-    """The published files: those already here, else those of an archive already here, else downloaded."""
+    """Return the published data: from unpacked files, else from an archive in `data_dir`, else downloaded.
+
+    Raises ArchiveUnavailable or DataError.
+    """
     origin = "files in the data directory"
     if unpacked_problems(data_dir, archive):
         path = data_dir / archive.name
@@ -280,7 +287,7 @@ def real_dataset(data_dir: Path, mirror_url: str = "", archive: Archive = ARCHIV
             origin = mirror_url or url
             download(origin, path, archive)
         unpack(path, data_dir, archive)
-    files = tuple(data_dir / archive.folder / name for name in archive.members if name != TEST_FILE)
+    files = tuple(data_dir / archive.directory / name for name in archive.members if name != TEST_FILE)
     records = sum(path.stat().st_size for path in files) // RECORD_BYTES
     return Dataset("real", files, records, "CIFAR-10, binary version, checksums verified", origin)
 
@@ -288,12 +295,12 @@ def real_dataset(data_dir: Path, mirror_url: str = "", archive: Archive = ARCHIV
 def prepare(
     data_dir: Path, kind: str, mirror_url: str = "", seed: int = 1, records: int = SIMULATED_PER_FILE
 ) -> tuple[Dataset, str]:
-    """The data asked for, and a note: why simulated data stand in where `auto` wanted the real ones."""
+    """Return the requested data, and a note if `auto` had to use simulated data, with the reason."""
     if kind == "simulated":
         return write_simulated(data_dir, seed, records), ""
     try:
         return real_dataset(data_dir, mirror_url), ""
-    except Unreachable as error:
+    except ArchiveUnavailable as error:
         if kind == "real":
             raise
-        return write_simulated(data_dir, seed, records), f"the real data could not be had: {error}"
+        return write_simulated(data_dir, seed, records), f"the real data are unavailable: {error}"

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Record what nvidia-smi says of this machine's GPUs, at an even pace, as CSV.
+"""Record the state of this host's GPUs with nvidia-smi at a regular interval, as CSV.
 
-Runs on the managed host with the system's Python (3.8 or newer), standard library alone; usable by hand and from
-another program (Recorder). It only watches: no GPU is opened, no setting changed. Beside FILE.csv (a row for each GPU
-and sample) it writes FILE-processes.csv (a row for each computing process, GPU and sample) and FILE-errors.csv (each
-sample that nvidia-smi did not give, and why). The files start anew with each recording. Standard output is one JSON
-document, the summary; progress and errors go to standard error.
+Runs on the managed host with the system's Python (3.8 or newer), standard library only; usable by hand and from other
+programs (Recorder). It changes no setting and opens no GPU. Besides FILE.csv (a row per GPU and sample) it writes
+FILE-processes.csv (a row per compute process, GPU and sample) and FILE-errors.csv (each failed sample and its cause).
+Each recording overwrites these files. Standard output is the summary as one JSON document; progress and errors go to
+standard error.
 
-Exit status: 0 recorded, 1 no sample (no nvidia-smi, no driver) or nothing could be written, 2 bad usage.
+Exit status: 0 recorded, 1 no sample (no nvidia-smi, no driver) or the files could not be written, 2 bad usage.
 
-utilization.gpu is the share of the sample period before the reading (a sixth of a second to one second, depending on
-the product) in which a kernel ran; what happens between two readings further apart is not seen. Source: nvidia-smi(1).
+utilization.gpu is the fraction of the sample period before the reading (a sixth of a second to one second, depending on
+the product) in which a kernel ran; longer intervals miss what happens in between. Source: nvidia-smi(1).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
-# Column of the CSV: name of the property in `nvidia-smi --help-query-gpu` (the same in drivers 470 to 580).
+# Column of the CSV: property of `nvidia-smi --help-query-gpu` (the same in drivers 470 to 580).
 GPU_PROPERTIES: dict[str, str] = {
     "gpu": "index",
     "uuid": "uuid",
@@ -46,7 +46,7 @@ GPU_PROPERTIES: dict[str, str] = {
     "memory_clock_mhz": "clocks.current.memory",
     "name": "name",
 }
-# The name is the program's to choose and may hold a comma: it stands between columns that cannot.
+# A process name may contain commas, so it is placed between columns that cannot.
 PROCESS_PROPERTIES = ("gpu_uuid", "pid", "process_name", "used_gpu_memory")
 GPU_COLUMNS = ("time", "seconds", "mark", *GPU_PROPERTIES)
 PROCESS_COLUMNS = ("time", "seconds", "gpu_uuid", "pid", "process", "memory_used_mib")
@@ -54,29 +54,29 @@ ERROR_COLUMNS = ("time", "seconds", "error")
 FORMAT = "--format=csv,noheader,nounits"
 
 INTERVAL = 5.0
-# Without persistence mode the driver initialises every GPU for each call; eight of them can take ten seconds and more.
+# Without persistence mode each call initialises every GPU, which can take more than ten seconds for eight of them.
 TIMEOUT = 30.0
-LAST_WORDS = 5.0  # what a call under way still gets once the recording is to end
-SLICE = 0.1  # how soon a call under way notices that
-QUIET_PROGRESS = 30.0  # seconds between progress lines where nobody looks on
-# sudo and systemd may have cut PATH.
+GRACE_PERIOD = 5.0  # seconds for a running call when the recording ends
+POLL_INTERVAL = 0.1  # seconds
+PROGRESS_INTERVAL = 30.0  # seconds between lines if the output is not a terminal
+# sudo and systemd may have shortened PATH.
 DIRECTORIES = ("/usr/bin", "/usr/local/bin", "/usr/local/nvidia/bin", "/usr/lib/wsl/lib")
 SIMULATION_NOTES = Path("/usr/share/gpuhost-simulated")
 NOT_FOUND = (
-    "found no nvidia-smi in PATH or its usual places; expected the one of the NVIDIA driver; "
-    "install the driver (playbooks/gpu_host.yml) or name the program with --nvidia-smi"
+    "found no nvidia-smi in PATH or the usual directories; expected the one of the NVIDIA driver; "
+    "install the driver (playbooks/gpu_host.yml) or set the program with --nvidia-smi"
 )
 
 
 class Answer(NamedTuple):
-    """What a call of nvidia-smi gave: its standard output, or why there is none to trust."""
+    """The outcome of a call of nvidia-smi: its output, and the error if the output is not reliable."""
 
     text: str
     error: str
 
 
 class Sample(NamedTuple):
-    """One look at all GPUs. Rows are {column: cell}; a cell that nvidia-smi has no value for is empty."""
+    """The state of all GPUs at one moment. Rows are {column: cell}; a value that nvidia-smi lacks is an empty cell."""
 
     seconds: float
     gpus: list[dict[str, str]]
@@ -84,35 +84,38 @@ class Sample(NamedTuple):
     errors: list[str]
 
 
-def find() -> str | None:
-    """Where nvidia-smi is."""
+def find_nvidia_smi() -> str | None:
+    """Return the path of nvidia-smi, or None."""
     return shutil.which("nvidia-smi", path=os.pathsep.join([os.environ.get("PATH", ""), *DIRECTORIES]))
 
 
-# Reading what nvidia-smi prints: pure functions --------------------------------------------------------------------
+# Parsing nvidia-smi's output: pure functions -----------------------------------------------------------------------
 
 
 def cell(text: str) -> str:
-    """A value as the CSV has it: [N/A], [Not Supported], [Unknown Error] and their like are empty."""
+    """Return a value as a cell of the CSV: [N/A], [Not Supported], [Unknown Error] and the like become empty."""
     value = text.strip()
     return "" if value.startswith("[") or value in ("N/A", "ERR!") else value
 
 
 def parse_gpus(text: str) -> tuple[list[dict[str, str]], list[str]]:
-    """Rows of --query-gpu and the lines that are none: a GPU that fell off the bus is told in between the others."""
-    rows, strange = [], []
+    """Return the rows of --query-gpu and the lines that are not rows.
+
+    nvidia-smi reports a GPU that fell off the bus in a line between the other GPUs.
+    """
+    rows, unparsed = [], []
     for line in text.splitlines():
         cells = [cell(part) for part in line.split(", ")]
         if len(cells) == len(GPU_PROPERTIES) and cells[0].isdigit():
             rows.append(dict(zip(GPU_PROPERTIES, cells)))  # noqa: B905
         elif line.strip():
-            strange.append(line.strip())
-    return rows, strange
+            unparsed.append(line.strip())
+    return rows, unparsed
 
 
 def parse_processes(text: str) -> tuple[list[dict[str, str]], list[str]]:
-    """Rows of --query-compute-apps and the lines that are none."""
-    rows, strange = [], []
+    """Return the rows of --query-compute-apps and the lines that are not rows."""
+    rows, unparsed = [], []
     for line in text.splitlines():
         first, rest = line.split(", ", 2), line.rsplit(", ", 1)
         if len(first) == 3 and first[1].strip().isdigit() and ", " in first[2]:
@@ -120,21 +123,21 @@ def parse_processes(text: str) -> tuple[list[dict[str, str]], list[str]]:
             values = [cell(part) for part in (first[0], first[1], name, rest[-1])]
             rows.append(dict(zip(PROCESS_COLUMNS[2:], values)))  # noqa: B905
         elif line.strip():
-            strange.append(line.strip())
-    return rows, strange
+            unparsed.append(line.strip())
+    return rows, unparsed
 
 
-# Asking ------------------------------------------------------------------------------------------------------------
+# Calling nvidia-smi ------------------------------------------------------------------------------------------------
 
 
 class Caller:
-    """Calls nvidia-smi, one call at a time, and always comes back.
+    """Calls nvidia-smi, one call at a time, each with a timeout.
 
-    A program start for each sample, and not one `nvidia-smi -lms` that stays: properties and processes are two queries
-    that one nvidia-smi cannot take together; one that stays keeps the GPUs initialised, so that the recording itself
-    would change power and start-up times, and keeps the driver from being unloaded; when a GPU is lost it ends or
-    hangs, and nothing tells which sample is missing. A start costs tens of milliseconds where persistence mode is on
-    or a training holds the GPUs, little against a pace of seconds.
+    It starts a process for each query instead of keeping one `nvidia-smi -lms` running: GPUs and processes need two
+    queries, which a single nvidia-smi cannot answer; a permanent one would keep the GPUs initialised, which changes
+    power draw and start-up times and prevents the driver from being unloaded; and if a GPU is lost, it exits or hangs
+    without telling which sample is missing. A start takes tens of milliseconds while persistence mode or a training
+    keeps the GPUs initialised, which is little at intervals of seconds.
     """
 
     def __init__(self, program: str, ending: threading.Event, timeout: float = TIMEOUT) -> None:
@@ -142,7 +145,7 @@ class Caller:
         self.stuck: subprocess.Popen[str] | None = None
 
     def call(self, query: str) -> Answer:
-        """The output of one query; whatever goes wrong is the answer's error."""
+        """Return the answer to one query; failures are reported in its `error`."""
         if self.stuck is not None:
             if self.stuck.poll() is None:
                 return Answer("", f"nvidia-smi (process {self.stuck.pid}) hangs in the driver and cannot be killed")
@@ -155,7 +158,7 @@ class Caller:
                 stderr=subprocess.STDOUT,
                 encoding="utf-8",
                 errors="replace",
-                start_new_session=True,  # Ctrl-C ends the recording, not the sample under way
+                start_new_session=True,  # Ctrl-C ends the recording, not the current call
             )
         except OSError as error:
             return Answer("", f"nvidia-smi could not be started: {error}")
@@ -166,9 +169,9 @@ class Caller:
         ending = False
         while True:
             if not ending and self.ending.is_set():
-                ending, deadline = True, min(deadline, time.monotonic() + LAST_WORDS)
+                ending, deadline = True, min(deadline, time.monotonic() + GRACE_PERIOD)
             try:
-                text, _ = process.communicate(timeout=SLICE)
+                text, _ = process.communicate(timeout=POLL_INTERVAL)
             except subprocess.TimeoutExpired:
                 if time.monotonic() < deadline:
                     continue
@@ -176,34 +179,34 @@ class Caller:
                 limit = "before the recording ended" if ending else f"within {self.timeout:g} s"
                 return Answer("", f"nvidia-smi did not answer {limit}")
             if process.returncode != 0:
-                return Answer(text, f"nvidia-smi ended {process.returncode}")
+                return Answer(text, f"nvidia-smi ended with exit status {process.returncode}")
             return Answer(text, "")
 
     def _kill(self, process: subprocess.Popen[str]) -> None:
-        # It is its own session's leader, so what it may have started goes with it.
+        # It leads its own session, so this also kills its children.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         try:
             process.communicate(timeout=2)
         except subprocess.TimeoutExpired:
-            self.stuck = process  # uninterruptible in the driver: no second one is started while it is there
+            self.stuck = process  # uninterruptible in the driver: no second call is started until it has ended
 
 
-def look(caller: Caller, seconds: float) -> Sample:
-    """One sample; processes are asked for only where GPUs answered."""
+def take_sample(caller: Caller, seconds: float) -> Sample:
+    """Take one sample. Processes are only queried if GPUs answered."""
     answer = caller.call("--query-gpu=" + ",".join(GPU_PROPERTIES.values()))
-    gpus, strange = parse_gpus(answer.text)
-    errors = [": ".join([answer.error or "nvidia-smi", *strange])] if answer.error or strange else []
+    gpus, unparsed = parse_gpus(answer.text)
+    errors = [": ".join([answer.error or "nvidia-smi", *unparsed])] if answer.error or unparsed else []
     if not gpus and not errors:
         errors = ["nvidia-smi lists no GPU"]
     processes: list[dict[str, str]] = []
     if gpus:
         answer = caller.call("--query-compute-apps=" + ",".join(PROCESS_PROPERTIES))
-        processes, strange = parse_processes(answer.text)
-        # The lines about a lost GPU come again with this query; once is enough.
-        told = [line for line in strange if not any(line in error for error in errors)]
-        if told or (answer.error and not errors):
-            errors.append(": ".join(["processes", answer.error or "nvidia-smi", *told]))
+        processes, unparsed = parse_processes(answer.text)
+        # This query repeats the lines about a lost GPU; report them once.
+        new = [line for line in unparsed if not any(line in error for error in errors)]
+        if new or (answer.error and not errors):
+            errors.append(": ".join(["processes", answer.error or "nvidia-smi", *new]))
     return Sample(seconds, gpus, processes, errors)
 
 
@@ -211,22 +214,24 @@ def look(caller: Caller, seconds: float) -> Sample:
 
 
 def next_due(due: float, interval: float, now: float) -> float:
-    """When to sample after the sample that was due at `due`: the next moment on the grid that is still ahead, so that a
-    slow answer costs samples and moves no later one."""
+    """Return when the next sample is due: the next point of the grid that is still in the future.
+
+    A slow answer therefore skips samples, but does not shift later ones.
+    """
     return due + interval * max(1, math.ceil((now - due) / interval))
 
 
-def beside(csv_path: Path | str, what: str) -> Path:
-    """The file that goes with a recording: monitor.csv, "processes" -> monitor-processes.csv."""
+def sibling_path(csv_path: Path | str, what: str) -> Path:
+    """Return the path of a recording's other file: monitor.csv, "processes" gives monitor-processes.csv."""
     path = Path(csv_path)
     return path.with_name(f"{path.stem}-{what}{path.suffix}")
 
 
 class Recorder:
-    """Samples in a thread of its own, from start() to stop().
+    """Takes samples in a thread, from start() to stop().
 
-    Only start() raises, where the files cannot be made (OSError); an nvidia-smi that is missing, fails or hangs, and a
-    disk that fills up, become errors of the recording. `on_sample` is called in that thread with each Sample.
+    Only start() raises: OSError if the files cannot be created. A missing, failing or hanging nvidia-smi and a full
+    disk are recorded as errors. `on_sample` is called in the thread with each Sample.
     """
 
     def __init__(
@@ -239,9 +244,9 @@ class Recorder:
         self.path, self.interval, self.on_sample = Path(csv_path), float(interval_seconds), on_sample
         if not self.interval > 0:
             raise ValueError(f"found an interval of {self.interval:g} s, expected more than 0")
-        self.program = nvidia_smi or find()
+        self.program = nvidia_smi or find_nvidia_smi()
         self.samples = 0
-        self.broken = ""  # why the recording ended early
+        self.failure = ""  # why the recording ended early
         self._mark, self._marks_seen = "before", set()  # type: str, set[str]
         self._ending, self._first = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="gpu-monitor", daemon=True)
@@ -249,8 +254,10 @@ class Recorder:
         self._caller = Caller(self.program or "", self._ending)
 
     def start(self, wait: float = 10.0) -> None:
-        """Write the headers and begin; returns when the first sample is in (the state "before"), after `wait` seconds
-        at the latest."""
+        """Create the files and start; return after the first sample (the state "before"), or after `wait` seconds.
+
+        Raises OSError if the files cannot be created.
+        """
         for path, columns in self._files():
             with path.open("w", newline="", encoding="utf-8") as stream:
                 csv.writer(stream, lineterminator="\n").writerow(columns)
@@ -259,39 +266,39 @@ class Recorder:
         self._first.wait(wait)
 
     def mark(self, label: str) -> None:
-        """What the samples from now on are marked with; "before" until the first call, "" for no mark."""
+        """Set the mark of the following samples: "before" until the first call, "" for none."""
         self._mark = label
 
     def alive(self) -> bool:
-        """Whether it still records."""
+        """Return whether the recording is still running."""
         return self._thread.is_alive()
 
     def stop(self) -> dict[str, Any]:
-        """End the recording, with a last sample where the present mark has none yet; returns its summary."""
+        """Stop and return the summary. If the current mark has no sample yet, one more is taken."""
         self._ending.set()
         if self._started:
-            self._thread.join(2 * LAST_WORDS + 5)
+            self._thread.join(2 * GRACE_PERIOD + 5)
         found = summary(self.path)
-        return dict(found, errors=found["errors"] + ([self.broken] if self.broken else []))
+        return dict(found, errors=found["errors"] + ([self.failure] if self.failure else []))
 
     def _files(self) -> list[tuple[Path, Sequence[str]]]:
         return [
             (self.path, GPU_COLUMNS),
-            (beside(self.path, "processes"), PROCESS_COLUMNS),
-            (beside(self.path, "errors"), ERROR_COLUMNS),
+            (sibling_path(self.path, "processes"), PROCESS_COLUMNS),
+            (sibling_path(self.path, "errors"), ERROR_COLUMNS),
         ]
 
     def _run(self) -> None:
         try:
             self._record()
         except OSError as error:
-            self.broken = f"the recording ended early: {error}"
+            self.failure = f"the recording ended early: {error}"
         finally:
             self._first.set()
 
     def _record(self) -> None:
         if self.program is None:
-            self._keep(Sample(0.0, [], [], [NOT_FOUND]), "")
+            self._write(Sample(0.0, [], [], [NOT_FOUND]), "")
             return
         due = self._started
         while not self._ending.is_set():
@@ -304,15 +311,15 @@ class Recorder:
 
     def _sample(self) -> None:
         mark = self._mark
-        sample = look(self._caller, time.monotonic() - self._started)
-        self._keep(sample, mark)
+        sample = take_sample(self._caller, time.monotonic() - self._started)
+        self._write(sample, mark)
         if sample.gpus:
             self.samples += 1
             self._marks_seen.add(mark)
         if self.on_sample:
             self.on_sample(sample)
 
-    def _keep(self, sample: Sample, mark: str) -> None:
+    def _write(self, sample: Sample, mark: str) -> None:
         asked = time.time() - (time.monotonic() - self._started - sample.seconds)
         moment = datetime.fromtimestamp(asked, timezone.utc)  # noqa: UP017
         stamp = moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -324,16 +331,16 @@ class Recorder:
         ]
         for (path, columns), rows in zip(self._files(), tables):  # noqa: B905
             lines = [[dict(when, **row)[column] for column in columns] for row in rows]
-            if lines:  # whole lines in one write: a reader, or a kill, never sees half of one
+            if lines:  # complete lines in one write: neither a reader nor a kill leaves half a line
                 with path.open("a", newline="", encoding="utf-8") as stream:
                     csv.writer(stream, lineterminator="\n").writerows(lines)
 
 
-# The summary: a pure function of the files -------------------------------------------------------------------------
+# Summary: a pure function of the files -----------------------------------------------------------------------------
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """The rows of a CSV file; none where it does not exist. A last row that was cut short is left out."""
+    """Return the rows of a CSV file; empty if it does not exist. An incomplete last row is dropped."""
     if not path.exists():
         return []
     with path.open(newline="", encoding="utf-8") as stream:
@@ -341,11 +348,11 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 
 
 def summary(csv_path: Path | str) -> dict[str, Any]:
-    """What a recording holds.
+    """Return the summary of a recording.
 
-    Figures of a GPU are those of the samples marked "during" where there is one, otherwise of all: the largest and the
-    mean (MiB, W, degrees Celsius, percent), None where nvidia-smi gave no value. `interval` is the median distance
-    between samples in seconds, None for fewer than two.
+    The figures of a GPU cover the samples marked "during", or all if there are none: maximum and mean (MiB, W, degrees
+    Celsius, percent), None if nvidia-smi gave no value. `interval` is the median time between samples in seconds, None
+    for fewer than two samples.
     """
     rows, path = read_rows(Path(csv_path)), Path(csv_path)
     moments = sorted({float(row["seconds"]) for row in rows})
@@ -355,19 +362,19 @@ def summary(csv_path: Path | str) -> dict[str, Any]:
     firsts: dict[str, dict[str, str]] = {}
     for row in rows:
         firsts.setdefault(row["uuid"], row)
-    judged = [row for row in rows if row["mark"] == "during"] or rows
+    relevant = [row for row in rows if row["mark"] == "during"] or rows
     return {
         "interval": median([later - earlier for earlier, later in zip(moments, moments[1:])]),  # noqa: B905, RUF007
         "samples": len(moments),
         "marks": {mark: len(seconds) for mark, seconds in marks.items()},
-        "gpus": [gpu_summary(first, judged) for first in firsts.values()],
-        "processes": process_summary(read_rows(beside(path, "processes"))),
-        "errors": error_summary(read_rows(beside(path, "errors"))),
+        "gpus": [gpu_summary(first, relevant) for first in firsts.values()],
+        "processes": process_summary(read_rows(sibling_path(path, "processes"))),
+        "errors": error_summary(read_rows(sibling_path(path, "errors"))),
     }
 
 
 def gpu_summary(first: dict[str, str], rows: Sequence[dict[str, str]]) -> dict[str, Any]:
-    """The figures of the GPU that the row `first` tells of, from `rows`, of which it may have none."""
+    """Return the figures of the GPU of row `first` over `rows`, which may not contain that GPU."""
     mine = [row for row in rows if row["uuid"] == first["uuid"]]
 
     def values(column: str) -> list[float]:
@@ -390,7 +397,7 @@ def gpu_summary(first: dict[str, str], rows: Sequence[dict[str, str]]) -> dict[s
 
 
 def process_summary(rows: Sequence[dict[str, str]]) -> list[dict[str, Any]]:
-    """Each process on each GPU, with the most memory that it had there."""
+    """Return each process on each GPU with its maximum memory there."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for row in rows:
         key = (row["gpu_uuid"], row["pid"])
@@ -402,7 +409,7 @@ def process_summary(rows: Sequence[dict[str, str]]) -> list[dict[str, Any]]:
 
 
 def error_summary(rows: Sequence[dict[str, str]]) -> list[str]:
-    """Each different error once: when it was first seen, and how often."""
+    """Return each distinct error once, with its first time and the number of occurrences."""
     times: dict[str, list[str]] = {}
     for row in rows:
         times.setdefault(row["error"], []).append(row["seconds"])
@@ -412,59 +419,64 @@ def error_summary(rows: Sequence[dict[str, str]]) -> list[str]:
 
 
 def largest(values: Sequence[float]) -> float | None:
+    """Return the maximum, or None without values."""
     return max(values) if values else None
 
 
 def mean(values: Sequence[float]) -> float | None:
+    """Return the mean, rounded to two decimals, or None without values."""
     return round(sum(values) / len(values), 2) if values else None
 
 
 def median(values: Sequence[float]) -> float | None:
+    """Return the median, rounded to three decimals, or None without values."""
     return round(sorted(values)[len(values) // 2], 3) if values else None
 
 
-# By hand -----------------------------------------------------------------------------------------------------------
+# Command line ------------------------------------------------------------------------------------------------------
 
 
 class Process:
-    """Another process, told apart from a later one with the same number."""
+    """Another process, identified by its start time as well as its PID, which may be reused."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.started = self._started()
 
     def _started(self) -> str | None:
-        """When it was started, in clock ticks since boot; None when it is gone or only its exit status is left."""
+        """Return the start time in clock ticks since boot, or None if the process has ended or is a zombie."""
         try:
-            # The name in parentheses may hold spaces: fields are counted behind it. State is field 3, start field 22.
+            # The name in parentheses may contain spaces: count fields after it. State is field 3, start time field 22.
             fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
         except (OSError, IndexError):
             return None
         return None if fields[0] in "ZX" else fields[19]
 
-    def runs(self) -> bool:
+    def is_running(self) -> bool:
+        """Return whether this very process is still running."""
         return self.started is not None and self._started() == self.started
 
 
 class Progress:
-    """A table on a terminal, a row for each GPU and sample; elsewhere a line now and then."""
+    """Show samples: a table on a terminal, otherwise a line now and then."""
 
     TITLES = "%8s %4s %6s %8s %16s %8s %6s %9s %10s"
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self.stream, self.clock = stream, clock
         self.terminal = stream.isatty()
-        self.rows, self.samples, self.due = 0, 0, clock()
-        self.told: list[str] = []
+        self.rows, self.samples, self.next_update = 0, 0, clock()
+        self.shown_errors: list[str] = []
 
     def show(self, sample: Sample) -> None:
+        """Show a sample."""
         self.samples += bool(sample.gpus)
         if self.terminal:
             self._table(sample)
-        elif self.clock() >= self.due:
-            self.due = self.clock() + QUIET_PROGRESS
+        elif self.clock() >= self.next_update:
+            self.next_update = self.clock() + PROGRESS_INTERVAL
             busy = ", ".join(f"GPU{row['gpu']} {row['utilization_percent'] or '-'} %" for row in sample.gpus)
-            self._say(f"{sample.seconds:.0f} s, {self.samples} samples: {busy or '; '.join(sample.errors)}")
+            self._print(f"{sample.seconds:.0f} s, {self.samples} samples: {busy or '; '.join(sample.errors)}")
         self.stream.flush()
 
     def _table(self, sample: Sample) -> None:
@@ -478,21 +490,22 @@ class Progress:
             rest = ("power_w", "temperature_c", "sm_clock_mhz", "memory_clock_mhz")
             cells = [f"{sample.seconds:.1f}", row["gpu"], *shown, memory, *(row[column] or "-" for column in rest)]
             self.stream.write(self.TITLES % tuple(cells) + "\n")
-        for error in sample.errors if sample.errors != self.told else []:
-            self._say(error)
-        self.told = sample.errors
+        for error in sample.errors if sample.errors != self.shown_errors else []:
+            self._print(error)
+        self.shown_errors = sample.errors
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         self.stream.write(f"gpu_monitor: {text}\n")
 
 
 def simulation_notes(folder: Path = SIMULATION_NOTES) -> list[str]:
-    """What this machine says is simulated on it; empty on a real one."""
+    """Return the notes on what is simulated on this host; empty on a real one."""
     lines = (line.strip() for path in sorted(folder.glob("*.txt")) for line in path.read_text().splitlines())
     return [line for line in lines if line]
 
 
-def number_above_zero(text: str) -> float:
+def positive_number(text: str) -> float:
+    """Return an option's value as a positive number of seconds; an argparse type."""
     value = float(text)
     if not 0 < value < float("inf"):
         raise argparse.ArgumentTypeError(f"found {text}, expected a number of seconds above 0")
@@ -500,27 +513,36 @@ def number_above_zero(text: str) -> float:
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    """Parse the command line; bad usage exits with 2."""
     parser = argparse.ArgumentParser(prog="gpu_monitor.py", description=(__doc__ or "").splitlines()[0])
     add = parser.add_argument
-    add("--output", type=Path, required=True, metavar="FILE.csv", help="its folder must exist")
-    add("--interval", type=number_above_zero, default=INTERVAL, metavar="S", help="seconds (default: %(default)g)")
-    add("--duration", type=number_above_zero, metavar="S", help="end after S seconds (default: when interrupted)")
-    add("--until-pid", type=int, metavar="PID", help="end when that process does")
-    add("--nvidia-smi", metavar="PROGRAM", help="default: the one in PATH or its usual places")
+    add("--output", type=Path, required=True, metavar="FILE.csv", help="CSV file to write; its directory must exist")
+    add(
+        "--interval",
+        type=positive_number,
+        default=INTERVAL,
+        metavar="S",
+        help="seconds between samples (default: %(default)g)",
+    )
+    add("--duration", type=positive_number, metavar="S", help="stop after S seconds (default: when interrupted)")
+    add("--until-pid", type=int, metavar="PID", help="stop when that process ends")
+    add("--nvidia-smi", metavar="PROGRAM", help="default: the one in PATH or the usual directories")
     return parser.parse_args(arguments)
 
 
 def wait_for_end(recorder: Recorder, options: argparse.Namespace, ending: threading.Event) -> None:
+    """Wait until the duration is over, the watched process has ended, or the recording has stopped."""
     started = time.monotonic()
     watched = Process(options.until_pid) if options.until_pid is not None else None
     while recorder.alive() and not ending.is_set():
-        left = options.duration - (time.monotonic() - started) if options.duration else SLICE
-        if left <= 0 or (watched is not None and not watched.runs()):
+        left = options.duration - (time.monotonic() - started) if options.duration else POLL_INTERVAL
+        if left <= 0 or (watched is not None and not watched.is_running()):
             return
-        ending.wait(min(SLICE, left))
+        ending.wait(min(POLL_INTERVAL, left))
 
 
 def main(arguments: Sequence[str]) -> int:
+    """Record until the end condition, print the summary and return the exit status."""
     options = parse_arguments(arguments)
     ending = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -529,25 +551,25 @@ def main(arguments: Sequence[str]) -> int:
 
     def on_sample(sample: Sample) -> None:
         progress.show(sample)
-        if not progress.samples:  # the first look found no GPU: there is nothing to watch
+        if not progress.samples:  # the first sample has no GPU: there is nothing to record
             ending.set()
 
     recorder = Recorder(options.output, options.interval, options.nvidia_smi, on_sample)
-    recorder.mark("")  # nothing is known here of a before and an after
+    recorder.mark("")  # the command line knows no before and after
     try:
         recorder.start()
     except OSError as error:
         print(f"gpu_monitor: cannot record: {error}", file=sys.stderr)
         return 1
-    begun = time.monotonic()
+    started = time.monotonic()
     wait_for_end(recorder, options, ending)
     found = recorder.stop()
-    what = f"{found['samples']} samples of {len(found['gpus'])} GPUs in {time.monotonic() - begun:.0f} s"
-    print(f"gpu_monitor: ended: {what}, {len(found['errors'])} kinds of errors: {options.output}", file=sys.stderr)
+    what = f"{found['samples']} samples of {len(found['gpus'])} GPUs in {time.monotonic() - started:.0f} s"
+    print(f"gpu_monitor: ended: {what}, {len(found['errors'])} distinct errors: {options.output}", file=sys.stderr)
     for error in found["errors"]:
         print(f"gpu_monitor: {error}", file=sys.stderr)
     print(json.dumps(dict(found, simulated=simulation_notes())))
-    return 0 if found["samples"] and not recorder.broken else 1
+    return 0 if found["samples"] and not recorder.failure else 1
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""The worker of smoke_train.py for PyTorch: chooses the devices, starts one process a replica, tells how they ended.
+"""Train with PyTorch as requested by smoke_train.py: choose the devices, start one process per rank and watch them.
 
-Run as `python pytorch_worker.py REQUEST.json`; train_process.py beside it has the protocol. Each replica is a process
-of this same file with a second argument, its place, and the environment variables of torchrun; what it does is in
-pytorch_replica.py. torchrun itself is not used: its processes may outlive this process group, and the descriptor for
-events does not reach them.
+Run as `python pytorch_worker.py REQUEST.json` (protocol: train_process.py). Each rank is a process of this same file
+with a second argument, its RankConfig as JSON, and with torchrun's environment variables; pytorch_replica.py is what it
+runs. torchrun itself is not used: its processes may outlive this process group, and they do not inherit the file
+descriptor for events.
 
-DataParallel (`--strategy dp`) has all replicas in one process.
+DataParallel (`--strategy dp`) runs all replicas in one process.
 """
 
 from __future__ import annotations
@@ -26,72 +26,73 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from train_usage import MEMORY_LIMIT
+from train_options import MEMORY_LIMIT
 
-POLL = 0.1  # seconds between two looks at the replicas
-LAST_WORDS = 3.0  # seconds that the others have after one replica failed, and between SIGTERM and SIGKILL
+POLL_INTERVAL = 0.1  # seconds
+GRACE_PERIOD = 3.0  # seconds for the other ranks after one failed, and between SIGTERM and SIGKILL
 ERROR_CHARACTERS = 1500
 PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
-class Refused(Exception):
-    """What was asked for cannot be done: found, expected and what to do, in one text."""
+class UnsupportedRequest(Exception):
+    """The request cannot be carried out; the text says what was found, what was expected and what to do."""
 
 
 @dataclass(frozen=True)
 class Devices:
-    """What this machine's replicas run on: places of GPUs as CUDA counts them, one a replica; None on the CPU."""
+    """The devices of this host's replicas: indices of GPUs as CUDA counts them, one per replica; None on the CPU."""
 
     physical: tuple[int | None, ...]
     visible: int
 
     @property
     def shared(self) -> bool:
-        """Whether several replicas share a GPU."""
+        """Return whether several replicas share a GPU."""
         return None not in self.physical and len(set(self.physical)) < len(self.physical)
 
     @property
     def virtual_kind(self) -> str | None:
+        """Return "cpu" or "gpu" for virtual GPUs, or None if each replica has a GPU of its own."""
         if None in self.physical:
             return "cpu"
         return "gpu" if self.shared else None
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a replica stands, as JSON on its command line."""
+class RankConfig:
+    """The configuration of a rank, passed as JSON on its command line."""
 
-    rank: int  # among all replicas of all machines
+    rank: int  # among all replicas of all hosts
     local_rank: int
-    world: int  # replicas in all
-    node: int  # which machine
+    world_size: int
+    node: int  # index of the host
     nodes: int
     backend: str  # nccl or gloo
-    fallbacks: tuple[str, ...]  # why it is not NCCL although GPUs are used
-    physical: tuple[int | None, ...]  # this machine's
+    fallbacks: tuple[str, ...]  # why the backend is not NCCL although GPUs are used
+    physical: tuple[int | None, ...]  # devices of this host
     visible: int
-    master: str  # host of the store where the replicas meet
+    master: str  # host of the rendezvous store
     port: int
-    patience: float  # seconds that a collective may take
+    timeout: float  # of a collective, in seconds
     memory_limit: int | None  # MiB of a GPU for each replica
     error_file: str
     parent: int  # the process that started it
 
 
-# Choosing: pure functions ------------------------------------------------------------------------------------------
+# Choices: pure functions -------------------------------------------------------------------------------------------
 
 
 def choose(options: dict[str, Any], visible: int, on_pci: int, simulated: bool) -> Devices | None:
-    """The devices of this machine's replicas; None where the GPUs asked for are not there.
+    """Return the devices of this host's replicas, or None if requested GPUs are missing.
 
-    Without a GPU the replicas run on the CPU, unless PCI lists real GPUs: then these are broken, and that is a failure.
+    Without a visible GPU the replicas run on the CPU; if the PCI bus has real GPUs, these are broken: None.
     """
     virtual = options["virtual_gpus"]
     if not visible:
         count = virtual
         if count is None:
-            asked = options["num_gpus"] or len(options["gpus"])
-            count = 0 if on_pci and not simulated else asked or on_pci or 2
+            requested = options["num_gpus"] or len(options["gpus"])
+            count = 0 if on_pci and not simulated else requested or on_pci or 2
         return Devices((None,) * count, 0) if count else None
     gpus = list(options["gpus"]) or list(range(options["num_gpus"] or visible))
     if max(gpus) >= visible:
@@ -100,67 +101,71 @@ def choose(options: dict[str, Any], visible: int, on_pci: int, simulated: bool) 
     return Devices(tuple(gpus[replica % len(gpus)] for replica in range(count)), visible)
 
 
-def refuse_data_parallel(options: dict[str, Any], devices: Devices) -> None:
-    """DataParallel copies one model to distinct GPUs; it has no replicas on a CPU, nor two on one GPU."""
+def check_data_parallel(options: dict[str, Any], devices: Devices) -> None:
+    """Raise UnsupportedRequest if DataParallel cannot run on these devices.
+
+    It copies one model to distinct GPUs: it supports neither the CPU nor two replicas on one GPU.
+    """
     if options["strategy"] != "dp" or devices.virtual_kind is None:
         return
     found = "no GPU that PyTorch sees" if devices.virtual_kind == "cpu" else "several replicas on one GPU"
-    raise Refused(
-        f"found {found}, expected one GPU or more, each with one replica, for DataParallel (--strategy dp); "
+    raise UnsupportedRequest(
+        f"found {found}, expected one or more GPUs with one replica each for DataParallel (--strategy dp); "
         "use --strategy ddp, which also runs on the CPU and on virtual GPUs"
     )
 
 
 def choose_backend(kinds: list[str | None], nccl: bool) -> tuple[str, tuple[str, ...]]:
-    """NCCL where each replica of each machine has a GPU of its own, else gloo; why it is not NCCL, if GPUs are used.
+    """Return the backend, and the reasons if it is not NCCL although GPUs are used.
 
-    kinds: `virtual_kind` of each machine.
+    NCCL needs a GPU of its own for each replica on every host; otherwise gloo. kinds: `virtual_kind` of each host.
     """
     if all(kind == "cpu" for kind in kinds):
         return "gloo", ()
-    why = []
+    reasons = []
     if "gpu" in kinds:
-        why.append("several replicas share a GPU, and NCCL wants one for each")
+        reasons.append("several replicas share a GPU, and NCCL needs one for each")
     if "cpu" in kinds:
-        why.append("a machine of the cluster has no GPU")
+        reasons.append("a host of the cluster has no GPU")
     if not nccl:
-        why.append("this PyTorch was built without NCCL")
-    return ("gloo", tuple(why)) if why else ("nccl", ())
+        reasons.append("this PyTorch was built without NCCL")
+    return ("gloo", tuple(reasons)) if reasons else ("nccl", ())
 
 
 def memory_limit(options: dict[str, Any], devices: Devices) -> int | None:
-    """MiB of a GPU that each replica may take; None: no limit."""
+    """Return the memory in MiB that each replica may allocate on its GPU, or None for no limit."""
     if devices.virtual_kind == "cpu":
         return None
     return options["memory_limit"] or (MEMORY_LIMIT if devices.shared else None)
 
 
-def patience(time_limit: float) -> float:
-    """How long a collective may take, in seconds: a replica that is gone shows before the supervisor's time is up."""
+def collective_timeout(time_limit: float) -> float:
+    """Return the timeout of a collective in seconds; below the time limit, so that a lost rank is reported."""
     return max(10.0, 0.5 * time_limit)
 
 
 def address(worker: str) -> tuple[str, int]:
-    """host:port, where an IPv6 address stands in brackets."""
+    """Split "host:port"; an IPv6 address is in brackets."""
     host, _, port = worker.rpartition(":")
     return host.strip("[]"), int(port)
 
 
-def first_cause(ended: dict[int, int], told: dict[int, dict[str, Any]]) -> str:
-    """Of replicas that failed, the one that failed first; the others only lost their partner.
+def first_cause(ended: dict[int, int], errors: dict[int, dict[str, Any]]) -> str:
+    """Return the error of the rank that failed first; the others only lost their peer.
 
-    ended: exit status by rank, negative for a signal; told: what a replica wrote down, its `time` on the common clock.
+    ended: exit status by rank, negative for a signal. errors: what a rank reported, with `time` on the common clock.
     """
     failed = {rank: status for rank, status in ended.items() if status}
-    silent = [rank for rank in sorted(failed) if rank not in told]
-    if silent:
-        rank = silent[0]
+    unreported = [rank for rank in sorted(failed) if rank not in errors]
+    if unreported:
+        rank = unreported[0]
         return f"replica {rank} {exit_text(failed[rank])}"
-    rank = min(failed, key=lambda rank: told[rank]["time"])
-    return f"replica {rank}: {told[rank]['text']}"
+    rank = min(failed, key=lambda rank: errors[rank]["time"])
+    return f"replica {rank}: {errors[rank]['text']}"
 
 
 def exit_text(status: int) -> str:
+    """Return how a process ended, such as "was killed by SIGKILL"."""
     if status >= 0:
         return f"ended with exit status {status}"
     with suppress(ValueError):
@@ -168,31 +173,35 @@ def exit_text(status: int) -> str:
     return f"was killed by signal {-status}"
 
 
-# Starting and watching ---------------------------------------------------------------------------------------------
+# Processes ---------------------------------------------------------------------------------------------------------
 
 
 class Events:
-    """The supervisor's ear."""
+    """The channel for events to the supervisor."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
 
-    def say(self, event: str, **values: Any) -> None:
+    def send(self, event: str, **values: Any) -> None:
+        """Send an event with its values."""
         line = json.dumps({"event": event, **values}) + "\n"
         data = line.encode()
         while data:
             data = data[os.write(self.descriptor, data) :]
 
 
-def die_with(parent: int) -> None:
-    """In a replica: be killed when the process that started it goes away, however it goes (it would keep its GPU)."""
+def die_with_parent(parent: int) -> None:
+    """Ask the kernel to kill this rank when its parent dies; otherwise it would keep its GPU.
+
+    Exits if the parent is gone already.
+    """
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
-        sys.exit("the process that started this replica is gone")
+        sys.exit("the process that started this rank has ended")
 
 
 class Cluster:
-    """The machines that train together. The first one's address is where all meet, as with torchrun."""
+    """The hosts that train together. As with torchrun, they rendezvous at the first one's address."""
 
     def __init__(self, torch: Any, cluster: dict[str, Any] | None, timeout: float) -> None:
         workers = (cluster or {}).get("workers") or []
@@ -200,73 +209,78 @@ class Cluster:
         self.nodes = len(workers) or 1
         self.workers = workers
         master, port = address(workers[0]) if workers else ("127.0.0.1", 0)
-        # Port 0 is any that is free. The store asks for the address that it is reached at and listens on all of them.
+        # Port 0 selects a free port. The address is only used by clients: the store listens on all interfaces.
         try:
             self.store = torch.distributed.TCPStore(
                 master, port, is_master=self.node == 0, wait_for_workers=False, timeout=timedelta(seconds=timeout)
             )
         except RuntimeError as error:
-            raise Refused(
-                f"found no way to meet at {master}:{port}: {error}; expected that worker 0 listens there and every "
-                "other one reaches it: start the same run on every machine, look at firewalls, or give a free port"
+            raise UnsupportedRequest(
+                f"found no rendezvous at {master}:{port}: {error}; expected worker 0 to listen there and every other "
+                "worker to reach it; start the same run on every host, check firewalls, or choose a free port"
             ) from error
         self.master, self.port = master, self.store.port
 
-    def meet(self, devices: Devices) -> list[dict[str, Any]]:
-        """Tell the others what this machine has; what each of them has."""
+    def rendezvous(self, devices: Devices) -> list[dict[str, Any]]:
+        """Publish this host's devices and return those of every host, in order. Blocks until all have joined."""
         self.store.set(f"gpuhost/node/{self.node}", json.dumps([len(devices.physical), devices.virtual_kind]))
-        found = []
+        joined = []
         for node in range(self.nodes):
             try:
                 replicas, kind = json.loads(self.store.get(f"gpuhost/node/{node}"))
             except RuntimeError as error:
-                raise Refused(
-                    f"worker {node} ({self.workers[node]}) did not come: {error}; start the same run on every machine, "
-                    "and let them reach each other"
+                raise UnsupportedRequest(
+                    f"worker {node} ({self.workers[node]}) did not join: {error}; start the same run on every host and "
+                    "check that the hosts reach each other"
                 ) from error
-            found.append({"replicas": replicas, "kind": kind})
-        return found
+            joined.append({"replicas": replicas, "kind": kind})
+        return joined
 
-    def failed_elsewhere(self) -> str:
-        """What another machine told of its failure; empty while none did."""
+    def remote_failure(self) -> str:
+        """Return the failure that another host reported, or an empty string."""
         if self.nodes == 1 or not self.store.check(["gpuhost/failed"]):
             return ""
         return self.store.get("gpuhost/failed").decode()
 
-    def tell_failure(self, text: str) -> str:
-        """Tell the others, unless one of them told first: then this machine only lost its partner. The whole story."""
+    def report_failure(self, text: str) -> str:
+        """Report this host's failure to the others and return the text to show.
+
+        If another host reported a failure first, this host only lost its peer: the text starts with the other failure.
+        """
         if self.nodes == 1:
             return text
-        with suppress(RuntimeError):  # the store is gone with its machine
+        with suppress(RuntimeError):  # the store is lost together with its host
             time.sleep(1.0 if self.node else 1.5)
-            elsewhere = self.failed_elsewhere()
-            if elsewhere:
-                return f"{elsewhere}; here: {text}" if elsewhere != text else text
+            remote = self.remote_failure()
+            if remote:
+                return f"{remote}; here: {text}" if remote != text else text
             self.store.set("gpuhost/failed", f"worker {self.node} ({self.workers[self.node]}): {text}")
         return text
 
     def leave(self) -> None:
-        """The store lies in the first machine's process: that one goes last."""
+        """Leave the cluster. The first host holds the store in its process and leaves last."""
         if self.nodes == 1:
             return
-        with suppress(RuntimeError):  # the others have what they came for; one that is gone already is no failure
+        with suppress(RuntimeError):  # the results are complete; a host that has already ended is not a failure
             self.store.set(f"gpuhost/left/{self.node}", "")
             if self.node == 0:
-                self.store.wait([f"gpuhost/left/{node}" for node in range(self.nodes)], timedelta(seconds=LAST_WORDS))
+                self.store.wait([f"gpuhost/left/{node}" for node in range(self.nodes)], timedelta(seconds=GRACE_PERIOD))
 
 
-def places(request: dict[str, Any], devices: Devices, cluster: Cluster, nccl: bool, folder: str) -> list[Place]:
-    """One for each process of this machine."""
-    machines = cluster.meet(devices)
-    backend, fallbacks = choose_backend([machine["kind"] for machine in machines], nccl)
-    before = sum(machine["replicas"] for machine in machines[: cluster.node])
+def rank_configs(
+    request: dict[str, Any], devices: Devices, cluster: Cluster, nccl: bool, folder: str
+) -> list[RankConfig]:
+    """Return the configuration of each process of this host."""
+    hosts = cluster.rendezvous(devices)
+    backend, fallbacks = choose_backend([host["kind"] for host in hosts], nccl)
+    first_rank = sum(host["replicas"] for host in hosts[: cluster.node])
     options = request["options"]
     processes = 1 if options["strategy"] == "dp" else len(devices.physical)
     return [
-        Place(
-            rank=before + local,
+        RankConfig(
+            rank=first_rank + local,
             local_rank=local,
-            world=sum(machine["replicas"] for machine in machines),
+            world_size=sum(host["replicas"] for host in hosts),
             node=cluster.node,
             nodes=cluster.nodes,
             backend=backend,
@@ -275,141 +289,146 @@ def places(request: dict[str, Any], devices: Devices, cluster: Cluster, nccl: bo
             visible=devices.visible,
             master=cluster.master,
             port=cluster.port,
-            patience=patience(options["time_limit"]),
+            timeout=collective_timeout(options["time_limit"]),
             memory_limit=memory_limit(options, devices),
-            error_file=os.path.join(folder, f"error-{before + local}.json"),
+            error_file=os.path.join(folder, f"error-{first_rank + local}.json"),
             parent=os.getpid(),
         )
         for local in range(processes)
     ]
 
 
-def environment(place: Place, processes: int, interface: str) -> dict[str, str]:
-    """torchrun's variables, and what keeps the replicas of one machine from standing in each other's way."""
+def rank_environment(config: RankConfig, processes: int, interface: str) -> dict[str, str]:
+    """Return torchrun's variables, and settings that keep the ranks of a host from disturbing each other."""
     threads = max(1, (os.cpu_count() or 1) // processes)
-    found = {
-        "RANK": str(place.rank),
-        "LOCAL_RANK": str(place.local_rank),
-        "WORLD_SIZE": str(place.world),
+    variables = {
+        "RANK": str(config.rank),
+        "LOCAL_RANK": str(config.local_rank),
+        "WORLD_SIZE": str(config.world_size),
         "LOCAL_WORLD_SIZE": str(processes),
-        "GROUP_RANK": str(place.node),
-        "MASTER_ADDR": place.master,
-        "MASTER_PORT": str(place.port),
+        "GROUP_RANK": str(config.node),
+        "MASTER_ADDR": config.master,
+        "MASTER_PORT": str(config.port),
     }
     defaults = {"OMP_NUM_THREADS": str(threads)}
     if interface:
-        # Gloo takes the interface that the host's own name leads to, which may be none that another machine reaches.
+        # By default gloo uses the interface of the host's own name, which other hosts may not reach.
         defaults["GLOO_SOCKET_IFNAME"] = interface
-        if place.nodes > 1:
+        if config.nodes > 1:
             defaults["NCCL_SOCKET_IFNAME"] = interface
-    return {**defaults, **os.environ, **found}
+    return {**defaults, **os.environ, **variables}
 
 
-def start(
-    request: dict[str, Any], path: str, places: list[Place], interface: str
+def start_ranks(
+    request: dict[str, Any], path: str, configs: list[RankConfig], interface: str
 ) -> dict[int, subprocess.Popen[bytes]]:
-    """The replicas' processes by rank, in this process group. The first one of a machine has the events."""
+    """Start the processes of the ranks, in this process group, and return them by rank.
+
+    The first rank of a host inherits the descriptor for events.
+    """
     return {
-        place.rank: subprocess.Popen(
-            [sys.executable, os.path.abspath(sys.argv[0]), path, json.dumps(asdict(place))],
+        config.rank: subprocess.Popen(
+            [sys.executable, os.path.abspath(sys.argv[0]), path, json.dumps(asdict(config))],
             stdin=subprocess.DEVNULL,
-            env=environment(place, len(places), interface),
-            pass_fds=[request["events_fd"]] if place.local_rank == 0 else [],
+            env=rank_environment(config, len(configs), interface),
+            pass_fds=[request["events_fd"]] if config.local_rank == 0 else [],
         )
-        for place in places
+        for config in configs
     }
 
 
-def watch(processes: dict[int, subprocess.Popen[bytes]], places: list[Place], cluster: Cluster) -> str:
-    """Wait for the end of all replicas: why they failed, empty where they did not."""
+def wait_for_ranks(processes: dict[int, subprocess.Popen[bytes]], configs: list[RankConfig], cluster: Cluster) -> str:
+    """Wait until all ranks have ended; return why they failed, or an empty string."""
     try:
         while True:
-            time.sleep(POLL)
+            time.sleep(POLL_INTERVAL)
             ended = {rank: process.poll() for rank, process in processes.items()}
             if any(status for status in ended.values()):
-                time.sleep(POLL)  # the first cause may be that of a replica whose end was not seen yet
-                return first_cause({r: p.poll() or 0 for r, p in processes.items()}, told(places))
+                time.sleep(POLL_INTERVAL)  # the rank that failed first may be reaped later
+                return first_cause({r: p.poll() or 0 for r, p in processes.items()}, reported_errors(configs))
             if all(status == 0 for status in ended.values()):
                 return ""
             try:
-                elsewhere = cluster.failed_elsewhere()
+                remote = cluster.remote_failure()
             except RuntimeError as error:
-                elsewhere = "" if cluster.node == 0 else f"worker 0 ({cluster.workers[0]}) is gone: {error}"
-            if elsewhere:
-                return elsewhere
+                remote = "" if cluster.node == 0 else f"worker 0 ({cluster.workers[0]}) is unreachable: {error}"
+            if remote:
+                return remote
     finally:
-        end(list(processes.values()))
+        terminate(list(processes.values()))
 
 
-def told(places: list[Place]) -> dict[int, dict[str, Any]]:
-    """What replicas wrote down before they ended."""
-    found = {}
-    for place in places:
+def reported_errors(configs: list[RankConfig]) -> dict[int, dict[str, Any]]:
+    """Return the errors that ranks wrote down before they ended, by rank."""
+    errors = {}
+    for config in configs:
         with suppress(FileNotFoundError, ValueError):
-            found[place.rank] = json.loads(Path(place.error_file).read_text())
-    return found
+            errors[config.rank] = json.loads(Path(config.error_file).read_text())
+    return errors
 
 
-def end(processes: list[subprocess.Popen[bytes]]) -> None:
+def terminate(processes: list[subprocess.Popen[bytes]]) -> None:
+    """Send SIGTERM, then SIGKILL, to the processes that are still running."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         running = [process for process in processes if process.poll() is None]
         for process in running:
             process.send_signal(number)
-        deadline = time.monotonic() + LAST_WORDS
+        deadline = time.monotonic() + GRACE_PERIOD
         for process in running:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, deadline - time.monotonic()))
 
 
-def lead(torch: Any, path: str, request: dict[str, Any], events: Events) -> str:
-    """Choose, start and watch; why the run failed, empty where it did not."""
+def launch(torch: Any, path: str, request: dict[str, Any], events: Events) -> str:
+    """Choose devices, start the ranks and wait for them; return why the run failed, or an empty string."""
     from pytorch_replica import interface_to
 
     options = request["options"]
     visible = torch.cuda.device_count() if torch.cuda.is_available() else 0
     devices = choose(options, visible, request["on_pci"], request["simulated"])
     if devices is None:
-        events.say("missing_gpus", visible=visible)
+        events.send("missing_gpus", visible=visible)
         return "missing"
-    refuse_data_parallel(options, devices)
-    cluster = Cluster(torch, request["cluster"], patience(options["time_limit"]))
+    check_data_parallel(options, devices)
+    cluster = Cluster(torch, request["cluster"], collective_timeout(options["time_limit"]))
     with tempfile.TemporaryDirectory(prefix="smoke_train-replicas-") as folder:
-        mine = places(request, devices, cluster, torch.distributed.is_nccl_available(), folder)
+        configs = rank_configs(request, devices, cluster, torch.distributed.is_nccl_available(), folder)
         others = [address(worker)[0] for node, worker in enumerate(cluster.workers) if node != cluster.node]
         interface = interface_to(others[0]) if others else "lo"
-        failure = watch(start(request, path, mine, interface), mine, cluster)
+        failure = wait_for_ranks(start_ranks(request, path, configs, interface), configs, cluster)
     if failure:
-        events.say("error", text=cluster.tell_failure(failure))
+        events.send("error", text=cluster.report_failure(failure))
     cluster.leave()
     return failure
 
 
 def main(arguments: list[str]) -> int:
-    path, *place = arguments
+    """Run the worker, or a rank if a configuration is given, and return the exit status."""
+    path, *config = arguments
     request = json.loads(Path(path).read_text())
     events = Events(request["events_fd"])
-    if place:
-        from pytorch_replica import take_part
+    if config:
+        from pytorch_replica import run_replica
 
-        mine = Place(**json.loads(place[0]))
-        die_with(mine.parent)
-        return take_part(request, mine, events)
+        rank_config = RankConfig(**json.loads(config[0]))
+        die_with_parent(rank_config.parent)
+        return run_replica(request, rank_config, events)
     try:
         import torch
 
-        events.say("start", framework="pytorch", version=torch.__version__)
-        failure = lead(torch, path, request, events)
-    except Refused as refusal:
-        events.say("error", text=str(refusal))
+        events.send("start", framework="pytorch", version=torch.__version__)
+        failure = launch(torch, path, request, events)
+    except UnsupportedRequest as refusal:
+        events.send("error", text=str(refusal))
         return 1
-    except Exception as error:  # noqa: BLE001 - the edge of the process
-        # Whatever it is becomes the supervisor's failed check, its traceback goes to the log.
+    except Exception as error:  # noqa: BLE001 - the top of the process
+        # The supervisor turns any exception into a failed check; the traceback goes to the log.
         traceback.print_exc()
-        events.say("error", text=f"{type(error).__name__}: {error}"[-ERROR_CHARACTERS:])
+        events.send("error", text=f"{type(error).__name__}: {error}"[-ERROR_CHARACTERS:])
         return 1
     if failure:
         return 1
-    events.say("end")
+    events.send("end")
     return 0
 
 

@@ -1,14 +1,13 @@
 #!/usr/bin/env python3
-"""Train a small ResNet on CIFAR-10 over all GPUs of this machine, or of several, and judge the run.
+"""Train a small ResNet on CIFAR-10 on all GPUs of one or several hosts and check the results.
 
-Runs on the managed host with the Python of an environment that has TensorFlow or PyTorch, usable by hand. It imports
-neither: the framework runs in a child process (tensorflow_worker.py, pytorch_worker.py beside it), so that one that
-crashes in a driver library, or hangs, becomes a failed check instead of a lost result. Standard output is one JSON
-document, everything else goes to standard error or the job directory. Exit status: 0 every check passed, 1 a check
-failed, 2 bad usage.
+Runs on the managed host with the Python of an environment that has TensorFlow or PyTorch; also usable by hand. It
+imports neither: the framework runs in a child process (tensorflow_worker.py, pytorch_worker.py), so that a crash or a
+hang in a driver library is reported as a failed check. Standard output is one JSON document, everything else goes to
+standard error or to the job directory. Exit status: 0 all checks passed, 1 a check failed, 2 bad usage.
 
-Virtual GPUs are logical devices that share a GPU, or the CPU where there is none. They are marked "virtual", and the
-result says what such a run proves and what it does not (train_judge.PROVES, PROVES_NOT).
+Virtual GPUs are logical devices that share a GPU, or the CPU if there is no GPU. The result marks them as "virtual" and
+states what such a run verifies and what it does not (train_checks.PROVES, PROVES_NOT).
 """
 
 from __future__ import annotations
@@ -28,9 +27,19 @@ from typing import Any, TextIO
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import cifar10
 import train_process
-from train_judge import Check, Report, activity, check_activity, collect, document, in_use, judge, nccl
+from train_checks import (
+    Check,
+    Report,
+    build_result,
+    check_activity,
+    collect,
+    evaluate,
+    gpu_activity,
+    parse_nccl_log,
+    trained_gpus,
+)
+from train_options import Options, parse_arguments
 from train_process import Event, Outcome
-from train_usage import Options, parse_arguments
 
 STARTED = time.monotonic()
 HERE = Path(__file__).resolve().parent
@@ -38,25 +47,25 @@ PCI_DEVICES = Path("/sys/bus/pci/devices")
 SIMULATION_NOTES = Path("/usr/share/gpuhost-simulated")
 
 
-# What the machine says of itself -----------------------------------------------------------------------------------
+# Facts about the host ---------------------------------------------------------------------------------------------
 
 
-def pci_gpus(root: Path = PCI_DEVICES) -> int:
-    """How many NVIDIA display or 3D controllers PCI lists, driver or not."""
+def count_pci_gpus(root: Path = PCI_DEVICES) -> int:
+    """Return the number of NVIDIA display and 3D controllers on the PCI bus, with or without a driver."""
     count = 0
     for device in sorted(root.glob("*")):
         try:
             vendor = (device / "vendor").read_text().strip()
             class_ = (device / "class").read_text().strip()
         except OSError:
-            continue  # the device went away, or is no PCI function
+            continue  # the device was removed, or is not a PCI function
         count += vendor == "0x10de" and class_.startswith("0x03")
     return count
 
 
-def simulation_notes(folder: Path = SIMULATION_NOTES) -> list[str]:
-    """What this machine says is simulated on it; empty on a real one."""
-    lines = (line.strip() for path in sorted(folder.glob("*.txt")) for line in path.read_text().splitlines())
+def simulation_notes(directory: Path = SIMULATION_NOTES) -> list[str]:
+    """Return the notes on what is simulated on this host; empty on a real one."""
+    lines = (line.strip() for path in sorted(directory.glob("*.txt")) for line in path.read_text().splitlines())
     return [line for line in lines if line]
 
 
@@ -64,62 +73,64 @@ def simulation_notes(folder: Path = SIMULATION_NOTES) -> list[str]:
 
 
 class Progress:
-    """A bar on a terminal, elsewhere a line every few seconds."""
+    """Show the progress: a bar on a terminal, otherwise a line every few seconds."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self.stream, self.clock = stream, clock
-        self.terminal = stream.isatty()
-        self.interval = 0.2 if self.terminal else 5.0
-        self.due = clock()
-        self.drawn = False  # whether the line is a bar's
+        self.is_terminal = stream.isatty()
+        self.interval = 0.2 if self.is_terminal else 5.0
+        self.next_update = clock()
+        self.bar_shown = False  # whether the current line is the bar
 
-    def take(self, event: Event) -> None:
-        """Show a worker's event."""
+    def show_event(self, event: Event) -> None:
+        """Show an event of the worker."""
         if event["event"] == "step":
             self.update(event["phase"], event["step"], event["steps"], event["loss"])
         elif event["event"] == "devices":
             kind = {"cpu": "virtual replicas on the CPU", "gpu": "virtual GPUs"}.get(event["virtual_kind"], "GPUs")
-            self.say(f"{len(event['devices'])} {kind}")
+            self.message(f"{len(event['devices'])} {kind}")
         elif event["event"] == "all_reduce":
-            self.say("; ".join([f"all-reduce by {event['implementation']}", *event["fallbacks"]]))
+            self.message("; ".join([f"all-reduce by {event['implementation']}", *event["fallbacks"]]))
         elif event["event"] == "scaling":
-            self.say(f"{event['images_per_second']:.0f} images/s on {event['replicas']} replicas")
+            self.message(f"{event['images_per_second']:.0f} images/s on {event['replicas']} replicas")
 
     def update(self, phase: str, step: int, steps: int, loss: float) -> None:
-        if self.clock() < self.due and step != steps:
+        """Draw the bar or print a line, unless the previous update was less than `interval` seconds ago."""
+        if self.clock() < self.next_update and step != steps:
             return
-        self.due = self.clock() + self.interval
+        self.next_update = self.clock() + self.interval
         text = ("" if phase == "train" else f"{phase} ") + f"step {step} of {steps}, loss {loss:.4f}"
-        if not self.terminal:
-            self.say(text)
+        if not self.is_terminal:
+            self.message(text)
             return
         filled = 30 * step // max(1, steps)
         self.stream.write(f"\r[{'#' * filled}{'.' * (30 - filled)}] {text}\x1b[K")
         self.stream.flush()
-        self.drawn = True
+        self.bar_shown = True
 
-    def say(self, text: str) -> None:
-        self.end()
+    def message(self, text: str) -> None:
+        """Print a line."""
+        self.end_line()
         self.stream.write(f"smoke_train: {text}\n")
         self.stream.flush()
 
-    def end(self) -> None:
-        """Leave the bar's line."""
-        if self.drawn:
+    def end_line(self) -> None:
+        """End the line of the bar, so that other output starts on a new line."""
+        if self.bar_shown:
             self.stream.write("\n")
-        self.drawn = False
+        self.bar_shown = False
 
 
-class OutOfTime(Exception):
-    """The time limit came while the data were being prepared."""
+class DataTimeout(Exception):
+    """The time limit expired while the data were being prepared."""
 
 
 @contextlib.contextmanager
-def limited(seconds: float) -> Iterator[None]:
-    """OutOfTime where what is inside takes longer (a server that trickles)."""
+def time_limited(seconds: float) -> Iterator[None]:
+    """Raise DataTimeout if the block takes longer than `seconds`, for example when a server stalls."""
 
     def stop(*_: object) -> None:
-        raise OutOfTime
+        raise DataTimeout
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, max(0.001, seconds))
@@ -130,13 +141,17 @@ def limited(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def prepare_data(report: Report, deadline: float, say: Callable[[str], None]) -> cifar10.Dataset | None:
+def prepare_data(report: Report, deadline: float, message: Callable[[str], None]) -> cifar10.Dataset | None:
+    """Prepare the data and add the check `data` to the report; return None if that failed."""
     options = report.options
-    expected, remedy = "the CIFAR-10 archive", "see what was found; --data simulated trains on a generated set"
+    expected, remedy = (
+        "the CIFAR-10 archive",
+        "fix the cause named above, or train on a generated set with --data simulated",
+    )
     try:
-        with limited(deadline - time.monotonic()):
+        with time_limited(deadline - time.monotonic()):
             dataset, note = cifar10.prepare(options.data_dir, options.data, options.mirror_url, options.seed)
-    except OutOfTime:
+    except DataTimeout:
         found = f"no data within --time-limit ({options.time_limit:.0f} s)"
         report.checks.append(Check("data", "fail", found, expected, remedy))
         return None
@@ -151,12 +166,12 @@ def prepare_data(report: Report, deadline: float, say: Callable[[str], None]) ->
         "note": note,
     }
     report.checks.append(Check("data", "pass", dataset.description, f"CIFAR-10 records ({options.data})"))
-    say(f"data: {dataset.description}" + (f"; {note}" if note else ""))
+    message(f"data: {dataset.description}" + (f"; {note}" if note else ""))
     return dataset
 
 
 def request(options: Options, dataset: cifar10.Dataset, on_pci: int, simulated: bool) -> dict[str, Any]:
-    """What the worker is told; train_process documents it."""
+    """Return the request for the worker; train_process describes its keys."""
     workers = list(options.cluster_workers)
     return {
         "schema": 1,
@@ -175,7 +190,7 @@ def request(options: Options, dataset: cifar10.Dataset, on_pci: int, simulated: 
 
 
 def worker_environment() -> dict[str, str]:
-    """The worker counts GPUs as nvidia-smi does, and NCCL tells the log what it uses."""
+    """Return the worker's environment: GPUs in nvidia-smi's order, and NCCL logs what it uses."""
     environment = dict(os.environ)
     environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "0")
@@ -186,73 +201,74 @@ def worker_environment() -> dict[str, str]:
 
 
 class Monitor:
-    """nvidia-smi's recording beside the training; none of its failures stops the training."""
+    """Record the GPUs with nvidia-smi during the training. A failure of it does not stop the training."""
 
-    def __init__(self, folder: Path, options: Options) -> None:
-        import gpu_monitor  # beside this script; here because a run without monitor needs none
+    def __init__(self, directory: Path, options: Options) -> None:
+        import gpu_monitor  # imported here: a run without a monitor does not need it
 
-        self.path = folder / "monitor.csv"
+        self.path = directory / "monitor.csv"
         self.recorder = gpu_monitor.Recorder(self.path, options.monitor_interval)
         self.recorder.start()
 
     def stop(self, report: Report) -> None:
-        """End the recording and judge whether the GPUs that were trained on did anything."""
+        """Stop the recording and check that the GPUs that were trained on were active."""
         self.recorder.mark("after")
         report.monitor = self.recorder.stop()
         with self.path.open(newline="", encoding="utf-8") as stream:
-            gpus = activity(list(csv.DictReader(stream)))
+            gpus = gpu_activity(list(csv.DictReader(stream)))
         if report.training.devices and report.training.virtual_kind != "cpu":
-            used = in_use(report.training, os.environ.get("CUDA_VISIBLE_DEVICES"), gpus)
+            used = trained_gpus(report.training, os.environ.get("CUDA_VISIBLE_DEVICES"), gpus)
             report.checks.append(check_activity(used, report.monitor["errors"]))
 
 
 def skip_activity(report: Report) -> None:
-    """Why the GPUs' activity was not looked at, where that is no failure."""
+    """Add the check `gpu-activity` as skipped if there is nothing to check, with the reason."""
     reason = ""
     if report.training.virtual_kind == "cpu":
-        reason = "virtual replicas on the CPU: no GPU is at work"
+        reason = "virtual replicas on the CPU: no GPU is used"
     elif not report.options.monitor_interval:
         reason = "--monitor-interval 0"
     if reason:
         report.checks.append(Check("gpu-activity", "skip", reason, "activity of every GPU"))
 
 
-def train(report: Report, dataset: cifar10.Dataset, folder: Path, deadline: float, progress: Progress) -> None:
-    """Worker and monitor, judged."""
-    options, on_pci = report.options, pci_gpus()
-    monitor = Monitor(folder, options) if options.monitor_interval else None
-    worker, log = HERE / f"{options.framework}_worker.py", folder / f"{options.framework}.log"
-    asked = request(options, dataset, on_pci, bool(report.simulated))
+def train(report: Report, dataset: cifar10.Dataset, directory: Path, deadline: float, progress: Progress) -> None:
+    """Run the worker and the monitor and add their checks to the report."""
+    options, on_pci = report.options, count_pci_gpus()
+    monitor = Monitor(directory, options) if options.monitor_interval else None
+    worker, log = HERE / f"{options.framework}_worker.py", directory / f"{options.framework}.log"
+    worker_request = request(options, dataset, on_pci, bool(report.simulated))
     if monitor:
         monitor.recorder.mark("during")
     outcome = Outcome()
     try:
-        outcome = train_process.run(worker, asked, log, deadline, worker_environment(), progress.take)
+        outcome = train_process.run(worker, worker_request, log, deadline, worker_environment(), progress.show_event)
     finally:
-        progress.end()
+        progress.end_line()
         report.training = collect(outcome.events)
         if monitor:
             monitor.stop(report)
     skip_activity(report)
     with log.open(encoding="utf-8", errors="replace") as lines:
-        report.nccl = nccl(lines)
-    report.checks += judge(outcome, report.training, options, on_pci, time.monotonic() - STARTED, report.nccl)
+        report.nccl = parse_nccl_log(lines)
+    report.checks += evaluate(outcome, report.training, options, on_pci, time.monotonic() - STARTED, report.nccl)
 
 
-def carry_out(report: Report, folder: Path, stream: TextIO) -> None:
-    """The whole run; what goes wrong becomes a failed check of the report."""
+def execute(report: Report, directory: Path, stream: TextIO) -> None:
+    """Prepare the data and train; errors become failed checks of the report."""
     report.simulated = simulation_notes()
     deadline = STARTED + report.options.time_limit
     progress = Progress(stream)
-    dataset = prepare_data(report, deadline, progress.say)
+    dataset = prepare_data(report, deadline, progress.message)
     if dataset is not None:
-        train(report, dataset, folder, deadline, progress)
+        train(report, dataset, directory, deadline, progress)
 
 
-# Edge --------------------------------------------------------------------------------------------------------------
+# Command line ------------------------------------------------------------------------------------------------------
 
 
 def write_evidence(result: dict[str, Any], options: Options) -> None:
+    """Write result.json and loss.csv to the job directory, and the result to --json."""
     text = json.dumps(result, indent=2) + "\n"
     if options.job_dir:
         (options.job_dir / "result.json").write_text(text)
@@ -263,6 +279,7 @@ def write_evidence(result: dict[str, Any], options: Options) -> None:
 
 
 def summary(result: dict[str, Any]) -> str:
+    """Return the result as text: one line for the run, then one for each failed check."""
     kinds = {"cpu": "virtual replicas (CPU)", "gpu": "virtual replicas (sharing GPUs)"}
     lines = [
         f"{result['status']}: {result['replicas']} {kinds.get(result['virtual_kind'], 'replicas')}, "
@@ -270,7 +287,7 @@ def summary(result: dict[str, Any]) -> str:
         f"{result['loss']['last']}, {result['images_per_second']} images/s, {result['seconds']} s"
     ]
     if result["virtual"]:
-        lines.append(f"  virtual: proves {result['proves']}; not {result['proves_not']}")
+        lines.append(f"  virtual: verifies {result['proves']}; does not verify {result['proves_not']}")
     for item in result["checks"]:
         if item["status"] == "fail":
             lines.append(f"  {item['id']}: found {item['found']}; expected {item['expected']}; {item['remedy']}")
@@ -278,24 +295,25 @@ def summary(result: dict[str, Any]) -> str:
 
 
 @contextlib.contextmanager
-def job_folder(options: Options) -> Iterator[Path]:
-    """Where log and recording go: the job directory, or one that goes again."""
+def job_directory(options: Options) -> Iterator[Path]:
+    """Create and yield the job directory, or a temporary directory if none was requested."""
     if options.job_dir:
         options.job_dir.mkdir(parents=True, exist_ok=True)
         yield options.job_dir
     else:
-        with tempfile.TemporaryDirectory(prefix="smoke_train-") as folder:
-            yield Path(folder)
+        with tempfile.TemporaryDirectory(prefix="smoke_train-") as directory:
+            yield Path(directory)
 
 
 def main(arguments: Sequence[str]) -> int:
+    """Run the command line and return the exit status."""
     options = parse_arguments(arguments)
-    # The worker is ended on the way out, whichever way that is.
+    # As an exception, so that the worker is ended as well.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    with job_folder(options) as folder:
+    with job_directory(options) as directory:
         report = Report(options)
-        carry_out(report, folder, sys.stderr)
-        result = document(report, time.monotonic() - STARTED)
+        execute(report, directory, sys.stderr)
+        result = build_result(report, time.monotonic() - STARTED)
         write_evidence(result, options)
     print(json.dumps(result), flush=True)
     print(f"smoke_train: {summary(result)}", file=sys.stderr, flush=True)

@@ -1,7 +1,7 @@
-"""The TensorFlow side of smoke_train.py beside it: trains as the request says and tells events (train_process).
+"""Train with TensorFlow as requested by smoke_train.py and send events to it (protocol: train_process.py).
 
-Runs in a child process with an environment that has TensorFlow 2.15 or newer (Keras 2 or 3) and NumPy. It judges
-nothing. One machine: MirroredStrategy; several: MultiWorkerMirroredStrategy, custom loop alone.
+Runs in a child process, in an environment with TensorFlow 2.15 or newer (Keras 2 or 3) and NumPy. It evaluates nothing.
+One host trains with MirroredStrategy, several with MultiWorkerMirroredStrategy (custom training loop only).
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import cifar10
 
-LOSS_SCALE = 1024.0  # float16 gradients of a net this small underflow below about 6e-8
-WARM_UP_STEPS = 2  # tracing and, on GPUs, kernel selection: left out of images per second
-VIRTUAL_MEMORY_LIMIT = 2048  # MiB; TensorFlow must be told a limit where several logical devices share a GPU
+LOSS_SCALE = 1024.0  # float16 gradients of a network this small underflow below about 6e-8
+WARM_UP_STEPS = 2  # tracing and, on GPUs, kernel selection: excluded from images per second
+VIRTUAL_MEMORY_LIMIT = 2048  # MiB; TensorFlow requires a limit if several logical devices share a GPU
 AGREEMENT_BLOCKS = 1
 AGREEMENT_LEARNING_RATE = 0.01
-KEYS_OF_A_STRATEGY = 100000  # as TensorFlow's own tests space them
+COLLECTIVE_KEYS_PER_STRATEGY = 100000  # the spacing used by TensorFlow's own tests
 
 
 @dataclass(frozen=True)
 class Devices:
-    """What the replicas of this machine run on."""
+    """The devices that the replicas of this host run on."""
 
     names: tuple[str, ...]
     details: tuple[dict[str, Any], ...]
@@ -39,46 +39,50 @@ class Devices:
 
 
 class Events:
-    """The channel to the supervisor."""
+    """The channel for events to the supervisor."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
 
-    def tell(self, event: str, **values: Any) -> None:
+    def send(self, event: str, **values: Any) -> None:
+        """Send an event with its values."""
         os.write(self.descriptor, (json.dumps({"event": event, **values}) + "\n").encode())
 
     def step(self, phase: str, step: int, steps: int, loss: float) -> None:
-        self.tell("step", phase=phase, step=step, steps=steps, loss=loss, time=time.monotonic())
+        """Send the loss of a training step."""
+        self.send("step", phase=phase, step=step, steps=steps, loss=loss, time=time.monotonic())
 
 
 # Devices -----------------------------------------------------------------------------------------------------------
 
 
-def places(options: Any) -> list[int] | None:
-    """The GPUs asked for, counted as the supervisor's CUDA_VISIBLE_DEVICES or nvidia-smi does; None: all."""
+def requested_gpus(options: Any) -> list[int] | None:
+    """Return the indices of the requested GPUs among those that CUDA shows, or None for all."""
     return list(options.gpus) or (list(range(options.num_gpus)) if options.num_gpus else None)
 
 
-def hide_the_others(options: Any) -> None:
-    """Leave only the GPUs asked for visible to CUDA, before TensorFlow loads it.
+def hide_other_gpus(options: Any) -> None:
+    """Hide the GPUs that were not requested from CUDA; must run before TensorFlow is imported.
 
-    Not by tf.config.set_visible_devices: MirroredStrategy compares the number of logical devices with that of all
-    physical ones to tell whether NCCL will do, and would take virtual GPUs for real ones.
+    tf.config.set_visible_devices does not serve: MirroredStrategy compares the number of logical devices with that of
+    all physical devices to decide whether it can use NCCL, and would take virtual GPUs for real ones.
     """
-    wanted = places(options)
-    if wanted is None:
+    requested = requested_gpus(options)
+    if requested is None:
         return
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    names = given.split(",") if given else None
-    # A place that is not there stays in the list: CUDA shows what stands before it, and the count tells.
-    shown = [str(place) if names is None else names[place] if place < len(names) else "-1" for place in wanted]
-    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(shown)
+    variable = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = variable.split(",") if variable else None
+    # A GPU that does not exist stays in the list: CUDA shows only those before it, so too few GPUs will be visible.
+    visible_names = [
+        str(index) if names is None else names[index] if index < len(names) else "-1" for index in requested
+    ]
+    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(visible_names)
 
 
 def virtual_count(options: Any, on_pci: int, simulated: bool) -> int:
-    """How many logical CPU devices to train on where TensorFlow sees no GPU; 0: none, that is a failure.
+    """Return the number of logical CPU devices to train on if TensorFlow sees no GPU; 0 makes that a failure.
 
-    A GPU that PCI lists and TensorFlow does not see is broken, unless it is a simulated one or the user asked.
+    A GPU that is on the PCI bus but not seen by TensorFlow is broken, unless it is simulated or the user chose the CPU.
     """
     if options.virtual_gpus is not None:
         return int(options.virtual_gpus)
@@ -88,29 +92,31 @@ def virtual_count(options: Any, on_pci: int, simulated: bool) -> int:
 
 
 def choose_devices(tf: Any, request: dict[str, Any], options: Any) -> Devices | int:
-    """Set TensorFlow's devices up before it starts them; how many GPUs there are where those asked for are not."""
-    gpus, wanted = tf.config.list_physical_devices("GPU"), places(options)
+    """Configure TensorFlow's devices; if requested GPUs are missing, return the number of visible GPUs instead."""
+    gpus, requested = tf.config.list_physical_devices("GPU"), requested_gpus(options)
     if gpus:
-        if wanted is not None and len(gpus) < len(wanted):
+        if requested is not None and len(gpus) < len(requested):
             return len(gpus)
-        return virtual_gpus(tf, gpus, options) if options.virtual_gpus else use_gpus(tf, gpus, options)
+        return use_virtual_gpus(tf, gpus, options) if options.virtual_gpus else use_gpus(tf, gpus, options)
     count = virtual_count(options, request["on_pci"], request["simulated"])
-    # MultiWorkerMirroredStrategy uses one CPU device of each worker, however many there are.
+    # MultiWorkerMirroredStrategy uses one CPU device of each worker, whatever their number.
     return use_cpu(tf, 1 if request["cluster"] else count) if count else 0
 
 
 def use_cpu(tf: Any, count: int) -> Devices:
-    """`count` logical devices on the CPU."""
-    # A collective waits for all replicas: with fewer threads than replicas they would wait for each other.
+    """Create `count` logical devices on the CPU."""
+    # A collective blocks one thread per replica: with fewer threads than replicas it would deadlock.
     tf.config.threading.set_inter_op_parallelism_threads(max(2 * count, os.cpu_count() or 1))
     cpu = tf.config.list_physical_devices("CPU")[0]
     tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration() for _ in range(count)])
     names = tuple(f"CPU:{index}" for index in range(count))
-    return Devices(names, tuple(detail(name, "virtual: logical CPU device", "", None) for name in names), "cpu", 0)
+    return Devices(
+        names, tuple(device_entry(name, "virtual: logical CPU device", "", None) for name in names), "cpu", 0
+    )
 
 
 def use_gpus(tf: Any, gpus: Sequence[Any], options: Any) -> Devices:
-    """One replica on each GPU."""
+    """Use one replica on each GPU."""
     details = []
     for index, gpu in enumerate(gpus):
         if options.memory_growth:
@@ -118,12 +124,12 @@ def use_gpus(tf: Any, gpus: Sequence[Any], options: Any) -> Devices:
         if options.memory_limit:
             limit = tf.config.LogicalDeviceConfiguration(memory_limit=options.memory_limit)
             tf.config.set_logical_device_configuration(gpu, [limit])
-        details.append(detail(f"GPU:{index}", *known(tf, gpu), place(options, index)))
+        details.append(device_entry(f"GPU:{index}", *gpu_details(tf, gpu), physical_index(options, index)))
     return Devices(tuple(item["name"] for item in details), tuple(details), None, len(gpus))
 
 
-def virtual_gpus(tf: Any, gpus: Sequence[Any], options: Any) -> Devices:
-    """Logical devices spread over the GPUs as evenly as can be: 5 over 2 are 3 and 2."""
+def use_virtual_gpus(tf: Any, gpus: Sequence[Any], options: Any) -> Devices:
+    """Spread logical devices over the GPUs as evenly as possible: 5 on 2 GPUs are 3 and 2."""
     count, limit = options.virtual_gpus, options.memory_limit or VIRTUAL_MEMORY_LIMIT
     details: list[dict[str, Any]] = []
     for index, gpu in enumerate(gpus):
@@ -131,53 +137,60 @@ def virtual_gpus(tf: Any, gpus: Sequence[Any], options: Any) -> Devices:
         if share:
             logical = [tf.config.LogicalDeviceConfiguration(memory_limit=limit) for _ in range(share)]
             tf.config.set_logical_device_configuration(gpu, logical)
-        model, capability = known(tf, gpu)
+        model, capability = gpu_details(tf, gpu)
         for _ in range(share):
-            details.append(detail(f"GPU:{len(details)}", f"virtual: {model}", capability, place(options, index)))
+            details.append(
+                device_entry(f"GPU:{len(details)}", f"virtual: {model}", capability, physical_index(options, index))
+            )
     if count < len(gpus):
         tf.config.set_visible_devices(list(gpus[:count]), "GPU")
     return Devices(tuple(item["name"] for item in details), tuple(details), "gpu", len(gpus))
 
 
-def place(options: Any, index: int) -> int:
-    return (places(options) or range(index + 1))[index]
+def physical_index(options: Any, index: int) -> int:
+    """Return the index among the GPUs that CUDA shows to the supervisor of the GPU that TensorFlow numbers `index`."""
+    return (requested_gpus(options) or range(index + 1))[index]
 
 
-def known(tf: Any, gpu: Any) -> tuple[str, str]:
-    """Model and compute capability as the driver tells them."""
+def gpu_details(tf: Any, gpu: Any) -> tuple[str, str]:
+    """Return a GPU's model and compute capability."""
     details = tf.config.experimental.get_device_details(gpu)
     capability = ".".join(str(part) for part in details.get("compute_capability", ()))
     return details.get("device_name", "unknown"), capability
 
 
-def detail(name: str, model: str, capability: str, physical: int | None) -> dict[str, Any]:
+def device_entry(name: str, model: str, capability: str, physical: int | None) -> dict[str, Any]:
+    """Return a device as the event `devices` lists it."""
     return {"name": name, "model": model, "compute_capability": capability, "physical": physical}
 
 
 # Strategy ----------------------------------------------------------------------------------------------------------
 
 
-def mirrored(tf: Any, names: Sequence[str], reduction: Callable[[], Any] | None = None) -> Any:
-    """A MirroredStrategy with collective keys of its own: a second one in a process would otherwise take the first
-    one's keys for a group of another size, which the runtime refuses."""
+def mirrored_strategy(tf: Any, names: Sequence[str], reduction: Callable[[], Any] | None = None) -> Any:
+    """Return a MirroredStrategy with collective keys of its own.
+
+    A second strategy in the same process would otherwise reuse the keys of the first for a group of another size, which
+    the runtime refuses.
+    """
     class_ = tf.distribute.MirroredStrategy
-    class_._collective_key_base = getattr(class_, "_collective_key_base", 0) + KEYS_OF_A_STRATEGY
+    class_._collective_key_base = getattr(class_, "_collective_key_base", 0) + COLLECTIVE_KEYS_PER_STRATEGY
     return class_(list(names), cross_device_ops=reduction() if reduction else None)
 
 
-def clustered(tf: Any, request: dict[str, Any], devices: Devices) -> Any:
-    """Ends only when every worker has answered, or with the process."""
+def multi_worker_strategy(tf: Any, request: dict[str, Any], devices: Devices) -> Any:
+    """Join the cluster and return its strategy; blocks until every worker has joined."""
     cluster = request["cluster"]
     task = {"type": "worker", "index": cluster["index"]}
     os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": cluster["workers"]}, "task": task})
     kind = tf.distribute.experimental.CommunicationImplementation
-    implementation = kind.RING if devices.virtual_kind else kind.NCCL
-    options = tf.distribute.experimental.CommunicationOptions(implementation=implementation)
+    chosen = kind.RING if devices.virtual_kind else kind.NCCL
+    options = tf.distribute.experimental.CommunicationOptions(implementation=chosen)
     return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
 
 
 def all_reduce_values(tf: Any, strategy: Any) -> list[float]:
-    """Replica i contributes i + 1; what each replica of this machine has after the sum."""
+    """All-reduce i + 1 of each replica i and return the sums that the replicas of this host received."""
 
     def summed() -> Any:
         def replica() -> Any:
@@ -191,40 +204,44 @@ def all_reduce_values(tf: Any, strategy: Any) -> list[float]:
     return [float(value) for value in strategy.experimental_local_results(sums)]
 
 
-def implementation(strategy: Any) -> str:
-    """Which all-reduce the strategy picked; it tells only in attributes that are not public."""
+def implementation_name(strategy: Any) -> str:
+    """Return the all-reduce that the strategy selected; it is only visible in private attributes."""
     extended = strategy.extended
     chosen = getattr(extended, "_cross_device_ops", None) or getattr(extended, "_inferred_cross_device_ops", None)
     name = type(chosen).__name__ if chosen is not None else "unknown"
-    how = getattr(getattr(extended, "_communication_options", None), "implementation", None)
-    return f"{name} ({how.value})" if name == "CollectiveAllReduce" and how is not None else name
+    communication = getattr(getattr(extended, "_communication_options", None), "implementation", None)
+    return f"{name} ({communication.value})" if name == "CollectiveAllReduce" and communication is not None else name
 
 
 def local_strategy(tf: Any, devices: Devices, events: Events) -> tuple[Any, Callable[[], Any] | None]:
-    """A strategy whose all-reduce works, and the reduction that it took where TensorFlow's own choice failed."""
+    """Return a strategy whose all-reduce works, and its reduction if TensorFlow's own choice failed.
+
+    Sends the event `all_reduce`. Raises tf.errors.OpError if no all-reduce works.
+    """
     fallbacks = []
     if devices.virtual_kind == "gpu":
-        fallbacks.append("virtual GPUs: NCCL takes no two replicas on one GPU")
+        fallbacks.append("virtual GPUs: NCCL does not support two replicas on one GPU")
     choices = (None, tf.distribute.HierarchicalCopyAllReduce, tf.distribute.ReductionToOneDevice)
     for reduction in choices:
-        strategy = mirrored(tf, devices.names, reduction)
+        strategy = mirrored_strategy(tf, devices.names, reduction)
         try:
             values = all_reduce_values(tf, strategy)
         except tf.errors.OpError as error:
             if reduction is choices[-1] or len(devices.names) == 1:
                 raise
-            fallbacks.append(f"{implementation(strategy)} failed: {plain(error)}")
+            fallbacks.append(f"{implementation_name(strategy)} failed: {error_text(error)}")
             continue
-        events.tell("all_reduce", values=values, implementation=implementation(strategy), fallbacks=fallbacks)
+        events.send("all_reduce", values=values, implementation=implementation_name(strategy), fallbacks=fallbacks)
         return strategy, reduction
-    raise AssertionError("the last choice either works or raises")
+    raise AssertionError("unreachable: the last choice either works or raises")
 
 
 def cluster_strategy(tf: Any, request: dict[str, Any], devices: Devices, events: Events) -> Any:
-    strategy = clustered(tf, request, devices)
-    fallbacks = ["virtual GPUs: NCCL takes no two replicas on one GPU"] if devices.virtual_kind == "gpu" else []
+    """Return the strategy of the cluster; sends the event `all_reduce`."""
+    strategy = multi_worker_strategy(tf, request, devices)
+    fallbacks = ["virtual GPUs: NCCL does not support two replicas on one GPU"] if devices.virtual_kind == "gpu" else []
     values = all_reduce_values(tf, strategy)
-    events.tell("all_reduce", values=values, implementation=implementation(strategy), fallbacks=fallbacks)
+    events.send("all_reduce", values=values, implementation=implementation_name(strategy), fallbacks=fallbacks)
     return strategy
 
 
@@ -232,7 +249,7 @@ def cluster_strategy(tf: Any, request: dict[str, Any], devices: Devices, events:
 
 
 def build_model(tf: Any, blocks: int) -> Any:
-    """ResNet for 32 x 32 images: three stages of `blocks` blocks, 6 * blocks + 2 layers with weights."""
+    """Return a ResNet for 32 x 32 images: three stages of `blocks` blocks, 6 * blocks + 2 layers with weights."""
     layers = tf.keras.layers
 
     def convolution(inputs: Any, filters: int, size: int, stride: int) -> Any:
@@ -252,7 +269,7 @@ def build_model(tf: Any, blocks: int) -> Any:
 
 
 def load(dataset: dict[str, Any]) -> tuple[Any, Any]:
-    """Images, uint8 of shape (records, 32, 32, 3), and labels, int32 of shape (records,)."""
+    """Return the images, uint8 of shape (records, 32, 32, 3), and the labels, int32 of shape (records,)."""
     import numpy as np
 
     files = tuple(Path(name) for name in dataset["files"])
@@ -262,12 +279,15 @@ def load(dataset: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def normalised(tf: Any, images: Any) -> Any:
-    """Pixels in -1..1, float32."""
+    """Return the pixels as float32, scaled to -1..1."""
     return tf.cast(images, tf.float32) / 127.5 - 1.0
 
 
 def input_pipeline(tf: Any, data: tuple[Any, Any], batch_size: int, seed: int) -> Any:
-    """Endless shuffled batches of images and labels; in a cluster each worker takes its share of the same order."""
+    """Return an endless dataset of shuffled batches of images and labels.
+
+    In a cluster every worker reads its shard of the same order.
+    """
     batches = tf.data.Dataset.from_tensor_slices(data).shuffle(len(data[1]), seed=seed).repeat()
     batches = batches.batch(batch_size, drop_remainder=True)
     options = tf.data.Options()
@@ -277,8 +297,11 @@ def input_pipeline(tf: Any, data: tuple[Any, Any], batch_size: int, seed: int) -
 
 
 def make_step(tf: Any, strategy: Any, model: Any, optimizer: Any, batch_size: int, scale: float, frozen: bool) -> Any:
-    """One step on the global batch; its loss. The optimizer adds the replicas' gradients up (all-reduce) before it
-    applies them, so each replica divides its loss by the global batch. `frozen`: normalise with moving statistics."""
+    """Return a function that trains on one global batch and returns its loss.
+
+    The optimizer sums the replicas' gradients (all-reduce) before it applies them, so each replica divides its loss by
+    the global batch size. frozen: normalisation layers use their moving statistics.
+    """
 
     def replica_step(images: Any, labels: Any) -> Any:
         with tf.GradientTape() as tape:
@@ -296,41 +319,41 @@ def make_step(tf: Any, strategy: Any, model: Any, optimizer: Any, batch_size: in
 
 
 def global_batch(options: Any, replicas: int) -> int:
-    """A global batch that the replicas cannot share evenly is rounded down, never refused: 64 on 3 GPUs is 63."""
+    """Round the batch size down to a multiple of the number of replicas: 64 on 3 GPUs becomes 63."""
     return max(1, options.batch_size // replicas) * replicas
 
 
-def run_custom(tf: Any, strategy: Any, data: Any, options: Any, batch_size: int, steps: int, told: Any) -> Any:
-    """Adam in a loop of our own; the trained model."""
+def run_custom(tf: Any, strategy: Any, data: Any, options: Any, batch_size: int, steps: int, report: Any) -> Any:
+    """Train with Adam in a custom loop and return the model; `report` is called with each step and its loss."""
     with strategy.scope():
         model = build_model(tf, options.blocks)
         optimizer = tf.keras.optimizers.Adam(options.learning_rate)
         optimizer.build(model.trainable_variables)
     scale = LOSS_SCALE if options.mixed_precision else 1.0
     step = make_step(tf, strategy, model, optimizer, batch_size, scale, frozen=False)
-    # The batch is fetched inside the graph, as model.fit does it: from Python each fetch holds the devices up.
+    # Fetch the batch inside the graph, like model.fit: a fetch from Python would stall the devices.
     advance = tf.function(lambda batches: step(next(batches)), autograph=False)
     batches = iter(strategy.experimental_distribute_dataset(input_pipeline(tf, data, batch_size, options.seed)))
-    told(1, float(advance(batches)))
+    report(1, float(advance(batches)))
     loss = advance(batches) if steps > 1 else None
     for number in range(2, steps + 1):
-        # Queued before the loss of this one is waited for, so that GPUs do not wait for Python.
-        following = advance(batches) if number < steps else None
-        told(number, float(loss))
-        loss = following
+        # Queue the next step before waiting for this loss, so that GPUs do not wait for Python.
+        next_loss = advance(batches) if number < steps else None
+        report(number, float(loss))
+        loss = next_loss
     return model
 
 
-def run_fit(tf: Any, strategy: Any, data: Any, options: Any, batch_size: int, steps: int, told: Any) -> Any:
-    """The same by Keras's model.fit; the trained model."""
+def run_fit(tf: Any, strategy: Any, data: Any, options: Any, batch_size: int, steps: int, report: Any) -> Any:
+    """Train the same way with model.fit of Keras and return the model."""
 
     class Reporter(tf.keras.callbacks.Callback):  # type: ignore[misc]
         def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-            # Keras tells the mean since the last reset: with this one, that of the batch.
+            # Keras reports the mean since the last reset; with this reset, that of the batch.
             (getattr(self.model, "reset_metrics", None) or self.model.reset_states)()
 
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            told(batch + 1, float(logs["loss"]))
+            report(batch + 1, float(logs["loss"]))
 
     with strategy.scope():
         model = build_model(tf, options.blocks)
@@ -341,23 +364,26 @@ def run_fit(tf: Any, strategy: Any, data: Any, options: Any, batch_size: int, st
     return model
 
 
-# What the training left ---------------------------------------------------------------------------------------------
+# Results of the training -------------------------------------------------------------------------------------------
 
 
 def replica_copies(strategy: Any, variable: Any) -> tuple[Any, ...]:
-    """A weight's copy on each replica. Keras 3 wraps TensorFlow's variable: its `value` is the mirrored one; Keras 2
-    has TensorFlow's own, whose `value` is a method."""
+    """Return the copies of a weight, one for each replica of this host.
+
+    Keras 3 wraps TensorFlow's mirrored variable in `value`; Keras 2 uses TensorFlow's own variable, whose `value` is a
+    method.
+    """
     inner = getattr(variable, "value", variable)
     return tuple(strategy.experimental_local_results(variable if callable(inner) else inner))
 
 
 def devices_used(strategy: Any, model: Any) -> int:
-    """On how many devices the trained weights lie: the replicas that exist, whatever the strategy was asked for."""
+    """Return the number of devices that hold a copy of the trained weights."""
     return len({copy.device for copy in replica_copies(strategy, model.trainable_variables[0])})
 
 
 def cluster_sum(tf: Any, strategy: Any, values: Sequence[Any]) -> list[Any]:
-    """Each NumPy array summed over all machines (every replica of a machine contributes an equal part)."""
+    """Return each NumPy array summed over all hosts; the replicas of a host contribute equal parts."""
 
     def summed() -> Any:
         share = [tf.constant(value, tf.float32) for value in values]
@@ -367,9 +393,11 @@ def cluster_sum(tf: Any, strategy: Any, values: Sequence[Any]) -> list[Any]:
     return [strategy.experimental_local_results(value)[0].numpy() for value in sums]
 
 
-def disagreement(strategy: Any, model: Any, means: Sequence[Any] | None = None) -> float:
-    """Largest difference of a trained weight between two replicas, relative to the largest weight of its tensor; with
-    `means`, from the cluster's mean."""
+def weights_disagreement(strategy: Any, model: Any, means: Sequence[Any] | None = None) -> float:
+    """Return the largest difference of a trained weight between two replicas.
+
+    Relative to the largest weight of its tensor. With `means`, the difference from these means of the cluster.
+    """
     import numpy as np
 
     worst = 0.0
@@ -382,8 +410,8 @@ def disagreement(strategy: Any, model: Any, means: Sequence[Any] | None = None) 
     return worst
 
 
-def cluster_outcome(tf: Any, strategy: Any, model: Any) -> tuple[int, float]:
-    """Replicas and disagreement over all machines. Ends together on all of them, for it is a collective."""
+def cluster_result(tf: Any, strategy: Any, model: Any) -> tuple[int, float]:
+    """Return the number of replicas and their disagreement over all hosts; a collective, so all hosts must call it."""
     import numpy as np
 
     here = len(strategy.extended.worker_devices)
@@ -391,42 +419,41 @@ def cluster_outcome(tf: Any, strategy: Any, model: Any) -> tuple[int, float]:
     count = np.float32(devices_used(strategy, model) / here)
     replicas, *sums = cluster_sum(tf, strategy, [count, *weights])
     means = [value / strategy.num_replicas_in_sync for value in sums]
-    return round(float(replicas)), disagreement(strategy, model, means)
+    return round(float(replicas)), weights_disagreement(strategy, model, means)
 
 
 # Phases ------------------------------------------------------------------------------------------------------------
 
 
 def train(tf: Any, strategy: Any, data: Any, options: Any, events: Events, cluster: bool) -> None:
-    """The training that is judged."""
+    """Run the training that is checked and send its result."""
     batch_size = global_batch(options, strategy.num_replicas_in_sync)
-    begun, first = time.monotonic(), []
+    started, first = time.monotonic(), []
 
-    def told(step: int, loss: float) -> None:
-        first.append(time.monotonic() - begun)
+    def report(step: int, loss: float) -> None:
+        first.append(time.monotonic() - started)
         events.step("train", step, options.train_steps, loss)
 
     loop = run_fit if options.loop == "fit" else run_custom
-    model = loop(tf, strategy, data, options, batch_size, options.train_steps, told)
+    model = loop(tf, strategy, data, options, batch_size, options.train_steps, report)
     if cluster:
-        replicas, differs = cluster_outcome(tf, strategy, model)
+        replicas, disagreement = cluster_result(tf, strategy, model)
     else:
-        replicas, differs = devices_used(strategy, model), disagreement(strategy, model)
-    events.tell(
+        replicas, disagreement = devices_used(strategy, model), weights_disagreement(strategy, model)
+    events.send(
         "trained",
         replicas=replicas,
         batch_size=batch_size,
-        weights_disagreement=differs,
+        weights_disagreement=disagreement,
         first_step_seconds=round(first[0], 2),
     )
 
 
 def agreement(tf: Any, strategy: Any, names: Sequence[str], data: Any, options: Any, events: Events) -> None:
-    """The losses of one replica and of all on the same global batches from the same weights, by plain SGD.
+    """Compare the losses of one replica and of all, on the same global batches from the same weights, with plain SGD.
 
-    Always in float32 without TensorFloat-32, whatever the training used: reduced precision would hide a wrong sum in
-    rounding. Normalisation layers use their moving statistics, for those of a batch differ by design between a whole
-    batch and its parts.
+    Always in float32 without TensorFloat-32: reduced precision would hide a wrong sum in rounding errors. Normalisation
+    layers use their moving statistics, since batch statistics differ between a whole batch and its parts by design.
     """
     import numpy as np
 
@@ -438,27 +465,27 @@ def agreement(tf: Any, strategy: Any, names: Sequence[str], data: Any, options: 
     images, labels = np.asarray(data[0][chosen], np.float32) / 127.5 - 1.0, data[1][chosen]
     losses: list[list[float]] = []
     weights = None
-    for together in (mirrored(tf, names[:1]), strategy):
-        with together.scope():
+    for current in (mirrored_strategy(tf, names[:1]), strategy):
+        with current.scope():
             model = build_model(tf, AGREEMENT_BLOCKS)
             optimizer = tf.keras.optimizers.SGD(AGREEMENT_LEARNING_RATE)
             optimizer.build(model.trainable_variables)
         if weights is None:
             weights = model.get_weights()
         model.set_weights(weights)
-        step = make_step(tf, together, model, optimizer, batch_size, 1.0, frozen=True)
+        step = make_step(tf, current, model, optimizer, batch_size, 1.0, frozen=True)
         history: list[float] = []
         for at in range(0, steps * batch_size, batch_size):
-            batch = split(tf, together, images[at : at + batch_size], labels[at : at + batch_size])
+            batch = split_batch(tf, current, images[at : at + batch_size], labels[at : at + batch_size])
             history.append(float(step(batch)))
             events.step("agreement", len(losses) * steps + len(history), 2 * steps, history[-1])
         losses.append(history)
     tf.config.experimental.enable_tensor_float_32_execution(rounding)
-    events.tell("agreement", replicas=[1, strategy.num_replicas_in_sync], losses=losses)
+    events.send("agreement", replicas=[1, strategy.num_replicas_in_sync], losses=losses)
 
 
-def split(tf: Any, strategy: Any, images: Any, labels: Any) -> tuple[Any, Any]:
-    """A global batch as per-replica values: equal parts, in order."""
+def split_batch(tf: Any, strategy: Any, images: Any, labels: Any) -> tuple[Any, Any]:
+    """Return a global batch as per-replica values: equal parts, in order."""
     size = len(labels) // strategy.num_replicas_in_sync
 
     def part(values: Any) -> Any:
@@ -472,7 +499,7 @@ def split(tf: Any, strategy: Any, images: Any, labels: Any) -> tuple[Any, Any]:
 
 
 def scaling(tf: Any, reduction: Any, names: Sequence[str], data: Any, options: Any, events: Events) -> None:
-    """Weak scaling: images per second on 1, 2, 4, ... and all replicas, the same batch for each; input included."""
+    """Measure weak scaling: images per second, input included, on 1, 2, 4, ... and all replicas, same batch on each."""
     share = max(1, options.batch_size // len(names))
     if options.mixed_precision:
         tf.keras.mixed_precision.set_global_policy("mixed_float16")
@@ -480,36 +507,36 @@ def scaling(tf: Any, reduction: Any, names: Sequence[str], data: Any, options: A
         times: list[float] = []
         steps = WARM_UP_STEPS + options.scaling_steps
 
-        def told(step: int, loss: float, times: list[float] = times, steps: int = steps) -> None:
+        def report(step: int, loss: float, times: list[float] = times, steps: int = steps) -> None:
             times.append(time.monotonic())
             events.step("scaling", step, steps, loss)
 
-        run_custom(tf, mirrored(tf, names[:count], reduction), data, options, share * count, steps, told)
+        run_custom(tf, mirrored_strategy(tf, names[:count], reduction), data, options, share * count, steps, report)
         rate = options.scaling_steps * share * count / (times[-1] - times[WARM_UP_STEPS - 1])
-        events.tell("scaling", replicas=count, batch_size=share * count, images_per_second=round(rate, 2))
+        events.send("scaling", replicas=count, batch_size=share * count, images_per_second=round(rate, 2))
 
 
 def replica_counts(replicas: int) -> list[int]:
-    """1, 2, 4, ... below `replicas`, and `replicas`."""
+    """Return 1, 2, 4, ... below `replicas`, and `replicas`."""
     counts = [2**power for power in range(replicas.bit_length()) if 2**power < replicas]
     return [*counts, replicas]
 
 
-def carry_out(request: dict[str, Any], events: Events) -> int:
-    """Exit status: 0 all phases done, 1 the GPUs asked for are not there."""
+def execute(request: dict[str, Any], events: Events) -> int:
+    """Run all phases; return 0, or 1 if requested GPUs are missing."""
     options = SimpleNamespace(**request["options"])
-    hide_the_others(options)
+    hide_other_gpus(options)
     import tensorflow as tf
 
-    events.tell("start", framework="tensorflow", version=tf.__version__)
+    events.send("start", framework="tensorflow", version=tf.__version__)
     if options.log_device_placement:
         tf.debugging.set_log_device_placement(True)
     devices = choose_devices(tf, request, options)
     if isinstance(devices, int):
-        events.tell("missing_gpus", visible=devices)
+        events.send("missing_gpus", visible=devices)
         return 1
     kind = devices.virtual_kind
-    events.tell(
+    events.send(
         "devices", devices=devices.details, virtual=kind is not None, virtual_kind=kind, visible=devices.visible
     )
     data = load(request["dataset"])
@@ -525,24 +552,25 @@ def carry_out(request: dict[str, Any], events: Events) -> int:
             agreement(tf, strategy, devices.names, data, options, events)
         if options.scaling == "on" or (options.scaling == "auto" and kind is None):
             scaling(tf, reduction, devices.names, data, options, events)
-    events.tell("end")
+    events.send("end")
     return 0
 
 
-def plain(error: Exception) -> str:
-    """What an error says, without the places in the graph that TensorFlow puts before it; those are in the log."""
-    places = ('  File "', "Graph execution error", "Detected at node", "Stack trace for op definition")
-    lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.startswith(places)]
+def error_text(error: Exception) -> str:
+    """Return an error's message without the graph locations that TensorFlow puts in front; the log has those."""
+    locations = ('  File "', "Graph execution error", "Detected at node", "Stack trace for op definition")
+    lines = [line.strip() for line in str(error).splitlines() if line.strip() and not line.startswith(locations)]
     return f"{type(error).__name__}: {' '.join(lines)[:1000]}"
 
 
 def main(request_path: str) -> int:
+    """Run the request in the given file and return the exit status; an exception is also sent as an event."""
     request = json.loads(Path(request_path).read_text())
     events = Events(request["events_fd"])
     try:
-        return carry_out(request, events)
+        return execute(request, events)
     except Exception as error:
-        events.tell("error", text=plain(error))
+        events.send("error", text=error_text(error))
         raise
 
 

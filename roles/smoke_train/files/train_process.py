@@ -1,18 +1,20 @@
-"""The worker process of smoke_train.py beside it: started, listened to, ended in time. Standard library, Python 3.8.
+"""Run a training worker as a child process, read its events and end it in time.
 
-The protocol. A worker is `python FRAMEWORK_worker.py REQUEST.json`; the request is a JSON object:
+Used by smoke_train.py. Standard library only, Python 3.8.
+
+The protocol: a worker is started as `python FRAMEWORK_worker.py REQUEST.json`. The request is a JSON object:
 
     schema      1
-    events_fd   the file descriptor for events
-    dataset     cifar10.Dataset as JSON: kind, files (paths of batch files), records (how many), description, source
-    options     every option of the command line by its name with underscores
-    on_pci      how many NVIDIA GPUs PCI lists
-    simulated   whether this machine says that parts of it are simulated
+    events_fd   file descriptor that the worker writes events to
+    dataset     cifar10.Dataset as JSON: kind, files (paths of batch files), records (count), description, source
+    options     every command line option, by its name with underscores
+    on_pci      number of NVIDIA GPUs on the PCI bus
+    simulated   whether parts of this host are simulated
     cluster     null, or {"workers": ["host:port", ...], "index": int}
 
-It writes events, one JSON object a line, in the order of EVENTS; what it prints itself goes to the log. `physical` of a
-device is the GPU's place among those that CUDA shows the supervisor (its CUDA_VISIBLE_DEVICES, else nvidia-smi's
-numbers), null on the CPU. A worker that fails says `error` and ends with 1.
+The worker writes one JSON object per line, in the order of EVENTS. Its own standard output and standard error go to
+the log. `physical` of a device is the GPU's index among those that CUDA shows to the supervisor (the position in its
+CUDA_VISIBLE_DEVICES, or else the index of nvidia-smi), null on the CPU. A worker that fails sends `error` and exits 1.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ from typing import Any
 
 Event = dict  # one JSON object of the protocol
 NUMBER = (int, float)
-# What each event must have, and of which type.
+# Required keys of each event and their types.
 EVENTS: dict[str, dict[str, Any]] = {
     "start": {"framework": str, "version": str},
     "devices": {"devices": list, "virtual": bool, "virtual_kind": (str, type(None)), "visible": int},
@@ -48,31 +50,32 @@ EVENTS: dict[str, dict[str, Any]] = {
     "error": {"text": str},
     "end": {},
 }
-LAST_WORDS = 5.0  # seconds between SIGTERM and SIGKILL
-AFTER_THE_END = 30.0  # seconds that a worker has to leave after it said `end`
+GRACE_PERIOD = 5.0  # seconds between SIGTERM and SIGKILL
+EXIT_TIMEOUT = 30.0  # seconds for a worker to exit after its `end` event
 LOG_LINES, LOG_CHARACTERS = 12, 2000
-# What TensorFlow's C++ side calls information, and its preface: rarely why something ended.
-CHATTER = re.compile(r"I\d{4} \d\d:\d\d:|\d{4}-\d\d-\d\d \S+: I |WARNING: All log messages before absl")
+# Informational messages of TensorFlow's C++ code and their preamble: they rarely explain a failure.
+INFORMATIONAL = re.compile(r"I\d{4} \d\d:\d\d:|\d{4}-\d\d-\d\d \S+: I |WARNING: All log messages before absl")
 PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 @dataclass
 class Outcome:
-    """How a worker ended and what it said."""
+    """How a worker ended and which events it sent."""
 
     events: list[Event] = field(default_factory=list)
-    garbage: list[str] = field(default_factory=list)  # lines that are no events
-    returncode: int = 0  # negative: the signal that ended it
+    invalid_lines: list[str] = field(default_factory=list)  # lines that are not events of the protocol
+    returncode: int = 0  # negative: the number of the signal that killed it
     timed_out: bool = False
     log_end: str = ""
 
     @property
     def ended(self) -> bool:
-        """Whether the worker said itself that it was done."""
+        """Return whether the worker sent its `end` event."""
         return any(event["event"] == "end" for event in self.events)
 
     @property
     def exit_text(self) -> str:
+        """Return how the process ended, such as "was killed by SIGSEGV"."""
         if self.returncode >= 0:
             return f"ended with exit status {self.returncode}"
         with contextlib.suppress(ValueError):
@@ -81,7 +84,7 @@ class Outcome:
 
 
 def read_event(line: str) -> Event | None:
-    """The event in a line; None where it is none of the protocol's."""
+    """Return the event in a line, or None if the line is not a valid event of the protocol."""
     try:
         event = json.loads(line)
     except ValueError:
@@ -95,74 +98,81 @@ def read_event(line: str) -> Event | None:
 
 
 class Channel:
-    """The reading end of the pipe: bytes in, whole lines judged."""
+    """The reading end of the event pipe: collects bytes and passes on complete lines."""
 
     def __init__(self, descriptor: int, outcome: Outcome, on_event: Callable[[Event], None]) -> None:
         self.descriptor, self.outcome, self.on_event = descriptor, outcome, on_event
-        self.rest = b""
+        self.incomplete = b""
         self.open = True
         os.set_blocking(descriptor, False)
 
     def wait(self, seconds: float) -> None:
-        """Until something can be read, `seconds` at most."""
+        """Block until something can be read, for at most `seconds`."""
         if self.open:
             select.select([self.descriptor], [], [], seconds)
         else:
             time.sleep(seconds)
 
     def read(self) -> None:
-        """Everything that is there now."""
+        """Read everything that is available now."""
         while self.open:
             try:
                 block = os.read(self.descriptor, 1 << 16)
             except BlockingIOError:
                 return
             self.open = bool(block)
-            *lines, self.rest = (self.rest + block).split(b"\n")
+            *lines, self.incomplete = (self.incomplete + block).split(b"\n")
             for line in lines:
-                self._take(line.decode("utf-8", "replace"))
+                self._handle_line(line.decode("utf-8", "replace"))
 
-    def _take(self, line: str) -> None:
+    def _handle_line(self, line: str) -> None:
         event = read_event(line)
         if event is None:
-            self.outcome.garbage.append(line[:200])
+            self.outcome.invalid_lines.append(line[:200])
         else:
             self.outcome.events.append(event)
             self.on_event(event)
 
 
 def die_with_parent() -> None:
-    """In the child: be killed when the supervisor goes away, however it goes (a worker would keep the GPUs)."""
+    """Ask the kernel to kill this process when its parent dies; called in the child.
+
+    Without this, a worker whose supervisor was killed would keep its GPUs.
+    """
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def end_group(process: subprocess.Popen[bytes]) -> None:
-    """End the worker and everything that it started: asked first, then killed."""
-    for number, patience in ((signal.SIGTERM, LAST_WORDS), (signal.SIGKILL, LAST_WORDS)):
+def terminate_group(process: subprocess.Popen[bytes]) -> None:
+    """Send SIGTERM, then SIGKILL, to the worker and everything that it started."""
+    for number, timeout in ((signal.SIGTERM, GRACE_PERIOD), (signal.SIGKILL, GRACE_PERIOD)):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(patience)
+            process.wait(timeout)
     if process.poll() is None:
-        # Uninterruptible sleep inside a driver: nothing ends that, and waiting for it would hold up the result.
-        print(f"smoke_train: process {process.pid} does not end even when killed", file=sys.stderr, flush=True)
+        # Uninterruptible sleep in a driver: no signal ends it, and waiting would delay the result.
+        print(f"smoke_train: process {process.pid} is still running after SIGKILL", file=sys.stderr, flush=True)
 
 
 @contextlib.contextmanager
 def request_file(request: dict[str, Any]) -> Iterator[Path]:
+    """Write the request to a temporary file, which is deleted afterwards."""
     with tempfile.TemporaryDirectory(prefix="smoke_train-") as folder:
         path = Path(folder) / "request.json"
         path.write_text(json.dumps(request))
         yield path
 
 
-def log_end(log: Path, chatter: bool) -> str:
-    """The last lines of the log; with `chatter` those that only inform, too: at what a worker stands still."""
+def log_end(log: Path, include_informational: bool) -> str:
+    """Return the last lines of the log, at most LOG_LINES lines and LOG_CHARACTERS characters.
+
+    include_informational: keep TensorFlow's informational messages; they show what a hanging worker was doing.
+    """
     with log.open("rb") as stream:
         stream.seek(max(0, log.stat().st_size - 8 * LOG_CHARACTERS))
         lines = stream.read().decode("utf-8", "replace").splitlines()
-    telling = [line for line in lines if line.strip() and (chatter or not CHATTER.match(line))]
-    return "\n".join(telling[-LOG_LINES:])[-LOG_CHARACTERS:].strip()
+    shown = [line for line in lines if line.strip() and (include_informational or not INFORMATIONAL.match(line))]
+    return "\n".join(shown[-LOG_LINES:])[-LOG_CHARACTERS:].strip()
 
 
 def run(
@@ -174,17 +184,20 @@ def run(
     on_event: Callable[[Event], None] = lambda event: None,
     interpreter: Sequence[str] = (sys.executable,),
 ) -> Outcome:
-    """Run the worker to its end, or to `deadline` (time.monotonic()); nothing of it is left behind either way."""
+    """Run the worker until it ends or until `deadline` (on time.monotonic()), and return its outcome.
+
+    No process of the worker is left running when this returns or raises.
+    """
     outcome = Outcome()
     reading, writing = os.pipe()
     try:
-        with request_file(dict(request, events_fd=writing)) as path, log.open("wb") as noise:
+        with request_file(dict(request, events_fd=writing)) as path, log.open("wb") as log_stream:
             process = subprocess.Popen(
                 [*interpreter, str(worker), str(path)],
                 stdin=subprocess.DEVNULL,
-                stdout=noise,
-                stderr=noise,
-                # What a killed worker leaves in its temporary files goes with the request.
+                stdout=log_stream,
+                stderr=log_stream,
+                # Temporary files of a killed worker are deleted together with the request.
                 env=dict(environment, TMPDIR=str(path.parent)),
                 pass_fds=[writing],
                 start_new_session=True,
@@ -196,19 +209,19 @@ def run(
             try:
                 listen(process, channel, outcome, deadline)
             finally:
-                end_group(process)
+                terminate_group(process)
             channel.read()
     finally:
         for descriptor in (reading, writing):
             if descriptor >= 0:
                 os.close(descriptor)
     outcome.returncode = process.returncode if process.returncode is not None else -signal.SIGKILL
-    outcome.log_end = log_end(log, chatter=outcome.timed_out)
+    outcome.log_end = log_end(log, include_informational=outcome.timed_out)
     return outcome
 
 
 def listen(process: subprocess.Popen[bytes], channel: Channel, outcome: Outcome, deadline: float) -> None:
-    """Read events until the worker is gone, its time is up or it says what is none."""
+    """Read events until the worker has ended, the deadline has passed or it sends an invalid line."""
     while process.poll() is None:
         now = time.monotonic()
         if now >= deadline:
@@ -216,9 +229,9 @@ def listen(process: subprocess.Popen[bytes], channel: Channel, outcome: Outcome,
             return
         channel.wait(min(0.2, deadline - now))
         channel.read()
-        if outcome.garbage:
+        if outcome.invalid_lines:
             return
         if outcome.ended:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(AFTER_THE_END)
+                process.wait(EXIT_TIMEOUT)
             return

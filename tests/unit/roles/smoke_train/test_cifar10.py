@@ -1,4 +1,4 @@
-"""CIFAR-10 files: the format, the generated set, and downloads over loopback that break, lie or are complete."""
+"""cifar10.py: the format, the generated set, and downloads over loopback that break off, are wrong or complete."""
 
 import hashlib
 import io
@@ -38,7 +38,7 @@ def test_records_split_into_labels_and_pixels() -> None:
         pytest.param(record(10, 1), "found label 10, expected 0 to 9", id="label out of range"),
     ],
 )
-def test_what_is_no_batch_is_refused(content: bytes, message: str) -> None:
+def test_invalid_batch_is_refused(content: bytes, message: str) -> None:
     with pytest.raises(cifar10.DataError, match=message):
         cifar10.split_records(content, "a file")
 
@@ -46,7 +46,7 @@ def test_what_is_no_batch_is_refused(content: bytes, message: str) -> None:
 # The generated set
 
 
-def test_generated_set_is_in_the_format_and_says_simulated(tmp_path: Path) -> None:
+def test_generated_set_has_the_format_and_is_marked_simulated(tmp_path: Path) -> None:
     dataset = cifar10.write_simulated(tmp_path, seed=1, records=50)
     labels, pixels = cifar10.read(dataset)
     assert (dataset.kind, dataset.records, len(labels), len(pixels)) == ("simulated", 250, 250, 250 * 3072)
@@ -55,7 +55,7 @@ def test_generated_set_is_in_the_format_and_says_simulated(tmp_path: Path) -> No
     assert "simulated" in dataset.description
 
 
-def test_generated_set_is_the_same_for_a_seed_and_made_once(tmp_path: Path) -> None:
+def test_generated_set_is_deterministic_and_written_once(tmp_path: Path) -> None:
     first = cifar10.write_simulated(tmp_path, seed=1, records=5)
     written = [path.stat().st_mtime_ns for path in first.files]
     again = cifar10.write_simulated(tmp_path, seed=1, records=5)
@@ -65,15 +65,15 @@ def test_generated_set_is_the_same_for_a_seed_and_made_once(tmp_path: Path) -> N
     assert cifar10.read(elsewhere) == cifar10.read(first) != cifar10.read(other)
 
 
-def test_half_written_set_is_made_anew(tmp_path: Path) -> None:
+def test_incomplete_set_is_written_again(tmp_path: Path) -> None:
     dataset = cifar10.write_simulated(tmp_path, seed=1, records=5)
     whole = cifar10.read(dataset)
     dataset.files[2].write_bytes(b"cut")
     assert cifar10.read(cifar10.write_simulated(tmp_path, seed=1, records=5)) == whole
 
 
-def test_generated_classes_can_be_told_apart(tmp_path: Path) -> None:
-    """Nearest class pattern finds the label: a network has something to learn."""
+def test_generated_classes_are_distinguishable(tmp_path: Path) -> None:
+    """The nearest class pattern gives the label, so a network can learn it."""
     labels, pixels = cifar10.read(cifar10.write_simulated(tmp_path, seed=1, records=20))
     patterns = [cifar10.class_pattern(label, 1).to_bytes(3072, "big") for label in range(10)]
 
@@ -90,7 +90,7 @@ def test_generated_classes_can_be_told_apart(tmp_path: Path) -> None:
 
 @dataclass
 class Site:
-    """A small web site with one file and the faults asked for."""
+    """A web site with one file and the configured faults."""
 
     content: bytes
     break_after: int | None = None
@@ -119,7 +119,7 @@ def archive(archive_bytes: bytes) -> cifar10.Archive:
         size=len(archive_bytes),
         sha256=hashlib.sha256(archive_bytes).hexdigest(),
         md5=hashlib.md5(archive_bytes, usedforsecurity=False).hexdigest(),
-        folder="cifar-10-batches-bin",
+        directory="cifar-10-batches-bin",
         members={name: digest.hexdigest() for name, digest in members.items()},
     )
 
@@ -158,19 +158,19 @@ def no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cifar10.time, "sleep", lambda _: None)
 
 
-def test_archive_is_fetched_checked_and_unpacked(site: Site, archive: cifar10.Archive, tmp_path: Path) -> None:
+def test_archive_is_downloaded_verified_and_unpacked(site: Site, archive: cifar10.Archive, tmp_path: Path) -> None:
     dataset = cifar10.real_dataset(tmp_path, site.url, archive)
     assert (dataset.kind, dataset.records, dataset.source) == ("real", 40, site.url)
     assert [path.name for path in dataset.files] == ["data_batch_1.bin"]
     cifar10.real_dataset(tmp_path, site.url, archive)
-    assert site.requested == [None]  # what is here and right is not fetched again
+    assert site.requested == [None]  # valid files are not downloaded again
 
 
 @pytest.mark.parametrize(
     ("ranges", "second_request"),
     [pytest.param(True, "bytes=100-", id="resumed"), pytest.param(False, "bytes=100-", id="server without ranges")],
 )
-def test_broken_transfer_goes_on(
+def test_interrupted_transfer_is_resumed(
     site: Site, archive: cifar10.Archive, tmp_path: Path, ranges: bool, second_request: str
 ) -> None:
     site.break_after, site.ranges = 100, ranges
@@ -179,7 +179,7 @@ def test_broken_transfer_goes_on(
     assert site.requested == [None, second_request]
 
 
-def test_transfer_left_by_an_earlier_run_goes_on(
+def test_transfer_of_an_earlier_run_is_resumed(
     site: Site, archive: cifar10.Archive, archive_bytes: bytes, tmp_path: Path
 ) -> None:
     (tmp_path / "cifar-10-binary.tar.gz.part").write_bytes(archive_bytes[:77])
@@ -187,27 +187,25 @@ def test_transfer_left_by_an_earlier_run_goes_on(
     assert site.requested == ["bytes=77-"]
 
 
-def test_archive_brought_by_hand_is_used(archive: cifar10.Archive, archive_bytes: bytes, tmp_path: Path) -> None:
+def test_existing_archive_is_used(archive: cifar10.Archive, archive_bytes: bytes, tmp_path: Path) -> None:
     (tmp_path / archive.name).write_bytes(archive_bytes)
     assert cifar10.real_dataset(tmp_path, "http://127.0.0.1:1/", archive).records == 40
 
 
-def test_corrupted_archive_is_refused_and_removed(site: Site, archive: cifar10.Archive, tmp_path: Path) -> None:
+def test_corrupted_archive_is_refused_and_deleted(site: Site, archive: cifar10.Archive, tmp_path: Path) -> None:
     site.content = site.content[:-1] + bytes([site.content[-1] ^ 1])
     with pytest.raises(cifar10.DataError, match=f"sha256 is .* expected {archive.sha256}"):
         cifar10.real_dataset(tmp_path, site.url, archive)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_page_of_another_length_is_refused_unread(site: Site, archive: cifar10.Archive, tmp_path: Path) -> None:
+def test_response_of_another_length_is_refused(site: Site, archive: cifar10.Archive, tmp_path: Path) -> None:
     site.content = b"<html>please log in</html>"
     with pytest.raises(cifar10.DataError, match=f"found 26 bytes, expected {archive.size}"):
         cifar10.real_dataset(tmp_path, site.url, archive)
 
 
-def test_edited_unpacked_file_is_replaced(
-    site: Site, archive: cifar10.Archive, archive_bytes: bytes, tmp_path: Path
-) -> None:
+def test_modified_file_is_replaced(site: Site, archive: cifar10.Archive, archive_bytes: bytes, tmp_path: Path) -> None:
     dataset = cifar10.real_dataset(tmp_path, site.url, archive)
     dataset.files[0].write_bytes(record(1, 2) * 40)
     again = cifar10.real_dataset(tmp_path, site.url, archive)
@@ -215,14 +213,14 @@ def test_edited_unpacked_file_is_replaced(
     assert again.records == 40
 
 
-def test_unreachable_site_gives_simulated_data_only_where_asked(tmp_path: Path) -> None:
+def test_unreachable_site_gives_simulated_data_with_auto_only(tmp_path: Path) -> None:
     dataset, note = cifar10.prepare(tmp_path, "auto", "http://127.0.0.1:1/x", records=5)
     assert dataset.kind == "simulated"
     assert "http://127.0.0.1:1/x" in note
-    with pytest.raises(cifar10.Unreachable, match="mirror"):
+    with pytest.raises(cifar10.ArchiveUnavailable, match="mirror"):
         cifar10.prepare(tmp_path, "real", "http://127.0.0.1:1/x")
 
 
-def test_wrong_archive_is_never_papered_over(site: Site, tmp_path: Path) -> None:
+def test_wrong_archive_is_never_replaced_by_simulated_data(site: Site, tmp_path: Path) -> None:
     with pytest.raises(cifar10.DataError, match="this is not the archive"):
         cifar10.prepare(tmp_path, "auto", site.url, records=5)

@@ -1,5 +1,7 @@
-"""The GPU monitor: against the simulated nvidia-smi, which is tested against the genuine one's output, and against
-programs that fail, hang or lose a GPU."""
+"""gpu_monitor.py with the simulated nvidia-smi, and with programs that fail, hang or lose a GPU.
+
+The simulated nvidia-smi is tested against captured output of the genuine one.
+"""
 
 import ast
 import csv
@@ -36,7 +38,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Host:
 
 @pytest.fixture
 def smi(tmp_path: Path) -> str:
-    """The simulated program under this interpreter: the system's may be elsewhere."""
+    """Return the simulated program, run with this interpreter."""
     return script(tmp_path / "nvidia-smi", f'exec {shlex.join(nvidia_smi())} "$@"')
 
 
@@ -47,7 +49,7 @@ def script(path: Path, text: str) -> str:
 
 
 def answering(path: Path, gpus: str, processes: str = "") -> str:
-    """A program that prints these rows, whatever else is asked."""
+    """Write a program that prints these rows for each query."""
     return script(path, f"case $1 in --query-gpu*) printf '%s\\n' '{gpus}';; *) printf '%s' '{processes}';; esac")
 
 
@@ -59,7 +61,7 @@ def rows(path: Path) -> list[dict[str, str]]:
 def wait_until(condition, seconds: float = 20.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "it did not happen in time"
+        assert time.monotonic() < deadline, "timed out"
         time.sleep(0.02)
 
 
@@ -70,10 +72,10 @@ def record(folder: Path, program: str | None, samples: int = 2, **options) -> tu
     return recorder, recorder.stop()
 
 
-# What nvidia-smi prints
+# Parsing
 
 
-def test_a_sample_has_what_the_captured_transcripts_show(tmp_path, host, smi):
+def test_sample_has_the_values_of_the_captured_transcripts(tmp_path, host, smi):
     _, summary = record(tmp_path, smi)
     first, second = rows(tmp_path / "monitor.csv")[:2]
     # tests/fixtures/nvidia-smi: "1, Tesla M60, GPU-...1, ..., 8192 MiB, 6144 MiB, 87 %, 121.43 W, ..., 71"
@@ -92,7 +94,7 @@ def test_a_sample_has_what_the_captured_transcripts_show(tmp_path, host, smi):
     assert summary["errors"] == []
 
 
-def test_the_columns_are_those_that_are_promised(tmp_path, host, smi):
+def test_columns_are_the_documented_ones(tmp_path, host, smi):
     record(tmp_path, smi)
     header = (tmp_path / "monitor.csv").read_text().splitlines()[0]
     assert header.startswith(
@@ -103,13 +105,13 @@ def test_the_columns_are_those_that_are_promised(tmp_path, host, smi):
     assert processes == "time,seconds,gpu_uuid,pid,process,memory_used_mib"
 
 
-def test_every_property_is_one_that_nvidia_smi_knows(host):
+def test_properties_are_listed_by_nvidia_smi(host):
     listed = host.run("--help-query-gpu").stdout + host.run("--help-query-compute-apps").stdout
     for name in (*gpu_monitor.GPU_PROPERTIES.values(), *gpu_monitor.PROCESS_PROPERTIES):
         assert f'"{name}"' in listed
 
 
-def test_a_value_that_is_not_there_is_an_empty_cell(tmp_path, host, smi):
+def test_missing_value_is_an_empty_cell(tmp_path, host, smi):
     host.state(gpus={"0": {"sm_clock": None, "temperature": None}})
     _, summary = record(tmp_path, smi)
     first = rows(tmp_path / "monitor.csv")[0]
@@ -119,17 +121,17 @@ def test_a_value_that_is_not_there_is_an_empty_cell(tmp_path, host, smi):
 
 
 @pytest.mark.parametrize("text", ["[N/A]", "[Not Supported]", "[Unknown Error]", "[GPU requires reset]", "N/A", " "])
-def test_no_number_is_made_of_what_is_none(text):
+def test_placeholder_is_an_empty_cell(text):
     assert gpu_monitor.cell(text) == ""
 
 
-def test_a_line_without_an_index_is_no_gpu():
-    found, strange = gpu_monitor.parse_gpus(ROW.replace("0, GPU-a", "[Unknown Error], GPU-a") + "\n\n" + ROW + "\n")
+def test_line_without_an_index_is_not_a_gpu():
+    found, unparsed = gpu_monitor.parse_gpus(ROW.replace("0, GPU-a", "[Unknown Error], GPU-a") + "\n\n" + ROW + "\n")
     assert [gpu["uuid"] for gpu in found] == ["GPU-a"]
-    assert strange == ["[Unknown Error], GPU-a" + ROW[len("0, GPU-a") :]]
+    assert unparsed == ["[Unknown Error], GPU-a" + ROW[len("0, GPU-a") :]]
 
 
-def test_a_process_with_a_comma_in_its_name_stays_one(tmp_path, host, smi):
+def test_process_name_may_contain_a_comma(tmp_path, host, smi):
     process = {"gpu": 1, "pid": 4242, "type": "C", "name": "/opt/a, b/python3", "used_mib": 6144}
     host.state(processes=[process])
     _, summary = record(tmp_path, smi)
@@ -139,16 +141,16 @@ def test_a_process_with_a_comma_in_its_name_stays_one(tmp_path, host, smi):
     assert [(found["pid"], found["memory_used_max_mib"]) for found in summary["processes"]] == [(4242, 6144.0)]
 
 
-def test_a_process_whose_memory_is_hidden_is_kept():
-    found, strange = gpu_monitor.parse_processes("GPU-a, 17, [Not Found], [N/A]\n")
-    assert strange == []
+def test_process_with_hidden_memory_is_kept():
+    found, unparsed = gpu_monitor.parse_processes("GPU-a, 17, [Not Found], [N/A]\n")
+    assert unparsed == []
     assert found == [{"gpu_uuid": "GPU-a", "pid": "17", "process": "", "memory_used_mib": ""}]
 
 
-# What goes wrong
+# Failures
 
 
-def test_a_gpu_lost_on_the_way_is_told_and_the_others_go_on(tmp_path, host, smi):
+def test_lost_gpu_is_reported_and_the_others_are_recorded(tmp_path, host, smi):
     recorder = gpu_monitor.Recorder(tmp_path / "monitor.csv", 0.05, smi)
     recorder.start()
     host.state(state="gpu_lost", lost=[1], gpus=m60_values())
@@ -159,17 +161,19 @@ def test_a_gpu_lost_on_the_way_is_told_and_the_others_go_on(tmp_path, host, smi)
     left, lost = summary["gpus"]
     assert left["samples"] > lost["samples"]
     assert rows(tmp_path / "monitor.csv")[-1]["gpu"] == "0"
-    assert any("ended 255" in error and "GPU1: 0000:06:00.0: Unknown Error" in error for error in summary["errors"])
+    assert any(
+        "exit status 255" in error and "GPU1: 0000:06:00.0: Unknown Error" in error for error in summary["errors"]
+    )
 
 
-def test_one_failure_is_told_once_for_both_queries(tmp_path, host, smi):
+def test_failure_of_both_queries_is_reported_once(tmp_path, host, smi):
     host.state(state="gpu_lost", lost=[1])
     _, summary = record(tmp_path, smi)
     assert len(summary["errors"]) == 1
     assert "times)" in summary["errors"][0]
 
 
-def test_an_nvidia_smi_that_fails_leaves_samples_out_and_goes_on(tmp_path):
+def test_failing_nvidia_smi_costs_samples_only(tmp_path):
     good = answering(tmp_path / "good", ROW)
     flaky = script(tmp_path / "flaky", f"test -e {tmp_path}/broken && {{ echo no driver; exit 9; }}; exec {good} $1")
     recorder = gpu_monitor.Recorder(tmp_path / "monitor.csv", 0.05, flaky)
@@ -180,11 +184,11 @@ def test_an_nvidia_smi_that_fails_leaves_samples_out_and_goes_on(tmp_path):
     before = recorder.samples
     wait_until(lambda: recorder.samples > before)
     errors = recorder.stop()["errors"]
-    assert any("nvidia-smi ended 9: no driver" in error for error in errors)
+    assert any("nvidia-smi ended with exit status 9: no driver" in error for error in errors)
 
 
-def test_no_nvidia_smi_is_an_error_and_no_exception(tmp_path, monkeypatch):
-    monkeypatch.setattr(gpu_monitor, "find", lambda: None)
+def test_missing_nvidia_smi_is_a_recorded_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(gpu_monitor, "find_nvidia_smi", lambda: None)
     recorder, summary = record(tmp_path, None)
     assert summary["samples"] == 0
     assert "found no nvidia-smi" in summary["errors"][0]
@@ -192,21 +196,21 @@ def test_no_nvidia_smi_is_an_error_and_no_exception(tmp_path, monkeypatch):
     assert not recorder.alive()
 
 
-def test_a_program_that_cannot_be_started_is_an_error(tmp_path):
+def test_program_that_does_not_start_is_a_recorded_error(tmp_path):
     _, summary = record(tmp_path, str(tmp_path / "gone"), samples=0)
     assert "could not be started" in summary["errors"][0]
 
 
-def test_a_hanging_nvidia_smi_is_ended_and_told(tmp_path):
+def test_hanging_nvidia_smi_is_killed_and_reported(tmp_path):
     hanging = script(tmp_path / "hanging", f"echo $$ > {tmp_path}/pid; exec sleep 100")
     caller = gpu_monitor.Caller(hanging, gpu_monitor.threading.Event(), timeout=0.5)
-    begun = time.monotonic()
+    started = time.monotonic()
     assert caller.call("--query-gpu=index").error == "nvidia-smi did not answer within 0.5 s"
-    assert time.monotonic() - begun < 10
+    assert time.monotonic() - started < 10
     assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
 
 
-def test_an_nvidia_smi_that_no_kill_ends_is_not_joined_by_more(tmp_path):
+def test_no_call_is_started_while_one_is_stuck(tmp_path):
     caller = gpu_monitor.Caller(answering(tmp_path / "smi", ROW), gpu_monitor.threading.Event())
     caller.stuck = subprocess.Popen(["sleep", "100"])
     try:
@@ -217,17 +221,17 @@ def test_an_nvidia_smi_that_no_kill_ends_is_not_joined_by_more(tmp_path):
     assert caller.call("--query-gpu=index") == (ROW + "\n", "")
 
 
-def test_stopping_waits_no_longer_than_it_says_for_a_hanging_nvidia_smi(tmp_path, monkeypatch):
-    monkeypatch.setattr(gpu_monitor, "LAST_WORDS", 0.3)
+def test_stop_waits_for_the_grace_period_only(tmp_path, monkeypatch):
+    monkeypatch.setattr(gpu_monitor, "GRACE_PERIOD", 0.3)
     recorder = gpu_monitor.Recorder(tmp_path / "monitor.csv", 0.05, script(tmp_path / "smi", "exec sleep 100"))
     recorder.start(wait=0.1)
-    begun = time.monotonic()
+    started = time.monotonic()
     summary = recorder.stop()
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - started < 5
     assert summary["errors"][0].endswith("nvidia-smi did not answer before the recording ended")
 
 
-def test_a_file_that_cannot_be_written_ends_the_recording_alone(tmp_path):
+def test_unwritable_file_ends_the_recording_with_an_error(tmp_path):
     recorder = gpu_monitor.Recorder(tmp_path / "monitor.csv", 0.05, answering(tmp_path / "smi", ROW))
     recorder.start()
     moved = tmp_path / "moved.csv"
@@ -241,7 +245,7 @@ def test_a_file_that_cannot_be_written_ends_the_recording_alone(tmp_path):
     assert "the recording ended early" in summary["errors"][-1]
 
 
-# Pace and marks
+# Interval and marks
 
 
 @pytest.mark.parametrize(
@@ -249,11 +253,11 @@ def test_a_file_that_cannot_be_written_ends_the_recording_alone(tmp_path):
     [(100.1, 105.0), (104.9, 105.0), (105.0, 105.0), (106.0, 110.0), (123.4, 125.0)],
     ids=["quick answer", "slow answer", "just in time", "one sample lost", "four samples lost"],
 )
-def test_the_pace_does_not_drift(now, expected):
+def test_interval_does_not_drift(now, expected):
     assert gpu_monitor.next_due(100.0, 5.0, now) == pytest.approx(expected)
 
 
-def test_samples_are_marked_and_no_mark_that_was_set_last_stays_empty(tmp_path):
+def test_last_mark_has_at_least_one_sample(tmp_path):
     recorder = gpu_monitor.Recorder(tmp_path / "monitor.csv", 60, answering(tmp_path / "smi", ROW))
     recorder.start()
     recorder.mark("during")
@@ -261,7 +265,7 @@ def test_samples_are_marked_and_no_mark_that_was_set_last_stays_empty(tmp_path):
     assert recorder.stop()["marks"] == {"before": 1, "after": 1}
 
 
-def test_a_recording_starts_anew(tmp_path):
+def test_recording_overwrites_the_previous_one(tmp_path):
     smi = answering(tmp_path / "smi", ROW, "GPU-a, 5, python3, 100\n")
     first = record(tmp_path, smi, samples=4)[1]
     (tmp_path / "monitor-errors.csv").write_text("time,seconds,error\nx,0.0,an old one\n")
@@ -272,7 +276,7 @@ def test_a_recording_starts_anew(tmp_path):
     assert (second["samples"], second["errors"]) == (1, [])
 
 
-def test_an_interval_that_is_no_time_is_refused(tmp_path):
+def test_interval_of_zero_is_refused(tmp_path):
     with pytest.raises(ValueError, match="interval of 0 s, expected more than 0"):
         gpu_monitor.Recorder(tmp_path / "monitor.csv", 0)
 
@@ -281,7 +285,7 @@ def test_an_interval_that_is_no_time_is_refused(tmp_path):
 
 
 def recording(path: Path, *samples: tuple[float, str, str, str, str]) -> Path:
-    """Rows of (seconds, mark, utilisation, MiB, W) of one GPU."""
+    """Write rows of (seconds, mark, utilisation, MiB, W) of one GPU."""
     lines = [",".join(gpu_monitor.GPU_COLUMNS)]
     lines += [
         f"2026-01-01T00:00:00Z,{seconds:.3f},{mark},0,GPU-a,{use},0,{memory},8192,{power},50,1000,3000,NVIDIA H200"
@@ -291,7 +295,7 @@ def recording(path: Path, *samples: tuple[float, str, str, str, str]) -> Path:
     return path
 
 
-def test_figures_are_those_of_the_training(tmp_path):
+def test_figures_cover_the_training_only(tmp_path):
     path = recording(
         tmp_path / "monitor.csv",
         (0, "before", "99", "8000", "300"),
@@ -313,7 +317,7 @@ def test_without_marks_all_samples_count(tmp_path):
     assert (gpu["utilization_max"], gpu["utilization_mean"], gpu["memory_used_max_mib"]) == (30.0, 20.0, 1.0)
 
 
-def test_a_gpu_that_was_gone_before_the_training_began_has_no_figures(tmp_path):
+def test_gpu_lost_before_the_training_has_no_figures(tmp_path):
     path = recording(tmp_path / "monitor.csv", (0, "before", "1", "1", "1"))
     other = path.read_text().splitlines()[1].replace(",0,GPU-a,", ",1,GPU-b,")
     path.write_text(path.read_text() + other.replace("0.000,before", "5.000,during") + "\n")
@@ -323,7 +327,7 @@ def test_a_gpu_that_was_gone_before_the_training_began_has_no_figures(tmp_path):
     assert (other["index"], other["samples"]) == (1, 1)
 
 
-def test_a_row_cut_short_is_left_out(tmp_path):
+def test_incomplete_row_is_dropped(tmp_path):
     path = recording(tmp_path / "monitor.csv", (0, "", "10", "1", "1"))
     path.write_text(path.read_text() + "2026-01-01T00:00:05Z,5.0")
     assert gpu_monitor.summary(path)["samples"] == 1
@@ -334,7 +338,7 @@ def test_no_recording_is_an_empty_summary(tmp_path):
     assert (found["samples"], found["gpus"], found["interval"], found["errors"]) == (0, [], None, [])
 
 
-# By hand
+# Command line
 
 
 def command(tmp_path: Path, *words: str) -> list[str]:
@@ -342,7 +346,7 @@ def command(tmp_path: Path, *words: str) -> list[str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
-def test_a_signal_ends_the_recording_cleanly(tmp_path, number):
+def test_signal_ends_the_recording_cleanly(tmp_path, number):
     words = ["--interval", "0.1", "--nvidia-smi", answering(tmp_path / "smi", ROW)]
     with subprocess.Popen(command(tmp_path, *words), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         wait_until(lambda: (tmp_path / "monitor.csv").exists() and len(rows(tmp_path / "monitor.csv")) >= 2)
@@ -359,7 +363,7 @@ def test_a_signal_ends_the_recording_cleanly(tmp_path, number):
     assert rows(tmp_path / "monitor.csv")[0]["mark"] == ""
 
 
-def test_it_ends_with_the_process_that_it_watches(tmp_path):
+def test_recording_ends_with_the_watched_process(tmp_path):
     words = ["--interval", "0.1", "--nvidia-smi", answering(tmp_path / "smi", ROW)]
     with (
         subprocess.Popen(["sleep", "100"]) as watched,
@@ -371,27 +375,27 @@ def test_it_ends_with_the_process_that_it_watches(tmp_path):
     ):
         wait_until(lambda: (tmp_path / "monitor.csv").exists() and len(rows(tmp_path / "monitor.csv")) >= 2)
         assert monitor.poll() is None
-        watched.kill()  # and not waited for yet: a process of which only the exit status is left has ended, too
+        watched.kill()  # and not reaped yet: a zombie counts as ended
         try:
             assert monitor.wait(timeout=20) == 0
         finally:
             monitor.kill()
 
 
-def test_a_process_number_given_anew_is_another_process():
+def test_reused_pid_is_another_process():
     process = gpu_monitor.Process(os.getpid())
-    assert process.runs()
+    assert process.is_running()
     process.started = "1"
-    assert not process.runs()
-    assert not gpu_monitor.Process(2**22 + 1).runs()
+    assert not process.is_running()
+    assert not gpu_monitor.Process(2**22 + 1).is_running()
 
 
-def test_without_a_driver_it_ends_at_once_and_says_why(tmp_path, host, smi):
+def test_without_a_driver_it_ends_at_once_with_the_reason(tmp_path, host, smi):
     host.state(state="not_loaded")
     words = ["--duration", "600", "--nvidia-smi", smi]
     answer = subprocess.run(command(tmp_path, *words), capture_output=True, text=True, timeout=60)
     assert answer.returncode == 1
-    assert "nvidia-smi ended 9: NVIDIA-SMI has failed because it couldn't communicate" in answer.stderr
+    assert "nvidia-smi ended with exit status 9: NVIDIA-SMI has failed because it couldn't communicate" in answer.stderr
     assert json.loads(answer.stdout)["samples"] == 0
 
 
@@ -402,7 +406,7 @@ def test_bad_usage(tmp_path, words):
     assert "usage:" in answer.stderr
 
 
-def test_a_folder_that_is_not_there_is_told(tmp_path):
+def test_missing_directory_is_reported(tmp_path):
     answer = subprocess.run(
         [sys.executable, str(SCRIPT), "--output", str(tmp_path / "none/m.csv")], capture_output=True, text=True
     )
@@ -410,7 +414,7 @@ def test_a_folder_that_is_not_there_is_told(tmp_path):
     assert "cannot record" in answer.stderr
 
 
-def test_a_terminal_gets_a_row_for_each_gpu_and_sample():
+def test_terminal_shows_a_row_for_each_gpu_and_sample():
     class Terminal(list):
         def isatty(self) -> bool:
             return True
@@ -430,8 +434,8 @@ def test_a_terminal_gets_a_row_for_each_gpu_and_sample():
     assert first.split() == ["5.0", "0", "50", "10", "1000", "/", "8192", "120.50", "60", "1980", "3201"]
     assert second.split()[:3] == ["5.0", "1", "-"]
     assert error == "gpu_monitor: one went wrong\n"
-    assert len(more) == 2  # the same error is not told again
+    assert len(more) == 2  # a repeated error is not printed again
 
 
-def test_the_oldest_python_of_a_host_can_read_it():
+def test_syntax_is_python_3_8():
     ast.parse(SCRIPT.read_text(), feature_version=(3, 8))

@@ -1,6 +1,6 @@
-"""pytorch_worker.py: its choices everywhere; its training where there is a PyTorch (GPUHOST_PYTORCH_PYTHON names one).
+"""pytorch_worker.py: its choices, and its training if GPUHOST_PYTORCH_PYTHON is a Python that has PyTorch.
 
-Everything trains on the CPU, with gloo: several processes of one machine, and two "machines" that meet on localhost.
+The training runs on the CPU with gloo: several processes of one host, and two "hosts" on localhost.
 """
 
 import json
@@ -21,20 +21,20 @@ import cifar10
 import pytest
 import pytorch_replica
 import pytorch_worker
+import train_options
 import train_process
-import train_usage
-from pytorch_worker import Devices, Refused
+from pytorch_worker import Devices, UnsupportedRequest
 
 FILES = Path(pytorch_worker.__file__).parent
 PYTHON = os.environ.get("GPUHOST_PYTORCH_PYTHON") or "/opt/gpuhost/pytorch/bin/python"
 real = pytest.mark.skipif(
-    not shutil.which(PYTHON), reason=f"no PyTorch here: {PYTHON} (GPUHOST_PYTORCH_PYTHON names one)"
+    not shutil.which(PYTHON), reason=f"no PyTorch: {PYTHON} does not exist, set GPUHOST_PYTORCH_PYTHON"
 )
-SECONDS = 240  # for a machine that does much else; a run takes about ten
+TIMEOUT = 240  # seconds, for a busy machine; a run takes about ten
 
 
 def options(*arguments: str) -> dict[str, Any]:
-    return train_usage.parse_arguments(["--framework", "pytorch", *arguments]).for_worker()
+    return train_options.parse_arguments(["--framework", "pytorch", *arguments]).for_worker()
 
 
 # Choices -----------------------------------------------------------------------------------------------------------
@@ -71,12 +71,12 @@ def test_devices(
 @pytest.mark.parametrize(
     ("physical", "kind"), [((0, 1), None), ((0,), None), ((0, 1, 0), "gpu"), ((None,), "cpu"), ((None, None), "cpu")]
 )
-def test_what_is_virtual_says_so(physical: tuple[int | None, ...], kind: str | None) -> None:
+def test_virtual_kind_of_devices(physical: tuple[int | None, ...], kind: str | None) -> None:
     assert Devices(physical, 2).virtual_kind == kind
 
 
 @pytest.mark.parametrize(
-    ("kinds", "nccl", "backend", "why"),
+    ("kinds", "nccl", "backend", "reason"),
     [
         ([None], True, "nccl", ""),
         ([None, None], True, "nccl", ""),
@@ -88,19 +88,19 @@ def test_what_is_virtual_says_so(physical: tuple[int | None, ...], kind: str | N
         ([None], False, "gloo", "without NCCL"),
     ],
 )
-def test_gloo_instead_of_nccl_has_its_reason(kinds: list[str | None], nccl: bool, backend: str, why: str) -> None:
+def test_gloo_on_gpus_has_a_reason(kinds: list[str | None], nccl: bool, backend: str, reason: str) -> None:
     chosen, fallbacks = pytorch_worker.choose_backend(kinds, nccl)
     assert chosen == backend
-    assert bool(fallbacks) == bool(why)
-    assert why in "; ".join(fallbacks)
+    assert bool(fallbacks) == bool(reason)
+    assert reason in "; ".join(fallbacks)
 
 
 @pytest.mark.parametrize("physical", [(None, None), (0, 0)], ids=["CPU", "shared GPU"])
-def test_data_parallel_without_a_gpu_for_each_replica_is_refused(physical: tuple[int | None, ...]) -> None:
-    with pytest.raises(Refused, match=r"found .*, expected one GPU or more.*use --strategy ddp"):
-        pytorch_worker.refuse_data_parallel(options("--strategy", "dp"), Devices(physical, 1))
-    pytorch_worker.refuse_data_parallel(options("--strategy", "dp"), Devices((0, 1), 2))
-    pytorch_worker.refuse_data_parallel(options(), Devices(physical, 1))
+def test_data_parallel_needs_a_gpu_for_each_replica(physical: tuple[int | None, ...]) -> None:
+    with pytest.raises(UnsupportedRequest, match=r"found .*, expected one or more GPUs.*use --strategy ddp"):
+        pytorch_worker.check_data_parallel(options("--strategy", "dp"), Devices(physical, 1))
+    pytorch_worker.check_data_parallel(options("--strategy", "dp"), Devices((0, 1), 2))
+    pytorch_worker.check_data_parallel(options(), Devices(physical, 1))
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_data_parallel_without_a_gpu_for_each_replica_is_refused(physical: tuple
     [
         ([], (0, 1), None),
         (["--memory-limit", "700"], (0, 1), 700),
-        ([], (0, 0), train_usage.MEMORY_LIMIT),
+        ([], (0, 0), train_options.MEMORY_LIMIT),
         (["--memory-limit", "700"], (0, 0), 700),
         (["--memory-limit", "700"], (None, None), None),
     ],
@@ -117,21 +117,21 @@ def test_memory_limits(arguments: list[str], physical: tuple[int | None, ...], l
     assert pytorch_worker.memory_limit(options(*arguments), Devices(physical, 2)) == limit
 
 
-def told(**moments: float) -> dict[int, dict[str, Any]]:
+def errors(**moments: float) -> dict[int, dict[str, Any]]:
     return {int(rank[1:]): {"time": moment, "text": f"error of {rank}"} for rank, moment in moments.items()}
 
 
 @pytest.mark.parametrize(
     ("ended", "written", "expected"),
     [
-        ({0: 1, 1: 1}, told(r0=7.2, r1=7.1), "replica 1: error of r1"),
-        ({0: 1, 1: 1}, told(r0=7.0, r1=7.1), "replica 0: error of r0"),
-        ({0: 1, 1: -9}, told(r0=7.0), "replica 1 was killed by SIGKILL"),
+        ({0: 1, 1: 1}, errors(r0=7.2, r1=7.1), "replica 1: error of r1"),
+        ({0: 1, 1: 1}, errors(r0=7.0, r1=7.1), "replica 0: error of r0"),
+        ({0: 1, 1: -9}, errors(r0=7.0), "replica 1 was killed by SIGKILL"),
         ({0: -11, 1: 0}, {}, "replica 0 was killed by SIGSEGV"),
         ({0: 0, 1: 3}, {}, "replica 1 ended with exit status 3"),
     ],
 )
-def test_the_first_cause_is_told(ended: dict[int, int], written: dict[int, dict[str, Any]], expected: str) -> None:
+def test_first_failure_is_reported(ended: dict[int, int], written: dict[int, dict[str, Any]], expected: str) -> None:
     assert pytorch_worker.first_cause(ended, written) == expected
 
 
@@ -143,8 +143,8 @@ def test_addresses_and_interfaces() -> None:
 
 
 @pytest.mark.parametrize("limit", [1.0, 60.0, 600.0])
-def test_a_lost_partner_shows_before_the_time_is_up(limit: float) -> None:
-    assert pytorch_worker.patience(limit) <= max(10.0, limit / 2)
+def test_lost_peer_is_reported_before_the_time_limit(limit: float) -> None:
+    assert pytorch_worker.collective_timeout(limit) <= max(10.0, limit / 2)
 
 
 # Training ----------------------------------------------------------------------------------------------------------
@@ -157,7 +157,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 class Worker:
-    """The worker as the supervisor runs it, in a session of its own; with `patch`, code that runs in every replica."""
+    """The worker as the supervisor runs it, in its own session; `patch` is code that runs in every replica."""
 
     def __init__(
         self, folder: Path, dataset: dict[str, Any], *arguments: str, patch: str = "", cluster: Any = None
@@ -183,12 +183,12 @@ class Worker:
         (folder / "request.json").write_text(json.dumps(request))
         self.cluster = cluster
         self.log = folder / "pytorch.log"
-        with self.log.open("wb") as noise:
+        with self.log.open("wb") as log_stream:
             self.process = subprocess.Popen(
                 [PYTHON, str(script), str(folder / "request.json")],
                 stdin=subprocess.DEVNULL,
-                stdout=noise,
-                stderr=noise,
+                stdout=log_stream,
+                stderr=log_stream,
                 env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
                 pass_fds=[writing],
                 start_new_session=True,
@@ -198,13 +198,13 @@ class Worker:
         self.events: list[dict[str, Any]] = []
 
     def listen(self, on_event: Callable[[dict[str, Any]], None] = lambda event: None) -> int:
-        """To the end; its exit status. Every line must be an event of the protocol."""
+        """Read events until the worker ends and return its exit status; every line must be a valid event."""
         for line in self.stream:
             event = train_process.read_event(line)
             assert event is not None, line
             self.events.append(event)
             on_event(event)
-        return self.process.wait(SECONDS)
+        return self.process.wait(TIMEOUT)
 
     def by(self, name: str) -> list[dict[str, Any]]:
         return [event for event in self.events if event["event"] == name]
@@ -217,7 +217,7 @@ class Worker:
         return [event["loss"] for event in self.by("step") if event["phase"] == phase]
 
     def processes(self) -> list[int]:
-        """Of its group, the worker itself first."""
+        """Return the running processes of the worker's group, the worker itself first."""
         found = []
         for path in Path("/proc").glob("[0-9]*/stat"):
             try:
@@ -231,7 +231,7 @@ class Worker:
     def stop(self) -> None:
         for pid in self.processes():
             os.kill(pid, signal.SIGKILL)
-        self.process.wait(SECONDS)
+        self.process.wait(TIMEOUT)
         self.stream.close()
 
 
@@ -256,7 +256,7 @@ def relative(losses: Sequence[Sequence[float]]) -> float:
 
 @real
 @pytest.mark.parametrize("replicas", [1, 2, 4])
-def test_replicas_on_the_cpu_train_together(start: Callable[..., Worker], replicas: int) -> None:
+def test_replicas_train_together_on_the_cpu(start: Callable[..., Worker], replicas: int) -> None:
     worker = start("--virtual-gpus", str(replicas), "--scaling", "on", "--scaling-steps", "2", "--agreement-steps", "4")
     assert worker.listen() == 0, worker.log.read_text()[-3000:]
     kinds = list(dict.fromkeys(event["event"] for event in worker.events))
@@ -286,7 +286,7 @@ def test_replicas_on_the_cpu_train_together(start: Callable[..., Worker], replic
 
 
 @real
-def test_replicas_that_do_not_sum_their_gradients_are_seen(start: Callable[..., Worker]) -> None:
+def test_missing_gradient_sum_is_detected(start: Callable[..., Worker]) -> None:
     worker = start("--virtual-gpus", "2", patch="pytorch_replica.Distributed.wrap = lambda self, model, count: model")
     assert worker.listen() == 0
     assert worker.the("trained")["weights_disagreement"] > 1e-3
@@ -294,14 +294,14 @@ def test_replicas_that_do_not_sum_their_gradients_are_seen(start: Callable[..., 
 
 
 @real
-def test_a_replica_with_a_nan_is_seen(start: Callable[..., Worker]) -> None:
+def test_nan_in_one_replica_is_detected(start: Callable[..., Worker]) -> None:
     damage = (
-        "whole = pytorch_replica.Distributed.disagreement\n"
+        "whole = pytorch_replica.Distributed.weights_disagreement\n"
         "def damaged(self, model):\n"
         "    if rank == 1:\n"
         "        next(model.parameters()).data[0] = float('nan')\n"
         "    return whole(self, model)\n"
-        "pytorch_replica.Distributed.disagreement = damaged"
+        "pytorch_replica.Distributed.weights_disagreement = damaged"
     )
     worker = start("--virtual-gpus", "2", "--agreement-steps", "0", patch=damage)
     assert worker.listen() == 0
@@ -309,26 +309,26 @@ def test_a_replica_with_a_nan_is_seen(start: Callable[..., Worker]) -> None:
 
 
 @real
-def test_a_replica_that_raises_is_the_error_that_is_told(start: Callable[..., Worker]) -> None:
+def test_exception_in_a_replica_is_reported(start: Callable[..., Worker]) -> None:
     damage = (
         "whole = pytorch_replica.Run.step\n"
         "def failing(self, *parts):\n"
         "    self.done = getattr(self, 'done', 0) + 1\n"
         "    if rank == 1 and self.done == 3:\n"
-        "        raise ValueError('this replica gives up')\n"
+        "        raise ValueError('this replica fails')\n"
         "    return whole(self, *parts)\n"
         "pytorch_replica.Run.step = failing"
     )
     worker = start("--virtual-gpus", "3", patch=damage)
     assert worker.listen() == 1
-    assert worker.the("error")["text"].startswith("replica 1: ValueError: this replica gives up (in failing, ")
+    assert worker.the("error")["text"].startswith("replica 1: ValueError: this replica fails (in failing, ")
     assert "Traceback" in worker.log.read_text()
     assert worker.by("end") == []
     assert worker.processes() == []
 
 
 @real
-def test_a_replica_that_is_killed_ends_the_run(start: Callable[..., Worker]) -> None:
+def test_killed_replica_ends_the_run(start: Callable[..., Worker]) -> None:
     worker = start("--virtual-gpus", "2", "--train-steps", "100000")
     killed: list[int] = []
 
@@ -337,21 +337,21 @@ def test_a_replica_that_is_killed_ends_the_run(start: Callable[..., Worker]) -> 
             killed.append(worker.processes()[-1])
             os.kill(killed[0], signal.SIGKILL)
 
-    begun = time.monotonic()
+    started = time.monotonic()
     assert worker.listen(kill) == 1
-    assert time.monotonic() - begun < 120
+    assert time.monotonic() - started < 120
     assert worker.the("error")["text"] in {f"replica {rank} was killed by SIGKILL" for rank in (0, 1)}
     assert worker.processes() == []
 
 
 @real
-def test_replicas_do_not_outlive_their_worker(start: Callable[..., Worker]) -> None:
+def test_replicas_end_with_their_worker(start: Callable[..., Worker]) -> None:
     worker = start("--virtual-gpus", "2", "--train-steps", "100000")
     while '"step"' not in worker.stream.readline():
         assert worker.process.poll() is None
     assert len(worker.processes()) == 3
     worker.process.kill()
-    assert worker.process.wait(SECONDS) == -signal.SIGKILL
+    assert worker.process.wait(TIMEOUT) == -signal.SIGKILL
     deadline = time.monotonic() + 30
     while worker.processes() and time.monotonic() < deadline:
         time.sleep(0.1)
@@ -359,7 +359,7 @@ def test_replicas_do_not_outlive_their_worker(start: Callable[..., Worker]) -> N
 
 
 @real
-def test_mixed_precision_on_the_cpu_says_what_it_is(start: Callable[..., Worker]) -> None:
+def test_mixed_precision_on_the_cpu_is_bfloat16(start: Callable[..., Worker]) -> None:
     worker = start("--virtual-gpus", "1", "--mixed-precision", "--log-device-placement", "--agreement-steps", "0")
     assert worker.listen() == 0
     log = worker.log.read_text()
@@ -372,12 +372,12 @@ def test_mixed_precision_on_the_cpu_says_what_it_is(start: Callable[..., Worker]
 @pytest.mark.parametrize(
     ("arguments", "event", "text"),
     [
-        (["--strategy", "dp"], "error", "found no GPU that PyTorch sees, expected one GPU or more"),
+        (["--strategy", "dp"], "error", "found no GPU that PyTorch sees, expected one or more GPUs"),
         (["--virtual-gpus", "0"], "missing_gpus", ""),
     ],
     ids=["DataParallel", "no GPU"],
 )
-def test_what_cannot_be_done_is_told_before_anything_starts(
+def test_unsupported_request_is_reported_before_training(
     start: Callable[..., Worker], arguments: list[str], event: str, text: str
 ) -> None:
     worker = start(*arguments)
@@ -386,7 +386,7 @@ def test_what_cannot_be_done_is_told_before_anything_starts(
     assert text in worker.events[-1].get("text", "")
 
 
-# Several machines --------------------------------------------------------------------------------------------------
+# Several hosts -----------------------------------------------------------------------------------------------------
 
 
 def free_port() -> int:
@@ -395,7 +395,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def together(start: Callable[..., Worker], replicas: Sequence[int], *arguments: str) -> list[Worker]:
+def start_cluster(start: Callable[..., Worker], replicas: Sequence[int], *arguments: str) -> list[Worker]:
     workers = [f"127.0.0.1:{free_port()}" for _ in replicas]
     return [
         start("--virtual-gpus", str(count), *arguments, cluster={"workers": workers, "index": index})
@@ -404,7 +404,7 @@ def together(start: Callable[..., Worker], replicas: Sequence[int], *arguments: 
 
 
 def listen_to_all(workers: Sequence[Worker], on_event: Callable[[dict[str, Any]], None]) -> list[int]:
-    """`on_event` hears the first one."""
+    """Read the events of all workers; `on_event` gets those of the first one."""
     others: dict[int, int] = {}
     threads = [
         threading.Thread(target=lambda at=at: others.update({at: workers[at].listen()}))  # type: ignore[misc]
@@ -419,8 +419,8 @@ def listen_to_all(workers: Sequence[Worker], on_event: Callable[[dict[str, Any]]
 
 
 @real
-def test_machines_with_different_numbers_of_replicas_train_together(start: Callable[..., Worker]) -> None:
-    workers = together(start, [2, 1])
+def test_hosts_with_different_numbers_of_replicas(start: Callable[..., Worker]) -> None:
+    workers = start_cluster(start, [2, 1])
     assert listen_to_all(workers, lambda event: None) == [0, 0]
     assert workers[0].losses("train") == workers[1].losses("train")
     for worker in workers:
@@ -433,31 +433,31 @@ def test_machines_with_different_numbers_of_replicas_train_together(start: Calla
 
 
 @real
-@pytest.mark.parametrize("victim", [0, 1], ids=["the first machine", "another machine"])
-def test_a_machine_that_dies_ends_the_others(start: Callable[..., Worker], victim: int) -> None:
-    workers = together(start, [1, 1], "--train-steps", "100000")
+@pytest.mark.parametrize("victim", [0, 1], ids=["first host", "other host"])
+def test_lost_host_ends_the_others(start: Callable[..., Worker], victim: int) -> None:
+    workers = start_cluster(start, [1, 1], "--train-steps", "100000")
 
     def kill(event: dict[str, Any]) -> None:
         if event["event"] == "step" and event["step"] == 3:
             os.killpg(workers[victim].process.pid, signal.SIGKILL)
 
-    begun = time.monotonic()
+    started = time.monotonic()
     statuses = listen_to_all(workers, kill)
     assert statuses[victim] == -signal.SIGKILL
     assert statuses[1 - victim] == 1
-    assert time.monotonic() - begun < 120
-    assert re_told(workers[1 - victim].the("error")["text"])
+    assert time.monotonic() - started < 120
+    assert reports_a_lost_peer(workers[1 - victim].the("error")["text"])
     assert workers[1 - victim].processes() == []
 
 
-def re_told(text: str) -> bool:
-    """Whether a text says that a partner went away, in gloo's words or ours."""
-    return any(words in text for words in ("onnection", "is gone", "was killed", "closed by"))
+def reports_a_lost_peer(text: str) -> bool:
+    """Return whether a text reports a lost peer, in gloo's words or ours."""
+    return any(words in text for words in ("onnection", "is unreachable", "was killed", "closed by"))
 
 
 @real
-def test_a_replica_that_is_killed_is_told_on_every_machine(start: Callable[..., Worker]) -> None:
-    workers = together(start, [1, 1], "--train-steps", "100000")
+def test_killed_replica_is_reported_on_every_host(start: Callable[..., Worker]) -> None:
+    workers = start_cluster(start, [1, 1], "--train-steps", "100000")
 
     def kill(event: dict[str, Any]) -> None:
         if event["event"] == "step" and event["step"] == 3:
@@ -475,12 +475,12 @@ def test_a_replica_that_is_killed_is_told_on_every_machine(start: Callable[..., 
 
 
 @real
-def test_a_machine_that_does_not_come_is_named(start: Callable[..., Worker]) -> None:
+def test_missing_host_is_named(start: Callable[..., Worker]) -> None:
     address = f"127.0.0.1:{free_port()}"
     cluster = {"workers": [f"127.0.0.1:{free_port()}", address], "index": 0}
     worker = start("--virtual-gpus", "1", "--time-limit", "4", cluster=cluster)
     assert worker.listen() == 1
-    assert worker.the("error")["text"].startswith(f"worker 1 ({address}) did not come: ")
+    assert worker.the("error")["text"].startswith(f"worker 1 ({address}) did not join: ")
 
 
 # DataParallel, whose replicas are GPUs: two simulated ones ------------------------------------------------------------
@@ -490,7 +490,7 @@ import copy, types
 import torch
 
 class Sliced(torch.nn.Module):
-    '''What DataParallel does, on one device: copies of the network, each with its slice of the batch.'''
+    '''DataParallel's behaviour on one device: copies of the network, each with its slice of the batch.'''
     def __init__(self, module, device_ids):
         super().__init__()
         self.module, self.device_ids = module, device_ids
@@ -554,7 +554,7 @@ def test_data_parallel_on_simulated_gpus(start: Callable[..., Worker]) -> None:
 
 
 @real
-def test_a_damaged_copy_of_data_parallel_is_seen(start: Callable[..., Worker]) -> None:
+def test_damaged_copy_of_data_parallel_is_detected(start: Callable[..., Worker]) -> None:
     patch = SIMULATED_GPUS + "torch.nn.parallel.replicate = damaged\n"
     worker = start("--strategy", "dp", "--scaling", "off", "--agreement-steps", "0", patch=patch)
     assert worker.listen() == 0

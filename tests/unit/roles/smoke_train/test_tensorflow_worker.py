@@ -1,6 +1,6 @@
-"""tensorflow_worker.py's choice of devices, without TensorFlow; its training runs on the lab's hosts.
+"""tensorflow_worker.py's choice of devices, without TensorFlow; its training is tested on the lab's hosts.
 
-`Recorded` stands for tf.config's functions that set devices up: it keeps what it is told.
+`Recorded` replaces the functions of tf.config that set up devices and records their calls.
 """
 
 from types import SimpleNamespace
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import tensorflow_worker as worker
-from train_usage import parse_arguments
+from train_options import parse_arguments
 
 
 def options(*arguments: str) -> Any:
@@ -16,16 +16,16 @@ def options(*arguments: str) -> Any:
 
 
 class Recorded:
-    """A machine with `gpus` GPUs."""
+    """A host with `gpus` GPUs."""
 
     def __init__(self, gpus: int) -> None:
-        self.there = [f"gpu{number}" for number in range(gpus)]
+        self.gpus = [f"gpu{number}" for number in range(gpus)]
         self.logical: dict[str, list[int | None]] = {}
         self.growth: list[str] = []
         self.visible: list[str] = []
         details = lambda gpu: {"device_name": "NVIDIA H200", "compute_capability": (9, 0)}  # noqa: E731
         self.config = SimpleNamespace(
-            list_physical_devices=lambda kind: self.there if kind == "GPU" else ["cpu"],
+            list_physical_devices=lambda kind: self.gpus if kind == "GPU" else ["cpu"],
             LogicalDeviceConfiguration=lambda memory_limit=None: memory_limit,
             set_logical_device_configuration=self.logical.__setitem__,
             set_visible_devices=lambda gpus, _: self.visible.extend(gpus),
@@ -46,7 +46,7 @@ def choose(tf: Recorded, *arguments: str, on_pci: int = 0, simulated: bool = Fal
     [
         pytest.param([], 0, False, 2, id="no GPU anywhere"),
         pytest.param([], 4, True, 4, id="simulated GPUs"),
-        pytest.param(["--num-gpus", "3"], 4, True, 3, id="fewer asked"),
+        pytest.param(["--num-gpus", "3"], 4, True, 3, id="fewer queried"),
         pytest.param(["--gpus", "1,3,2"], 4, True, 3, id="three named"),
         pytest.param([], 4, False, 0, id="real GPUs that TensorFlow does not see"),
         pytest.param(["--num-gpus", "4"], 4, False, 0, id="the same, with a number"),
@@ -54,7 +54,7 @@ def choose(tf: Recorded, *arguments: str, on_pci: int = 0, simulated: bool = Fal
         pytest.param(["--virtual-gpus", "0"], 0, True, 0, id="never virtual"),
     ],
 )
-def test_without_a_gpu_virtual_replicas_stand_in_or_gpus_are_missing(
+def test_without_a_visible_gpu_replicas_are_virtual_or_gpus_are_missing(
     arguments: list[str], on_pci: int, simulated: bool, count: int
 ) -> None:
     tf = Recorded(0)
@@ -67,11 +67,11 @@ def test_without_a_gpu_virtual_replicas_stand_in_or_gpus_are_missing(
     assert all(item["physical"] is None and "virtual" in item["model"] for item in found.details)
 
 
-def test_a_worker_of_a_cluster_has_one_cpu_device() -> None:
+def test_cluster_worker_has_one_cpu_device() -> None:
     assert choose(Recorded(0), "--virtual-gpus", "4", cluster={"index": 0}).names == ("CPU:0",)
 
 
-def test_every_visible_gpu_is_one_replica() -> None:
+def test_each_visible_gpu_is_a_replica() -> None:
     tf = Recorded(2)
     found = choose(tf, "--gpus", "3,1", "--memory-growth")  # the others are hidden before
     assert (found.names, found.virtual_kind) == (("GPU:0", "GPU:1"), None)
@@ -80,14 +80,14 @@ def test_every_visible_gpu_is_one_replica() -> None:
     assert (tf.growth, tf.logical) == (["gpu0", "gpu1"], {})
 
 
-def test_a_memory_limit_holds_for_each_gpu() -> None:
+def test_memory_limit_applies_to_each_gpu() -> None:
     tf = Recorded(2)
     assert choose(tf, "--memory-limit", "4096").virtual_kind is None
     assert tf.logical == {"gpu0": [4096], "gpu1": [4096]}
 
 
 @pytest.mark.parametrize("arguments", [["--num-gpus", "3"], ["--gpus", "0,1,7"]], ids=["number", "list"])
-def test_a_gpu_that_is_not_there_is_missing_never_replaced(arguments: list[str]) -> None:
+def test_missing_gpu_is_never_replaced(arguments: list[str]) -> None:
     assert choose(Recorded(2), *arguments, "--virtual-gpus", "6") == 2
 
 
@@ -101,20 +101,20 @@ def test_virtual_gpus_are_spread_evenly_over_the_gpus() -> None:
     assert all(item["model"] == "virtual: NVIDIA H200" for item in found.details)
 
 
-def test_virtual_gpus_on_one_gpu_have_the_limit_asked_for() -> None:
+def test_virtual_gpus_have_the_requested_memory_limit() -> None:
     tf = Recorded(1)
     choose(tf, "--virtual-gpus", "4", "--memory-limit", "512")
     assert tf.logical == {"gpu0": [512] * 4}
 
 
-def test_fewer_virtual_gpus_than_gpus_leave_the_others_alone() -> None:
+def test_fewer_virtual_gpus_than_gpus_use_no_other_gpu() -> None:
     tf = Recorded(4)
     assert len(choose(tf, "--virtual-gpus", "2").names) == 2
     assert (tf.visible, tf.logical) == (["gpu0", "gpu1"], {"gpu0": [2048], "gpu1": [2048]})
 
 
 @pytest.mark.parametrize(
-    ("given", "arguments", "shown"),
+    ("given", "arguments", "expected"),
     [
         pytest.param(None, [], None, id="all"),
         pytest.param(None, ["--num-gpus", "2"], "0,1", id="the first"),
@@ -125,26 +125,26 @@ def test_fewer_virtual_gpus_than_gpus_leave_the_others_alone() -> None:
         pytest.param("3", [], "3", id="all visible"),
     ],
 )
-def test_gpus_not_asked_for_are_hidden_from_cuda(
-    given: str | None, arguments: list[str], shown: str | None, monkeypatch: pytest.MonkeyPatch
+def test_other_gpus_are_hidden_from_cuda(
+    given: str | None, arguments: list[str], expected: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if given is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
-    worker.hide_the_others(options(*arguments))
-    assert worker.os.environ.get("CUDA_VISIBLE_DEVICES") == shown
+    worker.hide_other_gpus(options(*arguments))
+    assert worker.os.environ.get("CUDA_VISIBLE_DEVICES") == expected
 
 
 @pytest.mark.parametrize(
     ("replicas", "counts"),
     [(1, [1]), (2, [1, 2]), (3, [1, 2, 3]), (4, [1, 2, 4]), (6, [1, 2, 4, 6]), (8, [1, 2, 4, 8])],
 )
-def test_scaling_is_measured_on_powers_of_two_and_all(replicas: int, counts: list[int]) -> None:
+def test_scaling_uses_powers_of_two_and_all_replicas(replicas: int, counts: list[int]) -> None:
     assert worker.replica_counts(replicas) == counts
 
 
 @pytest.mark.parametrize(("batch", "replicas", "size"), [(64, 4, 64), (64, 3, 63), (2, 4, 4)])
-def test_global_batch_is_shared_evenly(batch: int, replicas: int, size: int) -> None:
+def test_global_batch_is_a_multiple_of_the_replicas(batch: int, replicas: int, size: int) -> None:
     assert worker.global_batch(options("--batch-size", str(batch)), replicas) == size
 
 
@@ -155,21 +155,23 @@ def test_global_batch_is_shared_evenly(batch: int, replicas: int, size: int) -> 
         pytest.param(SimpleNamespace(value=lambda: "a copy of one replica"), id="Keras 2"),
     ],
 )
-def test_the_mirrored_variable_is_found_in_keras_2_and_3(variable: Any) -> None:
+def test_mirrored_variable_is_found_in_keras_2_and_3(variable: Any) -> None:
     mirrored = variable if callable(variable.value) else "mirrored"
-    asked: list[Any] = []
-    strategy = SimpleNamespace(experimental_local_results=lambda value: asked.append(value) or (1, 2))
+    queried: list[Any] = []
+    strategy = SimpleNamespace(experimental_local_results=lambda value: queried.append(value) or (1, 2))
     assert worker.replica_copies(strategy, variable) == (1, 2)
-    assert asked == [mirrored]
+    assert queried == [mirrored]
 
 
-def test_an_error_is_told_without_the_graphs_places() -> None:
-    # Of a worker whose peer was killed, TensorFlow 2.21.
+def test_error_text_has_no_graph_locations() -> None:
+    # From a worker with TensorFlow 2.21 whose peer was killed.
     text = (
         "Graph execution error:\n\nDetected at node adam/CollectiveReduceV2 defined at (most recent call last):\n"
         '  File "/opt/x/tensorflow_worker.py", line 535, in <module>\n\n'
         '  File "/opt/x/tensorflow_worker.py", line 528, in main\n\n'
         "Collective ops is aborted by: Connection reset by peer\nRestart your program to reset."
     )
-    told = worker.plain(RuntimeError(text))
-    assert told == "RuntimeError: Collective ops is aborted by: Connection reset by peer Restart your program to reset."
+    message = worker.error_text(RuntimeError(text))
+    assert (
+        message == "RuntimeError: Collective ops is aborted by: Connection reset by peer Restart your program to reset."
+    )

@@ -1,13 +1,13 @@
-"""Judgement: from a worker's events to checks and the result, without a worker."""
+"""train_checks.py: from a worker's events to checks and to the result, without a worker."""
 
 import json
 import math
 from typing import Any
 
 import pytest
-import train_judge
+import train_checks
+from train_options import parse_arguments
 from train_process import Outcome
-from train_usage import parse_arguments
 
 STEPS = 30
 FALLING = [2.3 - 0.05 * step for step in range(STEPS)]
@@ -18,8 +18,8 @@ GPUS = [{"name": f"GPU:{n}", "model": "H200", "compute_capability": "9.0", "phys
 AGREED = [2.5, 2.4, 2.3, 2.2, 2.1]
 
 
-def said(history: list[float] = FALLING, leave_out: str = "", **changes: dict[str, Any]) -> list[dict[str, Any]]:
-    """The events of a good run on two virtual replicas, those named changed."""
+def run_events(history: list[float] = FALLING, without: str = "", **changes: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the events of a good run on two virtual replicas, with the given changes."""
     events: dict[str, dict[str, Any]] = {
         "start": {"framework": "tensorflow", "version": "2.21.0"},
         "devices": {"devices": CPUS, "virtual": True, "virtual_kind": "cpu", "visible": 0},
@@ -35,18 +35,19 @@ def said(history: list[float] = FALLING, leave_out: str = "", **changes: dict[st
     ]
     found: list[dict[str, Any]] = []
     for name, values in events.items():
-        if name != leave_out:
+        if name != without:
             found += steps if name == "step" else [{"event": name, **values, **changes.get(name, {})}]
     return found
 
 
 def checks(
     events: list[dict[str, Any]], options: Any = OPTIONS, on_pci: int = 0, **outcome: Any
-) -> dict[str, train_judge.Check]:
-    how = Outcome(events=events, **outcome)
-    found = train_judge.judge(how, train_judge.collect(events), options, on_pci, 20.0)
+) -> dict[str, train_checks.Check]:
+    found = train_checks.evaluate(
+        Outcome(events=events, **outcome), train_checks.collect(events), options, on_pci, 20.0
+    )
     assert len({item.id for item in found}) == len(found)
-    assert {item.id for item in found} <= set(train_judge.CHECKS)
+    assert {item.id for item in found} <= set(train_checks.CHECKS)
     assert all(item.found and item.expected for item in found)
     assert all(item.remedy for item in found if item.status == "fail")
     return {item.id: item for item in found}
@@ -63,40 +64,44 @@ def with_loss(step: int, loss: float) -> list[float]:
 @pytest.mark.parametrize(
     ("events", "expected"),
     [
-        pytest.param(said(), set(), id="good"),
-        pytest.param(said([2.3] * STEPS), {"loss-falls"}, id="flat"),
-        pytest.param(said(FALLING[::-1]), {"loss-falls"}, id="rising"),
-        pytest.param(said(with_loss(12, math.nan)), {"loss-finite"}, id="NaN in the middle"),
-        pytest.param(said(with_loss(29, math.nan)), {"loss-finite", "loss-falls"}, id="NaN at the end"),
-        pytest.param(said(with_loss(0, math.inf)), {"loss-finite", "loss-falls"}, id="infinite start"),
-        pytest.param(said(trained={"replicas": 1}), {"replicas"}, id="a replica missing"),
-        pytest.param(said(all_reduce={"values": [1.0, 2.0]}), {"all-reduce"}, id="nothing summed"),
-        pytest.param(said(all_reduce={"values": [3.0]}), {"all-reduce"}, id="a sum missing"),
-        pytest.param(said(all_reduce={"values": [3.0, math.nan]}), {"all-reduce"}, id="a sum not a number"),
-        pytest.param(said(trained={"weights_disagreement": 0.001}), {"replicas-agree"}, id="weights differ"),
-        pytest.param(said(trained={"weights_disagreement": math.nan}), {"replicas-agree"}, id="weights NaN"),
+        pytest.param(run_events(), set(), id="good"),
+        pytest.param(run_events([2.3] * STEPS), {"loss-falls"}, id="flat"),
+        pytest.param(run_events(FALLING[::-1]), {"loss-falls"}, id="rising"),
+        pytest.param(run_events(with_loss(12, math.nan)), {"loss-finite"}, id="NaN in the middle"),
+        pytest.param(run_events(with_loss(29, math.nan)), {"loss-finite", "loss-falls"}, id="NaN at the end"),
+        pytest.param(run_events(with_loss(0, math.inf)), {"loss-finite", "loss-falls"}, id="infinite start"),
+        pytest.param(run_events(trained={"replicas": 1}), {"replicas"}, id="missing replica"),
+        pytest.param(run_events(all_reduce={"values": [1.0, 2.0]}), {"all-reduce"}, id="no sum"),
+        pytest.param(run_events(all_reduce={"values": [3.0]}), {"all-reduce"}, id="missing sum"),
+        pytest.param(run_events(all_reduce={"values": [3.0, math.nan]}), {"all-reduce"}, id="NaN sum"),
+        pytest.param(run_events(trained={"weights_disagreement": 0.001}), {"replicas-agree"}, id="weights differ"),
+        pytest.param(run_events(trained={"weights_disagreement": math.nan}), {"replicas-agree"}, id="weights NaN"),
         pytest.param(
-            said(agreement={"losses": [AGREED, [*AGREED[:4], 2.11]]}), {"same-as-one-replica"}, id="another last loss"
+            run_events(agreement={"losses": [AGREED, [*AGREED[:4], 2.11]]}),
+            {"same-as-one-replica"},
+            id="last loss differs",
         ),
         pytest.param(
-            said(agreement={"losses": [AGREED, [*AGREED[:4], math.nan]]}), {"same-as-one-replica"}, id="NaN of two"
+            run_events(agreement={"losses": [AGREED, [*AGREED[:4], math.nan]]}), {"same-as-one-replica"}, id="NaN"
         ),
-        pytest.param(said(agreement={"losses": [AGREED, AGREED[:4]]}), {"same-as-one-replica"}, id="a loss not told"),
-        pytest.param(said(agreement={"losses": [[], []]}), {"same-as-one-replica"}, id="no losses"),
-        pytest.param(said(agreement={"replicas": [1, 1]}), {"same-as-one-replica"}, id="one compared with one"),
-        pytest.param(said(leave_out="agreement"), {"same-as-one-replica"}, id="not compared"),
-        pytest.param(said(FALLING[:20]), {"training"}, id="ended early without a word"),
-        pytest.param(said(leave_out="trained"), {"training"}, id="never said what it trained"),
-        pytest.param(said(leave_out="end"), {"training"}, id="went away"),
+        pytest.param(
+            run_events(agreement={"losses": [AGREED, AGREED[:4]]}), {"same-as-one-replica"}, id="missing loss"
+        ),
+        pytest.param(run_events(agreement={"losses": [[], []]}), {"same-as-one-replica"}, id="no losses"),
+        pytest.param(run_events(agreement={"replicas": [1, 1]}), {"same-as-one-replica"}, id="one with itself"),
+        pytest.param(run_events(without="agreement"), {"same-as-one-replica"}, id="not compared"),
+        pytest.param(run_events(FALLING[:20]), {"training"}, id="missing steps"),
+        pytest.param(run_events(without="trained"), {"training"}, id="no trained event"),
+        pytest.param(run_events(without="end"), {"training"}, id="no end event"),
     ],
 )
-def test_verdict(events: list[dict[str, Any]], expected: set[str]) -> None:
+def test_each_wrong_value_fails_its_check(events: list[dict[str, Any]], expected: set[str]) -> None:
     assert failed(events) == expected
 
 
-def test_a_tolerance_is_relative_and_decides() -> None:
-    near = said(agreement={"losses": [AGREED, [loss * 1.0009 for loss in AGREED]]})
-    far = said(agreement={"losses": [AGREED, [loss * 1.0011 for loss in AGREED]]})
+def test_agreement_tolerance_is_relative() -> None:
+    near = run_events(agreement={"losses": [AGREED, [loss * 1.0009 for loss in AGREED]]})
+    far = run_events(agreement={"losses": [AGREED, [loss * 1.0011 for loss in AGREED]]})
     assert (failed(near), failed(far)) == (set(), {"same-as-one-replica"})
     assert failed(far, parse_arguments([*ARGUMENTS, "--agreement-tolerance", "0.01"])) == set()
 
@@ -104,9 +109,9 @@ def test_a_tolerance_is_relative_and_decides() -> None:
 @pytest.mark.parametrize(
     ("margin", "status"), [pytest.param(0.19, "pass", id="within"), pytest.param(0.21, "fail", id="beyond")]
 )
-def test_loss_margin_decides(margin: float, status: str) -> None:
+def test_loss_must_fall_by_the_margin(margin: float, status: str) -> None:
     history = [2.0] * 10 + [1.6] * 10  # falls by a fifth
-    assert train_judge.check_falls(history, margin).status == status
+    assert train_checks.check_falls(history, margin).status == status
 
 
 @pytest.mark.parametrize(
@@ -115,44 +120,44 @@ def test_loss_margin_decides(margin: float, status: str) -> None:
         pytest.param({"returncode": -9}, "training", "was killed by SIGKILL after step 12 of 30", id="killed"),
         pytest.param({"returncode": -11}, "training", "SIGSEGV", id="crashed"),
         pytest.param({"returncode": 3}, "training", "ended with exit status 3", id="status"),
-        pytest.param({"garbage": ["%$"]}, "training", "'%$', which is no event", id="garbage"),
+        pytest.param({"invalid_lines": ["%$"]}, "training", "'%$', which is not a valid event", id="invalid line"),
         pytest.param({"timed_out": True, "returncode": -15}, "time-limit", "after step 12 of 30", id="time"),
     ],
 )
-def test_a_worker_that_did_not_finish_is_one_failed_check_that_says_how(
+def test_unfinished_worker_fails_one_check_that_says_how_it_ended(
     outcome: dict[str, Any], expected: str, text: str
 ) -> None:
-    events = [event for event in said(FALLING[:12]) if event["event"] not in ("trained", "agreement", "end")]
-    found = checks(events, log_end="the last words", **outcome)
+    events = [event for event in run_events(FALLING[:12]) if event["event"] not in ("trained", "agreement", "end")]
+    found = checks(events, log_end="the end of the log", **outcome)
     assert {name for name, item in found.items() if item.status == "fail"} == {expected}
     assert text in found[expected].found
-    assert "the last words" in found[expected].found + found[expected].remedy
-    assert found["all-reduce"].status == "pass"  # what was seen before is told
+    assert "the end of the log" in found[expected].found + found[expected].remedy
+    assert found["all-reduce"].status == "pass"  # checks of earlier events are kept
 
 
-def test_an_error_is_told_and_where_it_happened() -> None:
-    events = [*said(leave_out="end"), {"event": "error", "text": "OpError: no memory"}]
+def test_worker_error_is_reported_with_its_step() -> None:
+    events = [*run_events(without="end"), {"event": "error", "text": "OpError: no memory"}]
     assert "OpError: no memory (after step 30 of 30)" in checks(events, returncode=1)["training"].found
 
 
-def test_a_crash_after_the_end_counts_on_one_machine_and_not_in_a_cluster() -> None:
-    assert failed(said(), returncode=-6) == {"training"}
+def test_crash_after_the_end_event_fails_on_a_single_host_only() -> None:
+    assert failed(run_events(), returncode=-6) == {"training"}
     cluster = parse_arguments(
         ["--framework", "tensorflow", "--train-steps", "30", "--cluster-workers", "a:1,b:1", "--cluster-index", "0"]
     )
-    events = said(
+    events = run_events(
         devices={"devices": CPUS[:1]}, all_reduce={"values": [3.0]}, trained={"replicas": 2}, agreement={"losses": []}
     )
     assert failed(events, cluster, returncode=-6) == set()
 
 
-def test_a_cluster_needs_every_machines_replicas() -> None:
+def test_cluster_needs_the_replicas_of_every_host() -> None:
     options = parse_arguments(
         ["--framework", "tensorflow", "--train-steps", "30", "--cluster-workers", "a:1,b:1,c:1", "--cluster-index", "0"]
     )
     gpus = {"devices": GPUS, "virtual": False, "virtual_kind": None, "visible": 2}
-    good = said(devices=gpus, all_reduce={"values": [21.0, 21.0]}, trained={"replicas": 6})  # 1 + 2 + ... + 6
-    bad = said(devices=gpus, all_reduce={"values": [3.0, 3.0]}, trained={"replicas": 2})
+    good = run_events(devices=gpus, all_reduce={"values": [21.0, 21.0]}, trained={"replicas": 6})  # 1 + 2 + ... + 6
+    bad = run_events(devices=gpus, all_reduce={"values": [3.0, 3.0]}, trained={"replicas": 2})
     assert failed(good, options) == set()
     assert failed(bad, options) == {"all-reduce", "replicas"}
     assert checks(good, options)["same-as-one-replica"].status == "skip"
@@ -169,30 +174,30 @@ def test_a_cluster_needs_every_machines_replicas() -> None:
         pytest.param([], GPUS, "pass", set(), id="all"),
     ],
 )
-def test_replicas_are_held_against_what_was_asked(
+def test_replicas_are_compared_with_the_request(
     arguments: list[str], devices: list[dict[str, Any]], visible: str, expected: set[str]
 ) -> None:
     kind = None if devices is GPUS else "cpu"
-    events = said(devices={"devices": devices, "virtual": bool(kind), "virtual_kind": kind})
+    events = run_events(devices={"devices": devices, "virtual": bool(kind), "virtual_kind": kind})
     found = checks(events, parse_arguments(["--framework", "tensorflow", "--train-steps", "30", *arguments]))
     assert {name for name, item in found.items() if item.status == "fail"} == expected
     assert found["gpus-visible"].status == visible
 
 
-def test_missing_gpus_are_the_one_failure() -> None:
+def test_missing_gpus_fail_one_check() -> None:
     events = [{"event": "start", "framework": "tensorflow", "version": "2"}, {"event": "missing_gpus", "visible": 1}]
     found = checks(events, on_pci=4, returncode=1)
     assert {name: item.status for name, item in found.items()} == {"gpus-visible": "fail"}
-    assert "sees 1 of the GPUs asked for, PCI lists 4" in found["gpus-visible"].found
+    assert "sees 1 GPUs, the PCI bus has 4 NVIDIA GPUs" in found["gpus-visible"].found
 
 
-def test_fallbacks_of_the_all_reduce_are_told() -> None:
+def test_fallbacks_of_the_all_reduce_are_reported() -> None:
     event = {"implementation": "HierarchicalCopyAllReduce", "fallbacks": ["CollectiveAllReduce (NCCL) failed: no NCCL"]}
-    found = checks(said(all_reduce=event))["all-reduce"].found
+    found = checks(run_events(all_reduce=event))["all-reduce"].found
     assert "HierarchicalCopyAllReduce; CollectiveAllReduce (NCCL) failed: no NCCL" in found
 
 
-# What real runs printed: TensorFlow 2.19 on four A16 (tensorflow#94650), TensorFlow 2.4 (tensorflow#53160), an H20
+# Output of real runs: TensorFlow 2.19 on four A16 (tensorflow#94650), TensorFlow 2.4 (tensorflow#53160), an H20
 # machine (nccl#1189), NVLink (nccl#1817).
 A16 = "volta:1533219:1535120 [0] NCCL INFO NCCL version 2.23.4+cudaCUDA_MAJOR.CUDA_MINOR"
 OLDER = "NCCL version 2.7.6+cudaCUDA_MAJOR.CUDA_MINOR"
@@ -204,7 +209,7 @@ SHM = "a:1:2 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM/direct/direct"
 
 
 @pytest.mark.parametrize(
-    ("log", "told"),
+    ("log", "expected"),
     [
         pytest.param([A16, RING, P2P, P2P], {"version": "2.23.4", "transports": ["P2P"]}, id="P2P"),
         pytest.param([OLDER, SHM, NET], {"version": "2.7.6", "transports": ["NET", "SHM"]}, id="several"),
@@ -213,32 +218,30 @@ SHM = "a:1:2 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM/direct/direct"
         pytest.param(["I0000 loaded cuDNN"], None, id="not started"),
     ],
 )
-def test_nccl_tells_the_ways_that_it_took(log: list[str], told: dict[str, Any] | None) -> None:
-    assert train_judge.nccl(log) == told
+def test_nccl_log_gives_version_and_transports(log: list[str], expected: dict[str, Any] | None) -> None:
+    assert train_checks.parse_nccl_log(log) == expected
 
 
 @pytest.mark.parametrize(
     ("log", "implementation", "texts"),
     [
-        pytest.param([A16, P2P], "CollectiveAllReduce (NCCL)", [], id="as it should be"),
-        pytest.param([A16, SHM], "CollectiveAllReduce (NCCL)", ["NCCL took SHM, not peer-to-peer transfers"], id="SHM"),
-        pytest.param([], "CollectiveAllReduce (NCCL)", ["the log has no word of NCCL"], id="silent"),
-        pytest.param([], "ReductionToOneDevice", [], id="never said to be NCCL"),
+        pytest.param([A16, P2P], "CollectiveAllReduce (NCCL)", [], id="peer-to-peer"),
+        pytest.param([A16, SHM], "CollectiveAllReduce (NCCL)", ["NCCL used SHM, not peer-to-peer transfers"], id="SHM"),
+        pytest.param([], "CollectiveAllReduce (NCCL)", ["NCCL is missing from the log"], id="no NCCL in the log"),
+        pytest.param([], "ReductionToOneDevice", [], id="not NCCL"),
     ],
 )
-def test_what_nccl_did_is_held_against_what_the_worker_said(
-    log: list[str], implementation: str, texts: list[str]
-) -> None:
+def test_nccl_log_is_compared_with_the_worker(log: list[str], implementation: str, texts: list[str]) -> None:
     gpus = {"devices": GPUS, "virtual": False, "virtual_kind": None}
-    training = train_judge.collect(said(devices=gpus, all_reduce={"implementation": implementation}))
-    assert train_judge.fallbacks(training, train_judge.nccl(log)) == texts
+    training = train_checks.collect(run_events(devices=gpus, all_reduce={"implementation": implementation}))
+    assert train_checks.fallback_reasons(training, train_checks.parse_nccl_log(log)) == texts
 
 
 # GPU activity
 
 
 def rows(*cells: tuple[str, int, str, str]) -> list[dict[str, str]]:
-    """Rows of a recording: mark, GPU, utilisation, memory used."""
+    """Return rows of a recording from mark, GPU, utilisation and used memory."""
     return [
         {"mark": mark, "gpu": str(gpu), "uuid": f"GPU-{gpu}a", "utilization_percent": busy, "memory_used_mib": used}
         for mark, gpu, busy, used in cells
@@ -246,8 +249,10 @@ def rows(*cells: tuple[str, int, str, str]) -> list[dict[str, str]]:
 
 
 def activity_check(found: list[dict[str, str]], visible: str | None = None, physical: tuple[int, ...] = (0, 1)) -> Any:
-    training = train_judge.Training(devices=tuple({"name": "GPU", "physical": place} for place in physical))
-    return train_judge.check_activity(train_judge.in_use(training, visible, train_judge.activity(found)), ["no driver"])
+    training = train_checks.Training(devices=tuple({"name": "GPU", "physical": index} for index in physical))
+    return train_checks.check_activity(
+        train_checks.trained_gpus(training, visible, train_checks.gpu_activity(found)), ["no driver"]
+    )
 
 
 BEFORE = (("before", 0, "0", "4"), ("before", 1, "0", "900"), ("before", 2, "99", "9000"))
@@ -258,8 +263,8 @@ BEFORE = (("before", 0, "0", "4"), ("before", 1, "0", "900"), ("before", 2, "99"
     [
         pytest.param([("during", 0, "80", "4"), ("during", 1, "2", "1500")], "pass", id="busy, and grown"),
         pytest.param([("during", 0, "80", "4"), ("during", 1, "2", "950")], "fail", id="one idle"),
-        pytest.param([("during", 0, "80", "4"), ("during", 1, "", "1500")], "pass", id="no utilisation told"),
-        pytest.param([("during", 0, "80", "4"), ("during", 1, "", "")], "fail", id="nothing told"),
+        pytest.param([("during", 0, "80", "4"), ("during", 1, "", "1500")], "pass", id="no utilisation"),
+        pytest.param([("during", 0, "80", "4"), ("during", 1, "", "")], "fail", id="no values"),
         pytest.param([("during", 0, "80", "4")], "fail", id="one not recorded while training"),
         pytest.param([("after", 0, "80", "4"), ("after", 1, "80", "4000")], "fail", id="only after"),
         pytest.param(
@@ -267,11 +272,11 @@ BEFORE = (("before", 0, "0", "4"), ("before", 1, "0", "900"), ("before", 2, "99"
         ),
     ],
 )
-def test_each_gpu_must_have_been_at_work(during: list[tuple[str, int, str, str]], status: str) -> None:
+def test_each_gpu_must_be_busy_or_use_memory(during: list[tuple[str, int, str, str]], status: str) -> None:
     assert activity_check(rows(*BEFORE, *during)).status == status
 
 
-def test_no_recording_at_all_fails_with_its_reason() -> None:
+def test_missing_recording_fails_with_its_reason() -> None:
     found = activity_check([])
     assert (found.status, found.found) == ("fail", "GPU 0: not recorded; GPU 1: not recorded; no driver")
 
@@ -279,15 +284,13 @@ def test_no_recording_at_all_fails_with_its_reason() -> None:
 @pytest.mark.parametrize(
     ("visible", "physical", "busy"),
     [
-        pytest.param(None, (1,), 1, id="nvidia-smi's number"),
-        pytest.param("2,0", (0,), 2, id="a place in CUDA_VISIBLE_DEVICES"),
-        pytest.param("GPU-2a,GPU-1a", (1,), 1, id="a UUID"),
-        pytest.param("GPU-1", (0,), 1, id="a UUID's beginning"),
+        pytest.param(None, (1,), 1, id="index of nvidia-smi"),
+        pytest.param("2,0", (0,), 2, id="position in CUDA_VISIBLE_DEVICES"),
+        pytest.param("GPU-2a,GPU-1a", (1,), 1, id="UUID"),
+        pytest.param("GPU-1", (0,), 1, id="prefix of a UUID"),
     ],
 )
-def test_which_gpu_was_used_is_found_by_place_or_uuid(
-    visible: str | None, physical: tuple[int, ...], busy: int
-) -> None:
+def test_trained_gpu_is_found_by_index_or_uuid(visible: str | None, physical: tuple[int, ...], busy: int) -> None:
     cells = [
         (mark, gpu, "90" if gpu == busy and mark == "during" else "0", "4")
         for mark in ("before", "during")
@@ -297,7 +300,7 @@ def test_which_gpu_was_used_is_found_by_place_or_uuid(
     assert (found.status, found.found) == ("pass", f"GPU {busy}: 90%, +0 MiB")
 
 
-def test_a_mig_instance_cannot_be_told_from_the_others() -> None:
+def test_mig_instance_is_not_recorded() -> None:
     cells = [("before", 0, "90", "4"), ("during", 0, "90", "400")]
     assert activity_check(rows(*cells), "MIG-1234", (0,)).found.startswith("GPU MIG-1234: not recorded")
 
@@ -306,13 +309,13 @@ def test_a_mig_instance_cannot_be_told_from_the_others() -> None:
 
 
 def result(events: list[dict[str, Any]], options: Any = OPTIONS, **outcome: Any) -> dict[str, Any]:
-    report = train_judge.Report(options, data={"kind": "simulated"}, training=train_judge.collect(events))
+    report = train_checks.Report(options, data={"kind": "simulated"}, training=train_checks.collect(events))
     report.checks = list(checks(events, options, **outcome).values())
-    return json.loads(json.dumps(train_judge.document(report, 5.0), allow_nan=False))
+    return json.loads(json.dumps(train_checks.build_result(report, 5.0), allow_nan=False))
 
 
 def test_result_of_a_good_virtual_run() -> None:
-    found = result(said())
+    found = result(run_events())
     assert (found["schema"], found["status"], found["virtual"], found["virtual_kind"]) == (2, "pass", True, "cpu")
     assert (found["replicas"], found["batch_size"], found["steps"]) == (2, 64, 30)
     assert found["loss"]["first"] == pytest.approx(2.25)
@@ -321,37 +324,37 @@ def test_result_of_a_good_virtual_run() -> None:
     assert "driver" in found["proves_not"]
     assert found["all_reduce"] == {"implementation": "CollectiveAllReduce (RING)", "fallbacks": [], "nccl": None}
     assert found["agreement"]["largest_relative_difference"] == 0.0
-    assert [item["id"] for item in found["checks"]] == list(train_judge.CHECKS)
+    assert [item["id"] for item in found["checks"]] == list(train_checks.CHECKS)
 
 
-def test_a_shared_gpu_proves_the_driver_and_not_the_speed_up() -> None:
-    found = result(said(devices={"devices": GPUS, "virtual": True, "virtual_kind": "gpu"}))
+def test_shared_gpu_verifies_the_driver_but_not_the_speed_up() -> None:
+    found = result(run_events(devices={"devices": GPUS, "virtual": True, "virtual_kind": "gpu"}))
     assert "driver" in found["proves"]
     assert "speed-up" in found["proves_not"]
 
 
-def test_result_of_a_run_that_never_trained_counts_what_was_not_looked_at() -> None:
+def test_result_lists_the_checks_that_were_not_run() -> None:
     found = result([{"event": "missing_gpus", "visible": 0}], returncode=1)
     assert found["status"] == "fail"
     statuses = {item["id"]: item["status"] for item in found["checks"]}
-    assert statuses == {**dict.fromkeys(train_judge.CHECKS, "skip"), "gpus-visible": "fail"}
+    assert statuses == {**dict.fromkeys(train_checks.CHECKS, "skip"), "gpus-visible": "fail"}
     assert all("gpus-visible failed" in item["found"] for item in found["checks"] if item["status"] == "skip")
 
 
 def test_nan_losses_make_valid_json() -> None:
-    found = result(said(with_loss(29, math.nan), agreement={"losses": [AGREED, [math.nan] * 5]}))
+    found = result(run_events(with_loss(29, math.nan), agreement={"losses": [AGREED, [math.nan] * 5]}))
     assert found["loss"]["history"][-1] is None
     assert found["agreement"]["losses"][1] == [None] * 5
     assert found["agreement"]["largest_relative_difference"] is None
 
 
-def test_scaling_efficiency_is_against_as_many_times_one_replica() -> None:
+def test_scaling_efficiency_is_relative_to_one_replica() -> None:
     rates = [(1, 100.0), (2, 190.0), (4, 300.0)]
     events = [
         {"event": "scaling", "replicas": count, "batch_size": 32 * count, "images_per_second": rate}
         for count, rate in rates
     ]
-    assert [item["efficiency"] for item in result([*said(), *events])["scaling"]] == [1.0, 0.95, 0.75]
+    assert [item["efficiency"] for item in result([*run_events(), *events])["scaling"]] == [1.0, 0.95, 0.75]
 
 
 @pytest.mark.parametrize(
@@ -369,6 +372,8 @@ def test_scaling_efficiency_is_against_as_many_times_one_replica() -> None:
 )
 def test_result_names_the_strategy(arguments: list[str], strategy: str) -> None:
     assert (
-        result(said(), parse_arguments(["--framework", "tensorflow", "--train-steps", "30", *arguments]))["strategy"]
+        result(run_events(), parse_arguments(["--framework", "tensorflow", "--train-steps", "30", *arguments]))[
+            "strategy"
+        ]
         == strategy
     )

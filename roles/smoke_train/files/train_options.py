@@ -1,0 +1,290 @@
+"""Define the command line of smoke_train.py and report all contradicting options at once.
+
+Standard library only, Python 3.8: this runs before a framework is imported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+FRAMEWORKS = {"tensorflow": "tensorflow", "pytorch": "torch"}  # framework -> its Python package
+MEMORY_LIMIT = 2048  # default in MiB for each virtual GPU; several of them share one GPU's memory
+DESCRIPTION = "Train a small ResNet on CIFAR-10 on all GPUs of one or several hosts and check the results."
+
+
+@dataclass(frozen=True)
+class Options:
+    """The parsed command line; each field is named after its option."""
+
+    framework: str
+    num_gpus: int | None
+    gpus: tuple[int, ...]
+    virtual_gpus: int | None
+    memory_limit: int | None
+    memory_growth: bool
+    mixed_precision: bool
+    log_device_placement: bool
+    loop: str
+    strategy: str
+    data_dir: Path
+    data: str
+    mirror_url: str
+    train_steps: int
+    batch_size: int
+    blocks: int
+    learning_rate: float
+    loss_margin: float
+    seed: int
+    time_limit: float
+    agreement_steps: int
+    agreement_tolerance: float
+    scaling: str
+    scaling_steps: int
+    monitor_interval: float
+    cluster_workers: tuple[str, ...]
+    cluster_index: int | None
+    job_dir: Path | None
+    json: Path | None
+
+    def for_worker(self) -> dict[str, Any]:
+        """Return the options as JSON types, for the worker's request."""
+        return {
+            name: str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
+            for name, value in asdict(self).items()
+        }
+
+
+def at_least(minimum: float, kind: Callable[[str], Any] = int) -> Callable[[str], Any]:
+    """Return an argparse type for a finite number of at least `minimum`."""
+
+    def parse(text: str) -> Any:
+        value = kind(text)
+        if not (value >= minimum and math.isfinite(value)):
+            raise argparse.ArgumentTypeError(f"found {text}, expected a number from {minimum} on")
+        return value
+
+    return parse
+
+
+def indices(text: str) -> tuple[int, ...]:
+    """Parse GPU indices such as "0,2"; an argparse type."""
+    parts = text.split(",")
+    if not all(part.strip().isdigit() for part in parts):
+        raise argparse.ArgumentTypeError(f"found {text!r}, expected GPU numbers separated by commas, such as 0,2")
+    return tuple(int(part) for part in parts)
+
+
+def addresses(text: str) -> tuple[str, ...]:
+    """Parse "host:port,host:port", with IPv6 addresses in brackets; an argparse type."""
+    parts = tuple(part.strip() for part in text.split(","))
+    for part in parts:
+        host, _, port = part.rpartition(":")
+        if not host or not port.isdigit() or not 0 < int(port) < 65536 or (":" in host and not host.startswith("[")):
+            raise argparse.ArgumentTypeError(f"found {part!r}, expected host:port, several separated by commas")
+    return parts
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    parser = argparse.ArgumentParser(prog="smoke_train.py", description=DESCRIPTION)
+    add_devices(parser.add_argument_group("devices").add_argument)
+    add_training(parser.add_argument_group("training").add_argument)
+    add_checks(parser.add_argument_group("checks and measurements").add_argument)
+    add = parser.add_argument_group("several hosts").add_argument
+    add(
+        "--cluster-workers",
+        type=addresses,
+        default=(),
+        metavar="HOST:PORT,...",
+        help="train together with these workers; give the same list to each of them",
+    )
+    add("--cluster-index", type=at_least(0), metavar="I", help="index of this host in --cluster-workers, from 0")
+    add = parser.add_argument_group("output").add_argument
+    add("--job-dir", type=Path, help="directory for result.json, loss.csv, the log and the GPU recording")
+    add("--json", type=Path, metavar="FILE", help="also write the result to FILE")
+    return parser
+
+
+def add_devices(add: Callable[..., Any]) -> None:
+    """Add the options that select the devices."""
+    add("--framework", choices=tuple(FRAMEWORKS), help="default: the installed one, TensorFlow before PyTorch")
+    add("--num-gpus", type=at_least(1), metavar="N", help="number of GPUs to train on (default: all visible ones)")
+    add(
+        "--gpus",
+        type=indices,
+        default=(),
+        metavar="0,2",
+        help="train on these GPUs: positions in CUDA_VISIBLE_DEVICES if it is set, otherwise indices of nvidia-smi",
+    )
+    add(
+        "--virtual-gpus",
+        type=at_least(0),
+        metavar="N",
+        help="train on N logical devices, spread over the selected GPUs, or on the CPU if there is no GPU (default: "
+        "real GPUs; if there is none, --num-gpus, else the number of simulated GPUs on the PCI bus, else 2); 0: fail "
+        "without a GPU",
+    )
+    add(
+        "--memory-limit",
+        type=at_least(1),
+        metavar="MIB",
+        help=f"memory of each GPU or virtual GPU (default: all memory of a GPU, {MEMORY_LIMIT} of a virtual GPU)",
+    )
+    add("--memory-growth", action="store_true", help="allocate GPU memory as needed instead of all at once")
+
+
+def add_training(add: Callable[..., Any]) -> None:
+    """Add the options of data, network and training."""
+    add("--data-dir", type=Path, default=Path("cifar10"), help="directory of the data (default: %(default)s)")
+    add(
+        "--data",
+        choices=("auto", "real", "simulated"),
+        default="auto",
+        help="auto: real data if reachable, otherwise simulated",
+    )
+    add("--mirror-url", default="", help="URL of the CIFAR-10 binary archive")
+    add("--train-steps", type=at_least(4), default=100, metavar="N", help="training steps (default: %(default)s)")
+    add("--batch-size", type=at_least(1), default=128, metavar="N", help="global batch size (default: %(default)s)")
+    add(
+        "--blocks",
+        type=at_least(1),
+        default=3,
+        metavar="N",
+        help="residual blocks per stage; 3 is ResNet-20 (the default)",
+    )
+    add("--learning-rate", type=at_least(0, float), default=0.001, help="learning rate of Adam (default: %(default)s)")
+    add("--mixed-precision", action="store_true", help="compute in float16, keep weights in float32")
+    add(
+        "--loop",
+        choices=("custom", "fit"),
+        default="custom",
+        help="TensorFlow: custom training loop or model.fit of Keras",
+    )
+    add("--strategy", choices=("ddp", "dp"), default="ddp", help="PyTorch: DistributedDataParallel or DataParallel")
+    add("--log-device-placement", action="store_true", help="log the device of each operation")
+    add("--seed", type=int, default=1, help="seed of weights, batches and simulated data (default: %(default)s)")
+    add("--time-limit", type=at_least(1, float), default=600.0, metavar="SECONDS", help="%(default)s by default")
+
+
+def add_checks(add: Callable[..., Any]) -> None:
+    """Add the options of checks and measurements."""
+    add(
+        "--loss-margin",
+        type=at_least(0, float),
+        default=0.1,
+        help="fraction by which the loss must fall (default: %(default)s)",
+    )
+    add(
+        "--agreement-steps",
+        type=at_least(0),
+        default=5,
+        metavar="N",
+        help="steps for comparing the losses of all replicas with those of one (default: %(default)s; 0: skip)",
+    )
+    add(
+        "--agreement-tolerance",
+        type=at_least(0, float),
+        default=1e-3,
+        help="relative tolerance of that comparison (default: %(default)s)",
+    )
+    add(
+        "--scaling",
+        choices=("auto", "on", "off"),
+        default="auto",
+        help="measure images per second on 1, 2, 4, ... GPUs; auto: on for real GPUs",
+    )
+    add(
+        "--scaling-steps",
+        type=at_least(1),
+        default=10,
+        metavar="N",
+        help="timed steps per measurement (default: %(default)s)",
+    )
+    add(
+        "--monitor-interval",
+        type=at_least(0, float),
+        default=1.0,
+        metavar="SECONDS",
+        help="interval between samples of nvidia-smi during the training (default: %(default)s; 0: none)",
+    )
+
+
+def parse_arguments(arguments: Sequence[str]) -> Options:
+    """Parse and check the command line; on bad usage print every problem and exit with 2."""
+    parser = make_parser()
+    found = vars(parser.parse_args(arguments))
+    found["framework"] = found["framework"] or default_framework()
+    options = Options(**found)
+    problems = usage_problems(options)
+    if problems:
+        parser.error("; ".join(problems))
+    return options
+
+
+def default_framework() -> str:
+    """Return the installed framework, TensorFlow before PyTorch; TensorFlow if there is neither."""
+    installed = [name for name, package in FRAMEWORKS.items() if importlib.util.find_spec(package)]
+    return installed[0] if installed else "tensorflow"
+
+
+def usage_problems(options: Options) -> list[str]:
+    """Return a message for each combination of options that cannot work."""
+    return [*device_problems(options), *framework_problems(options), *cluster_problems(options)]
+
+
+def device_problems(options: Options) -> list[str]:
+    """Return the problems of the options that select devices."""
+    problems = []
+    named = ",".join(map(str, options.gpus))
+    if len(set(options.gpus)) != len(options.gpus):
+        problems.append(f"--gpus {named} names a GPU twice")
+    if options.gpus and options.num_gpus not in (None, len(options.gpus)):
+        problems.append(f"--gpus {named} names {len(options.gpus)} GPUs, but --num-gpus is {options.num_gpus}")
+    if options.memory_growth and options.memory_limit is not None:
+        problems.append("--memory-growth and --memory-limit are mutually exclusive")
+    if options.memory_growth and options.virtual_gpus:
+        problems.append(
+            "--memory-growth cannot be combined with --virtual-gpus, which have fixed memory (--memory-limit)"
+        )
+    return problems
+
+
+def framework_problems(options: Options) -> list[str]:
+    """Return the options that the selected framework does not have."""
+    problems = []
+    if options.framework == "tensorflow" and options.strategy != "ddp":
+        problems.append(f"--strategy {options.strategy} is for PyTorch; add --framework pytorch or remove it")
+    if options.framework == "pytorch" and options.loop != "custom":
+        problems.append(f"--loop {options.loop} is for TensorFlow; add --framework tensorflow or remove it")
+    return problems
+
+
+def cluster_problems(options: Options) -> list[str]:
+    """Return the problems of training on several hosts."""
+    workers, index = options.cluster_workers, options.cluster_index
+    if not workers:
+        return [] if index is None else ["--cluster-index needs --cluster-workers"]
+    problems = []
+    if len(workers) < 2:
+        problems.append(f"--cluster-workers names {len(workers)} worker, expected two or more")
+    if len(set(workers)) != len(workers):
+        problems.append("--cluster-workers names a worker twice")
+    if index is None:
+        problems.append("--cluster-workers needs --cluster-index")
+    elif index >= len(workers):
+        problems.append(f"--cluster-index {index} is not one of the {len(workers)} workers (0 to {len(workers) - 1})")
+    if options.loop == "fit":
+        problems.append(
+            "--loop fit cannot be combined with --cluster-workers: Keras 3 does not support MultiWorkerMirroredStrategy"
+        )
+    if options.strategy == "dp":
+        problems.append("--strategy dp works on a single host; use --strategy ddp with --cluster-workers")
+    if options.scaling == "on":
+        problems.append("--scaling on cannot be combined with --cluster-workers; measure each host on its own")
+    return problems
