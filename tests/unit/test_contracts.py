@@ -14,7 +14,7 @@ TASK_FILES = sorted([*PROJECT.glob("roles/*/tasks/*.yml"), *PROJECT.glob("playbo
 SCENARIOS = sorted(path.parent for path in PROJECT.glob("molecule/*/molecule.yml"))
 
 
-USES = re.compile(r"ansible\.builtin\.(?:import|include)_role:\n +name: (\w+)$", re.MULTILINE)
+USES = re.compile(r"ansible\.builtin\.(?:import|include)_role:\n +name: gpuhost\.stack\.(\w+)$", re.MULTILINE)
 # Roles that other roles use: they take everything from those, which have the examples and the inputs.
 PARTS = {
     name
@@ -64,7 +64,7 @@ def test_each_role_has_a_readme_and_an_example_that_the_roles_scenario_runs(role
         assert [name for name, option in options(role).items() if "default" in option] == []
         return
     (play,) = yaml.safe_load((PROJECT / f"playbooks/examples/{role.name}.yml").read_text())
-    assert role.name in [entry["role"] for entry in play["roles"]]
+    assert f"gpuhost.stack.{role.name}" in [entry["role"] for entry in play["roles"]]
     converge = (PROJECT / "molecule/roles/converge.yml").read_text()
     assert f"examples/{role.name}.yml" in converge
 
