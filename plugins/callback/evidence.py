@@ -1,7 +1,11 @@
-"""Writes the evidence of a run as it appears, and the report when the run ends, however it ends. Controller side.
+# Copyright (c) gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Write the evidence of a run while it appears, and a report when the run ends, however it ends.
 
 A callback and not tasks: evidence is this run's output and not a host's state; it costs no task, counts as no change,
-and is written for hosts that failed, when no further play would run.
+and is also written for hosts that failed, when no further play would run.
+
+The playbooks of this collection activate it themselves (playbooks/callback_plugins), so that no ansible.cfg is needed.
 """
 
 from __future__ import annotations
@@ -10,17 +14,20 @@ DOCUMENTATION = r"""
 name: evidence
 type: aggregate
 short_description: Evidence files and a report of what the playbooks found, planned, checked and measured
-author: gpuhost contributors
+version_added: 0.1.0
+author: gpuhost contributors (@gpuhost)
 description:
-  - Writes C(<folder>/<run>/<host>/NAME.json) as results come in, NAME being probe, plan, diff, drift, preflight,
-    probe_after, verify, smoke_train (smoke_train_pytorch), failure, restored (what was brought back) or
+  - Writes C(<folder>/<run>/<host>/NAME.json) as results arrive, NAME being probe, plan, diff, drift, preflight,
+    probe_after, verify, smoke_train (smoke_train_pytorch), failure, restored (what a rollback restored) or
     verify_after_undo.
-  - When the playbook ends it writes C(report.json), C(report.md) and C(summary.txt) beside them, leads
+  - When the playbook ends, writes C(report.json), C(report.md) and C(summary.txt) beside them, points the link
     C(<folder>/latest) to the run and prints the summary.
-  - Reports nothing in runs that neither plan nor fail.
+  - Writes nothing in runs that neither plan nor fail.
+  - Where the folder cannot be written, warns once and prints the summary alone.
+  - The playbooks of this collection activate this callback. It needs to be enabled only for plays of your own.
 options:
   folder:
-    description: Where runs are kept; by default C(reports) in the project's folder.
+    description: Directory of all runs; by default C(reports) in the current working directory.
     type: path
     ini:
       - {section: callback_evidence, key: folder}
@@ -32,56 +39,81 @@ import json
 import os
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from ansible.plugins.callback import CallbackBase
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import rendering, report
 
-PROJECT = Path(__file__).resolve().parents[2]
-# What the playbooks keep as facts, and the evidence that it is.
+# Facts that the playbooks set, and the evidence that each of them is.
 FACTS = {
     "gpu_stack_plan": "plan",
     "gpu_stack_diff": "diff",
     "gpu_stack_drift": "drift",
     "gpu_stack_preflight": "preflight",
 }
-PROBING = ("gpuhost.stack.gpu_probe", "gpuhost.stack.stack_plan")
-# A run that only plans ends with the path; these make it worth a table.
-PROVING = ("verify", "smoke_train", "smoke_train_pytorch", "failure")
+PROBING_ACTIONS = ("gpuhost.stack.gpu_probe", "gpuhost.stack.stack_plan")
+# A run that only plans ends with the path of its report; with one of these it also prints the summary.
+SUMMARIZED = ("verify", "smoke_train", "smoke_train_pytorch", "failure")
 
 
 class CallbackModule(CallbackBase):
-    """The callback."""
+    """Collect evidence from task results, and report it."""
 
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "aggregate"
     CALLBACK_NAME = "gpuhost.stack.evidence"
     CALLBACK_NEEDS_ENABLED = True
 
+    loaded: ClassVar[bool] = False
+
     def __init__(self) -> None:
         super().__init__()
-        self.run = datetime.now().strftime("%Y%m%d-%H%M%S")
+        # Ansible skips a disabled callback: the playbooks and the user's ansible.cfg may both have activated this one.
+        self.disabled = CallbackModule.loaded
+        CallbackModule.loaded = True
+        # The process id keeps apart runs that start within the same second.
+        self.run = f"{datetime.now():%Y%m%d-%H%M%S}-{os.getpid()}"
         self.evidence: dict[str, dict[str, Any]] = {}
+        self.writable = True
 
     @property
     def folder(self) -> Path:
-        """The folder of this run."""
-        return Path(self.get_option("folder") or PROJECT / "reports") / self.run
+        """Return the directory of this run."""
+        return Path(self.get_option("folder") or "reports").absolute() / self.run
 
     def v2_playbook_on_start(self, playbook: Any) -> None:
-        """Tells the playbooks' own tasks where to put what they fetch and draw."""
+        """Export the run's directory to tasks that fetch or draw files, and warn early where it cannot be written."""
         os.environ["GPUHOST_RUN"] = str(self.folder)
+        existing = next(path for path in self.folder.parents if path.exists())
+        if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+            self._stop_writing(f"{existing} is not a directory that this user may write")
+
+    def _stop_writing(self, reason: str) -> None:
+        if self.writable:
+            self.writable = False
+            self._display.warning(
+                f"This run leaves no report in {self.folder.parent}: {reason}. "
+                "Set the environment variable GPUHOST_REPORTS to a directory that can be written."
+            )
+
+    def _write(self, name: str, text: str) -> None:
+        if not self.writable:
+            return
+        path = self.folder / name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text.rstrip("\n") + "\n", encoding="utf-8")
+        except OSError as error:
+            self._stop_writing(str(error))
 
     def _keep(self, host: str, name: str, data: Any) -> None:
         self.evidence.setdefault(host, {})[name] = data
-        path = self.folder / host / f"{name}.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(data, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        self._write(f"{host}/{name}.json", json.dumps(data, indent=2, sort_keys=True))
 
     def v2_runner_on_ok(self, result: Any) -> None:
-        """A module's result or a fact that is evidence."""
+        """Keep module results and facts that are evidence."""
         host, found = result.host.get_name(), result.result
-        if "probe" in found and result.task.action in PROBING:
+        if "probe" in found and result.task.action in PROBING_ACTIONS:
             self._keep(host, "probe_after" if "probe" in self.evidence.get(host, {}) else "probe", found["probe"])
         undone = {"failure", "restored"} <= set(self.evidence.get(host, {}))
         if "verify" in found and result.task.action == "gpuhost.stack.gpu_verify":
@@ -92,40 +124,39 @@ class CallbackModule(CallbackBase):
             if fact in FACTS:
                 self._keep(host, FACTS[fact], value)
             elif fact == "smoke_train_result":
-                other = "" if value["framework"] == "tensorflow" else f"_{value['framework']}"
-                self._keep(host, "smoke_train" + other, value)
+                suffix = "" if value["framework"] == "tensorflow" else f"_{value['framework']}"
+                self._keep(host, "smoke_train" + suffix, value)
 
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
-        """Why a host did not get to the end; told only of hosts that the playbooks planned for."""
+        """Keep why a host failed; only of hosts that the playbooks have probed or planned for."""
         host = result.host.get_name()
         if host in self.evidence and not ignore_errors:
             task, message = result.task.get_name(), str(result.result.get("msg", ""))
             self._keep(host, "failure", {"task": task, "message": message})
 
     def v2_runner_on_unreachable(self, result: Any) -> None:
-        """A host that does not answer belongs into the report, too."""
+        """Keep that a host could not be reached, so that the report lists it."""
         message = str(result.result.get("msg", ""))
         self._keep(result.host.get_name(), "failure", {"task": result.task.get_name(), "message": message})
 
     def v2_playbook_on_stats(self, stats: Any) -> None:
-        """Writes and prints the report."""
+        """Write and print the report."""
         if not any({"plan", "failure"} & set(kept) for kept in self.evidence.values()):
             return
         summary = report.summary(self.run, self.evidence)
-        forms = {
-            "report.json": json.dumps(summary, indent=2, sort_keys=True),
-            "report.md": rendering.markdown(summary),
-        }
-        forms["summary.txt"] = rendering.table(summary)
-        for name, text in forms.items():
-            (self.folder / name).write_text(text.rstrip("\n") + "\n", encoding="utf-8")
-        self._lead_latest_here()
-        if any(name in kept for kept in self.evidence.values() for name in PROVING):
-            self._display.display("\n" + forms["summary.txt"].rstrip("\n"))
-        self._display.display(f"Report: {self.folder / 'report.md'}")
+        table = rendering.table(summary)
+        self._write("report.json", json.dumps(summary, indent=2, sort_keys=True))
+        self._write("report.md", rendering.markdown(summary))
+        self._write("summary.txt", table)
+        if self.writable:
+            self._point_latest_to_this_run()
+        if not self.writable or any(name in kept for kept in self.evidence.values() for name in SUMMARIZED):
+            self._display.display("\n" + table.rstrip("\n"))
+        if self.writable:
+            self._display.display(f"Report: {self.folder / 'report.md'}")
 
-    def _lead_latest_here(self) -> None:
-        """Replaces the link in one step, so that a reader never finds it missing."""
+    def _point_latest_to_this_run(self) -> None:
+        """Replace the link in one step, so that a reader never finds it missing."""
         new = self.folder.parent / f".latest-{self.run}"
         new.symlink_to(self.run)
         os.replace(new, self.folder.parent / "latest")

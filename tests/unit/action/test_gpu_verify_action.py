@@ -86,6 +86,7 @@ def verified(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     (folder / "play.json").write_text(json.dumps([{"hosts": "localhost", "gather_facts": False, "tasks": [task]}]))
     command = [str(Path(sys.executable).with_name("ansible-playbook")), str(folder / "play.json"), "-i", "localhost,"]
     environment = {**os.environ, "GPUHOST_REPORTS": str(folder / "reports"), "SIMULATED_CUDA_WRONG": "peer@0-1"}
+    environment["ANSIBLE_CALLBACKS_ENABLED"] = "gpuhost.stack.evidence"
     words = ["-c", "local", "-e", f"ansible_python_interpreter={sys.executable}", "--check"]
     answer = subprocess.run([*command, *words], cwd=PROJECT, env=environment, capture_output=True, text=True)
     assert answer.returncode == 0, answer.stdout + answer.stderr

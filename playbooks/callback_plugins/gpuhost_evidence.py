@@ -1,0 +1,18 @@
+# Copyright (c) gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Activate the callback gpuhost.stack.evidence for the playbooks of this directory, whatever ansible.cfg is in use.
+
+Ansible loads callbacks beside a playbook by itself, but those of a collection only where ansible.cfg enables them.
+"""
+
+from __future__ import annotations
+
+from ansible_collections.gpuhost.stack.plugins.callback import evidence
+
+DOCUMENTATION = evidence.DOCUMENTATION
+
+
+class CallbackModule(evidence.CallbackModule):
+    """The evidence callback, active without being enabled."""
+
+    CALLBACK_NEEDS_ENABLED = False
