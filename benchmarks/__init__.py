@@ -1,1 +1,1 @@
-"""What script/bench measures: whole processes, several runs, ratios against a floor or a peer of the same run."""
+"""script/bench: measure whole processes several times, as ratios to a floor or a peer measured in the same run."""

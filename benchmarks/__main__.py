@@ -1,4 +1,4 @@
-"""script/bench: see --help."""
+"""The command line of script/bench."""
 
 from __future__ import annotations
 
@@ -13,45 +13,49 @@ from benchmarks.measure import Failed, say
 from benchmarks.results import Options, Result, all_met, curves, document, table
 
 
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="script/bench",
-        description="Measure what docs/performance.md promises: whole processes, several runs, medians; ratios "
-        "against a floor, and against a peer's playbook, of the same run.",
-        epilog="Exit status: 0 every target that was measured is met, 1 one was missed, 2 bad usage, or a measured "
+        description="Measure the figures of docs/performance.md: medians of several runs of whole processes, as ratios "
+        "to a floor, and to another project's playbook, of the same run.",
+        epilog="Exit status: 0 if all measured targets are met, 1 if one is missed, 2 after bad usage or if a measured "
         "command failed.",
     )
-    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"some of {', '.join(cases.CASES)} (default: all)")
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(cases.CASES)} (default: all)")
     parser.add_argument("--runs", type=int, default=5, metavar="N", help="runs of each command (default: 5)")
     parser.add_argument("--hosts", default="1,5,20,50", metavar="N,N", help="sizes of the fleet (default: 1,5,20,50)")
     parser.add_argument(
-        "--peer", type=Path, metavar="PLAYBOOK", help="a playbook to put beside, for the group gpu_hosts"
+        "--peer", type=Path, metavar="PLAYBOOK", help="a playbook for the group gpu_hosts to compare with"
     )
     parser.add_argument(
-        "--peer-option", action="append", default=[], metavar="WORD", help="goes to the peer's command; repeats"
+        "--peer-option",
+        action="append",
+        default=[],
+        metavar="WORD",
+        help="an option for the peer's playbook; repeatable",
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON document instead of the table")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     parser.add_argument(
-        "--output", type=Path, metavar="FOLDER", help="also write bench.json and the fleet's curves as SVG here"
+        "--output", type=Path, metavar="DIRECTORY", help="write bench.json and the fleet's curves as SVG files to it"
     )
-    parser.add_argument("--keep-lab", action="store_true", help="leave the containers for the next run")
+    parser.add_argument("--keep-lab", action="store_true", help="keep the containers for the next run")
     found = parser.parse_args(arguments)
-    problems = [f"no case is called {name}: there are {', '.join(cases.CASES)}" for name in found.cases
+    problems = [f"unknown case {name}: expected some of {', '.join(cases.CASES)}" for name in found.cases
                 if name not in cases.CASES]  # fmt: skip
     problems += [f"--runs {found.runs}: expected 1 or more"] if found.runs < 1 else []
     problems += [f"--hosts {size!r}: expected numbers from 1 on, such as 1,5,20" for size in found.hosts.split(",")
                  if not (size.isascii() and size.isdigit() and int(size))]  # fmt: skip
     if found.peer and not found.peer.is_file():
-        problems.append(f"--peer {found.peer}: there is no such file")
+        problems.append(f"--peer {found.peer}: no such file")
     if found.output and found.output.exists() and not found.output.is_dir():
-        problems.append(f"--output {found.output}: that is a file, expected a folder")
+        problems.append(f"--output {found.output}: expected a directory, found a file")
     if problems:
         parser.error("; ".join(problems))
     return found
 
 
 def measure(chosen: Sequence[str], options: Options) -> dict[str, Result]:
-    """Each case's result. Raises Failed."""
+    """Run the cases and return their results. Raises Failed if a measured command fails."""
     results = {}
     for name in chosen:
         say(f"== {name}")
@@ -61,7 +65,7 @@ def measure(chosen: Sequence[str], options: Options) -> dict[str, Result]:
 
 
 def write(folder: Path, results: dict[str, Result]) -> None:
-    """bench.json, and the curves where a fleet was measured."""
+    """Write bench.json, and the curves if a fleet was measured."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "bench.json").write_text(json.dumps(document(results), indent=2) + "\n")
     if "fleet" in results:
@@ -71,7 +75,8 @@ def write(folder: Path, results: dict[str, Result]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    asked = parse(arguments)
+    """Measure, print the results, and return the exit status."""
+    asked = _parse(arguments)
     chosen = cases.in_order(asked.cases)
     sizes = tuple(int(size) for size in asked.hosts.split(","))
     options = Options(asked.runs, sizes, asked.peer, tuple(asked.peer_option))

@@ -1,4 +1,4 @@
-"""What is measured: each case gives figures and, where there is a target, the ratio that it is held against."""
+"""The cases that script/bench measures; each returns its figures and the ratios that have targets."""
 
 from __future__ import annotations
 
@@ -21,22 +21,23 @@ HOSTS_AT_ONCE = 1000
 
 
 def peer_command(options: Options, *more: str, inventory: tuple[str, ...] = (lab.INVENTORY,)) -> list[Command]:
+    """Return the peer's command, or nothing if no peer was named."""
     if options.peer is None:
         return []
     return [lab.playbook("peer", str(options.peer.resolve()), *options.peer_options, *more, inventory=inventory)]
 
 
 def peer_notes(case: str, timings: Mapping[str, Timing], folder: Path) -> list[str]:
-    """What a peer did that was not nothing; it stays in, for its user sees that at each run, too."""
+    """Return a note if the peer changed something; it is measured all the same, as its users run it."""
     if "peer" not in timings:
         return []
     counts = lab.changes((folder / "peer.log").read_text(errors="replace"))
     changed = max(counts.values(), default=0)
-    return [f"{case}: the peer reports {changed} changes a host at each run"] if changed else []
+    return [f"{case}: the peer reports {changed} changes per host in every run"] if changed else []
 
 
 def rerun(options: Options) -> Result:
-    """A run with nothing to do, and one with the checks, beside the floor (and a peer) on one host."""
+    """Measure a run with nothing to do, and one that also verifies, against the floor and a peer on one host."""
     limit = ("--limit", "bench-1")
     commands = [
         lab.playbook("floor", "benchmarks/floor.yml", *limit),
@@ -47,7 +48,7 @@ def rerun(options: Options) -> Result:
     timings = in_turn(commands, options.runs, lab.LOGS)
     for name in ("floor", "rerun", "verify_rerun"):
         lab.refuse_changes(name, lab.LOGS)
-    imported = import_seconds()
+    imported = _import_seconds()
     floor = timings["floor"].wall()
     ratios = {
         "rerun_over_floor": timings["rerun"].wall() / floor,
@@ -55,13 +56,13 @@ def rerun(options: Options) -> Result:
     }
     if "peer" in timings:
         ratios["rerun_over_peer"] = timings["rerun"].wall() / timings["peer"].wall()
-    figures = {**told(timings), "import_tensorflow_seconds": round(imported, 2)}
-    note = f"verify_rerun_over_floor: without the {imported:.1f} s that `import tensorflow` alone takes on the host"
+    figures = {**_to_dict(timings), "import_tensorflow_seconds": round(imported, 2)}
+    note = f"verify_rerun_over_floor: the {imported:.1f} s of `import tensorflow` on the host are subtracted"
     return Result(ratios, figures, [note, *peer_notes("rerun", timings, lab.LOGS)])
 
 
-def import_seconds() -> float:
-    """`import tensorflow` alone, on the host, started like any program; the median of three."""
+def _import_seconds() -> float:
+    """Return the median time of three processes on the host that only import TensorFlow."""
     python = "/opt/gpuhost/tensorflow/bin/python"
     clock = "import subprocess, time\nfor _ in range(3):\n    begun = time.monotonic()\n"
     clock += f"    subprocess.run(['{python}', '-c', 'import tensorflow'], check=True, stderr=subprocess.DEVNULL)\n"
@@ -70,17 +71,17 @@ def import_seconds() -> float:
     return sorted(float(line) for line in output.split())[1]
 
 
-def told(timings: Mapping[str, Timing]) -> dict[str, Any]:
+def _to_dict(timings: Mapping[str, Timing]) -> dict[str, Any]:
     return {name: timing.to_dict() for name, timing in timings.items()}
 
 
 def fleet(options: Options) -> Result:
-    """Reruns of many hosts: what the controller spends on each, beside a peer where there is one."""
+    """Measure reruns of many hosts: the controller's CPU time per host, against the floor and a peer."""
     lab.accept_many()
     result = Result(
         notes=[
-            f"fleet: the hosts are names of one container, {FORKS} at a time: CPU seconds are the controller's alone, "
-            "wall time has the container's work in it"
+            f"fleet: the hosts are names of one container, {FORKS} at a time: CPU seconds are the controller's only, "
+            "wall time includes the container's work"
         ]
     )
     curve: dict[str, dict[str, list[float]]] = {}
@@ -96,7 +97,7 @@ def fleet(options: Options) -> Result:
         timings = in_turn(commands, max(1, options.runs // 2), folder, warm_up=0)
         for name in ("floor", "rerun"):
             lab.refuse_changes(name, folder)
-        result.figures[str(count)] = told(timings)
+        result.figures[str(count)] = _to_dict(timings)
         for name, timing in timings.items():
             points = curve.setdefault(name, {"hosts": [], "wall": [], "cpu": []})
             points["hosts"].append(count)
@@ -112,7 +113,7 @@ def fleet(options: Options) -> Result:
 
 
 def plan(options: Options) -> Result:
-    """The resolver: one process for one host, and a thousand hosts in one process."""
+    """Measure the resolver: one host in one process, and a thousand hosts in one process."""
     words = ("--distro", "ubuntu-24.04", "--gpu", "NVIDIA H200", "--gpu", "NVIDIA H200")
     one = Command("plan", (str(lab.PROJECT / "script/plan"), *words), lab.PROJECT, lab.ENVIRONMENT)
     environment = {**lab.ENVIRONMENT, "PYTHONPATH": f"{lab.PROJECT}/collections:{lab.PROJECT}"}
@@ -122,13 +123,13 @@ def plan(options: Options) -> Result:
     kinds = int((lab.LOGS / "plan_1000_hosts.log").read_text())
     ratios = {"plan_seconds": timings["plan"].wall(), "plan_1000_hosts_seconds": timings["plan_1000_hosts"].wall()}
     notes = [
-        f"plan_1000_hosts_seconds: {kinds} kinds of host (distribution and GPU), a plan for each host; what follows "
-        "from catalog and kinds of GPU alone is kept between them"
+        f"plan_1000_hosts_seconds: {kinds} kinds of host (distribution and GPU), one plan per host; results that "
+        "depend on the catalog and the GPUs only are cached between hosts"
     ]
-    return Result(ratios, told(timings), notes)
+    return Result(ratios, _to_dict(timings), notes)
 
 
-# In this order: the first one needs bare hosts, and the others the one that it leaves installed.
+# In the order of execution: first_install needs bare hosts, the later cases need the host that it installed.
 CASES: Mapping[str, Callable[[Options], Result]] = {
     "plan": plan,
     "first_install": first_install,
@@ -141,16 +142,16 @@ NEEDS_STACK = NEEDS_LAB - {"first_install"}
 
 
 def in_order(chosen: Sequence[str]) -> list[str]:
-    """The cases in the order in which they can be run, each once; all where none is named."""
+    """Return the chosen cases in the order of execution, or all cases if none is chosen."""
     return [name for name in CASES if name in chosen or not chosen]
 
 
 def prepare(name: str) -> None:
-    """What a case needs and is not timed: bench-1 with the whole stack. first_install makes its hosts itself."""
+    """Install the whole stack on bench-1, untimed, if the case needs it; first_install creates its own hosts."""
     if name in NEEDS_STACK:
         lab.lab("up")
         lab.LOGS.mkdir(parents=True, exist_ok=True)
-        say("bringing bench-1 to what is planned (minutes where it is bare)")
+        say("provisioning bench-1 (several minutes if it is bare)")
         once(
             lab.playbook("provision", "playbooks/gpu_host.yml", "--limit", "bench-1", *RERUN),
             lab.LOGS / "provision.log",

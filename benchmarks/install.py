@@ -1,4 +1,4 @@
-"""A first install beside the same apt and uv commands typed by hand on a host like it."""
+"""Measure a first install against the same apt and uv commands, entered by hand on an identical host."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ FETCH = "import sys, urllib.request; sys.stdout.buffer.write(urllib.request.urlo
 LISTED = "dpkg-query -W -f '${Package} ${Version} ${Status}\\n' | grep ' installed$'"
 
 
-def typed(plan: Mapping[str, Any], warm_up: bool = False) -> str:
-    """The commands that install a plan, as an administrator types them: repository, packages, holds, environment.
+def manual_commands(plan: Mapping[str, Any], warm_up: bool = False) -> str:
+    """Return a script that installs a plan as an administrator would: repository, packages, holds, environment.
 
-    warm_up: all is downloaded; packages are not unpacked, the environment is links into uv's cache, and the files that
-    they lead to are listed in DOWNLOADED.
-    Expects uv.txt and the plan's lock in FOLDER. Raises Failed for a plan that takes more than these commands.
+    With `warm_up` it downloads everything but does not unpack packages; the environment consists of links into uv's
+    cache, and their targets are listed in DOWNLOADED. The script reads uv.txt and the plan's lock in FOLDER.
+    Raises Failed if the plan needs other commands.
     """
     parts = [component for component in plan["components"].values() if component]
     if any(part.get("apt_components") for part in parts) or plan["components"].get("pytorch"):
-        raise Failed("first_install types the commands of NVIDIA's repository and TensorFlow; the plan has more")
+        raise Failed("first_install has commands for NVIDIA's repository and TensorFlow only; the plan needs others")
     driver, cuda, tensorflow = (plan["components"][name] for name in ("driver", "cuda", "tensorflow"))
     packages = [package for part in parts for package in part.get("packages", [])]
     names = [package.partition("=")[0] for package in packages]
@@ -60,11 +60,11 @@ def typed(plan: Mapping[str, Any], warm_up: bool = False) -> str:
     return "\n".join(line for line in lines if line) + "\n"
 
 
-def bring(host: str, plan: Mapping[str, Any], warm_up: bool = False) -> str:
-    """Puts the commands and what they read on a host; the script's path there."""
+def _upload(host: str, plan: Mapping[str, Any], warm_up: bool = False) -> str:
+    """Copy the script and its input files to a host, and return the script's path there."""
     lock = plan["components"]["tensorflow"]["lock"]
     files = {
-        "install.sh": typed(plan, warm_up),
+        "install.sh": manual_commands(plan, warm_up),
         "uv.txt": (ROLES / "framework_env/files/uv.txt").read_text(),
         lock: (ROLES / "tensorflow_env/files" / lock).read_text(),
     }
@@ -72,11 +72,11 @@ def bring(host: str, plan: Mapping[str, Any], warm_up: bool = False) -> str:
     return f"{FOLDER}/install.sh"
 
 
-def bare_hosts(downloaded: str) -> None:
-    """Both hosts new, with nothing on them; downloads in memory, and nothing left to write for the disk.
+def _create_bare_hosts(downloaded: str) -> None:
+    """Create both hosts anew, read the downloads into the page cache, and flush pending writes.
 
-    What is measured writes more than the memory holds, so that the second side would read from the disk what the first
-    one finds in memory.
+    An installation writes more than the memory holds: otherwise the second one would read from disk what the first one
+    finds in memory.
     """
     lab.lab("down")
     lab.lab("up")
@@ -86,53 +86,53 @@ def bare_hosts(downloaded: str) -> None:
 
 
 def first_install(options: Options) -> Result:
-    """A bare host by commands, then one by the playbook, in turn; never both, since each takes gigabytes of disk."""
+    """Install a bare host by hand and one by the playbook, in turn; never both, since each needs gigabytes of disk."""
     lab.lab("up")
-    say("first_install: downloading once, for both")
+    say("first_install: downloading everything once")
     plan = lab.planned_for("bench-1")
-    once(lab.over_ssh("warm-up", "bench-2", bring("bench-2", plan, warm_up=True)), lab.LOGS / "warm-up.log")
+    once(lab.over_ssh("warm-up", "bench-2", _upload("bench-2", plan, warm_up=True)), lab.LOGS / "warm-up.log")
     downloaded = lab.ssh("bench-2", f"cat {DOWNLOADED}")
-    sides = {"by hand": typed_side, "by the playbook": playbook_side}
+    sides = {"by hand": _install_by_hand, "by the playbook": _install_by_playbook}
     samples: dict[str, list[Sample]] = {name: [] for name in sides}
     have: dict[str, set[str]] = {}
     runs = min(3, options.runs)
     for round_ in range(runs):
         for name, side in sides.items():
-            bare_hosts(downloaded)
+            _create_bare_hosts(downloaded)
             sample, have[name] = side(plan)
             say(f"first_install: {name}: run {round_ + 1} of {runs}: {sample.wall:.1f} s")
             samples[name].append(sample)
     bare, installed = (Timing(tuple(found)) for found in samples.values())
     ratio = by_round([sample.wall for sample in installed.samples], [sample.wall for sample in bare.samples])
     note = (
-        "first_install: downloads warm; the playbook also simulates the transaction, keeps the packages for an undo, "
-        "sets paths and proves the environment by importing TensorFlow"
+        "first_install: downloads are cached; the playbook also simulates the transaction, keeps packages for a "
+        "rollback, sets paths and imports TensorFlow to verify the environment"
     )
     figures = {"bare": bare.to_dict(), "first_install": installed.to_dict()}
     return Result({"first_install_over_bare": ratio}, figures, [note, *differences(*have.values())])
 
 
-def typed_side(plan: Mapping[str, Any]) -> tuple[Sample, set[str]]:
-    """The time of the commands, and the packages that the host has afterwards."""
-    sample = once(lab.over_ssh("bare", "bench-2", bring("bench-2", plan)), lab.LOGS / "bare.log")
+def _install_by_hand(plan: Mapping[str, Any]) -> tuple[Sample, set[str]]:
+    """Return the time of the commands, and the packages that are installed afterwards."""
+    sample = once(lab.over_ssh("bare", "bench-2", _upload("bench-2", plan)), lab.LOGS / "bare.log")
     return sample, packages("bench-2")
 
 
-def playbook_side(plan: Mapping[str, Any]) -> tuple[Sample, set[str]]:
-    """The same of the main job, as far as it installs."""
+def _install_by_playbook(plan: Mapping[str, Any]) -> tuple[Sample, set[str]]:
+    """Return the time of the playbook without verification, and the packages that are installed afterwards."""
     command = lab.playbook("first_install", "playbooks/gpu_host.yml", "--limit", "bench-1", *SKIPPED)
     sample = once(command, lab.LOGS / "first_install.log")
     if lab.applied_to("bench-1")["components"] != plan["components"]:
-        raise Failed("first_install: the playbook installed another plan than the one whose commands were typed")
+        raise Failed("first_install: the playbook applied a different plan than the one that was installed by hand")
     return sample, packages("bench-1")
 
 
 def packages(host: str) -> set[str]:
-    """The packages of a host with their versions."""
+    """Return "NAME VERSION" of each installed package of a host."""
     return {" ".join(line.split()[:2]) for line in lab.ssh(host, LISTED).splitlines()}
 
 
 def differences(by_hand: set[str], by_playbook: set[str]) -> list[str]:
-    """A note for each side that has packages which the other one has not."""
+    """Return a note for each side with packages that the other one lacks."""
     sides = (("by hand", by_hand - by_playbook), ("by the playbook", by_playbook - by_hand))
     return [f"first_install: installed only {side}: {', '.join(sorted(more))}" for side, more in sides if more]

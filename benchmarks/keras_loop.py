@@ -1,7 +1,7 @@
-"""A bare Keras training: MirroredStrategy and model.fit, with no supervisor, no checks and no monitor.
+"""Train with MirroredStrategy and model.fit only: no supervisor, no checks and no monitor.
 
-Runs on the host, beside the files of the role smoke_train, with an environment that has TensorFlow. Model and data are
-the role's, so that only what surrounds them differs; prints one JSON line.
+Runs on the host with TensorFlow, in the directory of smoke_train's files. It uses their model and data, so that only
+the code around them differs. Prints one JSON line.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import tensorflow as tf
 import tensorflow_worker
 
 
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Images per second of model.fit")
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Measure the images per second of model.fit.")
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--learning-rate", type=float, required=True)
     for name in ("replicas", "steps", "batch-size", "blocks", "seed"):
@@ -27,7 +27,7 @@ def parse() -> argparse.Namespace:
 
 
 def devices(replicas: int) -> list[str]:
-    """GPUs where there are any, else logical CPU devices with the threads that they need."""
+    """Return the names of the GPUs, or of logical CPU devices if there is no GPU."""
     gpus = tf.config.list_physical_devices("GPU")
     if gpus:
         return [f"GPU:{index}" for index in range(min(replicas, len(gpus)))]
@@ -38,7 +38,7 @@ def devices(replicas: int) -> list[str]:
 
 
 class Clock(tf.keras.callbacks.Callback):
-    """From the end of the warm-up to the end of the last step; both wait for the devices."""
+    """Record the times of the end of the warm-up and of the last step, after the devices have finished."""
 
     def __init__(self, warm_up: int, steps: int) -> None:
         super().__init__()
@@ -46,13 +46,15 @@ class Clock(tf.keras.callbacks.Callback):
         self.moments: list[float] = []
 
     def on_train_batch_end(self, batch: int, logs: object = None) -> None:
+        """Record the time if this batch ends the warm-up or the training."""
         if batch + 1 in (self.warm_up, self.steps):
             self.model.trainable_variables[0].numpy()
             self.moments.append(time.monotonic())
 
 
 def main() -> None:
-    asked = parse()
+    """Train and print {"images_per_second": ..., "replicas": ...}."""
+    asked = _parse()
     names = devices(asked.replicas)
     dataset, _ = cifar10.prepare(asked.data_dir, "simulated", "", asked.seed)
     images, labels = tensorflow_worker.load({**vars(dataset), "files": [str(path) for path in dataset.files]})

@@ -1,4 +1,4 @@
-"""The hosts that are measured, and how playbooks and commands are run on them. Runs on the controller."""
+"""Start the measured hosts, and run playbooks and commands on them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STATE = ".lab/bench"
 CACHE = PROJECT / ".cache/bench"
 LOGS = CACHE / "logs"
 ANSIBLE = str(PROJECT / ".venv/bin/ansible-playbook")
-# Nothing of a measured run may reach the user's own reports; what script/bench itself imports is not its business.
+# Measured runs do not write to the user's reports, and do not get script/bench's own PYTHONPATH.
 ENVIRONMENT: Mapping[str, str] = {
     **{name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
     "GPUHOST_REPORTS": str(CACHE / "reports"),
@@ -30,39 +30,39 @@ RECAP = re.compile(r"^(\S+) +: ok=\d+ +changed=(\d+) ", re.MULTILINE)
 
 
 def lab(action: str) -> None:
-    """`up` (of hosts that run already: nothing happens) or `down`. Raises Failed."""
+    """Run `script/lab up` or `script/lab down`. Raises Failed."""
     argv = [sys.executable, "script/lab", action, INVENTORY]
     if subprocess.run(argv, cwd=PROJECT, stdout=sys.stderr).returncode:
-        raise Failed(f"the lab could not be brought {action} (see above)")
+        raise Failed(f"script/lab {action} failed (see above)")
 
 
 def accept_many() -> None:
-    """Let a host of the lab stand for a fleet: its sshd drops connections where more than ten are being made."""
+    """Let bench-1 accept many connections at once: by default sshd drops some of more than ten."""
     ssh("bench-1", "echo 'MaxStartups 200' > /etc/ssh/sshd_config.d/bench.conf\nsystemctl reload ssh\n")
 
 
 def playbook(name: str, path: str, *options: str, inventory: tuple[str, ...] = (INVENTORY,)) -> Command:
-    """A run of ansible-playbook as a user starts it."""
+    """Return the command of ansible-playbook, as a user runs it."""
     inventories = [word for source in inventory for word in ("-i", source)]
     return Command(name, (ANSIBLE, path, *inventories, *options), PROJECT, ENVIRONMENT)
 
 
 def changes(log: str) -> dict[str, int]:
-    """How many changes the end of a run's log tells, by host; empty where it tells of no host."""
+    """Return the number of changes per host from the recap in a log; empty without a recap."""
     return {host: int(count) for host, count in RECAP.findall(log)}
 
 
 def refuse_changes(name: str, folder: Path) -> None:
-    """Raises Failed where the last run of a command changed a host: it was not a run with nothing to do."""
-    told = changes((folder / f"{name}.log").read_text(errors="replace"))
-    moved = [f"{host} ({count})" for host, count in told.items() if count]
-    if moved or not told:
-        found = f"changes on {', '.join(moved)}" if told else "no host in its recap"
+    """Raise Failed if the last run of a command changed a host, or ran on none: it was not a run with nothing to do."""
+    counts = changes((folder / f"{name}.log").read_text(errors="replace"))
+    changed = [f"{host} ({count})" for host, count in counts.items() if count]
+    if changed or not counts:
+        found = f"changes on {', '.join(changed)}" if counts else "no host in its recap"
         raise Failed(f"{name}: found {found}, expected hosts with nothing to do; see {folder / f'{name}.log'}")
 
 
 def ssh(host: str, command: str) -> str:
-    """What a command with root rights says on a host of the lab. Raises Failed with the end of what it said."""
+    """Run a shell script as root on a host and return its output. Raises Failed with the end of its output."""
     argv = ["ssh", "-F", f"{STATE}/ssh_config", host, "sudo -n sh -s"]
     done = subprocess.run(argv, cwd=PROJECT, input=command, capture_output=True, text=True)
     if done.returncode:
@@ -71,7 +71,7 @@ def ssh(host: str, command: str) -> str:
 
 
 def put(host: str, folder: str, files: Mapping[str, str]) -> None:
-    """Writes files into a folder of a host."""
+    """Write files to a directory of a host."""
     parts = [f"mkdir -p {shlex.quote(folder)}"]
     for name, text in files.items():
         parts.append(f"printf %s {shlex.quote(text)} > {shlex.quote(f'{folder}/{name}')}")
@@ -79,12 +79,12 @@ def put(host: str, folder: str, files: Mapping[str, str]) -> None:
 
 
 def over_ssh(name: str, host: str, script: str) -> Command:
-    """A script that lies on a host, run with root rights, as something to measure."""
+    """Return the command that runs a host's script as root."""
     return Command(name, ("ssh", "-n", "-F", f"{STATE}/ssh_config", host, f"sudo -n sh {script}"), PROJECT, ENVIRONMENT)
 
 
 def planned_for(host: str) -> dict[str, Any]:
-    """The plan for a host as it is now."""
+    """Run playbooks/plan.yml for a host and return the plan."""
     LOGS.mkdir(parents=True, exist_ok=True)
     once(playbook("plan", "playbooks/plan.yml", "--limit", host), LOGS / "planned.log")
     path = CACHE / "reports/latest" / host / "plan.json"
@@ -93,15 +93,15 @@ def planned_for(host: str) -> dict[str, Any]:
 
 
 def applied_to(host: str) -> dict[str, Any]:
-    """The plan that was applied to a host."""
+    """Return the plan that was applied to a host."""
     plan: dict[str, Any] = json.loads(ssh(host, "cat /etc/ansible/facts.d/gpu_stack.fact"))
     return plan
 
 
 def fleet(count: int) -> str:
-    """An inventory of `count` names that all lead to bench-1: for the controller they are hosts like others.
+    """Write an inventory of `count` host names for bench-1, and return its path.
 
-    Each has a connection of its own. Only for runs that change nothing, since the names share one machine.
+    Each name has its own connection. Only for runs that change nothing, since the names share one machine.
     """
     folder = CACHE / f"fleet-{count}"
     folder.mkdir(parents=True, exist_ok=True)
@@ -109,9 +109,9 @@ def fleet(count: int) -> str:
     if stanza is None:
         raise Failed(f"found no bench-1 in {STATE}/ssh_config, expected the lab that script/lab up {INVENTORY} starts")
     (folder / "ssh_config").write_text(stanza[0].replace("Host bench-1", "Host bench-alias-*", 1))
-    # As host variables: a group's would give way to those of the inventory's group_vars.
+    # Host variables, because group variables would be overridden by the inventory's group_vars.
     variables = {"ansible_ssh_common_args": f"-F {folder}/ssh_config", "lab_state": str(PROJECT / STATE)}
     hosts = {f"bench-alias-{number:03}": variables for number in range(count)}
-    # JSON is YAML, too.
+    # JSON is also YAML.
     (folder / "hosts.yml").write_text(json.dumps({"gpu_hosts": {"hosts": hosts}}, indent=1))
     return str(folder / "hosts.yml")

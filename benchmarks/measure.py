@@ -1,4 +1,8 @@
-"""Time whole processes: wall, CPU and peak memory, several runs, candidates in turn. Runs on the controller."""
+"""Measure wall time, CPU time and peak memory of whole processes.
+
+The commands take turns in every round, so that a machine that gets slower meanwhile does not change their ratio;
+hyperfine finishes all runs of one command before the next.
+"""
 
 from __future__ import annotations
 
@@ -13,42 +17,45 @@ from pathlib import Path
 
 
 class Failed(Exception):
-    """A measured command failed: its figures would mean nothing."""
+    """A measured command failed, so its figures would mean nothing."""
 
 
 def say(text: str) -> None:
-    """Tell how far the measuring is, apart from what it prints at the end."""
+    """Print progress to standard error."""
     print(f"bench: {text}", file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One run of one process with all the children that it waited for."""
+    """One run of one process, including all children that it waited for."""
 
     wall: float  # seconds
     cpu: float  # seconds, user and system
-    # Bytes: the largest resident set of one process among them. Linux counts the moment between fork and exec, too, so
-    # that it is never told smaller than that of the measuring process, some 30 MB.
+    # Bytes of the largest resident set of these processes. It is at least that of the measuring process (about 30 MB),
+    # because Linux includes the moment between fork and exec.
     memory: int
 
 
 @dataclass(frozen=True)
 class Timing:
-    """The runs of one command."""
+    """All measured runs of one command."""
 
     samples: tuple[Sample, ...]
 
     def wall(self) -> float:
+        """Return the median wall time in seconds."""
         return statistics.median(sample.wall for sample in self.samples)
 
     def cpu(self) -> float:
+        """Return the median CPU time in seconds."""
         return statistics.median(sample.cpu for sample in self.samples)
 
     def memory(self) -> int:
+        """Return the largest peak memory in bytes."""
         return max(sample.memory for sample in self.samples)
 
     def to_dict(self) -> dict[str, object]:
-        """Seconds and bytes; medians, and the range that tells how far to trust them."""
+        """Return the figures for the JSON document: medians, and the range of the wall times."""
         walls = sorted(sample.wall for sample in self.samples)
         return {
             "runs": len(self.samples),
@@ -61,7 +68,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Command:
-    """What is started, and where."""
+    """A command to measure; `accept` lists the exit statuses of success."""
 
     name: str
     argv: tuple[str, ...]
@@ -71,10 +78,10 @@ class Command:
 
 
 def once(command: Command, log: Path) -> Sample:
-    """Runs the command to its end with its output in `log`. Raises Failed with the log's end."""
+    """Run the command with its output in `log`. Raises Failed with the end of the log."""
     with log.open("wb") as stream:
         begun = time.monotonic()
-        # By wait4, not by subprocess: it tells what this child and its children used, and nothing else.
+        # wait4 returns the resources of this child and its children only.
         process = subprocess.Popen(
             command.argv,
             cwd=command.folder,
@@ -93,22 +100,19 @@ def once(command: Command, log: Path) -> Sample:
 
 
 def in_turn(commands: Sequence[Command], runs: int, logs: Path, warm_up: int = 1) -> dict[str, Timing]:
-    """Each command `runs` times, all of them in turn, so that a machine that gets slower slows all alike.
-
-    The first `warm_up` rounds fill caches and count for nothing.
-    """
+    """Run each command `runs` times, in turn, after `warm_up` rounds that are not counted."""
     logs.mkdir(parents=True, exist_ok=True)
     samples: dict[str, list[Sample]] = {command.name: [] for command in commands}
     for round_ in range(-warm_up, runs):
         for command in commands:
             sample = once(command, logs / f"{command.name}.log")
-            told = "warm-up" if round_ < 0 else f"run {round_ + 1} of {runs}"
-            say(f"{command.name}: {told}: {sample.wall:.2f} s")
+            label = "warm-up" if round_ < 0 else f"run {round_ + 1} of {runs}"
+            say(f"{command.name}: {label}: {sample.wall:.2f} s")
             if round_ >= 0:
                 samples[command.name].append(sample)
     return {name: Timing(tuple(found)) for name, found in samples.items()}
 
 
 def by_round(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """The median of the rounds' ratios: a machine that changes its speed in between changes both sides of a round."""
+    """Return the median of the rounds' ratios, in which a change of the machine's speed affects both sides."""
     return statistics.median(one / other for one, other in zip(ours, theirs, strict=True))

@@ -1,4 +1,4 @@
-"""Plans COUNT hosts in one process, over all distributions and GPUs of the catalog; prints how many kinds that were."""
+"""Plan COUNT hosts of all distributions and GPUs of the catalog in one process; print the number of kinds of host."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve imp
 
 
 def main(count: int) -> int:
-    """A plan for each host; what the resolver concludes from catalog and kinds of GPU alone it keeps, as for users."""
+    """Plan `count` hosts, with the resolver's caches as users have them, and return the number of kinds of host."""
     catalog = load_catalog()
     gpus = {product.compute_capability: HostGpu(f"10de:{device}") for device, product in catalog.products.items()}
     kinds = [Host(distro, gpus=(gpu,) * 2) for distro in catalog.distros for gpu in gpus.values()]

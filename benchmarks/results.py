@@ -1,4 +1,4 @@
-"""What was asked for and what was found: figures, their targets, the table and the JSON document. Pure functions."""
+"""Results of the cases and their targets, as a table, a JSON document and curves."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Options:
-    """What was asked for on the command line."""
+    """The options of the command line that the cases use."""
 
     runs: int
     hosts: tuple[int, ...]
@@ -22,14 +22,14 @@ class Options:
 
 @dataclass
 class Result:
-    """What a case found: ratios (and seconds) by name, what they were made from, and what to know about them."""
+    """Results of a case: ratios (and seconds) by name, the figures behind them, and notes for the reader."""
 
     ratios: dict[str, float] = field(default_factory=dict)
     figures: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 
-# A figure's target; `docs/performance.md` has the same table with the reasons.
+# docs/performance.md has the same table with the reasons.
 TARGETS: Mapping[str, float] = {
     "rerun_over_floor": 1.0,
     "verify_rerun_over_floor": 2.0,
@@ -40,17 +40,17 @@ TARGETS: Mapping[str, float] = {
     "train_over_keras": 0.95,
 }
 AT_LEAST = frozenset({"train_over_keras"})  # the others: at most
-UNDER = frozenset({"plan_1000_hosts_seconds"})  # the others: up to and with the target
-# Always in the document, null where it was not measured: a reader need not know which cases ran.
+UNDER = frozenset({"plan_1000_hosts_seconds"})  # the others may equal the target
+# Always in the document, null if not measured, so that a program need not know which cases ran.
 ALWAYS = (*TARGETS, "rerun_over_peer")
 ELSEWHERE = (
     "reboots (first install, CUDA upgrade, rerun) cannot be counted in containers: `script/test reboot` shows them",
-    "the time of script/test is told by script/test",
+    "script/test prints its own time",
 )
 
 
 def met(name: str, value: float) -> bool:
-    """Whether a figure that has a target reaches it."""
+    """Return whether a figure meets its target."""
     target = TARGETS[name]
     if name in AT_LEAST:
         return value >= target
@@ -58,28 +58,29 @@ def met(name: str, value: float) -> bool:
 
 
 def ratios(results: Mapping[str, Result]) -> dict[str, float]:
-    """All cases' ratios."""
+    """Return the ratios of all cases."""
     return {name: value for result in results.values() for name, value in result.ratios.items()}
 
 
 def all_met(results: Mapping[str, Result]) -> bool:
-    """Whether every target was reached that was measured."""
+    """Return whether all measured targets are met."""
     return all(met(name, value) for name, value in ratios(results).items() if name in TARGETS)
 
 
 def notes(results: Mapping[str, Result]) -> list[str]:
+    """Return the notes of all cases, and what is shown elsewhere."""
     return [*(note for result in results.values() for note in result.notes), *ELSEWHERE]
 
 
 def table(results: Mapping[str, Result]) -> str:
-    """Ratios with targets and verdicts, then the timings that they were made from, then what to know about them."""
+    """Return a text table of the ratios with their targets, then the timings, then the notes."""
     lines = [f"{'figure':<28}{'measured':>10}{'target':>10}"]
     for name, value in ratios(results).items():
-        aim, verdict = "", ""
+        target, verdict = "", ""
         if name in TARGETS:
             sign = ">=" if name in AT_LEAST else "<" if name in UNDER else "<="
-            aim, verdict = f"{sign} {TARGETS[name]:g}", "  met" if met(name, value) else "  MISSED"
-        lines.append(f"{name:<28}{value:>10.2f}{aim:>10}{verdict}")
+            target, verdict = f"{sign} {TARGETS[name]:g}", "  met" if met(name, value) else "  MISSED"
+        lines.append(f"{name:<28}{value:>10.2f}{target:>10}{verdict}")
     timings = [(f"{case}: {name}", row) for case, result in results.items() for name, row in _timings(result.figures)]
     if timings:
         lines += ["", f"{'medians':<28}{'wall s':>10}{'range':>16}{'CPU s':>9}{'peak MiB':>10}{'runs':>6}"]
@@ -93,7 +94,7 @@ def table(results: Mapping[str, Result]) -> str:
 
 
 def _timings(figures: Mapping[str, Any], before: str = "") -> list[tuple[str, Mapping[str, Any]]]:
-    """The timings among a case's figures, however deep."""
+    """Return the name and the figures of every timing, at any depth."""
     found: list[tuple[str, Mapping[str, Any]]] = []
     for name, value in figures.items():
         if isinstance(value, Mapping) and "wall_seconds" in value:
@@ -104,7 +105,7 @@ def _timings(figures: Mapping[str, Any], before: str = "") -> list[tuple[str, Ma
 
 
 def document(results: Mapping[str, Result]) -> dict[str, Any]:
-    """Every ratio at the top, as other programs read it; below what it was made from."""
+    """Return the JSON document: every ratio at the top level, then targets, machine, figures and notes."""
     measured: dict[str, float | None] = {name: round(value, 3) for name, value in ratios(results).items()}
     return {
         **{name: measured.get(name) for name in ALWAYS},
@@ -124,7 +125,7 @@ def document(results: Mapping[str, Result]) -> dict[str, Any]:
 
 
 def curves(figures: Mapping[str, Any]) -> dict[str, str]:
-    """File name to SVG, from the figures of the case `fleet`. Raises PlotError where Matplotlib is missing."""
+    """Return {file name: SVG} from the figures of the case `fleet`. Raises PlotError without Matplotlib."""
     from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import plots
 
     curve: Mapping[str, Mapping[str, list[float]]] = figures["curve"]

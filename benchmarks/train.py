@@ -1,4 +1,4 @@
-"""The smoke training beside a bare Keras loop on the same devices, input pipeline included."""
+"""Measure the smoke training against a plain Keras loop on the same devices, input pipeline included."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ REPLICAS = 2
 
 
 def commands() -> dict[str, str]:
-    """Both sides: the same model, data, batch, steps and logical devices."""
+    """Return both commands, with the same model, data, batch size, steps and logical devices."""
     shared = shlex.join([word for name, value in SETTING.items() for word in (f"--{name}", str(value))])
     data = f"--data-dir {FOLDER}/data"
-    # What comes after the training is not timed; the monitor runs beside it, as it does for users.
+    # Only training is timed; the monitor runs during it, as it does for users.
     smoke = f"--framework tensorflow --data simulated --agreement-steps 0 --scaling off --virtual-gpus {REPLICAS}"
     return {
         "smoke_train": f"{PYTHON} {FOLDER}/smoke_train.py {smoke} --train-steps {STEPS} {data} {shared}",
@@ -31,7 +31,7 @@ def commands() -> dict[str, str]:
 
 
 def train(options: Options) -> Result:
-    """Images per second of both, in turn."""
+    """Measure the images per second of both, in turn."""
     files = [*(lab.PROJECT / "roles/smoke_train/files").glob("*.py"), lab.PROJECT / "benchmarks/keras_loop.py"]
     lab.put("bench-1", FOLDER, {path.name: path.read_text() for path in files})
     sides = commands()
@@ -51,9 +51,9 @@ def train(options: Options) -> Result:
     return Result({"train_over_keras": ratio}, figures, [note])
 
 
-def images_per_second(name: str, said: str) -> float:
-    """From what a side printed last. Raises Failed where it trained on other devices than was asked for."""
-    told = json.loads(said.splitlines()[-1])
-    if told["replicas"] != REPLICAS:
-        raise Failed(f"{name}: found {told['replicas']} replicas, expected {REPLICAS}")
-    return float(told["images_per_second"])
+def images_per_second(name: str, output: str) -> float:
+    """Read the last line of a program's output. Raises Failed if it did not train on REPLICAS devices."""
+    result = json.loads(output.splitlines()[-1])
+    if result["replicas"] != REPLICAS:
+        raise Failed(f"{name}: found {result['replicas']} replicas, expected {REPLICAS}")
+    return float(result["images_per_second"])

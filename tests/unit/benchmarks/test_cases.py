@@ -1,4 +1,4 @@
-"""What the cases run and how they read the answers; no host is needed for it."""
+"""The commands of the cases and how their output is read; needs no host."""
 
 import json
 import subprocess
@@ -40,30 +40,30 @@ def test_changes_are_read_from_the_recap(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("log", "told"), [(RECAP.format(3), r"bench-1 \(3\)"), ("skipping: no hosts matched", "no host")]
+    ("log", "message"), [(RECAP.format(3), r"bench-1 \(3\)"), ("skipping: no hosts matched", "no host")]
 )
-def test_a_rerun_that_changed_something_is_no_rerun(tmp_path, log, told):
+def test_rerun_with_changes_is_refused(tmp_path, log, message):
     (tmp_path / "rerun.log").write_text(log)
-    with pytest.raises(Failed, match=told):
+    with pytest.raises(Failed, match=message):
         lab.refuse_changes("rerun", tmp_path)
 
 
-def test_a_peer_that_changes_something_is_told_and_stays(tmp_path):
+def test_changes_by_a_peer_are_noted(tmp_path):
     timings = {"peer": Timing((Sample(1.0, 1.0, 1),))}
     assert cases.peer_notes("rerun", {}, tmp_path) == []
-    for count, notes in ((0, []), (3, ["rerun: the peer reports 3 changes a host at each run"])):
+    for count, notes in ((0, []), (3, ["rerun: the peer reports 3 changes per host in every run"])):
         (tmp_path / "peer.log").write_text(RECAP.format(count))
         assert cases.peer_notes("rerun", timings, tmp_path) == notes
 
 
-def test_the_peer_is_run_as_ours_on_the_same_inventory():
+def test_peer_runs_on_the_same_inventory():
     peer = Path(__file__)
     (command,) = cases.peer_command(Options(1, (1,), peer, ("--skip-tags", "x")), "--limit", "bench-1")
     assert command.argv[1:] == (str(peer), "-i", "inventories/bench", "--skip-tags", "x", "--limit", "bench-1")
     assert cases.peer_command(Options(1, (1,)), "--limit", "bench-1") == []
 
 
-def test_measured_runs_keep_away_from_the_users_reports_and_our_own_imports():
+def test_measured_runs_use_their_own_reports_and_no_python_path():
     assert lab.ENVIRONMENT["GPUHOST_REPORTS"] == str(lab.PROJECT / ".cache/bench/reports")
     assert "PYTHONPATH" not in lab.ENVIRONMENT
 
@@ -71,7 +71,7 @@ def test_measured_runs_keep_away_from_the_users_reports_and_our_own_imports():
 # A fleet ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_names_of_a_fleet_lead_to_one_host_by_connections_of_their_own(tmp_path, monkeypatch):
+def test_fleet_names_are_connections_to_one_host(tmp_path, monkeypatch):
     stanza = "Host {}\n  HostName 10.0.0.{}\n  Port 22\n  User admin\n"
     state = tmp_path / ".lab/bench"
     state.mkdir(parents=True)
@@ -84,12 +84,12 @@ def test_the_names_of_a_fleet_lead_to_one_host_by_connections_of_their_own(tmp_p
     (options,) = {host["ansible_ssh_common_args"] for host in hosts.values()}
     for name in ("bench-alias-000", "bench-alias-011"):
         argv = ["ssh", "-G", *options.split(), name]
-        said = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
-        assert "\nhostname 10.0.0.1\n" in said
-        assert "\nuser admin\n" in said
+        output = subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+        assert "\nhostname 10.0.0.1\n" in output
+        assert "\nuser admin\n" in output
 
 
-def test_a_fleet_without_its_host_is_refused(tmp_path, monkeypatch):
+def test_fleet_without_bench_1_is_refused(tmp_path, monkeypatch):
     (tmp_path / ".lab/bench").mkdir(parents=True)
     (tmp_path / ".lab/bench/ssh_config").write_text("Host bench-2\n  HostName 10.0.0.2\n")
     monkeypatch.setattr(lab, "PROJECT", tmp_path)
@@ -98,13 +98,13 @@ def test_a_fleet_without_its_host_is_refused(tmp_path, monkeypatch):
         lab.fleet(3)
 
 
-# The commands typed by hand -----------------------------------------------------------------------------------------
+# The manual commands -----------------------------------------------------------------------------------------
 
 
-def test_commands_are_those_of_the_plan_in_the_order_in_which_they_are_typed():
-    lines = install.typed(PLAN).splitlines()
-    told = [line for line in lines if line.startswith(("apt", "/opt"))]
-    assert told == [
+def test_manual_commands_install_the_plan_in_order():
+    lines = install.manual_commands(PLAN).splitlines()
+    commands = [line for line in lines if line.startswith(("apt", "/opt"))]
+    assert commands == [
         "apt-get update",
         "apt-get install -y --no-install-recommends nvidia-driver-pinning-595=595-1 python3-venv",
         "apt-get install -y --no-install-recommends nvidia-driver-cuda=595.1-1 cuda-toolkit-13-2=13.2.1-1 "
@@ -120,31 +120,31 @@ def test_commands_are_those_of_the_plan_in_the_order_in_which_they_are_typed():
 
 
 @pytest.mark.parametrize("warm_up", [False, True])
-def test_commands_are_a_shell_script_that_stops_at_the_first_failure(warm_up):
-    text = install.typed(PLAN, warm_up)
+def test_manual_commands_stop_at_the_first_failure(warm_up):
+    text = install.manual_commands(PLAN, warm_up)
     assert text.startswith("set -eu\n")
     subprocess.run(["sh", "-n"], input=text, text=True, check=True)
 
 
-def test_the_warm_up_downloads_and_installs_no_big_thing():
-    text = install.typed(PLAN, warm_up=True)
+def test_warm_up_downloads_without_unpacking():
+    text = install.manual_commands(PLAN, warm_up=True)
     assert "--download-only nvidia-driver-cuda=595.1-1" in text
     assert "--link-mode=symlink" in text
     assert "apt-mark" not in text
-    plain = install.typed(PLAN)
+    plain = install.manual_commands(PLAN)
     assert "--download-only" not in plain
     assert "symlink" not in plain
 
 
-def test_the_warm_up_lists_the_files_that_the_environment_is_made_of(tmp_path):
-    """Where uv made links, they lead there; the environment's Python is the system's and none of them."""
+def test_warm_up_lists_the_cached_files_of_the_environment(tmp_path):
+    """The environment links to uv's cache, except for its Python, which is the system's."""
     cached, library = tmp_path / "var/cache/gpuhost/uv/archive/a", tmp_path / "environment/lib"
     for folder in (cached, library):
         folder.mkdir(parents=True)
     (cached / "one.so").write_text("")
     (library / "one.so").symlink_to(cached / "one.so")
     (library / "python").symlink_to(sys.executable)
-    (line,) = [line for line in install.typed(PLAN, warm_up=True).splitlines() if "realpath" in line]
+    (line,) = [line for line in install.manual_commands(PLAN, warm_up=True).splitlines() if "realpath" in line]
     places = ("/opt/gpuhost/tensorflow", str(library)), (install.DOWNLOADED, str(tmp_path / "downloaded.txt"))
     for there, here in (*places, ("^/var/cache/", f"^{tmp_path}/var/cache/")):
         assert there in line
@@ -156,13 +156,13 @@ def test_the_warm_up_lists_the_files_that_the_environment_is_made_of(tmp_path):
 @pytest.mark.parametrize(
     ("component", "more"), [("driver", {"apt_components": ["non-free"], "packages": []}), ("pytorch", {"version": "2"})]
 )
-def test_a_plan_that_takes_more_commands_is_refused(component, more):
+def test_plan_that_needs_other_commands_is_refused(component, more):
     plan = {**PLAN, "components": {**PLAN["components"], component: more}}
-    with pytest.raises(Failed, match="the plan has more"):
-        install.typed(plan)
+    with pytest.raises(Failed, match="the plan needs others"):
+        install.manual_commands(plan)
 
 
-def test_packages_of_one_side_alone_are_told():
+def test_differing_packages_are_noted():
     assert install.differences({"a 1", "b 1"}, {"a 1", "b 1"}) == []
     assert install.differences({"a 1", "b 1"}, {"b 1", "c 2"}) == [
         "first_install: installed only by hand: a 1",
@@ -173,7 +173,7 @@ def test_packages_of_one_side_alone_are_told():
 # Training -------------------------------------------------------------------------------------------------------
 
 
-def test_both_sides_train_with_the_same_setting():
+def test_both_sides_train_with_the_same_settings():
     smoke, keras = (dict(pairs(command)) for command in train.commands().values())
     shared = set(smoke) & set(keras)
     assert {"--batch-size", "--blocks", "--learning-rate", "--seed", "--data-dir"} <= shared
@@ -186,15 +186,15 @@ def pairs(command: str) -> list[tuple[str, str]]:
     return list(zip(words[::2], words[1::2], strict=True))
 
 
-def test_the_rate_is_the_last_line_and_of_as_many_replicas_as_asked():
-    said = "TensorFlow says hello\n" + json.dumps({"images_per_second": 321.5, "replicas": train.REPLICAS, "x": 1})
-    assert train.images_per_second("keras", said) == 321.5
+def test_rate_is_read_from_the_last_line_and_needs_all_replicas():
+    output = "TensorFlow starts\n" + json.dumps({"images_per_second": 321.5, "replicas": train.REPLICAS, "x": 1})
+    assert train.images_per_second("keras", output) == 321.5
     with pytest.raises(Failed, match="found 1 replicas, expected 2"):
         train.images_per_second("keras", json.dumps({"images_per_second": 1.0, "replicas": 1}))
 
 
-def test_training_is_compared_round_by_round(monkeypatch):
-    """A machine that halves its speed after the first round: the medians of both sides stand at 1.16."""
+def test_training_rates_are_compared_by_round(monkeypatch):
+    """The machine's speed halves after the first round; the ratio of the medians would be 1.16."""
     rates = iter([100.0, 100.0, 60.0, 50.0, 50.0, 45.0, 40.0, 45.0])
     monkeypatch.setattr(lab, "put", lambda host, folder, files: None)
     monkeypatch.setattr(
@@ -205,10 +205,10 @@ def test_training_is_compared_round_by_round(monkeypatch):
     assert result.figures["smoke_train"]["runs"] == [100.0, 60.0, 50.0, 40.0]
 
 
-# The planner, for real ------------------------------------------------------------------------------------------------
+# Planning ------------------------------------------------------------------------------------------------
 
 
-def test_the_planner_is_measured_as_whole_processes(tmp_path, monkeypatch):
+def test_planning_is_measured_as_whole_processes(tmp_path, monkeypatch):
     monkeypatch.setattr(lab, "LOGS", tmp_path)
     monkeypatch.setattr(cases, "HOSTS_AT_ONCE", 2)
     found = cases.plan(Options(1, (1,)))
@@ -218,12 +218,12 @@ def test_the_planner_is_measured_as_whole_processes(tmp_path, monkeypatch):
     assert "2 kinds of host" in found.notes[0]
 
 
-def test_a_machine_that_gets_slower_between_rounds_does_not_change_the_ratio():
+def test_slower_rounds_do_not_change_the_ratio():
     assert by_round([12.0, 24.0, 48.0], [10.0, 20.0, 40.0]) == pytest.approx(1.2)
     assert by_round([12.0, 30.0, 10.0], [10.0, 10.0, 10.0]) == pytest.approx(1.2)
 
 
-def test_a_first_install_is_measured_in_turn_and_each_time_on_bare_hosts(monkeypatch):
+def test_first_installs_alternate_on_bare_hosts(monkeypatch):
     done, walls = [], iter([10.0, 11.0, 20.0, 24.0])
     monkeypatch.setattr(lab, "lab", lambda word: done.append(word))
     monkeypatch.setattr(lab, "planned_for", lambda host: PLAN)

@@ -1,4 +1,4 @@
-"""script/bench from its words to its exit status; what is measured is replaced, the rest is real."""
+"""The command line of script/bench, with simulated cases."""
 
 import json
 
@@ -12,7 +12,7 @@ from benchmarks.results import Options, Result
 
 @pytest.fixture
 def steps(monkeypatch):
-    """Cases that give what the test says, and a lab that is not there: both write down what was asked of them."""
+    """Replace the cases and the lab; return the list of their calls, and the results for the cases to return."""
     done: list[str] = []
     found: dict[str, Result] = {}
 
@@ -32,35 +32,35 @@ def steps(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
-        (["speed"], "no case is called speed: there are plan, first_install"),
+        (["speed"], "unknown case speed: expected some of plan, first_install"),
         (["--runs", "0"], "--runs 0: expected 1 or more"),
         (["--hosts", "1,x"], "--hosts 'x'"),
         (["--hosts", "0"], "--hosts '0'"),
         (["--hosts", "²"], "--hosts '²'"),
-        (["--peer", "/nowhere.yml"], "--peer /nowhere.yml: there is no such file"),
-        (["--output", __file__], "that is a file, expected a folder"),
+        (["--peer", "/nowhere.yml"], "--peer /nowhere.yml: no such file"),
+        (["--output", __file__], "expected a directory, found a file"),
     ],
 )
-def test_bad_usage_ends_2_before_anything_is_started(steps, capsys, words, told):
+def test_bad_usage_exits_with_2_before_anything_starts(steps, capsys, words, message):
     with pytest.raises(SystemExit) as caught:
         bench.main(words)
     assert caught.value.code == 2
-    assert told in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert steps[0] == []
 
 
-def test_all_mistakes_are_told_at_once(capsys):
+def test_all_mistakes_are_reported_at_once(capsys):
     with pytest.raises(SystemExit):
         bench.main(["speed", "--runs", "0"])
-    said = capsys.readouterr().err
-    assert "speed" in said
-    assert "--runs 0" in said
+    errors = capsys.readouterr().err
+    assert "speed" in errors
+    assert "--runs 0" in errors
 
 
 @pytest.mark.parametrize(("value", "status"), [(0.7, 0), (1.3, 1)])
-def test_the_exit_status_tells_whether_targets_are_met(steps, capsys, value, status):
+def test_exit_status_is_1_if_a_target_is_missed(steps, capsys, value, status):
     done, found = steps
     found["rerun"] = Result({"rerun_over_floor": value})
     assert bench.main(["rerun"]) == status
@@ -68,30 +68,30 @@ def test_the_exit_status_tells_whether_targets_are_met(steps, capsys, value, sta
     assert done == ["up", "provision", "rerun", "down"]
 
 
-def test_a_measured_command_that_fails_ends_2_and_the_lab_goes(steps, capsys):
+def test_failed_command_exits_with_2_and_removes_the_lab(steps, capsys):
     done, _ = steps
     assert bench.main(["fleet"]) == 2
-    said = capsys.readouterr()
-    assert "script/bench: fleet broke" in said.err
-    assert said.out == ""
+    output = capsys.readouterr()
+    assert "script/bench: fleet broke" in output.err
+    assert output.out == ""
     assert done[-1] == "down"
 
 
-def test_no_lab_for_the_planner_alone(steps):
+def test_planning_needs_no_lab(steps):
     done, found = steps
     found["plan"] = Result({"plan_seconds": 0.2})
     assert bench.main(["plan"]) == 0
     assert done == ["plan"]
 
 
-def test_the_lab_stays_where_it_is_asked_to(steps):
+def test_keep_lab_keeps_the_lab(steps):
     done, found = steps
     found["rerun"] = Result()
     assert bench.main(["rerun", "--keep-lab"]) == 0
     assert "down" not in done
 
 
-def test_bare_hosts_come_before_installed_ones_whatever_the_order_of_words(steps):
+def test_first_install_runs_before_cases_that_need_the_stack(steps):
     done, found = steps
     found.update({"rerun": Result(), "first_install": Result()})
     assert bench.main(["rerun", "first_install", "rerun"]) == 0
@@ -99,7 +99,7 @@ def test_bare_hosts_come_before_installed_ones_whatever_the_order_of_words(steps
     assert cases.in_order([]) == list(cases.CASES)
 
 
-def test_json_alone_on_standard_output_and_the_same_in_the_folder(steps, capsys, tmp_path):
+def test_json_is_the_only_output_and_is_written_to_the_directory(steps, capsys, tmp_path):
     _, found = steps
     found["rerun"] = Result({"rerun_over_floor": 0.75})
     assert bench.main(["rerun", "--json", "--output", str(tmp_path / "out")]) == 0
@@ -109,7 +109,7 @@ def test_json_alone_on_standard_output_and_the_same_in_the_folder(steps, capsys,
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["bench.json"]
 
 
-def test_a_fleet_leaves_its_curves_in_the_folder(steps, tmp_path):
+def test_fleet_writes_its_curves(steps, tmp_path):
     pytest.importorskip("matplotlib", reason="the environment of script/bootstrap has it")
     points = {"hosts": [1, 5], "wall": [2.0, 4.0], "cpu": [1.5, 0.9]}
     steps[1]["fleet"] = Result({}, {"curve": {"rerun": points}})

@@ -1,4 +1,4 @@
-"""Children with a known appetite; no assertion depends on how fast this machine is."""
+"""Measure children of known resource usage; no assertion depends on this machine's speed."""
 
 import os
 import sys
@@ -17,7 +17,7 @@ def python(
     return Command(name, (sys.executable, "-c", code), Path("/"), environment or dict(os.environ), accept)
 
 
-def test_a_child_that_burns_cpu_is_told_from_one_that_sleeps(tmp_path):
+def test_cpu_time_differs_from_sleep(tmp_path):
     busy = "import time\nend = time.process_time() + 0.4\nwhile time.process_time() < end: pass"
     burned = once(python("busy", busy), tmp_path / "log")
     slept = once(python("idle", "import time; time.sleep(0.4)"), tmp_path / "log")
@@ -26,20 +26,20 @@ def test_a_child_that_burns_cpu_is_told_from_one_that_sleeps(tmp_path):
     assert slept.wall >= 0.4
 
 
-def test_the_cpu_time_of_grandchildren_counts(tmp_path):
+def test_cpu_time_includes_grandchildren(tmp_path):
     busy = "import time\nend = time.process_time() + 0.4\nwhile time.process_time() < end: pass"
     parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {busy!r}], check=True)"
     assert once(python("parent", parent), tmp_path / "log").cpu >= 0.4
 
 
-def test_the_memory_of_the_largest_child_is_told_and_no_earlier_one_counts(tmp_path):
+def test_peak_memory_is_that_of_this_command(tmp_path):
     large = once(python("large", f"x = b'1' * {LARGE}"), tmp_path / "log")
     small = once(python("small", "pass"), tmp_path / "log")
-    # Not below what this very process holds: see Sample.
+    # At least the size of this process: see Sample.
     assert small.memory < LARGE <= large.memory < LARGE * 1.2
 
 
-def test_a_child_that_fails_is_refused_with_the_end_of_what_it_said(tmp_path):
+def test_failed_command_is_reported_with_the_end_of_its_output(tmp_path):
     talks = "import sys; print('x' * 5000); print('the reason', file=sys.stderr); sys.exit(3)"
     with pytest.raises(Failed, match=r"(?s)picky ended with 3: .*the reason") as caught:
         once(python("picky", talks), tmp_path / "log")
@@ -47,18 +47,18 @@ def test_a_child_that_fails_is_refused_with_the_end_of_what_it_said(tmp_path):
     assert once(python("picky", talks, accept=(0, 3)), tmp_path / "log").wall > 0
 
 
-def test_a_child_that_is_killed_is_refused(tmp_path):
+def test_killed_command_is_reported(tmp_path):
     with pytest.raises(Failed, match="dies ended with -9"):
         once(python("dies", "import os; os.kill(os.getpid(), 9)"), tmp_path / "log")
 
 
-def test_folder_environment_output_and_closed_input(tmp_path):
+def test_command_runs_in_its_directory_and_environment_without_input(tmp_path):
     code = "import os, sys; print(os.getcwd(), os.environ['COLOUR'], repr(sys.stdin.read()))"
     once(Command("where", (sys.executable, "-c", code), tmp_path, {"COLOUR": "blue"}), tmp_path / "log")
     assert (tmp_path / "log").read_text() == f"{tmp_path} blue ''\n"
 
 
-def test_candidates_take_turns_and_the_warm_up_does_not_count(tmp_path, capsys):
+def test_commands_take_turns_after_the_warm_up(tmp_path, capsys):
     order = tmp_path / "order"
     commands = [python(name, f"open({str(order)!r}, 'a').write({name!r})") for name in ("a", "b")]
     timings = in_turn(commands, 3, tmp_path / "logs", warm_up=1)
@@ -67,7 +67,7 @@ def test_candidates_take_turns_and_the_warm_up_does_not_count(tmp_path, capsys):
     assert "bench: b: run 3 of 3: " in capsys.readouterr().err
 
 
-def test_medians_of_time_and_the_peak_of_memory():
+def test_timing_has_median_times_and_peak_memory():
     samples = (Sample(1.0, 10.0, 5), Sample(9.0, 30.0, 7), Sample(2.0, 20.0, 6))
     timing = Timing(samples)
     assert (timing.wall(), timing.cpu(), timing.memory()) == (2.0, 20.0, 7)

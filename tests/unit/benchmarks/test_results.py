@@ -1,4 +1,4 @@
-"""Targets, verdicts, the table and the document that other programs read."""
+"""Targets, the table and the JSON document."""
 
 import json
 import re
@@ -20,24 +20,24 @@ TIMING = {
 
 
 def results(**ratios: float) -> dict[str, Result]:
-    return {"rerun": Result(ratios, {"floor": TIMING}, ["what to know"])}
+    return {"rerun": Result(ratios, {"floor": TIMING}, ["a note"])}
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_a_figure_at_its_target_and_beside_it(name):
+def test_targets_are_met_up_to_their_limit(name):
     better, worse = (1.01, 0.99) if name in AT_LEAST else (0.99, 1.01)
     assert met(name, TARGETS[name]) is (name not in UNDER)
     assert met(name, TARGETS[name] * better)
     assert not met(name, TARGETS[name] * worse)
 
 
-def test_one_missed_target_is_enough_and_a_figure_without_one_is_none():
+def test_one_missed_target_fails_and_figures_without_target_do_not():
     assert all_met(results(rerun_over_floor=0.8, rerun_over_peer=7.0))
     assert not all_met(results(rerun_over_floor=0.8, verify_rerun_over_floor=2.1))
     assert all_met({})
 
 
-def test_the_table_has_targets_verdicts_timings_and_notes():
+def test_table_has_targets_verdicts_timings_and_notes():
     text = table(
         results(rerun_over_floor=0.714, verify_rerun_over_floor=2.1, rerun_over_peer=0.4, train_over_keras=0.9)
     )
@@ -47,16 +47,16 @@ def test_the_table_has_targets_verdicts_timings_and_notes():
     assert ["train_over_keras", "0.90", ">=", "0.95", "MISSED"] in rows
     assert ["rerun_over_peer", "0.40"] in rows
     assert ["rerun:", "floor", "2.50", "2.25-4.00", "1.50", "64", "3"] in rows
-    assert "note: what to know" in text
+    assert "note: a note" in text
     assert re.search(r"note: reboots .*script/test reboot", text)
 
 
-def test_timings_are_found_however_deep():
+def test_timings_are_found_at_any_depth():
     text = table({"fleet": Result({}, {"20": {"rerun": TIMING}, "curve": {"rerun": {"hosts": [20]}}})})
     assert "fleet: 20 rerun" in text
 
 
-def test_the_document_has_every_key_also_where_nothing_was_measured():
+def test_document_has_every_key_even_if_not_measured():
     made = json.loads(json.dumps(document(results(rerun_over_floor=0.71449, fleet_5_cpu_over_floor=0.5))))
     assert set(ALWAYS) <= set(made)
     assert made["rerun_over_floor"] == 0.714
@@ -67,7 +67,7 @@ def test_the_document_has_every_key_also_where_nothing_was_measured():
     assert made["machine"]["cores"] >= 1
 
 
-def test_the_verdict_is_of_the_figure_and_not_of_its_rounding():
+def test_verdict_ignores_rounding():
     made = document(results(rerun_over_floor=1.0004))
     assert made["rerun_over_floor"] == 1.0
     assert made["met"] == {"rerun_over_floor": False}
@@ -82,7 +82,7 @@ def test_curves_of_a_fleet():
     assert ">hosts/s<" in made["fleet-rate.svg"]
 
 
-def test_the_page_has_every_target_and_every_case():
+def test_performance_page_has_every_target_and_case():
     page = (PROJECT / "docs/performance.md").read_text()
     found = re.findall(r"^\| `(\w+)` \|[^|]*\| (at most|at least|under) ([\d.]+)", page, re.MULTILINE)
     rows = {name: (sign, float(value)) for name, sign, value in found}
