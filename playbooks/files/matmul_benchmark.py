@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Time float32 matrix products of 10^2 to 10^8 elements on the CPU and on each GPU, and check what they give.
+"""Time float32 matrix products of 10^2 to 10^8 elements on the CPU and on each GPU, and verify the products.
 
-Runs on the managed host in the TensorFlow or the PyTorch environment and needs nothing else; usable by hand. Standard
-output is one JSON document, progress and the framework's own messages go to standard error.
-Exit status: 0 every check passed, 1 a check failed, 2 bad usage.
+Runs on the managed host in the TensorFlow or the PyTorch environment and needs nothing else; also usable by hand.
+Standard output is one JSON document; progress and the framework's messages go to standard error. Exit status: 0 all
+checks passed, 1 a check failed, 2 bad usage.
 
-One product C = A B of square matrices is timed at a time: from the call until the device has finished it. On small
-sizes that is the time to start a product, not the device's rate. A and B lie on the device before and C stays there;
-what bringing them there and back takes is measured apart (to_device_ms for both, from_device_ms for one). The first
-products, which choose and load kernels, are not timed. A product is counted as 2 n^3 floating point operations. Rows of
-each are checked against the product in float64, NumPy's with TensorFlow and PyTorch's own, on the CPU, with PyTorch.
+One product C = A B of square matrices is timed from the call until the device has finished. For small sizes that is the
+launch overhead, not the device's throughput. A and B are on the device before, and C stays there; transfers are
+measured separately (to_device_ms for A and B together, from_device_ms for C). The first products, which select and load
+kernels, are not timed. A product counts as 2 n^3 floating point operations. Some rows of each product are compared with
+the product in float64: by NumPy for TensorFlow, by PyTorch on the CPU for PyTorch.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ SCHEMA = 1
 FRAMEWORKS = ("tensorflow", "pytorch")
 DECADES = range(2, 9)  # 10^2 to 10^8 elements
 WARM_UP = 2
-ENOUGH_SECONDS = 1.0  # a size on a device is repeated for so long, within the numbers below
+TARGET_SECONDS = 1.0  # products of a size are repeated for this long, within REPETITIONS
 REPETITIONS = (5, 200)
-SLOW_SECONDS = 5.0  # a product from here on is repeated three times, after one that is not timed
+SLOW_SECONDS = 5.0  # from this duration on, a product is repeated three times after an untimed one
 SLOW_REPETITIONS = 3
-# Bytes of host memory for each element: A and B, their copies in the framework, C there and fetched, each of 4 bytes,
-# and some for the check.
+# Bytes of host memory per element: A and B, their copies in the framework, C there and on the host, 4 bytes each, plus
+# some for the check.
 HOST_BYTES = 32
 MEMORY_SHARE = 0.8
 CHECKED_ROWS = 64
 CHECKED_COLUMNS = 1024  # at a time
 UNIT_ROUNDOFF = 2.0**-24  # of float32
-# Products round to float32 at each of n additions. The errors, which have either sign, add up as the square root of n
-# (Higham and Mary, A new approach to probabilistic rounding error analysis, 2019); 8 leaves a product of any blocking
-# enough room and is still several times below what TF32's 10 bits of mantissa do to matrices of 10^2 to 10^4 elements.
+# A product rounds to float32 at each of n additions. These errors have random signs and grow with the square root of n
+# (Higham and Mary, A new approach to probabilistic rounding error analysis, 2019). A factor of 8 allows for any
+# blocking and is still several times below the errors of TF32's 10-bit mantissa for matrices of 10^2 to 10^4 elements.
 TOLERANCE_FACTOR = 8.0
 PCI_DEVICES = Path("/sys/bus/pci/devices")
 SIMULATION_NOTES = Path("/usr/share/gpuhost-simulated")
 
 
-class TooLittleMemory(Exception):
-    """The device has no room for a size."""
+class OutOfMemory(Exception):
+    """The device has too little memory for a size."""
 
 
 class Device(NamedTuple):
-    """What a product is timed on."""
+    """A device that products are timed on."""
 
-    id: str  # CPU, GPU0, GPU1...: how tables and plots name it
+    id: str  # CPU, GPU0, GPU1...: the name in tables and plots
     kind: str  # cpu or gpu
     model: str
 
@@ -66,13 +66,13 @@ class Device(NamedTuple):
 
 
 class TensorFlow:
-    """Eager operations. On the CPU they end before they return; on a GPU they are queued."""
+    """Eager operations: synchronous on the CPU, queued on a GPU."""
 
     name = "tensorflow"
     reference = "NumPy, float64"
 
     def __init__(self) -> None:
-        # Its C++ messages below errors are of no use here.
+        # Hide C++ messages below errors.
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
         import numpy as np
         import tensorflow as tf
@@ -82,47 +82,53 @@ class TensorFlow:
         tf.config.experimental.enable_tensor_float_32_execution(False)
         self.gpus = tf.config.list_physical_devices("GPU")
         for gpu in self.gpus:
-            # Other programs may compute here: take what the matrices need, not all there is.
+            # Other programs may use the GPU: allocate what the matrices need instead of all memory.
             tf.config.experimental.set_memory_growth(gpu, True)
         self.errors = (tf.errors.OpError, RuntimeError)
 
     def seed(self, seed: int) -> None:
+        """Set the seed of the matrices."""
         self.random = self.np.random.default_rng(seed)
 
     def matrix(self, n: int) -> Any:
-        """In host memory, its elements in [0, 1) - 1/2."""
+        """Return a random n x n matrix in host memory with elements in [-1/2, 1/2)."""
         return self.random.random((n, n), dtype=self.np.float32) - self.np.float32(0.5)
 
     def double(self, matrix: Any) -> Any:
+        """Return the matrix in float64."""
         return matrix.astype(self.np.float64)
 
     def devices(self) -> list[Device]:
+        """Return the GPUs that TensorFlow sees."""
         details = [self.tf.config.experimental.get_device_details(gpu) for gpu in self.gpus]
         return [Device(f"GPU{i}", "gpu", str(found.get("device_name", "GPU"))) for i, found in enumerate(details)]
 
     def put(self, device: Device, matrix: Any) -> Any:
-        """Copy a matrix to the device; returns when it is there."""
+        """Copy a matrix to the device and wait for the transfer."""
         with self.tf.device(self._place(device)):
-            # identity: a constant alone could stay in host memory until it is used.
+            # identity: a constant alone could stay in host memory until its first use.
             tensor = self._guarded(lambda: self.tf.identity(self.tf.constant(matrix)))
         self.wait(device)
         return tensor
 
     def multiply(self, device: Device, a: Any, b: Any) -> Any:
+        """Start a product; it may still be running on return."""
         with self.tf.device(self._place(device)):
             return self._guarded(lambda: self.tf.linalg.matmul(a, b))
 
     def wait(self, device: Device) -> None:
+        """Wait until the device has finished its queue."""
         if device.kind == "gpu":
-            # What tf.test.experimental.sync_devices does, for this device alone.
+            # Like tf.test.experimental.sync_devices, but for this device only.
             with self.tf.device(self._place(device)):
                 self._guarded(self.tf.raw_ops.SyncDevice)
 
     def get(self, tensor: Any) -> Any:
+        """Return a tensor as a NumPy array."""
         return self._guarded(tensor.numpy)
 
     def where(self, tensor: Any) -> str:
-        """On which device a result really lies: "CPU" or "GPU0"."""
+        """Return the device that holds a tensor: "CPU" or "GPU0"."""
         kind, number = str(tensor.device).rsplit(":", 2)[-2:]
         return kind.upper() + (number if kind.upper() != "CPU" else "")
 
@@ -133,11 +139,11 @@ class TensorFlow:
         try:
             return operation()
         except self.tf.errors.ResourceExhaustedError as error:
-            raise TooLittleMemory(str(error).splitlines()[0][:200]) from error
+            raise OutOfMemory(str(error).splitlines()[0][:200]) from error
 
 
 class PyTorch:
-    """Operations on a GPU are queued, those on the CPU are not. It needs no NumPy, which PyTorch does not bring."""
+    """Operations are synchronous on the CPU, queued on a GPU. Does not need NumPy, which PyTorch does not depend on."""
 
     name = "pytorch"
     reference = "PyTorch on the CPU, float64"
@@ -150,37 +156,44 @@ class PyTorch:
         self.errors = (RuntimeError,)
 
     def seed(self, seed: int) -> None:
+        """Set the seed of the matrices."""
         self.torch.manual_seed(seed)
 
     def matrix(self, n: int) -> Any:
-        """In host memory, its elements in [0, 1) - 1/2."""
+        """Return a random n x n matrix in host memory with elements in [-1/2, 1/2)."""
         return self.torch.rand((n, n), dtype=self.torch.float32) - 0.5
 
     def double(self, matrix: Any) -> Any:
+        """Return the matrix in float64."""
         return matrix.double()
 
     def devices(self) -> list[Device]:
+        """Return the GPUs that PyTorch sees."""
         cuda = self.torch.cuda
         count = cuda.device_count() if cuda.is_available() else 0
         return [Device(f"GPU{i}", "gpu", str(cuda.get_device_name(i))) for i in range(count)]
 
     def put(self, device: Device, matrix: Any) -> Any:
-        """Copy a matrix to the device; returns when it is there."""
+        """Copy a matrix to the device and wait for the transfer."""
         tensor = self._guarded(lambda: matrix.to(self._place(device), copy=True))
         self.wait(device)
         return tensor
 
     def multiply(self, device: Device, a: Any, b: Any) -> Any:
+        """Start a product; it may still be running on return."""
         return self._guarded(lambda: self.torch.matmul(a, b))
 
     def wait(self, device: Device) -> None:
+        """Wait until the device has finished its queue."""
         if device.kind == "gpu":
             self.torch.cuda.synchronize(self._place(device))
 
     def get(self, tensor: Any) -> Any:
+        """Return a tensor in host memory."""
         return self._guarded(tensor.cpu)
 
     def where(self, tensor: Any) -> str:
+        """Return the device that holds a tensor: "CPU" or "GPU0"."""
         return "CPU" if tensor.device.type == "cpu" else f"GPU{tensor.device.index}"
 
     def _place(self, device: Device) -> str:
@@ -190,54 +203,59 @@ class PyTorch:
         try:
             return operation()
         except self.torch.cuda.OutOfMemoryError as error:
-            raise TooLittleMemory(str(error).splitlines()[0][:200]) from error
+            raise OutOfMemory(str(error).splitlines()[0][:200]) from error
 
 
-# Sizes, limits and judgement: pure functions -----------------------------------------------------------------------
+# Sizes, limits and checks: pure functions --------------------------------------------------------------------------
 
 
-def side(elements: int) -> int:
-    """Rows and columns of the square matrix that comes nearest to so many elements."""
+def side_length(elements: int) -> int:
+    """Return the side of the square matrix with about this many elements."""
     return round(math.sqrt(elements))
 
 
-def operations(n: int) -> float:
+def operation_count(n: int) -> float:
+    """Return the number of floating point operations of a product of side n."""
     return 2.0 * n**3
 
 
-def expected_seconds(n: int, before: tuple[int, float] | None) -> float:
-    """How long a product of side n takes, from that of a smaller one: work grows with the cube of the side. A guess
-    that errs on the long side where the small one was mostly start-up time; unknown is taken for nothing."""
-    return before[1] * (n / before[0]) ** 3 if before else 0.0
+def expected_seconds(n: int, previous: tuple[int, float] | None) -> float:
+    """Estimate the time of a product of side n from `previous`, the side and seconds of a smaller one; 0 without one.
+
+    Work grows with the cube of the side. If the smaller product was mostly launch overhead, the estimate is too long.
+    """
+    return previous[1] * (n / previous[0]) ** 3 if previous else 0.0
 
 
-def least_seconds(one: float) -> float:
-    """What the fewest products of a size take, those that are not timed among them."""
+def minimum_seconds(one: float) -> float:
+    """Return the time of the minimum number of products, untimed ones included, of `one` seconds each."""
     return one * (1 + SLOW_REPETITIONS if one >= SLOW_SECONDS else WARM_UP + REPETITIONS[0])
 
 
-def repeat_more(done: int, spent: float, one: float, left: float) -> bool:
-    """Whether to time another product: `done` of them took `spent` seconds, the last one `one`; `left` is what the time
-    limit leaves."""
+def needs_repetition(done: int, spent: float, one: float, left: float) -> bool:
+    """Return whether to time another product.
+
+    done: products so far; spent: their total seconds; one: seconds of the last one; left: seconds until the time limit.
+    """
     fewest = SLOW_REPETITIONS if one >= SLOW_SECONDS else REPETITIONS[0]
     if one > left:
         return False
-    return done < fewest or (spent < ENOUGH_SECONDS and done < REPETITIONS[1])
+    return done < fewest or (spent < TARGET_SECONDS and done < REPETITIONS[1])
 
 
 def tolerance(n: int) -> float:
-    """Largest error of an element of C that float32 explains, relative to that element of |A| |B|."""
+    """Return the largest relative error of an element of C that float32 rounding explains, relative to |A| |B|."""
     return TOLERANCE_FACTOR * math.sqrt(n) * UNIT_ROUNDOFF
 
 
 def largest_error(a: Any, b: Any, c: Any, rows: Sequence[int], double: Callable[[Any], Any]) -> float:
-    """Largest error of the given rows of C = A B against the product in float64, relative to |A| |B|.
+    """Return the largest error of the given rows of C = A B against the float64 product, relative to |A| |B|.
 
-    The matrices are NumPy's or PyTorch's on the CPU; `double` makes one of float64 from one of float32.
+    The matrices are NumPy arrays or PyTorch tensors in host memory; `double` converts them to float64.
     """
     left = double(a[list(rows)])
     worst = 0.0
-    for start in range(0, len(b), CHECKED_COLUMNS):  # in parts: a second B in float64 would take twice the room of B
+    for start in range(0, len(b), CHECKED_COLUMNS):  # in parts: a whole B in float64 would take twice the memory of B
         right = double(b[:, start : start + CHECKED_COLUMNS])
         error = abs(c[list(rows)][:, start : start + CHECKED_COLUMNS] - left @ right) / (abs(left) @ abs(right))
         worst = max(worst, float(error.max()), key=lambda value: math.inf if math.isnan(value) else value)
@@ -245,38 +263,39 @@ def largest_error(a: Any, b: Any, c: Any, rows: Sequence[int], double: Callable[
 
 
 def check(id_: str, status: str, found: str, expected: str, remedy: str = "") -> dict[str, str]:
+    """Return a check as JSON types."""
     return {"id": id_, "status": status, "found": found, "expected": expected, "remedy": remedy}
 
 
 def check_device(device: Device, measured: Sequence[dict[str, Any]]) -> dict[str, str]:
-    """Whether what a device computed is right, from its entries in the order of the sizes."""
-    id_, expected = f"matmul-{device.id.lower()}", "every product within float32's rounding, on the device"
+    """Check a device's products, given its entries in the order of the sizes."""
+    id_, expected = f"matmul-{device.id.lower()}", "every product on the device, within float32 rounding"
     failed = [entry for entry in measured if entry["status"] == "fail"]
     done = [entry for entry in measured if entry["status"] == "pass"]
     if failed:
-        remedy = "look for Xid errors in the kernel's log (dmesg) and run playbooks/verify.yml"
+        remedy = "check the kernel log (dmesg) for Xid errors and run playbooks/verify.yml"
         return check(id_, "fail", f"n = {failed[0]['n']}: {failed[0]['reason']}", expected, remedy)
     if not done:
         reason = measured[0]["reason"] if measured else "no size"
-        return check(id_, "fail", f"no product was made: {reason}", expected, "raise --time-limit; free memory")
+        return check(id_, "fail", f"no product was measured: {reason}", expected, "raise --time-limit or free memory")
     worst = max(entry["largest_relative_error"] / entry["tolerance"] for entry in done)
     return check(id_, "pass", f"{len(done)} sizes, largest error {worst:.2f} of the tolerance", expected)
 
 
 def check_compared(gpus: int, on_pci: int, simulated: bool, framework: str) -> dict[str, str]:
-    """Whether there was a GPU to compare the CPU with; one that PCI lists must be usable, unless it is simulated."""
+    """Check that there was a GPU to compare the CPU with; a real GPU on the PCI bus must be usable."""
     if on_pci > gpus and not simulated:
-        found = f"{framework} sees {gpus} GPUs, PCI lists {on_pci} of NVIDIA's"
+        found = f"{framework} sees {gpus} GPUs, the PCI bus has {on_pci} NVIDIA GPUs"
         remedy = "run nvidia-smi and playbooks/verify.yml; CUDA_VISIBLE_DEVICES hides GPUs"
         return check("gpu-compared", "fail", found, f"{on_pci} GPUs", remedy)
     if not gpus:
-        found = "no GPU: CPU only; nothing is compared" + (" (the host's GPUs are simulated)" if simulated else "")
+        found = "no GPU: CPU only, no comparison" + (" (the host's GPUs are simulated)" if simulated else "")
         return check("gpu-compared", "skip", found, "one GPU or more")
     return check("gpu-compared", "pass", f"{gpus} GPUs", "every GPU of the host")
 
 
-def document(result: dict[str, Any]) -> dict[str, Any]:
-    """The result as it is printed."""
+def build_result(result: dict[str, Any]) -> dict[str, Any]:
+    """Return the result document: adds schema and status."""
     failed = any(item["status"] == "fail" for item in result["checks"])
     return dict(result, schema=SCHEMA, status="fail" if failed else "pass")
 
@@ -284,26 +303,27 @@ def document(result: dict[str, Any]) -> dict[str, Any]:
 # The host ----------------------------------------------------------------------------------------------------------
 
 
-def pci_gpus(root: Path = PCI_DEVICES) -> int:
-    """How many NVIDIA display or 3D controllers PCI lists, driver or not."""
+def count_pci_gpus(root: Path = PCI_DEVICES) -> int:
+    """Return the number of NVIDIA display and 3D controllers on the PCI bus, with or without a driver."""
     count = 0
     for device in sorted(root.glob("*")):
         try:
             vendor = (device / "vendor").read_text().strip()
             class_ = (device / "class").read_text().strip()
         except OSError:
-            continue  # the device went away, or is no PCI function
+            continue  # the device was removed, or is not a PCI function
         count += vendor == "0x10de" and class_.startswith("0x03")
     return count
 
 
-def simulation_notes(folder: Path = SIMULATION_NOTES) -> list[str]:
-    """What this machine says is simulated on it; empty on a real one."""
-    lines = (line.strip() for path in sorted(folder.glob("*.txt")) for line in path.read_text().splitlines())
+def simulation_notes(directory: Path = SIMULATION_NOTES) -> list[str]:
+    """Return the notes on what is simulated on this host; empty on a real one."""
+    lines = (line.strip() for path in sorted(directory.glob("*.txt")) for line in path.read_text().splitlines())
     return [line for line in lines if line]
 
 
-def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+def processor_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """Return the CPU's model and the number of usable threads."""
     names = [
         line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")
     ]
@@ -312,7 +332,7 @@ def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def available_memory(meminfo: Path = Path("/proc/meminfo")) -> int:
-    """Bytes that programs can still have without swapping."""
+    """Return the memory in bytes that programs can allocate without swapping."""
     for line in meminfo.read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
@@ -322,48 +342,51 @@ def available_memory(meminfo: Path = Path("/proc/meminfo")) -> int:
 # Measuring ---------------------------------------------------------------------------------------------------------
 
 
-def say(text: str) -> None:
+def log(text: str) -> None:
+    """Print a line to standard error."""
     print(f"matmul_benchmark: {text}", file=sys.stderr, flush=True)
 
 
-def timed(operation: Callable[[], Any]) -> tuple[Any, float]:
+def measure_time(operation: Callable[[], Any]) -> tuple[Any, float]:
+    """Return an operation's result and its duration in seconds."""
     start = time.perf_counter()
     value = operation()
     return value, time.perf_counter() - start
 
 
-def product(framework: Any, device: Device, a: Any, b: Any) -> Any:
-    """One finished product."""
+def finished_product(framework: Any, device: Device, a: Any, b: Any) -> Any:
+    """Multiply and wait for the device."""
     c = framework.multiply(device, a, b)
     framework.wait(device)
     return c
 
 
 def skipped(n: int, reason: str) -> dict[str, Any]:
+    """Return the entry of a size that was not measured."""
     return {"n": n, "status": "skip", "reason": reason, "median_ms": None, "gflops": None}
 
 
 def measure(framework: Any, device: Device, a: Any, b: Any, rows: Sequence[int], deadline: float) -> dict[str, Any]:
-    """One size on one device: transfer, products that are not timed, timed ones, the check."""
+    """Measure one size on one device: transfer, untimed and timed products, check."""
     n = len(a)
-    (on_a, on_b), sent = timed(lambda: (framework.put(device, a), framework.put(device, b)))
-    c, one = timed(lambda: product(framework, device, on_a, on_b))
+    (on_a, on_b), sent = measure_time(lambda: (framework.put(device, a), framework.put(device, b)))
+    c, one = measure_time(lambda: finished_product(framework, device, on_a, on_b))
     if one < SLOW_SECONDS:
         for _ in range(WARM_UP - 1):
-            c, one = timed(lambda: product(framework, device, on_a, on_b))
+            c, one = measure_time(lambda: finished_product(framework, device, on_a, on_b))
     times: list[float] = []
-    while repeat_more(len(times), sum(times), one, deadline - time.monotonic()):
-        c, one = timed(lambda: product(framework, device, on_a, on_b))
+    while needs_repetition(len(times), sum(times), one, deadline - time.monotonic()):
+        c, one = measure_time(lambda: finished_product(framework, device, on_a, on_b))
         times.append(one)
     if not times:
-        return skipped(n, f"the time limit left no room for a timed product of about {one:.1f} s")
-    found, fetched = timed(lambda: framework.get(c))
+        return skipped(n, f"the time limit leaves no time for a product of about {one:.1f} s")
+    found, fetched = measure_time(lambda: framework.get(c))
     error, limit = largest_error(a, b, found, rows, framework.double), tolerance(n)
     reason = ""
     if framework.where(c) != device.id:
-        reason = f"the product was made on {framework.where(c)}"
+        reason = f"the product was computed on {framework.where(c)}"
     elif not error <= limit:  # false for NaN too
-        reason = f"error {error:.3g} relative to |A| |B|, float32's rounding explains {limit:.3g}"
+        reason = f"error {error:.3g} relative to |A| |B|, float32 rounding explains {limit:.3g}"
     return {
         "n": n,
         "status": "fail" if reason else "pass",
@@ -372,7 +395,7 @@ def measure(framework: Any, device: Device, a: Any, b: Any, rows: Sequence[int],
         "median_ms": round(median(times) * 1e3, 6),
         "min_ms": round(min(times) * 1e3, 6),
         "max_ms": round(max(times) * 1e3, 6),
-        "gflops": round(operations(n) / median(times) / 1e9, 4),
+        "gflops": round(operation_count(n) / median(times) / 1e9, 4),
         "to_device_ms": round(sent * 1e3, 6),
         "from_device_ms": round(fetched * 1e3, 6),
         "largest_relative_error": error,
@@ -382,18 +405,19 @@ def measure(framework: Any, device: Device, a: Any, b: Any, rows: Sequence[int],
 
 
 class Benchmark:
-    """All sizes on all devices, smallest first, and within a size the CPU last: it is what may use the time up."""
+    """Measures all sizes on all devices, smallest first; per size the CPU comes last, as it may use up the time."""
 
     def __init__(self, framework: Any, devices: Sequence[Device], deadline: float, seed: int) -> None:
         self.framework, self.devices, self.deadline = framework, devices, deadline
         framework.seed(seed)
         self.random = random.Random(seed)
-        self.before: dict[str, tuple[int, float]] = {}
-        self.begun: set[str] = set()
-        self.ended: dict[str, str] = {}  # devices that failed or have no room: larger sizes are not tried
+        self.previous: dict[str, tuple[int, float]] = {}
+        self.warmed_up: set[str] = set()
+        self.given_up: dict[str, str] = {}  # device -> why larger sizes are not tried
 
     def size(self, elements: int) -> dict[str, Any]:
-        n = side(elements)
+        """Return the entry of a size, measured on every device."""
+        n = side_length(elements)
         need, have = HOST_BYTES * n * n, available_memory()
         entry: dict[str, Any] = {"elements": elements, "n": n, "devices": {}}
         if need > MEMORY_SHARE * have:
@@ -408,34 +432,36 @@ class Benchmark:
 
     def _on(self, device: Device, a: Any, b: Any, rows: Sequence[int]) -> dict[str, Any]:
         n, left = len(a), self.deadline - time.monotonic()
-        if device.id in self.ended:
-            return skipped(n, self.ended[device.id])
-        likely = least_seconds(expected_seconds(n, self.before.get(device.id)))
-        if left <= 0 or likely > left:
-            return skipped(n, f"about {likely:.0f} s needed, the time limit leaves {max(left, 0):.0f} s")
+        if device.id in self.given_up:
+            return skipped(n, self.given_up[device.id])
+        estimate = minimum_seconds(expected_seconds(n, self.previous.get(device.id)))
+        if left <= 0 or estimate > left:
+            return skipped(n, f"about {estimate:.0f} s needed, the time limit leaves {max(left, 0):.0f} s")
         try:
-            if device.id not in self.begun:  # the first operations start the device up, which is no transfer
-                self.begun.add(device.id)
+            if device.id not in self.warmed_up:  # the first operations initialise the device, which must not be timed
+                self.warmed_up.add(device.id)
                 measure(self.framework, device, a, b, rows, math.inf)
             measured = measure(self.framework, device, a, b, rows, self.deadline)
-        except TooLittleMemory as error:
-            self.ended[device.id] = f"not enough GPU memory from n = {n} on: {error}"
-            return skipped(n, self.ended[device.id])
+        except OutOfMemory as error:
+            self.given_up[device.id] = f"not enough GPU memory from n = {n} on: {error}"
+            return skipped(n, self.given_up[device.id])
         except self.framework.errors as error:
-            self.ended[device.id] = f"failed at n = {n}"
+            self.given_up[device.id] = f"failed at n = {n}"
             return dict(skipped(n, f"{type(error).__name__}: {str(error).strip()[:500]}"), status="fail")
         if measured["median_ms"] is not None:
-            self.before[device.id] = (n, measured["median_ms"] / 1e3)
-            took = f"{measured['median_ms']:.4g} ms, {measured['gflops']:.4g} GFLOP/s, {measured['repetitions']} times"
-            say("; ".join(filter(None, (f"{device.id}, n = {n}: {took}", measured["reason"]))))
+            self.previous[device.id] = (n, measured["median_ms"] / 1e3)
+            figures = (
+                f"{measured['median_ms']:.4g} ms, {measured['gflops']:.4g} GFLOP/s, {measured['repetitions']} times"
+            )
+            log("; ".join(filter(None, (f"{device.id}, n = {n}: {figures}", measured["reason"]))))
         return measured
 
 
-# Edge --------------------------------------------------------------------------------------------------------------
+# Command line ------------------------------------------------------------------------------------------------------
 
 
-def choose(name: str | None) -> Any:
-    """The framework asked for, else the one that this Python has, TensorFlow first."""
+def load_framework(name: str | None) -> Any:
+    """Return the requested framework, or the installed one, TensorFlow before PyTorch; exits if there is none."""
     missing = []
     for kind in (TensorFlow, PyTorch):
         if name in (None, kind.name):
@@ -449,7 +475,8 @@ def choose(name: str | None) -> Any:
     )
 
 
-def number_above_zero(text: str) -> float:
+def positive_number(text: str) -> float:
+    """Return an option's value as a positive number of seconds; an argparse type."""
     value = float(text)
     if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"found {text}, expected a number of seconds above 0")
@@ -457,28 +484,37 @@ def number_above_zero(text: str) -> float:
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    """Parse the command line; bad usage exits with 2."""
     parser = argparse.ArgumentParser(prog="matmul_benchmark.py", description=(__doc__ or "").splitlines()[0])
     add = parser.add_argument
-    add("--framework", choices=FRAMEWORKS, help="default: the one that this Python has, TensorFlow first")
-    add("--largest", type=int, choices=DECADES, default=max(DECADES), metavar="P", help="up to 10^P elements (8)")
-    add("--time-limit", type=number_above_zero, default=300.0, metavar="S", help="seconds (default: %(default)g)")
-    add("--seed", type=int, default=1, help="of the matrices (default: %(default)s)")
+    add("--framework", choices=FRAMEWORKS, help="default: the installed one, TensorFlow before PyTorch")
+    add(
+        "--largest",
+        type=int,
+        choices=DECADES,
+        default=max(DECADES),
+        metavar="P",
+        help="measure up to 10^P elements (default: %(default)s)",
+    )
+    add("--time-limit", type=positive_number, default=300.0, metavar="S", help="seconds (default: %(default)g)")
+    add("--seed", type=int, default=1, help="seed of the matrices (default: %(default)s)")
     return parser.parse_args(arguments)
 
 
 def run(options: argparse.Namespace, started: float) -> dict[str, Any]:
-    framework = choose(options.framework)
+    """Run the benchmark and return the result document."""
+    framework = load_framework(options.framework)
     gpus = framework.devices()
-    devices = [Device("CPU", "cpu", processor()), *gpus]
+    devices = [Device("CPU", "cpu", processor_model()), *gpus]
     notes = simulation_notes()
-    compared = check_compared(len(gpus), pci_gpus(), bool(notes), framework.name)
-    say(f"{framework.name} {framework.version} on {', '.join(f'{item.id} ({item.model})' for item in devices)}")
+    compared = check_compared(len(gpus), count_pci_gpus(), bool(notes), framework.name)
+    log(f"{framework.name} {framework.version} on {', '.join(f'{item.id} ({item.model})' for item in devices)}")
     if compared["status"] != "pass":
-        say(compared["found"])
+        log(compared["found"])
     benchmark = Benchmark(framework, devices, started + options.time_limit, options.seed)
     sizes = [benchmark.size(10**power) for power in DECADES if power <= options.largest]
     checks = [check_device(device, [size["devices"][device.id] for size in sizes]) for device in devices]
-    return document(
+    return build_result(
         {
             "framework": framework.name,
             "version": framework.version,
@@ -495,16 +531,17 @@ def run(options: argparse.Namespace, started: float) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str]) -> int:
+    """Run the command line and return the exit status."""
     started = time.monotonic()
     options = parse_arguments(arguments)
     sys.stdout.flush()
-    # Libraries that write to descriptor 1 reach standard error, so that standard output is the document alone.
+    # Redirect file descriptor 1 to standard error, so that libraries cannot write into the document.
     output = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     result = run(options, started)
     output.write(json.dumps(result) + "\n")
     output.flush()
-    say(f"{result['status']} after {result['seconds']} s")
+    log(f"{result['status']} after {result['seconds']} s")
     return 0 if result["status"] == "pass" else 1
 
 

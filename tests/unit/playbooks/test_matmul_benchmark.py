@@ -1,4 +1,4 @@
-"""The matmul benchmark: what it judges, with NumPy in the place of a framework, and what it does at its limits."""
+"""matmul_benchmark.py with NumPy instead of a framework: measurements, checks and limits."""
 
 import importlib.util
 import json
@@ -23,14 +23,14 @@ OK = {"status": "pass", "n": 10, "reason": "", "largest_relative_error": 1e-7, "
 
 
 class Tensor:
-    """A matrix that knows where it lies."""
+    """A matrix with its device."""
 
     def __init__(self, array, device):
         self.array, self.device = array, device
 
 
 class Numpy:
-    """A framework made of NumPy: the operations that TensorFlow and PyTorch are used through."""
+    """A framework on NumPy, with the same interface as TensorFlow and PyTorch."""
 
     name, version, reference = "numpy", np.__version__, "NumPy, float64"
     errors = (RuntimeError,)
@@ -72,7 +72,7 @@ def run(framework, *sizes, seconds=60.0, devices=(CPU, GPU)):
 
 
 def as_tf32(matrix):
-    """float32 with the 10 bits of mantissa that TF32 keeps of 23, rounded to nearest."""
+    """Round float32 to the 10-bit mantissa of TF32."""
     bits = matrix.view(np.uint32)
     return ((bits + np.uint32(0x1000)) & np.uint32(0xFFFFE000)).view(np.float32)
 
@@ -80,30 +80,30 @@ def as_tf32(matrix):
 # Sizes
 
 
-def test_sides_are_those_of_the_wanted_numbers_of_elements():
-    assert [bench.side(10**power) for power in bench.DECADES] == [10, 32, 100, 316, 1000, 3162, 10000]
+def test_side_length_of_each_number_of_elements():
+    assert [bench.side_length(10**power) for power in bench.DECADES] == [10, 32, 100, 316, 1000, 3162, 10000]
 
 
-def test_operations_are_counted_as_usual():
-    assert bench.operations(1000) == 2e9
+def test_operation_count():
+    assert bench.operation_count(1000) == 2e9
 
 
-# The check of a product
+# Check of a product
 
 
 @pytest.mark.parametrize("n", [10, 32, 100, 316, 1000])
-def test_a_float32_product_is_right_and_one_in_tf32_is_not(n):
+def test_tolerance_accepts_float32_and_refuses_tf32(n):
     framework = Numpy()
     framework.seed(n)
     a, b = framework.matrix(n), framework.matrix(n)
     rows = range(n)
     assert bench.largest_error(a, b, a @ b, rows, framework.double) < bench.tolerance(n) / 2
-    if n < 1000:  # on larger ones its errors cancel out
+    if n < 1000:  # in larger products its errors cancel out
         found = bench.largest_error(a, b, as_tf32(a) @ as_tf32(b), rows, framework.double)
         assert found > 2 * bench.tolerance(n)
 
 
-def test_one_wrong_element_is_found_in_each_block_of_columns(monkeypatch):
+def test_wrong_element_is_found_in_each_block_of_columns(monkeypatch):
     monkeypatch.setattr(bench, "CHECKED_COLUMNS", 16)
     framework = Numpy()
     framework.seed(0)
@@ -115,7 +115,7 @@ def test_one_wrong_element_is_found_in_each_block_of_columns(monkeypatch):
         assert bench.largest_error(a, b, c, [3, 8], framework.double) < bench.tolerance(40)
 
 
-def test_not_a_number_is_the_largest_error():
+def test_nan_is_the_largest_error():
     a = np.ones((4, 4), dtype=np.float32)
     c = a @ a
     c[0, 0] = np.nan
@@ -125,7 +125,7 @@ def test_not_a_number_is_the_largest_error():
 # A run
 
 
-def test_every_size_is_measured_on_every_device():
+def test_each_size_is_measured_on_each_device():
     framework = Numpy()
     sizes = run(framework, 100, 10000)
     assert [(size["elements"], size["n"], list(size["devices"])) for size in sizes] == [
@@ -141,7 +141,7 @@ def test_every_size_is_measured_on_every_device():
     assert set(framework.waited) == {"CPU", "GPU0"}
 
 
-def test_a_product_is_timed_until_the_device_has_finished_it():
+def test_timing_includes_waiting_for_the_device():
     class Queued(Numpy):
         def wait(self, device):
             time.sleep(0.01)
@@ -150,7 +150,7 @@ def test_a_product_is_timed_until_the_device_has_finished_it():
     assert size["devices"]["CPU"]["median_ms"] >= 10
 
 
-def test_the_transfers_are_no_part_of_the_product():
+def test_transfers_are_measured_separately():
     class Far(Numpy):
         def put(self, device, matrix):
             time.sleep(0.05)
@@ -161,7 +161,7 @@ def test_the_transfers_are_no_part_of_the_product():
     assert size["devices"]["CPU"]["median_ms"] < 50
 
 
-def test_a_wrong_product_fails():
+def test_wrong_product_fails():
     class Wrong(Numpy):
         def multiply(self, device, a, b):
             return Tensor(as_tf32(a.array) @ as_tf32(b.array) if device.kind == "gpu" else a.array @ b.array, device)
@@ -169,24 +169,24 @@ def test_a_wrong_product_fails():
     (size,) = run(Wrong(), 10000)
     assert size["devices"]["CPU"]["status"] == "pass"
     assert size["devices"]["GPU0"]["status"] == "fail"
-    assert "float32's rounding explains" in size["devices"]["GPU0"]["reason"]
+    assert "float32 rounding explains" in size["devices"]["GPU0"]["reason"]
     check = bench.check_device(GPU, [size["devices"]["GPU0"]])
     assert (check["id"], check["status"]) == ("matmul-gpu0", "fail")
     assert check["found"].startswith("n = 100: error")
     assert check["remedy"]
 
 
-def test_a_product_that_was_made_elsewhere_fails():
+def test_product_on_another_device_fails():
     class Elsewhere(Numpy):
         def where(self, tensor):
             return "CPU"
 
     (size,) = run(Elsewhere(), 100)
-    assert size["devices"]["GPU0"]["reason"] == "the product was made on CPU"
+    assert size["devices"]["GPU0"]["reason"] == "the product was computed on CPU"
     assert size["devices"]["GPU0"]["status"] == "fail"
 
 
-def test_a_device_that_fails_is_told_and_the_others_go_on():
+def test_failing_device_does_not_stop_the_others():
     class Broken(Numpy):
         def multiply(self, device, a, b):
             if device.kind == "gpu":
@@ -199,11 +199,11 @@ def test_a_device_that_fails_is_told_and_the_others_go_on():
     assert (second["devices"]["GPU0"]["status"], second["devices"]["CPU"]["status"]) == ("skip", "pass")
 
 
-def test_a_gpu_without_room_leaves_sizes_out_and_does_not_fail():
+def test_out_of_gpu_memory_skips_larger_sizes():
     class Small(Numpy):
         def put(self, device, matrix):
             if device.kind == "gpu" and len(matrix) > 10:
-                raise bench.TooLittleMemory("out of memory")
+                raise bench.OutOfMemory("out of memory")
             return super().put(device, matrix)
 
     sizes = run(Small(), 100, 1000, 10000)
@@ -212,7 +212,7 @@ def test_a_gpu_without_room_leaves_sizes_out_and_does_not_fail():
     assert bench.check_device(GPU, [size["devices"]["GPU0"] for size in sizes])["status"] == "pass"
 
 
-def test_a_host_without_room_leaves_the_size_out(monkeypatch):
+def test_out_of_host_memory_skips_the_size(monkeypatch):
     monkeypatch.setattr(bench, "available_memory", lambda: 10 * 2**20)
     first, second = run(Numpy(), 100, 10**6)
     assert first["devices"]["CPU"]["status"] == "pass"
@@ -220,20 +220,20 @@ def test_a_host_without_room_leaves_the_size_out(monkeypatch):
     assert second["devices"]["CPU"]["reason"] == "30 MiB of host memory needed, 10 MiB available"
 
 
-def test_a_size_that_would_not_end_in_time_is_left_out():
+def test_size_beyond_the_time_limit_is_skipped():
     benchmark = bench.Benchmark(Numpy(), [CPU, GPU], time.monotonic() + 30, seed=1)
-    benchmark.before = {"CPU": (1, 1.0), "GPU0": (1, 1e-9)}  # 10 x 10 takes 1000 times as long as 1 x 1
+    benchmark.previous = {"CPU": (1, 1.0), "GPU0": (1, 1e-9)}  # 10 x 10 takes 1000 times as long as 1 x 1
     devices = benchmark.size(100)["devices"]
     assert devices["CPU"]["status"] == "skip"
     assert devices["CPU"]["reason"].startswith("about 4000 s needed, the time limit leaves 30 s")
     assert devices["GPU0"]["status"] == "pass"
 
 
-def test_with_no_time_nothing_is_measured_and_that_is_a_failure():
+def test_no_time_for_any_size_fails():
     (size,) = run(Numpy(), 100, seconds=-1)
     check = bench.check_device(CPU, [size["devices"]["CPU"]])
     assert (size["devices"]["CPU"]["status"], check["status"]) == ("skip", "fail")
-    assert "no product was made" in check["found"]
+    assert "no product was measured" in check["found"]
 
 
 @pytest.mark.parametrize(
@@ -249,37 +249,37 @@ def test_with_no_time_nothing_is_measured_and_that_is_a_failure():
         (0, 0.0, 6.0, 5, False),
     ],
 )
-def test_how_often_a_product_is_repeated(done, spent, one, left, more):
-    assert bench.repeat_more(done, spent, one, left) is more
+def test_number_of_repetitions(done, spent, one, left, more):
+    assert bench.needs_repetition(done, spent, one, left) is more
 
 
-# The judgement
+# Checks
 
 
 @pytest.mark.parametrize(
     ("gpus", "on_pci", "simulated", "status"),
     [(0, 0, False, "skip"), (0, 2, True, "skip"), (2, 2, False, "pass"), (1, 2, False, "fail"), (0, 2, False, "fail")],
 )
-def test_a_gpu_that_pci_lists_must_be_there_unless_it_is_simulated(gpus, on_pci, simulated, status):
+def test_real_gpus_on_the_pci_bus_must_be_visible(gpus, on_pci, simulated, status):
     check = bench.check_compared(gpus, on_pci, simulated, "tensorflow")
     assert check["status"] == status
     assert bool(check["remedy"]) is (status == "fail")
     if status == "skip":
-        assert "no GPU: CPU only; nothing is compared" in check["found"]
+        assert "no GPU: CPU only, no comparison" in check["found"]
         assert ("simulated" in check["found"]) is simulated
 
 
-def test_one_failed_check_fails_the_whole():
+def test_a_failed_check_fails_the_result():
     checks = [bench.check_device(CPU, [OK]), bench.check_compared(0, 0, False, "tensorflow")]
-    assert bench.document({"checks": checks})["status"] == "pass"
+    assert bench.build_result({"checks": checks})["status"] == "pass"
     checks.append(bench.check_device(GPU, [dict(OK, status="fail", reason="wrong")]))
-    assert bench.document({"checks": checks})["status"] == "fail"
+    assert bench.build_result({"checks": checks})["status"] == "fail"
 
 
-# By hand
+# Command line
 
 
-def test_without_a_framework_it_says_what_to_run_it_with(tmp_path):
+def test_missing_framework_is_reported(tmp_path):
     answer = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, cwd=tmp_path)
     assert answer.returncode == 1
     assert "found no tensorflow" in answer.stderr
@@ -293,7 +293,7 @@ def test_bad_usage(words):
 
 
 class Loud(Numpy):
-    """Its library writes to standard output, past Python as well."""
+    """A framework that writes to standard output, also past Python."""
 
     def put(self, device, matrix):
         print("noise", flush=True)
@@ -301,11 +301,11 @@ class Loud(Numpy):
         return super().put(device, matrix)
 
 
-def test_standard_output_is_one_document():
+def test_standard_output_is_the_document_only():
     code = (
         "import sys, test_matmul_benchmark as test;"
-        "test.bench.choose = lambda name: test.Loud();"
-        "test.bench.pci_gpus = lambda: 0;"
+        "test.bench.load_framework = lambda name: test.Loud();"
+        "test.bench.count_pci_gpus = lambda: 0;"
         "sys.exit(test.bench.main(['--largest', '3']))"
     )
     answer = subprocess.run(
