@@ -1,4 +1,4 @@
-"""What holds between the files of this project: roles and their specifications, playbooks, scenarios, documents."""
+"""Contracts between the files of this project: roles, their specifications, playbooks, scenarios, documents, tests."""
 
 import re
 import subprocess
@@ -15,7 +15,7 @@ SCENARIOS = sorted(path.parent for path in PROJECT.glob("molecule/*/molecule.yml
 
 
 USES = re.compile(r"ansible\.builtin\.(?:import|include)_role:\n +name: gpuhost\.stack\.(\w+)$", re.MULTILINE)
-# Roles that other roles use: they take everything from those, which have the examples and the inputs.
+# Roles that other roles include; those have the examples and the inputs.
 PARTS = {
     name
     for role in ROLES
@@ -33,32 +33,32 @@ def options(role: Path) -> dict[str, dict[str, object]]:
     return yaml.safe_load((role / "meta/argument_specs.yml").read_text())["argument_specs"]["main"].get("options", {})
 
 
-def test_there_are_roles_and_scenarios_to_look_at():
+def test_roles_and_scenarios_are_found():
     assert len(ROLES) >= 8
     assert len(SCENARIOS) >= 2
 
 
 @pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
-def test_defaults_are_those_of_the_argument_specification(role):
+def test_defaults_equal_the_argument_specification(role):
     defaults = yaml.safe_load((role / "defaults/main.yml").read_text()) or {}
     specified = {name: option["default"] for name, option in options(role).items() if "default" in option}
     assert defaults == specified
 
 
 @pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
-def test_variables_begin_with_the_role_name_and_required_ones_have_no_default(role):
+def test_variables_start_with_the_role_name_and_required_ones_have_no_default(role):
     assert [name for name in options(role) if not name.startswith(role.name + "_")] == []
     assert [name for name, option in options(role).items() if option.get("required") and "default" in option] == []
 
 
 @pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
-def test_a_role_never_sees_the_request(role):
+def test_roles_do_not_use_the_request(role):
     texts = [path for path in role.rglob("*") if path.suffix in {".yml", ".j2"} and "gpu_stack_" in path.read_text()]
     assert names(texts) == []
 
 
 @pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
-def test_each_role_has_a_readme_and_an_example_that_the_roles_scenario_runs(role):
+def test_role_has_a_readme_and_an_example_in_the_roles_scenario(role):
     assert (role / "README.md").exists()
     if role.name in PARTS:
         assert [name for name, option in options(role).items() if "default" in option] == []
@@ -75,19 +75,19 @@ def test_task_and_playbook_files_stay_short(path):
 
 
 @pytest.mark.parametrize("path", TASK_FILES, ids=names(TASK_FILES))
-def test_no_task_swallows_its_failure(path):
+def test_no_task_ignores_its_failure(path):
     text = path.read_text()
     assert not re.search(r"ignore_errors:|failed_when: *false|that: *true", text)
 
 
-def test_every_role_input_is_a_variable_of_a_role():
+def test_role_inputs_are_variables_of_roles():
     inputs = yaml.safe_load((PROJECT / "playbooks/group_vars/all/role_inputs.yml").read_text())
     known = {name for role in ROLES for name in options(role)}
     assert inputs
     assert set(inputs) - known == set()
 
 
-def test_every_required_variable_of_the_provisioning_roles_is_a_role_input():
+def test_required_role_variables_are_role_inputs():
     inputs = yaml.safe_load((PROJECT / "playbooks/group_vars/all/role_inputs.yml").read_text())
     whole = [role for role in ROLES if role.name not in PARTS]
     required = {name for role in whole for name, option in options(role).items() if option.get("required")}
@@ -95,7 +95,7 @@ def test_every_required_variable_of_the_provisioning_roles_is_a_role_input():
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda path: path.name)
-def test_a_scenario_is_reached_through_its_own_lab(scenario):
+def test_scenario_uses_its_own_lab(scenario):
     hosts = yaml.safe_load((scenario / "hosts.yml").read_text())["gpu_hosts"]
     assert hosts["vars"]["ansible_ssh_common_args"] == f"-F .lab/{scenario.name}/ssh_config"
     assert (scenario / ".lab").readlink() == Path("../../.lab")
@@ -110,7 +110,7 @@ def test_generated_documents_are_up_to_date():
     assert answer.returncode == 0, answer.stdout + answer.stderr
 
 
-def test_lock_files_have_hashes_and_no_address():
+def test_lock_files_have_hashes_and_no_url():
     locks = [*PROJECT.glob("requirements/*.txt"), *PROJECT.glob("roles/*/files/*.txt")]
     assert len(locks) > 3
     for lock in locks:
@@ -118,7 +118,7 @@ def test_lock_files_have_hashes_and_no_address():
         assert "://" not in lock.read_text(), lock
 
 
-def test_every_file_that_a_role_writes_in_the_system_is_one_that_an_undo_brings_back():
+def test_system_files_of_roles_are_restored_by_a_rollback():
     managed = yaml.safe_load((PROJECT / "playbooks/group_vars/all/managed.yml").read_text())
     parts = managed["gpu_stack_managed"].values()
     known = {path for part in parts for kind in ("files", "environments") for path in part.get(kind, [])}

@@ -1,4 +1,4 @@
-"""The NVIDIA-shaped repository and its later state: what dpkg-deb, gpgv and apt's rules say about a build of both."""
+"""The NVIDIA-shaped repository and its later state, checked with dpkg, dpkg-deb, gpg and gpgv."""
 
 import gzip
 import hashlib
@@ -68,7 +68,7 @@ def test_signatures_verify_with_the_published_key(
     assert subprocess.run([*command[:-1], str(changed)], capture_output=True).returncode != 0
 
 
-def test_published_key_is_the_one_announced(repository: Path, published: Path) -> None:
+def test_published_key_has_the_announced_fingerprint(repository: Path, published: Path) -> None:
     name = {"debian12": "3bf863cc.pub", "ubuntu2404": "3bf863cc.pub"}[published.parent.name]
     shown = subprocess.run(
         ["gpg", "--show-keys", "--with-colons", str(published / name)], capture_output=True, text=True
@@ -79,7 +79,7 @@ def test_published_key_is_the_one_announced(repository: Path, published: Path) -
     assert (out / ".build/signing-key.asc").stat().st_mode & 0o077 == 0
 
 
-def test_release_lists_the_indexes_as_they_are(published: Path) -> None:
+def test_release_has_the_digests_of_the_indexes(published: Path) -> None:
     release = (published / "Release").read_text()
     assert {"Origin: NVIDIA", "Label: NVIDIA CUDA", "Architectures: amd64"} <= set(release.splitlines())
     for name in ("Packages", "Packages.gz"):
@@ -90,7 +90,7 @@ def test_release_lists_the_indexes_as_they_are(published: Path) -> None:
     assert gzip.decompress((published / "Packages.gz").read_bytes()) == (published / "Packages").read_bytes()
 
 
-def test_index_agrees_with_dpkg(published: Path) -> None:
+def test_index_has_the_fields_of_the_packages(published: Path) -> None:
     listed = list(stanzas(published))
     assert {stanza["Filename"] for stanza in listed} == {f"./{path.name}" for path in published.glob("*.deb")}
     for stanza in listed:
@@ -103,7 +103,7 @@ def test_index_agrees_with_dpkg(published: Path) -> None:
         assert dpkg_fields(path) == {name: value for name, value in stanza.items() if name not in own}
 
 
-def test_simulated_packages_say_so(repository: Path, published: Path) -> None:
+def test_simulated_packages_are_marked(repository: Path, published: Path) -> None:
     described = {stanza["Package"]: stanza["Description"] for stanza in stanzas(published)}
     real = [name for name, text in described.items() if not text.startswith("SIMULATED")]
     assert real == (["cuda-keyring"] if published == repository else [])
@@ -130,7 +130,7 @@ def satisfied(choice: str, offered: dict[str, list[str]]) -> bool:
     )
 
 
-def test_every_package_of_the_stack_has_a_newer_version_later_and_no_files(repository: Path) -> None:
+def test_later_state_has_a_newer_version_of_every_package_without_files(repository: Path) -> None:
     now = [(s["Package"], s["Version"]) for s in stanzas(repository) if s["Package"] != "cuda-keyring"]
     now += [(p.control["Package"], p.control["Version"]) for p in contents.library_packages()]
     later = [(s["Package"], s["Version"]) for s in stanzas(later_than(repository))]
@@ -161,7 +161,7 @@ def test_next_version_stays_in_its_branch_and_series(version: str, next_one: str
     assert contents.later_version(version) == next_one
 
 
-def test_what_the_catalog_plans_of_each_branch_is_on_offer(repository: Path) -> None:
+def test_repository_has_the_catalogs_packages_of_each_branch(repository: Path) -> None:
     family = contents.slug(repository.parent.name, "").family
     catalog = load_catalog().driver
     offered = {(stanza["Package"], stanza["Version"]) for stanza in stanzas(repository)}
@@ -183,8 +183,8 @@ def test_what_the_catalog_plans_of_each_branch_is_on_offer(repository: Path) -> 
         assert (pinning in {name for name, _ in offered}) == pinned
 
 
-def test_packages_that_share_a_path_exclude_one_another(repository: Path) -> None:
-    """Two branches of one driver, two flavours of its modules: dpkg must never find a path of one in the other."""
+def test_packages_that_share_a_path_conflict(repository: Path) -> None:
+    """Branches of the driver, and flavours of its modules, have files of the same path."""
     owners: dict[str, dict[str, deb.Package]] = {}
     for package in contents.driver_packages(contents.slug(repository.parent.name, "").family):
         for path in {*package.text, *package.links}:
@@ -192,25 +192,23 @@ def test_packages_that_share_a_path_exclude_one_another(repository: Path) -> Non
     assert len(owners["/usr/bin/nvidia-smi"]) == {"debian12": 1, "ubuntu2404": 3}[repository.parent.name]
     for path, packages in owners.items():
         for one, other in itertools.combinations(packages.values(), 2):
-            assert excludes(one, other) or excludes(other, one), (path, one.file_name, other.file_name)
+            assert conflicts(one, other) or conflicts(other, one), (path, one.file_name, other.file_name)
 
 
-def excludes(one: deb.Package, other: deb.Package) -> bool:
+def conflicts(one: deb.Package, other: deb.Package) -> bool:
     names = {other.control["Package"], *other.control.get("Provides", "").split(", ")}
     return bool(names & set(one.control.get("Conflicts", "").split(", ")))
 
 
-def test_metapackages_leave_the_branch_open_and_pinning_closes_it(repository: Path, tmp_path: Path) -> None:
-    """NVIDIA's cuda-drivers-580 has no upper bound: without pinning apt goes to the newest branch."""
+def test_meta_packages_do_not_limit_the_branch_but_pinning_does(repository: Path, tmp_path: Path) -> None:
+    """NVIDIA's cuda-drivers-580 has no upper bound: without pinning apt installs the newest branch."""
     depends = {(s["Package"], s["Version"].split("-")[0]): s.get("Depends", "") for s in stanzas(repository)}
     assert "(= " not in depends["nvidia-open", "595.71.05"]
     preferences = extract(repository, "nvidia-driver-pinning-580_*.deb", tmp_path) / "etc/apt/preferences.d"
     assert "Pin: version 580.*" in (preferences / "nvidia-driver-pinning-580").read_text()
 
 
-def test_driver_package_ships_a_program_that_runs_and_a_note_that_it_is_simulated(
-    repository: Path, tmp_path: Path
-) -> None:
+def test_driver_package_has_a_working_nvidia_smi_and_is_marked(repository: Path, tmp_path: Path) -> None:
     owner = "nvidia-driver-cuda" if repository.parent.name == "debian12" else "libnvidia-compute"
     root = extract(repository, f"{owner}_595*.deb", tmp_path)
     note = (root / "usr/share/gpuhost-simulated/nvidia-driver.txt").read_text()
@@ -242,18 +240,18 @@ def test_second_build_changes_nothing(repository: Path) -> None:
     assert before == state()
 
 
-def test_toolkit_is_made_of_the_components_of_its_release() -> None:
+def test_toolkit_has_the_components_of_its_release() -> None:
     assert {
         release["series"]: release["components"] for release in contents.contents()["releases"]
     } == TOOLKIT_COMPONENTS
 
 
-def test_every_wheel_has_a_hash_and_a_use() -> None:
+def test_every_wheel_has_a_hash_and_is_used() -> None:
     used = {name for package in contents.library_packages() for name in package.wheels}
     assert used == set(contents.contents()["wheels"])
 
 
-def test_a_path_from_two_places_is_refused(tmp_path: Path) -> None:
+def test_two_files_with_one_path_are_refused(tmp_path: Path) -> None:
     package = deb.Package(
         control={"Package": "a", "Version": "1", "Architecture": "all"}, text={"/x": "1"}, links={"/x": "y"}
     )

@@ -1,4 +1,4 @@
-"""The simulated nvidia-smi against transcripts of the genuine one, fed with the same four Tesla M60: byte for byte."""
+"""Compare the simulated nvidia-smi byte for byte with captured output of the genuine one on four Tesla M60."""
 
 import json
 import re
@@ -25,7 +25,7 @@ CUT_SHORT = "nvidia-smi --help-query-gpu"
 
 @dataclass(frozen=True)
 class Run:
-    """One command of a transcript: what the genuine program printed and its exit status."""
+    """One command of a transcript: the output and exit status of the genuine program."""
 
     transcript: str
     command: str
@@ -44,7 +44,7 @@ def read_transcript(name: str) -> list[Run]:
 
 
 def read_errors() -> list[Run]:
-    """The errors transcript has the status first and marks standard output with "out: "."""
+    """Read the transcript of errors, which has the status first and "out: " before standard output."""
     name, runs = "nvidia-smi-550-errors.txt", []
     for block in re.split(r"(?m)^\$ ", (FIXTURES / name).read_text())[1:]:
         command, status, *lines = block.splitlines()
@@ -58,7 +58,7 @@ RUNS = [*read_transcript("nvidia-smi-535.261.03.txt"), *read_transcript("nvidia-
 
 
 class Host:
-    """A root folder with a PCI tree, the product table and a state file."""
+    """A root directory with PCI devices, the product table and a state file."""
 
     def __init__(self, root: Path, driver: str = "550.163.01", cuda: str = "12.4") -> None:
         self.root = root
@@ -116,7 +116,7 @@ def without_date(text: str) -> str:
     return re.sub(r"(?m)^[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4} {7}$", "DATE", text)
 
 
-def test_transcripts_are_read_whole() -> None:
+def test_transcripts_are_read_completely() -> None:
     assert [sum(run.transcript == name for run in RUNS) for name in sorted({run.transcript for run in RUNS})] == [
         10,
         11,
@@ -125,7 +125,7 @@ def test_transcripts_are_read_whole() -> None:
 
 
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: f"{run.transcript[11:14]}-{run.command}")
-def test_prints_what_the_genuine_program_prints(host: Host, run: Run) -> None:
+def test_output_equals_that_of_the_genuine_program(host: Host, run: Run) -> None:
     for address in M60_ADDRESSES:
         host.add_gpu(address, "13f2", "0x030000")
     version = run.transcript.removeprefix("nvidia-smi-").removesuffix(".txt")
@@ -148,7 +148,7 @@ def test_prints_what_the_genuine_program_prints(host: Host, run: Run) -> None:
         ("mismatch", 18, "Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 550.163\n"),
     ],
 )
-def test_failing_states_end_every_option_alike(
+def test_every_option_fails_in_a_failed_state(
     m60_host: Host, arguments: list[str], state: str, code: int, text: str
 ) -> None:
     m60_host.state(state=state)
@@ -166,9 +166,7 @@ def test_failing_states_end_every_option_alike(
     ],
     ids=["table", "list", "query"],
 )
-def test_no_devices_as_at_the_end_of_the_errors_transcript(
-    m60_host: Host, arguments: list[str], code: int, text: str
-) -> None:
+def test_no_devices_are_reported_as_captured(m60_host: Host, arguments: list[str], code: int, text: str) -> None:
     m60_host.state(state="no_devices")
     result = m60_host.run(*arguments)
     assert (result.returncode, result.stdout) == (code, text)
@@ -177,7 +175,7 @@ def test_no_devices_as_at_the_end_of_the_errors_transcript(
     assert f"[rc={code}]" in lines
 
 
-def test_lost_gpu_is_named_and_left_out(m60_host: Host) -> None:
+def test_lost_gpu_is_reported_and_omitted(m60_host: Host) -> None:
     m60_host.state(state="gpu_lost", lost=[1], gpus=m60_values())
     result = m60_host.run("--query-gpu=index", "--format=csv,noheader")
     assert result.stdout.splitlines() == [
@@ -189,8 +187,8 @@ def test_lost_gpu_is_named_and_left_out(m60_host: Host) -> None:
     assert result.returncode == 255
 
 
-# First rows of tables that owners of such machines published (bug reports, documentation): driver, CUDA version,
-# PCI id, address, the values that the table shows, its head, its three lines.
+# First rows of tables in public bug reports and documentation: driver, CUDA version, PCI id, address, the values that
+# the table shows, its head, its three lines.
 PUBLISHED = {
     "570-H200": (
         ("570.124.06", "12.8", "2335", "0000:29:00.0"),
@@ -232,7 +230,7 @@ PUBLISHED = {
 
 
 @pytest.mark.parametrize("row", PUBLISHED.values(), ids=PUBLISHED.keys())
-def test_table_is_as_others_published_it(host: Host, row: tuple[Any, ...]) -> None:
+def test_table_equals_published_ones(host: Host, row: tuple[Any, ...]) -> None:
     (driver, cuda, device, address), values, version, rule, *lines = row
     host.add_gpu(address, device)
     host.state(gpus={"0": values}, driver_version=driver, cuda_version=cuda)
@@ -241,7 +239,7 @@ def test_table_is_as_others_published_it(host: Host, row: tuple[Any, ...]) -> No
     assert {len(line) for line in table[1:] if line.strip()} == {len(version)}
 
 
-def test_process_line_keeps_the_width_of_the_table(m60_host: Host) -> None:
+def test_process_line_has_the_width_of_the_table(m60_host: Host) -> None:
     m60_host.state(processes=[{"gpu": 1, "pid": 4242, "name": "/opt/gpuhost/bin/python" * 3, "used_mib": 6144}])
     table = m60_host.run().stdout.splitlines()
     assert {len(line) for line in table[1:] if line.strip()} == {91}
@@ -250,7 +248,7 @@ def test_process_line_keeps_the_width_of_the_table(m60_host: Host) -> None:
     assert apps.stdout == "4242, 6144\n"
 
 
-def test_xml_tells_the_same_as_the_query(m60_host: Host) -> None:
+def test_xml_has_the_values_of_the_query(m60_host: Host) -> None:
     tree = ElementTree.fromstring(m60_host.run("-q", "-x").stdout)
     rows = m60_host.run("--query-gpu=name,uuid,memory.used,utilization.gpu,power.draw", "--format=csv,noheader").stdout
     assert tree.findtext("driver_version") == "550.163.01"
@@ -282,7 +280,7 @@ def test_products_agree_with_the_catalog() -> None:
     }
 
 
-def test_what_is_not_simulated_says_so(m60_host: Host) -> None:
+def test_unsupported_output_is_refused_as_simulated(m60_host: Host) -> None:
     result = m60_host.run("-q")
     assert result.returncode == 255
     assert "simulated" in result.stdout
@@ -296,7 +294,7 @@ def test_persistence_mode_is_on_while_the_daemon_runs(m60_host: Host) -> None:
 
 
 # Excerpts of `nvidia-smi -q -x` of real machines (tests/fixtures/nvidia-smi/README.md), and the values that differ from
-# the product's: what the simulated program prints of the same GPU must stand in them, in that order.
+# the product's. All elements of the simulated document must be in them, in the same order.
 EXCERPTS: dict[str, tuple[str, str, dict[str, object]]] = {
     "h100": ("2330", "0000:53:00.0", {"virtualization": "Pass-Through"}),
     "t4": (
@@ -305,7 +303,7 @@ EXCERPTS: dict[str, tuple[str, str, dict[str, object]]] = {
     "a100-mig": ("20b2", "0000:01:00.0", {"mig": "Enabled", "persistence": False, "ecc": "Enabled"}),
 }  # fmt: skip
 IDENTITY = re.compile(r"/(serial|uuid|minor_number|pci_sub_system_id|vbios_version|board_id)$")
-# What no table of products could know: readings of that machine at that moment, its firmware's names.
+# Not in a table of products: readings of that machine at that moment, names of its firmware.
 OF_THAT_MACHINE = re.compile(
     r"brand|fb_memory_usage|_temp$|power|clock|performance_state|util$"
     r"|aggregate/dram_correctable|gpu_idle|max_host_link_gen|remapped_row"
@@ -321,7 +319,7 @@ def leaves(element: ElementTree.Element, above: str = "") -> list[tuple[str, str
 
 
 @pytest.mark.parametrize("name", EXCERPTS)
-def test_the_document_has_the_genuine_elements_in_their_order(host: Host, name: str) -> None:
+def test_document_has_the_genuine_elements_in_order(host: Host, name: str) -> None:
     device, address, values = EXCERPTS[name]
     genuine = ElementTree.fromstring(published.document(name))
     host.add_gpu(address, device)
@@ -333,24 +331,24 @@ def test_the_document_has_the_genuine_elements_in_their_order(host: Host, name: 
     for path, value in leaves(ours):
         rest = [entry for entry, _ in expected[place:]]
         if IDENTITY.search(path):
-            continue  # left out of what was published here
+            continue  # removed from the published fixture
         if path.startswith("/remapped_rows/") and theirs.findtext("remapped_rows") == "N/A":
-            continue  # that A100's driver did not tell
+            continue  # not reported by that A100's driver
         assert path in rest, path
         place += rest.index(path) + 1
         if not OF_THAT_MACHINE.search(path):
             assert (path, value) == expected[place - 1]
 
 
-def test_nvlink_of_gpus_with_and_without_links(host: Host) -> None:
+def test_nvlink_status_of_gpus_with_and_without_links(host: Host) -> None:
     for number, device in enumerate(["1db5", "1eb8", "1db5"]):
         host.add_gpu(f"0000:{number + 5:02x}:00.0", device)
     uuids = {str(number): {"uuid": f"GPU-{number}"} for number in range(3)}
     host.state(
         gpus={**uuids, "0": {"uuid": "GPU-0", "links_down": [3, 5]}, "2": {"uuid": "GPU-2", "links_down": "all"}}
     )
-    # The lines of a Tesla V100-SXM2-32GB in Azure/azhpc-diagnostics issue 73, and what newer drivers print for one
-    # whose links are all down (leptonai/gpud issue 1085).
+    # From a Tesla V100-SXM2-32GB (Azure/azhpc-diagnostics issue 73), and from a newer driver with all links down
+    # (leptonai/gpud issue 1085).
     assert host.run("nvlink", "-s").stdout == (
         "GPU 0: Tesla V100-SXM2-32GB (UUID: GPU-0)\n"
         "\t Link 0: 25.781 GB/s\n\t Link 1: 25.781 GB/s\n\t Link 2: 25.781 GB/s\n"
@@ -360,7 +358,7 @@ def test_nvlink_of_gpus_with_and_without_links(host: Host) -> None:
     )
 
 
-def test_errors_show_in_every_form_of_output(host: Host) -> None:
+def test_ecc_errors_are_in_every_output_format(host: Host) -> None:
     host.add_gpu("0000:05:00.0", "2330")
     host.state(gpus={"0": {"ecc_errors": {"dram_uncorrectable": 3, "sram_uncorrectable_parity": 1}}})
     query = ["--query-gpu=ecc.errors.uncorrected.volatile.total", "--format=csv,noheader"]

@@ -1,4 +1,4 @@
-"""The lab's virtual machines without starting one, and the kernel modules that their driver's packages bring."""
+"""The lab's virtual machines without starting one, and the simulated kernel modules of their driver packages."""
 
 import os
 import re
@@ -20,7 +20,7 @@ FIXTURES = PROJECT / "tests/fixtures/probe"
 
 
 def packages(family: str = "debian"):
-    """{(name, version): package} of the driver with the modules' source."""
+    """Return {(name, version): package} of the driver, with the source of the modules."""
     made = [kernel_modules.with_sources(package) for package in contents.driver_packages(family)]
     return {(package.control["Package"], package.control["Version"]): package for package in made}
 
@@ -40,23 +40,23 @@ def source(package, name: str) -> str:
     [(OPEN, "open", "open-580"), (PROPRIETARY, "proprietary", "proprietary-515")],
     ids=["open", "proprietary"],
 )
-def test_a_module_says_of_itself_what_a_real_one_of_its_flavour_says(package, flavour, captured):
+def test_module_describes_itself_like_a_real_one_of_its_flavour(package, flavour, captured):
     (title,) = re.findall(r'SIMULATED_TITLE "(.*)"', source(package, "release.h"))
     (line,) = re.findall(r'"(NVRM version: NVIDIA UNIX )" SIMULATED_TITLE "(  .*)\\n"', source(package, "nvidia.c"))
-    said = line[0] + title + line[1]
-    assert proc_driver.parse(said + "\n") == {"version": "580.126.16", "kernel_modules": flavour}
+    text = line[0] + title + line[1]
+    assert proc_driver.parse(text + "\n") == {"version": "580.126.16", "kernel_modules": flavour}
     real = (FIXTURES / f"proc-driver-nvidia-version-{captured}.txt").read_text().splitlines()[0]
-    # Version, builder and date are its own; words, order and blanks are the real one's.
-    shape = [re.sub(r"\(.*?\)|\d+\.[\d.]+\d|  \w{3} \w{3} .*", "*", text) for text in (said, real)]
+    # Only version, builder and date differ.
+    shape = [re.sub(r"\(.*?\)|\d+\.[\d.]+\d|  \w{3} \w{3} .*", "*", line) for line in (text, real)]
     assert shape[0] == shape[1]
 
 
 @pytest.mark.parametrize(("package", "flavour"), [(OPEN, "open"), (PROPRIETARY, "proprietary")], ids=["open", "closed"])
-def test_a_module_declares_the_licence_of_its_flavour(package, flavour):
+def test_module_declares_the_licence_of_its_flavour(package, flavour):
     assert f'SIMULATED_LICENCE "{host_modules.LICENCES[flavour]}"' in source(package, "release.h")
 
 
-def test_what_is_simulated_says_so():
+def test_simulated_modules_and_packages_are_marked():
     descriptions = re.findall(r'MODULE_DESCRIPTION\("(\w+)', source(OPEN, "nvidia.c") + source(OPEN, "nvidia_uvm.c"))
     assert descriptions == ["SIMULATED", "SIMULATED"]
     assert "loading SIMULATED" in source(OPEN, "nvidia.c")
@@ -65,10 +65,10 @@ def test_what_is_simulated_says_so():
 
 
 @pytest.mark.parametrize("family", ["debian", "ubuntu"])
-def test_every_package_with_modules_has_a_source_that_dkms_takes(family):
-    bearing = {key: package for key, package in packages(family).items() if kernel_modules.NOTE in package.text}
-    assert len(bearing) == 2 * len(contents.driver_contents()["drivers"])
-    for (_, full), package in bearing.items():
+def test_packages_with_modules_contain_a_dkms_source(family):
+    with_modules = {key: package for key, package in packages(family).items() if kernel_modules.NOTE in package.text}
+    assert len(with_modules) == 2 * len(contents.driver_contents()["drivers"])
+    for (_, full), package in with_modules.items():
         version = full.partition("-")[0]
         folder = f"/usr/src/nvidia-{version}/"
         assert f'PACKAGE_VERSION="{version}"' in package.text[folder + "dkms.conf"]
@@ -81,7 +81,7 @@ def test_every_package_with_modules_has_a_source_that_dkms_takes(family):
             subprocess.run(["sh", "-n"], input=script, text=True, check=True)
 
 
-def test_the_other_packages_and_the_containers_repository_build_nothing(tmp_path):
+def test_only_module_packages_of_the_machines_repository_have_sources(tmp_path):
     if shutil.which("gpg") is None:
         pytest.skip("gpg is not installed")
     plain = {(p.control["Package"], p.control["Version"]): p for p in contents.driver_packages("debian")}
@@ -103,8 +103,8 @@ def test_the_other_packages_and_the_containers_repository_build_nothing(tmp_path
     [(False, None, 0), (True, "580.126.16", 0), (True, None, 9), (True, "570.211.01", 18)],
     ids=["container", "loaded", "not loaded", "another version"],
 )
-def test_nvidia_smi_asks_the_kernel_where_modules_can_be_loaded(tmp_path, installed, loaded, code):
-    """9 and 18 are the genuine program's own, captured with their words."""
+def test_nvidia_smi_reads_the_loaded_driver_from_the_kernel(tmp_path, installed, loaded, code):
+    """The genuine program exits with 9 and 18, too (captured)."""
     note = tmp_path / "usr/share/gpuhost-simulated/nvidia-smi.json"
     note.parent.mkdir(parents=True)
     note.write_text(contents.product_table("580.126.16", "13.0"))
@@ -126,7 +126,7 @@ def test_nvidia_smi_asks_the_kernel_where_modules_can_be_loaded(tmp_path, instal
 # The machine ----------------------------------------------------------------------------------------------------
 
 
-def test_a_process_id_that_another_program_has_got_is_not_the_machine(tmp_path):
+def test_process_id_reused_by_another_program_is_not_the_machine(tmp_path):
     machine = vm.Machine("trial", tmp_path, tmp_path / "key")
     assert machine.process is None
     (tmp_path / "pid").write_text(f"{os.getpid()}\n")
@@ -134,23 +134,22 @@ def test_a_process_id_that_another_program_has_got_is_not_the_machine(tmp_path):
     machine.stop()
 
 
-def test_the_port_stays_the_same_for_as_long_as_the_lab_lives(tmp_path):
+def test_port_does_not_change(tmp_path):
     ports = {vm.Machine("trial", tmp_path, tmp_path / "key").port for _ in range(3)}
     assert len(ports) == 1
 
 
 @pytest.mark.parametrize(
-    ("said", "chosen"), [("[    0.000000] Linux version 6.1.0", "kvm"), ("", "tcg")], ids=["starts", "hangs"]
+    ("output", "chosen"), [("[    0.000000] Linux version 6.1.0", "kvm"), ("", "tcg")], ids=["starts", "hangs"]
 )
-def test_kvm_is_used_where_a_kernel_really_starts_with_it(monkeypatch, tmp_path, said, chosen):
+def test_kvm_is_used_only_if_a_kernel_starts_with_it(monkeypatch, tmp_path, output, chosen):
     monkeypatch.setattr(os, "access", lambda *_: True)
     monkeypatch.setattr(vm, "TRIAL_SECONDS", 1)
-    monkeypatch.setattr(vm, "QEMU", ["sh", "-c", f"echo '{said}'; exec sleep 5", "qemu"])
+    monkeypatch.setattr(vm, "QEMU", ["sh", "-c", f"echo '{output}'; exec sleep 5", "qemu"])
     assert vm.accelerator(vm_image.Disk(tmp_path, "debian-12")) == chosen
 
 
-def test_the_disk_holds_what_the_containers_hold(monkeypatch, tmp_path):
-    """And the recipe is its name: another one makes another disk."""
+def test_disk_has_the_containers_packages_and_is_named_after_its_recipe(monkeypatch, tmp_path):
     asked: list[list[str]] = []
     monkeypatch.setattr(vm_image, "cache", lambda: tmp_path)
     monkeypatch.setattr(vm_image, "_build", lambda disk, names: asked.append(names))
@@ -160,7 +159,7 @@ def test_the_disk_holds_what_the_containers_hold(monkeypatch, tmp_path):
     assert vm_image.ensure("debian-12").folder != first.folder
 
 
-def test_a_distribution_without_a_disk_is_told_with_the_known_ones():
+def test_distribution_without_a_disk_is_reported_with_the_known_ones():
     with pytest.raises(SystemExit, match="set lab_image to one of debian-12, debian-13"):
         vm_image.ensure("ubuntu-24.04")
 
