@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Add the CUDA program, and the catalog's thresholds and package names, to the options of the module gpu_verify.
 
-Ansible carries Python modules to the host, and no file of another kind; the options are documented in the module.
+They are on the controller: Ansible transfers Python modules to the host, but no files of other kinds.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ SOURCE = Path(__file__).resolve().parents[1] / "module_utils" / "nvidia" / "cuda
 
 
 def arguments(args: dict[str, Any]) -> dict[str, Any]:
-    """The module's arguments: those of the task, and what a task leaves out."""
+    """Return the task's options, with those added that the task leaves to the action plugin."""
     added = dict(args)
     if not added.get("cuda_check_source"):
         added["cuda_check_source"] = SOURCE.read_text(encoding="utf-8")
     if added.get("gpu_thresholds") is None:
         plan = args.get("plan")
-        gpus = plan.get("gpus") if isinstance(plan, dict) else None  # the module refuses what is no plan
+        gpus = plan.get("gpus") if isinstance(plan, dict) else None  # the module rejects an invalid plan
         added["gpu_thresholds"] = gpu_thresholds(load_catalog(), [str(gpu.get("pci_id")) for gpu in gpus or []])
     if added.get("fabric_manager_packages") is None:
         added["fabric_manager_packages"] = list(load_catalog().packages.fabric_manager)
@@ -34,18 +34,18 @@ def arguments(args: dict[str, Any]) -> dict[str, Any]:
 
 
 class ActionModule(ActionBase):
-    """The action."""
+    """Run the module with the added arguments."""
 
     _supports_check_mode = True
     _supports_async = True
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Ansible's entry point."""
+        """Return the module's result; raise AnsibleActionFail if the program or the catalog cannot be read."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         try:
             args = arguments(self._task.args)
         except (OSError, CatalogError) as error:
-            raise AnsibleActionFail(f"{MODULE}: cannot read what the module needs: {error}") from error
+            raise AnsibleActionFail(f"{MODULE}: cannot read the CUDA program or the catalog: {error}") from error
         executed = self._execute_module(
             module_name=MODULE, module_args=args, task_vars=task_vars, wrap_async=self._task.async_val
         )

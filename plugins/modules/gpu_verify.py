@@ -1,83 +1,84 @@
 #!/usr/bin/python
 # Copyright: the gpuhost contributors
 # SPDX-License-Identifier: Apache-2.0
-"""Check on the host that what was planned is there and works. Runs on the target; leaves nothing behind."""
+"""Verify that the planned stack is installed on the host and works."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_verify
-short_description: Checks driver, CUDA, cuDNN, NCCL, environment paths, packages and TensorFlow in one round trip
+short_description: Verify the driver, CUDA, cuDNN, NCCL, packages and frameworks of a GPU host
+version_added: "0.1.0"
 description:
-  - Each check has a stable id and ends C(pass), C(fail) with what was found, expected and a remedy, or C(skip) with a
-    reason.
-  - Compiles, links and runs a CUDA program, and imports TensorFlow, side by side; what uses the GPUs, one after the
-    other.
-  - "The CUDA program (C(cuda_check.cu)) calls cuDNN and NCCL, and with GPUs it copies data in every direction, between
-    each pair and in an all-reduce, checks what arrives and measures the bandwidth; some seconds for eight GPUs."
+  - Runs all checks of a host in one task. docs/checks.md of this collection lists them.
+  - Compiles, links and runs a CUDA program, and imports the planned frameworks. Programs that do not use the GPUs run
+    in parallel, those that do run one after the other.
+  - The CUDA program C(cuda_check.cu) calls cuDNN and NCCL. On a host with GPUs it copies data in every direction,
+    between each pair of GPUs and in an all-reduce, compares what arrives, and measures the bandwidth. For eight GPUs it
+    needs some seconds.
 options:
   plan:
-    description: The host's plan, as made by this run.
+    description: The host's plan, as M(gpuhost.stack.stack_plan) stores it in the fact C(gpu_stack_plan).
     type: dict
     required: true
   expect_gpus:
-    description: How many GPUs the host must have; without it as many as the plan has.
+    description: The number of GPUs that the host must have. By default the plan's number.
     type: int
   kernel_module:
     description:
-      - C(loaded), the kernel runs the driver's module.
-      - C(built), a module is built for an installed kernel that does not run.
-      - C(not_managed), the host only borrows its kernel (a container).
+      - V(loaded) if the running kernel uses the driver's module.
+      - V(built) if a module is built for an installed kernel that does not run.
+      - V(not_managed) if the kernel is not the host's own, as in a container.
     type: str
     choices: [loaded, built, not_managed]
     default: loaded
   driver_state:
     description:
-      - What nvidia-smi must find. With C(not_loaded) its exit code 9 is the expected outcome.
-      - C(auto) means C(not_loaded) where I(kernel_module=built), else C(working).
+      - The state in which nvidia-smi must find the driver.
+      - V(working) expects exit code 0, V(not_loaded) expects exit code 9.
+      - V(auto) means V(not_loaded) if O(kernel_module=built), else V(working).
     type: str
     choices: [auto, working, not_loaded]
     default: auto
   tensorflow_path:
-    description: Where the TensorFlow environment lies.
+    description: The path of the TensorFlow environment.
     type: path
     default: /opt/gpuhost/tensorflow
   cuda_check_source:
-    description:
-      - The text of C(cuda_check.cu). The action plugin of this name adds it; a user has no need to.
+    description: The source of C(cuda_check.cu). The action plugin adds it; tasks need not set it.
     type: str
   gpu_thresholds:
     description:
-      - By PCI id (C(10de:2335)), what a GPU must reach at least, in GB/s, as C(host), C(memory) and C(nvlink), with
-        C(name) for people; each may be missing. GPUs that are not named are measured and never fail on a number.
-      - Without it the action plugin adds what the catalog (C(catalog/gpu_thresholds.yml)) has for the planned GPUs.
+      - Minimum bandwidths in GB/s by PCI ID such as V(10de:2335), with the optional keys C(host), C(memory), C(nvlink)
+        and C(name) (shown in the results). GPUs without an entry are measured and not judged.
+      - By default the action plugin adds the thresholds of the planned GPUs from C(catalog/gpu_thresholds.yml).
     type: dict
   fabric_manager_packages:
-    description: Globs of Fabric Manager's packages. Without it the action plugin adds the catalog's.
+    description: Globs of Fabric Manager's packages. By default the action plugin adds those of C(catalog/packages.yml).
     type: list
     elements: str
   fail:
-    description: Whether the task fails when a check fails.
+    description: Whether the task fails if the host is not verified.
     type: bool
     default: false
 author:
-  - the gpuhost contributors
+  - the gpuhost contributors (!UNKNOWN)
 attributes:
   action:
-    description: An action plugin of the same name adds program, thresholds and package names on the controller.
+    description: An action plugin adds the CUDA program, the thresholds and the package names on the controller.
     support: full
   check_mode:
-    description: Compiles in a temporary folder and changes nothing in either mode.
+    description: Runs the same checks. They change nothing; the CUDA program is compiled in a temporary directory.
     support: full
 """
 
 EXAMPLES = r"""
-- name: Check the host
+- name: Verify the host
   gpuhost.stack.gpu_verify:
     plan: "{{ gpu_stack_plan }}"
-  register: checked
+  register: gpu_host_verified
 
-- name: Check the host, and judge no bandwidth
+- name: Verify the host without judging bandwidths, and fail if a check fails
   gpuhost.stack.gpu_verify:
     plan: "{{ gpu_stack_plan }}"
     gpu_thresholds: {}
@@ -86,19 +87,85 @@ EXAMPLES = r"""
 
 RETURN = r"""
 verify:
-  description:
-    - C(status), C(counts) by outcome, C(checks) in a fixed order, and what is C(simulated) on the host.
-    - "C(cuda_check): the document of the CUDA program, where it ran: versions, devices, copies, the matrix of peer
-      access, the all-reduce, bandwidths in GB/s."
+  description: The results of all checks.
   returned: always
   type: dict
+  contains:
+    schema:
+      description: Version of this structure.
+      returned: always
+      type: int
+    status:
+      description:
+        - The worst outcome of V(fail), V(unknown) and V(deferred). V(pass) if none of them occurred and something was
+          measured.
+      returned: always
+      type: str
+      sample: pass
+    counts:
+      description: Number of checks by outcome.
+      returned: always
+      type: dict
+      sample: {pass: 41, fail: 0, skip: 3}
+    hardware_alone:
+      description: Whether something failed and every failure is caused by the hardware.
+      returned: always
+      type: bool
+    checks:
+      description: One result per check, in a fixed order. Keys without a value are omitted.
+      returned: always
+      type: list
+      elements: dict
+      contains:
+        id:
+          description: Stable identifier of the check.
+          type: str
+          sample: gpu.ecc_errors
+        status:
+          description: Outcome of the check.
+          type: str
+          sample: fail
+        found:
+          description: What was measured.
+          type: str
+          sample: "GPU 1: uncorrectable errors: dram_uncorrectable 5"
+        expected:
+          description: What the check expects.
+          type: str
+          sample: no uncorrectable memory error since the driver was loaded
+        remedy:
+          description: What to do about a failure.
+          type: str
+        reason:
+          description: Why the check was skipped or has another outcome than V(pass) and V(fail).
+          type: str
+        cause:
+          description: Whether a failure is caused by the software (V(stack)) or by the V(hardware).
+          type: str
+          sample: hardware
+        versions:
+          description: Versions that the running software reports, by component.
+          type: dict
+          sample: {driver: 595.71.05}
+    simulated:
+      description: What is simulated on the host, empty on a real host.
+      returned: always
+      type: list
+      elements: str
+    cuda_check:
+      description:
+        - The document of the CUDA program with versions, devices, copies, peer access, all-reduce and bandwidths in
+          GB/s.
+      returned: if the CUDA program ran
+      type: dict
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks import verify
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks import model, verify
 
 
 def main() -> None:
+    """Run the module."""
     module = AnsibleModule(
         argument_spec={
             "plan": {"type": "dict", "required": True},
@@ -106,7 +173,7 @@ def main() -> None:
             "kernel_module": {"choices": ["loaded", "built", "not_managed"], "default": "loaded"},
             "driver_state": {"choices": ["auto", "working", "not_loaded"], "default": "auto"},
             "tensorflow_path": {"type": "path", "default": "/opt/gpuhost/tensorflow"},
-            # Twenty kilobytes of C++ that belong into no journal, hence no_log; there is nothing secret in it.
+            # Not a secret: no_log keeps 20 kB of C++ out of the system journal.
             "cuda_check_source": {"type": "str", "no_log": True},
             "gpu_thresholds": {"type": "dict"},
             "fabric_manager_packages": {"type": "list", "elements": "str"},
@@ -117,16 +184,16 @@ def main() -> None:
     params = module.params
     if not isinstance(params["plan"].get("components"), dict):
         module.fail_json(
-            msg="plan has no `components`, expected the plan that stack_plan makes; found the keys %s. "
-            "Pass the whole plan." % (", ".join(sorted(params["plan"])) or "none")
+            msg="`plan` has no key `components`: found the keys %s, expected the complete plan, "
+            "`{{ gpu_stack_plan }}`." % (", ".join(sorted(params["plan"])) or "(none)")
         )
     if not params["cuda_check_source"]:
         module.fail_json(
-            msg="cuda_check_source is missing: the module was started without the action plugin of its name, which "
-            "adds the CUDA program. Call gpuhost.stack.gpu_verify from a task, with plugins/action/gpu_verify.py "
-            "beside plugins/modules; else pass the text of plugins/module_utils/nvidia/cuda_check.cu."
+            msg="cuda_check_source is missing: the module runs without its action plugin, which adds the CUDA program. "
+            "Call gpuhost.stack.gpu_verify in a task, with plugins/action/gpu_verify.py installed beside "
+            "plugins/modules, or pass the text of plugins/module_utils/nvidia/cuda_check.cu."
         )
-    told = verify.context(
+    context = verify.context(
         params["plan"],
         params["expect_gpus"],
         params["kernel_module"],
@@ -136,11 +203,9 @@ def main() -> None:
         gpu_thresholds=params["gpu_thresholds"],
         fabric_manager_packages=params["fabric_manager_packages"],
     )
-    result = verify.verify(told)
-    failed = [check for check in result["checks"] if check["status"] == "fail"]
-    if params["fail"] and result["status"] == "fail":
-        lines = ["%(id)s: found %(found)s, expected %(expected)s. %(remedy)s" % check for check in failed]
-        module.fail_json(msg="\n".join(lines) or "no check passed", verify=result)
+    result = verify.verify(context)
+    if params["fail"] and result["status"] != model.PASS:
+        module.fail_json(msg=model.failure_message(result), verify=result)
     module.exit_json(changed=False, verify=result)
 
 

@@ -1,79 +1,129 @@
-"""Checks of each GPU and of all together, judged from the document of cuda_check.cu. Runs on the target."""
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Check each GPU alone and all GPUs together, judged from the document that cuda_check.cu prints."""
 
 from __future__ import annotations
 
 from typing import Any, Callable, Iterator
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Check, Context, compared, skipped
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Check, CheckSpec, Context
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_program, nvidia_smi
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia.cuda_program import Document
 
-IDS = (
-    "cuda.devices",
-    "cuda.device_query",
-    "cuda.memory_copies",
-    "cuda.peer_access",
-    "cuda.cudnn_handle",
-    "cuda.nccl_all_reduce",
-    "cuda.bandwidth",
-)
 COPIES = {
     "host_to_device": "host to device",
     "device_to_host": "device to host",
     "device_to_device": "within the device",
 }
 # CUDA C++ Programming Guide, "IOMMU on Linux"; NCCL's guide, "Troubleshooting": PCI Access Control Services.
-_PEERS = (
-    "Between GPUs on PCIe: an IOMMU that translates, or PCIe Access Control Services (ACS), keep them from each other "
-    "without an error. Start the kernel with iommu=pt, or switch the IOMMU and ACS off in the firmware (not in a "
-    "virtual machine); `journalctl -k -g 'DMAR|AMD-Vi'` shows the faults. On NVSwitch systems: is "
-    "nvidia-fabricmanager well?"
+_PEER_REMEDY = (
+    "Between GPUs on PCIe, an IOMMU in translation mode or PCIe Access Control Services (ACS) corrupt or block peer "
+    "copies without an error. Boot the kernel with iommu=pt, or disable IOMMU and ACS in the firmware (not in a "
+    "virtual machine); `journalctl -k -g 'DMAR|AMD-Vi'` shows the faults. On NVSwitch systems see "
+    "driver.fabric_manager."
 )
+_NO_DEVICE = "as `cuda.devices`"
+
+DEVICES = CheckSpec(
+    "cuda.devices",
+    measures="GPUs that CUDA counts, and GPUs that ran a kernel",
+    expected="each expected GPU, with a correct result",
+    skipped="the driver is simulated or must not be loaded, or no GPU is expected",
+    remedy="If driver.nvidia_smi passes: unset CUDA_VISIBLE_DEVICES, check that /dev/nvidia* exist and, on NVSwitch "
+    "systems, that nvidia-fabricmanager runs.",
+)
+DEVICE_QUERY = CheckSpec(
+    "cuda.device_query",
+    measures="name, compute capability, UUID and PCI address of each GPU",
+    expected="CUDA, nvidia-smi and the plan agree",
+    skipped=_NO_DEVICE,
+    remedy="CUDA and nvidia-smi must see the same GPUs: unset CUDA_VISIBLE_DEVICES, and reboot if a driver of another "
+    "version is loaded. If a GPU was replaced since the plan was made, run the playbook again.",
+)
+MEMORY_COPIES = CheckSpec(
+    "cuda.memory_copies",
+    measures="copies from host to device, back, and within the device",
+    expected="each copy arrives unchanged",
+    skipped=_NO_DEVICE,
+    remedy="Data that change in a copy point to faulty hardware: see gpu.ecc_errors and gpu.xid_errors, `nvidia-smi -q "
+    "-d ECC,PAGE_RETIREMENT,ROW_REMAPPER` and `journalctl -k -g Xid`. If memory is exhausted, stop the programs on the "
+    "GPU.",
+)
+PEER_ACCESS = CheckSpec(
+    "cuda.peer_access",
+    measures="which GPU can access which, and copies between each pair",
+    expected="the data of each ordered pair arrive unchanged",
+    skipped=_NO_DEVICE + ", or there is only one GPU",
+    remedy=_PEER_REMEDY,
+)
+CUDNN_HANDLE = CheckSpec(
+    "cuda.cudnn_handle",
+    measures="`cudnnCreate` on a GPU",
+    expected="cuDNN creates a handle",
+    skipped=_NO_DEVICE + ", or no cuDNN is planned",
+    remedy="cuDNN loads its other libraries at this point: all must have one version and be built for this CUDA major "
+    "version. `ldconfig -p | grep libcudnn` lists them.",
+)
+ALL_REDUCE = CheckSpec(
+    "cuda.nccl_all_reduce",
+    measures="an all-reduce over all GPUs",
+    expected="the exact sum on each GPU",
+    skipped=_NO_DEVICE + ", or no NCCL is planned",
+    remedy="Run cuda_check by hand with NCCL_DEBUG=INFO, which shows the transport that NCCL selects. See "
+    "cuda.peer_access: if it works with NCCL_P2P_DISABLE=1, peer access is the cause. " + _PEER_REMEDY,
+)
+BANDWIDTH = CheckSpec(
+    "cuda.bandwidth",
+    measures="bandwidths, against the thresholds for the GPU model in `catalog/gpu_thresholds.yml`",
+    expected="none is below its threshold",
+    skipped=_NO_DEVICE + ", or the model has no threshold",
+    remedy="See gpu.pcie_width, gpu.pcie_generation and gpu.nvlink for a degraded link. Otherwise another program uses "
+    "the GPU or the bus, its power is capped (`nvidia-smi -q -d PERFORMANCE`), or confidential computing encrypts each "
+    "copy.",
+)
+CHECKS = (DEVICES, DEVICE_QUERY, MEMORY_COPIES, PEER_ACCESS, CUDNN_HANDLE, ALL_REDUCE, BANDWIDTH)
 
 
 def run(context: Context, document: Document) -> list[Check]:
-    """One check for each of IDS."""
-    judges: dict[str, Callable[[str, Context, Document], Check]] = {
-        "cuda.device_query": _device_query,
-        "cuda.memory_copies": _memory_copies,
-        "cuda.peer_access": _peer_access,
-        "cuda.cudnn_handle": _cudnn_handle,
-        "cuda.nccl_all_reduce": _all_reduce,
-        "cuda.bandwidth": _bandwidth,
-    }
+    """Return one result for each of CHECKS."""
+    judges: list[Callable[[Context, Document], Check]] = [
+        _device_query,
+        _memory_copies,
+        _peer_access,
+        _cudnn_handle,
+        _all_reduce,
+        _bandwidth,
+    ]
     devices = _devices(context, document)
     if document["devices"]:
-        return [devices] + [judges[check_id](check_id, context, document) for check_id in IDS[1:]]
+        return [devices, *(judge(context, document) for judge in judges)]
     reason = devices.reason or "CUDA sees no device, see cuda.devices"
-    return [devices] + [skipped(check_id, reason) for check_id in IDS[1:]]
+    return [devices, *(spec.skip(reason) for spec in CHECKS[1:])]
 
 
 def no_device(document: Document) -> str:
-    """The error with which the count of the devices ended."""
+    """Return the error with which CUDA's device count failed."""
     return "%(name)s (%(number)d)" % document["error"]
 
 
 def _devices(context: Context, document: Document) -> Check:
-    check_id = "cuda.devices"
     error = document["error"]
     computed = sum(device["kernel"]["right"] for device in document["devices"])
-    wanted = "%d devices, a kernel ran on %d"
-    found = "no device: " + no_device(document) if error else wanted % (len(document["devices"]), computed)
+    text = "%d devices, a kernel ran on %d"
+    found = "no device: " + no_device(document) if error else text % (len(document["devices"]), computed)
     broken = ["%d: %s" % (d["index"], _cause(d["kernel"])) for d in document["devices"] if not d["kernel"]["right"]]
     ended = cuda_program.unfinished_text(document) if computed < context.expect_gpus else None
     found = "; ".join([found] + broken + ([ended] if ended else []))
     reason = context.no_device_reason
     if reason is not None and error and error["number"] in cuda_program.NO_DEVICE_ERRORS:
-        return skipped(check_id, reason, found)
-    good = document["outcome"] == "devices" and len(document["devices"]) == computed == context.expect_gpus
-    remedy = "If nvidia-smi is well: is CUDA_VISIBLE_DEVICES set, are the device files /dev/nvidia* there, and on "
-    remedy += "NVSwitch systems, does nvidia-fabricmanager run?"
-    return compared(check_id, good, found, wanted % (context.expect_gpus, context.expect_gpus), remedy)
+        return DEVICES.skip(reason, found)
+    passed = document["outcome"] == "devices" and len(document["devices"]) == computed == context.expect_gpus
+    return DEVICES.compare(passed, found, text % (context.expect_gpus, context.expect_gpus))
 
 
 def _cause(part: dict[str, Any]) -> str:
-    """Why a part of the document is not right."""
+    """Return why a part of the document is not right."""
     if part["error"] is not None:
         return cuda_program.error_text(part["error"])
     wrong = part.get("wrong_words")
@@ -85,8 +135,8 @@ def _address(device: dict[str, Any]) -> str | None:
     return nvidia_smi.pci_address(bus_id) if bus_id else None
 
 
-def _device_query(check_id: str, context: Context, document: Document) -> Check:
-    """What CUDA says of each device is what nvidia-smi says of the one at its address, and what was planned."""
+def _device_query(context: Context, document: Document) -> Check:
+    """Compare CUDA's devices with nvidia-smi's GPU at the same PCI address, and with the plan."""
     smi = {gpu.get("pci_address"): gpu for gpu in (context.smi or {}).get("gpus") or []}
     planned = sorted(str(gpu.get("compute_capability")) for gpu in context.plan.get("gpus") or [])
     shown, wrong = [], []
@@ -95,44 +145,40 @@ def _device_query(check_id: str, context: Context, document: Document) -> Check:
             wrong.append("%d: %s" % (device["index"], _cause(device)))
             continue
         values = (device["index"], device["name"], device["compute_capability"], device["memory_bytes"] / 2.0**30)
-        shown.append("%d: %s, %s, %.1f GiB, %s" % (values + (_address(device),)))
+        shown.append("%d: %s, %s, %.1f GiB, %s" % (*values, _address(device)))
         wrong += _differences(device, smi)
     wrong += _ended_in(document, ": properties")
     capabilities = sorted(device.get("compute_capability", "unknown") for device in document["devices"])
     if len(planned) == len(capabilities) and planned != capabilities:
         wrong.append("compute capabilities %s, planned %s" % (", ".join(capabilities), ", ".join(planned)))
-    remedy = (
-        "CUDA and nvidia-smi must see the same GPUs: is CUDA_VISIBLE_DEVICES set, or a driver of another version "
-        "loaded? Where a GPU was exchanged since the plan was made, run the playbook again."
-    )
-    expected = "%d GPUs as nvidia-smi and the plan know them" % len(document["devices"])
-    return compared(check_id, not wrong, "; ".join(wrong or shown), expected, remedy)
+    expected = "%d GPUs, the same in CUDA, nvidia-smi and the plan" % len(document["devices"])
+    return DEVICE_QUERY.compare(not wrong, "; ".join(wrong or shown), expected)
 
 
 def _differences(device: dict[str, Any], smi: dict[Any, dict[str, Any]]) -> Iterator[str]:
-    """Where nvidia-smi says something else; values that it does not know agree with all."""
+    """Yield where nvidia-smi reports other values; a value that it does not report is no difference."""
     if not smi:
         return
     address = _address(device)
     other = smi.get(address)
     if other is None:
-        yield "%s: unknown to nvidia-smi, which has %s" % (address, ", ".join(sorted(map(str, smi))))
+        yield "%s: unknown to nvidia-smi, which lists %s" % (address, ", ".join(sorted(map(str, smi))))
         return
     for name in ("name", "compute_capability", "uuid"):
         if other.get(name) is not None and other[name] != device[name]:
-            yield "%s: %s %s, by nvidia-smi %s" % (address, name, device[name], other[name])
+            yield "%s: %s %s, in nvidia-smi %s" % (address, name, device[name], other[name])
 
 
 def _figure(rate: float | None) -> str:
-    """GB/s with three digits or all those before the point."""
+    """Format GB/s with three significant digits, but never round before the decimal point."""
     return "unknown" if rate is None else "%.0f" % rate if rate >= 100 else "%.3g" % rate
 
 
-def _memory_copies(check_id: str, context: Context, document: Document) -> Check:
+def _memory_copies(context: Context, document: Document) -> Check:
     shown, wrong = [], []
     for device in document["devices"]:
         if device["copies"] is None:
-            cause = _cause(device) if device["error"] is not None else "not made, for its kernel did not run"
+            cause = _cause(device) if device["error"] is not None else "no copies: its kernel did not run"
             wrong.append("%d: %s" % (device["index"], cause))
             continue
         parts = [(text, device["copies"][name]) for name, text in COPIES.items()]
@@ -140,15 +186,11 @@ def _memory_copies(check_id: str, context: Context, document: Document) -> Check
         rates = ", ".join("%s %s" % (text, _figure(part["gb_per_second"])) for text, part in parts)
         shown.append("%d: %s GB/s" % (device["index"], rates))
     wrong += _ended_in(document, ": copies")
-    remedy = (
-        "Data that change on the way are a fault of hardware: see gpu.ecc_errors and gpu.xid_errors, `nvidia-smi -q -d "
-        "ECC,PAGE_RETIREMENT,ROW_REMAPPER` and `journalctl -k -g Xid`; out of memory: stop the programs on the GPU."
-    )
-    return compared(check_id, not wrong, "; ".join(wrong or shown), "each copy arrives unchanged", remedy)
+    return MEMORY_COPIES.compare(not wrong, "; ".join(wrong or shown))
 
 
 def matrix(document: Document) -> str:
-    """Who may touch whose memory, a row for each device: y, n, - for itself and . for what was not asked."""
+    """Return the peer access matrix, one row per device: y (yes), n (no), - (itself), . (not tested)."""
     access = {(pair["from"], pair["to"]): "y" if pair["access"] else "n" for pair in document["peers"]}
     indices = [device["index"] for device in document["devices"]]
     rows = ("".join("-" if i == j else access.get((i, j), ".") for j in indices) for i in indices)
@@ -156,22 +198,22 @@ def matrix(document: Document) -> str:
 
 
 def _ended_in(document: Document, word: str) -> list[str]:
-    """How the program ended, where that was in a step that belongs to a check; else nothing."""
+    """Return how the program crashed or hung if it did so in a step that contains `word`, else nothing."""
     ended = document["unfinished"]
     return [str(cuda_program.unfinished_text(document))] if ended is not None and word in ended["step"] else []
 
 
-def _peer_access(check_id: str, context: Context, document: Document) -> Check:
-    """Wrong data fail; a pair without access does not, for its copies go through the host's memory."""
+def _peer_access(context: Context, document: Document) -> Check:
+    """Fail on wrong data only: without peer access, copies are staged through host memory."""
     usable = sum(device["copies"] is not None for device in document["devices"])
     pairs, peers = usable * (usable - 1), document["peers"]
     expected = "the data of all %d ordered pairs arrive unchanged" % pairs
     for ended in _ended_in(document, " to device "):
-        return compared(check_id, False, "%s, after %d pairs" % (ended, len(peers)), expected, _PEERS)
+        return PEER_ACCESS.compare(False, "%s, after %d pairs" % (ended, len(peers)), expected)
     if len(peers) < pairs:
-        return skipped(check_id, "%s, before it came to pairs" % cuda_program.unfinished_text(document))
+        return PEER_ACCESS.skip("%s, before the pairs" % cuda_program.unfinished_text(document))
     if not pairs:
-        return skipped(check_id, "there is one usable GPU, and no pair")
+        return PEER_ACCESS.skip("there is one usable GPU and therefore no pair")
     wrong = [text for pair in peers for text in _wrong_pair(pair)]
     without = ["%(from)d-%(to)d" % pair for pair in peers if not pair["access"]]
     rates = [rate for rate in (_pair_rate(pair) for pair in peers) if rate is not None]
@@ -179,8 +221,8 @@ def _peer_access(check_id: str, context: Context, document: Document) -> Check:
     if rates:
         shown.append("%s to %s GB/s" % (_figure(min(rates)), _figure(max(rates))))
     if without:
-        shown.append("without access, through the host's memory: " + ", ".join(without))
-    return compared(check_id, not wrong, "; ".join(wrong + shown), expected, _PEERS)
+        shown.append("without access, staged through host memory: " + ", ".join(without))
+    return PEER_ACCESS.compare(not wrong, "; ".join(wrong + shown), expected)
 
 
 def _pair_rate(pair: dict[str, Any]) -> float | None:
@@ -192,91 +234,77 @@ def _wrong_pair(pair: dict[str, Any]) -> Iterator[str]:
     if pair["error"] is not None:
         yield "%s: %s" % (name, cuda_program.error_text(pair["error"]))
         return
-    for what in ("copy", "read"):
-        if pair[what] is not None and not pair[what]["right"]:
-            yield "%s %s: %s" % (name, what, _cause(pair[what]))
+    for part in ("copy", "read"):
+        if pair[part] is not None and not pair[part]["right"]:
+            yield "%s %s: %s" % (name, part, _cause(pair[part]))
 
 
-def _cudnn_handle(check_id: str, context: Context, document: Document) -> Check:
+def _cudnn_handle(context: Context, document: Document) -> Check:
     if not context.component("cudnn"):
-        return skipped(check_id, context.without("cuDNN"))
-    made = document["cudnn"]
+        return CUDNN_HANDLE.skip("the plan has no cuDNN")
+    created = document["cudnn"]
     ended = _ended_in(document, "cudnn")
-    if made is None and not ended:
-        return skipped(check_id, _not_reached(document))
-    good = made is not None and made["error"] is None
-    found = ended[0] if made is None else "made on device %d" % made["device"] if good else _cause(made)
-    remedy = (
-        "cuDNN loads its parts only now: all must be of one version and built for this CUDA major; `ldconfig -p | "
-        "grep libcudnn` shows files of several."
-    )
-    return compared(check_id, good, found, "cuDNN makes a handle", remedy)
+    if created is None and not ended:
+        return CUDNN_HANDLE.skip(_not_reached(document))
+    passed = created is not None and created["error"] is None
+    if created is None:
+        return CUDNN_HANDLE.compare(False, ended[0])
+    return CUDNN_HANDLE.compare(passed, "created on device %d" % created["device"] if passed else _cause(created))
 
 
 def _not_reached(document: Document) -> str:
     ended = cuda_program.unfinished_text(document)
-    return "not reached: " + (ended or "no GPU was fit to be used, see cuda.devices and cuda.memory_copies")
+    return "not reached: " + (ended or "no GPU is usable, see cuda.devices and cuda.memory_copies")
 
 
-def _all_reduce(check_id: str, context: Context, document: Document) -> Check:
+def _all_reduce(context: Context, document: Document) -> Check:
     if not context.component("nccl"):
-        return skipped(check_id, context.without("NCCL"))
-    done = document["all_reduce"]
+        return ALL_REDUCE.skip("the plan has no NCCL")
+    reduced = document["all_reduce"]
     ended = _ended_in(document, "all-reduce")
-    if done is None and not ended:
-        return skipped(check_id, _not_reached(document))
+    if reduced is None and not ended:
+        return ALL_REDUCE.skip(_not_reached(document))
     expected = "the exact sum over %d GPUs" % context.expect_gpus
-    remedy = (
-        "Run the program by hand with NCCL_DEBUG=INFO: it names the way that NCCL takes. See cuda.peer_access; "
-        "NCCL_P2P_DISABLE=1 tells whether peer access is to blame. " + _PEERS
-    )
-    if done is None:
-        return compared(check_id, False, ended[0], expected, remedy)
-    count = len(done["devices"])
-    found = "a sum over %d GPUs" % count
-    if done["error"] is not None:
-        found += ": " + cuda_program.error_text(done["error"])
-    elif not done["right"]:
-        wrong = zip(done["devices"], done["wrong_words"])  # noqa: B905
+    if reduced is None:
+        return ALL_REDUCE.compare(False, ended[0], expected)
+    size = len(reduced["devices"])
+    found = "a sum over %d GPUs" % size
+    if reduced["error"] is not None:
+        found += ": " + cuda_program.error_text(reduced["error"])
+    elif not reduced["right"]:
+        wrong = zip(reduced["devices"], reduced["wrong_words"])  # noqa: B905
         found += ": wrong words by device " + ", ".join("%d: %s" % entry for entry in wrong)
     else:
-        found = "the exact sum over %d GPUs" % count
-        if done["bus_gb_per_second"] is not None:
-            found += ", bus bandwidth %s GB/s" % _figure(done["bus_gb_per_second"])
-    return compared(check_id, done["right"] and count == context.expect_gpus, found, expected, remedy)
+        found = "the exact sum over %d GPUs" % size
+        if reduced["bus_gb_per_second"] is not None:
+            found += ", bus bandwidth %s GB/s" % _figure(reduced["bus_gb_per_second"])
+    return ALL_REDUCE.compare(reduced["right"] and size == context.expect_gpus, found, expected)
 
 
-def _bandwidth(check_id: str, context: Context, document: Document) -> Check:
-    """Judged for models that the catalog has a threshold of; all others are shown as measured."""
+def _bandwidth(context: Context, document: Document) -> Check:
+    """Judge the models that have a threshold in the catalog; show the measurements of the others."""
     ids = {gpu["pci_address"]: gpu["pci_id"] for gpu in pci.read(context.root)[0]}
     limits, unknown = {}, set()
     for device in document["devices"]:
         pci_id = ids.get(_address(device), "")
         name = device.get("name", "device %d" % device["index"])
         limit = context.gpu_thresholds.get(pci_id)
-        if limit is None or "MIG" in name:  # an instance of a divided GPU has a part of its bandwidth
+        if limit is None or "MIG" in name:  # a MIG instance has a share of the bandwidth
             unknown.add("%s (%s)" % (name, pci_id or "no PCI id"))
         else:
             limits[device["index"]] = limit
-    told = "no threshold for " + ", ".join(sorted(unknown))
+    no_threshold = "no threshold for " + ", ".join(sorted(unknown))
     measured = list(_measured(document))
     if not limits:
-        return skipped(check_id, told, "; ".join(_shown(measured)))
-    judged = [(what, rate, _least(limits, devices, kind)) for devices, kind, what, rate in measured]
-    known = [(what, rate, least) for what, rate, least in judged if least is not None]
-    below = [
-        "%s %s GB/s, at least %s" % (what, _figure(rate), _figure(least)) for what, rate, least in known if rate < least
-    ]
-    shown = "; ".join(below) or "%d figures, each at its threshold or above" % len(known)
+        return BANDWIDTH.skip(no_threshold, "; ".join(_shown(measured)))
+    judged = [(what, rate, _minimum(limits, devices, kind)) for devices, kind, what, rate in measured]
+    known = [(what, rate, minimum) for what, rate, minimum in judged if minimum is not None]
+    below = ["%s %s GB/s, at least %s" % (w, _figure(rate), _figure(low)) for w, rate, low in known if rate < low]
+    found = "; ".join(below) or "%d measurements, none below its threshold" % len(known)
     if unknown:
-        shown += "; " + told
+        found += "; " + no_threshold
     expected = "at least, in GB/s: " + "; ".join(sorted({_limit_text(limit) for limit in limits.values()}))
-    remedy = (
-        "See gpu.pcie_width, gpu.pcie_generation and gpu.nvlink: a link that came up narrower or slower. Else another "
-        "program uses the GPU or the bus, its power is capped (`nvidia-smi -q -d PERFORMANCE`), or confidential "
-        "computing encrypts each copy."
-    )
-    return compared(check_id, bool(known) and not below, shown, expected, remedy)
+    return BANDWIDTH.compare(bool(known) and not below, found, expected)
 
 
 def _limit_text(limit: dict[str, Any]) -> str:
@@ -287,7 +315,7 @@ def _limit_text(limit: dict[str, Any]) -> str:
 
 
 def _shown(measured: list[Any]) -> Iterator[str]:
-    """Figures of the devices and of the all-reduce one by one, those of the pairs by their extremes."""
+    """Yield the figures of single devices and of the all-reduce, and the range of those of the pairs."""
     pairs = [rate for devices, _, what, rate in measured if len(devices) == 2 and what != "all-reduce"]
     yield from ("%s %s GB/s" % (what, _figure(rate)) for d, _, what, rate in measured if len(d) == 1)
     if pairs:
@@ -296,7 +324,7 @@ def _shown(measured: list[Any]) -> Iterator[str]:
 
 
 def _measured(document: Document) -> Iterator[tuple[tuple[int, ...], str, str, float]]:
-    """(devices, kind, what, GB/s) of all that was measured; the kind is host, memory or nvlink."""
+    """Yield (devices, kind, what, GB/s) of each measurement; kind is host, memory, nvlink or staged."""
     for device in document["devices"]:
         for name, text in COPIES.items():
             rate = (device["copies"] or {}).get(name, {}).get("gb_per_second")
@@ -308,12 +336,12 @@ def _measured(document: Document) -> Iterator[tuple[tuple[int, ...], str, str, f
         if rate is not None:
             kind = "nvlink" if pair["access"] else "staged"
             yield (pair["from"], pair["to"]), kind, "%(from)d-%(to)d" % pair, rate
-    done = document["all_reduce"]
-    if done is not None and done["bus_gb_per_second"] is not None:
-        yield tuple(done["devices"]), "nvlink", "all-reduce", done["bus_gb_per_second"]
+    reduced = document["all_reduce"]
+    if reduced is not None and reduced["bus_gb_per_second"] is not None:
+        yield tuple(reduced["devices"]), "nvlink", "all-reduce", reduced["bus_gb_per_second"]
 
 
-def _least(limits: dict[int, dict[str, Any]], devices: tuple[int, ...], kind: str) -> float | None:
-    """What all these devices must reach: the least of theirs; None where one of them has no threshold."""
+def _minimum(limits: dict[int, dict[str, Any]], devices: tuple[int, ...], kind: str) -> float | None:
+    """Return the lowest threshold of these devices; None if one of them has no threshold for this kind."""
     values = [limits.get(device, {}).get(kind) for device in devices]
     return None if None in values else min(float(value) for value in values if value is not None)

@@ -1,25 +1,40 @@
-"""What a check is, what the checks are told, and how their results are counted. Runs on the target; no I/O."""
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Types of the checks: the description of a check, its result, and the summary of all results. No I/O."""
 
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Iterable
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Run
 
-PASS, FAIL, SKIP = "pass", "fail", "skip"
+# The outcomes of a check:
+PASS = "pass"  # measured, within limits
+WARN = "warn"  # works, but somebody should act
+FAIL = "fail"  # wrong; `cause` tells whether the software stack or the hardware is at fault
+UNKNOWN = "unknown"  # not measured: a tool is missing, hangs, crashes or prints something unexpected
+DEFERRED = "deferred"  # not measured: the GPU runs a job
+REUSED = "reused"  # passed earlier, on the same stack and hardware, and not too long ago
+SKIP = "skip"  # does not apply to this host
+WAIVED = "waived"  # the operator accepted a failure until a date
+OUTCOMES = (PASS, WARN, FAIL, UNKNOWN, DEFERRED, REUSED, SKIP, WAIVED)
+
+STACK, HARDWARE = "stack", "hardware"
 SCHEMA = 1
-# Failures that tell of the hardware alone: no other version of the software repairs them, so nothing is undone for
-# them. Not among them is what a driver may cause, too: a GPU that does not answer, Xid messages.
-HARDWARE = frozenset(
-    ("gpu.ecc_errors", "gpu.memory_repair", "gpu.pcie_generation", "gpu.pcie_width", "gpu.recovery", "gpu.slowdown")
-)
+REAPPLY = "Run `ansible-playbook playbooks/gpu_host.yml -e gpu_stack_converge=always`."
+_ALWAYS_COUNTED = (PASS, FAIL, SKIP)
 
 
 @dataclass(frozen=True)
 class Check:
-    """One result. A failed check has a remedy, a skipped one a reason."""
+    """One result. `warn` and `fail` have a remedy, every other outcome but `pass` has a reason.
+
+    versions: the versions that the running software reports, by component, for the report
+    data: measurements, by the key under which they are stored in the evidence beside the checks
+    """
 
     id: str
     status: str
@@ -27,85 +42,157 @@ class Check:
     expected: str | None = None
     remedy: str | None = None
     reason: str | None = None
-    versions: dict[str, str] | None = None  # by component, as the running software told them: for the report
-    data: dict[str, Any] | None = None  # what was measured, by the name that it gets in the evidence beside the checks
+    cause: str | None = None
+    versions: dict[str, str] | None = None
+    data: dict[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the result as it stands in the evidence, without `data` and without empty fields."""
         return {name: getattr(self, name) for name in _FIELDS if getattr(self, name) is not None}
 
 
-_FIELDS = ("id", "status", "found", "expected", "remedy", "reason", "versions")
+_FIELDS = ("id", "status", "found", "expected", "remedy", "reason", "cause", "versions")
 
 
-def skipped(check_id: str, reason: str, found: str | None = None) -> Check:
-    return Check(check_id, SKIP, found=found, reason=reason)
+@dataclass(frozen=True)
+class CheckSpec:
+    """The description of a check: one row of docs/checks.md, and the default texts of its results.
 
+    measures: what is read or run
+    expected: when the check passes
+    skipped: when the check does not apply to a host
+    remedy: what to do about a failure
+    cause: HARDWARE if no other version of the software can repair a failure, so that nothing is rolled back for it;
+        STACK for everything that a driver can cause as well, such as a GPU that does not answer
+    """
 
-def compared(
-    check_id: str, good: bool, found: str, expected: str, remedy: str, versions: dict[str, str] | None = None
-) -> Check:
-    """Pass when `good`, else fail with the remedy."""
-    status = PASS if good else FAIL
-    return Check(check_id, status, found, expected, None if good else remedy, versions=versions)
+    id: str
+    measures: str
+    expected: str
+    skipped: str
+    remedy: str
+    cause: str = STACK
+
+    def compare(
+        self,
+        passed: bool,
+        found: str,
+        expected: str | None = None,
+        remedy: str | None = None,
+        versions: dict[str, str] | None = None,
+        data: dict[str, Any] | None = None,
+    ) -> Check:
+        """Return a pass, or a failure with its cause and remedy. `expected` and `remedy` default to the spec's own."""
+        return Check(
+            self.id,
+            PASS if passed else FAIL,
+            found=found,
+            expected=self.expected if expected is None else expected,
+            remedy=None if passed else remedy or self.remedy,
+            cause=None if passed else self.cause,
+            versions=versions,
+            data=data,
+        )
+
+    def skip(self, reason: str, found: str | None = None) -> Check:
+        """Return a skip."""
+        return Check(self.id, SKIP, found=found, reason=reason)
 
 
 def is_version(found: str, planned: str) -> bool:
-    """Whether `found` is the planned version or lies in the planned family: 535.309.01 is of 535, 13.20 is not 13.2."""
+    """Return whether `found` is the planned version or extends it: 535.309.01 is 535, but 13.20 is not 13.2."""
     return found == planned or (found.startswith(planned) and not found[len(planned)].isalnum())
 
 
+def count(outcomes: Iterable[str]) -> dict[str, int]:
+    """Return how often each outcome occurs: pass, fail and skip always, the others where they occur."""
+    numbers = Counter(outcomes)
+    return {outcome: numbers[outcome] for outcome in OUTCOMES if numbers[outcome] or outcome in _ALWAYS_COUNTED}
+
+
 def summary(checks: list[Check]) -> dict[str, Any]:
-    """The `verify` evidence; `hardware_alone`: whether what failed is nothing that another set would repair."""
-    counts = {status: sum(check.status == status for check in checks) for status in (PASS, FAIL, SKIP)}
-    status = FAIL if counts[FAIL] or not counts[PASS] else PASS
-    failed = {check.id for check in checks if check.status == FAIL}
+    """Return the `verify` evidence.
+
+    `status` is the worst of fail, unknown and deferred, or pass if something was measured and neither occurred.
+    `hardware_alone` is true if something failed and no failure can be repaired by other software.
+    """
+    counts = count(check.status for check in checks)
+    measured = any(counts.get(outcome) for outcome in (PASS, WARN, REUSED))
+    worst = [outcome for outcome in (FAIL, UNKNOWN, DEFERRED) if counts.get(outcome)]
+    failures = [check for check in checks if check.status == FAIL]
     return {
         "schema": SCHEMA,
-        "status": status,
+        "status": worst[0] if worst else PASS if measured else FAIL,
         "checks": [check.to_dict() for check in checks],
         "counts": counts,
-        "hardware_alone": bool(failed) and failed <= HARDWARE,
+        "hardware_alone": bool(failures) and all(check.cause == HARDWARE for check in failures),
     }
+
+
+def failure_message(evidence: dict[str, Any]) -> str:
+    """Return one line for each check that keeps the host from being verified."""
+    lines = []
+    for check in evidence["checks"]:
+        if check["status"] == FAIL:
+            lines.append("%(id)s: found %(found)s, expected %(expected)s. %(remedy)s" % check)
+        elif check["status"] in (UNKNOWN, DEFERRED):
+            lines.append("%(id)s is %(status)s: %(reason)s" % check)
+    return "\n".join(lines) or "no check passed"
 
 
 @dataclass(frozen=True)
 class Context:
-    """What the checks are told. `run(argv, timeout, env)` gives a command.Answer."""
+    """The input of the checks.
+
+    run: run(argv, timeout[, env]), returns a command.Answer
+    kernel_module: loaded, built or not_managed (see the option of gpu_verify)
+    driver_state: working or not_loaded
+    pci_gpus: number of NVIDIA GPUs on the PCI bus
+    smi: the result of nvidia_smi.read, None without nvidia-smi
+    simulated: what is simulated on this host, one line each
+    cuda_check_source: the text of cuda_check.cu
+    gpu_thresholds: minimum bandwidths by PCI id, as the catalog's gpu_thresholds() returns them
+    fabric_manager_packages: globs of Fabric Manager's packages, as in the catalog's packages.yml
+    gpus_alone: a lock held while a program uses the GPUs; two at once would take each other's memory and distort each
+        other's measurements
+    """
 
     plan: dict[str, Any]
     root: str
     run: Run
     expect_gpus: int
-    kernel_module: str  # loaded | built | not_managed
-    driver_state: str  # working | not_loaded
+    kernel_module: str
+    driver_state: str
     tensorflow_path: str
     pci_gpus: int
     smi: dict[str, Any] | None
     simulated: list[str] = field(default_factory=list)
-    cuda_check_source: str = ""  # the text of cuda_check.cu
-    gpu_thresholds: dict[str, Any] = field(default_factory=dict)  # by PCI id, as the catalog's gpu_thresholds() says
-    fabric_manager_packages: list[str] = field(default_factory=list)  # globs, as the catalog's packages.yml has them
-    # Held while a program uses the GPUs: two at once take each other's memory, and their figures would mean nothing.
+    cuda_check_source: str = ""
+    gpu_thresholds: dict[str, Any] = field(default_factory=dict)
+    fabric_manager_packages: list[str] = field(default_factory=list)
     gpus_alone: Any = field(default_factory=threading.Lock, compare=False)
 
     def component(self, name: str) -> dict[str, Any] | None:
+        """Return the planned component, None if the plan has none."""
         return (self.plan.get("components") or {}).get(name)
-
-    def without(self, name: str) -> str:
-        """Why a check on this component is skipped."""
-        return "the plan leaves %s out" % name
 
     @property
     def driver_simulated(self) -> bool:
+        """Whether the NVIDIA driver of this host is simulated."""
         return any("driver" in line.lower() for line in self.simulated)
 
     @property
     def no_device_reason(self) -> str | None:
-        """Why no program can use a GPU here though all is as planned; None when one must."""
+        """Why no program can use a GPU on this host although everything is as planned; None if programs must."""
         if self.driver_simulated:
             return "the NVIDIA driver is simulated: no program can use a GPU here"
         if self.driver_state == "not_loaded":
-            return "the NVIDIA driver is installed but not loaded, as this host's options say"
+            return "the NVIDIA driver is installed but not loaded, as this host's options request"
         if self.expect_gpus == 0:
-            return "the plan counts no GPU on this host"
+            return "no GPU is expected on this host"
         return None
+
+
+def not_planned(specs: tuple[CheckSpec, ...], label: str) -> list[Check]:
+    """Return a skip of each check because the plan has no such component."""
+    return [spec.skip("the plan has no %s" % label) for spec in specs]

@@ -1,17 +1,35 @@
-"""Checks of the packages' versions and holds. Runs on the target."""
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Check the versions and holds of the planned packages."""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Check, Context, compared, skipped
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import REAPPLY, Check, CheckSpec, Context
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import dpkg
 
+INSTALLED = CheckSpec(
+    "packages.installed",
+    measures="state and version of the packages in dpkg's status",
+    expected="each planned package is installed in its planned version",
+    skipped="no package is planned",
+    remedy=REAPPLY + " /var/log/apt/history.log shows which command changed the packages.",
+)
+HELD = CheckSpec(
+    "packages.held",
+    measures="selection state of the packages in dpkg's status",
+    expected="each planned package is held, so that no upgrade changes one of them alone",
+    skipped="no package is planned",
+    remedy="Run `apt-mark hold` with the named packages.",
+)
+CHECKS = (INSTALLED, HELD)
 PACKAGED = ("driver", "cuda", "cudnn", "nccl")
 
 
-def packages(context: Context, machine: str) -> list[Check]:
-    """Every planned package has its planned version and is held."""
+def run(context: Context, machine: str | None = None) -> list[Check]:
+    """Compare dpkg's status with the plan's packages; `machine` as in `uname -m`, this machine's by default."""
     planned: dict[str, str] = {}
     for name in PACKAGED:
         component = context.component(name) or {}
@@ -19,36 +37,26 @@ def packages(context: Context, machine: str) -> list[Check]:
             package, _, version = str(item).partition("=")
             planned[package] = version
     if not planned:
-        reason = "the plan has no package"
-        return [skipped("packages.installed", reason), skipped("packages.held", reason)]
-    found = dpkg.read(context.root, list(planned), machine)
-    wrong = [_difference(name, planned[name], found.get(name)) for name in sorted(planned)]
-    differences = [text for text in wrong if text]
-    loose = [name for name in sorted(planned) if not (found.get(name) or {}).get("held")]
+        return [spec.skip("the plan has no package") for spec in CHECKS]
+    packages = dpkg.read(context.root, list(planned), machine or os.uname().machine)
+    differences = [text for text in (_difference(n, planned[n], packages.get(n)) for n in sorted(planned)) if text]
+    not_held = [name for name in sorted(planned) if not (packages.get(name) or {}).get("held")]
     total = "%d packages" % len(planned)
     return [
-        compared(
-            "packages.installed",
-            not differences,
-            "; ".join(differences) or "%s as planned" % total,
-            "%s, each installed in the planned version" % total,
-            "Run the playbook again; /var/log/apt/history.log tells what changed them.",
-        ),
-        compared(
-            "packages.held",
-            not loose,
-            "not held: " + ", ".join(loose) if loose else "%s held" % total,
-            "%s held, so that no upgrade takes one alone" % total,
-            "apt-mark hold " + " ".join(loose),
+        INSTALLED.compare(not differences, "; ".join(differences) or "%s as planned" % total),
+        HELD.compare(
+            not not_held,
+            "not held: " + ", ".join(not_held) if not_held else "%s held" % total,
+            remedy="Run `apt-mark hold %s`." % " ".join(not_held),
         ),
     ]
 
 
-def _difference(name: str, version: str, found: dict[str, Any] | None) -> str | None:
-    if found is None or found["status"] == "not-installed":
+def _difference(name: str, version: str, package: dict[str, Any] | None) -> str | None:
+    if package is None or package["status"] == "not-installed":
         return "%s is not installed" % name
-    if found["status"] != "installed":
-        return "%s is %s" % (name, found["status"])
-    if version and found["version"] != version:
-        return "%s is %s instead of %s" % (name, found["version"], version)
+    if package["status"] != "installed":
+        return "%s is %s" % (name, package["status"])
+    if version and package["version"] != version:
+        return "%s is %s instead of %s" % (name, package["version"], version)
     return None

@@ -1,7 +1,9 @@
-"""What PyTorch says and computes; runs as a program in the PyTorch environment's Python, not in the module's.
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Import PyTorch, list its CUDA libraries and compute: a program for the PyTorch environment's own Python.
 
-Prints lines of MARK and a JSON object, one for each part as soon as it is known, so that what was found out before a
-crash in a driver library is not lost. pytorch_checks judges them. NumPy is not asked for.
+It prints lines of MARK and a JSON object, one for each part as soon as it is known, so that a crash in a driver library
+does not lose the parts before it. pytorch_checks judges them. It works without NumPy.
 """
 
 from __future__ import annotations
@@ -17,41 +19,42 @@ SIZE = 512
 SEED = 20170706
 
 
-def tell(**parts):
+def emit(**parts):
+    """Print one line of output."""
     print("\n" + MARK + json.dumps(parts), flush=True)
 
 
-def mapped():
-    """Files of the CUDA libraries in this process, by their names: PyTorch loads them when it is imported."""
-    found = {}
+def mapped_libraries():
+    """Return the paths of the CUDA libraries in this process by library name; importing PyTorch loads them."""
+    paths = {}
     with open("/proc/self/maps") as lines:
         for line in lines:
             path = line.rstrip("\n").split(" ", 5)[-1].strip()
             name = os.path.basename(path).split(".so", 1)[0]
             if name in LIBRARIES and path.startswith("/"):
-                found[name] = path
-    return found
+                paths[name] = path
+    return paths
 
 
-def called(torch):
-    """cudnnGetVersion() and ncclGetVersion() of the loaded files, as PyTorch calls them; without an answer None."""
+def library_versions(torch):
+    """Return what cudnnGetVersion() and ncclGetVersion() of the loaded files return; None without such a library."""
     nccl = torch.cuda.nccl.version() if torch.distributed.is_nccl_available() else None
     return {"cudnn": torch.backends.cudnn.version(), "nccl": ".".join(str(part) for part in nccl) if nccl else None}
 
 
-def pinned():
-    """Versions of the installed wheels of cuDNN and NCCL: those of the lock file, whose hashes were checked."""
-    found = {}
+def pinned_versions():
+    """Return the versions of the installed cuDNN and NCCL wheels, which are those of the lock file."""
+    versions = {}
     for distribution in metadata.distributions():
         name = (distribution.metadata["Name"] or "").lower()
         for component in ("cudnn", "nccl"):
             if name.startswith("nvidia-%s-cu" % component):
-                found[component] = distribution.version
-    return found
+                versions[component] = distribution.version
+    return versions
 
 
 def multiply(torch, device):
-    """The largest difference to the CPU's double precision product, relative to its largest element."""
+    """Multiply on a device; return the largest difference from double precision, relative to its largest element."""
     generator = torch.Generator().manual_seed(SEED)
     left, right = (torch.randn(SIZE, SIZE, generator=generator) for _ in range(2))
     exact = left.double() @ right.double()
@@ -61,32 +64,34 @@ def multiply(torch, device):
 
 
 def multiply_everywhere(torch, count):
+    """Multiply on each GPU, or on the CPU if there is none."""
     torch.backends.cuda.matmul.allow_tf32 = False
     results = []
     for device in ["cuda:%d" % number for number in range(count)] or ["cpu"]:
         try:
             results.append(multiply(torch, device))
         except RuntimeError as error:
-            results.append({"device": device, "error": (str(error).splitlines() or ["no reason told"])[0][:300]})
+            results.append({"device": device, "error": (str(error).splitlines() or ["no message"])[0][:300]})
     return results
 
 
 def main():
+    """Print every part."""
     import torch
 
-    tell(
+    emit(
         version=torch.__version__,
         cuda=torch.version.cuda,
         prefix=os.path.realpath(sys.prefix),
         search_path=os.environ.get("LD_LIBRARY_PATH", ""),
-        pinned=pinned(),
+        pinned=pinned_versions(),
     )
-    tell(libraries=mapped())
+    emit(libraries=mapped_libraries())
     if torch.version.cuda:
-        tell(called=called(torch))
+        emit(called=library_versions(torch))
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    tell(devices=count)
-    tell(matmul=multiply_everywhere(torch, count))
+    emit(devices=count)
+    emit(matmul=multiply_everywhere(torch, count))
 
 
 if __name__ == "__main__":

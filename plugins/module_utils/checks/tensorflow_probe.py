@@ -1,7 +1,9 @@
-"""What TensorFlow says and computes; runs as a program in the TensorFlow environment's Python, not in the module's.
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Import TensorFlow, load its CUDA libraries and compute: a program for the TensorFlow environment's own Python.
 
-Prints lines of MARK and a JSON object, one for each part as soon as it is known, so that what was found out before a
-crash in a driver library is not lost. tensorflow_checks judges them.
+It prints lines of MARK and a JSON object, one for each part as soon as it is known, so that a crash in a driver library
+does not lose the parts before it. tensorflow_checks judges them.
 """
 
 from __future__ import annotations
@@ -18,43 +20,44 @@ SIZE = 512
 SEED = 20170706
 
 
-def tell(**parts):
+def emit(**parts):
+    """Print one line of output."""
     print("\n" + MARK + json.dumps(parts), flush=True)
 
 
 def sonames(build):
-    """The libraries' names as this TensorFlow asks for them: their major versions are those of its build."""
+    """Return the file names under which this TensorFlow loads the libraries: their major versions are its build's."""
     cuda = str(build.get("cuda_version") or "").split(".")[0]
     cudnn = str(build.get("cudnn_version") or "").split(".")[0]
     names = {"libcudart": cuda, "libcublas": cuda, "libcudnn": cudnn, "libnccl": "2"}
     return {name: "%s.so.%s" % (name, major) for name, major in names.items() if major}
 
 
-def mapped():
-    """Files of the CUDA libraries in this process, by their names."""
-    found = {}
+def mapped_libraries():
+    """Return the paths of the CUDA libraries in this process by library name."""
+    paths = {}
     with open("/proc/self/maps") as lines:
         for line in lines:
             path = line.rstrip("\n").split(" ", 5)[-1].strip()
             name = os.path.basename(path).split(".so", 1)[0]
             if name in LIBRARIES and path.startswith("/"):
-                found[name] = path
-    return found
+                paths[name] = path
+    return paths
 
 
 def load(tf, names):
-    """Which file answers for each library, loaded by TensorFlow itself.
+    """Load each library through TensorFlow itself and return its path, or the error.
 
-    load_op_library hands the name to the dlopen that also loads these libraries when there is a GPU: called from
-    TensorFlow's library it searches as that one does (LD_LIBRARY_PATH, RUNPATH into the wheels, ld.so.cache). A
-    library that defines no op is fine by it.
+    load_op_library passes the name to the same dlopen that loads these libraries on a host with a GPU: called from
+    TensorFlow's library, it searches LD_LIBRARY_PATH, the RUNPATH into the wheels and ld.so.cache in that order. It
+    accepts a library that defines no op.
     """
-    before, found = mapped(), {}
+    before, found = mapped_libraries(), {}
     for name, soname in names.items():
         entry = {"soname": soname, "with_tensorflow": name in before}
         try:
             tf.load_op_library(soname)
-            entry["path"] = mapped().get(name)
+            entry["path"] = mapped_libraries().get(name)
         except (tf.errors.OpError, OSError, RuntimeError) as error:
             entry["error"] = str(error).splitlines()[0][:300]
         found[name] = entry
@@ -62,7 +65,7 @@ def load(tf, names):
 
 
 def call_versions(found):
-    """cudnnGetVersion() and ncclGetVersion(), called in the files that answered."""
+    """Call cudnnGetVersion() and ncclGetVersion() in the loaded files."""
     versions = {}
     if found.get("libcudnn", {}).get("path"):
         library = ctypes.CDLL(found["libcudnn"]["path"])
@@ -75,19 +78,19 @@ def call_versions(found):
     return versions
 
 
-def pinned():
-    """Versions of the installed wheels of cuDNN and NCCL: those of the lock file, whose hashes were checked."""
-    found = {}
+def pinned_versions():
+    """Return the versions of the installed cuDNN and NCCL wheels, which are those of the lock file."""
+    versions = {}
     for distribution in metadata.distributions():
         name = (distribution.metadata["Name"] or "").lower()
         for component in ("cudnn", "nccl"):
             if name.startswith("nvidia-%s-cu" % component):
-                found[component] = distribution.version
-    return found
+                versions[component] = distribution.version
+    return versions
 
 
 def multiply(tf, device):
-    """The largest difference to NumPy's double precision product, relative to its largest element."""
+    """Multiply on a device; return the largest difference from double precision, relative to its largest element."""
     import numpy
 
     draw = numpy.random.default_rng(SEED)
@@ -100,6 +103,7 @@ def multiply(tf, device):
 
 
 def multiply_everywhere(tf, gpus):
+    """Multiply on each GPU, or on the CPU if there is none."""
     tf.config.experimental.enable_tensor_float_32_execution(False)
     for gpu in gpus:
         tf.config.experimental.set_memory_growth(gpu, True)
@@ -113,25 +117,26 @@ def multiply_everywhere(tf, gpus):
 
 
 def main():
+    """Print every part."""
     import tensorflow as tf
 
     build = tf.sysconfig.get_build_info()
-    tell(
+    emit(
         version=tf.__version__,
         cuda_build=bool(build.get("is_cuda_build")),
         cuda=build.get("cuda_version"),
         cudnn=build.get("cudnn_version"),
         prefix=os.path.realpath(sys.prefix),
         search_path=os.environ.get("LD_LIBRARY_PATH", ""),
-        pinned=pinned(),
+        pinned=pinned_versions(),
     )
     if build.get("is_cuda_build"):
         found = load(tf, sonames(build))
-        tell(libraries=found)
-        tell(called=call_versions(found))
+        emit(libraries=found)
+        emit(called=call_versions(found))
     gpus = tf.config.list_physical_devices("GPU")
-    tell(devices=[gpu.name for gpu in gpus])
-    tell(matmul=multiply_everywhere(tf, gpus))
+    emit(devices=[gpu.name for gpu in gpus])
+    emit(matmul=multiply_everywhere(tf, gpus))
 
 
 if __name__ == "__main__":

@@ -1,14 +1,16 @@
-"""Make all checks of a host, those that wait for programs side by side. Runs on the target."""
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Run all checks of a host, in parallel as far as they do not use the GPUs."""
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Callable
+from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import (
     cuda_checks,
     driver_checks,
+    environment_checks,
     gpu_checks,
     model,
     package_checks,
@@ -18,6 +20,18 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks import (
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, pci
 from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Run
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import installed_stack, nvidia_smi
+
+# By the prefix of the checks' ids, in the order of the evidence. Each module has CHECKS, the specs of its checks, and
+# run(context), which returns one result for each.
+GROUPS: dict[str, Any] = {
+    "driver": driver_checks,
+    "gpu": gpu_checks,
+    "cuda": cuda_checks,
+    "env": environment_checks,
+    "packages": package_checks,
+    "tensorflow": tensorflow_checks,
+    "pytorch": pytorch_checks,
+}
 
 
 def context(
@@ -32,7 +46,7 @@ def context(
     gpu_thresholds: dict[str, Any] | None = None,
     fabric_manager_packages: list[str] | None = None,
 ) -> model.Context:
-    """What the checks are told. Without an expected number of GPUs the plan's is expected."""
+    """Return the input of the checks. With `expect_gpus` None the plan's number of GPUs is expected."""
     if driver_state == "auto":
         driver_state = "not_loaded" if kernel_module == "built" else "working"
     planned_gpus = list(plan.get("gpus") or [])
@@ -53,32 +67,28 @@ def context(
     )
 
 
-def verify(told: model.Context) -> dict[str, Any]:
-    """The `verify` evidence; the order of the checks is fixed."""
-    machine = os.uname().machine
-    groups = [
-        ("driver", lambda: driver_checks.run(told)),
-        ("gpu", lambda: gpu_checks.run(told)),
-        ("cuda", lambda: cuda_checks.run(told)),
-        ("env", lambda: cuda_checks.environments(told)),
-        ("packages", lambda: package_checks.packages(told, machine)),
-        ("tensorflow", lambda: tensorflow_checks.run(told)),
-        ("pytorch", lambda: pytorch_checks.run(told)),
-    ]
-    with ThreadPoolExecutor(max_workers=len(groups)) as pool:
-        results = list(pool.map(lambda group: _guarded(*group), groups))
-    found = [check for group in results for check in group]
-    evidence = dict(model.summary(found), simulated=told.simulated)
-    for check in found:
+def verify(context: model.Context) -> dict[str, Any]:
+    """Return the `verify` evidence: model.summary, what is simulated, and the measurements of the checks."""
+    with ThreadPoolExecutor(max_workers=len(GROUPS)) as pool:
+        results = list(pool.map(lambda name: _run_group(name, context), GROUPS))
+    checks = [check for group in results for check in group]
+    evidence = dict(model.summary(checks), simulated=context.simulated)
+    for check in checks:
         evidence.update(check.data or {})
     return evidence
 
 
-def _guarded(name: str, make: Callable[[], list[model.Check]]) -> list[model.Check]:
-    """A group that cannot be made is a failure with its cause, not an end of the others."""
+def _run_group(name: str, context: model.Context) -> list[model.Check]:
+    """Run one group; an unexpected error is one failed check and does not stop the other groups."""
     try:
-        return make()
+        checks: list[model.Check] = GROUPS[name].run(context)
     except (OSError, ValueError, KeyError) as error:
-        cause = "%s: %s" % (type(error).__name__, error)
-        remedy = "Give gpu_verify the plan of this run, whole; else report this as a fault of the check."
-        return [model.compared(name + ".checks", False, cause, "the checks can be made", remedy)]
+        spec = model.CheckSpec(
+            name + ".checks",
+            measures="the other checks of this group",
+            expected="the checks run",
+            skipped="",
+            remedy="Pass the complete plan of this run to gpu_verify; otherwise report this as a bug in the check.",
+        )
+        return [spec.compare(False, "%s: %s" % (type(error).__name__, error))]
+    return checks

@@ -1,24 +1,23 @@
-"""What the NVIDIA driver wrote to the kernel log since the host started: Xid and SXid messages. Runs on the target.
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Read the Xid and SXid messages of the NVIDIA driver from the kernel log since boot.
 
-Meanings and which of them are a host's trouble: NVIDIA's Xid catalogue (docs.nvidia.com/deploy/xid-errors,
-analyzing-xid-catalog), column "immediate action". A GPU or host that the catalogue wants reset, restarted or looked at
-fails; what it answers by restarting the application, or by nothing, is shown and fails nothing: a user's program that
-reads past the end of an array (13, 31), is killed (45) or aborts (43) says nothing against the host. SXid: the Fabric
-Manager user guide, whose messages name themselves "Fatal" or "Non-fatal".
+Meanings and severities follow NVIDIA's Xid catalogue (docs.nvidia.com/deploy/xid-errors, analyzing-xid-catalog), column
+"immediate action". A message is fatal if the catalogue asks to reset, reboot or inspect the GPU or the host. If it asks
+to restart the application, or for nothing, the message is shown only: a user's program that reads past the end of an
+array (13, 31), is killed (45) or aborts (43) is no fault of the host. SXid messages classify themselves as "Fatal" or
+"Non-fatal" (Fabric Manager user guide).
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from dataclasses import dataclass
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Check, Context, compared, skipped
 from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Run
 
-CHECK_ID = "gpu.xid_errors"
 TIMEOUT = 60
-# journald keeps what the kernel's ring buffer has long lost; dmesg is for hosts without it.
+# journald keeps messages that the kernel's ring buffer has overwritten; dmesg serves hosts without journald.
 READERS = (
     ["journalctl", "--dmesg", "--boot", "--quiet", "--no-pager", "--output=short-iso"],
     ["dmesg"],
@@ -39,12 +38,12 @@ FATAL = {
     120: "GSP error",
     136: "NVLink training failed",
     140: "unrecovered ECC error",
-    143: "the GPU could not be initialised",
-    156: "a resource was retired; a reset puts it in force",
+    143: "the GPU could not be initialized",
+    156: "a resource was retired; a reset applies it",
     158: "fatal timeout",
 }
-# NVLink of Blackwell: one number for errors of both kinds, and the message says which.
-SAYS_ITSELF = {
+# Blackwell's NVLink errors: the message, not the number, states whether the error is fatal.
+FATAL_UNLESS_STATED = {
     144: "NVLink SAW error",
     145: "NVLink RLW error",
     146: "NVLink TLW error",
@@ -54,29 +53,29 @@ SAYS_ITSELF = {
     150: "NVLink MSE error",
 }
 SHOWN = {
-    8: "the GPU stopped processing: the program must be started again",
-    13: "graphics engine exception: mostly a program's own fault",
-    31: "memory page fault: mostly a program's own fault",
+    8: "the GPU stopped processing: restart the program",
+    13: "graphics engine exception: usually a bug in the program",
+    31: "memory page fault: usually a bug in the program",
     32: "corrupted push buffer stream",
     43: "a program hit a fault and ended; the GPU is healthy",
-    45: "a program was ended and cleaned up after",
+    45: "a program was terminated and its resources freed",
     63: "memory remapping or page retirement was recorded",
     69: "graphics engine class error",
     92: "high rate of corrected ECC errors",
-    94: "contained memory error: that program must be started again",
-    137: "NVLink privilege error: mostly a program's own fault",
-    154: "the recovery action changed (gpu.recovery has the present one)",
+    94: "contained memory error: restart the affected program",
+    137: "NVLink privilege error: usually a bug in the program",
+    154: "the recovery action changed (see gpu.recovery)",
 }
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)(?:, *(.*))?")
 _SXID = re.compile(r"nvidia-nvswitch\d+: SXid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+), *(\S+?),")
-# Without a number, when the GPU is gone before the driver has it: the sentence is split over three lines.
+# Without a number, if the GPU disappears while the driver initializes it; the sentence spans three lines.
 _GONE = re.compile(r"NVRM: (?:GPU ([0-9a-fA-F:.]+): GPU has )?fallen off the bus", re.IGNORECASE)
 _NONFATAL = re.compile(r"\bnon-?fatal\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Event:
-    """One message: of a GPU (`kind` Xid) or of an NVSwitch (SXid)."""
+    """One message: `kind` is Xid for a GPU, SXid for an NVSwitch; `address` is its PCI address."""
 
     kind: str
     address: str
@@ -85,23 +84,24 @@ class Event:
 
     @property
     def meaning(self) -> str:
+        """The catalogue's meaning of the number, in short."""
         if self.kind != "Xid":
             return "fatal" if self.fatal else "non-fatal"
-        known = {**FATAL, **SAYS_ITSELF, **SHOWN}
-        return known.get(self.number, "look it up in NVIDIA's Xid catalogue")
+        known = {**FATAL, **FATAL_UNLESS_STATED, **SHOWN}
+        return known.get(self.number, "see NVIDIA's Xid catalogue")
 
     def __str__(self) -> str:
         return "%s %d on %s (%s)" % (self.kind, self.number, self.address, self.meaning)
 
 
 def parse(text: str) -> list[Event]:
-    """The driver's messages in the order in which they were written."""
+    """Return the driver's messages in a kernel log, oldest first."""
     events = []
     for line in text.splitlines():
         xid, sxid, gone = _XID.search(line), _SXID.search(line), _GONE.search(line)
         if xid:
             number, rest = int(xid.group(2)), xid.group(3) or ""
-            fatal = number in FATAL or (number in SAYS_ITSELF and not _NONFATAL.search(rest))
+            fatal = number in FATAL or (number in FATAL_UNLESS_STATED and not _NONFATAL.search(rest))
             events.append(Event("Xid", xid.group(1), number, fatal))
         elif sxid:
             events.append(Event("SXid", sxid.group(1), int(sxid.group(2)), not _NONFATAL.match(sxid.group(3))))
@@ -111,34 +111,9 @@ def parse(text: str) -> list[Event]:
 
 
 def read(run: Run) -> str | None:
-    """The kernel's messages since the host started; None where none can be read (a container has none of its own)."""
+    """Return the kernel messages since boot, None if they cannot be read (a container has none of its own)."""
     for argv in READERS:
         answer = run(argv, TIMEOUT)
         if answer.exit_code == 0 and answer.stdout.strip():
             return str(answer.stdout.decode("utf-8", "replace"))
     return None
-
-
-def check(context: Context) -> Check:
-    if context.kernel_module != "loaded":
-        return skipped(CHECK_ID, "the kernel and its log belong to the machine around this host, or to another kernel")
-    if context.driver_simulated:
-        return skipped(CHECK_ID, "the NVIDIA driver is simulated: it writes nothing to a kernel log")
-    text = read(context.run)
-    if text is None:
-        return skipped(CHECK_ID, "neither journalctl nor dmesg shows a message of the kernel")
-    events = parse(text)
-    fatal = [event for event in events if event.fatal]
-    remedy = (
-        "`journalctl -k -b -g 'NVRM|nvswitch'` has the messages. Drain the host, reset the GPU (`nvidia-smi "
-        "--gpu-reset`) or restart; if it comes back, look at power, seat and cooling, and ask the vendor. All since "
-        "the host started counts: after a reset of the GPU alone this fails until the next start."
-    )
-    return compared(CHECK_ID, not fatal, _counted(fatal or events), "none that wants a GPU or the host reset", remedy)
-
-
-def _counted(events: list[Event]) -> str:
-    """The first eight kinds, each with how often it came."""
-    counts = Counter(str(event) for event in events)
-    told = ["%s%s" % (text, ", %d times" % count if count > 1 else "") for text, count in counts.most_common(8)]
-    return "; ".join(told) + ("; and %d others" % (len(counts) - 8) if len(counts) > 8 else "") or "none"

@@ -58,7 +58,7 @@ class Gpu:
         match = _NUMBER.match(self.text(path) or "")
         return float(match.group(1)) if match else None
 
-    def below(self, path: str) -> Iterator[tuple[str, str | None]]:
+    def leaves(self, path: str) -> Iterator[tuple[str, str | None]]:
         """(name, value) of every leaf below an element."""
         found = self.element.find(path)
         for leaf in [] if found is None else found.iter():
@@ -98,7 +98,7 @@ def parse(document: str) -> list[Gpu]:
     try:
         root = ElementTree.fromstring(document)
     except ElementTree.ParseError as error:
-        raise ValueError("nvidia-smi -q -x printed a document that is no XML: %s" % error) from error
+        raise ValueError("nvidia-smi -q -x printed a document that is not XML: %s" % error) from error
     return [Gpu(index, element) for index, element in enumerate(root.findall("gpu"))]
 
 

@@ -1,4 +1,4 @@
-"""gpu_verify's action plugin, alone and under the real ansible-playbook with a compiler in nvcc's place."""
+"""gpu_verify's action plugin: alone, and in ansible-playbook with a stub of nvcc."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.doubles import simulated_cuda
 
 PROJECT = Path(__file__).resolve().parents[3]
 H200 = {"pci_id": "10de:2335", "name": "NVIDIA H200", "compute_capability": "9.0"}
-# What the checks ask of nvcc; what it makes of the source, and of no other, is the program on the simulated CUDA.
+# Answers what the checks ask of nvcc, and "compiles" cuda_check.cu, but no other source, to the simulated program.
 NVCC = """#!/bin/sh
 case "$1" in
   --version) echo "Cuda compilation tools, release 13.2, V13.2.78" ;;
@@ -44,22 +44,22 @@ def test_program_thresholds_and_package_names_are_added() -> None:
 
 
 @pytest.mark.parametrize("given", [{}, {"10de:2335": {"host": 20}}])
-def test_what_a_task_says_stays(given: dict[str, Any]) -> None:
-    told = {
+def test_arguments_of_the_task_are_kept(given: dict[str, Any]) -> None:
+    args = {
         "plan": {"gpus": [H200]},
         "gpu_thresholds": given,
         "cuda_check_source": "mine",
         "fabric_manager_packages": [],
     }
-    assert gpu_verify.arguments(told) == told
+    assert gpu_verify.arguments(args) == args
 
 
 @pytest.mark.parametrize("args", [{}, {"plan": "no plan"}, {"plan": {}}, {"plan": {"gpus": None}}])
-def test_what_is_no_plan_is_left_to_the_module_to_refuse(args: dict[str, Any]) -> None:
+def test_invalid_plan_is_left_to_the_module(args: dict[str, Any]) -> None:
     assert gpu_verify.arguments(args)["gpu_thresholds"] == {}
 
 
-def test_the_documented_module_has_the_action() -> None:
+def test_documentation_names_the_action() -> None:
     command = [str(Path(sys.executable).with_name("ansible-doc")), "-t", "module", "gpuhost.stack.gpu_verify", "--json"]
     answer = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True)
     doc = json.loads(answer.stdout)["gpuhost.stack.gpu_verify"]["doc"]
@@ -69,38 +69,38 @@ def test_the_documented_module_has_the_action() -> None:
 
 @pytest.fixture(scope="module")
 def verified(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The evidence of a play, in check mode, on this machine, with two simulated GPUs."""
-    folder = tmp_path_factory.mktemp("play")
-    (folder / "cuda/bin").mkdir(parents=True)
-    (folder / "cuda/bin/nvcc").write_text(NVCC.format(source=simulated_cuda.SOURCE, program=simulated_cuda.built()))
-    (folder / "cuda/bin/nvcc").chmod(0o755)
+    """Return the evidence of a play in check mode on this machine, with two simulated GPUs."""
+    directory = tmp_path_factory.mktemp("play")
+    (directory / "cuda/bin").mkdir(parents=True)
+    (directory / "cuda/bin/nvcc").write_text(NVCC.format(source=simulated_cuda.SOURCE, program=simulated_cuda.built()))
+    (directory / "cuda/bin/nvcc").chmod(0o755)
     plan = {
         "components": {
-            "cuda": {"version": "13.2", "home": str(folder / "cuda")},
+            "cuda": {"version": "13.2", "home": str(directory / "cuda")},
             "cudnn": {"version": "9.28.0.42"},
             "nccl": {"version": "2.29.7"},
         },
         "gpus": [H200, H200],
     }
     task = {"gpuhost.stack.gpu_verify": {"plan": plan, "kernel_module": "not_managed"}}
-    (folder / "play.json").write_text(json.dumps([{"hosts": "localhost", "gather_facts": False, "tasks": [task]}]))
-    command = [str(Path(sys.executable).with_name("ansible-playbook")), str(folder / "play.json"), "-i", "localhost,"]
-    environment = {**os.environ, "GPUHOST_REPORTS": str(folder / "reports"), "SIMULATED_CUDA_WRONG": "peer@0-1"}
+    (directory / "play.json").write_text(json.dumps([{"hosts": "localhost", "gather_facts": False, "tasks": [task]}]))
+    playbook = [str(Path(sys.executable).with_name("ansible-playbook")), str(directory / "play.json")]
+    environment = {**os.environ, "GPUHOST_REPORTS": str(directory / "reports"), "SIMULATED_CUDA_WRONG": "peer@0-1"}
     environment["ANSIBLE_CALLBACKS_ENABLED"] = "gpuhost.stack.evidence"
-    words = ["-c", "local", "-e", f"ansible_python_interpreter={sys.executable}", "--check"]
-    answer = subprocess.run([*command, *words], cwd=PROJECT, env=environment, capture_output=True, text=True)
+    options = ["-i", "localhost,", "-c", "local", "-e", f"ansible_python_interpreter={sys.executable}", "--check"]
+    answer = subprocess.run([*playbook, *options], cwd=PROJECT, env=environment, capture_output=True, text=True)
     assert answer.returncode == 0, answer.stdout + answer.stderr
-    (evidence,) = (folder / "reports").glob("*/localhost/verify.json")
+    (evidence,) = (directory / "reports").glob("*/localhost/verify.json")
     return dict(json.loads(evidence.read_text()))
 
 
-def test_the_program_reaches_the_host_and_its_document_the_evidence(verified: dict[str, Any]) -> None:
+def test_program_runs_on_the_host_and_its_document_is_in_the_evidence(verified: dict[str, Any]) -> None:
     document = verified["cuda_check"]
     assert "in the place of GPUs" in document["simulated"]
     assert [device["index"] for device in document["devices"]] == [0, 1]
 
 
-def test_the_checks_of_a_play_tell_the_fault(verified: dict[str, Any]) -> None:
+def test_play_finds_the_fault(verified: dict[str, Any]) -> None:
     found = {check["id"]: check for check in verified["checks"]}
     assert found["cuda.nccl_all_reduce"]["status"] == found["cuda.memory_copies"]["status"] == "pass"
     assert found["cuda.peer_access"]["status"] == "fail"

@@ -1,4 +1,4 @@
-"""A host for the checks: a root folder with simulated PCI devices, and the lab's simulated nvidia-smi run for real."""
+"""A host for the checks: a root directory with simulated PCI devices, and the simulated nvidia-smi of the lab."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ NOTHING_PLANNED = {"cuda": None, "cudnn": None, "nccl": None, "tensorflow": None
 
 
 class SimulatedHost:
-    """Runs programs as a Run does: nvidia-smi is the simulated one, others answer what they are told to."""
+    """Run programs like command.run: nvidia-smi is the simulated one, the others print what `answer` sets."""
 
     def __init__(
         self, root: Path, gpus: list[str], switches: int = 0, driver: str = DRIVER, loaded: bool = True
     ) -> None:
         self.root, self.gpus = root, gpus
         self.answers: dict[str, command.Answer] = {}
-        self.asked: list[list[str]] = []
+        self.commands: list[list[str]] = []
         self.write("usr/share/gpuhost-simulated/nvidia-smi.json", product_table(driver, "13.0"))
         for number, device in enumerate(gpus):
             self.add_device(f"0000:{5 + number:02x}:00.0", device, "0x030200", "nvidia" if loaded else None)
@@ -45,9 +45,9 @@ class SimulatedHost:
         (self.root / path).write_text(text)
 
     def add_device(self, address: str, device: str, pci_class: str, kernel_driver: str | None) -> None:
-        folder = f"sys/bus/pci/devices/{address}"
+        directory = f"sys/bus/pci/devices/{address}"
         for name, text in {"vendor": "0x10de", "device": f"0x{device}", "class": pci_class}.items():
-            self.write(f"{folder}/{name}", text + "\n")
+            self.write(f"{directory}/{name}", text + "\n")
         if kernel_driver:
             self.bind(address, kernel_driver)
 
@@ -57,15 +57,15 @@ class SimulatedHost:
         link.symlink_to(f"../../../../bus/pci/drivers/{kernel_driver}")
 
     def state(self, **state: object) -> None:
-        """What the simulated nvidia-smi shall say; the head of that program has the format."""
+        """Set the state of the simulated nvidia-smi, in the format that its module docstring describes."""
         self.write("etc/gpuhost-simulated/nvidia-smi.json", json.dumps(state))
 
     def answer(self, program: str, text: str, exit_code: int = 0) -> None:
-        """What a program (its first words) prints."""
+        """Set what a command that starts with `program` prints."""
         self.answers[program] = command.Answer(exit_code, text.encode(), b"")
 
     def run(self, argv: list[str], timeout: float, env: dict[str, str] | None = None) -> command.Answer:
-        self.asked.append(argv)
+        self.commands.append(argv)
         if argv[0] == str(simulated_driver.NVIDIA_SMI):
             environment = {"GPUHOST_SIMULATED_ROOT": str(self.root), "LC_ALL": "C.UTF-8"}
             return command.run([*simulated_driver.nvidia_smi(), *argv[1:]], timeout, environment)
@@ -75,7 +75,7 @@ class SimulatedHost:
         return command.Answer(command.NOT_STARTED, b"", f"{argv[0]}: not on this simulated host".encode())
 
     def context(self, **changes: Any) -> model.Context:
-        """As gpu_verify makes it. The root's notes on simulation are left out: here it stands for a real host."""
+        """Return the context that gpu_verify would create on this host."""
         plan = {
             "components": {
                 **NOTHING_PLANNED,
@@ -83,16 +83,19 @@ class SimulatedHost:
             },
             "gpus": [{"pci_id": f"10de:{device}"} for device in self.gpus],
         }
-        told = {"kernel_module": "loaded", "driver_state": "auto", "tensorflow_path": "/nonexistent", **changes}
-        fabric_manager = list(load_catalog().packages.fabric_manager)
-        return verify.context(
-            plan, None, root=str(self.root), run=self.run, fabric_manager_packages=fabric_manager, **told
-        )
+        arguments = {
+            "kernel_module": "loaded",
+            "driver_state": "auto",
+            "tensorflow_path": "/nonexistent",
+            "fabric_manager_packages": list(load_catalog().packages.fabric_manager),
+            **changes,
+        }
+        return verify.context(plan, None, root=str(self.root), run=self.run, **arguments)
 
     def verify(self, **changes: Any) -> dict[str, dict[str, Any]]:
-        """Every check of gpu_verify by its id."""
-        found = verify.verify(self.context(**changes))["checks"]
-        return {str(check["id"]): check for check in found}
+        """Return every result of gpu_verify by check id."""
+        checks = verify.verify(self.context(**changes))["checks"]
+        return {str(check["id"]): check for check in checks}
 
 
 def use_simulated_nvidia_smi(monkeypatch: Any) -> None:

@@ -1,4 +1,4 @@
-"""gpu_verify as Ansible runs it: failed checks are data, unless the task shall fail."""
+"""gpu_verify as Ansible runs it: failed checks are data, unless the task asks to fail."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ IDS = [
 ]  # fmt: skip
 
 
-def test_ids_are_stable_and_failures_are_told_without_failing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_ids_are_stable_and_failed_checks_do_not_fail_the_task(capsys: pytest.CaptureFixture[str]) -> None:
     result = run(capsys, plan=PLAN, kernel_module="not_managed", tensorflow_path="/nonexistent")
     assert (result["changed"], result.get("failed")) == (False, None)
     found = {check["id"]: check for check in result["verify"]["checks"]}
@@ -51,20 +51,20 @@ def test_ids_are_stable_and_failures_are_told_without_failing(capsys: pytest.Cap
     assert "No such file" in found["tensorflow.version"]["found"]
 
 
-def test_the_task_fails_when_asked_to(capsys: pytest.CaptureFixture[str]) -> None:
+def test_task_fails_on_request(capsys: pytest.CaptureFixture[str]) -> None:
     result = run(capsys, plan=PLAN, kernel_module="not_managed", tensorflow_path="/nonexistent", fail=True)
     assert result["failed"] is True
     assert "packages.installed: found gpuhost-no-such-package is not installed, expected" in result["msg"]
     assert result["verify"]["status"] == "fail"
 
 
-def test_something_that_is_no_plan_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+def test_incomplete_plan_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     result = run(capsys, plan={"cuda": "13.2"})
     assert result["failed"] is True
     assert "found the keys cuda" in result["msg"]
 
 
-def test_without_the_action_plugin_it_says_what_is_missing(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_action_plugin_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     result = run(capsys, plan=PLAN, cuda_check_source="")
     assert result["failed"] is True
     assert result["msg"].startswith("cuda_check_source is missing")
@@ -72,6 +72,6 @@ def test_without_the_action_plugin_it_says_what_is_missing(capsys: pytest.Captur
     assert "verify" not in result
 
 
-def test_the_source_goes_into_no_output(capsys: pytest.CaptureFixture[str]) -> None:
+def test_source_is_not_in_the_output(capsys: pytest.CaptureFixture[str]) -> None:
     result = run(capsys, plan=PLAN, kernel_module="not_managed", tensorflow_path="/nonexistent")
     assert SOURCE not in json.dumps(result)

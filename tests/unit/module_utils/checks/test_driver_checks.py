@@ -1,13 +1,172 @@
-"""What drives the GPUs, and a host in trouble seen by all of gpu_verify: on the simulated nvidia-smi and a PCI tree."""
+"""Checks of the driver: on captured answers, and on a simulated host with one fault at a time."""
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks import driver_checks
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
 
+from tests.unit.module_utils.checks.contexts import PROBE_FIXTURES, by_id, host, nvidia_smi, without
 from tests.unit.module_utils.simulated_host import DRIVER, H200, SimulatedHost, use_simulated_nvidia_smi
+
+NO_DRIVER = (
+    "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest NVIDIA "
+    "driver is installed and running."
+)
+
+
+def driver_tree(tmp_path: Path, version_file: str | None) -> Path:
+    """Return a root directory with a captured /proc/driver/nvidia/version."""
+    if version_file:
+        target = tmp_path / "proc/driver/nvidia/version"
+        target.parent.mkdir(parents=True)
+        shutil.copy(PROBE_FIXTURES / version_file, target)
+    return tmp_path
+
+
+OPEN_580 = "proc-driver-nvidia-version-open-580.txt"
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "found"),
+    [
+        ({}, "pass", "exit 0, driver 580.95.05"),
+        ({"smi": nvidia_smi(version="570.1")}, "fail", "exit 0, driver 570.1"),
+        ({"smi": nvidia_smi(0, exit_code=9, message=NO_DRIVER)}, "fail", "exit 9: " + NO_DRIVER),
+        (
+            {"smi": nvidia_smi(0, exit_code=9, message=NO_DRIVER), "driver_state": "not_loaded"},
+            "pass",
+            "exit 9: " + NO_DRIVER,
+        ),
+        ({"driver_state": "not_loaded"}, "fail", "exit 0, driver 580.95.05"),
+        (
+            {"smi": nvidia_smi(0, exit_code=12), "driver_state": "not_loaded"},
+            "fail",
+            "exit 12: the NVIDIA management",
+        ),
+        (
+            {"smi": nvidia_smi(0, exit_code=18)},
+            "fail",
+            "exit 18: the loaded kernel module and the user-space",
+        ),
+        ({"smi": nvidia_smi(0)}, "fail", "exit 0, driver not reported: no GPU is listed"),
+        ({"smi": None}, "fail", "nvidia-smi is not installed"),
+        ({"smi": None, "driver_state": "not_loaded"}, "fail", "nvidia-smi is not installed"),
+    ],
+)
+def test_nvidia_smi(tmp_path: Path, changes: dict[str, Any], status: str, found: str) -> None:
+    check = by_id(driver_checks.run(host(driver_tree(tmp_path, OPEN_580), **changes)))["driver.nvidia_smi"]
+    assert check.status == status
+    assert str(check.found).startswith(found)
+    assert bool(check.remedy) is (status == "fail")
+
+
+@pytest.mark.parametrize(
+    ("changes", "status"),
+    [
+        ({}, "pass"),
+        ({"pci_gpus": 3}, "fail"),
+        ({"smi": nvidia_smi(1)}, "fail"),
+        ({"expect_gpus": 4}, "fail"),
+        ({"pci_gpus": 4, "smi": nvidia_smi(4)}, "fail"),
+        ({"smi": nvidia_smi(0, exit_code=9), "driver_state": "not_loaded"}, "skip"),
+        ({"smi": nvidia_smi(0, exit_code=9), "driver_state": "not_loaded", "pci_gpus": 1}, "fail"),
+        ({"smi": nvidia_smi(0, exit_code=9)}, "fail"),
+        ({"smi": None}, "fail"),
+    ],
+)
+def test_gpu_count(tmp_path: Path, changes: dict[str, Any], status: str) -> None:
+    check = by_id(driver_checks.run(host(driver_tree(tmp_path, OPEN_580), **changes)))["driver.gpu_count"]
+    assert (check.status, bool(check.found)) == (status, True)
+
+
+@pytest.mark.parametrize(
+    ("version_file", "changes", "status"),
+    [
+        (OPEN_580, {}, "pass"),
+        (None, {}, "fail"),
+        ("proc-driver-nvidia-version-open-615.txt", {}, "fail"),
+        ("proc-driver-nvidia-version-proprietary-440.txt", {"smi": nvidia_smi(version="440.95.01")}, "fail"),
+        (None, {"kernel_module": "not_managed"}, "skip"),
+        (None, {"kernel_module": "built"}, "skip"),
+        (None, {"simulated": ["NVIDIA driver 580.95.05"]}, "skip"),
+    ],
+    ids=["same", "none loaded", "old module", "wrong flavour", "not managed", "built", "simulated"],
+)
+def test_module_matches_user_space(
+    tmp_path: Path, version_file: str | None, changes: dict[str, Any], status: str
+) -> None:
+    context = host(driver_tree(tmp_path, version_file), **changes)
+    check = by_id(driver_checks.run(context))["driver.module_matches_user_space"]
+    assert check.status == status
+    assert bool(check.reason) is (status == "skip")
+
+
+def modinfo(version: str, licence: str) -> Callable[..., command.Answer]:
+    def run(argv: list[str], timeout: float) -> command.Answer:
+        assert argv[:2] == ["/sbin/modinfo", "-F"]
+        return command.Answer(0, ({"version": version, "license": licence}[argv[2]] + "\n").encode(), b"")
+
+    return run
+
+
+# Paths as Debian's DKMS, Ubuntu's DKMS and Ubuntu's prebuilt packages leave them.
+MODULES = {
+    "debian": "lib/modules/6.1.0-56-amd64/updates/dkms/nvidia-current.ko",
+    "ubuntu-dkms": "lib/modules/6.8.0-45-generic/updates/dkms/nvidia.ko.zst",
+    "ubuntu-signed": "lib/modules/6.8.0-45-generic/kernel/nvidia-580/nvidia.ko",
+}
+
+
+@pytest.mark.parametrize("path", MODULES.values(), ids=list(MODULES))
+@pytest.mark.parametrize(
+    ("version", "licence", "status"),
+    [
+        ("580.95.05", "Dual MIT/GPL", "pass"),
+        ("580.95.05", "NVIDIA", "fail"),
+        ("570.1.2", "Dual MIT/GPL", "fail"),
+    ],
+    ids=["as planned", "flavour", "version"],
+)
+def test_module_built(tmp_path: Path, path: str, version: str, licence: str, status: str) -> None:
+    kernel = path.split("/")[2]
+    (tmp_path / path).parent.mkdir(parents=True)
+    (tmp_path / path).touch()
+    (tmp_path / f"lib/modules/{kernel}/build").mkdir()
+    (tmp_path / f"lib/modules/{kernel}/nvidia-drm.ko").touch()
+    context = host(tmp_path, run=modinfo(version, licence), kernel_module="built", driver_state="not_loaded")
+    check = by_id(driver_checks.run(context))["driver.module_built"]
+    assert check.status == status
+    assert check.found == f"kernel {kernel}: module {version}, licence {licence}"
+
+
+def test_next_boot_kernel_without_a_module_fails_and_shows_the_build_log(tmp_path: Path) -> None:
+    (tmp_path / "boot").mkdir()
+    for kernel in ("6.1.0-9-amd64", "6.1.0-56-amd64"):
+        (tmp_path / f"boot/vmlinuz-{kernel}").touch()
+    (tmp_path / "lib/modules/6.1.0-9-amd64/updates/dkms").mkdir(parents=True)
+    (tmp_path / "lib/modules/6.1.0-9-amd64/updates/dkms/nvidia.ko").touch()
+    log = tmp_path / "var/lib/dkms/nvidia-current/550.163.01/build/make.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("first\n" * 9 + "nv-pci.c:237: too few arguments to function 'pci_resize_resource'\n")
+    check = by_id(driver_checks.run(host(tmp_path)))["driver.module_built"]
+    assert (check.status, check.found) == ("fail", "kernel 6.1.0-56-amd64 has no nvidia module")
+    assert "too few arguments" in str(check.remedy)
+    assert "6.1.0-56-amd64" in str(check.remedy)
+
+
+def test_without_a_driver_in_the_plan_all_are_skipped() -> None:
+    checks = driver_checks.run(host(plan=without("driver")))
+    assert [(check.id, check.status) for check in checks] == [(spec.id, "skip") for spec in driver_checks.CHECKS]
+    assert {check.reason for check in checks} == {"the plan has no driver"}
+
+
+# --- the simulated nvidia-smi and a PCI tree ---
 
 STATUS = """Package: nvidia-fabricmanager
 Status: install ok installed
@@ -18,7 +177,7 @@ Version: %s
 
 
 @pytest.fixture
-def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimulatedHost:
+def simulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimulatedHost:
     use_simulated_nvidia_smi(monkeypatch)
     made = SimulatedHost(tmp_path, [H200, H200], switches=4)
     made.write("var/lib/dpkg/status", STATUS % (DRIVER + "-1"))
@@ -35,8 +194,8 @@ def failed(found: dict[str, dict[str, Any]]) -> dict[str, str]:
     return {check_id: check["found"] for check_id, check in found.items() if check["status"] == "fail"}
 
 
-def test_a_healthy_host(host: SimulatedHost) -> None:
-    found = host.verify()
+def test_healthy_host_passes(simulated: SimulatedHost) -> None:
+    found = simulated.verify()
     driver = {check_id: check for check_id, check in found.items() if check_id.startswith("driver.")}
     assert {check_id: check["status"] for check_id, check in driver.items()} == dict.fromkeys(driver, "pass")
     assert failed(found) == {}
@@ -45,53 +204,53 @@ def test_a_healthy_host(host: SimulatedHost) -> None:
     assert driver["driver.nouveau_absent"]["found"] == "not loaded"
 
 
-def mismatch(host: SimulatedHost) -> None:
-    host.state(state="mismatch")
+def mismatch(simulated: SimulatedHost) -> None:
+    simulated.state(state="mismatch")
 
 
-def lost_gpu(host: SimulatedHost) -> None:
-    host.state(state="gpu_lost", lost=[1])
+def lost_gpu(simulated: SimulatedHost) -> None:
+    simulated.state(state="gpu_lost", lost=[1])
 
 
-def not_loaded(host: SimulatedHost) -> None:
-    host.state(state="not_loaded")
-    (host.root / "proc/driver/nvidia/version").unlink()
+def not_loaded(simulated: SimulatedHost) -> None:
+    simulated.state(state="not_loaded")
+    (simulated.root / "proc/driver/nvidia/version").unlink()
     for address in ("0000:05:00.0", "0000:06:00.0"):
-        (host.root / f"sys/bus/pci/devices/{address}/driver").unlink()
+        (simulated.root / f"sys/bus/pci/devices/{address}/driver").unlink()
 
 
-def fabric_manager_down(host: SimulatedHost) -> None:
-    host.answer("systemctl is-active nvidia-fabricmanager.service", "failed\n", exit_code=3)
-    host.state(gpus={"0": {"fabric_state": "In Progress"}, "1": {"fabric_state": "In Progress"}})
+def fabric_manager_down(simulated: SimulatedHost) -> None:
+    simulated.answer("systemctl is-active nvidia-fabricmanager.service", "failed\n", exit_code=3)
+    simulated.state(gpus={"0": {"fabric_state": "In Progress"}, "1": {"fabric_state": "In Progress"}})
 
 
-def fabric_manager_of_another_version(host: SimulatedHost) -> None:
-    host.write("var/lib/dpkg/status", STATUS % "570.211.01-1")
+def fabric_manager_of_another_version(simulated: SimulatedHost) -> None:
+    simulated.write("var/lib/dpkg/status", STATUS % "570.211.01-1")
 
 
-def fabric_manager_missing(host: SimulatedHost) -> None:
-    host.write("var/lib/dpkg/status", "")
-    host.answer("systemctl is-active nvidia-fabricmanager.service", "inactive\n", exit_code=4)
+def fabric_manager_missing(simulated: SimulatedHost) -> None:
+    simulated.write("var/lib/dpkg/status", "")
+    simulated.answer("systemctl is-active nvidia-fabricmanager.service", "inactive\n", exit_code=4)
 
 
-def nouveau_bound(host: SimulatedHost) -> None:
-    host.bind("0000:06:00.0", "nouveau")
-    host.write("proc/modules", "nouveau 2732032 4 - Live 0x0000000000000000\n")
+def nouveau_bound(simulated: SimulatedHost) -> None:
+    simulated.bind("0000:06:00.0", "nouveau")
+    simulated.write("proc/modules", "nouveau 2732032 4 - Live 0x0000000000000000\n")
 
 
-def nouveau_only_loaded(host: SimulatedHost) -> None:
-    host.write("proc/modules", "nvidia 1 0 - Live 0x0\nnouveau 2732032 0 - Live 0x0000000000000000\n")
+def nouveau_only_loaded(simulated: SimulatedHost) -> None:
+    simulated.write("proc/modules", "nvidia 1 0 - Live 0x0\nnouveau 2732032 0 - Live 0x0000000000000000\n")
 
 
-def given_to_virtual_machines(host: SimulatedHost) -> None:
-    host.bind("0000:06:00.0", "vfio-pci")
+def bound_to_vfio_pci(simulated: SimulatedHost) -> None:
+    simulated.bind("0000:06:00.0", "vfio-pci")
 
 
-def off_the_bus(host: SimulatedHost) -> None:
-    host.answer("journalctl", "kernel: NVRM: Xid (PCI:0000:05:00): 79, GPU has fallen off the bus.\n")
+def off_the_bus(simulated: SimulatedHost) -> None:
+    simulated.answer("journalctl", "kernel: NVRM: Xid (PCI:0000:05:00): 79, GPU has fallen off the bus.\n")
 
 
-TROUBLE: dict[Any, dict[str, str]] = {
+FAULTS: dict[Any, dict[str, str]] = {
     mismatch: {
         "driver.nvidia_smi": "exit 18: Failed to initialize NVML: Driver/library version mismatch",
         "driver.gpu_count": "2 on the PCI bus, not counted by nvidia-smi",
@@ -110,7 +269,7 @@ TROUBLE: dict[Any, dict[str, str]] = {
     },
     fabric_manager_down: {
         "driver.fabric_manager": f"nvidia-fabricmanager {DRIVER}-1; service failed; 4 NVSwitches",
-        "gpu.fabric": "GPU 0, 1: fabric In Progress, status not told",
+        "gpu.fabric": "GPU 0, 1: fabric In Progress, status not reported",
     },
     fabric_manager_of_another_version: {
         "driver.fabric_manager": "nvidia-fabricmanager 570.211.01-1; service active; 4 NVSwitches",
@@ -121,46 +280,46 @@ TROUBLE: dict[Any, dict[str, str]] = {
         "driver.pci_binding": "0000:06:00.0: nouveau",
     },
     nouveau_only_loaded: {"driver.nouveau_absent": "loaded, bound to no GPU"},
-    given_to_virtual_machines: {"driver.pci_binding": "0000:06:00.0: vfio-pci"},
+    bound_to_vfio_pci: {"driver.pci_binding": "0000:06:00.0: vfio-pci"},
     off_the_bus: {"gpu.xid_errors": "Xid 79 on 0000:05:00 (the GPU has fallen off the bus)"},
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("cause", TROUBLE, ids=lambda cause: str(cause.__name__))
-def test_trouble_fails_its_checks_and_no_other(host: SimulatedHost, cause: Any) -> None:
-    cause(host)
-    found = host.verify()
+@pytest.mark.parametrize("cause", FAULTS, ids=lambda cause: str(cause.__name__))
+def test_fault_fails_its_own_checks_only(simulated: SimulatedHost, cause: Any) -> None:
+    cause(simulated)
+    found = simulated.verify()
     wrong = failed(found)
-    assert list(wrong) == list(TROUBLE[cause])
-    for check_id, text in TROUBLE[cause].items():
+    assert list(wrong) == list(FAULTS[cause])
+    for check_id, text in FAULTS[cause].items():
         assert wrong[check_id].startswith(text)
         assert found[check_id]["remedy"]
         assert found[check_id]["expected"]
 
 
-def test_a_lost_gpu_is_named_in_the_remedy(host: SimulatedHost) -> None:
-    lost_gpu(host)
-    assert "power-cycle" in host.verify()["driver.nvidia_smi"]["remedy"]
+def test_remedy_for_a_lost_gpu(simulated: SimulatedHost) -> None:
+    lost_gpu(simulated)
+    assert "power-cycle" in simulated.verify()["driver.nvidia_smi"]["remedy"]
 
 
-def test_without_nvswitches_no_fabric_manager_is_asked_for(tmp_path: Path, host: SimulatedHost) -> None:
+def test_fabric_manager_is_skipped_without_nvswitches(tmp_path: Path, simulated: SimulatedHost) -> None:
     plain = SimulatedHost(tmp_path / "plain", [H200])
     found = plain.verify()["driver.fabric_manager"]
     assert (found["status"], "no NVSwitch" in found["reason"]) == ("skip", True)
-    assert [argv for argv in plain.asked if "is-active" in argv] == []
+    assert [argv for argv in plain.commands if "is-active" in argv] == []
 
 
 @pytest.mark.parametrize("kernel_module", ["not_managed", "built"])
-def test_nouveau_that_is_bound_fails_on_a_borrowed_kernel_too(host: SimulatedHost, kernel_module: str) -> None:
-    assert host.verify(kernel_module=kernel_module)["driver.nouveau_absent"]["status"] == "skip"
-    nouveau_bound(host)
-    assert host.verify(kernel_module=kernel_module)["driver.nouveau_absent"]["status"] == "fail"
+def test_bound_nouveau_fails_even_if_the_kernel_is_not_managed(simulated: SimulatedHost, kernel_module: str) -> None:
+    assert simulated.verify(kernel_module=kernel_module)["driver.nouveau_absent"]["status"] == "skip"
+    nouveau_bound(simulated)
+    assert simulated.verify(kernel_module=kernel_module)["driver.nouveau_absent"]["status"] == "fail"
 
 
-def test_a_simulated_driver_is_bound_to_nothing(host: SimulatedHost) -> None:
-    not_loaded(host)
-    host.write("usr/share/gpuhost-simulated/nvidia-driver.txt", "NVIDIA driver 580.95.05 (simulated)\n")
-    found = host.verify()
+def test_simulated_driver_has_no_binding(simulated: SimulatedHost) -> None:
+    not_loaded(simulated)
+    simulated.write("usr/share/gpuhost-simulated/nvidia-driver.txt", "NVIDIA driver 580.95.05 (simulated)\n")
+    found = simulated.verify()
     assert [found[check_id]["status"] for check_id in ("driver.pci_binding", "driver.nouveau_absent")] == [
         "skip",
         "skip",

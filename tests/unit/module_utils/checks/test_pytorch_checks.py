@@ -1,4 +1,4 @@
-"""The checks of the PyTorch environment, judged on what its probe said: captured from PyTorch 2.15.0, then damaged."""
+"""Checks of the PyTorch environment: on the probe's output, captured from PyTorch 2.15.0 and then changed."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import 
 
 OWN = "/opt/gpuhost/environments/pytorch-2.15.0-py3.11-5fc5f6ce"
 SITE = OWN + "/lib/python3.11/site-packages/nvidia"
-# What the probe printed in an environment of the lock file pytorch-2.15.0.txt, on a machine without a GPU.
+# Output of the probe in an environment of the lock file pytorch-2.15.0.txt, on a machine without a GPU.
 CAPTURED = {
     "version": "2.15.0+cu132",
     "cuda": "13.2",
@@ -51,12 +51,12 @@ def context(
     planned: Any = PLANNED,
     simulated: tuple[str, ...] = (),
     gpus: int = 2,
-    asked: list[Any] | None = None,
+    commands: list[Any] | None = None,
 ) -> model.Context:
-    asked = [] if asked is None else asked
+    commands = [] if commands is None else commands
 
     def run(argv: list[str], timeout: float, env: dict[str, str]) -> Answer:
-        asked.append(argv)
+        commands.append(argv)
         return answer
 
     return model.Context(
@@ -73,14 +73,14 @@ def context(
     )
 
 
-def said(*parts: dict[str, Any], exit_code: int = 0, stderr: str = "") -> Answer:
+def printed(*parts: dict[str, Any], exit_code: int = 0, stderr: str = "") -> Answer:
     lines = "".join(f"\n{pytorch_probe.MARK}{json.dumps(part)}\n" for part in parts)
     return Answer(exit_code, ("noise of a library" + lines).encode(), stderr.encode())
 
 
 def judged(answer: Answer, **more: Any) -> dict[str, model.Check]:
     found = pytorch_checks.run(context(answer, **more))
-    assert [check.id for check in found] == list(pytorch_checks.IDS)
+    assert [check.id for check in found] == [spec.id for spec in pytorch_checks.CHECKS]
     for check in found:
         if check.status == "fail":
             assert check.found
@@ -94,25 +94,25 @@ def statuses(found: dict[str, model.Check]) -> dict[str, str]:
     return {name.split(".")[1]: check.status for name, check in found.items() if check.status != "pass"}
 
 
-def test_a_host_whose_plan_leaves_it_out_is_not_asked_and_has_no_check() -> None:
-    asked: list[Any] = []
-    assert pytorch_checks.run(context(said(TWO_GPUS), planned=None, asked=asked)) == []
-    assert asked == []
-    assert pytorch_checks.run(context(said(TWO_GPUS), asked=asked))
-    assert len(asked) == 1
+def test_without_pytorch_in_the_plan_there_is_no_check() -> None:
+    commands: list[Any] = []
+    assert pytorch_checks.run(context(printed(TWO_GPUS), planned=None, commands=commands)) == []
+    assert commands == []
+    assert pytorch_checks.run(context(printed(TWO_GPUS), commands=commands))
+    assert len(commands) == 1
 
 
-def test_two_gpus_that_work() -> None:
-    found = judged(said(TWO_GPUS))
+def test_two_healthy_gpus() -> None:
+    found = judged(printed(TWO_GPUS))
     assert statuses(found) == {}
     assert found["pytorch.version"].versions == {"pytorch": "2.15.0"}
     assert found["pytorch.cuda_libraries"].found == (
-        "libcublas, libcudart, libcudnn, libnccl from the wheels; cudnn says 9.26.0; nccl says 2.30.7"
+        "libcublas, libcudart, libcudnn, libnccl from the wheels; cudnn returns 9.26.0; nccl returns 2.30.7"
     )
 
 
-def test_without_a_driver_the_gpus_are_skipped_with_the_reason() -> None:
-    found = judged(said(CAPTURED), simulated=("NVIDIA driver 595.71.05 (simulated)",))
+def test_gpu_checks_are_skipped_with_a_simulated_driver() -> None:
+    found = judged(printed(CAPTURED), simulated=("NVIDIA driver 595.71.05 (simulated)",))
     assert statuses(found) == {"devices": "skip", "matmul": "skip"}
     assert "simulated" in str(found["pytorch.matmul"].reason)
 
@@ -127,8 +127,8 @@ def test_without_a_driver_the_gpus_are_skipped_with_the_reason() -> None:
             ["cuda_libraries"],
             "libcudnn from /usr/lib/x86_64-linux-gnu/libcudnn.so.9",
         ),
-        ({"called": {"cudnn": 91002, "nccl": "2.30.7"}}, ["cuda_libraries"], "cudnn says 9.10.2 when it is called, "),
-        ({"called": {"cudnn": 92600, "nccl": None}}, ["cuda_libraries"], "nccl says None when it is called"),
+        ({"called": {"cudnn": 91002, "nccl": "2.30.7"}}, ["cuda_libraries"], "cudnn returns 9.10.2 when called, "),
+        ({"called": {"cudnn": 92600, "nccl": None}}, ["cuda_libraries"], "nccl returns None when called"),
         (
             {"libraries": {"libcudart": SITE + "/cu13/lib/libcudart.so.13"}},
             ["cuda_libraries"],
@@ -157,30 +157,30 @@ def test_without_a_driver_the_gpus_are_skipped_with_the_reason() -> None:
         ),
     ],
     ids=["release", "CUDA", "shadowed", "another cuDNN", "no NCCL", "libraries", "lost GPU", "wrong product", "NaN",
-         "no kernel", "elsewhere"],
+         "no kernel", "another device"],
 )  # fmt: skip
-def test_what_is_wrong_fails_and_nothing_else(change: dict[str, Any], failed: list[str], text: str) -> None:
-    found = judged(said({**TWO_GPUS, **change}))
+def test_fault_fails_its_own_check_only(change: dict[str, Any], failed: list[str], text: str) -> None:
+    found = judged(printed({**TWO_GPUS, **change}))
     assert statuses(found) == dict.fromkeys(failed, "fail")
     assert text in str(found[f"pytorch.{failed[0]}"].found)
 
 
-def test_a_search_path_is_named_where_a_library_is_shadowed() -> None:
+def test_remedy_for_a_shadowed_library_names_the_search_path() -> None:
     libraries = {**CAPTURED["libraries"], "libnccl": "/opt/old/libnccl.so.2"}  # type: ignore[dict-item]
-    found = judged(said({**TWO_GPUS, "libraries": libraries, "search_path": "/opt/old"}))
+    found = judged(printed({**TWO_GPUS, "libraries": libraries, "search_path": "/opt/old"}))
     assert str(found["pytorch.cuda_libraries"].remedy).startswith("LD_LIBRARY_PATH is /opt/old. ")
 
 
 def test_a_build_without_cuda() -> None:
-    found = judged(said({**CAPTURED, "cuda": None, "called": None}))
+    found = judged(printed({**CAPTURED, "cuda": None, "called": None}))
     assert statuses(found) == {"built_for_cuda": "fail", "cuda_libraries": "skip", "devices": "fail", "matmul": "skip"}
 
 
-def test_both_programs_mark_their_lines_as_they_are_read() -> None:
+def test_both_probes_use_the_same_mark() -> None:
     assert pytorch_probe.MARK == tensorflow_probe.MARK == framework_checks.MARK
 
 
-def test_an_import_that_fails_is_one_failure() -> None:
+def test_failed_import_is_one_failure() -> None:
     found = judged(Answer(1, b"", b"Traceback\nImportError: libcudnn.so.9: cannot open shared object file"))
     assert statuses(found) == {
         "version": "fail",
@@ -189,38 +189,38 @@ def test_an_import_that_fails_is_one_failure() -> None:
     assert "libcudnn.so.9: cannot open" in str(found["pytorch.version"].found)
 
 
-def test_what_was_told_before_a_crash_is_kept() -> None:
-    told = {name: CAPTURED[name] for name in ("version", "cuda", "prefix", "search_path", "pinned")}
+def test_output_before_a_crash_is_judged() -> None:
+    first = {name: CAPTURED[name] for name in ("version", "cuda", "prefix", "search_path", "pinned")}
     libraries = {name: CAPTURED[name] for name in ("libraries", "called")}
-    found = judged(said(told, libraries, exit_code=-11, stderr="Fatal Python error: Segmentation fault"))
+    found = judged(printed(first, libraries, exit_code=-11, stderr="Fatal Python error: Segmentation fault"))
     assert statuses(found) == {"devices": "fail", "matmul": "fail"}
     assert "Segmentation fault" in str(found["pytorch.devices"].found)
 
 
 def test_only_one_program_at_a_time_uses_the_gpus() -> None:
-    told = context(said(TWO_GPUS))
+    host = context(printed(TWO_GPUS))
     done = threading.Event()
-    with told.gpus_alone:
-        other = threading.Thread(target=lambda: (pytorch_checks.run(told), done.set()))
+    with host.gpus_alone:
+        other = threading.Thread(target=lambda: (pytorch_checks.run(host), done.set()))
         other.start()
         assert not done.wait(0.3)
     assert done.wait(10)
     other.join()
 
 
-def test_the_group_is_part_of_the_verification() -> None:
-    assert "pytorch_checks.run(told)" in Path(verify.__file__).read_text()
+def test_pytorch_is_part_of_the_verification() -> None:
+    assert verify.GROUPS["pytorch"] is pytorch_checks
 
 
 TORCH = os.environ.get("GPUHOST_PYTORCH_PYTHON") or "/opt/gpuhost/pytorch/bin/python"
 
 
 @pytest.mark.skipif(not shutil.which(TORCH), reason=f"no PyTorch here: {TORCH} (GPUHOST_PYTORCH_PYTHON names another)")
-def test_the_probe_of_a_real_pytorch_is_what_the_checks_read() -> None:
+def test_probe_in_a_real_pytorch_environment() -> None:
     source = Path(pytorch_probe.__file__).read_text()
     answer = subprocess.run([TORCH, "-c", source], capture_output=True, check=True)
-    told = framework_checks.parse(answer)
-    assert set(told) == set(CAPTURED)
-    planned = {**PLANNED, "version": told["version"].split("+")[0], "cuda": told["cuda"]}
-    found = judged(Answer(0, answer.stdout, b""), planned=planned, gpus=told["devices"])
+    output = framework_checks.parse(answer)
+    assert set(output) == set(CAPTURED)
+    planned = {**PLANNED, "version": output["version"].split("+")[0], "cuda": output["cuda"]}
+    found = judged(Answer(0, answer.stdout, b""), planned=planned, gpus=output["devices"])
     assert statuses(found) in ({}, {"devices": "skip", "matmul": "skip"})

@@ -1,0 +1,107 @@
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Check that nvcc is found wherever people and services call it: login shell, ssh, sudo, systemd unit."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.cuda_checks import SHELL_TIMEOUT, compare_release
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
+    FAIL,
+    REAPPLY,
+    Check,
+    CheckSpec,
+    Context,
+    not_planned,
+)
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
+
+SSHD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_RELEASE = "the planned release"
+_WITHOUT_CUDA = "no CUDA is planned"
+
+LOGIN_SHELL = CheckSpec(
+    "env.login_shell",
+    measures="`nvcc --version` in a login shell (`bash -l`)",
+    expected=_RELEASE,
+    skipped=_WITHOUT_CUDA,
+    remedy=REAPPLY + " Login shells find nvcc through /etc/profile.d.",
+)
+SSH = CheckSpec(
+    "env.ssh_no_profile",
+    measures="`nvcc --version` with the PATH of `ssh HOST COMMAND`, which reads no profile",
+    expected=_RELEASE,
+    skipped=_WITHOUT_CUDA,
+    remedy=REAPPLY + " Such a command finds nvcc in /usr/local/bin.",
+)
+SUDO = CheckSpec(
+    "env.sudo",
+    measures="`sudo nvcc --version`",
+    expected=_RELEASE,
+    skipped=_WITHOUT_CUDA + ", sudo is not installed, or it asks for a password",
+    remedy=REAPPLY + " sudo searches the directories in its secure_path.",
+)
+SYSTEMD_UNIT = CheckSpec(
+    "env.systemd_unit",
+    measures="`nvcc --version` in a transient systemd unit",
+    expected=_RELEASE,
+    skipped=_WITHOUT_CUDA + ", systemd does not run, or gpu_verify does not run as root",
+    remedy=REAPPLY + " Units find nvcc in /usr/local/bin.",
+)
+CHECKS = (LOGIN_SHELL, SSH, SUDO, SYSTEMD_UNIT)
+
+
+def run(context: Context) -> list[Check]:
+    """Run the environment checks."""
+    if context.component("cuda") is None:
+        return not_planned(CHECKS, "CUDA")
+    ssh_environment = dict(_minimal_environment(), PATH=_ssh_path(context.root))
+    return [
+        _shell(context, LOGIN_SHELL, ["/bin/bash", "-lc", "nvcc --version"], _minimal_environment()),
+        _shell(context, SSH, ["/bin/sh", "-c", "nvcc --version"], ssh_environment),
+        _sudo(context),
+        _systemd_unit(context),
+    ]
+
+
+def _minimal_environment() -> dict[str, str]:
+    return {"HOME": "/root", "LC_ALL": "C", "PATH": "/usr/bin:/bin"}
+
+
+def _shell(context: Context, spec: CheckSpec, argv: list[str], env: dict[str, str]) -> Check:
+    return compare_release(context, spec, context.run(argv, SHELL_TIMEOUT, env))
+
+
+def _ssh_path(root: str) -> str:
+    """Return the PATH of `ssh HOST COMMAND`: sshd's own, unless pam_env sets one from /etc/environment."""
+    for line in (files.read_text(root, "/etc/environment") or "").splitlines():
+        match = re.match(r"\s*(?:export\s+)?PATH=[\"']?([^\"'\s]+)", line)
+        if match:
+            return match.group(1)
+    return SSHD_PATH
+
+
+def _sudo(context: Context) -> Check:
+    sudo = shutil.which("sudo", path=SSHD_PATH)
+    if sudo is None:
+        return SUDO.skip("sudo is not installed")
+    answer = context.run([sudo, "-n", "nvcc", "--version"], SHELL_TIMEOUT, _minimal_environment())
+    if "password is required" in answer.text():
+        return SUDO.skip("sudo asks this user for a password: run gpu_verify as root (`become: true`)")
+    return compare_release(context, SUDO, answer)
+
+
+def _systemd_unit(context: Context) -> Check:
+    if not os.path.isdir("/run/systemd/system"):
+        return SYSTEMD_UNIT.skip("systemd does not run on this host")
+    if os.geteuid() != 0:
+        return SYSTEMD_UNIT.skip("only root can start a system unit: run gpu_verify as root (`become: true`)")
+    unit = ["systemd-run", "--quiet", "--wait", "--pipe", "--collect", "/bin/sh", "-c", "exec nvcc --version"]
+    answer = context.run(unit, SHELL_TIMEOUT)
+    check = compare_release(context, SYSTEMD_UNIT, answer)
+    if check.status == FAIL and answer.exit_code == 127:
+        return SYSTEMD_UNIT.compare(False, "a systemd unit does not find nvcc", check.expected)
+    return check
