@@ -47,6 +47,12 @@ def _host_markdown(entry: Evidence) -> list[str]:
     ]
     if skipped:
         lines += ["Skipped:", "", *markdown_table(["Check", "Reason", "Found"], skipped), ""]
+    other = [
+        [c["id"], c["status"], c.get("found") or "", c.get("reason") or c.get("remedy") or ""]
+        for c in entry["checks"]["other"]
+    ]
+    if other:
+        lines += ["Other outcomes:", "", *markdown_table(["Check", "Outcome", "Found", "Reason or remedy"], other), ""]
     lines += [_training_text(training) for training in entry["trainings"]] or ["Smoke training: not run."]
     lines += [line for training in entry["trainings"] for line in _training_tables(training)] + [""]
     for kind in ("problems", "warnings"):
@@ -139,8 +145,20 @@ def _number(value: Any) -> str:
     return f"{value:.0f}" if isinstance(value, float) and value >= 1000 else f"{value:.4g}"
 
 
+_OUTCOMES = {
+    "pass": "passed",
+    "warn": "with a warning",
+    "fail": "failed",
+    "unknown": "unknown",
+    "deferred": "deferred",
+    "reused": "reused",
+    "skip": "skipped",
+    "waived": "waived",
+}
+
+
 def _counts(counts: Mapping[str, int]) -> str:
-    return f"{counts['pass']} passed, {counts['fail']} failed, {counts['skip']} skipped"
+    return ", ".join(f"{number} {_OUTCOMES[outcome]}" for outcome, number in counts.items())
 
 
 def _gpu_text(entry: Evidence) -> str:

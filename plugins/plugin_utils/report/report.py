@@ -6,9 +6,11 @@ Evidence that is not there is "not run" in the report and never looks like a suc
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import count
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import LABELS
 
 SCHEMA = 1
@@ -28,9 +30,7 @@ def summary(run: str, hosts: Mapping[str, Evidence]) -> dict[str, Any]:
     entries = [host_entry(name, hosts[name]) for name in sorted(hosts)]
     statuses = [entry["status"] for entry in entries]
     status = FAIL if {FAIL, REFUSED} & set(statuses) else INCOMPLETE if INCOMPLETE in statuses or not entries else PASS
-    counts = {
-        outcome: sum(entry["checks"]["counts"][outcome] for entry in entries) for outcome in ("pass", "fail", "skip")
-    }
+    counts = count(outcome for entry in entries for outcome in Counter(entry["checks"]["counts"]).elements())
     simulated = [f"{entry['host']}: {line}" for entry in entries for line in entry["simulated"]]
     return {
         "schema": SCHEMA,
@@ -240,12 +240,13 @@ def _absent(key: str, evidence: Evidence, stage: str) -> str:
 
 
 def _checks(evidence: Evidence) -> dict[str, Any]:
-    """Counts over verify and smoke training; every check that did not pass in full."""
+    """Return the counts by outcome over verify and smoke training, and every check that did not pass."""
     found = [{"part": part, **check} for part in CHECKED for check in (evidence.get(part) or {}).get("checks") or []]
     return {
-        "counts": {status: sum(check["status"] == status for check in found) for status in ("pass", "fail", "skip")},
+        "counts": count(check["status"] for check in found),
         "failed": [check for check in found if check["status"] == "fail"],
         "skipped": [check for check in found if check["status"] == "skip"],
+        "other": [check for check in found if check["status"] not in ("pass", "fail", "skip")],
     }
 
 

@@ -257,6 +257,18 @@ def test_markdown_lists_every_skip_and_every_failure() -> None:
         assert line in text.splitlines(), line
 
 
+def test_outcomes_other_than_pass_fail_and_skip_are_counted_and_listed_where_they_occur() -> None:
+    unknown = {"id": "gpu.nvlink", "status": "unknown", "reason": "nvidia-smi hangs"}
+    verify = {**VERIFY, "checks": [*VERIFY["checks"], unknown]}
+    made = report.summary("r", {"a": evidence(verify=verify), "b": evidence()})
+    assert made["counts"]["unknown"] == 1
+    assert [entry["checks"]["counts"].get("unknown") for entry in made["hosts"]] == [1, None]
+    text = rendering.markdown(made)
+    assert "1 unknown, " in text
+    assert "| gpu.nvlink | unknown |  | nvidia-smi hangs |" in text
+    assert text.count("Other outcomes:") == 1
+
+
 def test_missing_parts_are_printed() -> None:
     text = rendering.markdown(report.summary("r", {"a": {}}))
     assert "Smoke training: not run." in text
