@@ -1,14 +1,15 @@
 # Copyright: the gpuhost contributors
 # SPDX-License-Identifier: Apache-2.0
-"""Probes a host and decides, in one step: the plan, what it does to the host, what stands in its way, what is entered.
+"""Probe a host and decide in one task: the plan, the diff, the preflight's findings and the drift.
 
-Controller side; see the module's documentation. One step, since each task of a playbook costs as much as all of this.
-So the plan is shown from here, too, and not by a task, which would fork a process for each host.
+The module of the same name has the documentation. It is one task, since each task of a playbook takes as long as all of
+this; the plan is printed from here as well, because a task for it would fork a process for each host.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -18,8 +19,12 @@ from ansible.utils.display import Display
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import probe_options
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError, load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import drift, plan_diff, preflight
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import plan_table
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.request import PlanInputError
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.drift import ManagedPart
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Plan, plan_table
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import PlanDiff
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import Preflight
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.probe import Probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_for_probe
 
 PROBE = "gpuhost.stack.gpu_probe"
@@ -36,67 +41,85 @@ ARGUMENTS = {
     "converge": {"type": "str", "default": "drift"},
 }
 
-# Ansible imports this file before it forks a process for each host: what is read here is there in all of them.
-# A catalog with mistakes is read again for each host, which tells of them.
+RoleVariables = Callable[[dict[str, Any], tuple[str, ...]], dict[str, Any]]
+
+# Ansible imports this file before it forks a process for each host, so the catalog is read once for all of them. One
+# with mistakes is read again for each host, which then reports them.
 with contextlib.suppress(CatalogError):
     load_catalog()
 
 
-def strangers(names: Iterable[str], known: Iterable[str]) -> list[str]:
-    """The gpu_stack_* variables that nothing reads: misspellings, told before anything is looked at."""
+def unknown_variables(names: Iterable[str], known: Iterable[str]) -> list[str]:
+    """Return the gpu_stack_* variables that nothing reads: misspellings, reported before the host is probed."""
     return sorted({name for name in names if name.startswith(PREFIX)} - set(known))
 
 
-def locks() -> list[str]:
-    """The names of all lock files that the roles of the framework environments have."""
+def lock_files() -> list[str]:
+    """Return the names of all lock files of the framework roles."""
     return sorted(path.name for path in (drift.PROJECT / "roles").glob("*_env/files/*.txt"))
 
 
-def decide(probe: dict[str, Any], args: dict[str, Any], role_variables: Callable[..., Any]) -> dict[str, Any]:
-    """The facts that the plays go by, from a probe.
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """What was decided for a host."""
 
-    role_variables(facts, names or prefixes): the values of the role variables that these facts lead to.
-    Raises PlanInputError, CatalogError, ValueError.
+    plan: Plan
+    diff: PlanDiff
+    preflight: Preflight
+    facts: dict[str, Any]
+
+    def text(self, host: str) -> str:
+        """Return the plan, the diff and the preflight's warnings for a terminal."""
+        warnings = [f"warning  {warning.code}: {warning.message}" for warning in self.preflight.warnings]
+        return "\n".join([f"{host}, {plan_table(self.plan)}", "", plan_diff.diff_table(self.diff), *warnings, ""])
+
+
+def decide(probed: dict[str, Any], args: dict[str, Any], role_variables: RoleVariables) -> Decision:
+    """Decide by a probe's JSON and the task's arguments.
+
+    role_variables(facts, prefixes): the values of the role variables with these prefixes, templated with these facts.
+    Raises CatalogError and ValueError (PlanInputError and RecordError among them).
     """
-    plan = plan_for_probe(probe, args["request"]).to_json()
+    probe = Probe.from_json(probed)
+    plan = plan_for_probe(probe, args["request"])
     diff = plan_diff.plan_diff(plan, probe)
-    facts: dict[str, Any] = {"gpu_stack_probe": probe, "gpu_stack_plan": plan, "gpu_stack_diff": diff}
-    driver = (plan["components"] or {}).get("driver")
-    headers = tuple(role_variables(facts, (KERNEL_HEADERS,))[KERNEL_HEADERS]) if driver else ()
-    options = preflight.Options(own_kernel=args["own_kernel"], kernel_headers=headers, locks=tuple(locks()))
-    facts["gpu_stack_preflight"] = preflight.preflight(plan, probe, options)
-    facts["gpu_stack_parts"], facts["gpu_stack_drift"] = {}, {}
-    if plan["ok"]:
-        fingerprints = {}
-        for part in drift.planned(plan, args["managed"]):
-            if part not in (drift.PACKAGES, drift.PLAN):
-                values = role_variables(facts, (f"{part}_",))
-                aims = {name: value for name, value in values.items() if name not in args["transitions"]}
-                fingerprints[part] = drift.fingerprint(aims, [part, *args["managed"][part].get("with", [])])
-        parts = drift.parts(plan, args["managed"], fingerprints)
-        facts["gpu_stack_parts"] = parts
-        facts["gpu_stack_drift"] = drift.drift(parts, probe["applied"], diff, args["managed"], args["converge"])
-    return facts
+    facts = {"gpu_stack_probe": probed, "gpu_stack_plan": plan.to_json(), "gpu_stack_diff": diff.to_json()}
+    headers = tuple(role_variables(facts, (KERNEL_HEADERS,))[KERNEL_HEADERS]) if plan.components.driver else ()
+    options = preflight.Options(own_kernel=args["own_kernel"], kernel_headers=headers, locks=tuple(lock_files()))
+    findings = preflight.preflight(plan, probe, diff, options)
+    facts |= {"gpu_stack_preflight": findings.to_json(), "gpu_stack_parts": {}, "gpu_stack_drift": {}}
+    if plan.ok:
+        managed = {name: ManagedPart.from_json(entry) for name, entry in args["managed"].items()}
+        parts = drift.parts(plan, managed, _fingerprints(plan, managed, args["transitions"], facts, role_variables))
+        facts["gpu_stack_parts"] = to_json(parts)
+        facts["gpu_stack_drift"] = drift.drift(parts, probe.applied, diff, managed, args["converge"])
+    return Decision(plan, diff, findings, facts)
 
 
-def shown(host: str, facts: dict[str, Any]) -> str:
-    """The plan, what it does to the host, and what to keep in mind, for a terminal."""
-    warnings = [f"{warning['code']}: {warning['message']}" for warning in facts["gpu_stack_preflight"]["warnings"]]
-    tables = [f"{host}, {plan_table(facts['gpu_stack_plan'])}", "", plan_diff.diff_table(facts["gpu_stack_diff"])]
-    return "\n".join([*tables, *warnings, ""])
+def _fingerprints(
+    plan: Plan, managed: drift.Managed, transitions: list[str], facts: dict[str, Any], role_variables: RoleVariables
+) -> dict[str, str]:
+    """The fingerprint of each role that the plan needs, without the variables that affect the transition only."""
+    fingerprints = {}
+    for role in drift.planned(plan, managed):
+        if role not in (drift.PACKAGES, drift.PLAN):
+            variables = role_variables(facts, (f"{role}_",))
+            desired = {name: value for name, value in variables.items() if name not in transitions}
+            fingerprints[role] = drift.fingerprint(desired, [role, *managed[role].includes])
+    return fingerprints
 
 
 class ActionModule(ActionBase):
-    """The action."""
+    """The action `gpuhost.stack.stack_plan`."""
 
     _supports_check_mode = True
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Ansible's entry point."""
+        """Probe the host, print the plan and return the facts; called by Ansible."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
         _, args = self.validate_argument_spec(ARGUMENTS)
-        unknown = strangers(variables, [*args["variables"], *args["internal_variables"]])
+        unknown = unknown_variables(variables, [*args["variables"], *args["internal_variables"]])
         if unknown:
             raise AnsibleActionFail(
                 f"{', '.join(unknown)}: no such variable. Known are {', '.join(args['variables'])}. "
@@ -105,21 +128,21 @@ class ActionModule(ActionBase):
         try:
             names = probe_options(load_catalog())
         except CatalogError as error:
-            raise AnsibleActionFail(f"the plan could not be made: {error}") from error
+            raise AnsibleActionFail(f"cannot plan: {error}") from error
         options = {**names, "repositories": args["repositories"], "kernel_header_offers": args["own_kernel"]}
         probed = self._execute_module(module_name=PROBE, module_args=options, task_vars=variables)
         result.update(probed)
         if "probe" not in probed:
             return result
 
-        def role_variables(facts: dict[str, Any], beginnings: tuple[str, ...]) -> dict[str, Any]:
+        def role_variables(facts: dict[str, Any], prefixes: tuple[str, ...]) -> dict[str, Any]:
             templar = self._templar.copy_with_new_env(available_variables={**variables, **facts})
-            names = sorted(name for name in variables if name.startswith(beginnings))
+            names = sorted(name for name in variables if name.startswith(prefixes))
             return {name: templar.template(variables[name]) for name in names}
 
         try:
-            facts = decide(probed["probe"], args, role_variables)
-        except (PlanInputError, CatalogError, ValueError) as error:
-            raise AnsibleActionFail(f"the plan could not be made: {error}") from error
-        Display().display(shown(variables["inventory_hostname"], facts))
-        return {**result, "ansible_facts": facts, "changed": False}
+            decision = decide(probed["probe"], args, role_variables)
+        except (CatalogError, ValueError) as error:
+            raise AnsibleActionFail(f"cannot plan: {error}") from error
+        Display().display(decision.text(variables["inventory_hostname"]))
+        return {**result, "ansible_facts": decision.facts, "changed": False}

@@ -1,39 +1,54 @@
-"""Filters that show what stands before a change. Controller side; thin wrappers around plugin_utils."""
+"""Filters of the preflight and of playbooks that change a driver; thin wrappers around plugin_utils."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_processes
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import records
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import preflight
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.findings import Problem
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.probe import GpuProcess
 
 
-def _need(name: str, what: str, value: Any) -> None:
-    if not isinstance(value, Mapping):
-        raise AnsibleFilterError(f"gpuhost.stack.{name}: expected {what} (a dict), found {type(value).__name__}")
+@dataclasses.dataclass(frozen=True)
+class _Problems:
+    """The part of gpu_stack_plan and of gpu_stack_preflight that is read here."""
+
+    problems: tuple[Problem, ...]
 
 
-def refusal(plan: Any, found: Any) -> str:
-    """All problems of a host with their remedies, for a terminal."""
-    _need("preflight_refusal", "the plan of gpuhost.stack.stack_plan", plan)
-    _need("preflight_refusal", "the preflight of gpuhost.stack.stack_plan", found)
-    return preflight.refusal(plan, found)
+@dataclasses.dataclass(frozen=True)
+class _Processes:
+    """The part of a probe that is read here."""
+
+    gpu_processes: tuple[GpuProcess, ...] = ()
+
+
+def preflight_refusal(plan: Any, findings: Any) -> str:
+    """Return all problems of a host for a terminal, with remedies; takes gpu_stack_plan and gpu_stack_preflight."""
+    try:
+        of_plan = records.from_json(_Problems, plan, "gpu_stack_plan").problems
+        of_host = records.from_json(_Problems, findings, "gpu_stack_preflight").problems
+    except records.RecordError as error:
+        raise AnsibleFilterError(f"gpuhost.stack.preflight_refusal: {error}") from error
+    return preflight.refusal([*of_plan, *of_host])
 
 
 def gpu_jobs(probe: Any) -> str:
-    """The programs that a change of the driver would cost work, for a terminal; empty where there is none."""
-    _need("gpu_jobs", "the probe of gpuhost.stack.gpu_probe", probe)
-    return gpu_processes.listed(gpu_processes.jobs(probe["gpu_processes"] or []))
+    """Return the programs that would lose work if the driver changed, for a terminal; empty where there is none."""
+    try:
+        processes = records.from_json(_Processes, probe, "probe").gpu_processes
+    except records.RecordError as error:
+        raise AnsibleFilterError(f"gpuhost.stack.gpu_jobs: {error}") from error
+    return gpu_processes.listed(gpu_processes.jobs(records.to_json(processes)))
 
 
 class FilterModule:
-    """The filters."""
+    """The filters by name."""
 
     def filters(self) -> dict[str, Any]:
-        """Names and functions."""
-        return {
-            "preflight_refusal": refusal,
-            "gpu_jobs": gpu_jobs,
-        }
+        """Return the filters; called by Ansible."""
+        return {"preflight_refusal": preflight_refusal, "gpu_jobs": gpu_jobs}

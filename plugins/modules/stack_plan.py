@@ -1,59 +1,63 @@
 #!/usr/bin/python
 # Copyright: the gpuhost contributors
 # SPDX-License-Identifier: Apache-2.0
-"""The documentation of the action of this name; nothing of it runs on the host but M(gpuhost.stack.gpu_probe)."""
+"""Documentation of the action of the same name; only M(gpuhost.stack.gpu_probe) runs on the host."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: stack_plan
-short_description: Probes a host and decides what it is to have
+short_description: Probe a host and plan its GPU stack
 description:
-  - Probes the host with M(gpuhost.stack.gpu_probe), picks the newest consistent set for its GPUs that the request
-    allows, and holds it against the host. Shows the plan and what it does to the host. Changes nothing.
+  - Probes the host with M(gpuhost.stack.gpu_probe), plans the newest consistent versions for its GPUs that the request
+    allows, and compares them with the host. Prints the plan and the diff. Changes nothing.
   - Refuses variables that begin with C(gpu_stack_) and that nothing reads.
 options:
   request:
     description:
-      - "What is wanted, each V(auto), a version, a prefix of one, or V(none): C(driver), C(cuda), C(cudnn), C(nccl),
-        C(tensorflow), C(pytorch), C(tensorflow_cuda_libraries), C(driver_source), C(cuda_source), C(expect_gpus)."
-      - C(driver_kernel_modules) is V(auto), V(open) or V(proprietary).
-      - C(keep_cuda) is V(all), or how many toolkits stay.
-      - C(leftovers) says whether what other installers left on the host is a problem (V(refuse)) or goes (V(remove)).
+      - The C(gpu_stack_) variables that the plan depends on, without the prefix.
+      - The components C(driver), C(cuda), C(cudnn), C(nccl), C(tensorflow) and C(pytorch) are V(auto), a version, a
+        prefix of one, or V(none).
+      - C(driver_source) and C(cuda_source) are V(auto), V(nvidia) or V(distro), C(driver_kernel_modules) is V(auto),
+        V(open) or V(proprietary), C(tensorflow_cuda_libraries) is V(auto), V(wheel) or V(system).
+      - C(expect_gpus) is V(auto) (at least one) or a number, C(keep_cuda) is V(all) or the number of toolkits to keep.
+      - With C(leftovers) V(refuse), what other installers left is a problem; with V(remove), the run removes it.
       - C(repository_url) (without slug and architecture), C(repository_key_url) and C(repository_key_fingerprint)
-        replace NVIDIA's own by those of a mirror.
-      - A value that cannot be meant is a problem of the plan; a name that nothing reads is an error.
+        select a mirror instead of NVIDIA's repository.
+      - An invalid value is a problem of the plan; an unknown name is an error.
     type: dict
     required: true
   variables:
-    description: The names of all variables that a user may set.
+    description: Names of all variables that a user may set.
     type: list
     elements: str
     required: true
   internal_variables:
-    description: The names of further variables that begin so.
+    description: Names of all other variables that begin with C(gpu_stack_).
     type: list
     elements: str
     required: true
   repositories:
-    description: NVIDIA's repository for each distribution.
+    description: URL of NVIDIA's repository for each distribution release, such as C(ubuntu-24.04).
     type: dict
     required: true
   own_kernel:
-    description: Whether the host runs a kernel of its own, for which modules are built.
+    description: Whether the host runs a kernel of its own and loads modules into it, which a container does not.
     type: bool
     default: true
   managed:
-    description: What each part of the stack manages on a host; C(for) names the components that it is there for.
+    description:
+      - What each part of the stack manages on a host. C(for) names the components that need the part, C(with) further
+        roles that it includes; all other keys name what is watched for changes.
     type: dict
     required: true
   transitions:
-    description: Names of role variables that say how to get there, and not where.
+    description: Role variables that affect the transition only; a change in them is not drift.
     type: list
     elements: str
     default: []
   converge:
-    description: V(drift) enters what has moved; V(always), every part.
+    description: With V(drift) only parts with drift are applied, with V(always) every part.
     type: str
     choices: [drift, always]
     default: drift
@@ -77,17 +81,33 @@ EXAMPLES = r"""
 
 RETURN = r"""
 probe:
-  description: What M(gpuhost.stack.gpu_probe) found.
+  description: The probe of M(gpuhost.stack.gpu_probe).
   returned: always
   type: dict
 ansible_facts:
   description:
-    - C(gpu_stack_plan), the plan, with C(ok), C(components), C(repository), C(reasons), C(problems), C(warnings) and,
-      where there are problems, C(remedies).
-    - C(gpu_stack_diff), what the plan does to the host; C(gpu_stack_preflight), the host's own problems and warnings.
-    - C(gpu_stack_parts), what is watched of each part; C(gpu_stack_drift), why each part is entered, empty where the
-      host has what is planned.
-    - C(gpu_stack_probe), the probe.
-  returned: always
+    - The decisions. They are facts, so that the following plays can read them.
+  returned: when the host was probed
   type: dict
+  contains:
+    gpu_stack_probe:
+      description: The probe.
+      type: dict
+    gpu_stack_plan:
+      description:
+        - The plan, with C(ok), C(request), C(gpus), C(components), C(repository), C(reasons), C(problems), C(warnings)
+          and C(remedies).
+      type: dict
+    gpu_stack_diff:
+      description: What the plan changes on the host, by component.
+      type: dict
+    gpu_stack_preflight:
+      description: Problems and warnings of the host itself, with C(ok).
+      type: dict
+    gpu_stack_parts:
+      description: For each planned part its C(fingerprint) and what is watched (C(watch)).
+      type: dict
+    gpu_stack_drift:
+      description: The reasons to apply each part; empty if the host matches the plan.
+      type: dict
 """

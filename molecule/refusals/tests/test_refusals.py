@@ -104,8 +104,8 @@ def state(results: Path, when: str) -> list[str]:
 def test_what_will_be_removed_is_said_beforehand(results: Path, run: str) -> None:
     said = (results / f"{run}.txt").read_text()
     plan, _, after = said.partition("TASK [Put away what other installers left]")
-    assert "First: driver 550.54.14 of the .run installer is uninstalled by /usr/bin/nvidia-uninstall" in plan
-    assert f"First: {LIST} is moved to {SET_ASIDE}, and cuda-keyring, which brought it, is purged" in plan
+    assert "First: uninstall driver 550.54.14 of the .run installer with /usr/bin/nvidia-uninstall" in plan
+    assert f"First: move {LIST} to {SET_ASIDE} and purge cuda-keyring, which installed it" in plan
     assert after
     codes = {warning["code"] for warning in evidence(results, run, "refused-untidy", "preflight")["warnings"]}
     assert codes >= {"runfile-install", "stale-repository", "dpkg-interrupted"}

@@ -1,8 +1,9 @@
-"""The components of the stack: their names, labels and order, and what a plan says about each."""
+"""The components of the stack: their names, labels and order, and what a plan decides about each."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 
 # In the order of tables. The keys are also the request's names and those of the plan's JSON.
 LABELS = {
@@ -14,11 +15,17 @@ LABELS = {
     "pytorch": "PyTorch",
 }
 COMPONENTS = tuple(LABELS)
+PACKAGED = ("driver", "cuda", "cudnn", "nccl")
+FRAMEWORKS = ("tensorflow", "pytorch")
 
 
 @dataclasses.dataclass(frozen=True)
 class DriverComponent:
-    """The driver to install."""
+    """The driver to install.
+
+    kernel_modules: `open` or `proprietary`; source: `nvidia` (its repository) or `distro`; packages: `name=version`, or
+    a bare name where the archive decides. apt_components: sections of the distribution's archive that must be enabled.
+    """
 
     version: str
     branch: str
@@ -32,7 +39,7 @@ class DriverComponent:
 
 @dataclasses.dataclass(frozen=True)
 class CudaComponent:
-    """The CUDA toolkit to install."""
+    """The CUDA toolkit to install: `version` is the series (13.2), `release` the whole number (13.2.1)."""
 
     version: str
     release: str
@@ -53,7 +60,7 @@ class LibraryComponent:
 
 @dataclasses.dataclass(frozen=True)
 class TensorflowComponent:
-    """The TensorFlow environment to make."""
+    """The TensorFlow environment to create; cuda_libraries: from the `wheel` or from the `system`."""
 
     version: str
     python: str
@@ -64,7 +71,7 @@ class TensorflowComponent:
 
 @dataclasses.dataclass(frozen=True)
 class PytorchComponent:
-    """The PyTorch environment to make."""
+    """The PyTorch environment to create; cuda: the CUDA release that its wheel was built for."""
 
     version: str
     python: str
@@ -73,4 +80,54 @@ class PytorchComponent:
     lock: str
 
 
-Component = DriverComponent | CudaComponent | LibraryComponent | TensorflowComponent | PytorchComponent
+PackagedComponent = DriverComponent | CudaComponent | LibraryComponent
+FrameworkComponent = TensorflowComponent | PytorchComponent
+Component = PackagedComponent | FrameworkComponent
+
+
+@dataclasses.dataclass(frozen=True)
+class Components:
+    """The planned components; None where one is left out."""
+
+    driver: DriverComponent | None = None
+    cuda: CudaComponent | None = None
+    cudnn: LibraryComponent | None = None
+    nccl: LibraryComponent | None = None
+    tensorflow: TensorflowComponent | None = None
+    pytorch: PytorchComponent | None = None
+
+    def get(self, name: str) -> Component | None:
+        """Return a component by its name, one of COMPONENTS."""
+        component: Component | None = getattr(self, name)
+        return component
+
+    def packaged(self) -> Iterator[PackagedComponent]:
+        """Yield the planned components that consist of packages."""
+        yield from (part for part in (self.driver, self.cuda, self.cudnn, self.nccl) if part is not None)
+
+    def framework(self, name: str) -> FrameworkComponent | None:
+        """Return a framework's component by its name, one of FRAMEWORKS."""
+        component: FrameworkComponent | None = getattr(self, name)
+        return component
+
+
+def full_version(component: Component) -> str:
+    """Return the version to show: of CUDA the whole release, not the series."""
+    return component.release if isinstance(component, CudaComponent) else component.version
+
+
+def package_specs(component: PackagedComponent) -> tuple[str, ...]:
+    """Return the specs of all packages of a component, those that pin its versions first."""
+    pinning = component.pinning_packages if isinstance(component, DriverComponent) else ()
+    return (*pinning, *component.packages)
+
+
+def split_spec(spec: str) -> tuple[str, str | None]:
+    """Return the name and the version of a spec such as `libnccl2=2.29.7-1+cuda13.2`; None where it has no version."""
+    name, _, version = spec.partition("=")
+    return name, version or None
+
+
+def package_name(spec: str) -> str:
+    """Return the name in a package's spec."""
+    return split_spec(spec)[0]

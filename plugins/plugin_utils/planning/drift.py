@@ -1,12 +1,13 @@
-"""Which parts of a host a run has to enter: where the plan, the variables, our own files or the host moved.
+"""Drift: compare the plan, role variables and role files with what the last complete run recorded on the host.
 
-Runs on the controller. A part is a role, or `packages` (one transaction for all roles), or `plan` (its record on the
-host). The host keeps what the last complete run left of each part (module_utils/state/applied.py); here that is held
-against what this run would make. Pure, but for `fingerprint`, which reads the project's own files.
+A part is a role, or `packages` (one transaction for all roles), or `plan` (its record on the host). A run applies the
+parts with drift and no others. The host's record is written by module_utils/state/applied.py, and the probe compares it
+with the host. Everything here is pure, but for `fingerprint`, which reads the project's own files.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import json
@@ -14,112 +15,161 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import (
+    COMPONENTS,
+    package_name,
+    package_specs,
+)
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Plan
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import KEEP, PlanDiff
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.probe import AppliedPart
+
 PROJECT = Path(__file__).resolve().parents[3]
 ALWAYS = "always"
 CONVERGE = ("drift", ALWAYS)
-PACKAGES, PLAN = "packages", "plan"  # the parts that are no roles
-Data = Mapping[str, Any]
+PACKAGES, PLAN = "packages", "plan"  # the parts that are not roles
+
+
+@dataclasses.dataclass(frozen=True)
+class ManagedPart:
+    """A part as gpu_stack_managed describes it.
+
+    components: those that need it, `repository` among them; includes: other roles that it runs. watch: what is watched
+    on the host for changes, by kind (files, services, ...).
+    """
+
+    components: tuple[str, ...]
+    includes: tuple[str, ...]
+    watch: Mapping[str, Any]
+
+    @classmethod
+    def from_json(cls, entry: Mapping[str, Any]) -> ManagedPart:
+        """Read an entry of gpu_stack_managed: `for`, `with`, and what is watched."""
+        watch = {key: value for key, value in entry.items() if key not in ("for", "with") and value}
+        return cls(tuple(entry["for"]), tuple(entry.get("with", ())), watch)
+
+
+Managed = Mapping[str, ManagedPart]
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A part of a plan: the fingerprint of what defines it, and what is watched of it on the host."""
+
+    fingerprint: str
+    watch: Mapping[str, Any]
+
+
+# Fingerprints ---------------------------------------------------------------------------------------------------
 
 
 @functools.cache
-def _content(folder: Path) -> str:
-    """Names and contents of a folder's files, as one hash; read once a run."""
+def _content(directory: Path) -> str:
+    """One hash of the names and contents of all files below a directory; computed once a process."""
     digest = hashlib.sha256()
-    for path in sorted(folder.rglob("*")):
+    for path in sorted(directory.rglob("*")):
         if path.is_file() and "__pycache__" not in path.parts:
-            digest.update(f"{path.relative_to(folder)}\0".encode())
+            digest.update(f"{path.relative_to(directory)}\0".encode())
             digest.update(hashlib.sha256(path.read_bytes()).digest())
     return digest.hexdigest()
 
 
-def fingerprint(variables: Data, roles: Sequence[str], project: Path = PROJECT) -> str:
-    """What makes the roles do what they do: their variables, their files, and the modules that they run on the host.
+def fingerprint(variables: Mapping[str, Any], roles: Sequence[str], project: Path = PROJECT) -> str:
+    """Return a hash of all that determines what roles do: variables, their files, and the modules they may run.
 
-    variables: name to value, plain data. Raises FileNotFoundError for a role that there is not.
+    Raises FileNotFoundError for a role that does not exist.
     """
-    folders = [project / "roles" / role for role in roles]
-    for folder in folders:
-        if not folder.is_dir():
-            raise FileNotFoundError(f"{folder} is not a role of this project")
-    folders += [project / "plugins/modules", project / "plugins/module_utils"]
-    return _hash({"variables": variables, "files": [_content(folder) for folder in folders]})
+    directories = [project / "roles" / role for role in roles]
+    for directory in directories:
+        if not directory.is_dir():
+            raise FileNotFoundError(f"{directory} is not a role of this project")
+    directories += [project / "plugins/modules", project / "plugins/module_utils"]
+    return _hash({"variables": variables, "files": [_content(directory) for directory in directories]})
 
 
 def _hash(data: Any) -> str:
     return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
-def planned(plan: Data, managed: Data) -> list[str]:
-    """The parts that a plan has: those of which a component is planned. `managed`: {part: {"for": [component]}}."""
-    components = {**plan["components"], "repository": plan.get("repository")}
-    return [name for name, entry in managed.items() if any(components.get(component) for component in entry["for"])]
+# Parts ----------------------------------------------------------------------------------------------------------
 
 
-def parts(plan: Data, managed: Data, fingerprints: Data) -> dict[str, Any]:
-    """What is to be watched of each part that this plan has: {part: {"fingerprint", "watch"}}.
+def planned(plan: Plan, managed: Managed) -> list[str]:
+    """Return the names of the parts of which a component is planned, in their order."""
+    present = {name for name in COMPONENTS if plan.components.get(name)}
+    if plan.repository:
+        present.add("repository")
+    return [name for name, part in managed.items() if present.intersection(part.components)]
 
-    managed: {part: {"for": [components], "with": [roles it includes], **what is watched}}; fingerprints: by role.
-    `packages` have that of all roles with packages, `plan` that of the plan itself.
+
+def parts(plan: Plan, managed: Managed, fingerprints: Mapping[str, str]) -> dict[str, Part]:
+    """Return the parts of a plan by name.
+
+    fingerprints: by role. That of `packages` covers all roles with packages, that of `plan` the plan itself. Raises
+    KeyError for a role without a fingerprint.
     """
-    found: dict[str, Any] = {}
-    for name in planned(plan, managed):
-        watch = {key: value for key, value in managed[name].items() if key not in ("for", "with") and value}
-        found[name] = {"fingerprint": fingerprints.get(name), "watch": watch}
-    if PACKAGES in found:
-        roles = [name for name in found if set(managed[name]["for"]) & set(managed[PACKAGES]["for"])]
-        found[PACKAGES]["fingerprint"] = _hash({name: fingerprints.get(name) for name in roles})
-        found[PACKAGES]["watch"]["packages"] = _packages(plan)
-    if PLAN in found:
-        found[PLAN]["fingerprint"] = _hash(plan)
-    missing = sorted(name for name, part in found.items() if not part["fingerprint"])
+    names = planned(plan, managed)
+    known = dict(fingerprints)
+    if PACKAGES in names:
+        roles = [name for name in names if set(managed[name].components) & set(managed[PACKAGES].components)]
+        known[PACKAGES] = _hash({name: fingerprints.get(name) for name in roles})
+    if PLAN in names:
+        known[PLAN] = _hash(plan.to_json())
+    missing = sorted(set(names) - set(known))
     if missing:
         raise KeyError(f"no fingerprint of {', '.join(missing)}")
+    found = {name: Part(known[name], managed[name].watch) for name in names}
+    if PACKAGES in found:
+        found[PACKAGES] = Part(known[PACKAGES], {**managed[PACKAGES].watch, "packages": _packages(plan)})
     return found
 
 
-def _packages(plan: Data) -> list[str]:
-    specs = [
-        spec
-        for component in plan["components"].values()
-        for kind in ("packages", "pinning_packages")
-        for spec in (component or {}).get(kind) or []
-    ]
-    return sorted({str(spec).partition("=")[0] for spec in specs})
+def _packages(plan: Plan) -> list[str]:
+    return sorted({package_name(spec) for part in plan.components.packaged() for spec in package_specs(part)})
 
 
-def drift(wanted: Data, applied: Data, diff: Data, managed: Data, converge: str = "drift") -> dict[str, list[str]]:
-    """{part: why it is entered}, in the order of the parts; empty where the host has what is planned.
+# Drift ----------------------------------------------------------------------------------------------------------
 
-    wanted: `parts`; applied: the probe's, {part: {"fingerprint", "changed"}}; diff: `plan_diff`.
-    Raises ValueError where `converge` is none of CONVERGE.
+
+def drift(
+    desired: Mapping[str, Part],
+    applied: Mapping[str, AppliedPart],
+    diff: PlanDiff,
+    managed: Managed,
+    converge: str = "drift",
+) -> dict[str, list[str]]:
+    """Return the reasons to apply each part that has some, in the order of the parts.
+
+    desired: the parts of the plan; applied: the probe's; converge: gpu_stack_converge, with `always` every part is
+    applied. Raises ValueError where that is none of CONVERGE.
     """
     if converge not in CONVERGE:
         raise ValueError(f"gpu_stack_converge is {converge!r}, expected one of {', '.join(CONVERGE)}")
-    moved = _moved(diff)
+    changes = _changes(diff)
     reasons = {}
-    for name, part in wanted.items():
-        told = [f"{text}" for component in managed[name]["for"] for text in moved.get(component, [])]
-        reasons[name] = [*_since(part, applied.get(name)), *told]
+    for name, part in desired.items():
+        planned_changes = [text for component in managed[name].components for text in changes.get(component, [])]
+        reasons[name] = [*_since_applied(part, applied.get(name)), *planned_changes]
         if converge == ALWAYS:
             reasons[name].append("gpu_stack_converge is always")
-    return {name: told for name, told in reasons.items() if told}
+    return {name: texts for name, texts in reasons.items() if texts}
 
 
-def _since(part: Data, applied: Data | None) -> list[str]:
+def _since_applied(part: Part, applied: AppliedPart | None) -> list[str]:
     if applied is None:
-        return ["no complete run of it is on record"]
-    asked = [] if applied["fingerprint"] == part["fingerprint"] else ["the last run was asked for something else"]
-    return [*asked, *applied["changed"]]
+        return ["no complete run of it is recorded"]
+    differs = applied.fingerprint != part.fingerprint
+    return [*(["its variables or files have changed since the last run"] if differs else []), *applied.changed]
 
 
-def _moved(diff: Data) -> dict[str, list[str]]:
-    """What the plan does to the packages, by component; what other installers left concerns them all."""
-    moved = {
-        row["component"]: [f"{row['component']}: {row['action']} {row['planned'] or ''}".strip()]
-        for row in diff["components"]
-        if row["action"] != "keep"
+def _changes(diff: PlanDiff) -> dict[str, list[str]]:
+    """Planned changes by component; the removal of leftovers concerns all that they can conflict with."""
+    changes = {
+        row.component: [f"{row.component}: {row.action} {row.planned or ''}".strip()]
+        for row in diff.components
+        if row.action != KEEP
     }
-    for sentence in diff["leftovers"]["does"]:
+    for sentence in diff.leftovers.does:
         for component in ("repository", "driver", "cuda"):
-            moved.setdefault(component, []).append(sentence)
-    return moved
+            changes.setdefault(component, []).append(sentence)
+    return changes

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Mapping
 
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.request import PlanInputError
+
+_DISPLAY_CLASS = "03"  # of PCI: VGA and 3D controllers, and not a card's audio function or an NVSwitch
 
 
 @dataclasses.dataclass(frozen=True)
 class HostGpu:
-    """A GPU as the host shows it."""
+    """A GPU of a host; name and compute capability are those that a loaded driver reports."""
 
     pci_id: str
     pci_address: str = ""
@@ -21,7 +23,12 @@ class HostGpu:
 
 @dataclasses.dataclass(frozen=True)
 class Host:
-    """What of a host the resolver looks at. offers is None where no repository could be read."""
+    """What the resolver decides by; without a value, that of the distribution release in the catalog counts.
+
+    pythons: versions of the interpreters (`3.12`); gcc: the default compiler's major. offers: versions of the
+    repository's packages by name, None where no repository was read. repository_configured: the host's apt already
+    reads NVIDIA's repository.
+    """
 
     distribution: str
     architecture: str = "x86_64"
@@ -39,58 +46,47 @@ class Host:
     loaded_driver: str | None = None
 
 
-def host_from_probe(probe: Mapping[str, Any]) -> Host:
-    """The resolver's view of a probe; raises PlanInputError where the probe lacks what a plan needs."""
-    missing = [name for name in ("distribution", "gpus") if name not in probe]
-    if "id" not in (probe.get("distribution") or {}):
-        missing.append("distribution.id")
-    if missing:
-        raise PlanInputError(f"the probe lacks {', '.join(missing)}; expected the `probe` of gpuhost.stack.gpu_probe")
-    repository = probe.get("repository") or {}
-    offers = None
-    if repository and not repository.get("error"):
-        offers = {name: tuple(found) for name, found in (repository.get("packages") or {}).items()}
-    toolchain, python = probe.get("toolchain") or {}, probe.get("python") or {}
-    driver = probe.get("driver") or {}
-    gcc = toolchain.get("gcc")
+def host_from_probe(probe: Probe) -> Host:
+    """Return the resolver's view of a probe; raises PlanInputError where the distribution is unknown."""
+    if probe.distribution is None:
+        raise PlanInputError("the probe could not read the distribution; expected /etc/os-release on the host")
+    repository = probe.repository
     return Host(
-        distribution=probe["distribution"]["id"],
-        architecture=probe.get("architecture") or "x86_64",
-        gpus=_probe_gpus(probe["gpus"], (driver.get("nvidia_smi") or {}).get("gpus") or []),
-        pythons=tuple((python.get("interpreters") or {}).keys()),
-        default_python=python.get("default"),
-        gcc=int(str(gcc).split(".")[0]) if gcc else None,
-        glibc=toolchain.get("glibc"),
-        kernel=(probe.get("kernel") or {}).get("running"),
-        offers=offers,
-        offers_error=repository.get("error") or None,
-        repository_url=repository.get("url"),
-        repository_configured=_is_configured(probe, repository.get("url")),
-        secure_boot=probe.get("secure_boot") or "unknown",
-        loaded_driver=(driver.get("loaded") or {}).get("version"),
+        distribution=probe.distribution.id,
+        architecture=probe.architecture,
+        gpus=_gpus(probe),
+        pythons=tuple(probe.python.interpreters),
+        default_python=probe.python.default,
+        gcc=int(probe.toolchain.gcc.split(".")[0]) if probe.toolchain.gcc else None,
+        glibc=probe.toolchain.glibc,
+        kernel=probe.kernel.running,
+        offers=repository.packages if repository and not repository.error else None,
+        offers_error=repository.error if repository else None,
+        repository_url=repository.url if repository else None,
+        repository_configured=_is_configured(probe),
+        secure_boot=probe.secure_boot,
+        loaded_driver=probe.driver.loaded.version if probe.driver.loaded else None,
     )
 
 
-def _is_configured(probe: Mapping[str, Any], url: str | None) -> bool:
-    """Whether the host's apt takes packages from NVIDIA's repository already."""
-    entries = (probe.get("repository_files") or {}).get("entries") or []
-    return url is not None and any(entry["uri"].rstrip("/") == url.rstrip("/") for entry in entries)
+def _is_configured(probe: Probe) -> bool:
+    url = probe.repository.url if probe.repository else None
+    entries = probe.repository_files.entries
+    return url is not None and any(entry.uri.rstrip("/") == url.rstrip("/") for entry in entries)
 
 
-def _probe_gpus(devices: Iterable[Mapping[str, Any]], seen: Iterable[Mapping[str, Any]]) -> tuple[HostGpu, ...]:
-    """Display and 3D controllers of NVIDIA's, with what a running driver says about each."""
-    by_address = {gpu.get("pci_address"): gpu for gpu in seen}
+def _gpus(probe: Probe) -> tuple[HostGpu, ...]:
+    reported = {gpu.pci_address: gpu for gpu in probe.driver.nvidia_smi.gpus}
     gpus = []
-    for device in devices:
-        if not str(device.get("class") or "03").startswith("03"):
-            continue
-        smi = by_address.get(device.get("pci_address")) or {}
-        gpus.append(
-            HostGpu(
-                pci_id=device["pci_id"].lower(),
-                pci_address=device.get("pci_address") or "",
-                name=smi.get("name"),
-                compute_capability=smi.get("compute_capability"),
+    for device in probe.gpus:
+        if device.pci_class.startswith(_DISPLAY_CLASS):
+            known = reported.get(device.pci_address)
+            gpus.append(
+                HostGpu(
+                    pci_id=device.pci_id.lower(),
+                    pci_address=device.pci_address,
+                    name=known.name if known else None,
+                    compute_capability=known.compute_capability if known else None,
+                )
             )
-        )
     return tuple(gpus)

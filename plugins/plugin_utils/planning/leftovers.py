@@ -1,38 +1,40 @@
-"""What other installers left on a host that stands in the way of packages, and how a run can put it away.
+"""What other installers left on a host that conflicts with the planned packages, and how a run can remove it.
 
-Runs on the controller; pure functions. gpu_stack_leftovers decides: `refuse` makes problems of what blocks the plan,
-with `remove` the run puts it away before anything else. Files are set aside and not deleted; what NVIDIA's uninstallers
-take away is gone.
+With `gpu_stack_leftovers=refuse`, what blocks the plan is a problem; with `remove`, the run removes it first. Source
+and key files are moved aside and can be restored; what NVIDIA's uninstallers remove cannot.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import RepositoryFile
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Plan
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.probe import Probe, SourceEntry
 
-Data = Mapping[str, Any]
-
-FOLDER = "/var/lib/gpuhost/set_aside"  # the default of roles/nvidia_repo
-REMEDY = ", or let the run do it with -e gpu_stack_leftovers=remove"
+# The role nvidia_repo's defaults: where it moves files, and with which files it configures NVIDIA's repository.
+SET_ASIDE_DIRECTORY = "/var/lib/gpuhost/set_aside"
+OWN_KEY = "/etc/apt/keyrings/nvidia-cuda.asc"
+OWN_SOURCE = "/etc/apt/sources.list.d/nvidia-cuda.sources"
+_OR_LET_THE_RUN = ", or let the run remove it with -e gpu_stack_leftovers=remove"
 
 
 @dataclasses.dataclass(frozen=True)
 class Leftover:
-    """One thing that is left over.
+    """One leftover.
 
-    blocks: whether the plan cannot be carried out while it is there. does: what a run does about it, empty where it
-    leaves it alone; uninstaller: the program of that, by component; set_aside: the file that is moved.
+    blocks: whether it prevents the plan. action: what a run with gpu_stack_leftovers=remove does, as an imperative;
+    empty where it does nothing. uninstaller: the program that the action runs, for `component` (driver or cuda);
+    set_aside: the file that it moves; purge: the package that it purges.
     """
 
     code: str
     message: str
     remedy: str
     blocks: bool = True
-    does: str = ""
+    action: str = ""
     component: str = ""
     uninstaller: str = ""
     set_aside: str = ""
@@ -40,135 +42,141 @@ class Leftover:
 
 
 @dataclasses.dataclass(frozen=True)
-class Own:
-    """What this project itself puts on a host, which is not left over."""
+class Cleanup:
+    """What the run removes before it installs anything: `does` for people, the rest for the roles."""
 
-    repository_key: str = "/etc/apt/keyrings/nvidia-cuda.asc"
-    repository_file: str = "/etc/apt/sources.list.d/nvidia-cuda.sources"
+    does: tuple[str, ...] = ()
+    set_aside: tuple[str, ...] = ()
+    purge: tuple[str, ...] = ()
+    driver_uninstallers: tuple[str, ...] = ()
+    cuda_uninstallers: tuple[str, ...] = ()
 
 
-def find(plan: Data, probe: Data, own: Own | None = None, known: RepositoryFile | None = None) -> list[Leftover]:
-    """Everything that is left over, in the order in which it is told."""
-    facts = known or load_catalog().repository
+def find(plan: Plan, probe: Probe) -> list[Leftover]:
+    """Return all leftovers in the order in which they are reported."""
+    repository = load_catalog().repository
     return [
         *_driver(plan, probe),
         *_toolkits(plan, probe),
-        *_sources(plan, probe, own or Own(), facts),
-        *_keys(probe, facts),
+        *_sources(plan, probe, repository),
+        *_keys(probe, repository),
     ]
 
 
-def removed(plan: Data) -> bool:
-    """Whether the user lets the run put away what is left over."""
-    return (plan.get("request") or {}).get("leftovers") == "remove"
+def may_remove(plan: Plan) -> bool:
+    """Return whether the user asked for leftovers to be removed."""
+    return plan.request.leftovers == "remove"
 
 
-def work(plan: Data, probe: Data) -> dict[str, Any]:
-    """What a run puts away, for people and for the roles; nothing where it may not."""
-    found = [leftover for leftover in find(plan, probe) if leftover.does] if removed(plan) else []
-    return {
-        "does": list(dict.fromkeys(leftover.does for leftover in found)),
-        "set_aside": sorted({leftover.set_aside for leftover in found if leftover.set_aside}),
-        "purge": sorted({leftover.purge for leftover in found if leftover.purge}),
-        "driver_uninstallers": [left.uninstaller for left in found if left.uninstaller and left.component == "driver"],
-        "cuda_uninstallers": [left.uninstaller for left in found if left.uninstaller and left.component == "cuda"],
-    }
+def cleanup(plan: Plan, probe: Probe) -> Cleanup:
+    """Return what the run removes; nothing unless the user asked for it."""
+    if not may_remove(plan):
+        return Cleanup()
+    found = [leftover for leftover in find(plan, probe) if leftover.action]
+    return Cleanup(
+        does=tuple(dict.fromkeys(leftover.action for leftover in found)),
+        set_aside=tuple(sorted({leftover.set_aside for leftover in found if leftover.set_aside})),
+        purge=tuple(sorted({leftover.purge for leftover in found if leftover.purge})),
+        driver_uninstallers=_uninstallers(found, "driver"),
+        cuda_uninstallers=_uninstallers(found, "cuda"),
+    )
+
+
+def _uninstallers(leftovers: list[Leftover], component: str) -> tuple[str, ...]:
+    return tuple(left.uninstaller for left in leftovers if left.uninstaller and left.component == component)
 
 
 # .run installers ------------------------------------------------------------------------------------------------
 
 
-def _driver(plan: Data, probe: Data) -> Iterator[Leftover]:
-    found = (probe.get("runfile") or {}).get("driver")
-    if not found or not (plan.get("components") or {}).get("driver"):
+def _driver(plan: Plan, probe: Probe) -> Iterator[Leftover]:
+    driver = probe.runfile.driver
+    if driver is None or plan.components.driver is None:
         return
-    version = f" {found['version']}" if found["version"] else ""
+    version = f" {driver.version}" if driver.version else ""
     message = (
-        f"driver{version} was installed by NVIDIA's .run installer ({', '.join(found['traces'])}); packages would "
-        "overwrite half of it"
+        f"driver{version} was installed by NVIDIA's .run installer (traces: {', '.join(driver.traces)}); "
+        "packages would overwrite only a part of its files"
     )
-    program = found["uninstaller"]
-    command = f"sudo {program} --silent" if program else "sudo ./<installer>.run --uninstall"
-    remedy = (
-        f"remove it with {command}{REMEDY if program else ''}, or leave the driver as it is with gpu_stack_driver=none"
-    )
-    does = f"driver{version} of the .run installer is uninstalled by {program}; no undo brings it back"
+    keep = "or keep this driver with -e gpu_stack_driver=none"
+    program = driver.uninstaller
+    if program is None:
+        yield Leftover("runfile-install", message, f"remove it with sudo ./<installer>.run --uninstall, {keep}")
+        return
     yield Leftover(
         "runfile-install",
         message,
-        remedy,
-        does=does if program else "",
+        f"remove it with sudo {program} --silent{_OR_LET_THE_RUN}, {keep}",
+        action=f"uninstall driver{version} of the .run installer with {program} (cannot be rolled back)",
         component="driver",
-        uninstaller=program or "",
+        uninstaller=program,
     )
 
 
-def _toolkits(plan: Data, probe: Data) -> Iterator[Leftover]:
-    cuda = (plan.get("components") or {}).get("cuda")
-    for toolkit in (probe.get("runfile") or {}).get("toolkits") or []:
-        version, program = toolkit["version"], toolkit["uninstaller"]
-        message = f"CUDA {version} was installed by NVIDIA's .run installer ({program})"
-        if not cuda or cuda["version"] != version or cuda["source"] != "nvidia":
+def _toolkits(plan: Plan, probe: Probe) -> Iterator[Leftover]:
+    cuda = plan.components.cuda
+    for toolkit in probe.runfile.toolkits:
+        message = f"CUDA {toolkit.version} was installed by NVIDIA's .run installer ({toolkit.uninstaller})"
+        if cuda is None or cuda.version != toolkit.version or cuda.source != "nvidia":
             yield Leftover("runfile-install", f"{message}; it stays beside the planned one", "", blocks=False)
             continue
         yield Leftover(
             "runfile-install",
-            f"{message}, where the planned packages go",
-            f"remove it with sudo {program} --silent{REMEDY}, or ask for another version",
-            does=f"CUDA {version} of the .run installer is uninstalled by {program}; no undo brings it back",
+            f"{message}, into the directory of the planned packages",
+            f"remove it with sudo {toolkit.uninstaller} --silent{_OR_LET_THE_RUN}, "
+            "or request another version with -e gpu_stack_cuda=...",
+            action=f"uninstall CUDA {toolkit.version} of the .run installer with {toolkit.uninstaller} "
+            "(cannot be rolled back)",
             component="cuda",
-            uninstaller=program,
+            uninstaller=toolkit.uninstaller,
         )
 
 
-# Package sources ------------------------------------------------------------------------------------------------
+# apt sources ----------------------------------------------------------------------------------------------------
 
 
-def _sources(plan: Data, probe: Data, own: Own, facts: RepositoryFile) -> Iterator[Leftover]:
-    """apt refuses to read anything while one repository has two different Signed-By values."""
-    found = probe.get("repository_files") or {}
-    planned = ((plan.get("repository") or {}).get("url") or "").rstrip("/")
-    for entry in found.get("entries") or []:
-        if entry["file"] == own.repository_file:
+def _sources(plan: Plan, probe: Probe, catalog: RepositoryFile) -> Iterator[Leftover]:
+    """apt reads no source at all while one repository has two different Signed-By values."""
+    planned = plan.repository["url"].rstrip("/") if plan.repository else None
+    for entry in probe.repository_files.entries:
+        if entry.file == OWN_SOURCE:
             continue
-        where = f"{entry['file']} leads to {entry['uri']}"
-        same = bool(planned) and entry["uri"].rstrip("/") == planned
-        if same and entry["signed_by"] != own.repository_key:
+        if entry.uri.rstrip("/") != planned:
+            message = f"{entry.file} defines {entry.uri}: its packages may conflict; remove it if nothing needs it"
+            yield _source(entry, probe, catalog, message, blocks=False)
+        elif entry.signed_by != OWN_KEY:
             message = (
-                f"{where}, signed by {entry['signed_by'] or 'any trusted key'}; expected is {own.repository_key}, and "
-                "apt refuses a repository with two different Signed-By values"
+                f"{entry.file} defines {entry.uri}, signed by {entry.signed_by or 'any trusted key'}; expected is "
+                f"{OWN_KEY}, and apt refuses a repository with two different Signed-By values"
             )
-            yield _source(entry, probe, facts, message, blocks=True)
-        elif not same:
-            message = f"{where}: its packages may get in the way; remove it if nothing needs it"
-            yield _source(entry, probe, facts, message, blocks=False)
+            yield _source(entry, probe, catalog, message, blocks=True)
 
 
-def _source(entry: Data, probe: Data, facts: RepositoryFile, message: str, blocks: bool) -> Leftover:
-    path = entry["file"]
-    if path in ((probe.get("repository_files") or {}).get("mixed") or []):
-        remedy = f"remove that entry from {path}, which other repositories stand in, too"
+def _source(entry: SourceEntry, probe: Probe, catalog: RepositoryFile, message: str, blocks: bool) -> Leftover:
+    path = entry.file
+    if path in probe.repository_files.mixed:
+        remedy = f"remove that entry from {path}; the file also defines other repositories"
         return Leftover("stale-repository", message, remedy, blocks)
-    remedy = f"remove {path} (sudo apt-get purge {facts.keyring_package} where that package brought it){REMEDY}"
-    if not blocks and not any(part in entry["uri"] for part in facts.rivals):
+    remedy = f"remove {path} (sudo apt-get purge {catalog.keyring_package} if that package owns it){_OR_LET_THE_RUN}"
+    if not blocks and not any(part in entry.uri for part in catalog.rivals):
         return Leftover("stale-repository", message, remedy, blocks)
-    package = _keyring_package(entry, probe, facts)
-    does = f"{path} is moved to {FOLDER}" + (f", and {package}, which brought it, is purged" if package else "")
-    return Leftover("stale-repository", message, remedy, blocks, does, set_aside=path, purge=package)
+    package = _keyring_package(entry, probe, catalog)
+    action = f"move {path} to {SET_ASIDE_DIRECTORY}" + (f" and purge {package}, which installed it" if package else "")
+    return Leftover("stale-repository", message, remedy, blocks, action, set_aside=path, purge=package)
 
 
-def _keyring_package(entry: Data, probe: Data, facts: RepositoryFile) -> str:
-    """The package that brings NVIDIA's repository with a keyring of its own; empty where it did not bring this."""
-    package = (probe.get("packages") or {}).get(facts.keyring_package) or {}
-    there = package.get("status") not in (None, "config-files", "not-installed")
-    return facts.keyring_package if there and entry["signed_by"] == facts.keyring else ""
+def _keyring_package(entry: SourceEntry, probe: Probe, catalog: RepositoryFile) -> str:
+    """NVIDIA's package that configures the repository, if it configured this one; else empty."""
+    is_present = catalog.keyring_package in probe.present_packages
+    return catalog.keyring_package if is_present and entry.signed_by == catalog.keyring else ""
 
 
-def _keys(probe: Data, facts: RepositoryFile) -> Iterator[Leftover]:
-    found = probe.get("repository_files") or {}
-    for path, keys in (found.get("keys") or {}).items():
-        if any(key.endswith(facts.old_key) for key in keys):
-            message = f"{path} holds NVIDIA's old key {facts.old_key}, which signs nothing now: remove it"
-            alone = path not in (found.get("mixed") or [])
-            does = f"{path} (NVIDIA's old key {facts.old_key}) is moved to {FOLDER}" if alone else ""
-            yield Leftover("stale-repository", message, "", False, does, set_aside=path if alone else "")
+def _keys(probe: Probe, catalog: RepositoryFile) -> Iterator[Leftover]:
+    for path, keys in probe.repository_files.keys.items():
+        if any(key.endswith(catalog.old_key) for key in keys):
+            message = f"{path} holds NVIDIA's old key {catalog.old_key}, which signs nothing any more: remove it"
+            if path in probe.repository_files.mixed:
+                yield Leftover("stale-repository", message, "", blocks=False)
+            else:
+                action = f"move {path} (NVIDIA's old key {catalog.old_key}) to {SET_ASIDE_DIRECTORY}"
+                yield Leftover("stale-repository", message, "", False, action, set_aside=path)

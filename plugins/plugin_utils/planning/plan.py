@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import COMPONENTS, LABELS, Component
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import records
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import (
+    COMPONENTS,
+    LABELS,
+    Component,
+    Components,
+    CudaComponent,
+    DriverComponent,
+    LibraryComponent,
+    PytorchComponent,
+    TensorflowComponent,
+    full_version,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.findings import PlanWarning, Problem, Reason
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.tables import text_table
@@ -16,7 +29,11 @@ SCHEMA = 1
 
 @dataclasses.dataclass(frozen=True)
 class Remedy:
-    """A change that was tried and plans: of the request, of the host (distribution, python, gpus), or of both."""
+    """A change that was tried and gives a plan.
+
+    request: (name, value) pairs to request; host: what to change on the host, (`distribution`, `python` or `gpus`,
+    values) pairs: another release, a further interpreter, the PCI ids to keep.
+    """
 
     text: str
     request: tuple[tuple[str, str], ...] = ()
@@ -25,7 +42,7 @@ class Remedy:
 
 @dataclasses.dataclass(frozen=True)
 class Gpu:
-    """A GPU that the catalog knows."""
+    """A GPU that the catalog knows; kernel_modules: `open`, `proprietary` or `either`."""
 
     pci_id: str
     name: str
@@ -37,12 +54,15 @@ class Gpu:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """What to do with a host, or why nothing can be done."""
+    """What to install on a host, or the problems that prevent it.
+
+    repository: url, key_url, key_fingerprint and slug of NVIDIA's repository; None where nothing comes from it.
+    """
 
     distribution: str
     request: Request
     gpus: tuple[Gpu, ...]
-    components: Mapping[str, Component | None]
+    components: Components
     repository: Mapping[str, str] | None
     reasons: tuple[Reason, ...]
     problems: tuple[Problem, ...]
@@ -51,25 +71,23 @@ class Plan:
 
     @property
     def ok(self) -> bool:
-        """Whether the plan can be carried out."""
+        """Whether the plan can be applied."""
         return not self.problems
 
     def to_json(self) -> dict[str, Any]:
-        """The plan as plain data, keys in a fixed order."""
+        """Return the plan as plain data: the fact gpu_stack_plan, keys in a fixed order."""
+        gpu_fields = ("pci_id", "name", "compute_capability", "architecture")
         return {
             "schema": SCHEMA,
             "ok": self.ok,
             "distribution": self.distribution,
-            "request": dataclasses.asdict(self.request),
-            "gpus": [
-                {name: getattr(gpu, name) for name in ("pci_id", "name", "compute_capability", "architecture")}
-                for gpu in self.gpus
-            ],
-            "components": {name: _plain(self.components.get(name)) for name in COMPONENTS},
+            "request": records.to_json(self.request),
+            "gpus": [{name: getattr(gpu, name) for name in gpu_fields} for gpu in self.gpus],
+            "components": records.to_json(self.components),
             "repository": dict(self.repository) if self.repository else None,
-            "reasons": [_plain(reason) for reason in self.reasons],
-            "problems": [_plain(problem) for problem in self.problems],
-            "warnings": [_plain(warning) for warning in self.warnings],
+            "reasons": records.to_json(self.reasons),
+            "problems": records.to_json(self.problems),
+            "warnings": records.to_json(self.warnings),
             "remedies": [
                 {"text": r.text, "request": dict(r.request), "host": {name: list(v) for name, v in r.host}}
                 for r in self.remedies
@@ -77,60 +95,57 @@ class Plan:
         }
 
 
-def _plain(value: Any) -> Any:
-    if value is None:
-        return None
-    return {name: list(v) if isinstance(v, tuple) else v for name, v in dataclasses.asdict(value).items()}
-
+# The table ------------------------------------------------------------------------------------------------------
 
 _COLOURS = {"problem": "31", "warning": "33", "heading": "1", "remedy": "32"}
 
 
-def plan_table(plan: Mapping[str, Any], colour: bool = False) -> str:
-    """A plan's JSON as a table for people."""
+def plan_table(plan: Plan, colour: bool = False) -> str:
+    """Return a plan for a terminal: a line for each component, then warnings, problems and remedies."""
 
     def paint(text: str, name: str) -> str:
         return f"\033[{_COLOURS[name]}m{text}\033[0m" if colour else text
 
-    lines = [paint(f"{plan['distribution']}: {_gpu_summary(plan['gpus'])}", "heading")]
-    because = {reason["component"]: reason["because"] for reason in plan["reasons"]}
-    rows = [("COMPONENT", "VERSION", "FROM", "WHY")]
-    for name in COMPONENTS:
-        component = plan["components"][name]
-        rows.append((LABELS[name], _choice(component), _origin(name, component), because.get(name, "")))
-    lines += text_table(rows)
-    for warning in plan["warnings"]:
-        lines.append(paint(f"warning  {warning['code']}: {warning['message']}", "warning"))
-    for problem in plan["problems"]:
-        lines.append(paint(f"problem  {problem['code']}: {problem['message']}", "problem"))
-        if not plan.get("remedies"):
-            lines.append(f"         remedy: {problem['remedy']}")
-    for remedy in plan.get("remedies", []):
-        lines.append("         remedy: " + paint(remedy["text"], "remedy"))
-    if not plan["ok"]:
-        lines.append(f"No plan: {len(plan['problems'])} problem(s). Nothing has been changed.")
+    lines = [paint(f"{plan.distribution}: {_gpu_summary(plan.gpus)}", "heading"), *text_table(_rows(plan))]
+    for warning in plan.warnings:
+        lines.append(paint(f"warning  {warning.code}: {warning.message}", "warning"))
+    for problem in plan.problems:
+        lines.append(paint(f"problem  {problem.code}: {problem.message}", "problem"))
+        if not plan.remedies:
+            lines.append(f"         remedy: {problem.remedy}")
+    for remedy in plan.remedies:
+        lines.append("         remedy: " + paint(remedy.text, "remedy"))
+    if not plan.ok:
+        lines.append(f"No plan: {len(plan.problems)} problem(s). Nothing was changed.")
     return "\n".join(lines)
 
 
-def _gpu_summary(gpus: Iterable[Mapping[str, str]]) -> str:
-    counts: dict[str, int] = {}
-    for gpu in gpus:
-        label = f"{gpu['name']} ({gpu['compute_capability']})"
-        counts[label] = counts.get(label, 0) + 1
+def _rows(plan: Plan) -> list[tuple[str, str, str, str]]:
+    because = {reason.component: reason.because for reason in plan.reasons}
+    rows = [("COMPONENT", "VERSION", "FROM", "WHY")]
+    for name in COMPONENTS:
+        component = plan.components.get(name)
+        version = full_version(component) if component else "-"
+        rows.append((LABELS[name], version, _origin(component), because.get(name, "")))
+    return rows
+
+
+def _gpu_summary(gpus: tuple[Gpu, ...]) -> str:
+    counts = Counter(f"{gpu.name} ({gpu.compute_capability})" for gpu in gpus)
     return ", ".join(f"{count} x {label}" for label, count in counts.items()) or "no GPU"
 
 
-def _choice(component: Mapping[str, Any] | None) -> str:
-    return "-" if component is None else component.get("release") or component["version"]
-
-
-def _origin(name: str, component: Mapping[str, Any] | None) -> str:
-    if component is None:
-        return "-"
-    if name == "driver":
-        return f"{component['source']}, {component['kernel_modules']} modules"
-    if name == "tensorflow":
-        return f"Python {component['python']}, CUDA of the {component['cuda_libraries']}"
-    if name == "pytorch":
-        return f"Python {component['python']}, CUDA {component['cuda']}"
-    return str(component.get("source", "nvidia"))
+def _origin(component: Component | None) -> str:
+    match component:
+        case None:
+            return "-"
+        case DriverComponent():
+            return f"{component.source}, {component.kernel_modules} modules"
+        case CudaComponent():
+            return component.source
+        case LibraryComponent():
+            return "nvidia"
+        case TensorflowComponent():
+            return f"Python {component.python}, CUDA of the {component.cuda_libraries}"
+        case PytorchComponent():
+            return f"Python {component.python}, CUDA {component.cuda}"

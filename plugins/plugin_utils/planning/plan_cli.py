@@ -154,8 +154,8 @@ def main(argv: Sequence[str] | None = None, out: TextIO = sys.stdout, err: TextI
     except (PlanInputError, CatalogError) as error:
         print(f"script/plan: {error}", file=err)
         return 2
-    data = plan.to_json()
-    print(json.dumps(data, indent=2) if arguments.json else plan_table(data, colour=out.isatty()), file=out)
+    text = json.dumps(plan.to_json(), indent=2) if arguments.json else plan_table(plan, colour=out.isatty())
+    print(text, file=out)
     return 0 if plan.ok else 1
 
 

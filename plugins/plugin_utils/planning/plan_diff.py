@@ -1,203 +1,227 @@
-"""The drift: what a plan would do to a host, component by component. Runs on the controller; pure functions."""
+"""The diff: what a plan changes on a host, component by component and package by package."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import debian_version
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import records, versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import leftovers, removals
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import LABELS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import (
+    COMPONENTS,
+    FRAMEWORKS,
+    LABELS,
+    Component,
+    CudaComponent,
+    FrameworkComponent,
+    PackagedComponent,
+    full_version,
+    package_name,
+    package_specs,
+    split_spec,
+)
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.leftovers import Cleanup
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Plan
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.probe import Environment, Package, Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.removals import Removal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.tables import text_table
 
 SCHEMA = 1
 INSTALL, UPGRADE, DOWNGRADE, KEEP, REMOVE = "install", "upgrade", "downgrade", "keep", "remove"
-Data = Mapping[str, Any]
 
 
-def plan_diff(plan: Data, probe: Data, catalog: Catalog | None = None) -> dict[str, Any]:
-    """What a plan does to a host, from plain data.
+@dataclasses.dataclass(frozen=True)
+class PackageChange:
+    """One package; planned is None where it is removed, or where the archive decides the version."""
 
-    components: a row each; leftovers: what is put away first; replaces, may_remove: regular expressions of packages
-    that must go and may go, by component.
-    """
+    name: str
+    installed: str | None
+    planned: str | None
+    action: str
+
+
+@dataclasses.dataclass(frozen=True)
+class ComponentChange:
+    """One component: full versions, the action (install, upgrade, downgrade, keep or remove), its packages."""
+
+    component: str
+    installed: str | None
+    planned: str | None
+    action: str = KEEP
+    note: str = ""
+    packages: tuple[PackageChange, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanDiff:
+    """What a plan changes: each component, the leftovers that are removed first, and removals by component."""
+
+    components: tuple[ComponentChange, ...]
+    leftovers: Cleanup
+    removals: Mapping[str, Removal]
+
+    @property
+    def changes(self) -> bool:
+        """Whether the plan changes anything on the host."""
+        return bool(self.leftovers.does) or any(row.action != KEEP for row in self.components)
+
+    def of(self, component: str) -> ComponentChange:
+        """Return the change of one component."""
+        return next(row for row in self.components if row.component == component)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the diff as plain data: the fact gpu_stack_diff."""
+        return {
+            "schema": SCHEMA,
+            "changes": self.changes,
+            "components": records.to_json(self.components),
+            "leftovers": records.to_json(self.leftovers),
+            "replaces": {name: list(removal.replaces) for name, removal in self.removals.items()},
+            "may_remove": {name: list(removal.may_remove) for name, removal in self.removals.items()},
+        }
+
+
+def plan_diff(plan: Plan, probe: Probe, catalog: Catalog | None = None) -> PlanDiff:
+    """Compare a plan with the probe of its host."""
     catalog = catalog or load_catalog()
-    gone = _removals(plan, probe, catalog)
-    rows = [_component(name, (plan["components"] or {}).get(name), probe, gone[name], catalog) for name in LABELS]
-    put_away = leftovers.work(plan, probe)
-    return {
-        "schema": SCHEMA,
-        "changes": bool(put_away["does"]) or any(row["action"] != KEEP for row in rows),
-        "components": rows,
-        "leftovers": put_away,
-        "replaces": {name: list(removal.replaces) for name, removal in gone.items()},
-        "may_remove": {name: list(removal.may_remove) for name, removal in gone.items()},
-    }
+    removed = _removals(plan, probe, catalog)
+    rows = tuple(_component(name, plan.components.get(name), probe, removed[name], catalog) for name in COMPONENTS)
+    return PlanDiff(rows, leftovers.cleanup(plan, probe), removed)
 
 
-def _removals(plan: Data, probe: Data, catalog: Catalog) -> dict[str, Removal]:
-    """What has to go for each component."""
-    parts, present = plan["components"] or {}, _present(probe)
-    native = {name: package for name, package in present.items() if ":" not in name}
-    offered = (probe.get("repository") or {}).get("sizes") or {}
-    keep = (plan.get("request") or {}).get("keep_cuda", "all")
-    driver, cuda, cudnn = (parts.get(name) for name in ("driver", "cuda", "cudnn"))
-    found = dict.fromkeys(LABELS, Removal())
+def _removals(plan: Plan, probe: Probe, catalog: Catalog) -> dict[str, Removal]:
+    native = {name: package for name, package in probe.present_packages.items() if ":" not in name}
+    driver, cuda, cudnn = plan.components.driver, plan.components.cuda, plan.components.cudnn
+    found = dict.fromkeys(COMPONENTS, Removal())
     if driver:
-        found["driver"] = removals.of_driver(
-            driver, native, _installed("driver", driver, probe, catalog), offered, catalog
-        )
+        installed = _installed("driver", driver, probe, catalog)
+        found["driver"] = removals.of_driver(driver, native, installed, probe.package_sizes, catalog)
     if cuda:
-        found["cuda"] = removals.of_toolkits(keep, cuda, probe, native, catalog)
+        found["cuda"] = removals.of_toolkits(plan.request.keep_cuda, cuda, probe, native, catalog)
     if cudnn:
         found["cudnn"] = removals.of_cudnn(cudnn, cuda, native, catalog)
     return found
 
 
-def by_component(diff: Data) -> dict[str, Data]:
-    """The rows by the component's name."""
-    return {row["component"]: row for row in diff["components"]}
-
-
-def _component(name: str, planned: Data | None, probe: Data, gone: Removal, catalog: Catalog) -> dict[str, Any]:
+def _component(
+    name: str, planned: Component | None, probe: Probe, removal: Removal, catalog: Catalog
+) -> ComponentChange:
     installed = _installed(name, planned, probe, catalog)
-    row: dict[str, Any] = {
-        "component": name,
-        "installed": installed,
-        "planned": None,
-        "action": KEEP,
-        "note": "",
-        "packages": [],
-    }
     if planned is None:
-        return {**row, "note": "not asked for, left as it is" if installed else ""}
-    version = str(planned.get("release") or planned["version"])
-    row["planned"] = version
-    if name in ("tensorflow", "pytorch"):
-        return {**row, **_environment(planned, probe.get(name) or {})}
-    present = _present(probe)
-    packages = _packages(planned, probe)
-    packages += [_change(package, present[package]["version"], None, REMOVE) for package in gone.packages]
-    actions = {package["action"] for package in packages}
-    row["packages"] = packages
-    row["action"] = next(
-        (a for a in (DOWNGRADE, UPGRADE, INSTALL) if a in actions), REMOVE if REMOVE in actions else KEEP
-    )
-    if row["action"] == INSTALL and name != "cuda" and installed:
-        row["action"] = _direction(installed, version) or INSTALL
-    row["note"] = _cuda_note(planned, probe, gone) if name == "cuda" else gone.why
-    return row
+        return ComponentChange(name, installed, None, note="not requested, left as it is" if installed else "")
+    row = ComponentChange(name, installed, full_version(planned))
+    if isinstance(planned, FrameworkComponent):
+        return _environment(row, planned, probe.environment(name))
+    packages = _packages(planned, probe, removal)
+    note = _cuda_note(planned, probe, removal) if isinstance(planned, CudaComponent) else removal.why
+    return dataclasses.replace(row, action=_action(row, packages), note=note, packages=packages)
 
 
-def _cuda_note(planned: Data, probe: Data, gone: Removal) -> str:
-    going = gone.why.removeprefix("CUDA ").split(", CUDA ") if gone.why else []
-    beside = [version for version in _toolkits(probe) if version not in (planned["version"], *going)]
-    notes = [f"removes {gone.why}"] if going else []
-    return "; ".join([*notes, f"{', '.join(beside)} stays beside it"] if beside else notes)
+def _cuda_note(planned: CudaComponent, probe: Probe, removal: Removal) -> str:
+    removed = removal.why.removeprefix("CUDA ").split(", CUDA ") if removal.why else []
+    kept = [f"CUDA {version}" for version in _toolkits(probe) if version not in (planned.version, *removed)]
+    notes = [f"removes {removal.why}"] if removed else []
+    return "; ".join([*notes, f"keeps {', '.join(kept)}"] if kept else notes)
 
 
 # What is installed ----------------------------------------------------------------------------------------------
 
 
-def _installed(name: str, planned: Data | None, probe: Data, catalog: Catalog) -> str | None:
-    if name in ("tensorflow", "pytorch"):
-        return (probe.get(name) or {}).get("version")
+def _installed(name: str, planned: Component | None, probe: Probe, catalog: Catalog) -> str | None:
+    if name in FRAMEWORKS:
+        environment = probe.environment(name)
+        return environment.version if environment else None
     if name == "cuda":
-        return _installed_cuda(planned, probe)
-    found = [p["version"] for n, p in _present(probe).items() if re.fullmatch(catalog.packages.leading[name], n)]
+        return _installed_cuda(planned if isinstance(planned, CudaComponent) else None, probe)
+    leading = catalog.packages.leading[name]  # the package whose version is the component's
+    found = [package.version for other, package in probe.present_packages.items() if re.fullmatch(leading, other)]
     newest = debian_version.newest_first(found)
     return versions.upstream(newest[0]) if newest else None
 
 
-def _installed_cuda(planned: Data | None, probe: Data) -> str | None:
-    """The planned toolkit where it is there, as its package calls it; else the newest of the others."""
-    present = _present(probe)
-    for spec in (planned or {}).get("packages") or []:
-        package = present.get(spec.partition("=")[0])
-        if package:
-            return versions.upstream(package["version"])
+def _installed_cuda(planned: CudaComponent | None, probe: Probe) -> str | None:
+    """The version of the planned toolkit where it is installed, by its package; else the newest of the others."""
+    present = probe.present_packages
+    for name in map(package_name, planned.packages if planned else ()):
+        if name in present:
+            return versions.upstream(present[name].version)
     toolkits = _toolkits(probe)
-    if planned and planned["version"] in toolkits:
-        return str(planned["version"])
+    if planned and planned.version in toolkits:
+        return planned.version
     return toolkits[-1] if toolkits else None
 
 
-def _toolkits(probe: Data) -> list[str]:
-    cuda = probe.get("cuda") or {}
-    found = [*(cuda.get("installed") or []), *([cuda["distro"]] if cuda.get("distro") else [])]
-    return sorted(dict.fromkeys(found), key=versions.key)
-
-
-def _present(probe: Data) -> dict[str, Data]:
-    """Packages whose files are on the host, in whatever state."""
-    packages = probe.get("packages") or {}
-    return {n: p for n, p in packages.items() if p["version"] and p["status"] not in ("config-files", "not-installed")}
+def _toolkits(probe: Probe) -> list[str]:
+    distro = [probe.cuda.distro] if probe.cuda.distro else []
+    return sorted(dict.fromkeys([*probe.cuda.installed, *distro]), key=versions.key)
 
 
 # What the plan does ---------------------------------------------------------------------------------------------
 
 
-def _packages(planned: Data, probe: Data) -> list[dict[str, Any]]:
-    specs = [*(planned.get("pinning_packages") or []), *(planned.get("packages") or [])]
-    present = _present(probe)
+def _packages(planned: PackagedComponent, probe: Probe, removal: Removal) -> tuple[PackageChange, ...]:
+    present = probe.present_packages
     changes = []
-    for spec in specs:
-        name, _, wanted = spec.partition("=")
+    for name, wanted in map(split_spec, package_specs(planned)):
         package = present.get(name)
-        changes.append(_change(name, package["version"] if package else None, wanted or None, _act(package, wanted)))
-    return changes
+        installed = package.version if package else None
+        changes.append(PackageChange(name, installed, wanted, _package_action(package, wanted)))
+    changes += [PackageChange(name, present[name].version, None, REMOVE) for name in removal.packages]
+    return tuple(changes)
 
 
-def _change(name: str, installed: str | None, planned: str | None, action: str) -> dict[str, Any]:
-    return {"name": name, "installed": installed, "planned": planned, "action": action}
-
-
-def _act(package: Data | None, wanted: str) -> str:
-    """A package that dpkg left half done is installed again, whatever its version."""
+def _package_action(package: Package | None, wanted: str | None) -> str:
+    """A package that dpkg left half installed is installed again, whatever its version."""
     if package is None:
         return INSTALL
-    move = _direction(package["version"], wanted) if wanted else None
-    return move or (KEEP if package["status"] == "installed" else INSTALL)
+    direction = _direction(package.version, wanted) if wanted else None
+    return direction or (KEEP if package.status == "installed" else INSTALL)
+
+
+def _action(row: ComponentChange, packages: tuple[PackageChange, ...]) -> str:
+    """The action of a component from those of its packages."""
+    actions = {package.action for package in packages}
+    action = next((a for a in (DOWNGRADE, UPGRADE, INSTALL, REMOVE) if a in actions), KEEP)
+    if action == INSTALL and row.component != "cuda" and row.installed and row.planned:
+        return _direction(row.installed, row.planned) or INSTALL
+    return action
 
 
 def _direction(installed: str, wanted: str) -> str | None:
-    """By Debian's order of versions; None where both are the same."""
+    """Upgrade or downgrade by Debian's order of versions; None where both are the same."""
     old, new = debian_version.key(installed), debian_version.key(wanted)
     return None if old == new else UPGRADE if old < new else DOWNGRADE
 
 
-def _environment(planned: Data, found: Data) -> dict[str, str]:
-    if not found:
-        return {"action": INSTALL}
-    move = _direction(str(found["version"]), str(planned["version"]))
-    if move is None and found.get("python") != planned.get("python"):
-        return {"action": INSTALL, "note": f"made again for Python {planned['python']}"}
-    return {"action": move or KEEP}
+def _environment(row: ComponentChange, planned: FrameworkComponent, found: Environment | None) -> ComponentChange:
+    if found is None:
+        return dataclasses.replace(row, action=INSTALL)
+    direction = _direction(found.version, planned.version)
+    if direction is None and found.python != planned.python:
+        return dataclasses.replace(row, action=INSTALL, note=f"rebuilt for Python {planned.python}")
+    return dataclasses.replace(row, action=direction or KEEP)
 
 
-# Printing -------------------------------------------------------------------------------------------------------
+# The table ------------------------------------------------------------------------------------------------------
 
 
-def diff_table(diff: Data) -> str:
-    """The drift for a terminal: one component a line, its packages where they are removed."""
-    rows = [["COMPONENT", "INSTALLED", "PLANNED", "ACTION"]]
-    for row in diff["components"]:
-        if row["installed"] or row["planned"]:
-            note = f" ({row['note']})" if row["note"] else ""
-            # A toolkit is dozens of packages; its note names it.
-            gone = [p["name"] for p in row["packages"] if p["action"] == REMOVE and row["component"] != "cuda"]
-            removed = _listed(gone)
-            action = row["action"] + note + (f"; removes {removed}" if removed else "")
-            rows.append([LABELS[row["component"]], row["installed"] or "-", row["planned"] or "-", action])
-    lines = text_table(rows)
-    lines += [f"First: {sentence}" for sentence in diff["leftovers"]["does"]]
-    return "\n".join([*lines, "" if diff["changes"] else "The host has what is planned."]).rstrip()
+def diff_table(diff: PlanDiff) -> str:
+    """Return the diff for a terminal: a line for each component with the packages that it removes."""
+    rows = [("COMPONENT", "INSTALLED", "PLANNED", "ACTION")]
+    for row in diff.components:
+        if row.installed or row.planned:
+            rows.append((LABELS[row.component], row.installed or "-", row.planned or "-", _action_text(row)))
+    lines = text_table(rows) + [f"First: {sentence}" for sentence in diff.leftovers.does]
+    return "\n".join(lines if diff.changes else [*lines, "The host matches the plan."])
 
 
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(names)
+def _action_text(row: ComponentChange) -> str:
+    removed = [package.name for package in row.packages if package.action == REMOVE]
+    text = row.action + (f" ({row.note})" if row.note else "")
+    # A toolkit is dozens of packages, and its note names it.
+    return text + (f"; removes {', '.join(removed)}" if removed and row.component != "cuda" else "")

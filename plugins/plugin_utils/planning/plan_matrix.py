@@ -1,6 +1,6 @@
-"""The support table: what `auto` plans for each distribution release and GPU generation, as Markdown.
+"""The support table in Markdown: what `auto` plans for each distribution release and GPU generation.
 
-Runs on the controller; pure functions of the catalog. script/plan --matrix prints it, script/docs copies it.
+script/plan --matrix prints it, script/docs copies it into the documents. Pure functions of the catalog.
 """
 
 from __future__ import annotations
@@ -10,18 +10,14 @@ from collections.abc import Iterator
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import (
-    CudaComponent,
-    DriverComponent,
-    TensorflowComponent,
-)
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import Components
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.host import Host, HostGpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import resolve
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.tables import markdown_table
 
-# One compute capability stands for those of a generation that have the same newest set.
+# One compute capability for all of a generation that get the same versions: name, capability, examples.
 GENERATIONS = (
     ("Kepler", "3.0", "GTX 680, GRID K520"),
     ("Kepler", "3.5", "K20, K40, K80"),
@@ -35,12 +31,12 @@ GENERATIONS = (
     ("Blackwell", "10.0", "B200, RTX 5090"),
     ("Rubin", "10.7", "R200"),
 )
-_HEADS = ("GPU", "driver", "CUDA", "cuDNN", "NCCL", "TensorFlow", "Python")
+_HEAD = ("GPU", "driver", "CUDA", "cuDNN", "NCCL", "TensorFlow", "Python")
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """What one generation gets on one distribution release."""
+    """The plan for one generation on one distribution release; reason: why it has no TensorFlow, or is no plan."""
 
     distribution: str
     generation: str
@@ -50,7 +46,7 @@ class Row:
 
 
 def rows(catalog: Catalog) -> Iterator[Row]:
-    """A row for each distribution release and generation, in the catalog's order."""
+    """Yield a row for each distribution release and generation, in the catalog's order."""
     for distribution in catalog.distros:
         for generation, capability, examples in GENERATIONS:
             gpu = HostGpu(f"cc:{capability}", compute_capability=capability)
@@ -59,19 +55,19 @@ def rows(catalog: Catalog) -> Iterator[Row]:
 
 
 def _best(catalog: Catalog, host: Host) -> tuple[Plan, str]:
-    """The plan with TensorFlow; else without it and why; else without toolkit and why; else the first refusal."""
+    """The plan with TensorFlow, else without it, else without CUDA as well, else the first refusal; and why."""
     first = resolve(catalog, Request(), host)
     if first.ok:
         return first, ""
-    for less in (Request(tensorflow="none"), Request(tensorflow="none", cuda="none")):
-        plan = resolve(catalog, less, host)
+    for request in (Request(tensorflow="none"), Request(tensorflow="none", cuda="none")):
+        plan = resolve(catalog, request, host)
         if plan.ok:
             return plan, _short(first)
     return first, _short(first)
 
 
 def _short(refused: Plan) -> str:
-    """The codes that stand in the way of the full set, in words that fit a cell."""
+    """The problems of a plan in words that fit a table cell."""
     words = {
         "gpu-dropped-by-driver": "no driver offered here supports it",
         "gpu-too-new-for-driver": "no driver offered here supports it",
@@ -90,19 +86,16 @@ def _short(refused: Plan) -> str:
 
 def _cells(row: Row) -> list[str]:
     parts = row.plan.components
-    driver, cuda, tensorflow = parts.get("driver"), parts.get("cuda"), parts.get("tensorflow")
     cells = [f"{row.generation} ({row.examples})"]
     if not row.plan.ok:
         return [*cells, "-", "-", "-", "-", f"none: {row.reason}", "-"]
-    cells.append(f"{driver.branch} {driver.kernel_modules}" if isinstance(driver, DriverComponent) else "-")
-    cells.append(cuda.version + _archive(cuda.source) if isinstance(cuda, CudaComponent) else "-")
-    for name in ("cudnn", "nccl"):
-        part = parts.get(name)
-        cells.append(versions.series(part.version, 3) if part else "-")
-    if isinstance(tensorflow, TensorflowComponent):
-        held = next((r for r in tensorflow.requirements if "<=" in r), "")
-        note = f" (cuDNN wheel {held[held.index('<=') :].replace('<=', 'at most ')})" if held else ""
-        return [*cells, tensorflow.version + note, tensorflow.python]
+    cells.append(f"{parts.driver.branch} {parts.driver.kernel_modules}" if parts.driver else "-")
+    cells.append(parts.cuda.version + _archive(parts.cuda.source) if parts.cuda else "-")
+    cells += [versions.series(part.version, 3) if part else "-" for part in (parts.cudnn, parts.nccl)]
+    if parts.tensorflow:
+        limited = next((r for r in parts.tensorflow.requirements if "<=" in r), "")
+        note = f" (cuDNN wheel at most {limited.partition('<=')[2]})" if limited else ""
+        return [*cells, parts.tensorflow.version + note, parts.tensorflow.python]
     return [*cells, f"none: {row.reason}" if row.reason else "-", "-"]
 
 
@@ -111,32 +104,29 @@ def _archive(source: str) -> str:
 
 
 def matrix(catalog: Catalog) -> str:
-    """The whole table, one section a distribution release."""
+    """Return the whole table, one section for each distribution release."""
     lines: list[str] = []
     found = list(rows(catalog))
     for distribution, distro in catalog.distros.items():
         python, glibc = distro.python.default, distro.glibc
         lines += [f"### {distribution}", "", f"Python {python}, gcc {distro.gcc.default}, glibc {glibc}.", ""]
-        lines += markdown_table(_HEADS, (_cells(row) for row in found if row.distribution == distribution))
+        lines += markdown_table(_HEAD, (_cells(row) for row in found if row.distribution == distribution))
         lines.append("")
     return "\n".join(lines)
 
 
 def support(catalog: Catalog) -> str:
-    """The short form: a row a generation, a column a distribution release, newest CUDA and TensorFlow in the cells."""
+    """Return the short form: a row for each generation, a column for each distribution release."""
     found = {(r.generation, r.distribution): r for r in rows(catalog)}
     table = []
     for generation, capability, examples in GENERATIONS:
         cells = [f"{generation} ({examples})"]
         for distribution in catalog.distros:
             plan = found[f"{generation} {capability}", distribution].plan
-            parts = plan.components if plan.ok else {}
-            driver, cuda, tensorflow = (parts.get(n) for n in ("driver", "cuda", "tensorflow"))
-            named = [
-                getattr(driver, "branch", "-"),
-                getattr(cuda, "version", "-"),
-                getattr(tensorflow, "version", "-"),
-            ]
-            cells.append(" / ".join(named))
+            parts = plan.components if plan.ok else Components()
+            driver = parts.driver.branch if parts.driver else "-"
+            cuda = parts.cuda.version if parts.cuda else "-"
+            tensorflow = parts.tensorflow.version if parts.tensorflow else "-"
+            cells.append(f"{driver} / {cuda} / {tensorflow}")
         table.append(cells)
     return "\n".join(markdown_table(("driver / CUDA / TensorFlow", *catalog.distros), table)) + "\n"

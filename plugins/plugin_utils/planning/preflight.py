@@ -1,81 +1,97 @@
-"""Preflight: what on a host stands in the way of its plan, each thing with a remedy. Runs on the controller.
+"""Preflight: check a host for everything that prevents its plan, each problem with a remedy.
 
-Pure, but for the sizes that are read from catalog/disk.yml. The codes are listed in docs/preflight.md.
+docs/preflight.md lists the codes.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import fnmatch
-import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
-import yaml
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_processes
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia.installed_stack import PYTORCH, TENSORFLOW
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CATALOG_FOLDER, load_catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import records
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import leftovers, plan_diff
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import LABELS
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.findings import Findings
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import (
+    COMPONENTS,
+    FRAMEWORKS,
+    LABELS,
+    Components,
+)
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.disk_space import check_disk
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.findings import Findings, PlanWarning, Problem
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Plan
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import PlanDiff
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.probe import PackageLock, PcieLink, Probe
 
 SCHEMA = 1
-PEER_TO_PEER_REDIRECTS = ("ReqRedir", "CmpltRedir")
-ENVIRONMENTS = {"tensorflow": TENSORFLOW, "pytorch": PYTORCH}
-
-Data = Mapping[str, Any]
+ENVIRONMENT_PATHS = {"tensorflow": TENSORFLOW, "pytorch": PYTORCH}
+_PEER_TO_PEER_REDIRECTS = {"ReqRedir", "CmpltRedir"}  # ACS controls, by lspci's names
 
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What the inventory says and no probe can know.
+    """What the inventory decides and no probe can show.
 
-    own_kernel: whether the host loads modules into a kernel of its own (a container borrows one).
-    kernel_headers: the packages that will be installed for them; None: those of the plan.
+    own_kernel: whether the host loads modules into a kernel of its own (a container borrows one). kernel_headers: the
+    packages that will be installed for them; None: those of the plan. locks: the names of all lock files; None: not
+    checked.
     """
 
     own_kernel: bool = True
     kernel_headers: tuple[str, ...] | None = None
     locks: tuple[str, ...] | None = None
-    environments: str = "/opt/gpuhost/environments"
-    cache: str = "/var/cache/gpuhost/uv"
 
 
 @dataclasses.dataclass(frozen=True)
-class _Case:
-    """One host: its plan, its probe, and the difference between them."""
+class Preflight:
+    """The problems and warnings of a host."""
 
-    plan: Data
-    probe: Data
+    problems: tuple[Problem, ...]
+    warnings: tuple[PlanWarning, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing on the host prevents the plan."""
+        return not self.problems
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the findings as plain data: the fact gpu_stack_preflight."""
+        return {"schema": SCHEMA, "ok": self.ok, **records.to_json(self)}
+
+
+@dataclasses.dataclass(frozen=True)
+class _Context:
+    plan: Plan
+    probe: Probe
+    diff: PlanDiff
     options: Options
-    changes: Mapping[str, Data]
-    catalog: Catalog
 
-    def planned(self, name: str) -> Data | None:
-        return (self.plan.get("components") or {}).get(name)
+    @property
+    def components(self) -> Components:
+        return self.plan.components
 
-    def moves(self, name: str) -> bool:
-        """Whether the plan changes this component."""
-        return self.planned(name) is not None and self.changes[name]["action"] != plan_diff.KEEP
+    def is_changed(self, name: str) -> bool:
+        """Whether the plan changes a planned component."""
+        return self.components.get(name) is not None and self.diff.of(name).action != plan_diff.KEEP
 
     @property
     def builds_modules(self) -> bool:
-        """Whether kernel modules have to be built and loaded on this host: by DKMS, not an archive's signed ones."""
-        driver = self.planned("driver")
+        """Whether DKMS has to build modules for this host, which prebuilt and signed ones make needless."""
+        driver = self.components.driver
         if driver is None or not self.options.own_kernel:
             return False
-        if any(fnmatch.fnmatchcase(name, self.catalog.packages.prebuilt_modules) for name in driver["packages"]):
+        if any(fnmatch.fnmatchcase(name, load_catalog().packages.prebuilt_modules) for name in driver.packages):
             return False
-        return self.moves("driver") or not (self.probe.get("driver") or {}).get("loaded")
+        return self.is_changed("driver") or self.probe.driver.loaded is None
 
 
-def preflight(plan: Data, probe: Data, options: Options | None = None, sizes: Data | None = None) -> dict[str, Any]:
-    """Problems and warnings of a host, as plain data; `sizes` is the content of catalog/disk.yml."""
-    catalog = load_catalog()
-    changes = plan_diff.by_component(plan_diff.plan_diff(plan, probe, catalog))
-    case = _Case(plan, probe, options or Options(), changes, catalog)
-    findings = Findings()
+def preflight(plan: Plan, probe: Probe, diff: PlanDiff, options: Options | None = None) -> Preflight:
+    """Check a host for its plan; diff: what the plan changes on it."""
+    context, findings = _Context(plan, probe, diff, options or Options()), Findings()
     for check in (
         _package_manager,
         _leftovers,
@@ -84,105 +100,91 @@ def preflight(plan: Data, probe: Data, options: Options | None = None, sizes: Da
         _kernel_headers,
         _nouveau,
         _links,
-        _lock,
-        _path_taken,
+        _locks,
+        _environment_paths,
+        _peer_to_peer,
     ):
-        check(case, findings)
-    _peer_to_peer(case, findings)
-    _disk(case, sizes or _sizes(), findings)
-    return {
-        "schema": SCHEMA,
-        "ok": not findings.problems,
-        "problems": [dataclasses.asdict(problem) for problem in findings.problems],
-        "warnings": [dataclasses.asdict(warning) for warning in findings.warnings],
-    }
+        check(context, findings)
+    check_disk(plan.components, diff, probe, findings)
+    return Preflight(tuple(findings.problems), tuple(findings.warnings))
 
 
-def _lock(case: _Case, findings: Findings) -> None:
-    """An environment is made from a lock file with hashes or not at all; told here, before the driver has moved."""
-    for name in ENVIRONMENTS:
-        planned = case.planned(name)
-        if planned is None or case.options.locks is None or planned["lock"] in case.options.locks:
+def refusal(problems: Iterable[Problem]) -> str:
+    """Return all problems of a host for a terminal: a line for each, its remedy below."""
+    lines = [f"- {problem.code}: {problem.message}\n  Remedy: {problem.remedy}" for problem in problems]
+    return "\n".join([f"{len(lines)} problem(s) on this host; nothing was changed on it.", *lines])
+
+
+# Frameworks -----------------------------------------------------------------------------------------------------
+
+
+def _locks(context: _Context, findings: Findings) -> None:
+    """Environments are created from lock files with hashes alone; checked here, before the driver changes."""
+    for name in FRAMEWORKS:
+        planned, locks = context.components.framework(name), context.options.locks
+        if planned is None or locks is None or planned.lock in locks:
             continue
         label = LABELS[name]
         findings.problem(
             "lock-missing",
-            f"{label} {planned['version']} was planned, but roles/{name}_env/files holds no lock {planned['lock']}",
-            f"make one (script/lock {planned['lock'].removesuffix('.txt')}), ask for another version with "
-            f"gpu_stack_{name}, or leave {label} out with gpu_stack_{name}=none",
+            f"{label} {planned.version} is planned, but its lock file {planned.lock} is not in roles/{name}_env/files",
+            f"create it with script/lock {planned.lock.removesuffix('.txt')}, request another version with "
+            f"-e gpu_stack_{name}=..., or leave {label} out with -e gpu_stack_{name}=none",
         )
 
 
-def _path_taken(case: _Case, findings: Findings) -> None:
-    """The role would refuse, too, but after the driver has moved."""
-    for name, usual in ENVIRONMENTS.items():
-        found = case.probe.get(f"{name}_in_the_way")
-        if found and case.planned(name):
-            path = (case.probe.get(name) or {}).get("path") or usual
-            label = LABELS[name]
+def _environment_paths(context: _Context, findings: Findings) -> None:
+    """The role would refuse as well, but only after the driver has changed."""
+    for name in FRAMEWORKS:
+        found = context.probe.in_the_way(name)
+        if found and context.components.framework(name):
+            environment = context.probe.environment(name)
+            path = environment.path if environment and environment.path else ENVIRONMENT_PATHS[name]
             findings.problem(
                 "path-taken",
-                f"{found} stands at {path}, where a link to the {label} environment goes",
-                f"move it away (sudo mv {path} {path}.old), or leave {label} out with gpu_stack_{name}=none",
+                f"found {found} at {path}, expected nothing or gpuhost's own link to the {LABELS[name]} environment",
+                f"move it away (sudo mv {path} {path}.old), or leave {LABELS[name]} out with -e gpu_stack_{name}=none",
             )
-
-
-def refusal(plan: Data, found: Data) -> str:
-    """Every problem of a host for a terminal: one line a problem, its remedy below."""
-    problems = [*(plan.get("problems") or []), *found["problems"]]
-    lines = [f"{len(problems)} problem(s) stand in the way; nothing was changed on this host."]
-    for problem in problems:
-        lines += [f"- {problem['code']}: {problem['message']}", f"  Remedy: {problem['remedy']}"]
-    return "\n".join(lines)
-
-
-@functools.cache
-def _sizes() -> Data:
-    return dict(yaml.safe_load((CATALOG_FOLDER / "disk.yml").read_text()))
 
 
 # Packages -------------------------------------------------------------------------------------------------------
 
 
-def _package_manager(case: _Case, findings: Findings) -> None:
-    state = case.probe.get("package_manager")
-    if not state:
+def _package_manager(context: _Context, findings: Findings) -> None:
+    state = context.probe.package_manager
+    if state is None:
         return
-    needed = any(case.moves(name) for name in ("driver", "cuda", "cudnn", "nccl", *ENVIRONMENTS))
-    if state["locks"]:
-        message = f"{state['name']} is busy: {_holders(state['locks'])}"
-        if needed:
-            findings.problem("apt-busy", message, "wait until it has ended, then run this again")
+    is_needed = any(context.is_changed(name) for name in COMPONENTS)
+    if state.locks:  # while it runs, half-installed packages are normal
+        message = f"{state.name} is busy: {_holders(state.locks)}"
+        if is_needed:
+            findings.problem("apt-busy", message, "wait until that process has ended, then run this again")
         else:
             findings.warn("apt-busy", message)
-    if not needed or state["locks"]:
-        return  # while it works, packages are half done by nature
-    broken = state["broken"]
-    if broken or state["interrupted"]:
-        listed = ", ".join(f"{package['name']} is {package['state']}" for package in broken[:5])
-        more = f" and {len(broken) - 5} more" if len(broken) > 5 else ""
+    elif is_needed and (state.broken or state.interrupted):
+        listed = ", ".join(f"{package.name} is {package.state}" for package in state.broken[:5])
+        more = f" and {len(state.broken) - 5} more" if len(state.broken) > 5 else ""
         findings.warn(
             "dpkg-interrupted",
-            f"dpkg was interrupted: {listed + more if broken else 'its journal is not worked off'}; this run finishes "
+            f"dpkg was interrupted: {listed + more if listed else 'its journal is unfinished'}; this run finishes "
             "that first (dpkg --configure -a, apt-get --fix-broken install)",
         )
 
 
-def _holders(locks: Iterable[Data]) -> str:
-    """Each process once, with the locks that it holds."""
+def _holders(locks: Iterable[PackageLock]) -> str:
+    """Each process once, with all its locks."""
     by_process: dict[str, list[str]] = {}
     for lock in locks:
-        who = f"process {lock['pid']} ({lock['command'] or 'of unknown name'})" if lock["pid"] else "a process"
-        by_process.setdefault(who, []).append(lock["path"])
+        who = f"process {lock.pid} ({lock.command or 'unknown command'})" if lock.pid else "a process"
+        by_process.setdefault(who, []).append(lock.path)
     return "; ".join(f"{who} holds {', '.join(paths)}" for who, paths in by_process.items())
 
 
-def _leftovers(case: _Case, findings: Findings) -> None:
-    """What the user lets the run put away is a warning that says so; the rest stands in the way, or is to be known."""
-    remove = leftovers.removed(case.plan)
-    for found in leftovers.find(case.plan, case.probe):
-        if remove and found.does:
-            findings.warn(found.code, f"{found.message}; gpu_stack_leftovers=remove: {found.does}")
+def _leftovers(context: _Context, findings: Findings) -> None:
+    """What the user allows the run to remove is a warning that says so."""
+    for found in leftovers.find(context.plan, context.probe):
+        if found.action and leftovers.may_remove(context.plan):
+            findings.warn(found.code, f"{found.message}; gpu_stack_leftovers=remove: {found.action}")
         elif found.blocks:
             findings.problem(found.code, found.message, found.remedy)
         else:
@@ -192,11 +194,12 @@ def _leftovers(case: _Case, findings: Findings) -> None:
 # GPUs in use ----------------------------------------------------------------------------------------------------
 
 
-def _gpu_users(case: _Case, findings: Findings) -> None:
-    """Displays and monitors may go on with the old driver."""
-    if not case.moves("driver"):
+def _gpu_users(context: _Context, findings: Findings) -> None:
+    """Displays and monitors may keep running with the old driver."""
+    if not context.is_changed("driver"):
         return
-    users = [p for p in case.probe.get("gpu_processes") or [] if p["program"] not in gpu_processes.SERVICES]
+    processes = [process for process in context.probe.gpu_processes if process.program not in gpu_processes.SERVICES]
+    users = records.to_json(processes)  # the functions of module_utils take plain data
     jobs = gpu_processes.jobs(users)
     others = [user for user in users if user not in jobs]
     if jobs:
@@ -208,204 +211,135 @@ def _gpu_users(case: _Case, findings: Findings) -> None:
     if others:
         findings.warn(
             "gpu-busy",
-            f"{gpu_processes.listed(others)}: no job, but start it again (or reboot) after the driver changed",
+            f"{gpu_processes.listed(others)} use the GPUs without computing; restart them (or reboot) after the driver "
+            "has changed",
         )
 
 
-def _nouveau(case: _Case, findings: Findings) -> None:
-    if case.planned("driver") is None or not case.options.own_kernel:
+def _nouveau(context: _Context, findings: Findings) -> None:
+    if context.components.driver is None or not context.options.own_kernel:
         return
-    held = [gpu["pci_address"] for gpu in case.probe.get("gpus") or [] if gpu.get("kernel_driver") == "nouveau"]
-    if held or (case.probe.get("driver") or {}).get("nouveau_loaded"):
-        gpus = f" and drives {', '.join(held)}" if held else ""
+    bound = [gpu.pci_address for gpu in context.probe.gpus if gpu.kernel_driver == "nouveau"]
+    if bound or context.probe.driver.nouveau_loaded:
+        gpus = f" and bound to {', '.join(bound)}" if bound else ""
         findings.warn(
             "nouveau-in-use",
-            f"nouveau is loaded{gpus}: it will be kept from loading; NVIDIA's module needs a reboot first",
+            f"nouveau is loaded{gpus}: it will be blacklisted, and NVIDIA's module can be loaded after a reboot",
         )
 
 
 # Kernel ---------------------------------------------------------------------------------------------------------
 
 
-def _secure_boot(case: _Case, findings: Findings) -> None:
-    if case.probe.get("secure_boot") != "enabled" or not case.builds_modules:
+def _secure_boot(context: _Context, findings: Findings) -> None:
+    if context.probe.secure_boot != "enabled" or not context.builds_modules:
         return
-    keys = case.probe.get("secure_boot_keys") or []
-    if any(key["enrolled"] for key in keys):
+    keys = context.probe.secure_boot_keys
+    if any(key.enrolled for key in keys):
         return
     message = "Secure Boot is enabled, and the firmware trusts no key that DKMS signs modules with: they would not load"
-    turn_off = "or turn Secure Boot off in the firmware's setup"
+    disable = "or disable Secure Boot in the firmware setup"
     if keys:
-        path = keys[0]["path"]
-        message += f" ({path} is there but {'not enrolled' if keys[0]['enrolled'] is False else 'may not be enrolled'})"
-        remedy = f"run sudo mokutil --import {path}, reboot, confirm the key at the console (MOK manager), {turn_off}"
-    elif case.plan.get("distribution", "").startswith("ubuntu"):
-        remedy = f"run sudo update-secureboot-policy --new-key and --enroll-key, reboot, confirm there, {turn_off}"
+        path = keys[0].path
+        state = "is not enrolled" if keys[0].enrolled is False else "may not be enrolled"
+        message += f" ({path} exists but {state})"
+        remedy = f"run sudo mokutil --import {path}, reboot, confirm the key at the console (MOK manager), {disable}"
+    elif context.plan.distribution.startswith("ubuntu"):
+        remedy = (
+            "run sudo update-secureboot-policy --new-key and sudo update-secureboot-policy --enroll-key, reboot, "
+            f"confirm the key at the console (MOK manager), {disable}"
+        )
     else:
         remedy = (
             "install dkms, run sudo dkms generate_mok and sudo mokutil --import /var/lib/dkms/mok.pub, reboot, "
-            f"confirm the key at the console (MOK manager), {turn_off}"
+            f"confirm the key at the console (MOK manager), {disable}"
         )
     findings.problem("secure-boot", message, remedy)
 
 
-def _kernel_headers(case: _Case, findings: Findings) -> None:
-    """A module is needed for the kernel that runs and for the one that starts next."""
-    if not case.builds_modules:
+def _kernel_headers(context: _Context, findings: Findings) -> None:
+    """Modules must exist for the running and for the next-boot kernel."""
+    if not context.builds_modules:
         return
-    kernel = case.probe.get("kernel") or {}
-    wanted = {kernel.get("running"): "running", kernel.get("next_boot"): "next to start"}
-    if kernel.get("running") == kernel.get("next_boot"):
-        wanted = {kernel.get("running"): "running"}
-    for release, which in wanted.items():
-        if release and release not in (kernel.get("headers") or []):
-            _missing_headers(case, release, which, findings)
+    kernel = context.probe.kernel
+    roles = {kernel.running: "running"}
+    roles.setdefault(kernel.next_boot, "next boot")
+    for release, role in roles.items():
+        if release and release not in kernel.headers:
+            _missing_headers(context, release, role, findings)
 
 
-def _missing_headers(case: _Case, release: str, which: str, findings: Findings) -> None:
-    planned = case.options.kernel_headers
+def _missing_headers(context: _Context, release: str, role: str, findings: Findings) -> None:
+    planned = context.options.kernel_headers
     if planned is None:
-        planned = tuple((case.planned("driver") or {}).get("kernel_headers") or ())
-    offers = (case.probe.get("kernel") or {}).get("headers_from")
-    bringing = (offers or {}).get(release)
-    if bringing and set(bringing) & set(planned):
+        planned = context.components.driver.kernel_headers if context.components.driver else ()
+    offers = context.probe.kernel.headers_from
+    providers = None if offers is None else offers.get(release)
+    if providers and set(providers) & set(planned):
         return
-    missing = f"headers of kernel {release} ({which}) are not installed"
-    if planned and bringing is None:
+    missing = f"the headers of kernel {release} ({role}) are not installed"
+    names = ", ".join(planned)
+    gap = f"{names} does not provide them" if planned else "no package that provides them is planned"
+    if planned and providers is None:
         findings.warn(
-            "kernel-headers-missing", f"{missing}; whether {', '.join(planned)} brings them is not known (no apt lists)"
+            "kernel-headers-missing", f"{missing}; whether {names} provides them is unknown (apt has no lists yet)"
         )
         return
-    brought = f"{', '.join(planned)} does not bring them" if planned else "no package for them is planned"
-    exact = [name for name in bringing or [] if name == f"linux-headers-{release}"]
-    remedy = (
-        f"set nvidia_driver_kernel_headers to [{exact[0]}]"
-        if exact
-        else "install and start a kernel whose headers the archive has (its newest), or install the headers by hand"
+    exact = f"linux-headers-{release}"
+    findings.problem(
+        "kernel-headers-missing",
+        f"{missing}, and {gap}: no module can be built for it",
+        f"set nvidia_driver_kernel_headers to [{exact}]"
+        if exact in (providers or ())
+        else "install and boot the archive's newest kernel, whose headers it offers, or install the headers by hand",
     )
-    findings.problem("kernel-headers-missing", f"{missing}, and {brought}: no module can be built for it", remedy)
 
 
 # Links between GPUs ---------------------------------------------------------------------------------------------
 
 
-def _links(case: _Case, findings: Findings) -> None:
-    """Width; and speed while no driver is loaded, as a driver lowers it on an idle GPU."""
-    loaded = (case.probe.get("driver") or {}).get("loaded")
-    for address, gpu in ((case.probe.get("pcie") or {}).get("gpus") or {}).items():
-        link, slot = gpu["link"], gpu["slot"] or {}
-        below = []
-        if _less(link["width"], link["max_width"]):
-            below.append(
-                f"x{link['width']} of x{link['max_width']}{_because(slot.get('max_width'), link['max_width'], 'x')}"
-            )
-        if not loaded and _less(link["speed"], link["max_speed"]):
-            slow = _because(slot.get("max_speed"), link["max_speed"], "")
-            below.append(f"{link['speed']:g} of {link['max_speed']:g} GT/s{slow}")
-        if below:
+def _links(context: _Context, findings: Findings) -> None:
+    for address, gpu in context.probe.pcie.gpus.items():
+        limits = _link_limits(gpu.link, gpu.slot, is_loaded=context.probe.driver.loaded is not None)
+        if limits:
             findings.warn(
                 "pcie-link-below-ability",
-                f"the PCIe link of GPU {address} runs below the card's ability: {', '.join(below)}; "
-                "where the slot is able to do more, reseat the card or its riser, look at the firmware's settings",
+                f"the PCIe link of GPU {address} runs below what the card supports: {', '.join(limits)}; "
+                "if the slot supports more, reseat the card or its riser and check the firmware's slot settings",
             )
 
 
-def _less(value: float | None, limit: float | None) -> bool:
-    return value is not None and limit is not None and value < limit
+def _link_limits(link: PcieLink, slot: PcieLink, is_loaded: bool) -> list[str]:
+    """What limits a link. A loaded driver lowers the speed of an idle GPU, so the speed counts only without one."""
+    limits = []
+    if link.width is not None and link.max_width is not None and link.width < link.max_width:
+        limits.append(f"x{link.width} of x{link.max_width}{_slot_limit(slot.max_width, link.max_width, 'x')}")
+    if not is_loaded and link.speed is not None and link.max_speed is not None and link.speed < link.max_speed:
+        limits.append(f"{link.speed:g} of {link.max_speed:g} GT/s{_slot_limit(slot.max_speed, link.max_speed, '')}")
+    return limits
 
 
-def _because(slot: float | None, card: float, unit: str) -> str:
-    return f" (the slot is able to {unit}{slot:g})" if slot is not None and slot < card else ""
+def _slot_limit(slot: float | None, card: float, unit: str) -> str:
+    return f" (the slot supports {unit}{slot:g})" if slot is not None and slot < card else ""
 
 
-def _peer_to_peer(case: _Case, findings: Findings) -> None:
-    """Between GPUs that reach each other by PCIe alone; NVSwitch carries it elsewhere."""
-    pcie = case.probe.get("pcie") or {}
-    gpus = pcie.get("gpus") or {}
-    if len(gpus) < 2 or case.probe.get("nvswitches"):
+def _peer_to_peer(context: _Context, findings: Findings) -> None:
+    """GPUs that reach each other over PCIe alone; where there are NVSwitches, traffic goes over NVLink."""
+    pcie = context.probe.pcie
+    if len(pcie.gpus) < 2 or context.probe.nvswitches:
         return
-    translated = [address for address, gpu in gpus.items() if (gpu["iommu_type"] or "").startswith("DMA")]
+    translated = [address for address, gpu in pcie.gpus.items() if (gpu.iommu_type or "").startswith("DMA")]
     if len(translated) > 1:
-        options = " ".join(pcie["kernel_options"]) or "none"
+        options = " ".join(pcie.kernel_options) or "none"
         findings.warn(
             "peer-to-peer-blocked",
-            f"the IOMMU translates what GPUs {', '.join(translated)} write to each other (kernel options: {options}); "
-            "NCCL may hang or compute NaN: start the kernel with iommu=pt",
+            f"the IOMMU translates the traffic between GPUs {', '.join(translated)} (kernel options: {options}); "
+            "NCCL may hang or compute NaN: boot with the kernel option iommu=pt",
         )
-    redirecting = [bridge for bridge, on in pcie["acs"].items() if on and set(on) & set(PEER_TO_PEER_REDIRECTS)]
+    redirecting = [name for name, controls in pcie.acs.items() if _PEER_TO_PEER_REDIRECTS.intersection(controls or ())]
     if redirecting:
         findings.warn(
             "peer-to-peer-blocked",
-            f"ACS of the PCIe bridges {', '.join(redirecting)} sends what GPUs write to each other through the root; "
-            "turn ACS off in the firmware's setup, or with setpci on each of them",
+            f"ACS of the PCIe bridges {', '.join(redirecting)} redirects the traffic between GPUs through the root "
+            "complex; disable ACS in the firmware setup, or with setpci on each of them",
         )
-
-
-# Disk -----------------------------------------------------------------------------------------------------------
-
-
-def _disk(case: _Case, sizes: Data, findings: Findings) -> None:
-    space = case.probe.get("disk") or {}
-    needs: dict[str, list[tuple[str, int]]] = {}
-    for directory, what, mib in _needs(case, sizes):
-        mount = space.get(directory, {}).get("mount")
-        if mount and mib:
-            needs.setdefault(mount, []).append((what, mib))
-    for mount, parts in needs.items():
-        free = min(entry["free_mib"] for entry in space.values() if entry["mount"] == mount)
-        total = sum(mib for _, mib in parts) + sizes["reserve_mib"]
-        if total > free:
-            listed = ", ".join(f"{what} {mib} MiB" for what, mib in parts)
-            findings.problem(
-                "disk-full",
-                f"the file system at {mount} has {free} MiB free; needed are {total} MiB "
-                f"({listed}, reserve {sizes['reserve_mib']} MiB)",
-                f"free {total - free} MiB there (sudo apt-get clean, old toolkits and environments), or enlarge it",
-            )
-
-
-def _needs(case: _Case, sizes: Data) -> list[tuple[str, str, int]]:
-    """(directory, what, MiB) for all that the plan writes. Directories are those of the probe's `disk`."""
-    found = []
-    for name in ("driver", "cuda", "cudnn", "nccl"):
-        if case.moves(name):
-            download, installed = _package_sizes(case, name, sizes)
-            label = LABELS[name]
-            target = "/usr/local" if name == "cuda" and (case.planned("cuda") or {})["source"] == "nvidia" else "/usr"
-            found += [("/var", f"{label} download", download), (target, label, installed)]
-    for name in ENVIRONMENTS:
-        if case.moves(name):
-            found += _environment_needs(case, name, sizes)
-    return found
-
-
-def _environment_needs(case: _Case, name: str, sizes: Data) -> list[tuple[str, str, int]]:
-    size = _environment_size(name, (case.planned(name) or {})["version"], sizes)
-    options, space = case.options, case.probe.get("disk") or {}
-    found = [(options.environments, f"{LABELS[name]} environment", size)]
-    path, cache = (space.get(directory, {}).get("mount") for directory in (options.environments, options.cache))
-    if path != cache:  # on one file system the environment is hard links into the cache
-        found.append((options.cache, f"{LABELS[name]} packages", size))
-    return found
-
-
-def _environment_size(name: str, version: str, sizes: Data) -> int:
-    known = {entry["version"]: int(entry["installed_mib"]) for entry in sizes[name]}
-    return known.get(version, max(known.values()))
-
-
-def _package_sizes(case: _Case, name: str, sizes: Data) -> tuple[int, int]:
-    """(download, installed) in MiB of the packages that change; one that is there already is replaced."""
-    moving = [p for p in case.changes[name]["packages"] if p["action"] not in (plan_diff.KEEP, plan_diff.REMOVE)]
-    if (case.planned(name) or {}).get("source") == "distro":
-        entry = next((e for e in sizes["archive"] if e["component"] == name), None)
-        fresh = any(p["installed"] is None for p in moving)
-        return (entry["download_mib"], entry["installed_mib"] if fresh else 0) if entry and moving else (0, 0)
-    offered = (case.probe.get("repository") or {}).get("sizes") or {}
-    known = {p["name"]: offered.get(p["name"], {}).get(p["planned"]) for p in moving}
-    counted = {other for size in known.values() if size for other in size[2]}
-    download = sum(size[0] for package, size in known.items() if size and package not in counted)
-    installed = sum(
-        known[p["name"]][1] for p in moving if known[p["name"]] and p["installed"] is None and p["name"] not in counted
-    )
-    return download >> 10, installed >> 10

@@ -8,7 +8,7 @@ from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import COMPONENTS
 
-_REQUEST_CHOICES = {
+_CHOICES = {
     "tensorflow_cuda_libraries": ("auto", "wheel", "system"),
     "driver_source": ("auto", "nvidia", "distro"),
     "driver_kernel_modules": ("auto", "open", "proprietary"),
@@ -18,14 +18,15 @@ _REQUEST_CHOICES = {
 
 
 class PlanInputError(ValueError):
-    """The request or the probe cannot be read; the message lists every reason."""
+    """The request or the probe cannot be used; the message lists every reason."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What the user wants; of each component `auto`, a version, a prefix of one, or `none`.
+    """The gpu_stack_* variables that a plan depends on, without the prefix.
 
-    keep_cuda: `all`, or how many toolkits stay; leftovers: whether what other installers left is removed or refused.
+    A component is `auto`, a version, a prefix of one (`13` for any CUDA 13), or `none`. keep_cuda: `all`, or how many
+    toolkits stay installed; leftovers: `refuse` or `remove` what other installers left.
     """
 
     driver: str = "auto"
@@ -47,27 +48,32 @@ class Request:
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Request:
-        """Reads a mapping with the variables' names without `gpu_stack_`; raises PlanInputError."""
-        request, wrong = cls.read(values)
-        if wrong:
-            raise PlanInputError("; ".join(wrong.values()))
+        """Return the request for variables without `gpu_stack_`; raises PlanInputError that lists all wrong ones."""
+        request, errors = cls.read(values)
+        if errors:
+            raise PlanInputError("; ".join(errors.values()))
         return request
 
     @classmethod
     def read(cls, values: Mapping[str, Any]) -> tuple[Request, dict[str, str]]:
-        """The request, wrong values left out of it, and by name what is wrong with each."""
-        known = {f.name: str(f.default) for f in dataclasses.fields(cls)}
-        strangers = {n: f"unknown request {n!r}; known: {', '.join(known)}" for n in values if n not in known}
-        texts = {name: _request_text(name, values[name], known[name]) for name in known if name in values}
-        wrong = {
-            name: f"{name} is {text!r}; expected {e}" for name, text in texts.items() if (e := _expected(name, text))
-        }
-        return cls(**{name: text for name, text in texts.items() if name not in wrong}), {**strangers, **wrong}
+        """Return the request with the defaults in place of invalid values, and the errors by name."""
+        defaults = {field.name: str(field.default) for field in dataclasses.fields(cls)}
+        known = ", ".join(defaults)
+        errors = {name: f"unknown request {name!r}; known: {known}" for name in values if name not in defaults}
+        valid = {}
+        for name in (name for name in defaults if name in values):
+            text = _text(name, values[name], defaults[name])
+            expected = _expected(name, text)
+            if expected:
+                errors[name] = f"gpu_stack_{name} is {text!r}; expected {expected}"
+            else:
+                valid[name] = text
+        return cls(**valid), errors
 
 
 def _expected(name: str, text: str) -> str | None:
-    """What a request's value should be; None where it is."""
-    choices = _REQUEST_CHOICES.get(name)
+    """What is expected instead of a value; None where it is valid."""
+    choices = _CHOICES.get(name)
     if choices and text not in choices:
         return f"one of {', '.join(choices)}"
     if name in COMPONENTS and text not in ("auto", "none") and not all(part.isalnum() for part in text.split(".")):
@@ -75,12 +81,12 @@ def _expected(name: str, text: str) -> str | None:
     if name == "expect_gpus" and text != "auto" and not text.isdecimal():
         return "auto or a number"
     if name == "keep_cuda" and text != "all" and not (text.isdecimal() and int(text) >= 1):
-        return "all, or how many toolkits shall stay, at least 1"
+        return "all, or the number of toolkits to keep, at least 1"
     return None
 
 
-def _request_text(name: str, value: Any, default: str) -> str:
-    """YAML reads `13.2` as a number and an empty value as None."""
+def _text(name: str, value: Any, default: str) -> str:
+    """YAML reads `13.2` as a number and an empty value as None, which is `auto` for a component."""
     if value is None or value == "":
         return "auto" if name in COMPONENTS else default
     text = str(value).strip()

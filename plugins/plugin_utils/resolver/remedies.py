@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import COMPONENTS, LABELS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import COMPONENTS, LABELS, full_version
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.host import Host
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Plan, Remedy
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.request import Request
@@ -137,7 +137,7 @@ def _outcome(plan: Plan) -> str:
     for name, label in LABELS.items():
         component = plan.components.get(name)
         if component is not None:
-            parts.append(f"{label} {getattr(component, 'release', None) or component.version}")
+            parts.append(f"{label} {full_version(component)}")
     return "gives " + ", ".join(parts) if parts else "installs nothing"
 
 

@@ -16,12 +16,13 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader impor
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import (
     LABELS,
-    Component,
+    Components,
     LibraryComponent,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.findings import Findings, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.host import Host, host_from_probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Gpu, Plan
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.request import PlanInputError, Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import frameworks as frameworks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import libraries as libraries
@@ -45,8 +46,8 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.remedies im
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.toolkits import CudaOption
 
 
-def plan_for_probe(probe: Mapping[str, Any], request: Mapping[str, Any], catalog: Catalog | None = None) -> Plan:
-    """A plan from a probe's and a request's plain data; raises PlanInputError where one cannot be read.
+def plan_for_probe(probe: Probe, request: Mapping[str, Any], catalog: Catalog | None = None) -> Plan:
+    """A plan from a probe and a request's plain data; raises PlanInputError where one cannot be read.
 
     Values that cannot be meant are problems of the plan, so that they are told with all the others.
     """
@@ -93,7 +94,7 @@ def plan_once(catalog: Catalog, request: Request, host: Host, memo: dict[str, An
             f"{', '.join(sorted(catalog.distros))} on {', '.join(sorted(catalog.repository.architectures))}",
             "use one of those",
         )
-        return _plan(host, request, gpus, {}, None, findings)
+        return _plan(host, request, gpus, Components(), None, findings)
     case = Case(catalog, distro, host, request, gpus, memo)
     if host.offers is None:
         why = f": {host.offers_error}" if host.offers_error else ""
@@ -111,7 +112,7 @@ def _plan(
     host: Host,
     request: Request,
     gpus: tuple[Gpu, ...],
-    components: Mapping[str, Component | None],
+    components: Components,
     repository: Mapping[str, str] | None,
     findings: Findings,
 ) -> Plan:
@@ -127,7 +128,7 @@ def _plan(
     )
 
 
-def _components(case: Case, platform: Platform, findings: Findings) -> dict[str, Component | None]:
+def _components(case: Case, platform: Platform, findings: Findings) -> Components:
     driver, cuda, tensorflow = platform.driver, platform.cuda, platform.tensorflow
     cudnn = _library(case, "cudnn", platform, findings)
     nccl = _library(case, "nccl", platform, findings)
@@ -140,14 +141,14 @@ def _components(case: Case, platform: Platform, findings: Findings) -> dict[str,
             "set tensorflow_cuda_libraries to wheel, or cudnn to that version",
         )
     pytorch = _pytorch(case, driver, findings)
-    return {
-        "driver": driver.component if driver else None,
-        "cuda": cuda.component if cuda else None,
-        "cudnn": cudnn,
-        "nccl": nccl,
-        "tensorflow": tensorflow.component if tensorflow else None,
-        "pytorch": pytorch.component if pytorch else None,
-    }
+    return Components(
+        driver=driver.component if driver else None,
+        cuda=cuda.component if cuda else None,
+        cudnn=cudnn,
+        nccl=nccl,
+        tensorflow=tensorflow.component if tensorflow else None,
+        pytorch=pytorch.component if pytorch else None,
+    )
 
 
 def _library(case: Case, name: str, platform: Platform, findings: Findings) -> LibraryComponent | None:
@@ -231,14 +232,14 @@ def _pytorch(case: Case, driver: DriverOption | None, findings: Findings) -> fra
     return fitting[0]
 
 
-def _repository(case: Case, components: Mapping[str, Component | None]) -> dict[str, str] | None:
+def _repository(case: Case, components: Components) -> dict[str, str] | None:
     """NVIDIA's repository where the plan takes something from it: the host's own or the request's, else NVIDIA's.
 
     Also where the host has it from before and the driver is the distribution's: then it has to be closed for drivers.
     """
-    origins = [getattr(components[name], "source", None) for name in ("driver", "cuda")]
+    origins = [part.source if part else None for part in (components.driver, components.cuda)]
     closed = case.host.repository_configured and origins[0] == "distro"
-    if not ("nvidia" in origins or components["cudnn"] or components["nccl"] or closed):
+    if not ("nvidia" in origins or components.cudnn or components.nccl or closed):
         return None
     request = case.request
     base = None if request.repository_url == "auto" else request.repository_url

@@ -1,7 +1,8 @@
-"""One step from a probe to what is entered: the real probe of an empty root with a GPU, the playbooks' settings."""
+"""From a probe to the decision: the real probe of an empty root with a GPU, and the playbooks' own settings."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -13,6 +14,8 @@ import pytest
 import yaml
 from ansible_collections.gpuhost.stack.plugins.action import stack_plan
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.findings import PlanWarning
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import Preflight
 
 PROJECT = Path(__file__).resolve().parents[3]
 GROUP_VARS = PROJECT / "playbooks/group_vars/all"
@@ -31,81 +34,81 @@ def probed(tmp_path: Path) -> dict[str, Any]:
     options = probe.Options(None, {}, False, (), (), "/opt/gpuhost/tensorflow", ".*nvidia.*", "nvidia-cuda-toolkit")
     found = probe.probe(str(tmp_path), options)
     gpu = {"pci_address": "0000:05:00.0", "pci_id": "10de:2335", "class": "0302", "kernel_driver": None}
-    return {**found, "gpus": [gpu], "distribution": {"id": "debian-12"}, "disk": [], "gpu_processes": []}
+    return {**found, "gpus": [gpu], "distribution": {"id": "debian-12"}, "disk": None, "gpu_processes": []}
 
 
-def role_variables(facts: dict[str, Any], beginnings: tuple[str, ...]) -> dict[str, Any]:
-    """Stands in for Ansible's templating: what role_inputs.yml makes of the plan, and what the diff adds."""
+def role_variables(facts: dict[str, Any], prefixes: tuple[str, ...]) -> dict[str, Any]:
+    """Replace Ansible's templating: some of the values that role_inputs.yml gives."""
     known = {
         "nvidia_driver_version": facts["gpu_stack_plan"]["components"]["driver"]["version"],
         "nvidia_driver_kernel_headers": [],
         "nvidia_driver_replaces": facts["gpu_stack_diff"]["replaces"]["driver"],
         "nccl_version": facts["gpu_stack_plan"]["components"]["nccl"]["version"],
     }
-    return {name: value for name, value in known.items() if name.startswith(beginnings)}
+    return {name: value for name, value in known.items() if name.startswith(prefixes)}
 
 
 def decide(found: dict[str, Any], **changes: Any) -> dict[str, Any]:
-    return stack_plan.decide(found, {**ARGS, **changes}, role_variables)
+    return stack_plan.decide(found, {**ARGS, **changes}, role_variables).facts
 
 
-def test_a_bare_host_is_entered_whole_and_a_settled_one_not_at_all(probed: dict[str, Any]) -> None:
+def test_all_parts_of_a_bare_host_drift_and_none_of_a_converged_one(probed: dict[str, Any]) -> None:
     facts = decide(probed)
     assert facts["gpu_stack_plan"]["ok"], facts["gpu_stack_plan"]["problems"]
     assert facts["gpu_stack_plan"]["components"]["cuda"]
     expected = set(MANAGED["gpu_stack_managed"]) - {"tensorflow_env", "pytorch_env"}
     assert set(facts["gpu_stack_drift"]) == set(facts["gpu_stack_parts"]) == expected
-    settled = {n: {"fingerprint": p["fingerprint"], "changed": []} for n, p in facts["gpu_stack_parts"].items()}
-    again = decide({**probed, "applied": settled})
-    # The probe sees no package, so the plan still moves all that have some; what has none is left alone.
+    applied = {n: {"fingerprint": p["fingerprint"], "changed": []} for n, p in facts["gpu_stack_parts"].items()}
+    again = decide({**probed, "applied": applied})
+    # The probe has no packages, so all parts with packages still drift; nvidia_repo has none.
     assert set(again["gpu_stack_drift"]) == expected - {"nvidia_repo"}
     assert set(decide(probed, converge="always")["gpu_stack_drift"]) == expected
 
 
-def test_how_to_get_there_makes_no_other_fingerprint(probed: dict[str, Any]) -> None:
+def test_transition_variables_do_not_change_the_fingerprint(probed: dict[str, Any]) -> None:
     before = decide(probed)["gpu_stack_parts"]["nvidia_driver"]["fingerprint"]
 
-    def other(facts: dict[str, Any], beginnings: tuple[str, ...]) -> dict[str, Any]:
-        found = role_variables(facts, beginnings)
-        return {**found, "nvidia_driver_replaces": ["^nouveau$"]} if beginnings == ("nvidia_driver_",) else found
+    def other(facts: dict[str, Any], prefixes: tuple[str, ...]) -> dict[str, Any]:
+        found = role_variables(facts, prefixes)
+        return {**found, "nvidia_driver_replaces": ["^nouveau$"]} if prefixes == ("nvidia_driver_",) else found
 
-    assert stack_plan.decide(probed, ARGS, other)["gpu_stack_parts"]["nvidia_driver"]["fingerprint"] == before
+    assert stack_plan.decide(probed, ARGS, other).facts["gpu_stack_parts"]["nvidia_driver"]["fingerprint"] == before
 
-    def aim(facts: dict[str, Any], beginnings: tuple[str, ...]) -> dict[str, Any]:
-        found = role_variables(facts, beginnings)
-        return {**found, "nvidia_driver_persistence": False} if beginnings == ("nvidia_driver_",) else found
+    def desired(facts: dict[str, Any], prefixes: tuple[str, ...]) -> dict[str, Any]:
+        found = role_variables(facts, prefixes)
+        return {**found, "nvidia_driver_persistence": False} if prefixes == ("nvidia_driver_",) else found
 
-    assert stack_plan.decide(probed, ARGS, aim)["gpu_stack_parts"]["nvidia_driver"]["fingerprint"] != before
+    assert stack_plan.decide(probed, ARGS, desired).facts["gpu_stack_parts"]["nvidia_driver"]["fingerprint"] != before
 
 
-def test_a_host_that_cannot_be_planned_for_is_not_entered(probed: dict[str, Any]) -> None:
+def test_a_host_without_a_plan_has_no_drift(probed: dict[str, Any]) -> None:
     facts = decide({**probed, "gpus": []})
     assert not facts["gpu_stack_plan"]["ok"]
     assert (facts["gpu_stack_parts"], facts["gpu_stack_drift"]) == ({}, {})
     assert "problems" in facts["gpu_stack_preflight"]
 
 
-def test_the_locks_of_all_frameworks_are_known() -> None:
-    found = stack_plan.locks()
+def test_lock_files_of_all_frameworks_are_found() -> None:
+    found = stack_plan.lock_files()
     assert {name.split("-")[0] for name in found} >= {"tensorflow", "pytorch"}
 
 
-def test_every_part_is_a_role_or_one_of_two() -> None:
+def test_every_part_is_a_role_or_packages_or_the_plan() -> None:
     roles = {path.name for path in (PROJECT / "roles").iterdir()}
     assert set(MANAGED["gpu_stack_managed"]) - roles == {"packages", "plan"}
     included = {name for entry in MANAGED["gpu_stack_managed"].values() for name in entry.get("with", [])}
     assert included <= roles
 
 
-def test_what_is_shown_is_the_plan_its_effect_and_what_to_keep_in_mind(probed: dict[str, Any]) -> None:
-    facts = decide(probed)
-    warning = {"code": "some-code", "message": "Something to keep in mind"}
-    text = stack_plan.shown("gpu-01", {**facts, "gpu_stack_preflight": {"warnings": [warning]}})
+def test_the_text_has_plan_diff_and_warnings(probed: dict[str, Any]) -> None:
+    decision = stack_plan.decide(probed, ARGS, role_variables)
+    findings = Preflight((), (PlanWarning("some-code", "Something to keep in mind"),))
+    text = dataclasses.replace(decision, preflight=findings).text("gpu-01")
     assert text.startswith("gpu-01, debian-12: 1 x NVIDIA H200 (9.0)\n")
-    version = facts["gpu_stack_plan"]["components"]["driver"]["version"]
+    version = decision.facts["gpu_stack_plan"]["components"]["driver"]["version"]
     assert [line.split()[-1] for line in text.splitlines() if line.startswith("NVIDIA driver  -")] == ["install"]
     assert sum(version in line for line in text.splitlines() if line.startswith("NVIDIA driver")) == 2
-    assert text.endswith("\nsome-code: Something to keep in mind\n")
+    assert text.endswith("\nwarning  some-code: Something to keep in mind\n")
 
 
 # Under ansible-playbook, on this machine --------------------------------------------------------------------------
@@ -118,7 +121,7 @@ def run(tmp_path: Path, *words: str, **settings: str) -> subprocess.CompletedPro
     return subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True)
 
 
-def test_a_misspelt_variable_is_refused_before_anything_is_looked_at(tmp_path: Path) -> None:
+def test_a_misspelt_variable_is_refused_before_the_probe(tmp_path: Path) -> None:
     answer = run(tmp_path, "-e", "gpu_stack_cudda=13.2")
     assert answer.returncode == 2
     assert "gpu_stack_cudda: no such variable. Known are gpu_stack_converge, gpu_stack_cuda" in answer.stdout
@@ -127,10 +130,7 @@ def test_a_misspelt_variable_is_refused_before_anything_is_looked_at(tmp_path: P
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """The evidence of two runs with one fact cache, by the CUDA they ask for; whatever this machine has.
-
-    Each shows its plan or problems once.
-    """
+    """The evidence of two runs with one fact cache, by the requested CUDA; each prints its plan or problems once."""
     folder, found = tmp_path_factory.mktemp("runs"), {}
     cache = {"ANSIBLE_CACHE_PLUGIN": "jsonfile", "ANSIBLE_CACHE_PLUGIN_CONNECTION": str(folder / "cache")}
     for cuda in ("13.0", "12.9"):
@@ -140,18 +140,17 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
         assert answer.stdout.count("\nCOMPONENT ") == 2
         (kept,) = (path.parent for path in (folder / cuda).glob("*/*/plan.json") if "latest" not in path.parts)
         found[cuda] = {path.stem: json.loads(path.read_text()) for path in kept.glob("*.json")}
-    assert list((folder / "cache").iterdir()), "nothing was cached: the second run shows nothing"
+    assert list((folder / "cache").iterdir()), "nothing was cached, so the second run proves nothing"
     return found
 
 
 @pytest.mark.parametrize("cuda", ["13.0", "12.9"])
 def test_the_facts_reach_the_plays_and_the_evidence(runs: dict[str, dict[str, Any]], cuda: str) -> None:
-    """A plan or problems, both are shown and kept."""
     kept = runs[cuda]
     assert set(kept) == {"probe", "plan", "diff", "drift", "preflight"}
     assert len(kept["plan"]["gpus"]) <= len(kept["probe"]["gpus"])
     assert kept["plan"]["ok"] or kept["plan"]["problems"]
 
 
-def test_facts_that_an_earlier_run_left_in_a_cache_are_no_plan_of_this_run(runs: dict[str, dict[str, Any]]) -> None:
+def test_facts_that_an_earlier_run_cached_are_replaced(runs: dict[str, dict[str, Any]]) -> None:
     assert {cuda: kept["plan"]["request"]["cuda"] for cuda, kept in runs.items()} == {"13.0": "13.0", "12.9": "12.9"}

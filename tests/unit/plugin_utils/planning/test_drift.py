@@ -1,4 +1,4 @@
-"""Which parts a run enters: whatever moved, in the plan, the variables, our files or on the host, and nothing else."""
+"""Drift: parts are applied where the plan, the variables, the project's files or the host have changed."""
 
 from __future__ import annotations
 
@@ -7,90 +7,112 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import drift
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.drift import ManagedPart, Part
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.leftovers import Cleanup
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import ComponentChange, PlanDiff
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.probe import AppliedPart
 
-MANAGED: dict[str, Any] = {
+from tests.unit.plugin_utils.planning.planning_cases import make_plan
+
+DESCRIPTION: dict[str, Any] = {
     "packages": {"for": ["driver", "cuda", "cudnn", "nccl"]},
     "nvidia_repo": {"for": ["repository"], "files": ["/etc/apt/sources.list.d/nvidia-cuda.sources"]},
     "nvidia_driver": {"for": ["driver"], "services": ["nvidia-persistenced"], "driver": False},
     "env_paths": {"for": ["cuda"], "files": ["/etc/profile.d/cuda.sh"], "linker_cache": True},
     "tensorflow_env": {"for": ["tensorflow"], "environments": ["/opt/gpuhost/tensorflow"]},
 }
-PLAN: dict[str, Any] = {
-    "repository": {"url": "https://example.org"},
-    "components": {
-        "driver": {"packages": ["nvidia-driver-cuda=595.71.05-1"], "pinning_packages": ["nvidia-driver-pinning-595"]},
-        "cuda": {"packages": ["cuda-toolkit-13-2=13.2.1-1"]},
-        "cudnn": None,
-        "nccl": None,
-        "tensorflow": None,
+MANAGED = {name: ManagedPart.from_json(entry) for name, entry in DESCRIPTION.items()}
+PLAN = make_plan(
+    {
+        "driver": {
+            "version": "595.71.05",
+            "branch": "595",
+            "kernel_modules": "open",
+            "source": "nvidia",
+            "packages": ["nvidia-driver-cuda=595.71.05-1"],
+            "pinning_packages": ["nvidia-driver-pinning-595"],
+        },
+        "cuda": {
+            "version": "13.2",
+            "release": "13.2.1",
+            "source": "nvidia",
+            "packages": ["cuda-toolkit-13-2=13.2.1-1"],
+        },
     },
-}
-SAME: dict[str, Any] = {
-    "components": [{"component": name, "action": "keep", "planned": None} for name in ("driver", "cuda")],
-    "leftovers": {"does": []},
-}
+    url="https://example.org",
+)
 FINGERPRINTS = {name: f"fingerprint of {name}" for name in MANAGED}
 
 
+def diff(*changes: ComponentChange, does: tuple[str, ...] = ()) -> PlanDiff:
+    kept = (ComponentChange(name, None, None) for name in ("driver", "cuda"))
+    return PlanDiff(changes or tuple(kept), Cleanup(does=does), {})
+
+
 @pytest.fixture
-def wanted() -> dict[str, Any]:
+def desired() -> dict[str, Part]:
     return drift.parts(PLAN, MANAGED, FINGERPRINTS)
 
 
 @pytest.fixture
-def applied(wanted: dict[str, Any]) -> dict[str, Any]:
-    return {name: {"fingerprint": part["fingerprint"], "changed": []} for name, part in wanted.items()}
+def applied(desired: dict[str, Part]) -> dict[str, AppliedPart]:
+    return {name: AppliedPart(part.fingerprint) for name, part in desired.items()}
 
 
-def detect(wanted: dict[str, Any], applied: dict[str, Any], diff: dict[str, Any] = SAME, **options: Any) -> Any:
-    return drift.drift(wanted, applied, diff, MANAGED, **options)
+def detect(desired: Any, applied: Any, changes: PlanDiff | None = None, **options: Any) -> Any:
+    return drift.drift(desired, applied, changes or diff(), MANAGED, **options)
 
 
-def test_parts_are_those_of_the_planned_components(wanted: dict[str, Any]) -> None:
-    assert list(wanted) == ["packages", "nvidia_repo", "nvidia_driver", "env_paths"]
-    assert wanted["packages"]["watch"]["packages"] == [
+def test_parts_are_those_of_the_planned_components(desired: dict[str, Part]) -> None:
+    assert list(desired) == ["packages", "nvidia_repo", "nvidia_driver", "env_paths"]
+    assert desired["packages"].watch["packages"] == [
         "cuda-toolkit-13-2",
         "nvidia-driver-cuda",
         "nvidia-driver-pinning-595",
     ]
-    # A container's kernel is not its own: nothing of the loaded driver is watched where that is false.
-    assert wanted["nvidia_driver"]["watch"] == {"services": ["nvidia-persistenced"]}
-    assert wanted["env_paths"]["watch"] == {"files": ["/etc/profile.d/cuda.sh"], "linker_cache": True}
+    # A container borrows its kernel: with `driver: false` the loaded driver is not watched.
+    assert desired["nvidia_driver"].watch == {"services": ["nvidia-persistenced"]}
+    assert desired["env_paths"].watch == {"files": ["/etc/profile.d/cuda.sh"], "linker_cache": True}
 
 
-def test_a_host_that_holds_what_is_planned_is_not_entered(wanted: Any, applied: Any) -> None:
-    assert detect(wanted, applied) == {}
+def test_a_role_without_a_fingerprint_is_an_error() -> None:
+    with pytest.raises(KeyError, match="no fingerprint of env_paths, nvidia_repo"):
+        drift.parts(PLAN, MANAGED, {"nvidia_driver": "x"})
 
 
-def test_a_host_without_a_record_is_entered_whole(wanted: Any) -> None:
-    assert set(detect(wanted, {})) == set(wanted)
+def test_a_host_that_matches_the_plan_has_no_drift(desired: Any, applied: Any) -> None:
+    assert detect(desired, applied) == {}
 
 
-def test_what_was_asked_for_differently_is_entered_alone(wanted: Any, applied: Any) -> None:
-    applied["env_paths"]["fingerprint"] = "another"
-    assert detect(wanted, applied) == {"env_paths": ["the last run was asked for something else"]}
+def test_every_part_of_a_host_without_a_record_is_applied(desired: Any) -> None:
+    assert set(detect(desired, {})) == set(desired)
 
 
-def test_what_was_changed_on_the_host_is_entered_alone(wanted: Any, applied: Any) -> None:
-    applied["nvidia_repo"]["changed"] = ["file /etc/x was y, is not there"]
-    assert detect(wanted, applied) == {"nvidia_repo": ["file /etc/x was y, is not there"]}
+def test_only_the_part_with_changed_variables_or_files_is_applied(desired: Any, applied: Any) -> None:
+    applied["env_paths"] = AppliedPart("another")
+    assert detect(desired, applied) == {"env_paths": ["its variables or files have changed since the last run"]}
 
 
-def test_a_component_that_the_plan_moves_is_entered_with_its_packages(wanted: Any, applied: Any) -> None:
-    rows = [{"component": "cuda", "action": "upgrade", "planned": "13.2.1"}]
-    found = detect(wanted, applied, {**SAME, "components": rows})
+def test_only_the_part_that_changed_on_the_host_is_applied(desired: Any, applied: Any) -> None:
+    change = "file /etc/x was y, is not there"
+    applied["nvidia_repo"] = AppliedPart(applied["nvidia_repo"].fingerprint, (change,))
+    assert detect(desired, applied) == {"nvidia_repo": [change]}
+
+
+def test_a_changed_component_is_applied_with_its_packages(desired: Any, applied: Any) -> None:
+    found = detect(desired, applied, diff(ComponentChange("cuda", "13.0", "13.2.1", "upgrade")))
     assert found == {"packages": ["cuda: upgrade 13.2.1"], "env_paths": ["cuda: upgrade 13.2.1"]}
 
 
-def test_leftovers_are_put_away_even_where_all_else_holds(wanted: Any, applied: Any) -> None:
-    found = detect(wanted, applied, {**SAME, "leftovers": {"does": ["uninstalls a driver"]}})
+def test_leftovers_are_removed_even_if_all_else_matches(desired: Any, applied: Any) -> None:
+    found = detect(desired, applied, diff(does=("uninstall a driver",)))
     assert set(found) == {"packages", "nvidia_repo", "nvidia_driver", "env_paths"}
 
 
-def test_always_enters_everything(wanted: Any, applied: Any) -> None:
-    assert set(detect(wanted, applied, converge="always")) == set(wanted)
+def test_always_applies_every_part(desired: Any, applied: Any) -> None:
+    assert set(detect(desired, applied, converge="always")) == set(desired)
     with pytest.raises(ValueError, match="gpu_stack_converge is 'sometimes', expected one of drift, always"):
-        detect(wanted, applied, converge="sometimes")
+        detect(desired, applied, converge="sometimes")
 
 
 # The fingerprint --------------------------------------------------------------------------------------------------
@@ -110,7 +132,7 @@ def fresh(variables: dict[str, Any], roles: list[str], project: Path) -> str:
     return drift.fingerprint(variables, roles, project)
 
 
-def test_variables_files_and_modules_make_another_fingerprint(project: Path) -> None:
+def test_variables_role_files_and_modules_change_the_fingerprint(project: Path) -> None:
     before = fresh({"nccl_version": "2.30"}, ["nccl"], project)
     assert fresh({"nccl_version": "2.30"}, ["nccl"], project) == before
     assert fresh({"nccl_version": "2.31"}, ["nccl"], project) != before
@@ -121,7 +143,7 @@ def test_variables_files_and_modules_make_another_fingerprint(project: Path) -> 
     assert len(seen) == 5
 
 
-def test_another_role_and_compiled_files_do_not_matter(project: Path) -> None:
+def test_other_roles_and_compiled_files_do_not_change_the_fingerprint(project: Path) -> None:
     before = fresh({}, ["nccl"], project)
     (project / "roles/cudnn/tasks/main.yml").write_text("other")
     (project / "plugins/modules/__pycache__").mkdir()
@@ -129,6 +151,6 @@ def test_another_role_and_compiled_files_do_not_matter(project: Path) -> None:
     assert fresh({}, ["nccl"], project) == before
 
 
-def test_a_role_that_is_not_there_is_an_error(project: Path) -> None:
+def test_a_role_that_does_not_exist_is_an_error(project: Path) -> None:
     with pytest.raises(FileNotFoundError, match="roles/none is not a role"):
         fresh({}, ["none"], project)

@@ -1,14 +1,16 @@
-"""The drift: what a plan does to a host, held against dpkg's own comparison of versions where it is there."""
+"""The diff of a plan and a host; directions are compared with dpkg where it is installed."""
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import ComponentChange, PlanDiff
+
+from tests.unit.plugin_utils.planning.planning_cases import make_plan, make_probe
 
 DRIVER = {
     "version": "595.71.05",
@@ -25,17 +27,16 @@ TENSORFLOW = {"version": "2.21.0", "python": "3.11"}
 PYTORCH = {"version": "2.15.0", "python": "3.11"}
 
 
-def plan(**components: Any) -> dict[str, Any]:
-    names = ("driver", "cuda", "cudnn", "nccl", "tensorflow", "pytorch")
-    return {"components": {name: components.get(name) for name in names}}
-
-
 def packages(*specs: str, status: str = "installed") -> dict[str, Any]:
     return {n: {"version": v, "status": status, "held": False} for n, v in (spec.split("=") for spec in specs)}
 
 
-def row(name: str, planned: Any, **probe: Any) -> dict[str, Any]:
-    return dict(plan_diff.by_component(plan_diff.plan_diff(plan(**{name: planned}), probe))[name])
+def diff(probe: dict[str, Any], **components: Any) -> PlanDiff:
+    return plan_diff.plan_diff(make_plan(components), make_probe(**probe))
+
+
+def row(name: str, planned: Any, **probe: Any) -> ComponentChange:
+    return diff(probe, **{name: planned}).of(name)
 
 
 OPEN_595 = (*DRIVER["packages"], *DRIVER["pinning_packages"])
@@ -109,34 +110,54 @@ OLD_UBUNTU = {
         ("pytorch", None, {"pytorch": {"version": "2.15.0", "python": "3.11"}}, "2.15.0", "keep"),
     ],
 )
-def test_a_component(name: str, planned: Any, probe: dict[str, Any], installed: str | None, action: str) -> None:
+def test_action(name: str, planned: Any, probe: dict[str, Any], installed: str | None, action: str) -> None:
     found = row(name, planned, **probe)
-    assert (found["installed"], found["action"]) == (installed, action)
-    json.dumps(found)
+    assert (found.installed, found.action) == (installed, action)
 
 
-def test_packages_that_cannot_stay_are_named() -> None:
+def test_the_fact_has_plain_rows() -> None:
+    fact = diff({"packages": packages("libnccl2=2.29.7-1+cuda13.1")}, nccl=NCCL).to_json()
+    assert list(fact) == ["schema", "changes", "components", "leftovers", "replaces", "may_remove"]
+    assert fact["components"][3] == {
+        "component": "nccl",
+        "installed": "2.29.7",
+        "planned": "2.29.7",
+        "action": "upgrade",
+        "note": "",
+        "packages": [
+            {
+                "name": "libnccl2",
+                "installed": "2.29.7-1+cuda13.1",
+                "planned": "2.29.7-1+cuda13.2",
+                "action": "upgrade",
+            },
+            {"name": "libnccl-dev", "installed": None, "planned": "2.29.7-1+cuda13.2", "action": "install"},
+        ],
+    }
+    assert fact["replaces"] == fact["may_remove"] == {name: [] for name in fact["replaces"]}
+
+
+def test_packages_that_are_removed_are_named() -> None:
     probe = {"packages": packages("nvidia-driver-pinning-580=580-1", "nvidia-kernel-dkms=580.126.16-1", "libc6=2.36-9")}
-    removed = {p["name"]: p["planned"] for p in row("driver", DRIVER, **probe)["packages"] if p["action"] == "remove"}
+    removed = {p.name: p.planned for p in row("driver", DRIVER, **probe).packages if p.action == "remove"}
     assert removed == {"nvidia-driver-pinning-580": None, "nvidia-kernel-dkms": None}
-    table = plan_diff.diff_table(plan_diff.plan_diff(plan(driver=DRIVER), probe))
+    table = plan_diff.diff_table(diff(probe, driver=DRIVER))
     assert "removes nvidia-driver-pinning-580, nvidia-kernel-dkms" in table
 
 
-def test_other_toolkits_stay_and_are_named() -> None:
+def test_toolkits_that_stay_are_named() -> None:
     found = row("cuda", CUDA, cuda={"installed": ["9.2", "12.9"], "distro": "11.8"})
-    assert found["note"] == "9.2, 11.8, 12.9 stays beside it"
+    assert found.note == "keeps CUDA 9.2, CUDA 11.8, CUDA 12.9"
 
 
-def test_a_host_that_has_what_is_planned() -> None:
-    probe = {"packages": packages(*OPEN_595, *NCCL["packages"])}
-    diff = plan_diff.plan_diff(plan(driver=DRIVER, nccl=NCCL), probe)
-    assert diff["changes"] is False
-    assert plan_diff.diff_table(diff).splitlines() == [
+def test_a_host_that_matches_the_plan_is_not_changed() -> None:
+    found = diff({"packages": packages(*OPEN_595, *NCCL["packages"])}, driver=DRIVER, nccl=NCCL)
+    assert found.changes is False
+    assert plan_diff.diff_table(found).splitlines() == [
         "COMPONENT      INSTALLED  PLANNED    ACTION",
         "NVIDIA driver  595.71.05  595.71.05  keep",
         "NCCL           2.29.7     2.29.7     keep",
-        "The host has what is planned.",
+        "The host matches the plan.",
     ]
 
 
@@ -152,7 +173,7 @@ def test_a_host_that_has_what_is_planned() -> None:
         ("595.71.05-1", "595.71.5-1"),
     ],
 )
-def test_directions_are_dpkgs(installed: str, wanted: str) -> None:
+def test_direction_agrees_with_dpkg(installed: str, wanted: str) -> None:
     if not shutil.which("dpkg"):
         pytest.skip("dpkg is not on this machine")
 
@@ -161,4 +182,4 @@ def test_directions_are_dpkgs(installed: str, wanted: str) -> None:
 
     expected = "upgrade" if dpkg("lt") else "downgrade" if dpkg("gt") else "keep"
     planned = {"version": "1", "packages": [f"libnccl2={wanted}"]}
-    assert row("nccl", planned, packages=packages(f"libnccl2={installed}"))["action"] == expected
+    assert row("nccl", planned, packages=packages(f"libnccl2={installed}")).action == expected

@@ -75,7 +75,7 @@ def test_rows(table, distribution, gpu, cells):
 def test_a_row_without_tensorflow_says_why(rows):
     assert len(rows) == len(load_catalog().distros) * len(GENERATIONS)
     for row in rows:
-        tensorflow = row.plan.components.get("tensorflow") if row.plan.ok else None
+        tensorflow = row.plan.components.tensorflow if row.plan.ok else None
         assert bool(row.reason) == (tensorflow is None), (row.distribution, row.generation)
 
 

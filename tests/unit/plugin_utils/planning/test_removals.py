@@ -1,4 +1,4 @@
-"""What has to go for a plan: another driver as a whole, older toolkits, cuDNN for another CUDA; and what never goes."""
+"""Removals of a plan: another driver as a whole, older toolkits, cuDNN for another CUDA; and what always stays."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import driver_name_pattern
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import PlanDiff
 
+from tests.unit.plugin_utils.planning.planning_cases import make_plan, make_probe
 from tests.unit.plugin_utils.resolver.resolver_cases import plan as planned_for
 
 # dpkg-query on a Debian 12 host after `apt-get install nvidia-kernel-dkms nvidia-smi libcuda1 nvidia-persistenced
@@ -35,8 +37,8 @@ DRIVER = {
     "packages": ["nvidia-driver-cuda=580.126.16-1", "nvidia-kernel-open-dkms=580.126.16-1"],
     "pinning_packages": ["nvidia-driver-pinning-580=580-1"],
 }
-# What the planned packages bring from the repository: [download, installed, names], as in the probe.
-BROUGHT = {
+# The sizes of the planned packages: [download, installed, names of their dependencies], as in the probe.
+SIZES = {
     "nvidia-driver-cuda": {"580.126.16-1": [1, 1, ["libcuda1", "libnvidia-ml1", "nvidia-persistenced"]]},
     "nvidia-kernel-open-dkms": {"580.126.16-1": [1, 1, []]},
 }
@@ -58,33 +60,32 @@ def packages(*specs: str) -> dict[str, Any]:
     return {n: {"version": v, "status": "installed", "held": True} for n, v in (spec.split("=") for spec in specs)}
 
 
-def diff(there: list[str], request: dict[str, Any] | None = None, **components: Any) -> dict[str, Any]:
-    names = ("driver", "cuda", "cudnn", "nccl", "tensorflow", "pytorch")
-    probe = components.pop("probe", {})
-    plan = {"components": {name: components.get(name) for name in names}, "request": request or {}}
-    return plan_diff.plan_diff(plan, {"packages": packages(*there), "repository": {"sizes": BROUGHT}, **probe})
+def diff(
+    installed: list[str],
+    request: dict[str, Any] | None = None,
+    probe: dict[str, Any] | None = None,
+    **components: Any,
+) -> PlanDiff:
+    parts = {"packages": packages(*installed), "repository": {"sizes": SIZES}, **(probe or {})}
+    return plan_diff.plan_diff(make_plan(components, request), make_probe(**parts))
 
 
-def removed(found: dict[str, Any], name: str) -> list[str]:
-    return [p["name"] for p in plan_diff.by_component(found)[name]["packages"] if p["action"] == "remove"]
+def removed(found: PlanDiff, name: str) -> list[str]:
+    return [package.name for package in found.of(name).packages if package.action == "remove"]
 
 
-def note(found: dict[str, Any], name: str) -> str:
-    return str(plan_diff.by_component(found)[name]["note"])
-
-
-def going(found: dict[str, Any], name: str, there: list[str]) -> list[str]:
-    """What `replaces` makes apt purge, as apt_transaction reads it."""
-    names = [spec.split("=")[0] for spec in there]
-    return sorted(n for n in names if any(re.fullmatch(pattern, n) for pattern in found["replaces"][name]))
+def purged(found: PlanDiff, name: str, installed: list[str]) -> list[str]:
+    """The packages that `replaces` makes apt purge, as apt_transaction reads it."""
+    names = [spec.split("=")[0] for spec in installed]
+    return sorted(n for n in names if any(re.fullmatch(pattern, n) for pattern in found.removals[name].replaces))
 
 
 # The driver -----------------------------------------------------------------------------------------------------
 
 
-def test_the_distributions_driver_goes_whole_and_cuda_stays() -> None:
+def test_the_distributions_driver_is_removed_as_a_whole_and_its_cuda_stays() -> None:
     found = diff(DEBIAN_535, driver=DRIVER)
-    # What depends on nothing of the driver's version (helper packages) and all of CUDA's stays.
+    # Helper packages without the driver's version, and all packages of CUDA, stay.
     expected = [
         "firmware-nvidia-gsp",
         "libnvidia-cfg1",
@@ -97,27 +98,29 @@ def test_the_distributions_driver_goes_whole_and_cuda_stays() -> None:
         "nvidia-modprobe",
         "nvidia-smi",
     ]
-    assert removed(found, "driver") == going(found, "driver", DEBIAN_535) == expected
-    assert note(found, "driver") == (
-        "the whole driver is replaced: branch 535 -> 580, proprietary -> open kernel modules"
+    assert removed(found, "driver") == purged(found, "driver", DEBIAN_535) == expected
+    assert found.of("driver").note == (
+        "replaces the whole driver: branch 535 -> 580, proprietary -> open kernel modules"
     )
-    allowed = [s.split("=")[0] for s in DEBIAN_535 if re.fullmatch(found["may_remove"]["driver"][0], s.split("=")[0])]
+    allowed = [
+        s.split("=")[0] for s in DEBIAN_535 if re.fullmatch(found.removals["driver"].may_remove[0], s.split("=")[0])
+    ]
     assert set(expected) < set(allowed)
     assert not {name for name in allowed if "cuda-" in name or name in ("libnvidia-ml-dev", "nvidia-profiler")}
 
 
-def test_without_the_repositorys_index_only_names_tell() -> None:
+def test_without_the_repositorys_index_names_alone_decide() -> None:
     found = diff(DEBIAN_535, driver=DRIVER, probe={"repository": None})
     assert removed(found, "driver") == ["nvidia-kernel-dkms"]
-    assert found["may_remove"]["driver"], "apt may still remove what conflicts"
+    assert found.removals["driver"].may_remove, "apt may still remove what conflicts"
 
 
-def test_back_to_the_distributions_driver() -> None:
+def test_return_to_the_distributions_driver() -> None:
     found = diff(NVIDIA_580, driver=DISTRO_535)
     assert removed(found, "driver") == ["nvidia-driver-cuda", "nvidia-driver-pinning-580", "nvidia-kernel-open-dkms"]
-    # Pins go in a transaction of their own, before the others.
-    assert going(found, "driver", NVIDIA_580) == ["nvidia-driver-cuda", "nvidia-kernel-open-dkms"]
-    assert note(found, "driver").startswith("the whole driver is replaced: branch 580 -> 535, open -> proprietary")
+    # Pins are removed in a transaction of their own, before the others.
+    assert purged(found, "driver", NVIDIA_580) == ["nvidia-driver-cuda", "nvidia-kernel-open-dkms"]
+    assert found.of("driver").note.startswith("replaces the whole driver: branch 580 -> 535, open -> proprietary")
 
 
 UBUNTU_580 = """
@@ -133,16 +136,16 @@ UBUNTU_DRIVER = {
 }
 
 
-def test_two_sets_of_one_branch_are_told_apart_by_their_names() -> None:
+def test_server_and_desktop_packages_of_one_branch_are_different_sets() -> None:
     found = diff(UBUNTU_580, driver=UBUNTU_DRIVER)
     assert removed(found, "driver") == sorted(
         name for name in (spec.split("=")[0] for spec in UBUNTU_580) if "fabricmanager" not in name
     )
-    assert note(found, "driver") == "the whole driver is replaced: packages of NVIDIA"
+    assert found.of("driver").note == "replaces the whole driver: packages of NVIDIA"
 
 
 @pytest.mark.parametrize(
-    ("there", "planned", "expected"),
+    ("installed", "planned", "expected"),
     [
         (NVIDIA_580, DRIVER, []),
         # A version of the same branch, and packages that somebody added.
@@ -155,14 +158,14 @@ def test_two_sets_of_one_branch_are_told_apart_by_their_names() -> None:
     ],
     ids=["same", "same branch", "containers", "none", "foreign", "both modules", "another pin"],
 )
-def test_a_driver_of_the_same_set_is_left_whole(there: list[str], planned: Any, expected: list[str]) -> None:
-    found = diff(there, driver=planned)
+def test_a_driver_of_the_planned_set_stays(installed: list[str], planned: Any, expected: list[str]) -> None:
+    found = diff(installed, driver=planned)
     assert removed(found, "driver") == expected
-    assert found["may_remove"]["driver"] == []
-    assert note(found, "driver") == ""
+    assert found.removals["driver"].may_remove == ()
+    assert found.of("driver").note == ""
 
 
-def test_the_other_kernel_modules_are_another_set() -> None:
+def test_other_kernel_modules_replace_the_whole_driver() -> None:
     planned = {
         **DRIVER,
         "kernel_modules": "proprietary",
@@ -170,11 +173,11 @@ def test_the_other_kernel_modules_are_another_set() -> None:
     }
     found = diff(NVIDIA_580, driver=planned)
     assert removed(found, "driver") == ["nvidia-kernel-open-dkms"]
-    assert note(found, "driver") == "the whole driver is replaced: open -> proprietary kernel modules"
-    assert found["may_remove"]["driver"]
+    assert found.of("driver").note == "replaces the whole driver: open -> proprietary kernel modules"
+    assert found.removals["driver"].may_remove
 
 
-def test_pins_of_another_branch_go_first_and_by_themselves() -> None:
+def test_pins_of_another_branch_are_not_left_to_the_transaction() -> None:
     planned = {
         **DRIVER,
         "version": "595.71.05",
@@ -184,7 +187,7 @@ def test_pins_of_another_branch_go_first_and_by_themselves() -> None:
     planned["packages"] = ["nvidia-driver-cuda=595.71.05-1", "nvidia-kernel-open-dkms=595.71.05-1"]
     found = diff(NVIDIA_580, driver=planned)
     assert removed(found, "driver") == ["nvidia-driver-pinning-580"]
-    assert going(found, "driver", NVIDIA_580) == []
+    assert purged(found, "driver", NVIDIA_580) == []
 
 
 def of_debian(*versions: str) -> list[str]:
@@ -198,13 +201,13 @@ OTHERS = [*of_debian("11."), "glx-alternative-nvidia", "firmware-nvidia-graphics
 OTHERS += ["nvidia-container-toolkit", "libnvidia-container1", "nvidia-fabricmanager-580", "libnvidia-nscq-580"]
 
 
-def test_names_of_driver_packages() -> None:
+def test_pattern_of_driver_packages() -> None:
     pattern = driver_name_pattern(load_catalog())
     assert [name for name in DRIVERS + OTHERS if re.fullmatch(pattern, name)] == DRIVERS
     assert len(DRIVERS) > 20
 
 
-def test_the_catalogs_own_names_are_driver_names() -> None:
+def test_pattern_matches_all_driver_packages_of_the_catalog() -> None:
     catalog = load_catalog()
     pattern = driver_name_pattern(catalog)
     names = {n for d in catalog.distros.values() for e in d.distro_drivers for n in (*e.open, *e.proprietary)}
@@ -226,12 +229,12 @@ def toolkit(version: str) -> list[str]:
 
 
 def toolkits(*versions: str, **more: Any) -> tuple[list[str], dict[str, Any]]:
-    there = [spec for version in versions for spec in toolkit(version)]
-    return there, {"cuda": {"installed": list(versions), **more.pop("cuda", {})}, **more}
+    installed = [spec for version in versions for spec in toolkit(version)]
+    return installed, {"cuda": {"installed": list(versions), **more.pop("cuda", {})}, **more}
 
 
 @pytest.mark.parametrize(
-    ("keep", "there", "gone"),
+    ("keep", "installed", "gone"),
     [
         ("all", ["12.8", "12.9", "13.0"], []),
         ("1", ["12.8", "12.9", "13.0"], ["13.0", "12.9", "12.8"]),
@@ -243,33 +246,32 @@ def toolkits(*versions: str, **more: Any) -> tuple[list[str], dict[str, Any]]:
         ("1", [], []),
     ],
 )
-def test_toolkits_beyond_the_count_go(keep: str, there: list[str], gone: list[str]) -> None:
-    specs, probe = toolkits(*there)
+def test_toolkits_beyond_the_count_are_removed(keep: str, installed: list[str], gone: list[str]) -> None:
+    specs, probe = toolkits(*installed)
     found = diff([*specs, *CUDA["packages"]], {"keep_cuda": keep}, cuda=CUDA, probe=probe)
     names = sorted(spec.split("=")[0] for version in gone for spec in toolkit(version))
-    assert removed(found, "cuda") == names == going(found, "cuda", specs)
-    assert bool(found["may_remove"]["cuda"]) == bool(gone)
+    assert removed(found, "cuda") == names == purged(found, "cuda", specs)
+    assert bool(found.removals["cuda"].may_remove) == bool(gone)
     table = plan_diff.diff_table(found)
     assert (f"removes {', '.join('CUDA ' + version for version in gone)}" in table) == bool(gone)
-    row = plan_diff.by_component(found)["cuda"]
-    assert row["action"] == ("remove" if gone else "keep")
-    assert found["changes"] == bool(gone)
+    assert found.of("cuda").action == ("remove" if gone else "keep")
+    assert found.changes == bool(gone)
 
 
-def test_what_stays_is_told_beside_what_goes() -> None:
+def test_the_note_names_removed_and_kept_toolkits() -> None:
     specs, probe = toolkits("12.8", "13.0")
     found = diff(specs, {"keep_cuda": "2"}, cuda=CUDA, probe=probe)
-    assert note(found, "cuda") == "removes CUDA 12.8; 13.0 stays beside it"
-    assert plan_diff.by_component(found)["cuda"]["action"] == "install"
+    assert found.of("cuda").note == "removes CUDA 12.8; keeps CUDA 13.0"
+    assert found.of("cuda").action == "install"
 
 
-def test_toolkits_that_no_package_brought_stay_and_do_not_count() -> None:
+def test_toolkits_without_packages_stay_and_do_not_count() -> None:
     specs, probe = toolkits("12.8", "13.0", runfile={"toolkits": [{"version": "12.9", "uninstaller": "/u"}]})
-    probe["cuda"]["installed"] += ["12.9", "12.4"]  # of a .run installer, and a copied tree
+    probe["cuda"]["installed"] += ["12.9", "12.4"]  # from a .run installer, and a copied tree
     probe["cuda"]["distro"] = "11.8"
     found = diff(specs, {"keep_cuda": "1"}, cuda=CUDA, probe=probe)
-    assert note(found, "cuda") == "removes CUDA 13.0, CUDA 12.8; 11.8, 12.4, 12.9 stays beside it"
-    # A runtime that some program needs is no toolkit.
+    assert found.of("cuda").note == "removes CUDA 13.0, CUDA 12.8; keeps CUDA 11.8, CUDA 12.4, CUDA 12.9"
+    # A runtime library that some program needs is not a toolkit.
     found = diff(["cuda-cudart-12-9=1", "cuda-toolkit-12-9-config-common=1"], {"keep_cuda": "1"}, cuda=CUDA)
     assert removed(found, "cuda") == []
 
@@ -278,12 +280,12 @@ def test_the_distributions_toolkit_does_not_count() -> None:
     specs, probe = toolkits("12.8", "13.0", cuda={"distro": "11.8"})
     planned = {"version": "11.8", "release": "11.8.0", "source": "distro", "packages": ["nvidia-cuda-toolkit"]}
     found = diff(specs, {"keep_cuda": "1"}, cuda=planned, probe=probe)
-    assert note(found, "cuda") == "removes CUDA 12.8; 13.0 stays beside it"
+    assert found.of("cuda").note == "removes CUDA 12.8; keeps CUDA 13.0"
 
 
-def test_no_toolkit_asked_for_touches_none() -> None:
+def test_without_a_planned_toolkit_none_is_removed() -> None:
     specs, probe = toolkits("12.8", "13.0")
-    assert diff(specs, {"keep_cuda": "1"}, probe=probe)["replaces"]["cuda"] == []
+    assert diff(specs, {"keep_cuda": "1"}, probe=probe).removals["cuda"].replaces == ()
 
 
 SERIES = "cuda-13-0 cuda-toolkit-13-0 cuda-toolkit-13-0-config-common cuda-nvml-dev-13-0 libnpp-dev-13-0 libcublas-13-0"
@@ -294,7 +296,7 @@ NOT_SERIES += (
 )
 
 
-def test_names_of_one_series() -> None:
+def test_pattern_of_one_toolkits_packages() -> None:
     pattern = load_catalog().cuda.apt.series.format(major="13", minor="0")
     names = f"{SERIES} {NOT_SERIES}".split()
     assert [name for name in names if re.fullmatch(pattern, name)] == SERIES.split()
@@ -309,7 +311,7 @@ CUDNN_13 = [spec.replace("cuda-12=9.10.2.21", "cuda-13=9.28.0.42") for spec in C
 
 
 @pytest.mark.parametrize(
-    ("there", "planned", "cuda", "expected"),
+    ("installed", "planned", "cuda", "expected"),
     [
         (CUDNN_12, CUDNN_13, "13.2", CUDNN_12),
         (CUDNN_13, CUDNN_12, "12.9", CUDNN_13),
@@ -327,23 +329,25 @@ CUDNN_13 = [spec.replace("cuda-12=9.10.2.21", "cuda-13=9.28.0.42") for spec in C
     ],
     ids=["12 to 13", "13 to 12", "same", "metapackages", "static", "cuDNN 8 beside 9", "cuDNN 8 alone"],
 )
-def test_cudnn_for_another_cuda_goes(there: list[str], planned: list[str], cuda: str, expected: list[str]) -> None:
+def test_cudnn_for_another_cuda_is_removed(
+    installed: list[str], planned: list[str], cuda: str, expected: list[str]
+) -> None:
     version = planned[0].split("=")[1].split("-")[0]
     part = {"version": version, "packages": planned}
-    found = diff(there, cudnn=part, cuda={**CUDA, "version": cuda, "packages": []})
+    found = diff(installed, cudnn=part, cuda={**CUDA, "version": cuda, "packages": []})
     names = sorted(spec.split("=")[0] for spec in expected)
-    assert removed(found, "cudnn") == names == going(found, "cudnn", there)
-    assert bool(note(found, "cudnn")) == bool(expected)
+    assert removed(found, "cudnn") == names == purged(found, "cudnn", installed)
+    assert bool(found.of("cudnn").note) == bool(expected)
 
 
 @pytest.mark.parametrize(("before", "after"), [("12.9", "13.2"), ("13.2", "12.9")])
-def test_a_plan_for_another_cuda_major_leaves_nothing_of_the_old_one(before: str, after: str) -> None:
+def test_a_plan_for_another_cuda_major_removes_all_packages_of_the_old_one(before: str, after: str) -> None:
     """NCCL keeps its names and changes its version; cuDNN changes its names."""
     old, new = (planned_for("ubuntu-22.04", "H200", cuda=version)["components"] for version in (before, after))
-    there = [*old["cudnn"]["packages"], *old["nccl"]["packages"]]
-    found = diff(there, cudnn=new["cudnn"], nccl=new["nccl"], cuda=new["cuda"])
+    installed = [*old["cudnn"]["packages"], *old["nccl"]["packages"]]
+    found = diff(installed, cudnn=new["cudnn"], nccl=new["nccl"], cuda=new["cuda"])
     assert removed(found, "cudnn") == sorted(spec.split("=")[0] for spec in old["cudnn"]["packages"])
     assert removed(found, "nccl") == []
     names = [{spec.split("=")[0] for spec in parts["nccl"]["packages"]} for parts in (old, new)]
     assert names[0] == names[1]
-    assert plan_diff.by_component(found)["nccl"]["action"] in ("upgrade", "downgrade", "install")
+    assert found.of("nccl").action in ("upgrade", "downgrade", "install")

@@ -316,7 +316,7 @@ def test_one_memo_serves_requests_for_either_kernel_modules():
     catalog, host, memo = load_catalog(), Host("debian-12", gpus=(HostGpu(GPUS["T4"][0]),)), {}
     for asked, expected in (("proprietary", "nvidia-kernel-dkms"), ("auto", "nvidia-kernel-open-dkms")):
         made = plan_once(catalog, Request(driver_kernel_modules=asked), host, memo)
-        assert expected in [package.split("=")[0] for package in made.components["driver"].packages]
+        assert expected in [package.split("=")[0] for package in made.components.driver.packages]
 
 
 def test_an_archive_without_the_modules_asked_for_is_named():

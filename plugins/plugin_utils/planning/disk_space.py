@@ -1,0 +1,137 @@
+"""Disk space: how much a plan writes to each file system of a host, compared with what is free there.
+
+Sizes of NVIDIA's packages come from the repository's index in the probe, all others from catalog/disk.yml.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+
+import yaml
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import records
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CATALOG_FOLDER
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import (
+    FRAMEWORKS,
+    LABELS,
+    PACKAGED,
+    Components,
+)
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.findings import Findings
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import KEEP, REMOVE, PlanDiff
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.probe import Probe
+
+# Where the roles write; the probe reads the free space of these directories.
+PACKAGE_CACHE = "/var"
+ENVIRONMENTS = "/opt/gpuhost/environments"
+WHEEL_CACHE = "/var/cache/gpuhost/uv"
+
+
+@dataclasses.dataclass(frozen=True)
+class ArchiveSize:
+    """Sizes of a component's packages in the distribution's archive, with all their dependencies."""
+
+    component: str
+    download_mib: int
+    installed_mib: int
+
+
+@dataclasses.dataclass(frozen=True)
+class EnvironmentSize:
+    """Size of a framework's environment."""
+
+    version: str
+    installed_mib: int
+
+
+@dataclasses.dataclass(frozen=True)
+class DiskSizes:
+    """catalog/disk.yml; reserve_mib must stay free on each file system that is written to."""
+
+    reserve_mib: int
+    archive: tuple[ArchiveSize, ...]
+    tensorflow: tuple[EnvironmentSize, ...]
+    pytorch: tuple[EnvironmentSize, ...]
+
+    def environment_mib(self, framework: str, version: str) -> int:
+        """Return the size of an environment; a version that was not measured counts as the largest one."""
+        entries = {"tensorflow": self.tensorflow, "pytorch": self.pytorch}[framework]
+        known = {entry.version: entry.installed_mib for entry in entries}
+        return known.get(version, max(known.values()))
+
+
+@dataclasses.dataclass(frozen=True)
+class Need:
+    """Space that is needed in a directory, one of those of the probe's `disk`; purpose: for people."""
+
+    directory: str
+    purpose: str
+    mib: int
+
+
+@functools.cache
+def load_sizes() -> DiskSizes:
+    """Return catalog/disk.yml, read once a process."""
+    return records.from_json(DiskSizes, yaml.safe_load((CATALOG_FOLDER / "disk.yml").read_text()), "disk.yml")
+
+
+def check_disk(components: Components, diff: PlanDiff, probe: Probe, findings: Findings) -> None:
+    """Add a problem for each file system with too little space for all that the plan writes to it."""
+    reserve = load_sizes().reserve_mib
+    by_mount: dict[str, list[Need]] = {}
+    for need in _needs(components, diff, probe):
+        if need.mib and need.directory in probe.disk:
+            by_mount.setdefault(probe.disk[need.directory].mount, []).append(need)
+    for mount, needs in by_mount.items():
+        free = min(space.free_mib for space in probe.disk.values() if space.mount == mount)
+        total = sum(need.mib for need in needs) + reserve
+        if total > free:
+            listed = ", ".join(f"{need.purpose} {need.mib} MiB" for need in needs)
+            findings.problem(
+                "disk-full",
+                f"the file system at {mount} has {free} MiB free; expected at least {total} MiB "
+                f"({listed}, reserve {reserve} MiB)",
+                f"free {total - free} MiB there (sudo apt-get clean, old toolkits and environments), or enlarge it",
+            )
+
+
+def _needs(components: Components, diff: PlanDiff, probe: Probe) -> Iterator[Need]:
+    changing = [name for name in LABELS if components.get(name) and diff.of(name).action != KEEP]
+    for name in (name for name in PACKAGED if name in changing):
+        download, installed = _package_sizes(name, components, diff, probe)
+        is_tree = name == "cuda" and components.cuda is not None and components.cuda.source == "nvidia"
+        yield Need(PACKAGE_CACHE, f"{LABELS[name]} download", download)
+        yield Need("/usr/local" if is_tree else "/usr", LABELS[name], installed)
+    for name in (name for name in FRAMEWORKS if name in changing):
+        yield from _environment_needs(name, components, probe)
+
+
+def _environment_needs(name: str, components: Components, probe: Probe) -> Iterator[Need]:
+    planned = components.framework(name)
+    if planned is None:
+        return
+    size = load_sizes().environment_mib(name, planned.version)
+    yield Need(ENVIRONMENTS, f"{LABELS[name]} environment", size)
+    mounts = {probe.disk[path].mount for path in (ENVIRONMENTS, WHEEL_CACHE) if path in probe.disk}
+    if len(mounts) > 1:  # on one file system, the environment is hard links into the cache
+        yield Need(WHEEL_CACHE, f"{LABELS[name]} packages", size)
+
+
+def _package_sizes(name: str, components: Components, diff: PlanDiff, probe: Probe) -> tuple[int, int]:
+    """(download, installed) in MiB of the packages that change; one that is replaced needs no further space."""
+    changed = [package for package in diff.of(name).packages if package.action not in (KEEP, REMOVE)]
+    if getattr(components.get(name), "source", "nvidia") == "distro":
+        entry = next((entry for entry in load_sizes().archive if entry.component == name), None)
+        is_new = any(package.installed is None for package in changed)
+        return (entry.download_mib, entry.installed_mib if is_new else 0) if entry and changed else (0, 0)
+    sizes = {
+        package: size
+        for package in changed
+        if package.planned and (size := probe.package_sizes.get(package.name, {}).get(package.planned))
+    }
+    included = {other for size in sizes.values() for other in size.includes}
+    counted = {package: size for package, size in sizes.items() if package.name not in included}
+    download = sum(size.download_kib for size in counted.values())
+    installed = sum(size.installed_kib for package, size in counted.items() if package.installed is None)
+    return download >> 10, installed >> 10

@@ -1,0 +1,347 @@
+"""The probe as typed records: what `gpuhost.stack.gpu_probe` reads on a host.
+
+The module's JSON becomes a `Probe` where it enters the controller's code. A part that the module could not read is null
+in the JSON and has its default here: None, or a record of which nothing is known.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import records
+
+
+@dataclasses.dataclass(frozen=True)
+class Distribution:
+    """The distribution release from os-release; `id` is that of the catalog, such as `ubuntu-24.04`."""
+
+    id: str
+    pretty_name: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernel:
+    """Kernel releases: the running one, the next-boot one, and those whose headers are installed.
+
+    headers_from: for each release without headers, the packages that provide them; None: apt has no lists.
+    """
+
+    running: str | None = None
+    next_boot: str | None = None
+    headers: tuple[str, ...] = ()
+    headers_from: Mapping[str, tuple[str, ...]] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Python:
+    """Paths of the interpreters by version (`3.12`), and the version of /usr/bin/python3."""
+
+    default: str | None = None
+    interpreters: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Toolchain:
+    """Versions of the default compiler (its major) and the C library."""
+
+    gcc: str | None = None
+    glibc: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Gpu:
+    """An NVIDIA display or 3D controller on the PCI bus; kernel_driver: the kernel module bound to it."""
+
+    pci_id: str
+    pci_address: str = ""
+    pci_class: str = dataclasses.field(default="03", metadata={"key": "class"})
+    kernel_driver: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class NvSwitch:
+    """An NVSwitch on the PCI bus."""
+
+    pci_id: str
+    pci_address: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class PcieLink:
+    """State and ability of a PCIe link: speed in GT/s, width in lanes; None where the kernel reports none."""
+
+    speed: float | None = None
+    max_speed: float | None = None
+    width: int | None = None
+    max_width: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class PcieGpu:
+    """A GPU's own link, the link of the slot (bridge) above it, and the type of its IOMMU group's domain."""
+
+    link: PcieLink = PcieLink()
+    slot: PcieLink = PcieLink()
+    iommu_type: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Pcie:
+    """GPUs by PCI address, ACS controls that are on by bridge (None: unreadable), kernel options on IOMMU and PCI."""
+
+    gpus: Mapping[str, PcieGpu] = dataclasses.field(default_factory=dict)
+    acs: Mapping[str, tuple[str, ...] | None] = dataclasses.field(default_factory=dict)
+    kernel_options: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class LoadedDriver:
+    """The loaded NVIDIA kernel module; kernel_modules: `open` or `proprietary`."""
+
+    version: str
+    kernel_modules: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class SmiGpu:
+    """A GPU as nvidia-smi lists it; drivers before 510 report no compute capability."""
+
+    pci_address: str | None = None
+    name: str | None = None
+    compute_capability: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class NvidiaSmi:
+    """The answer of nvidia-smi; no GPU where it failed."""
+
+    gpus: tuple[SmiGpu, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Driver:
+    """The kernel modules that are loaded, and what nvidia-smi reports."""
+
+    loaded: LoadedDriver | None = None
+    nouveau_loaded: bool = False
+    nvidia_smi: NvidiaSmi = NvidiaSmi()
+
+
+@dataclasses.dataclass(frozen=True)
+class GpuProcess:
+    """A process that uses a GPU; name: its command line, program: the kernel's name of it, cut to 15 characters.
+
+    computes: nvidia-smi lists it as a compute process; devices: its open files below /dev, such as `nvidia-uvm`.
+    """
+
+    pid: int
+    name: str = ""
+    program: str = ""
+    computes: bool = False
+    devices: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Package:
+    """A package in dpkg's database, with dpkg's name of its state."""
+
+    version: str
+    status: str = "installed"
+    held: bool = False
+
+    @property
+    def is_present(self) -> bool:
+        """Whether files of it are on the host, configured or not."""
+        return bool(self.version) and self.status not in ("config-files", "not-installed")
+
+
+@dataclasses.dataclass(frozen=True)
+class PackageLock:
+    """A lock of the package manager and its holder; pid is None for a process of another PID namespace."""
+
+    path: str
+    pid: int | None = None
+    command: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class BrokenPackage:
+    """A package that dpkg left between two states."""
+
+    name: str
+    state: str
+
+
+@dataclasses.dataclass(frozen=True)
+class PackageManager:
+    """Whether apt could start now; interrupted: dpkg left a journal of an unfinished run."""
+
+    name: str
+    locks: tuple[PackageLock, ...] = ()
+    broken: tuple[BrokenPackage, ...] = ()
+    interrupted: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class RunfileDriver:
+    """A driver that NVIDIA's .run installer left; uninstaller is None where only other traces of it remain."""
+
+    uninstaller: str | None = None
+    traces: tuple[str, ...] = ()
+    version: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class RunfileToolkit:
+    """A CUDA toolkit that NVIDIA's .run installer left."""
+
+    version: str
+    uninstaller: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Runfile:
+    """What NVIDIA's .run installers left."""
+
+    driver: RunfileDriver | None = None
+    toolkits: tuple[RunfileToolkit, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class PackageSize:
+    """Sizes of a package with all packages of the repository that it depends on, which `includes` names."""
+
+    download_kib: int
+    installed_kib: int
+    includes: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Repository:
+    """NVIDIA's repository: versions by package, newest first, and sizes by package and version.
+
+    error: why it could not be read; what it offers is then unknown.
+    """
+
+    url: str | None = None
+    packages: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    sizes: Mapping[str, Mapping[str, PackageSize]] = dataclasses.field(default_factory=dict)
+    error: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class SourceEntry:
+    """An apt source; signed_by: the key file, fingerprints, or None for any trusted key."""
+
+    file: str
+    uri: str
+    signed_by: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class RepositoryFiles:
+    """apt sources of NVIDIA's software and fingerprints of NVIDIA's globally trusted keys, by file.
+
+    mixed: those of the files that hold somebody else's sources or keys, too.
+    """
+
+    entries: tuple[SourceEntry, ...] = ()
+    keys: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    mixed: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class InstalledCuda:
+    """Releases of the toolkits in /usr/local, oldest first, and of the distribution's own toolkit in /usr."""
+
+    installed: tuple[str, ...] = ()
+    distro: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Environment:
+    """The environment of a framework: its version and its Python's."""
+
+    version: str
+    python: str | None = None
+    path: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class SigningKey:
+    """A key that DKMS signs modules with; enrolled is None where the firmware's list could not be read."""
+
+    path: str
+    enrolled: bool | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class DiskSpace:
+    """Free space of the file system that a directory is on, and where that is mounted."""
+
+    free_mib: int
+    mount: str
+
+
+@dataclasses.dataclass(frozen=True)
+class AppliedPart:
+    """A part as the last complete run recorded it; changed: one sentence for each difference from the record."""
+
+    fingerprint: str
+    changed: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Probe:
+    """What a host has. `distribution` is None where os-release could not be read."""
+
+    gpus: tuple[Gpu, ...]
+    distribution: Distribution | None = None
+    architecture: str = "x86_64"
+    kernel: Kernel = Kernel()
+    python: Python = Python()
+    toolchain: Toolchain = Toolchain()
+    nvswitches: tuple[NvSwitch, ...] = ()
+    pcie: Pcie = Pcie()
+    driver: Driver = Driver()
+    gpu_processes: tuple[GpuProcess, ...] = ()
+    packages: Mapping[str, Package] | None = None
+    package_manager: PackageManager | None = None
+    runfile: Runfile = Runfile()
+    repository: Repository | None = None
+    repository_files: RepositoryFiles = RepositoryFiles()
+    cuda: InstalledCuda = InstalledCuda()
+    tensorflow: Environment | None = None
+    tensorflow_in_the_way: str | None = None
+    pytorch: Environment | None = None
+    pytorch_in_the_way: str | None = None
+    secure_boot: str = "unknown"
+    secure_boot_keys: tuple[SigningKey, ...] = ()
+    disk: Mapping[str, DiskSpace] = dataclasses.field(default_factory=dict)
+    applied: Mapping[str, AppliedPart] = dataclasses.field(default_factory=dict)
+    simulated: tuple[str, ...] = ()
+
+    @classmethod
+    def from_json(cls, data: Any) -> Probe:
+        """Read the `probe` of gpuhost.stack.gpu_probe; raises records.RecordError with the path of a wrong field."""
+        return records.from_json(cls, data, "probe")
+
+    @property
+    def present_packages(self) -> dict[str, Package]:
+        """The packages with files on the host, by name; none where dpkg's database could not be read."""
+        return {name: package for name, package in (self.packages or {}).items() if package.is_present}
+
+    @property
+    def package_sizes(self) -> Mapping[str, Mapping[str, PackageSize]]:
+        """Sizes of the repository's packages by name and version; none where it could not be read."""
+        return self.repository.sizes if self.repository else {}
+
+    def environment(self, framework: str) -> Environment | None:
+        """Return the environment of `tensorflow` or `pytorch`."""
+        return {"tensorflow": self.tensorflow, "pytorch": self.pytorch}[framework]
+
+    def in_the_way(self, framework: str) -> str | None:
+        """Return what occupies the path of a framework's environment and is not gpuhost's link, such as `a folder`."""
+        return {"tensorflow": self.tensorflow_in_the_way, "pytorch": self.pytorch_in_the_way}[framework]

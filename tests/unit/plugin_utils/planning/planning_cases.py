@@ -1,0 +1,65 @@
+"""What the tests of planning/ share: plans from parts, and probes from JSON with the rest of a host left out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import (
+    Components,
+    CudaComponent,
+    DriverComponent,
+    LibraryComponent,
+    PytorchComponent,
+    TensorflowComponent,
+)
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Plan
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.probe import Probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.request import Request
+
+PROBE: dict[str, Any] = {
+    "schema": 1,
+    "distribution": {"id": "debian-12", "name": "debian", "version": "12", "codename": "bookworm"},
+    "architecture": "x86_64",
+    "kernel": {"running": "6.1.0-56-amd64", "installed": [], "headers": []},
+    "python": {"default": "3.11", "interpreters": {"3.11": "/usr/bin/python3.11"}},
+    "toolchain": {"gcc": "12", "glibc": "2.36"},
+    "gpus": [
+        {"pci_address": "0000:05:00.0", "pci_id": "10de:2335", "class": "0302", "kernel_driver": None},
+        {"pci_address": "0000:06:00.0", "pci_id": "10DE:2335", "class": "0302", "kernel_driver": None},
+        {"pci_address": "0000:06:00.1", "pci_id": "10de:22a3", "class": "0680", "kernel_driver": None},
+    ],
+    "driver": {"loaded": None, "nouveau_loaded": False, "nvidia_smi": None},
+    "repository": None,
+    "secure_boot": "disabled",
+}
+_EMPTY: dict[str, Any] = {"packages": (), "pinning_packages": (), "kernel_headers": (), "apt_components": ()}
+_KINDS: dict[str, tuple[type, dict[str, Any]]] = {
+    "driver": (DriverComponent, _EMPTY),
+    "cuda": (CudaComponent, {"packages": (), "home": "/usr/local/cuda", "host_compilers": (), "apt_components": ()}),
+    "cudnn": (LibraryComponent, {}),
+    "nccl": (LibraryComponent, {}),
+    "tensorflow": (TensorflowComponent, {"cuda_libraries": "wheel", "requirements": (), "lock": ""}),
+    "pytorch": (PytorchComponent, {"cuda": "13.2", "requirements": (), "lock": ""}),
+}
+
+
+def component(name: str, data: dict[str, Any] | None) -> Any:
+    """Return a component from the part of its JSON that matters to a test."""
+    kind, defaults = _KINDS[name]
+    if data is None:
+        return None
+    return kind(**{**defaults, **{key: tuple(v) if isinstance(v, list) else v for key, v in data.items()}})
+
+
+def make_plan(
+    components: dict[str, Any] | None = None, request: dict[str, Any] | None = None, url: str | None = None
+) -> Plan:
+    """Return a plan for Debian 12 with these components; url: of NVIDIA's repository."""
+    parts = Components(**{name: component(name, data) for name, data in (components or {}).items()})
+    repository = {"url": url} if url else None
+    return Plan("debian-12", Request.from_mapping(request or {}), (), parts, repository, (), (), ())
+
+
+def make_probe(**parts: Any) -> Probe:
+    """Return the probe of a Debian 12 host with these parts, as the module's JSON has them."""
+    return Probe.from_json({"distribution": {"id": "debian-12"}, "gpus": [], **parts})

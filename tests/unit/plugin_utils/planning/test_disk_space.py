@@ -1,0 +1,86 @@
+"""Disk space: what a plan needs on each file system, from the repository's sizes and catalog/disk.yml."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.disk_space import load_sizes
+
+from tests.unit.plugin_utils.planning.preflight_cases import (
+    ALL_INSTALLED,
+    COMPONENTS,
+    DIRECTORIES,
+    LOADED,
+    codes,
+    run,
+    space,
+)
+
+DOWNLOAD = 200 + 100 + 3000 + 401
+PACKAGES = 500 + 300 + 1001
+RESERVE = 1024
+ENVIRONMENT = 6203
+
+
+def disk(**mounts: int) -> dict[str, Any]:
+    """The probe's disk from free MiB by mount: root, and others by the last part of their path."""
+    found = {directory: space(mounts["root"]) for directory in DIRECTORIES}
+    for directory in DIRECTORIES:
+        for path in ("/opt", "/opt/gpuhost", "/var", "/usr"):
+            part = path.rpartition("/")[2]
+            if part in mounts and (directory + "/").startswith(path + "/"):
+                found[directory] = space(mounts[part], path)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("free", "full"),
+    [
+        ({"root": DOWNLOAD + PACKAGES + 7000 + ENVIRONMENT + RESERVE}, []),
+        ({"root": DOWNLOAD + PACKAGES + 7000 + ENVIRONMENT + RESERVE - 1}, ["/"]),
+        ({"root": 0, "var": DOWNLOAD + ENVIRONMENT + RESERVE, "usr": 10**6, "opt": ENVIRONMENT + RESERVE}, []),
+        ({"root": 0, "var": DOWNLOAD + ENVIRONMENT + RESERVE - 1, "usr": 9823, "opt": 0}, ["/var", "/usr", "/opt"]),
+        ({"root": 10**6, "gpuhost": ENVIRONMENT + RESERVE - 1}, ["/opt/gpuhost"]),
+    ],
+    ids=["just enough", "one MiB short", "file systems of their own", "each too small", "one for this project alone"],
+)
+def test_disk_space_is_added_up_by_file_system(free: dict[str, int], full: list[str]) -> None:
+    found = run(disk=disk(**free))
+    assert [problem.message.split()[4] for problem in found.problems] == full
+    assert {problem.code for problem in found.problems} <= {"disk-full"}
+
+
+def test_installed_packages_need_no_space_and_replaced_ones_only_their_download() -> None:
+    assert run(disk=disk(root=0), **ALL_INSTALLED, **LOADED).ok is True
+    older = copy.deepcopy(ALL_INSTALLED)
+    older["packages"]["cuda-toolkit-13-2"]["version"] = "13.2.0-1"
+    message = run(disk=disk(root=0), **older, **LOADED).problems[0].message
+    assert "expected at least 4024 MiB (CUDA toolkit download 3000 MiB, reserve 1024 MiB)" in message
+
+
+def test_sizes_of_the_distributions_archive_come_from_the_catalog() -> None:
+    cuda = {"version": "11.8", "release": "11.8.0", "source": "distro", "packages": ["nvidia-cuda-toolkit"]}
+    sizes = load_sizes()
+    entry = next(entry for entry in sizes.archive if entry.component == "cuda")
+    needed = entry.download_mib + entry.installed_mib + sizes.reserve_mib
+    assert run({"cuda": cuda}, disk=disk(root=needed)).ok is True
+    assert run({"cuda": cuda}, disk=disk(root=needed - 1)).ok is False
+
+
+def test_an_environment_that_was_not_measured_counts_as_the_largest() -> None:
+    sizes = load_sizes()
+    for name, entries in (("tensorflow", sizes.tensorflow), ("pytorch", sizes.pytorch)):
+        assert sizes.environment_mib(name, "2.99.0") == max(entry.installed_mib for entry in entries)
+    assert sizes.environment_mib("pytorch", "2.15.0") == 5266
+
+
+def test_a_second_environment_needs_space_of_its_own() -> None:
+    frameworks = {"tensorflow": COMPONENTS["tensorflow"], "pytorch": {"version": "2.15.0", "python": "3.11"}}
+    room = {**disk(root=12000), "/var/cache/gpuhost/uv": space(5000, "/var")}
+    assert codes(run(frameworks, disk=room))[0] == ["disk-full", "disk-full"]
+    messages = [problem.message for problem in run(frameworks, disk=room).problems]
+    assert "TensorFlow environment 6203 MiB, PyTorch environment 5266 MiB" in messages[0]
+    assert "TensorFlow packages 6203 MiB, PyTorch packages 5266 MiB" in messages[1]
+    assert run(frameworks, disk=room, **frameworks).ok is True

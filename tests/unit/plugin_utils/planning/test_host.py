@@ -1,0 +1,29 @@
+"""The resolver's view of a probe."""
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.host import host_from_probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.probe import Probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.request import PlanInputError
+
+from tests.unit.plugin_utils.planning.planning_cases import PROBE
+
+
+def test_gpus_and_toolchain_come_from_the_probe() -> None:
+    host = host_from_probe(Probe.from_json(PROBE))
+    assert [gpu.pci_id for gpu in host.gpus] == ["10de:2335", "10de:2335"]
+    assert (host.distribution, host.gcc, host.glibc, host.offers) == ("debian-12", 12, "2.36", None)
+
+
+def test_a_repository_that_could_not_be_read_offers_nothing() -> None:
+    broken = {"url": "http://r", "packages": {"cuda-toolkit-13-2": ["13.2.1-1"]}, "error": "HTTP 404"}
+    host = host_from_probe(Probe.from_json({**PROBE, "repository": broken}))
+    assert (host.offers, host.offers_error) == (None, "HTTP 404")
+    whole = host_from_probe(Probe.from_json({**PROBE, "repository": {**broken, "error": None}}))
+    assert whole.offers == {"cuda-toolkit-13-2": ("13.2.1-1",)}
+
+
+def test_a_host_without_a_known_distribution_is_refused() -> None:
+    with pytest.raises(PlanInputError, match="could not read the distribution; expected /etc/os-release"):
+        host_from_probe(Probe.from_json({**PROBE, "distribution": None}))

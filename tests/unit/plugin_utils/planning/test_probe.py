@@ -1,0 +1,70 @@
+"""The probe's records: what the module on the host returns, and errors that name the wrong field."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import probe as module
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.probe import PackageSize, PcieLink, Probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.records import RecordError
+
+from tests.unit.plugin_utils.planning.planning_cases import PROBE, make_probe
+from tests.unit.plugin_utils.planning.preflight_cases import PROBE as FULL
+
+
+def test_parts_that_could_not_be_read_have_their_defaults() -> None:
+    probe = Probe.from_json({**dict.fromkeys(FULL), "gpus": []})
+    assert probe == Probe(gpus=())
+    assert (probe.present_packages, probe.package_sizes) == ({}, {})
+
+
+def test_the_probe_of_this_machine_is_read() -> None:
+    options = module.Options(None, {}, False, (), (), "/opt/gpuhost/tensorflow", ".*nvidia.*", "nvidia-cuda-toolkit")
+    found = module.probe("/", options)
+    probe = Probe.from_json(found)
+    assert probe.kernel.running == found["kernel"]["running"]
+    assert [gpu.pci_id for gpu in probe.gpus] == [gpu["pci_id"] for gpu in found["gpus"]]
+    assert {path: space.free_mib for path, space in probe.disk.items()} == {
+        path: space["free_mib"] for path, space in (found["disk"] or {}).items()
+    }
+
+
+def test_an_empty_root_is_read(tmp_path: Path) -> None:
+    options = module.Options(None, {}, False, (), (), "/opt/gpuhost/tensorflow", ".*nvidia.*", "nvidia-cuda-toolkit")
+    probe = Probe.from_json(module.probe(str(tmp_path), options))
+    assert (probe.distribution, probe.package_manager, probe.gpus) == (None, None, ())
+
+
+def test_sizes_links_and_packages_are_named_fields() -> None:
+    probe = make_probe(**FULL)
+    size = probe.package_sizes["libcudnn9-dev-cuda-13"]["9.28-1"]
+    assert size == PackageSize(401 * 1024, 1001 * 1024, ("libcudnn9-cuda-13",))
+    assert probe.pcie.gpus["0000:05:00.0"].slot == PcieLink()
+
+
+@pytest.mark.parametrize(
+    ("status", "is_present"), [("installed", True), ("half-configured", True), ("config-files", False)]
+)
+def test_packages_with_files_on_the_host_are_present(status: str, is_present: bool) -> None:
+    probe = make_probe(packages={"libnccl2": {"version": "2.29.7-1", "status": status, "held": False}})
+    assert ("libnccl2" in probe.present_packages) == is_present
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({}, r"^probe\.gpus: missing$"),
+        ({"gpus": {}}, r"^probe\.gpus: expected a list, found {}$"),
+        ({"gpus": [{"pci_address": "x"}]}, r"^probe\.gpus\[0\]\.pci_id: missing$"),
+        ({**PROBE, "distribution": {}}, r"^probe\.distribution\.id: missing$"),
+        ({**PROBE, "kernel": {"running": 6.1}}, r"^probe\.kernel\.running: expected a string, found 6\.1$"),
+        ({**PROBE, "packages": {"a": {"held": True}}}, r"^probe\.packages\.a\.version: missing$"),
+        ([], r"^probe\.gpus: missing$"),
+        ("no probe", r"^probe: expected an object, found 'no probe'$"),
+    ],
+)
+def test_errors_name_the_path_of_the_field(data: Any, message: str) -> None:
+    with pytest.raises(RecordError, match=message):
+        Probe.from_json(data)

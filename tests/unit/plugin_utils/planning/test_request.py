@@ -1,0 +1,59 @@
+"""Requests as they come from YAML and from the command line."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.request import PlanInputError, Request
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"cuda": 13.2}, ("cuda", "13.2")),
+        ({"driver": 595}, ("driver", "595")),
+        ({"cudnn": None}, ("cudnn", "auto")),
+        ({"nccl": ""}, ("nccl", "auto")),
+        ({"tensorflow": "None"}, ("tensorflow", "none")),
+        ({"expect_gpus": 4}, ("expect_gpus", "4")),
+        ({}, ("pytorch", "none")),
+        ({"pytorch": None}, ("pytorch", "auto")),
+        ({"driver_kernel_modules": "open"}, ("driver_kernel_modules", "open")),
+        ({"driver_kernel_modules": None}, ("driver_kernel_modules", "auto")),
+        ({}, ("keep_cuda", "all")),
+        ({"keep_cuda": None}, ("keep_cuda", "all")),
+        ({"keep_cuda": "All"}, ("keep_cuda", "all")),
+        ({"keep_cuda": 2}, ("keep_cuda", "2")),
+        ({}, ("leftovers", "refuse")),
+        ({"leftovers": "remove"}, ("leftovers", "remove")),
+    ],
+)
+def test_values_as_yaml_has_them(values: dict[str, Any], expected: tuple[str, str]) -> None:
+    assert getattr(Request.from_mapping(values), expected[0]) == expected[1]
+
+
+@pytest.mark.parametrize(
+    ("values", "parts"),
+    [
+        (
+            {"gpu_cuda": "13", "driver_source": "cdn"},
+            ["unknown request 'gpu_cuda'", "gpu_stack_driver_source is 'cdn'"],
+        ),
+        ({"expect_gpus": "many"}, ["expected auto or a number"]),
+        ({"cuda": ">=13"}, ["a version or a prefix"]),
+        ({"keep_cuda": 0}, ["gpu_stack_keep_cuda is '0'; expected all, or the number of toolkits"]),
+        ({"keep_cuda": "-1"}, ["gpu_stack_keep_cuda is '-1'"]),
+        ({"keep_cuda": "auto"}, ["gpu_stack_keep_cuda is 'auto'"]),
+        ({"keep_cuda": 1.5}, ["gpu_stack_keep_cuda is '1.5'"]),
+        (
+            {"keep_cuda": True, "leftovers": "delete"},
+            ["gpu_stack_keep_cuda is 'True'", "gpu_stack_leftovers is 'delete'"],
+        ),
+        ({"driver_kernel_modules": "nouveau"}, ["expected one of auto, open, proprietary"]),
+    ],
+)
+def test_the_error_lists_every_wrong_value(values: dict[str, Any], parts: list[str]) -> None:
+    with pytest.raises(PlanInputError) as caught:
+        Request.from_mapping(values)
+    assert all(part in str(caught.value) for part in parts)
