@@ -1,5 +1,5 @@
 #!/bin/sh
-# Prints what a run could have changed on a host: packages and their states, configuration, files, links, services.
+# Print everything that a run could change on a host: packages and their states, configuration, files, links, services.
 set -eu
 echo "== packages"; dpkg-query -W -f '${Package} ${Version} ${Status}\n'; apt-mark showhold
 echo "== repository lists"; ls /var/lib/apt/lists

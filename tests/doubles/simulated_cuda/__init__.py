@@ -1,6 +1,6 @@
-"""cuda_check.cu compiled against a simulated CUDA, cuDNN and NCCL: this machine's memory stands in for GPUs.
+"""Compile cuda_check.cu against a simulated CUDA, cuDNN and NCCL, which use the host's memory instead of GPUs.
 
-`python -m tests.doubles.simulated_cuda FOLDER` builds the program there; include/cuda_runtime.h lists its knobs.
+`python -m tests.doubles.simulated_cuda DIRECTORY` builds the program; include/cuda_runtime.h lists its settings.
 """
 
 import fcntl
@@ -17,11 +17,11 @@ INCLUDE = Path(__file__).parent / "include"
 SOURCE = Path(__file__).parents[3] / "plugins/module_utils/nvidia/cuda_check.cu"
 CACHE = Path(__file__).parents[3] / ".cache/simulated-cuda"
 LIBRARIES = ("-DWITH_CUDNN", "-DWITH_NCCL")
-BYTES = 65536  # of a transfer: enough for each thread of the kernels to have none, one or several words
+BYTES = 65536  # per transfer: the threads of the kernels get no word, one word or several
 
 
 def build(folder: Path, *flags: str, compiler: str = "g++") -> Path:
-    """Compiles the program without CUDA, every warning an error; RuntimeError with the compiler's words."""
+    """Compile the program without CUDA. Raises RuntimeError with the compiler's output for any warning."""
     program = folder / "simulated_cuda_check"
     command = [compiler, "-x", "c++", "-O1", "-Wall", "-Wextra", "-Werror", "-I", str(INCLUDE), *(flags or LIBRARIES)]
     answer = subprocess.run([*command, "-o", str(program), str(SOURCE)], capture_output=True, text=True)
@@ -31,14 +31,14 @@ def build(folder: Path, *flags: str, compiler: str = "g++") -> Path:
 
 
 def built(*flags: str) -> Path:
-    """The program as `build` makes it; made again when what goes into it is another, the compiler included."""
+    """Return the compiled program, built again only if a source or the compiler changed."""
     compiler = Path(shutil.which("g++") or "g++").resolve()
     sources = [path.read_bytes() for path in (Path(__file__), SOURCE, *sorted(INCLUDE.iterdir()))]
-    return kept((sources, flags, str(compiler), compiler.stat().st_mtime_ns), lambda folder: build(folder, *flags))
+    return cached((sources, flags, str(compiler), compiler.stat().st_mtime_ns), lambda folder: build(folder, *flags))
 
 
-def kept(parts: object, make: Callable[[Path], Path]) -> Path:
-    """The program that `make` builds in a folder; built anew where the `parts` that it is made of are others."""
+def cached(parts: object, make: Callable[[Path], Path]) -> Path:
+    """Return the program that `make` builds in a directory; cached by the `parts` that it depends on."""
     folder = CACHE / hashlib.sha256(repr(parts).encode()).hexdigest()[:16]
     CACHE.mkdir(parents=True, exist_ok=True)
     with (CACHE / "lock").open("w") as lock:  # the tests run in several processes
@@ -47,12 +47,12 @@ def kept(parts: object, make: Callable[[Path], Path]) -> Path:
             part = CACHE / "part"
             part.mkdir(exist_ok=True)
             (part / "name").write_text(make(part).name)
-            part.rename(folder)  # as a whole: a build that failed is not taken for one that is there
+            part.rename(folder)  # atomically, so that a failed build is not mistaken for a complete one
     return folder / (folder / "name").read_text()
 
 
 def run(program: Path, *words: str, **knobs: str) -> tuple[int, dict[str, Any]]:
-    """Exit status and document; knobs without SIMULATED_CUDA_, in lower case."""
+    """Return the exit status and the JSON document; settings are named in lower case, without SIMULATED_CUDA_."""
     environment = {**os.environ, **{f"SIMULATED_CUDA_{name.upper()}": value for name, value in knobs.items()}}
     command = [str(program), "--bytes", str(BYTES), *words]
     answer = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60)

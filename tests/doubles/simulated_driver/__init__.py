@@ -1,4 +1,4 @@
-"""The contents of the simulated NVIDIA driver packages: names and dependencies as NVIDIA's, no driver inside."""
+"""The contents of the simulated NVIDIA driver packages: NVIDIA's names and dependencies, but no driver."""
 
 import functools
 import py_compile
@@ -10,6 +10,5 @@ NVIDIA_SMI = Path(__file__).parent / "files/nvidia-smi"
 
 @functools.cache
 def nvidia_smi() -> list[str]:
-    """The command that runs it under this interpreter. Compiled once: Python keeps what it compiles of modules alone,
-    and the tests start it some hundred times."""
+    """Return the command that runs it; compiled, because tests start it hundreds of times."""
     return [sys.executable, str(py_compile.compile(str(NVIDIA_SMI), doraise=True))]

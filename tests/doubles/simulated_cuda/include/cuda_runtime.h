@@ -1,19 +1,19 @@
-// A simulated CUDA runtime: what cuda_check.cu calls, over this machine's memory, for a C++ compiler without CUDA.
-// It shows the program's own logic. It shows nothing of drivers, links or speed: rates are what the knobs say.
+// A simulated CUDA runtime: the functions that cuda_check.cu calls, in the host's memory, for a C++ compiler without
+// CUDA. It tests the program's own logic, not drivers, links or speed: rates are those of the settings.
 //
-// It is stricter than it need be where the program could be wrong: a kernel that touches a peer's memory without
-// enabled access, a stream of another device and a pointer of the wrong device are errors, as on GPUs.
+// As on GPUs, a kernel that accesses a peer's memory without enabled access, a stream of another device and a pointer of
+// the wrong device are errors.
 //
-// Knobs, from the environment; lists are separated by commas:
-//   SIMULATED_CUDA_DEVICES    how many devices there are (2)
+// Settings, from the environment; lists are separated by commas:
+//   SIMULATED_CUDA_DEVICES    the number of devices (2)
 //   SIMULATED_CUDA_ERROR      the number of the error with which cudaGetDeviceCount fails
-//   SIMULATED_CUDA_FAIL       FUNCTION@DEVICE: the call fails as on a device that was lost
-//   SIMULATED_CUDA_CRASH      FUNCTION@DEVICE: the call ends in a segmentation fault
+//   SIMULATED_CUDA_FAIL       FUNCTION@DEVICE: the call fails as on a lost device
+//   SIMULATED_CUDA_CRASH      FUNCTION@DEVICE: the call causes a segmentation fault
 //   SIMULATED_CUDA_HANG       FUNCTION@DEVICE: the call does not return
 //   SIMULATED_CUDA_WRONG      to@0, from@0, within@0: the last word of a copy is wrong; peer@0-1: a copy from 0 to 1
-//                             moves nothing and succeeds; read@0-1: a kernel on 1 finds zeros in the memory of 0;
+//                             copies nothing and succeeds; read@0-1: a kernel on 1 finds zeros in the memory of 0;
 //                             kernel@0: kernels on 0 do nothing; sum@1: the all-reduce is wrong on rank 1
-//   SIMULATED_CUDA_NO_PEER    0-1: these two have no access to each other
+//   SIMULATED_CUDA_NO_PEER    0-1: these two cannot access each other's memory
 //   SIMULATED_CUDA_FREE       bytes of free memory on each device
 //   SIMULATED_CUDA_RATE       GB/s of the simulated copies with the host (25)
 #pragma once
@@ -116,7 +116,7 @@ inline cudaError_t keep(cudaError_t status) {
   return status;
 }
 
-// What the knobs do to a call on a device; -1 is the current one.
+// Apply the settings to a call on a device; -1 is the current one.
 inline cudaError_t called(const char *function, int device = -1) {
   const int index = device < 0 ? state().current : device;
   const std::string entry = std::string(function) + "@" + std::to_string(index);
@@ -126,7 +126,7 @@ inline cudaError_t called(const char *function, int device = -1) {
   return keep(listed("FAIL", entry) ? cudaErrorDevicesUnavailable : cudaSuccess);
 }
 
-// The device in whose memory an address lies; -1: the host's.
+// The device that owns an address; -1 is the host.
 inline int owner(const void *address) {
   char *const byte = (char *)address;
   auto entry = state().memory.upper_bound(byte);
@@ -143,7 +143,7 @@ inline bool wrong(const std::string &what, int from, int to) {
   return listed("WRONG", what + "@" + std::to_string(from) + "-" + std::to_string(to));
 }
 
-// A kernel's argument as the device that runs it finds it.
+// A kernel's argument as seen by the device that runs it.
 template <typename Value>
 Value argument(Value value, bool *) {
   return value;
@@ -252,7 +252,7 @@ inline cudaError_t cudaMemGetInfo(size_t *free, size_t *total) {
 }
 inline cudaError_t cudaMalloc(void **address, size_t bytes) {
   *address = std::malloc(bytes);
-  std::memset(*address, 0x5a, bytes);  // what lies in fresh memory is nobody's promise
+  std::memset(*address, 0x5a, bytes);  // the content of new memory is undefined
   simulated_cuda::state().memory[(char *)*address] = {bytes, simulated_cuda::state().current};
   return simulated_cuda::called("cudaMalloc");
 }
@@ -281,7 +281,7 @@ inline cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cud
   return status != cudaSuccess ? status : simulated_cuda::copy(to, from, bytes, kind);
 }
 inline cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind kind) {
-  // Small control copies: the knobs for wrong copies leave them alone.
+  // Small control copies are not affected by the settings for wrong copies.
   std::memcpy(to, from, bytes);
   (void)kind;
   return simulated_cuda::called("cudaMemcpy");

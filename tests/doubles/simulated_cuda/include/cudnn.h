@@ -1,5 +1,5 @@
 // A simulated cuDNN: its version and its handle. See cuda_runtime.h; SIMULATED_CUDA_FAIL and
-// _CRASH take cudnnCreate@0, _CRASH cudnnGetVersion@0, too, which ends as cuDNN 8 does when it misses a library.
+// _CRASH accept cudnnCreate@0; _CRASH also cudnnGetVersion@0, which aborts like cuDNN 8 without one of its libraries.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -1,5 +1,5 @@
-// A simulated NCCL: an all-reduce that adds up the devices' memory when its group ends. See cuda_runtime.h;
-// SIMULATED_CUDA_FAIL, _CRASH and _HANG take ncclCommInitAll@0 and ncclGroupEnd@0.
+// A simulated NCCL: an all-reduce that sums the devices' memory when its group ends. See cuda_runtime.h;
+// SIMULATED_CUDA_FAIL, _CRASH and _HANG accept ncclCommInitAll@0 and ncclGroupEnd@0.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -6,7 +6,7 @@
 #include "simulated.h"
 
 MODULE_DESCRIPTION("SIMULATED NVIDIA kernel module (gpuhost's tests)");
-/* As the packages' modprobe.d does for the real one. */
+/* Like modprobe.d of the packages for the real module. */
 MODULE_SOFTDEP("post: nvidia_uvm");
 
 SIMULATED_DEVICE(control, "nvidiactl");
@@ -14,7 +14,7 @@ SIMULATED_DEVICE(gpu, "nvidia0");
 
 static struct proc_dir_entry *folder;
 
-/* What the real modules on top of this one need of it: here only that it is there. */
+/* The real modules on top of this one need its functions; here they need a symbol only. */
 int nvidia_simulated_present(void);
 int nvidia_simulated_present(void)
 {

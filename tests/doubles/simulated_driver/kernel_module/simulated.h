@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: GPL-2.0 OR MIT */
 /*
- * SIMULATED NVIDIA kernel modules. Written for gpuhost's tests; nothing of NVIDIA's is inside and no GPU is driven.
- * They have the names, the version file and the use counts of the real ones, so that what loads, unloads and replaces
- * modules can be tested on a real kernel.
+ * SIMULATED NVIDIA kernel modules. Written for gpuhost's tests; they contain nothing from NVIDIA and drive no GPU.
+ * They have the names, the version file and the use counts of the real ones, to test loading, unloading and replacing
+ * modules on a real kernel.
  */
 #include <linux/fs.h>
 #include <linux/miscdevice.h>
