@@ -1,31 +1,38 @@
-"""Filters that show measurements. Controller side; thin wrappers around plugin_utils/report/measurements.py."""
+"""Filters that print measurements as tables; thin wrappers around plugin_utils/report/measurements.py."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
 
 from ansible.errors import AnsibleFilterError
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import measurements
 
+_Table = Callable[[Any], list[str]]
 
-def _shown(name, show, of):
-    def filter_(result):
+
+def _filter(name: str, table: _Table, expected: str) -> _Table:
+    """Return the filter `name`, which reports data of another kind as an error of the template."""
+
+    def apply(data: Any) -> list[str]:
         try:
-            return show(result)
+            return table(data)
         except (KeyError, TypeError, AttributeError) as error:
             raise AnsibleFilterError(
-                f"gpuhost.stack.{name}: expected {of}, could not read {type(error).__name__} {error}"
+                f"gpuhost.stack.{name}: expected {expected}, could not read {type(error).__name__} {error}"
             ) from error
 
-    return filter_
+    return apply
 
 
 class FilterModule:
-    """The filters."""
+    """The filters by name."""
 
-    def filters(self):
-        """Ansible's entry point."""
+    def filters(self) -> dict[str, _Table]:
+        """Return the filters; called by Ansible."""
         return {
-            "monitor_table": _shown("monitor_table", measurements.monitor_table, "a summary of gpu_monitor.py"),
-            "benchmark_table": _shown(
+            "monitor_table": _filter("monitor_table", measurements.monitor_table, "a summary of gpu_monitor.py"),
+            "benchmark_table": _filter(
                 "benchmark_table", measurements.benchmark_table, "a result of matmul_benchmark.py"
             ),
         }

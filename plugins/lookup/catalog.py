@@ -46,15 +46,17 @@ _raw:
 """
 
 import dataclasses
+from typing import Any
 
 from ansible.errors import AnsibleLookupError
 from ansible.plugins.lookup import LookupBase
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import repository_facts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError, load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 
 
-def _plain(value):
+def _plain(value: Any) -> Any:
     if dataclasses.is_dataclass(value):
         return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, (list, tuple)):
@@ -62,7 +64,7 @@ def _plain(value):
     return value
 
 
-def _topics(catalog):
+def _topics(catalog: Catalog) -> dict[str, dict[str, Any]]:
     return {
         "repository": {name: repository_facts(catalog, name) for name in catalog.distros},
         "distro": catalog.distros,
@@ -77,7 +79,7 @@ def _topics(catalog):
     }
 
 
-def look_up(terms, base_url=None):
+def look_up(terms: list[Any], base_url: str | None = None) -> list[Any]:
     """The facts that the terms name, as a list for Ansible."""
     if terms == ["repositories"]:
         catalog = load_catalog()
@@ -109,7 +111,7 @@ def look_up(terms, base_url=None):
 class LookupModule(LookupBase):
     """The lookup."""
 
-    def run(self, terms, variables=None, **kwargs):
+    def run(self, terms: Any, variables: dict[str, Any] | None = None, **kwargs: Any) -> list[Any]:
         """Ansible's entry point."""
         self.set_options(var_options=variables, direct=kwargs)
         try:

@@ -1,25 +1,25 @@
-"""Lookup that draws files of measurements. Controller side; a thin wrapper around plugin_utils/report/plots.py."""
+"""Lookup that draws files of measurements; a thin wrapper around plugin_utils/report/plots.py."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: plot
-short_description: A plot of a file of measurements, as SVG
+short_description: Draw files of measurements as SVG
 version_added: "0.1.0"
 author: gpuhost contributors
 description:
-  - Reads files on the controller and gives one SVG document for each. Nothing is written.
-  - Matplotlib draws; it is imported when this lookup runs, and by nothing else.
+  - Reads files on the controller and returns one SVG document for each. Writes nothing.
+  - Needs Matplotlib, which is imported when this lookup runs and by nothing else.
 options:
   _terms:
     description:
-      - What to draw, then the files.
+      - The kind of plot, then the files.
       - "V(monitor): CSV files of C(gpu_monitor.py), all readings of all GPUs over time."
       - "V(benchmark): JSON results of C(matmul_benchmark.py), time and rate over size."
       - "V(scaling): JSON results of C(smoke_train.py), images per second and efficiency over the number of replicas."
     required: true
   title:
-    description: Stands above the plot.
+    description: Title above the plot.
     type: str
     default: ""
 """
@@ -42,49 +42,55 @@ _raw:
 
 import csv
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from ansible.errors import AnsibleLookupError
 from ansible.plugins.lookup import LookupBase
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import plots
 
 
-def _rows(path):
+def _rows(path: Path) -> list[dict[str, str]]:
+    """The rows of a CSV file without a last one that is cut off."""
     with path.open(newline="", encoding="utf-8") as stream:
         return [row for row in csv.DictReader(stream) if None not in row.values()]
 
 
-def _data(path):
+def _data(path: Path) -> Any:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-KINDS = {
+KINDS: dict[str, Callable[[Path, str], str]] = {
     "monitor": lambda path, title: plots.monitor(_rows(path), title),
     "benchmark": lambda path, title: plots.benchmark(_data(path), title),
     "scaling": lambda path, title: plots.scaling(_data(path)["scaling"], title),
 }
 
 
-def draw(terms, title=""):
-    """The SVG documents of the files that follow the kind of plot."""
+def draw(terms: list[Any], title: str = "") -> list[str]:
+    """Return an SVG document for each file; terms: the kind of plot, then the files.
+
+    Raises AnsibleLookupError for another kind, without a file, and for a file that cannot be read or drawn.
+    """
     if len(terms) < 2 or str(terms[0]) not in KINDS:
         raise AnsibleLookupError(
             f"gpuhost.stack.plot: found {[str(term) for term in terms]}, expected one of {', '.join(KINDS)} and a file"
         )
-    drawn = []
+    documents = []
     for term in terms[1:]:
         try:
-            drawn.append(KINDS[str(terms[0])](Path(str(term)), title))
+            documents.append(KINDS[str(terms[0])](Path(str(term)), title))
         except (OSError, ValueError, KeyError, TypeError) as error:
-            told = f"{type(error).__name__} {error}" if isinstance(error, (KeyError, TypeError)) else str(error)
-            raise AnsibleLookupError(f"gpuhost.stack.plot: cannot draw {term} as {terms[0]}: {told}") from error
-    return drawn
+            reason = f"{type(error).__name__} {error}" if isinstance(error, (KeyError, TypeError)) else str(error)
+            raise AnsibleLookupError(f"gpuhost.stack.plot: cannot draw {term} as {terms[0]}: {reason}") from error
+    return documents
 
 
 class LookupModule(LookupBase):
-    """The lookup."""
+    """The lookup `gpuhost.stack.plot`."""
 
-    def run(self, terms, variables=None, **kwargs):
-        """Ansible's entry point."""
+    def run(self, terms: Any, variables: dict[str, Any] | None = None, **kwargs: Any) -> list[str]:
+        """Return the documents; called by Ansible."""
         self.set_options(var_options=variables, direct=kwargs)
         return draw(list(terms), self.get_option("title"))

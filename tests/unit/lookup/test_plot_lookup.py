@@ -1,8 +1,9 @@
-"""The plot lookup: files into SVG, and errors that say which file and why."""
+"""The plot lookup: files drawn as SVG, and errors that name the file and the reason."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
@@ -16,7 +17,7 @@ HEADER = (
 ROW = "2026-01-01T00:00:00Z,{},before,0,GPU-a,{},0,4,8192,76.40,30,345,3201,NVIDIA H200\n"
 
 
-def test_a_recording_becomes_a_plot(tmp_path):
+def test_a_recording_whose_last_row_is_cut_off_is_drawn(tmp_path: Path) -> None:
     path = tmp_path / "monitor.csv"
     path.write_text(HEADER + ROW.format("0.000", 5) + ROW.format("5.000", "") + "2026-01-01T00:00:10Z,10.0")
     (svg,) = draw(["monitor", str(path)], "proof-1")
@@ -25,7 +26,7 @@ def test_a_recording_becomes_a_plot(tmp_path):
     assert "GPU0 NVIDIA H200" in svg
 
 
-def test_each_file_becomes_a_plot(tmp_path):
+def test_each_file_is_drawn(tmp_path: Path) -> None:
     entry = {"median_ms": 1.0, "gflops": 2.0}
     for name in ("a.json", "b.json"):
         (tmp_path / name).write_text(
@@ -50,7 +51,7 @@ def test_each_file_becomes_a_plot(tmp_path):
         (["monitor", "/nonexistent/monitor.csv"], "cannot draw /nonexistent/monitor.csv as monitor: .*No such file"),
     ],
 )
-def test_errors(terms, message):
+def test_wrong_terms_are_refused(terms: list[str], message: str) -> None:
     with pytest.raises(AnsibleLookupError, match=message):
         draw(terms)
 
@@ -65,7 +66,7 @@ def test_errors(terms, message):
         ("scaling", "{}", "KeyError 'scaling'"),
     ],
 )
-def test_a_file_of_another_kind_is_told(tmp_path, kind, text, message):
+def test_a_file_of_another_kind_is_refused(tmp_path: Path, kind: str, text: str, message: str) -> None:
     path = tmp_path / "file"
     path.write_text(text)
     with pytest.raises(AnsibleLookupError, match=f"cannot draw .* as {kind}: .*{message}"):
