@@ -52,6 +52,14 @@ def test_variables_start_with_the_role_name_and_required_ones_have_no_default(ro
 
 
 @pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
+def test_no_default_needs_a_required_variable(role):
+    """Otherwise the missing variable is reported as a template that cannot be resolved."""
+    required = {name for name, option in options(role).items() if option.get("required")}
+    defaults = {name: str(option["default"]) for name, option in options(role).items() if "default" in option}
+    assert {name: text for name, text in defaults.items() if required & set(re.findall(r"\w+", text))} == {}
+
+
+@pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
 def test_roles_do_not_use_the_request(role):
     texts = [path for path in role.rglob("*") if path.suffix in {".yml", ".j2"} and "gpu_stack_" in path.read_text()]
     assert names(texts) == []

@@ -1,4 +1,4 @@
-"""What each role alone left on its host; the versions are read from the example playbooks, not repeated here."""
+"""The result of each role on its host; the versions are read from the example playbooks."""
 
 import hashlib
 from pathlib import Path
@@ -13,14 +13,14 @@ ROLES = PROJECT / "roles"
 
 
 def given(role: str) -> dict[str, Any]:
-    """The variables that the role's example playbook gives it."""
+    """Return the variables of the role in its example playbook."""
     (play,) = yaml.safe_load((EXAMPLES / f"{role}.yml").read_text())
     return next(entry.get("vars", {}) for entry in play["roles"] if entry["role"] == role)
 
 
 @pytest.fixture
 def on(request):
-    """on("nccl"): the host on which that role ran alone."""
+    """Return a function: on("nccl") is the host of that role."""
 
     def connect(name: str):
         from testinfra import get_host
@@ -48,19 +48,21 @@ def test_nvidia_repo_offers_nvidia_packages_and_installs_none(on):
     assert host.run("dpkg-query -W 'cuda-*' 'nvidia-*'").stdout == ""
 
 
-def test_nvidia_repo_key_is_trusted_for_this_repository_alone(on):
+def test_nvidia_repo_key_is_trusted_for_this_repository_only(on):
     host = on("nvidia-repo")
     assert not host.file("/etc/apt/trusted.gpg").exists
     assert host.run_expect([0], "ls /etc/apt/trusted.gpg.d").stdout.count("nvidia") == 0
 
 
-@pytest.mark.parametrize(("name", "offered"), [("nvidia-repo", True), ("cuda-toolkit", False)], ids=["open", "closed"])
-def test_nvidia_repo_can_be_closed_for_driver_packages(on, name, offered):
+@pytest.mark.parametrize(
+    ("name", "offered"), [("nvidia-repo", True), ("cuda-toolkit", False)], ids=["default", "blocked"]
+)
+def test_nvidia_repo_can_block_driver_packages(on, name, offered):
     policy = on(name).run_expect([0], "apt-cache policy nvidia-driver-cuda libcuda1").stdout
     assert policy.count("Candidate: (none)") == (0 if offered else 2)
 
 
-def test_nvidia_driver_is_the_branch_asked_for_though_a_newer_one_is_offered(on):
+def test_nvidia_driver_is_the_requested_branch_although_a_newer_one_exists(on):
     host = on("nvidia-driver")
     assert_installed_and_held(host, given("nvidia_driver")["nvidia_driver_packages"])
     version = host.run_expect([0], "nvidia-smi --query-gpu=driver_version --format=csv,noheader").stdout.strip()
@@ -69,16 +71,16 @@ def test_nvidia_driver_is_the_branch_asked_for_though_a_newer_one_is_offered(on)
 
 
 @pytest.mark.parametrize("name", ["nvidia-driver", "cuda-toolkit", "cudnn", "nccl"])
-def test_an_upgrade_of_everything_moves_no_part_of_the_stack(on, name):
+def test_dist_upgrade_changes_no_part_of_the_stack(on, name):
     host = on(name)
     with host.sudo():
         simulated = host.run_expect([0], "apt-get --simulate dist-upgrade").stdout
     assert [line for line in simulated.splitlines() if "NVIDIA CUDA" in line] == []
-    # Of NCCL the repository does offer a newer one: without the hold it would move.
+    # The repository has a newer NCCL, which would be installed without the hold.
     with host.sudo():
         simulated = host.run_expect([0], "apt-get --simulate --ignore-hold dist-upgrade").stdout
-    moved = [line for line in simulated.splitlines() if line.startswith("Inst") and "NVIDIA CUDA" in line]
-    assert bool(moved) == (name == "nccl")
+    upgraded = [line for line in simulated.splitlines() if line.startswith("Inst") and "NVIDIA CUDA" in line]
+    assert bool(upgraded) == (name == "nccl")
 
 
 def test_cuda_toolkit_is_the_default_and_compiles(on):
@@ -90,7 +92,7 @@ def test_cuda_toolkit_is_the_default_and_compiles(on):
     host.run_expect([0], "echo 'int main() { return 0; }' > /tmp/a.cu && nvcc -o /tmp/a /tmp/a.cu && /tmp/a")
 
 
-def test_cuda_toolkit_pulled_no_driver_in(on):
+def test_cuda_toolkit_installs_no_driver(on):
     assert on("cuda-toolkit").run("dpkg-query -W 'nvidia-*'").stdout == ""
 
 
@@ -101,7 +103,7 @@ def test_env_paths_follow_the_default_toolkit_in_every_shell(on):
         assert release in host.run_expect([0], shell).stdout
 
 
-def test_env_paths_say_which_command_the_toolkit_lacks(on):
+def test_env_paths_report_a_command_that_the_toolkit_lacks(on):
     answer = on("cuda-toolkit").run("cuda-gdb")
     assert answer.rc == 127
     assert "cuda-gdb: not part of the CUDA toolkit" in answer.stderr
@@ -116,7 +118,7 @@ def test_cudnn_has_library_and_headers_of_one_version(on):
             (("MAJOR", major), ("MINOR", minor), ("PATCHLEVEL", patch))] == [True] * 3  # fmt: skip
 
 
-def test_nccl_is_a_pair(on):
+def test_nccl_packages_are_installed_and_held(on):
     assert_installed_and_held(on("nccl"), given("nccl")["nccl_packages"])
 
 
@@ -124,14 +126,14 @@ FRAMEWORKS = [("tensorflow", "tensorflow"), ("pytorch", "torch")]
 
 
 @pytest.mark.parametrize(("name", "package"), FRAMEWORKS)
-def test_an_environment_imports_its_framework_in_its_version(on, name, package):
+def test_environment_imports_its_framework_in_its_version(on, name, package):
     question = f"import {package}; print({package}.__version__)"
     answer = on("tensorflow").run_expect([0], f"/opt/gpuhost/{name}/bin/python -c '{question}' 2>/dev/null")
     assert answer.stdout.strip().split("+")[0] == given(f"{name}_env")[f"{name}_env_version"]
 
 
 @pytest.mark.parametrize(("name", "package"), FRAMEWORKS)
-def test_an_environment_has_one_framework(on, name, package):
+def test_environment_has_one_framework(on, name, package):
     (other,) = [other for _, other in FRAMEWORKS if other != package]
     answer = on("tensorflow").run(f"/opt/gpuhost/{name}/bin/python -c 'import {other}'")
     assert answer.rc == 1
@@ -139,25 +141,25 @@ def test_an_environment_has_one_framework(on, name, package):
 
 
 @pytest.mark.parametrize(("name", "package"), FRAMEWORKS)
-def test_an_environment_is_a_relative_link_to_a_folder_named_after_its_contents(on, name, package):
-    variables = given(f"{name}_env")
-    version = variables[f"{name}_env_version"]
+def test_environment_is_a_relative_link_to_a_directory_named_after_its_contents(on, name, package):
+    version = given(f"{name}_env")[f"{name}_env_version"]
+    python = on("tensorflow").run_expect([0], "python3 -c 'import sys; print(\"%d.%d\" % sys.version_info[:2])'")
     lock = ROLES / f"{name}_env/files/{name}-{version}.txt"
-    folder = f"{name}-{version}-py{variables[f'{name}_env_python']}-{hashlib.sha256(lock.read_bytes()).hexdigest()[:8]}"
-    assert on("tensorflow").run_expect([0], f"readlink /opt/gpuhost/{name}").stdout == f"environments/{folder}\n"
+    directory = f"{name}-{version}-py{python.stdout.strip()}-{hashlib.sha256(lock.read_bytes()).hexdigest()[:8]}"
+    assert on("tensorflow").run_expect([0], f"readlink /opt/gpuhost/{name}").stdout == f"environments/{directory}\n"
 
 
 @pytest.mark.parametrize(("name", "package"), FRAMEWORKS)
-def test_an_environment_has_the_real_folder_in_its_scripts(on, name, package):
-    folder = on("tensorflow").run_expect([0], f"readlink -f /opt/gpuhost/{name}").stdout.strip()
-    scripts = on("tensorflow").run_expect([0], f"grep -l -I '^#!' {folder}/bin/*").stdout.split()
+def test_scripts_of_an_environment_have_its_real_path(on, name, package):
+    directory = on("tensorflow").run_expect([0], f"readlink -f /opt/gpuhost/{name}").stdout.strip()
+    scripts = on("tensorflow").run_expect([0], f"grep -l -I '^#!' {directory}/bin/*").stdout.split()
     first_lines = on("tensorflow").run_expect([0], f"head -q -n 1 {' '.join(scripts)}").stdout.splitlines()
     interpreters = [line.removeprefix("#!") for line in first_lines if "python" in line]
     assert interpreters
-    assert [path for path in interpreters if path.rpartition("/")[0] != f"{folder}/bin"] == []
+    assert [path for path in interpreters if path.rpartition("/")[0] != f"{directory}/bin"] == []
 
 
-def test_smoke_train_left_its_result(on):
+def test_smoke_train_wrote_its_result(on):
     host = on("tensorflow")
     with host.sudo():
         assert '"status": "pass"' in host.file("/var/lib/gpuhost/smoke_train/result.json").content_string

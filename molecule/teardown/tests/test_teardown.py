@@ -11,7 +11,7 @@ import pytest
 ROOTS = ("/var/lib/gpuhost", "/opt/gpuhost", "/usr/local/lib/gpuhost")
 
 
-# As roles/framework_env/files/make.py does in a run whose controller is gone: it holds the folder and writes below it.
+# As roles/framework_env/files/build.py does in a run whose controller is gone: it holds the folder and writes below it.
 STILL_AT_WORK = "mkdir -p /opt/gpuhost/environments && flock /opt/gpuhost/environments sh -c '{}' >/dev/null 2>&1 &"
 MAKING = "sleep 12; mkdir -p /opt/gpuhost/environments/made-late"
 

@@ -1,4 +1,4 @@
-"""A host directory with fake environments, for the tests of the scripts that run on the host."""
+"""A directory with fake environments, for the tests of the scripts that run on the host."""
 
 import dataclasses
 import hashlib
@@ -19,7 +19,7 @@ PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 @dataclasses.dataclass(frozen=True)
 class Framework:
-    """A framework: its package, two releases and code that answers what the proof asks, and only that."""
+    """A framework: its package, two releases and a fake module with what verify.py reads."""
 
     name: str
     package: str
@@ -28,7 +28,7 @@ class Framework:
     code: str
     without_cuda: str
     label: str
-    answer: dict[str, Any]
+    verified: dict[str, Any]
 
     @property
     def lock(self) -> str:
@@ -47,8 +47,8 @@ class Framework:
         return self.environment(self.older, self.other_lock)
 
     @property
-    def proof(self) -> str:
-        return (ROLES / f"{self.name}_env/files/prove.py").read_text()
+    def verify_script(self) -> str:
+        return (ROLES / f"{self.name}_env/files/verify.py").read_text()
 
     def environment(self, version: str, lock: str) -> str:
         return f"{self.name}-{version}-py{PYTHON}-{sha256(lock)[:8]}"
@@ -86,7 +86,7 @@ def sha256(text: str) -> str:
 
 
 class Host:
-    """Folders as the role leaves them below `base`."""
+    """Directories below `base`, as the role creates them."""
 
     def __init__(self, base: Path, framework: Framework) -> None:
         self.base, self.link, self.folder = base, base / framework.name, base / "environments"
@@ -94,7 +94,7 @@ class Host:
         base.mkdir(exist_ok=True)
 
     def build(self, name: str, lock: str | None = "") -> Path:
-        """A virtual environment with a framework that only answers what the proof asks; with lock None half made."""
+        """Create a virtual environment with a fake framework; with lock None it is incomplete."""
         site = self.folder / name / f"lib/python{PYTHON}/site-packages"
         version, package = name.split("-")[1], self.framework.package
         for folder in (site / package, site / f"{package}-{version}.dist-info", self.folder / name / "bin"):
@@ -111,7 +111,7 @@ class Host:
         return self.folder / name
 
     def use(self, name: str, at: float = 0, link: str = "") -> None:
-        """`name` becomes the current one, as it did at the time `at`."""
+        """Link to `name`, with `at` as the time of the switch."""
         link = link or self.framework.name
         (self.base / link).unlink(missing_ok=True)
         (self.base / link).symlink_to(f"environments/{name}")
@@ -119,21 +119,22 @@ class Host:
             (self.folder / name / "gpuhost.current").touch()
             os.utime(self.folder / name / "gpuhost.current", (at, at))
 
-    def question(self, **asked: Any) -> str:
+    def request(self, **changes: Any) -> str:
         framework = self.framework
-        question = {"path": str(self.link), "framework": framework.name, "name": framework.new,
+        request = {"path": str(self.link), "framework": framework.name, "name": framework.new,
                     "package": framework.package, "version": framework.version, "python": PYTHON,
                     "lock": sha256(framework.lock), "uv": str(self.base / "uv"), "uv_lock": sha256("uv"), "keep": 2,
-                    "packages": (FILES / "packages.py").read_text(), "proof": framework.proof, **asked}  # fmt: skip
-        return json.dumps(question)
+                    "check_packages_script": (FILES / "check_packages.py").read_text(),
+                    "verify_script": framework.verify_script, **changes}  # fmt: skip
+        return json.dumps(request)
 
-    def look(self, **asked: Any) -> dict[str, Any]:
-        """What state.py says of this host, without a process of its own."""
-        return json.loads(json.dumps(STATE["main"](json.loads(self.question(**asked)))))
+    def state(self, **changes: Any) -> dict[str, Any]:
+        """Return the output of state.py, run in this process."""
+        return json.loads(json.dumps(STATE["main"](json.loads(self.request(**changes)))))
 
-    def look_as_the_role(self, **asked: Any) -> dict[str, Any]:
-        """The same, by the host's Python, which reads state.py from its standard input."""
-        command = [sys.executable, "-", self.question(**asked)]
+    def state_as_the_role(self, **changes: Any) -> dict[str, Any]:
+        """Return the output of state.py, run from standard input by a Python of its own like in the role."""
+        command = [sys.executable, "-", self.request(**changes)]
         answer = subprocess.run(command, input=(FILES / "state.py").read_bytes(), capture_output=True, check=True)
         return json.loads(answer.stdout)
 

@@ -1,7 +1,7 @@
-"""Runs in the environment: are the packages in it those that were put there, the framework in the version asked for?
+"""Check that an environment has the recorded packages and the requested release of the framework; runs in it.
 
-Arguments: the framework's package, its version, Python's, and `record` (writes the packages down) or `compare` (with
-what was written). Says nothing and ends 0 where all is well, else one line why not.
+Arguments: the framework's package, its version, Python's version, and `record` (write the list of packages) or
+`compare` (compare with that list). Prints nothing and exits 0 if all match, otherwise exits 1 with the difference.
 """
 
 import importlib.metadata
@@ -21,7 +21,7 @@ if task == "compare":
     if packages != recorded:
         changes = [f"{'+' if package in packages else '-'}{package}" for package in sorted(packages ^ recorded)]
         sys.exit(f"packages were added, removed or changed: {' '.join(changes)}")
-# A lock file's markers leave a package out on a Python that it has no wheel for, and the installer is content.
+# The markers of a lock file skip a package on a Python without a wheel, and the installer does not report that.
 if installed != f"{name}=={version}":
     sys.exit(
         f"found {installed} in {sys.prefix}, expected {name}=={version}: "

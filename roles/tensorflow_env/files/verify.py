@@ -1,4 +1,4 @@
-"""Runs in the environment and proves it: TensorFlow is imported and was built for CUDA. Prints what it says as JSON."""
+"""Verify that TensorFlow is a CUDA build that can be imported, print its versions as JSON; runs in the environment."""
 
 import json
 import sys
@@ -7,12 +7,12 @@ try:
     import tensorflow
 except ImportError as error:
     sys.exit(
-        f"TensorFlow cannot be imported: {error}; expected that {sys.executable} imports it: "
-        "choose a lock file with all that it needs"
+        f"TensorFlow cannot be imported: {error}; expected {sys.executable} to import it: "
+        "choose a lock file with all its dependencies"
     )
 build = tensorflow.sysconfig.get_build_info()
 if not build.get("is_cuda_build"):
-    sys.exit("found a TensorFlow without CUDA, expected a build with it: make the lock file from tensorflow[and-cuda]")
+    sys.exit("found TensorFlow without CUDA, expected a CUDA build: make the lock file from tensorflow[and-cuda]")
 print(
     json.dumps(
         {

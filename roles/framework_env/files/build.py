@@ -1,0 +1,119 @@
+"""Build an environment in its own directory and verify it; the last line of output is that of the verification.
+
+Run by the host's own Python (3.8 or newer) with a JSON object on standard input, see `build`. One program instead of
+several tasks, so that it can run as a background job while packages are installed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import time
+from typing import Any
+
+ATTEMPTS, PAUSE = 3, 10  # of commands that use the network; seconds between them
+WRONG_CONTENT = ("Hash mismatch", "DO NOT MATCH THE HASHES")  # errors of uv and pip that a retry cannot fix
+
+
+def run_command(command: list[str], stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a command and capture its output; any exit status is accepted."""
+    return subprocess.run(command, input=stdin, capture_output=True, encoding="utf-8", errors="replace")
+
+
+def run_step(step: str, command: list[str], stdin: str = "", attempts: int = 1) -> str:
+    """Run a command and return the last line of its output; on failure exit with the step's name and the errors."""
+    result = run_command(command, stdin)
+    for _ in range(attempts - 1):
+        if result.returncode and not any(words in result.stderr for words in WRONG_CONTENT):
+            time.sleep(PAUSE)
+            result = run_command(command, stdin)
+    if result.returncode:
+        sys.exit(f"{step}: status {result.returncode}\n{result.stderr or result.stdout}")
+    return "".join(result.stdout.strip().splitlines()[-1:])
+
+
+def read_text(path: pathlib.Path) -> str:
+    """Return a file's text, or an empty string if it does not exist."""
+    return path.read_text() if path.exists() else ""
+
+
+def install_uv(directory: pathlib.Path, lock: str) -> None:
+    """Install uv in its own virtual environment, unless it was installed from the same lock."""
+    if read_text(directory / "gpuhost.lock") == lock and os.access(str(directory / "bin/uv"), os.X_OK):
+        return
+    # --clear removes what an interrupted run left.
+    run_step("Create the virtual environment of uv", ["python3", "-m", "venv", "--clear", str(directory)])
+    pip = [str(directory / "bin/pip"), "install", "--quiet", "--require-hashes", "-r", "/dev/stdin"]
+    run_step("Install uv, checked by hash", pip, lock, ATTEMPTS)
+    (directory / "gpuhost.lock").write_text(lock)
+
+
+def reuse_finished(directory: pathlib.Path, request: dict[str, Any]) -> str:
+    """Return the verification's output if the environment is complete, else an empty string.
+
+    It may be: the job of an interrupted run continues, and this run waited for it.
+    """
+    if read_text(directory / "gpuhost.lock") != request["lock"]:
+        return ""
+    if run_command(check_packages(directory, request, "compare")).returncode:
+        return ""
+    result = run_command([str(directory / "bin/python"), "-I", "-c", request["verify_script"]])
+    return "" if result.returncode else result.stdout.strip().splitlines()[-1]
+
+
+def check_packages(directory: pathlib.Path, request: dict[str, Any], task: str) -> list[str]:
+    """Return the command that runs check_packages.py in the environment."""
+    script = request["check_packages_script"]
+    python = str(directory / "bin/python")
+    return [python, "-I", "-c", script, request["package"], request["version"], request["python"], task]
+
+
+def remove(directory: pathlib.Path) -> None:
+    """Remove an environment, its record first: one that is partly removed must not look complete."""
+    record = directory / "gpuhost.lock"
+    if record.exists():
+        record.unlink()
+    if directory.exists():
+        shutil.rmtree(str(directory))
+
+
+def create(directory: pathlib.Path, request: dict[str, Any]) -> str:
+    """Create the environment and return the verification's output."""
+    remove(directory)
+    uv, python = str(pathlib.Path(request["uv"], "bin/uv")), str(directory / "bin/python")
+    venv = [uv, "venv", "--quiet", "--no-project", f"--python={request['python']}", "--python-preference=system"]
+    run_step("Create the virtual environment", [*venv, str(directory)], attempts=ATTEMPTS)
+    # Not byte-compiled: the verification compiles what the framework uses (TensorFlow: 3 s of CPU time instead of 6).
+    sync = [uv, "pip", "sync", "--quiet", "--require-hashes", f"--python={python}", "-"]
+    run_step("Install the framework and its CUDA libraries, checked by hash", sync, request["lock"], ATTEMPTS)
+    for name, target in request["commands"].items():
+        (directory / "bin" / name).symlink_to(f"../lib/python{request['python']}/site-packages/{target}")
+    run_step("Record the packages", check_packages(directory, request, "record"))
+    output = run_step("Verify the environment", [python, "-I", "-c", request["verify_script"]])
+    (directory / "gpuhost.lock").write_text(request["lock"])
+    return output
+
+
+def build(request: dict[str, Any]) -> str:
+    """Build and verify the requested environment, unless it is complete; return the verification's output.
+
+    The request's keys: directory, python ("X.Y"), lock (text), commands ({name in bin: path in site-packages}), package
+    and version of the environment; uv (directory) and uv_lock (text); the scripts check_packages_script and
+    verify_script (text).
+    """
+    os.umask(0o022)  # root installs what users run
+    directory = pathlib.Path(request["directory"])
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    # One build at a time: other frameworks share uv, and the job of an interrupted run may still be running.
+    fcntl.flock(os.open(str(directory.parent), os.O_RDONLY), fcntl.LOCK_EX)
+    install_uv(pathlib.Path(request["uv"]), request["uv_lock"])
+    return reuse_finished(directory, request) or create(directory, request)
+
+
+if __name__ == "__main__":
+    print(build(json.load(sys.stdin)))

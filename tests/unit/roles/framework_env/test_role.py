@@ -1,0 +1,65 @@
+"""The framework roles with a version and nothing else, in check mode on this machine."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.unit.roles.framework_env.fake_host import ROLES
+
+PROJECT = ROLES.parent
+CATALOG = {
+    framework: {
+        release["version"]: release["pythons"]
+        for release in yaml.safe_load((PROJECT / f"catalog/{framework}.yml").read_text())["releases"]
+    }
+    for framework in ("tensorflow", "pytorch")
+}
+RUNNING = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def run(tmp_path: Path, framework: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run the role in check mode with an environment below `tmp_path`; {framework}_env_ is the variables' prefix."""
+    path = {f"{framework}_env_path": str(tmp_path / framework), f"{framework}_env_uv_path": str(tmp_path / "uv")}
+    role = {"role": f"gpuhost.stack.{framework}_env", **path}
+    role |= {f"{framework}_env_{name}": value for name, value in variables.items()}
+    play = {"hosts": "localhost", "connection": "local", "gather_facts": False, "roles": [role]}
+    play["vars"] = {"ansible_python_interpreter": sys.executable}
+    play["pre_tasks"] = [{"ansible.builtin.setup": {"gather_subset": ["!all", "min", "pkg_mgr"]}}]
+    (tmp_path / "play.yml").write_text(json.dumps([play]))
+    return subprocess.run(
+        [Path(sys.executable).with_name("ansible-playbook"), "--check", "-i", "localhost,", tmp_path / "play.yml"],
+        capture_output=True,
+        text=True,
+        cwd=PROJECT,
+        env={**os.environ, "GPUHOST_REPORTS": str(tmp_path / "reports")},
+    )
+
+
+@pytest.mark.parametrize(("framework", "version"), [("tensorflow", "2.21.0"), ("pytorch", "2.15.0")])
+def test_python_and_lock_follow_from_the_version(tmp_path: Path, framework: str, version: str) -> None:
+    pythons = CATALOG[framework][version]
+    python = RUNNING if RUNNING in pythons else pythons[-1]
+    result = run(tmp_path, framework, version=version)
+    assert f"would be built from {framework}-{version}.txt" in result.stdout, result.stdout + result.stderr
+    assert f"{framework}-{version}-py{python}-" in result.stdout
+
+
+def test_python_is_the_newest_of_the_release_if_the_host_has_none_of_them(tmp_path: Path) -> None:
+    assert RUNNING not in CATALOG["tensorflow"]["2.11.1"]
+    (tmp_path / "old.txt").write_text("tensorflow==2.11.1\n")
+    result = run(tmp_path, "tensorflow", version="2.11.1", lock=str(tmp_path / "old.txt"))
+    assert "tensorflow-2.11.1-py3.10-" in result.stdout, result.stdout + result.stderr
+
+
+def test_missing_version_is_a_missing_argument(tmp_path: Path) -> None:
+    assert "missing required arguments: tensorflow_env_version" in run(tmp_path, "tensorflow").stdout
+
+
+def test_catalog_lists_pythons_in_ascending_order() -> None:
+    lists = [pythons for releases in CATALOG.values() for pythons in releases.values()]
+    assert lists == [sorted(pythons, key=lambda python: [int(part) for part in python.split(".")]) for pythons in lists]
