@@ -1,17 +1,21 @@
 #!/usr/bin/python
-"""Enables further components (contrib, non-free, restricted, ...) of the archive that a host already uses."""
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Enable components (contrib, non-free, restricted, ...) of the distribution's archive. Runs on the managed host."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: apt_components
-short_description: Enable further components of the distribution's archive, from the mirror the host already uses
+short_description: Enable components of the distribution's archive, from the mirrors that the host uses
 description:
-  - Asks apt which repositories are configured and writes one deb822 source file that adds the missing components for
-    the same mirrors, suites and keys. The host's own source files are left as they are.
+  - Asks apt which repositories are configured, and writes one deb822 source file that adds the missing components for
+    the same mirrors, suites and keys. The host's own source files are not changed.
+  - Refreshes the package lists after a change, and where apt has none.
+version_added: "0.1.0"
 options:
   components:
-    description: Components to enable, such as C(contrib) and C(non-free).
+    description: Components to enable, such as V(contrib) and V(non-free).
     type: list
     elements: str
     required: true
@@ -21,55 +25,58 @@ options:
     default: /etc/apt/sources.list.d/gpuhost-components.sources
 attributes:
   check_mode:
+    description: Reports what would change; without package lists it does not refresh them and finds no suite.
     support: full
-author: gpuhost
+  diff_mode:
+    description: Shows the source file.
+    support: full
+author:
+  - gpuhost contributors (@gpuhost)
 """
 
 EXAMPLES = r"""
-- name: Enable the components that hold NVIDIA's driver on Debian
+- name: Enable the components that contain NVIDIA's driver on Debian
   gpuhost.stack.apt_components:
     components: [contrib, non-free, non-free-firmware]
 """
 
 RETURN = r"""
 added:
-  description: Mirrors and suites that got components, as C(uri suite).
-  returned: always
+  description: The mirrors and suites to which components are added, as C(uri suite).
+  returned: success
   type: list
   elements: str
+  sample: ["http://deb.debian.org/debian/ bookworm"]
 """
 
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_output
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_sources, archive_components
 
 ORIGINS = ["Debian", "Ubuntu"]
-QUESTION = ["apt-get", "indextargets", "--format", apt_output.TARGETS_FORMAT, "Created-By: Packages"]
 UPDATE = ["apt-get", "-o", "DPkg::Lock::Timeout=300", "update"]
 
 
-def find_sources(module):
-    """The archive's suites; before the first `apt-get update` apt cannot tell which repositories are the archive."""
-    ask = [ORIGINS, module.params["components"], module.params["path"]]
-    sources = apt_output.archive_sources(module.run_command(QUESTION, check_rc=True)[1], *ask)
-    if not sources and not module.check_mode:
+def find_suites(module: AnsibleModule) -> list:
+    def read() -> list:
+        output = module.run_command(["apt-get"] + archive_components.TARGETS, check_rc=True)[1]
+        return archive_components.suites(output, ORIGINS, module.params["components"], module.params["path"])
+
+    suites = read()
+    if not suites and not module.check_mode:
         module.run_command(UPDATE, check_rc=True)
-        sources = apt_output.archive_sources(module.run_command(QUESTION, check_rc=True)[1], *ask)
-        if not sources:
+        suites = read()
+        if not suites:
             module.fail_json(
-                msg="None of the configured apt repositories is the archive of %s; add the distribution's archive to "
-                "/etc/apt, it holds the packages asked for." % " or ".join(ORIGINS)
+                msg="No configured apt repository is the archive of %s. Add the distribution's archive to /etc/apt: "
+                "it contains the packages to install." % " or ".join(ORIGINS)
             )
-    return sources
+    return suites
 
 
-def read(path):
-    with open(path) as stream:
-        return stream.read()
-
-
-def main():
+def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "components": {"type": "list", "elements": "str", "required": True},
@@ -78,20 +85,22 @@ def main():
         supports_check_mode=True,
     )
     path = module.params["path"]
-    sources = find_sources(module)
-    keyed = [(source, apt_output.signed_by(read(source.path), source.path, source.position)) for source in sources]
-    current, wanted = read(path) if os.path.exists(path) else "", apt_output.render_sources(keyed)
+    suites = find_suites(module)
+    signed = [(suite, apt_sources.signed_by(open_text(suite.path), suite.path, suite.position)) for suite in suites]
+    current, wanted = open_text(path) if os.path.exists(path) else "", archive_components.render(signed)
     if current != wanted and not module.check_mode:
-        with open(path + ".new", "w") as stream:
-            stream.write(wanted)
-        os.chmod(path + ".new", 0o644)
-        os.rename(path + ".new", path)
+        files.write(path, wanted.encode())
         module.run_command(UPDATE, check_rc=True)
     module.exit_json(
         changed=current != wanted,
-        added=sorted("%s %s" % (source.uri, source.suite) for source in sources if source.components),
+        added=sorted("%s %s" % (suite.uri, suite.name) for suite in suites if suite.lacking),
         diff={"before": current, "after": wanted, "before_header": path, "after_header": path},
     )
+
+
+def open_text(path: str) -> str:
+    with open(path) as stream:
+        return stream.read()
 
 
 if __name__ == "__main__":

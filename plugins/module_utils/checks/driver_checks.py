@@ -251,8 +251,8 @@ def _pci_binding(context: Context, gpus: list[dict[str, Any]]) -> Check:
 
 
 def _fabric_manager(context: Context, driver: dict[str, Any], switches: list[dict[str, Any]]) -> Check:
-    packages = dpkg.read(context.root, context.fabric_manager_packages, os.uname().machine)
-    installed = {name: package["version"] for name, package in packages.items() if package["status"] == "installed"}
+    packages = dpkg.read(context.root, context.fabric_manager_packages)
+    installed = {name: package.version for name, package in packages.items() if package.status == "installed"}
     if not switches and not installed:
         return FABRIC_MANAGER.skip("the PCI bus has no NVSwitch and Fabric Manager is not installed")
     if context.driver_state == "not_loaded":

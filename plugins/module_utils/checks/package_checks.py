@@ -4,9 +4,6 @@
 
 from __future__ import annotations
 
-import os
-from typing import Any
-
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import REAPPLY, Check, CheckSpec, Context
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import dpkg
 
@@ -38,9 +35,9 @@ def run(context: Context, machine: str | None = None) -> list[Check]:
             planned[package] = version
     if not planned:
         return [spec.skip("the plan has no package") for spec in CHECKS]
-    packages = dpkg.read(context.root, list(planned), machine or os.uname().machine)
+    packages = dpkg.read(context.root, list(planned), machine)
     differences = [text for text in (_difference(n, planned[n], packages.get(n)) for n in sorted(planned)) if text]
-    not_held = [name for name in sorted(planned) if not (packages.get(name) or {}).get("held")]
+    not_held = [name for name in sorted(planned) if name not in packages or not packages[name].held]
     total = "%d packages" % len(planned)
     return [
         INSTALLED.compare(not differences, "; ".join(differences) or "%s as planned" % total),
@@ -52,11 +49,11 @@ def run(context: Context, machine: str | None = None) -> list[Check]:
     ]
 
 
-def _difference(name: str, version: str, package: dict[str, Any] | None) -> str | None:
-    if package is None or package["status"] == "not-installed":
+def _difference(name: str, version: str, package: dpkg.Package | None) -> str | None:
+    if package is None or package.status == "not-installed":
         return "%s is not installed" % name
-    if package["status"] != "installed":
-        return "%s is %s" % (name, package["status"])
-    if version and package["version"] != version:
-        return "%s is %s instead of %s" % (name, package["version"], version)
+    if package.status != "installed":
+        return "%s is %s" % (name, package.status)
+    if version and package.version != version:
+        return "%s is %s instead of %s" % (name, package.version, version)
     return None

@@ -71,7 +71,7 @@ def probe(root: str, options: Options, run: Run = command.run) -> dict[str, Any]
         "pcie": attempt("PCIe links", lambda: pcie.read(root, [gpu["pci_address"] for gpu in gpus])),
         "driver": driver,
         "gpu_processes": attempt("GPU processes", lambda: gpu_processes.read(root, smi, run)),
-        "packages": attempt("packages", lambda: _packages(root, options, uname.machine)),
+        "packages": attempt("packages", lambda: _packages(root, options)),
         "package_manager": attempt("package manager", lambda: package_manager.read(root)),
         "runfile": attempt("run file installations", lambda: runfile.read(root)),
         "repository": repository,
@@ -99,8 +99,8 @@ def _kernel(root: str, running: str, options: Options, run: Run) -> dict[str, An
     return dict(found, headers_from=apt_lists.header_packages(root, missing, run) if looked_up else {})
 
 
-def _packages(root: str, options: Options, machine: str) -> dict[str, dict[str, Any]]:
-    return dpkg.read(root, list(options.package_patterns), machine)
+def _packages(root: str, options: Options) -> dict[str, dict[str, Any]]:
+    return {name: package.to_json() for name, package in dpkg.read(root, list(options.package_patterns)).items()}
 
 
 def _driver(root: str, run: Run, attempt: Callable[..., Any]) -> dict[str, Any]:

@@ -1,6 +1,8 @@
-"""What an apt repository offers: from apt's own lists while they are current, else by HTTP. Runs on the target.
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Read what an apt repository offers, from apt's lists while they are current, else by HTTP. Runs on the managed host.
 
-The repositories meant are flat (`deb URL /`), as NVIDIA's are: Packages.gz and InRelease lie beside the packages.
+The repositories are flat (`deb URL /`), as NVIDIA's are: Packages.gz and InRelease are beside the packages.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import download, files
 from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Run
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_sizes, deb822, debian_version
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_sizes, deb822, debian_version, dpkg
 
 LISTS = "/var/lib/apt/lists"
 APT_HELPER = "/usr/lib/apt/apt-helper"
@@ -22,17 +24,23 @@ DOWNLOAD_TIMEOUT = 60
 
 
 def parse(data: bytes, globs: list[str], architecture: str) -> dict[str, list[str]]:
-    """Versions by package name, newest first; other architectures' packages are left out."""
-    native = deb822.MACHINE_TO_DEBIAN.get(architecture, architecture)
-    offered: dict[str, set[str]] = {}
-    for fields in deb822.stanzas(data, globs):
-        if fields.get("Architecture", native) in (native, "all") and fields.get("Version"):
-            offered.setdefault(fields["Package"], set()).add(fields["Version"])
-    return {name: debian_version.newest_first(offered[name]) for name in sorted(offered)}
+    """Return the versions in a Packages file by package name, newest first, without foreign architectures."""
+    return _offered(deb822.Index(data), globs, architecture)
+
+
+def _offered(index: deb822.Index, globs: list[str], architecture: str) -> dict[str, list[str]]:
+    native = dpkg.native_architecture(architecture)
+    offered: dict[str, list[str]] = {}
+    for name in index.names(globs):
+        rows = [row for row in index.paragraphs(name) if row.get("architecture", native) in (native, "all")]
+        versions = [row["version"] for row in rows if row.get("version")]
+        if versions:
+            offered[name] = debian_version.newest_first(versions)
+    return offered
 
 
 def list_name(url: str) -> str:
-    """The start of the names under which apt keeps the lists of the repository at `url`."""
+    """Return the start of the names under which apt keeps the lists of the repository at `url`."""
     without_scheme = url.split("://", 1)[-1].split("@", 1)[-1].rstrip("/")
     quoted = "".join("%%%02x" % ord(c) if c in QUOTED else c for c in without_scheme)
     return quoted.replace("/", "_")
@@ -41,7 +49,10 @@ def list_name(url: str) -> str:
 def read(
     root: str, url: str, globs: list[str], driver_packages: str, architecture: str, check: bool, run: Run
 ) -> dict[str, Any]:
-    """The probe's `repository`. With `check`, apt's lists count only while the server's release file is the same."""
+    """Return the probe's `repository`: {"url", "source", "packages", "sizes", "error"}, `error` as text or None.
+
+    With `check`, apt's lists are used only while the server's release file is the one that apt has.
+    """
     result: dict[str, Any] = {"url": url, "source": "http", "packages": {}, "sizes": {}, "error": None}
     try:
         kept = _kept_packages(root, url, run)
@@ -49,8 +60,9 @@ def read(
             result["source"] = "apt-lists"
         else:
             kept = gzip.decompress(download.fetch(url.rstrip("/") + "/Packages.gz", DOWNLOAD_TIMEOUT))
-        result["packages"] = parse(kept, globs, architecture)
-        result["sizes"] = apt_sizes.sizes(kept, result["packages"], driver_packages)
+        index = deb822.Index(kept)
+        result["packages"] = _offered(index, globs, architecture)
+        result["sizes"] = apt_sizes.sizes(index, result["packages"], driver_packages)
     except download.DownloadError as error:
         result["error"] = str(error)
     except (OSError, EOFError, zlib.error) as error:
@@ -59,14 +71,15 @@ def read(
 
 
 def header_packages(root: str, releases: list[str], run: Run) -> dict[str, list[str]] | None:
-    """The packages of any repository that bring the headers of each kernel release; None where apt has no lists."""
+    """Return the packages that provide the headers of each kernel release; None where apt has no lists."""
     newest: dict[str, dict[str, str]] = {}
     bases = {n.split("_Packages")[0] + "_Packages" for n in files.names(root, LISTS) if "_Packages" in n}
     for base in sorted(bases):
-        for fields in deb822.stanzas(_kept(root, "%s/%s" % (LISTS, base), run) or b"", ["linux-headers-*"]):
-            known = newest.get(fields["Package"])
-            if known is None or debian_version.key(known["Version"]) < debian_version.key(fields["Version"]):
-                newest[fields["Package"]] = fields
+        index = deb822.Index(_kept(root, "%s/%s" % (LISTS, base), run) or b"")
+        for fields in [row for name in index.names(["linux-headers-*"]) for row in index.paragraphs(name)]:
+            known = newest.get(fields["package"])
+            if known is None or debian_version.key(known["version"]) < debian_version.key(fields["version"]):
+                newest[fields["package"]] = fields
     if not bases:
         return None
     wanted = {release: "linux-headers-" + release for release in releases}
@@ -74,18 +87,14 @@ def header_packages(root: str, releases: list[str], run: Run) -> dict[str, list[
         release: sorted(
             package
             for package, fields in newest.items()
-            if package == name or any(name == need for group in _needs(fields) for need, _ in group)
+            if package == name or any(name == other for group in apt_sizes.dependencies(fields) for other, _ in group)
         )
         for release, name in wanted.items()
     }
 
 
-def _needs(fields: dict[str, str]) -> list[list[tuple[str, str | None]]]:
-    return apt_sizes.relations(fields.get("Depends", ""))
-
-
 def _is_current(root: str, url: str) -> bool:
-    """Whether the kept release file equals the server's. While the server does not answer, what apt knows stands."""
+    """Return whether apt's release file is the server's; a server that does not answer counts as unchanged."""
     for name in ("InRelease", "Release"):
         kept = files.read_bytes(root, "%s/%s_%s" % (LISTS, list_name(url), name))
         if kept is None:
@@ -102,7 +111,7 @@ def _kept_packages(root: str, url: str, run: Run) -> bytes | None:
 
 
 def _kept(root: str, base: str, run: Run) -> bytes | None:
-    """A list by the name it has without the suffix of a compressor."""
+    """Return the content of a list, which apt may have compressed; None where there is none that can be read."""
     plain = files.read_bytes(root, base)
     if plain is not None:
         return plain
@@ -113,7 +122,7 @@ def _kept(root: str, base: str, run: Run) -> bytes | None:
 
 
 def _decompress(root: str, path: str, run: Run) -> bytes | None:
-    """apt's own helper reads every format that apt writes (the standard library has no lz4); None when it cannot."""
+    """Decompress a list: gzip here, anything else with apt's helper, as the standard library has no lz4."""
     if path.endswith(".gz"):
         data = files.read_bytes(root, path)
         return None if data is None else gzip.decompress(data)

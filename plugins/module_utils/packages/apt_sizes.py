@@ -1,97 +1,106 @@
-"""How much a package of a flat repository brings along: download and installed size with its dependencies there.
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Sum the sizes of packages of a flat repository and their dependencies in it. Runs on the managed host; no I/O.
 
-Runs on the target; no I/O. Dependencies outside the repository (the distribution's own) are small beside NVIDIA's.
+Dependencies outside the repository (the distribution's own) are small beside NVIDIA's and not counted.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, Iterable
+from typing import Any, NamedTuple, Optional, Tuple
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import debian_version
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import deb822, debian_version
 
-_FIELD = re.compile(rb"^(Package|Version|Depends|Pre-Depends|Size|Installed-Size): *([^\n]*)$|^(?=\n)", re.MULTILINE)
 _RELATION = re.compile(r"^\s*([a-z0-9][a-z0-9+.-]*)(?::\w+)?\s*(?:\(\s*([<>=]+)\s*([^)\s]+)\s*\))?")
 
 
-class Package:
-    """One version of a package: sizes in KiB, and names with the exact version where one is asked for."""
+class Dependency(NamedTuple):
+    """One alternative of a dependency; `version` where exactly one is required."""
 
-    __slots__ = ("download", "installed", "needs")
-
-    def __init__(self, fields: dict[bytes, bytes]) -> None:
-        self.download = int(fields.get(b"Size", b"0")) >> 10
-        self.installed = int(fields.get(b"Installed-Size", b"0"))
-        depends = b", ".join(fields[name] for name in (b"Pre-Depends", b"Depends") if name in fields)
-        self.needs = relations(depends.decode("utf-8", "replace"))
+    name: str
+    version: Optional[str]
 
 
-Index = Dict[str, Dict[str, Package]]  # by name and version
+class Package(NamedTuple):
+    """Sizes of one version of a package, and its dependencies, each a list of alternatives."""
+
+    download_kib: int
+    installed_kib: int
+    dependencies: list[list[Dependency]]
 
 
-def relations(depends: str) -> list[list[tuple[str, str | None]]]:
-    """Alternatives of each dependency as (name, exact version or None)."""
-    found = []
-    for group in depends.split(","):
+def dependencies(fields: dict[str, str]) -> list[list[Dependency]]:
+    """Return the dependencies of a package's paragraph, each a list of alternatives."""
+    relations = ", ".join(fields[name] for name in ("pre-depends", "depends") if name in fields)
+    groups = []
+    for group in relations.split(","):
         matches = [_RELATION.match(alternative) for alternative in group.split("|")]
-        found.append([(m.group(1), m.group(3) if m.group(2) == "=" else None) for m in matches if m])
-    return [group for group in found if group]
+        groups.append([Dependency(m.group(1), m.group(3) if m.group(2) == "=" else None) for m in matches if m])
+    return [group for group in groups if group]
 
 
-def index(data: bytes) -> Index:
-    """Every package of a Packages file; one regular expression over the whole of it, as thousands are read."""
-    packages: Index = {}
-    fields: dict[bytes, bytes] = {}
-    for match in _FIELD.finditer(data + b"\n\n"):
-        if match.group(1):
-            fields[match.group(1)] = match.group(2)
-        elif fields:
-            if b"Package" in fields and b"Version" in fields:
-                versions = packages.setdefault(fields[b"Package"].decode(), {})
-                versions[fields[b"Version"].decode()] = Package(fields)
-            fields = {}
-    return packages
+class Repository:
+    """The packages of a repository, by name and version, read when they are needed."""
+
+    def __init__(self, index: deb822.Index) -> None:
+        self._index = index
+        self._packages: dict[str, dict[str, Package]] = {}
+
+    def versions(self, name: str) -> dict[str, Package]:
+        """Return a package's versions; none where the repository does not have it."""
+        if name not in self._packages:
+            self._packages[name] = {
+                fields["version"]: Package(
+                    int(fields.get("size", 0)) >> 10, int(fields.get("installed-size", 0)), dependencies(fields)
+                )
+                for fields in self._index.paragraphs(name)
+                if "version" in fields
+            }
+        return self._packages[name]
+
+    def closure(self, name: str, version: str) -> set[Tuple[str, str]]:
+        """Return (name, version) of a package and everything in the repository that it depends on."""
+        found: set[Tuple[str, str]] = set()
+        waiting = [(name, version)]
+        while waiting:
+            package = waiting.pop()
+            if package not in found:
+                found.add(package)
+                waiting += self._required(self.versions(package[0])[package[1]])
+        return found
+
+    def _required(self, package: Package) -> list[Tuple[str, str]]:
+        """Return of each dependency the first alternative in the repository, in the exact or the newest version."""
+        required = []
+        for group in package.dependencies:
+            for name, version in group:
+                versions = self.versions(name)
+                if versions and (version is None or version in versions):
+                    required.append((name, version or max(versions, key=debian_version.key)))
+                    break
+        return required
 
 
-def closure(packages: Index, name: str, version: str) -> tuple[int, int, set[str]]:
-    """(download KiB, installed KiB, names) of a package with all that it needs from the same repository."""
-    seen: set[tuple[str, str]] = set()
-    queue = [(name, version)]
-    download = installed = 0
-    while queue:
-        at = queue.pop()
-        if at in seen:
-            continue
-        seen.add(at)
-        package = packages[at[0]][at[1]]
-        download, installed = download + package.download, installed + package.installed
-        queue += _needed(packages, package.needs)
-    return download, installed, {found for found, _ in seen}
+def sizes(
+    index: deb822.Index, offered: dict[str, list[str]], driver_packages: str
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return {name: {version: {"download_kib", "installed_kib", "includes"}}} of the `offered` packages.
 
-
-def _needed(packages: Index, needs: Iterable[list[tuple[str, str | None]]]) -> list[tuple[str, str]]:
-    """The first alternative that the repository has: the exact version, else the newest."""
-    found = []
-    for group in needs:
-        for name, version in group:
-            offered = packages.get(name)
-            if offered and (version is None or version in offered):
-                found.append((name, version or max(offered, key=debian_version.key)))
-                break
-    return found
-
-
-def sizes(data: bytes, offered: dict[str, list[str]], driver_packages: str) -> dict[str, dict[str, list[Any]]]:
-    """{name: {version: [download KiB, installed KiB, names]}} for the packages that `offered` names.
-
-    The names are those of `offered` that are counted in, so that nobody counts them twice, and those that the regular
-    expression `driver_packages` matches: they tell which packages of another driver are left over.
+    `includes` names the packages whose sizes are part of the sum, as far as they are in `offered` (so that they are
+    not counted twice) or match the regular expression `driver_packages` (to find what an old driver leaves behind).
     """
-    packages, driver = index(data), re.compile(driver_packages)
-    found: dict[str, dict[str, list[Any]]] = {}
-    for name in sorted(set(offered) & set(packages)):
-        for version in [version for version in offered[name] if version in packages[name]]:
-            download, installed, names = closure(packages, name, version)
-            counted = {other for other in names if other in offered or driver.fullmatch(other)}
-            found.setdefault(name, {})[version] = [download, installed, sorted(counted - {name})]
+    repository, driver = Repository(index), re.compile(driver_packages)
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for name in sorted(offered):
+        versions = repository.versions(name)
+        for version in [version for version in offered[name] if version in versions]:
+            closure = repository.closure(name, version)
+            packages = [repository.versions(other)[its_version] for other, its_version in closure]
+            names = {other for other, _ in closure} - {name}
+            found.setdefault(name, {})[version] = {
+                "download_kib": sum(package.download_kib for package in packages),
+                "installed_kib": sum(package.installed_kib for package in packages),
+                "includes": sorted(other for other in names if other in offered or driver.fullmatch(other)),
+            }
     return found

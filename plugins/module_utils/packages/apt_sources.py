@@ -1,4 +1,6 @@
-"""Package sources and keys on the host that concern NVIDIA's software. Runs on the target.
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Read apt's sources and trusted keys, as far as they concern NVIDIA's software. Runs on the managed host.
 
 sources.list(5): one-line entries in *.list, deb822 stanzas in *.sources.
 """
@@ -10,7 +12,7 @@ import re
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import openpgp
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import deb822, openpgp
 
 ONE_LINE = "/etc/apt/sources.list"
 FOLDER = "/etc/apt/sources.list.d"
@@ -21,9 +23,10 @@ _LINE = re.compile(r"^(deb|deb-src)\s+(?:\[([^\]]*)\]\s+)?(\S+)\s+(\S+)")
 
 
 def read(root: str, repository_url: str | None) -> dict[str, Any]:
-    """`entries` that lead to NVIDIA's software, `keys`: those of NVIDIA's that apt trusts for every repository.
+    """Return the probe's `repository_files`.
 
-    `mixed`: the files among them that also hold somebody else's repositories or keys.
+    entries: {"file", "uri", "suite", "signed_by"} of each source of NVIDIA's software; keys: {file: [fingerprint]} of
+    NVIDIA's keys that apt trusts for every repository; mixed: those files that also contain other repositories or keys.
     """
     entries = parse_list(files.read_text(root, ONE_LINE) or "", ONE_LINE)
     for name in files.names(root, FOLDER):
@@ -41,21 +44,19 @@ def read(root: str, repository_url: str | None) -> dict[str, Any]:
 
 
 def parse_list(text: str, path: str) -> list[dict[str, Any]]:
-    """`deb [signed-by=/key arch=amd64] URI SUITE ...`"""
+    """Return the entries of a one-line file: `deb [signed-by=/key arch=amd64] URI SUITE ...`."""
     found = []
     for line in text.splitlines():
         match = _LINE.match(line.strip())
         if match and match.group(1) == "deb":
-            options = dict(option.split("=", 1) for option in (match.group(2) or "").split() if "=" in option)
-            found.append(_entry(path, match.group(3), match.group(4), options.get("signed-by")))
+            found.append(_entry(path, match.group(3), match.group(4), _options(match).get("signed-by")))
     return found
 
 
 def parse_sources(text: str, path: str) -> list[dict[str, Any]]:
-    """Stanzas with Types, URIs, Suites, Signed-By (a path, fingerprints, or a whole key) and Enabled."""
+    """Return the entries of a deb822 file, whose Signed-By is a path, fingerprints, or a whole key."""
     found = []
-    for stanza in re.split(r"\n[ \t]*\n", text):
-        fields = _fields(stanza)
+    for fields in deb822.paragraphs(text):
         if "deb" not in fields.get("types", "").split() or fields.get("enabled", "yes").lower() in ("no", "false", "0"):
             continue
         for uri in fields.get("uris", "").split():
@@ -64,19 +65,17 @@ def parse_sources(text: str, path: str) -> list[dict[str, Any]]:
     return found
 
 
-def _fields(stanza: str) -> dict[str, str]:
-    fields: dict[str, str] = {}
-    name = ""
-    for line in stanza.splitlines():
-        if line.startswith("#"):
-            continue
-        if line.startswith((" ", "\t")) and name:
-            fields[name] += "\n" + line.strip()
-        elif ":" in line:
-            name, _, value = line.partition(":")
-            name = name.strip().lower()
-            fields[name] = value.strip()
-    return fields
+def signed_by(text: str, path: str, position: int) -> str | None:
+    """Return the Signed-By of entry number `position` (from 1) in a source file as it is there; None without one."""
+    if path.endswith(".sources"):
+        return deb822.paragraphs(text)[position - 1].get("signed-by", "").strip() or None
+    match = _LINE.match(text.splitlines()[position - 1].strip())
+    return _options(match).get("signed-by", "").replace(",", " ") or None if match else None
+
+
+def _options(match: re.Match[str]) -> dict[str, str]:
+    options = dict(option.split("=", 1) for option in (match.group(2) or "").split() if "=" in option)
+    return {name.lower(): value for name, value in options.items()}
 
 
 def _entry(path: str, uri: str, suite: str, signed_by: str | None) -> dict[str, Any]:
@@ -86,7 +85,7 @@ def _entry(path: str, uri: str, suite: str, signed_by: str | None) -> dict[str, 
 
 
 def _keys(root: str) -> tuple[dict[str, list[str]], list[str]]:
-    """NVIDIA's keys by file, and the files that hold others as well."""
+    """Return NVIDIA's keys by file, and the files that contain other keys too."""
     single, folder = KEYRINGS
     paths = [single] + ["%s/%s" % (folder, name) for name in files.names(root, folder)]
     found, mixed = {}, []
@@ -98,7 +97,7 @@ def _keys(root: str) -> tuple[dict[str, list[str]], list[str]]:
             there = openpgp.public_keys(data)
             keys = [key.fingerprint for key in there if _names_nvidia(key.raw)]
         except (ValueError, OSError):
-            continue  # apt leaves such a file out too, and says so itself
+            continue  # apt ignores such a file too, with a warning
         if keys:
             found[path] = keys
             mixed += [path] if len(keys) < len(there) else []
@@ -106,7 +105,7 @@ def _keys(root: str) -> tuple[dict[str, list[str]], list[str]]:
 
 
 def _plain(data: bytes) -> bytes:
-    """The packets, for a search alone: reading Debian's own keys as openpgp.py does, sums and all, takes 40 ms."""
+    """Return the packets for a search: parsing Debian's own keys with openpgp.py, checksums included, takes 40 ms."""
     if not openpgp.is_armoured(data):
         return data
     body = data.replace(b"\r", b"").partition(b"\n\n")[2]

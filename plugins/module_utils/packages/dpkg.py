@@ -1,33 +1,99 @@
-"""Installed packages from /var/lib/dpkg/status: version, state, hold. Runs on the target."""
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Read dpkg's database: the status file, and the journal that an interrupted dpkg leaves. Runs on the managed host.
+
+Names are those that dpkg prints: a package of a foreign architecture is NAME:ARCHITECTURE, a row of its own.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import os
+import re
+from typing import Any, NamedTuple, Optional, Tuple
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import deb822
 
+MACHINE_TO_DEBIAN = {"x86_64": "amd64", "aarch64": "arm64"}
 STATUS_FILE = "/var/lib/dpkg/status"
+# dpkg appends each change of a package as a numbered file here, and merges them into the status file at times.
+JOURNAL = "/var/lib/dpkg/updates"
+# In these states nothing is left to do; any other is what an interrupted dpkg leaves.
+SETTLED = ("installed", "config-files", "not-installed")
+_UNFINISHED = re.compile(rb"\nStatus: \S+ (?:reinstreq \S+|ok (?:half-installed|unpacked|half-configured))[ \t]*(?=\n)")
+_DEPENDENCY = re.compile(r"(?:^|[,|])\s*([a-z0-9][a-z0-9+.-]+)")
 
 
-def parse(data: bytes, globs: list[str], architecture: str) -> dict[str, dict[str, Any]]:
-    """Packages of dpkg's status file by name; a foreign architecture's as `name:arch`, as dpkg prints them.
+class Package(NamedTuple):
+    """A package in dpkg's database. `status` is dpkg's word, such as "installed" or "half-configured"."""
 
-    A package that is only known (`not-installed`) appears if it is held: such a hold blocks its installation.
+    version: str
+    status: str
+    held: bool
+    depends: Tuple[str, ...] = ()  # the names in Pre-Depends and Depends, alternatives included
+    reinstall: bool = False  # dpkg's flag reinstreq: the package must be unpacked again
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether neither apt nor dpkg finishes this state by itself, as they do with pending triggers."""
+        return self.reinstall or self.status in ("half-installed", "unpacked", "half-configured")
+
+    def to_json(self) -> dict[str, Any]:
+        return {"version": self.version, "status": self.status, "held": self.held}
+
+
+def native_architecture(machine: str | None = None) -> str:
+    """Return dpkg's name of an architecture; `machine` is uname's, None for this machine."""
+    machine = machine or os.uname().machine
+    return MACHINE_TO_DEBIAN.get(machine, machine)
+
+
+def read(root: str, globs: list[str] | None = None, machine: str | None = None) -> dict[str, Package]:
+    """Return the packages whose names match one of `globs` (None: all), by name.
+
+    `machine` is the architecture as uname prints it (None: this one). A package that is only known (`not-installed`) is
+    left out unless it is held: such a hold blocks its installation.
     """
-    native = deb822.MACHINE_TO_DEBIAN.get(architecture, architecture)
-    packages = {}
-    for fields in deb822.stanzas(data, globs):
-        want, _flag, state = (fields.get("Status", "") + "   ").split(" ")[:3]
-        held = want == "hold"
-        if state == "not-installed" and not held:
-            continue
-        arch = fields.get("Architecture", native)
-        name = fields["Package"] if arch in (native, "all") else "%s:%s" % (fields["Package"], arch)
-        packages[name] = {"version": fields.get("Version", ""), "status": state, "held": held}
-    return dict(sorted(packages.items()))
+    index = deb822.Index(_database(root))
+    return _packages(index, index.names(globs), native_architecture(machine))
 
 
-def read(root: str, globs: list[str], architecture: str) -> dict[str, dict[str, Any]]:
-    data = files.read_bytes(root, STATUS_FILE)
-    return {} if data is None else parse(data, globs, architecture)
+def unfinished(root: str, machine: str | None = None) -> dict[str, Package]:
+    """Return the packages that dpkg left between two states."""
+    index = deb822.Index(_database(root))
+    names = sorted({fields["package"] for fields in index.containing(_UNFINISHED) if "package" in fields})
+    found = _packages(index, names, native_architecture(machine))
+    return {name: package for name, package in found.items() if package.unfinished}
+
+
+def journal_files(root: str) -> list[str]:
+    """Return the names of the journal's files, oldest first; none after a dpkg that was not interrupted."""
+    return [name for name in files.names(root, JOURNAL) if name.isdigit()]
+
+
+def _database(root: str) -> bytes:
+    """Return the status file followed by the journal, whose paragraphs replace earlier ones of the same package."""
+    parts = [files.read_bytes(root, STATUS_FILE)]
+    parts += [files.read_bytes(root, "%s/%s" % (JOURNAL, name)) for name in journal_files(root)]
+    return b"\n\n".join(part.strip(b"\n") for part in parts if part) + b"\n"
+
+
+def _packages(index: deb822.Index, names: list[str], native: str) -> dict[str, Package]:
+    rows: dict[str, Package | None] = {}
+    for name in names:
+        for fields in index.paragraphs(name):
+            architecture = fields.get("architecture", native)
+            row = name if architecture in (native, "all") else "%s:%s" % (name, architecture)
+            rows[row] = _package(fields)
+    return {row: package for row, package in sorted(rows.items()) if package is not None}
+
+
+def _package(fields: dict[str, str]) -> Optional[Package]:
+    want, flag, status = (fields.get("status", "") + "   ").split(" ")[:3]
+    held = want == "hold"
+    if status == "not-installed" and not held:
+        return None
+    depends = "%s, %s" % (fields.get("pre-depends", ""), fields.get("depends", ""))
+    return Package(
+        fields.get("version", ""), status, held, tuple(_DEPENDENCY.findall(depends)), reinstall=flag == "reinstreq"
+    )

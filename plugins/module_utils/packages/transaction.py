@@ -12,7 +12,7 @@ import re
 import tempfile
 from typing import Any, NamedTuple
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_commands, apt_output
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_commands, apt_output, dpkg, restore
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import store
 
 APT_FAILED = 100  # apt's own exit status; a killed apt has another
@@ -46,7 +46,7 @@ class Request(NamedTuple):
 class PackageState(NamedTuple):
     """The installed packages, and what remains to do: specs to install, names to purge, names to hold."""
 
-    packages: dict[str, apt_output.Installed]
+    packages: dict[str, dpkg.Package]
     unmet: list[str]
     obsolete: list[str]
     unheld: list[str]
@@ -112,10 +112,10 @@ class Transaction:
             [n for n in held + self._parts(held, packages) if n not in packages or not packages[n].held],
         )
 
-    def _parts(self, names: list[str], packages: dict[str, apt_output.Installed]) -> list[str]:
+    def _parts(self, names: list[str], packages: dict[str, dpkg.Package]) -> list[str]:
         return apt_output.dependencies(names, packages, self.request.hold_dependencies)
 
-    def _obsolete_pins(self, packages: dict[str, apt_output.Installed]) -> list[str]:
+    def _obsolete_pins(self, packages: dict[str, dpkg.Package]) -> list[str]:
         return apt_output.replaced(self.request.names, packages, self.request.pins_replace)
 
     def _error(self, message: str, **details: Any) -> TransactionError:
@@ -139,7 +139,7 @@ class Transaction:
         if self.check:
             return described, []
         automatic = self.apt.automatic()
-        states = apt_commands.state_of([change.name for change in changes], before.packages, automatic)
+        states = restore.states([change.name for change in changes], before.packages, automatic)
         store.record_packages(self.directory, states)
         replaced = {change.name: change.old for change in changes if change.old}
         not_kept = self.apt.keep(replaced) if self.undo else []
@@ -219,12 +219,12 @@ class Transaction:
         self.apt.bound = []  # the preferences of the new packages must not bind the undo
         try:
             try:
-                apt_commands.restore(self.apt, states)
+                restore.restore(self.apt, states)
             except apt_commands.AptError:
                 # apt refuses to work after a killed dpkg until that is finished. Only then, as it configures once more
                 # what could not be configured: a kernel module takes minutes.
                 self.apt.recover(self.apt.packages())
-                apt_commands.restore(self.apt, states)
+                restore.restore(self.apt, states)
         except (apt_commands.AptError, ValueError) as error:
             return "It could not be undone: %s\nThe next run tries to finish the change." % error
         return "It was undone: all %d packages of the transaction are in their state before it." % len(states)
@@ -232,6 +232,6 @@ class Transaction:
     def _hold(self, automatic: set[str]) -> None:
         after = self.state()
         if after.unheld:
-            states = apt_commands.state_of(after.unheld, after.packages, automatic)
+            states = restore.states(after.unheld, after.packages, automatic)
             store.record_packages(self.directory, states)
             self.apt.mark("hold", after.unheld)

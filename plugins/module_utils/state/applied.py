@@ -119,8 +119,8 @@ def _file(root: str, path: str) -> dict[str, Any] | None:
 def _packages(root: str, names: list[str]) -> dict[str, Any]:
     if not names:
         return {}
-    found = dpkg.read(root, names, os.uname().machine)
-    return {"package " + name: found.get(name) for name in names}
+    found = dpkg.read(root, names)
+    return {"package " + name: found[name].to_json() if name in found else None for name in names}
 
 
 def _services(names: list[str], run: Run) -> dict[str, Any]:

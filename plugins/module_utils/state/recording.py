@@ -7,11 +7,10 @@ Each function returns whether its record changes; with `check` it writes nothing
 
 from __future__ import annotations
 
-import glob
 import os
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import alternatives, apt_commands
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import alternatives, apt_commands, restore
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, file_state, store
 
 FACTS = "/etc/ansible/facts.d/"  # the plan, which may change where the host does not
@@ -57,7 +56,7 @@ def record_verified(
     before = store.read(directory, store.VERIFIED)
     now = {
         "plan": plan,
-        "packages": apt_commands.state_of(sorted(store.journal(directory)), apt.packages(), apt.automatic()),
+        "packages": restore.states(sorted(store.journal(directory)), apt.packages(), apt.automatic()),
         "files": {path: file_state.capture(path) for path in paths},
         "alternatives": {name: alternatives.read("/", name) for name in names},
     }
@@ -68,7 +67,7 @@ def record_verified(
         if before is not None and _host_state(before) != _host_state(now):
             store.write(directory, store.PREVIOUS, before)
         store.write(directory, store.VERIFIED, now)
-        _prune(apt.kept, [now, store.read(directory, store.PREVIOUS) or now])
+        apt.prune(_versions(now) | _versions(store.read(directory, store.PREVIOUS) or now))
     return True
 
 
@@ -78,14 +77,5 @@ def _host_state(record: dict[str, Any]) -> tuple[Any, ...]:
     return record["packages"], record["alternatives"], files
 
 
-def _prune(directory: str, records: list[dict[str, Any]]) -> None:
-    """Remove the .deb files that none of `records` installs."""
-    needed = {
-        (name, state["version"].replace(":", "%3a"))
-        for record in records
-        for name, state in record["packages"].items()
-        if state
-    }
-    for path in glob.glob(glob.escape(directory) + "/*.deb"):
-        if tuple(os.path.basename(path).split("_")[:2]) not in needed:
-            os.unlink(path)
+def _versions(record: dict[str, Any]) -> set[tuple[str, str]]:
+    return {(name, state["version"]) for name, state in record["packages"].items() if state}

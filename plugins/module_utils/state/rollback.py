@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import alternatives, apt_commands
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import alternatives, apt_commands, restore
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, file_state, store
 
 # A restored file below these directories changes what apt may install.
@@ -56,7 +56,7 @@ class Rollback:
         if not self.check:
             unfinished = self.apt.recover(self.apt.packages())
             self.warnings += [unfinished] if unfinished else []
-        return apt_commands.restore(self.apt, targets, self.check)
+        return restore.restore(self.apt, targets, self.check)
 
     def _alternative(self, name: str, wanted: dict[str, str] | None) -> list[str]:
         """Restore an alternative, which packages that were installed or removed may have changed."""

@@ -1,30 +1,49 @@
-"""apt and dpkg as a run_command: a table of packages that answers in the words of the captured fixtures.
+"""apt and dpkg as a run_command: a dpkg database that answers in the words of the captured fixtures.
 
-The forms of the answers are those of tests/fixtures/apt_transaction: dpkg-query.txt, simulate-replace.txt.
+`apt-get --simulate` prints in the form of tests/fixtures/apt_transaction/simulate-replace.txt; the database has that
+of tests/fixtures/probe/dpkg-status-states.txt.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
+
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_commands
 
 
 class SimulatedPackages:
     """A host's packages, {name: (version, status, want)}; `commands` are those that were run, in order."""
 
-    def __init__(self, packages: dict[str, tuple[str, str, str]], automatic: set[str] | None = None) -> None:
-        self.packages = dict(packages)
-        self.automatic = automatic or set()
+    def __init__(
+        self, root: Path, packages: dict[str, tuple[str, str, str]], automatic: set[str] | None = None
+    ) -> None:
+        self.root, self.automatic = root, automatic or set()
+        self.packages: dict[str, tuple[str, str, str]] = {}
         self.commands: list[list[str]] = []
         self.failing: dict[str, str] = {}  # by a word of the command: what it prints when it fails
+        self.set(packages)
 
-    def __call__(self, command: list[str], **_options: object) -> tuple[int, str, str]:
+    def apt(self, kept: str = "") -> apt_commands.Apt:
+        return apt_commands.Apt(self, 1, kept, str(self.root))
+
+    def set(self, packages: dict[str, tuple[str, str, str]]) -> None:
+        """Write the database; NAME:ARCHITECTURE is a package of a foreign architecture."""
+        self.packages = dict(packages)
+        status = self.root / "var/lib/dpkg/status"
+        status.parent.mkdir(parents=True, exist_ok=True)
+        paragraphs = []
+        for row, (version, state, want) in self.packages.items():
+            name, _, architecture = row.partition(":")
+            architecture = f"Architecture: {architecture}\n" if architecture else ""
+            paragraphs.append(f"Package: {name}\nStatus: {want} ok {state}\n{architecture}Version: {version}\n")
+        status.write_text("\n".join(paragraphs))
+
+    def __call__(self, command: list[str], **_options: Any) -> tuple[int, str, str]:
         self.commands.append(command)
         for word, message in self.failing.items():
             if word in command:
                 return 100, "", message
-        if command[0] == "dpkg-query":
-            rows = [(name, *row) for name, row in self.packages.items()]
-            return 0, "".join("{}\t{}\t{}\t{}\t, \n".format(*row) for row in rows), ""
         if command[0] == "apt-mark":
             return 0, self._mark(command[1], command[2:]), ""
         if command[0] == "apt-get" and "install" in command:
@@ -38,11 +57,11 @@ class SimulatedPackages:
     def _mark(self, how: str, names: list[str]) -> str:
         if how == "showauto":
             return "".join(f"{name}\n" for name in sorted(self.automatic))
-        for name in names:
-            version, status, _ = self.packages[name]
-            if how in ("hold", "unhold"):
-                self.packages[name] = (version, status, "hold" if how == "hold" else "install")
-        self.automatic = self.automatic | set(names) if how == "auto" else self.automatic - set(names)
+        if how in ("hold", "unhold"):
+            marked = {name: (*self.packages[name][:2], "hold" if how == "hold" else "install") for name in names}
+            self.set({**self.packages, **marked})
+        else:
+            self.automatic = self.automatic | set(names) if how == "auto" else self.automatic - set(names)
         return ""
 
     def _install(self, specs: list[str], simulate: bool) -> str:
@@ -57,14 +76,15 @@ class SimulatedPackages:
             lines.append(f"Inst {name} {old}({version} Debian:12.12/oldstable [amd64])\n")
             after[name] = (version, "installed", "install")
         if not simulate:
-            self.packages = after
+            self.set(after)
         return "".join(lines)
 
 
 def _name_and_version(spec: str) -> tuple[str, str]:
-    """Return what apt installs for NAME=VERSION or a path NAME_VERSION_ARCH.deb."""
+    """Return what apt installs for NAME=VERSION or a path NAME_VERSION_ARCHITECTURE.deb."""
     if spec.endswith(".deb"):
-        name, version, _ = Path(spec).name.split("_")
-        return name, version.replace("%3a", ":")
+        name, version, architecture = Path(spec).stem.rsplit("_", 2)
+        foreign = f":{architecture}" if architecture == "i386" else ""
+        return name + foreign, version.replace("%3a", ":")
     name, _, version = spec.partition("=")
     return name, version

@@ -1,151 +1,181 @@
-"""Packages brought back to what they were: what is asked of apt, with dpkg's answers given by the test.
+"""The commands of apt and dpkg: recovery from interrupted runs, preferences, kept packages, error messages.
 
 That apt and dpkg do it is shown by the scenarios undo, interrupted and teardown.
 """
 
+from __future__ import annotations
+
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_commands, apt_output
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_commands, dpkg
 
-MAKE_FAILED = "E: Sub-process /usr/bin/dpkg returned an error code (1)"
+from tests.unit.module_utils.simulated_packages import SimulatedPackages
+
+NATIVE = dpkg.native_architecture()
 
 
-class Host:
-    """Answers as a host with these packages; `said` is what it was asked. Nothing is installed."""
+class Host(SimulatedPackages):
+    """A host whose repositories offer every version of a package, unless `offers` is false."""
 
-    def __init__(
-        self, packages: dict[str, tuple[str, str, str]], automatic: str = "", simulation: str = "", offers: bool = True
-    ) -> None:
-        self.packages, self.automatic, self.simulation, self.offers = packages, automatic, simulation, offers
-        self.said: list[list[str]] = []
+    offers = True
+    dpkg_deb: tuple[int, str, str] | None = None  # the answer of dpkg-deb
 
-    def __call__(self, command: list[str], cwd: str | None = None, **_options: object) -> tuple[int, str, str]:
-        self.said.append(command)
+    def __call__(self, command: list[str], cwd: str | None = None, **options: Any) -> tuple[int, str, str]:
+        answer = super().__call__(command, **options)
+        if command[0] == "dpkg-deb" and self.dpkg_deb:
+            return self.dpkg_deb
         if command[:2] == ["apt-get", "download"]:
             if not self.offers:
                 return 100, "", "E: Version '9' for 'a' was not found"
             name, version = command[2].split("=")
-            Path(str(cwd), f"{name}_{version.replace(':', '%3a')}_amd64.deb").write_bytes(b"")
-        if command[0] == "dpkg-query":
-            lines = [
-                f"{name}\t{version}\t{status}\t{want}\t" for name, (version, status, want) in self.packages.items()
-            ]
-            return 0, "\n".join(lines), ""
-        if command[:2] == ["apt-mark", "showauto"]:
-            return 0, self.automatic, ""
-        return 0, self.simulation if "--simulate" in command else "", ""
+            name, _, foreign = name.partition(":")
+            Path(str(cwd), f"{name}_{version.replace(':', '%3a')}_{foreign or NATIVE}.deb").write_bytes(b"")
+        return answer
+
+    def recover(self, kept: Path) -> str:
+        apt = self.apt(str(kept))
+        return apt.recover(apt.packages())
 
 
-def state(version: str, held: bool = False, auto: bool = False) -> dict[str, object]:
-    return {"version": version, "held": held, "auto": auto}
-
-
-def test_the_state_of_a_package_that_left_settings_alone_is_that_it_is_not_there():
-    host = Host({"a": ("1", "installed", "hold"), "b": ("1", "config-files", "deinstall")}, automatic="a\n")
-    work = apt_commands.Apt(host, 1)
-    states = apt_commands.state_of(["a", "b", "c"], work.packages(), work.automatic())
-    assert states == {"a": state("1", held=True, auto=True), "b": None, "c": None}
-
-
-def test_kept_files_are_installed_the_rest_asked_for_by_version_and_what_was_not_there_goes(tmp_path):
-    (tmp_path / "a_1%3a2.0_amd64.deb").write_bytes(b"")
-    host = Host({"a": ("1:3.0", "installed", "hold"), "b": ("3", "installed", "install"), "c": ("1", "installed", "")})
-    work = apt_commands.Apt(host, 1, str(tmp_path))
-    with pytest.raises(ValueError, match=r"still not as they were: /.*a_1%3a2.0_amd64.deb, b=2, c"):
-        apt_commands.restore(work, {"a": state("1:2.0", held=True), "b": state("2"), "c": None})
-    install = next(command for command in host.said if "install" in command and "--simulate" not in command)
-    assert install[install.index("install") + 1 :] == [str(tmp_path / "a_1%3a2.0_amd64.deb"), "b=2", "c-"]
-    assert "--purge" in install
+# Recovery -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kept", [True, False])
-def test_a_package_whose_removal_or_unpacking_was_cut_off_is_put_back_whole(tmp_path, kept):
-    """apt takes a half-installed one for installed, and dpkg --configure leaves it as it is.
+def test_a_half_installed_package_is_unpacked_again_and_configured(tmp_path, kept):
+    """apt counts it as installed, and dpkg --configure leaves it as it is.
 
-    By dpkg and not by apt: that refuses while another package, unpacked already, needs its new version.
+    It is unpacked by dpkg: apt refuses while another, unpacked package needs its new version.
     """
-    host = Host({"a": ("1:2", "half-installed", "deinstall"), "b": ("2", "installed", "install")})
+    packages = {"a": ("1:2", "half-installed", "deinstall"), "b": ("2", "installed", "install")}
+    host = Host(tmp_path / "root", packages)
     if kept:
-        (tmp_path / "a_1%3a2_amd64.deb").write_bytes(b"")
-    assert apt_commands.Apt(host, 1, str(tmp_path)).recover(apt_commands.Apt(host, 1).packages()) == ""
-    (unpack,) = (command for command in host.said if "--unpack" in command)
-    (configure,) = (command for command in host.said if "--configure" in command)
-    assert host.said.index(unpack) < host.said.index(configure)
-    assert unpack[-1].endswith("/a_1%3a2_amd64.deb")
-    assert (["apt-get", "download", "a=1:2"] in host.said) == (not kept)
+        (tmp_path / f"a_1%3a2_{NATIVE}.deb").write_bytes(b"")
+    assert host.recover(tmp_path) == ""
+    (unpack,) = (command for command in host.commands if "--unpack" in command)
+    (configure,) = (command for command in host.commands if "--configure" in command)
+    assert host.commands.index(unpack) < host.commands.index(configure)
+    assert unpack[-1].endswith(f"/a_1%3a2_{NATIVE}.deb")
+    assert (["apt-get", "download", "a=1:2"] in host.commands) == (not kept)
 
 
-def test_what_dpkg_was_about_to_rename_goes_with_the_version_that_it_belongs_to(tmp_path):
-    tree, root, kept = tmp_path / "tree", tmp_path / "root", tmp_path / "kept"
-    for folder in (tree / "DEBIAN", tree / str(root)[1:], root, kept):
-        folder.mkdir(parents=True)
+def test_a_half_installed_package_of_a_foreign_architecture_is_its_own(tmp_path):
+    packages = {"a": ("2", "installed", "install"), "a:i386": ("1", "half-installed", "install")}
+    host = Host(tmp_path / "root", packages)
+    (tmp_path / f"a_1_{NATIVE}.deb").write_bytes(b"")
+    assert host.recover(tmp_path) == ""
+    assert ["apt-get", "download", "a:i386=1"] in host.commands
+
+
+def test_files_that_dpkg_was_about_to_rename_are_removed_with_their_package(tmp_path):
+    tree, root, kept = tmp_path / "tree", tmp_path / "files", tmp_path / "kept"
+    for directory in (tree / "DEBIAN", tree / str(root)[1:], root, kept):
+        directory.mkdir(parents=True)
     (tree / "DEBIAN/control").write_text("Package: a\nVersion: 2\nArchitecture: all\nMaintainer: x\nDescription: x\n")
     (tree / f"{root}/a file"[1:]).write_text("new\n")
     (tree / f"{root}/link"[1:]).symlink_to("a file")
-    subprocess.run(["dpkg-deb", "--build", str(tree), str(kept / "a_2_all.deb")], check=True, capture_output=True)
-    for name in ("a file.dpkg-new", "link.dpkg-new", "somebody's.dpkg-new", "a file"):
+    build = ["dpkg-deb", "--build", str(tree), str(kept / "a_2_all.deb")]
+    subprocess.run(build, check=True, capture_output=True)
+    for name in ("a file.dpkg-new", "link.dpkg-new", "another's.dpkg-new", "a file"):
         (root / name).write_text("")
-    (kept / "a_1_all.deb").write_bytes(b"")
-    host = Host({"a": ("1", "half-installed", "install")})
-
-    def run(command: list[str], **options: object) -> tuple[int, str, str]:
-        if command[0] == "dpkg-deb" and command[-1].endswith("a_2_all.deb"):
-            return 0, subprocess.run(command, check=True, capture_output=True, text=True).stdout, ""
-        return host(command, **options)
-
-    assert apt_commands.Apt(run, 1, str(kept)).recover(apt_commands.Apt(host, 1).packages()) == ""
-    assert sorted(path.name for path in root.iterdir()) == ["a file", "somebody's.dpkg-new"]
+    contents = ["dpkg-deb", "--contents", str(kept / "a_2_all.deb")]
+    host = Host(tmp_path / "root", {"a": ("1", "half-installed", "install")})
+    host.dpkg_deb = (0, subprocess.run(contents, check=True, capture_output=True, text=True).stdout, "")
+    assert host.recover(kept) == ""
+    assert contents in host.commands
+    assert sorted(path.name for path in root.iterdir()) == ["a file", "another's.dpkg-new"]
 
 
-def test_a_kept_package_that_cannot_be_read_is_told_and_stops_nothing(tmp_path):
-    """A host that lost its power may have kept half a file; what comes next must be tried all the same."""
+def test_a_kept_package_that_cannot_be_read_is_reported_and_the_recovery_goes_on(tmp_path):
+    """After a power loss half a file may be kept."""
     (tmp_path / "a_1_all.deb").write_bytes(b"")
-    host = Host({"a": ("1", "half-installed", "install")})
-
-    def run(command: list[str], **options: object) -> tuple[int, str, str]:
-        return (2, "", "dpkg-deb: error: not a Debian format archive") if command[0] == "dpkg-deb" else host(command)
-
-    told = apt_commands.Apt(run, 1, str(tmp_path)).recover(apt_commands.Apt(host, 1).packages())
-    assert "not a Debian format archive" in told
-    assert any("--configure" in command for command in host.said)
+    host = Host(tmp_path / "root", {"a": ("1", "half-installed", "install")})
+    host.dpkg_deb = (2, "", "dpkg-deb: error: not a Debian format archive")
+    assert "not a Debian format archive" in host.recover(tmp_path)
+    assert any("--configure" in command for command in host.commands)
 
 
-def test_a_half_installed_package_that_nobody_offers_any_more_is_told(tmp_path):
-    host = Host({"a": ("9", "half-installed", "install")}, offers=False)
-    told = apt_commands.Apt(host, 1, str(tmp_path)).recover(apt_commands.Apt(host, 1).packages())
-    assert "`apt-get download a=9` failed with status 100" in told
+def test_a_half_installed_package_that_no_repository_offers_is_reported(tmp_path):
+    host = Host(tmp_path / "root", {"a": ("9", "half-installed", "install")})
+    host.offers = False
+    assert "`apt-get download a=9` failed with status 100" in host.recover(tmp_path)
 
 
-def test_a_way_back_that_would_remove_somebody_elses_package_is_refused():
-    host = Host({"a": ("2", "installed", "install")}, simulation="Remv theirs [1.0]\nInst a [2] (1 x [amd64])\n")
-    with pytest.raises(ValueError, match=r"theirs 1.0 \(removed\)"):
-        apt_commands.restore(apt_commands.Apt(host, 1), {"a": state("1")})
-    assert not [command for command in host.said if "install" in command and "--simulate" not in command]
+def test_a_package_that_cannot_be_configured_is_reported_and_raises_nothing(tmp_path):
+    host = Host(tmp_path / "root", {"nvidia-dkms": ("1", "half-configured", "install")})
+    host.failing = {"--configure": "dpkg: error processing package nvidia-dkms"}
+    assert "error processing package nvidia-dkms" in host.recover(tmp_path)
 
 
-def test_packages_as_they_were_cost_no_transaction_and_marks_are_set_right():
-    host = Host({"a": ("1", "installed", "install"), "b": ("1", "installed", "hold")}, automatic="b\n")
-    targets = {"a": state("1", held=True), "b": state("1", auto=True)}
-    assert apt_commands.restore(apt_commands.Apt(host, 1), targets) == ["a (hold)", "b (unhold)"]
-    marks = [command for command in host.said if command[0] == "apt-mark" and command[1] != "showauto"]
-    assert marks == [["apt-mark", "hold", "a"], ["apt-mark", "unhold", "b"]]
-    assert not [command for command in host.said if command[0] == "apt-get"]
+def test_dependencies_are_fixed_where_apt_reports_broken_ones(tmp_path):
+    host = Host(tmp_path / "root", {"a": ("1", "installed", "install")})
+    host.failing = {"check": "E: Unmet dependencies"}
+    assert host.recover(tmp_path) == ""
+    assert host.commands[-1][-2:] == ["--fix-broken", "install"]
 
 
-def test_a_failure_tells_its_cause_and_not_what_went_well():
-    said = "Unpacking a (1) ...\ndpkg: error processing archive a.deb (--unpack):\n no space\nSetting up b (1) ...\n"
-    message = str(
-        apt_commands.AptError(["apt-get", "-y", "install"], 100, said + MAKE_FAILED, {"make.log": "error: x"})
-    )
+def test_a_host_that_was_not_interrupted_is_only_checked(tmp_path):
+    host = Host(tmp_path / "root", {"a": ("1", "installed", "install"), "b": ("1", "config-files", "deinstall")})
+    assert host.recover(tmp_path) == ""
+    assert host.commands == [["apt-get", "check"]]
+
+
+# Kept packages --------------------------------------------------------------------------------------------------
+
+
+def test_replaced_packages_are_kept_from_the_cache_or_the_repository(tmp_path, monkeypatch):
+    cache, kept = tmp_path / "cache", tmp_path / "kept"
+    cache.mkdir()
+    (cache / f"a_1_{NATIVE}.deb").write_bytes(b"")
+    monkeypatch.setattr(apt_commands, "ARCHIVES", str(cache))
+    host = Host(tmp_path / "root", {})
+    assert host.apt(str(kept)).keep({"a": "1", "b:i386": "1:2"}) == []
+    assert sorted(path.name for path in kept.iterdir()) == [f"a_1_{NATIVE}.deb", "b_1%3a2_i386.deb"]
+    assert host.commands == [["apt-get", "download", "b:i386=1:2"]]
+    assert host.apt(str(kept)).keep({"a": "1"}) == []
+    assert len(host.commands) == 1, "it is kept already"
+
+
+def test_replaced_packages_that_no_repository_offers_are_returned(tmp_path):
+    host = Host(tmp_path / "root", {})
+    host.offers = False
+    assert host.apt(str(tmp_path / "kept")).keep({"a": "9"}) == ["a 9"]
+
+
+def test_the_file_of_a_package_is_that_of_its_architecture(tmp_path):
+    for name in (f"a_1_{NATIVE}.deb", "a_1_i386.deb", "b_1_i386.deb", "c_1%3a2~x_all.deb"):
+        (tmp_path / name).write_bytes(b"")
+    apt = Host(tmp_path / "root", {}).apt(str(tmp_path))
+    assert apt.file_of("a", "1") == str(tmp_path / f"a_1_{NATIVE}.deb")
+    assert apt.file_of("a:i386", "1") == str(tmp_path / "a_1_i386.deb")
+    assert apt.file_of("c", "1:2~x") == str(tmp_path / "c_1%3a2~x_all.deb")
+    assert apt.file_of("b", "1") is None
+    assert apt.file_of("a", "2") is None
+
+
+def test_files_of_other_versions_are_pruned(tmp_path):
+    for name in (f"a_1_{NATIVE}.deb", f"a_2_{NATIVE}.deb", "a_1_i386.deb", "b_1_i386.deb", "lock"):
+        (tmp_path / name).write_bytes(b"")
+    Host(tmp_path / "root", {}).apt(str(tmp_path)).prune({("a", "2"), ("a:i386", "1"), ("c", "1")})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a_1_i386.deb", f"a_2_{NATIVE}.deb", "lock", "root"]
+
+
+# Messages, preferences ------------------------------------------------------------------------------------------
+
+
+def test_an_error_has_its_cause_and_not_the_steps_that_succeeded():
+    output = "Unpacking a (1) ...\ndpkg: error processing archive a.deb (--unpack):\n no space\nSetting up b (1) ...\n"
+    output += "E: Sub-process /usr/bin/dpkg returned an error code (1)"
+    message = str(apt_commands.AptError(["apt-get", "-y", "install"], 100, output, {"make.log": "error: x"}))
     assert "dpkg: error processing archive a.deb" in message
     assert "Unpacking" not in message
     assert "Setting up" not in message
     assert "error: x" in message
 
 
-def test_preferences_of_packages_that_go_do_not_bind_and_exact_versions_do(tmp_path, monkeypatch):
+def test_preferences_of_obsolete_packages_do_not_bind_and_exact_versions_do(tmp_path, monkeypatch):
     installed, bound = tmp_path / "installed", tmp_path / "bound"
     installed.mkdir()
     bound.mkdir()
@@ -156,20 +186,9 @@ def test_preferences_of_packages_that_go_do_not_bind_and_exact_versions_do(tmp_p
     def answer(command: list[str], **_options: object) -> tuple[int, str, str]:
         return 0, f"{installed}/nvidia-driver-pinning-580\n" if command[:2] == ["dpkg-query", "-L"] else "", ""
 
-    work = apt_commands.Apt(answer, 1)
-    work.bind(str(bound), [], ["nvidia-driver-pinning-580"], {"libcuda1": "570.1-1"})
-    assert sorted(path.name for path in Path(bound).iterdir()) == ["00gpuhost-transaction.pref", "site"]
-    assert (
-        "Package: libcuda1\nPin: version 570.1-1\nPin-Priority: 1001"
-        in (bound / "00gpuhost-transaction.pref").read_text()
-    )
-    assert work.bound == ["-o", f"Dir::Etc::PreferencesParts={bound}"]
-
-
-def test_what_cannot_be_finished_is_told_and_does_not_stop_what_may_replace_it():
-    def answer(command: list[str], **_options: object) -> tuple[int, str, str]:
-        return (1, "dpkg: error processing package nvidia-dkms", "") if command[0] == "dpkg" else (0, "", "")
-
-    work = apt_commands.Apt(answer, 1)
-    half = {"nvidia-dkms": apt_output.Installed("1", "half-configured", False)}
-    assert "error processing package nvidia-dkms" in work.recover(half)
+    apt = apt_commands.Apt(answer, 1)
+    apt.bind(str(bound), [], ["nvidia-driver-pinning-580"], {"libcuda1": "570.1-1"})
+    assert sorted(path.name for path in bound.iterdir()) == ["00gpuhost-transaction.pref", "site"]
+    preferences = (bound / "00gpuhost-transaction.pref").read_text()
+    assert "Package: libcuda1\nPin: version 570.1-1\nPin-Priority: 1001" in preferences
+    assert apt.bound == ["-o", f"Dir::Etc::PreferencesParts={bound}"]

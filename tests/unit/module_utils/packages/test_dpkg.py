@@ -1,39 +1,100 @@
-"""dpkg's status file and apt's lists against what dpkg-query, apt-cache and apt-get made and printed."""
+"""dpkg's database, against what dpkg-query prints: captured, and on this machine."""
 
 from __future__ import annotations
 
-import gzip
+import os
 import shutil
-import threading
-from collections.abc import Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+import subprocess
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_lists, dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import dpkg
 
-FIXTURES = Path(__file__).parents[3] / "fixtures"
-REPOSITORY = "compute/cuda/repos/debian12/x86_64"
-EVERY = ["*"]
+from tests.unit.module_utils.host_files import put
+
+FIXTURES = Path(__file__).parents[3] / "fixtures/probe"
+FORMAT = "${binary:Package}|${Version}|${Status}|${Architecture}|${Pre-Depends}, ${Depends}\n"
+needs_dpkg = pytest.mark.skipif(shutil.which("dpkg-query") is None, reason="dpkg-query is not on this machine")
 
 
-def captured_query() -> dict[str, dict[str, object]]:
-    """`dpkg-query -W -f '${binary:Package}|${Version}|${Status}\\n'` over the same status file."""
-    packages = {}
-    for line in (FIXTURES / "probe/dpkg-query-states.txt").read_text().splitlines():
+def host(tmp_path: Path, status: bytes | str, **journal: str) -> str:
+    put(tmp_path, dpkg.STATUS_FILE, status)
+    for name, text in journal.items():
+        put(tmp_path, f"{dpkg.JOURNAL}/{name.removeprefix('n')}", text)
+    return str(tmp_path)
+
+
+def query(*options: str) -> dict[str, tuple[str, str, bool]]:
+    """Return (version, status, held) by name as dpkg-query prints them, without packages that are only known."""
+    command = ["dpkg-query", *options, "-W", "-f", FORMAT]
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    found = {}
+    for line in output.splitlines():
+        name, version, status, _architecture, _depends = line.split("|", 4)
+        want, _flag, state = status.split()
+        if state != "not-installed" or want == "hold":
+            # dpkg-query writes :amd64 behind each native package that may be installed for several architectures.
+            found[name.removesuffix(f":{dpkg.native_architecture()}")] = (version, state, want == "hold")
+    return found
+
+
+def rows(found: dict[str, dpkg.Package]) -> dict[str, tuple[str, str, bool]]:
+    return {name: (package.version, package.status, package.held) for name, package in found.items()}
+
+
+def test_states_and_holds_are_those_of_dpkg_query(tmp_path):
+    expected = {}
+    for line in (FIXTURES / "dpkg-query-states.txt").read_text().splitlines():
         name, version, status = line.split("|")
-        want, _, state = status.split()
-        packages[name] = {"version": version, "status": state, "held": want == "hold"}
-    return packages
+        expected[name] = (version, status.split()[2], status.split()[0] == "hold")
+    assert {row[1] for row in expected.values()} == {"installed", "half-configured", "unpacked", "config-files"}
+    root = host(tmp_path, (FIXTURES / "dpkg-status-states.txt").read_bytes())
+    assert rows(dpkg.read(root, machine="x86_64")) == expected
 
 
-def test_states_and_holds_are_those_of_dpkg_query() -> None:
-    data = (FIXTURES / "probe/dpkg-status-states.txt").read_bytes()
-    expected = captured_query()
-    assert {p["status"] for p in expected.values()} == {"installed", "half-configured", "unpacked", "config-files"}
-    assert dpkg.parse(data, EVERY, "x86_64") == expected
+@needs_dpkg
+def test_the_packages_of_this_machine_are_those_of_dpkg_query():
+    found = dpkg.read("/")
+    assert rows(found) == query()
+    assert len(found) > 50
+
+
+@needs_dpkg
+def test_a_package_of_two_architectures_is_two_rows_as_for_dpkg_query(tmp_path):
+    native = dpkg.native_architecture()
+    paragraphs = [
+        f"Package: libc6\nStatus: install ok installed\nMulti-Arch: same\nArchitecture: {architecture}\n"
+        f"Maintainer: x\nDescription: x\nVersion: {version}\n"
+        for architecture, version in ((native, "2"), ("i386", "1"))
+    ]
+    root = host(tmp_path, "\n".join(paragraphs))
+    put(tmp_path, "/var/lib/dpkg/arch", f"{native}\ni386\n")
+    (tmp_path / "var/lib/dpkg/info").mkdir()
+    assert rows(dpkg.read(root)) == query(f"--admindir={root}/var/lib/dpkg")
+    assert rows(dpkg.read(root)) == {"libc6": ("2", "installed", False), "libc6:i386": ("1", "installed", False)}
+
+
+@needs_dpkg
+def test_the_journal_of_an_interrupted_dpkg_replaces_the_status_file(tmp_path):
+    native = dpkg.native_architecture()
+
+    def paragraph(name: str, status: str, version: str) -> str:
+        return (
+            f"Package: {name}\nStatus: install {status}\nArchitecture: {native}\nMaintainer: x\nDescription: x\n"
+            f"Version: {version}\n"
+        )
+
+    before = paragraph("a", "ok installed", "1") + "\n" + paragraph("b", "ok half-configured", "1")
+    first = paragraph("a", "reinstreq half-installed", "1")
+    second = paragraph("a", "ok unpacked", "2")
+    third = paragraph("b", "ok installed", "1")
+    root = host(tmp_path, before, n0000=first, n0001=second, n0002=third)
+    put(tmp_path, f"{dpkg.JOURNAL}/tmp.i", paragraph("a", "ok installed", "9"))
+    (tmp_path / "var/lib/dpkg/info").mkdir()
+    assert rows(dpkg.read(root)) == query(f"--admindir={root}/var/lib/dpkg")
+    assert rows(dpkg.read(root)) == {"a": ("2", "unpacked", False), "b": ("1", "installed", False)}
+    assert list(dpkg.unfinished(root)) == ["a"]
+    assert dpkg.journal_files(root) == ["0000", "0001", "0002"]
 
 
 @pytest.mark.parametrize(
@@ -47,136 +108,31 @@ def test_states_and_holds_are_those_of_dpkg_query() -> None:
         (["zlib1g", "dpkg"], ["dpkg", "zlib1g"]),
     ],
 )
-def test_names_are_taken_by_glob(globs: list[str], names: list[str]) -> None:
-    data = (FIXTURES / "probe/dpkg-status-debian-12.txt").read_bytes()
-    assert list(dpkg.parse(data, globs, "x86_64")) == names
+def test_packages_are_selected_by_globs(tmp_path, globs, names):
+    root = host(tmp_path, (FIXTURES / "dpkg-status-debian-12.txt").read_bytes())
+    assert list(dpkg.read(root, globs, "x86_64")) == names
 
 
-def test_a_hold_on_a_package_that_is_not_installed_is_told() -> None:
-    data = b"Package: nvidia-driver-cuda\nStatus: hold ok not-installed\nArchitecture: amd64\n"
-    data += b"\nPackage: x\nStatus: unknown ok not-installed\n"
-    assert dpkg.parse(data, EVERY, "x86_64") == {
-        "nvidia-driver-cuda": {"version": "", "status": "not-installed", "held": True}
-    }
+def test_a_hold_on_a_package_that_is_not_installed_is_a_row(tmp_path):
+    held = "Package: nvidia-driver-cuda\nStatus: hold ok not-installed\nArchitecture: amd64\n"
+    root = host(tmp_path, f"{held}\nPackage: x\nStatus: unknown ok not-installed\n")
+    assert rows(dpkg.read(root)) == {"nvidia-driver-cuda": ("", "not-installed", True)}
 
 
-def captured_madison() -> dict[str, list[str]]:
-    """`apt-cache madison`, newest first, over the same repository."""
-    offered: dict[str, list[str]] = {}
-    for line in (FIXTURES / "apt/madison.txt").read_text().splitlines():
-        name, version = line.split("|")
-        offered.setdefault(name, []).append(version)
-    return offered
+def test_dependencies_are_names_with_alternatives(tmp_path):
+    status = "Package: a\nStatus: install ok installed\nPre-Depends: libc6 (>= 2)\nDepends: bb (= 1) | cc,\n d2\n"
+    assert dpkg.read(host(tmp_path, status))["a"].depends == ("libc6", "bb", "cc", "d2")
 
 
-WANTED = ["cuda-toolkit-*", "libnccl*", "libcudnn*", "nvidia-driver*", "cuda-keyring"]
+def test_a_host_without_dpkg_has_no_packages(tmp_path):
+    assert dpkg.read(str(tmp_path)) == {}
+    assert dpkg.unfinished(str(tmp_path)) == {}
 
 
-def test_offered_versions_are_those_of_apt_cache_madison() -> None:
-    data = gzip.decompress((FIXTURES / "apt/Packages.gz").read_bytes())
-    assert apt_lists.parse(data, WANTED, "x86_64") == captured_madison()
-
-
-def test_another_architecture_sees_its_own_packages() -> None:
-    data = gzip.decompress((FIXTURES / "apt/Packages.gz").read_bytes())
-    assert apt_lists.parse(data, ["cuda-*"], "aarch64") == {
-        "cuda-keyring": ["1.1-1"],
-        "cuda-toolkit-13-2": ["13.2.9-1"],
-    }
-
-
-@pytest.mark.parametrize(
-    ("url", "name"),
-    [
-        (
-            "http://127.0.0.1:18931/compute/cuda/repos/debian12/x86_64/",
-            "127.0.0.1:18931_compute_cuda_repos_debian12_x86%5f64",
-        ),
-        (
-            "https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2004/x86_64",
-            "developer.download.nvidia.com_compute_cuda_repos_ubuntu2004_x86%5f64",
-        ),
-    ],
-    ids=["apt-get wrote this name", "as in public bug reports"],
-)
-def test_list_name_is_apts(url: str, name: str) -> None:
-    assert apt_lists.list_name(url) == name
-
-
-class Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *_: object) -> None:
-        return
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """(URL of a repository, its folder), the files being those that dpkg-scanpackages and gpg made."""
-    folder = tmp_path / "www" / REPOSITORY
-    folder.mkdir(parents=True)
-    for name in ("Packages.gz", "InRelease"):
-        shutil.copy(FIXTURES / "apt" / name, folder)
-    httpd = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path / "www")))
-    threading.Thread(target=httpd.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{httpd.server_port}/{REPOSITORY}/", folder
-    httpd.shutdown()
-    httpd.server_close()
-
-
-def keep_lists(root: Path, url: str, suffix: str) -> Path:
-    lists = root / "var/lib/apt/lists"
-    lists.mkdir(parents=True)
-    shutil.copy(FIXTURES / "apt/InRelease", lists / (apt_lists.list_name(url) + "_InRelease"))
-    kept = lists / (apt_lists.list_name(url) + "_Packages" + suffix)
-    plain = gzip.decompress((FIXTURES / "apt/Packages.gz").read_bytes())
-    data = {"": plain, ".gz": gzip.compress(plain), ".lz4": (FIXTURES / "apt/Packages.lz4").read_bytes()}[suffix]
-    kept.write_bytes(data)
-    return kept
-
-
-def read(root: Path, url: str, check: bool = True) -> dict[str, object]:
-    return apt_lists.read(str(root), url, WANTED, "(?!)", "x86_64", check, command.run)
-
-
-def test_without_lists_the_repository_is_asked(tmp_path: Path, server: tuple[str, Path]) -> None:
-    found = read(tmp_path / "host", server[0])
-    assert found.pop("sizes") == {  # one package file of 704 to 722 bytes, without Installed-Size and dependencies
-        name: {version: [0, 0, []] for version in versions} for name, versions in captured_madison().items()
-    }
-    assert found == {"url": server[0], "source": "http", "packages": captured_madison(), "error": None}
-
-
-@pytest.mark.parametrize("suffix", ["", ".gz", ".lz4"])
-def test_current_lists_are_read(tmp_path: Path, server: tuple[str, Path], suffix: str) -> None:
-    if suffix == ".lz4" and not Path(apt_lists.APT_HELPER).exists():
-        pytest.skip("apt-helper, which reads lz4, is not on this machine")
-    keep_lists(tmp_path, server[0], suffix)
-    (server[1] / "Packages.gz").unlink()
-    found = read(tmp_path, server[0])
-    assert (found["source"], found["packages"], found["error"]) == ("apt-lists", captured_madison(), None)
-
-
-def test_lists_older_than_the_repository_are_not_believed(tmp_path: Path, server: tuple[str, Path]) -> None:
-    keep_lists(tmp_path, server[0], "").write_text("Package: libnccl2\nVersion: 2.1-1\nArchitecture: amd64\n")
-    (server[1] / "InRelease").write_text("a newer release\n")
-    assert read(tmp_path, server[0])["packages"] == captured_madison()
-    assert read(tmp_path, server[0], check=False)["packages"] == {"libnccl2": ["2.1-1"]}
-
-
-def test_lists_stand_while_the_repository_does_not_answer(tmp_path: Path) -> None:
-    url = "http://127.0.0.1:9/" + REPOSITORY
-    keep_lists(tmp_path, url, "")
-    assert (read(tmp_path, url)["source"], read(tmp_path, url)["packages"]) == ("apt-lists", captured_madison())
-
-
-def test_a_repository_that_is_not_there_is_an_error_and_no_guess(tmp_path: Path, server: tuple[str, Path]) -> None:
-    (server[1] / "Packages.gz").unlink()
-    found = read(tmp_path / "host", server[0])
-    assert found["packages"] == {}
-    assert "404" in str(found["error"])
-    assert server[0] + "Packages.gz" in str(found["error"])
-
-
-def test_a_broken_download_is_an_error(tmp_path: Path, server: tuple[str, Path]) -> None:
-    cut = (server[1] / "Packages.gz").read_bytes()[:-40]
-    (server[1] / "Packages.gz").write_bytes(cut)
-    assert "cannot be read" in str(read(tmp_path / "host", server[0])["error"])
+def test_the_native_architecture_is_dpkgs_own():
+    if shutil.which("dpkg"):
+        printed = subprocess.run(["dpkg", "--print-architecture"], check=True, capture_output=True, text=True).stdout
+        assert dpkg.native_architecture() == printed.strip()
+    assert dpkg.native_architecture("aarch64") == "arm64"
+    assert dpkg.native_architecture("riscv64") == "riscv64"
+    assert dpkg.native_architecture(os.uname().machine) == dpkg.native_architecture()

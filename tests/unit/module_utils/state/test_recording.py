@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_commands
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import recording, store
 
 from tests.unit.module_utils.simulated_packages import SimulatedPackages
@@ -18,7 +17,7 @@ class Recorder:
     """record_verified on a host with libnccl2, one managed file and one link."""
 
     def __init__(self, tmp_path: Path) -> None:
-        self.packages = SimulatedPackages({"libnccl2": ("2.29.7-1", "installed", "hold")})
+        self.packages = SimulatedPackages(tmp_path / "root", {"libnccl2": ("2.29.7-1", "installed", "hold")})
         self.directory = tmp_path / "state"
         self.settings = tmp_path / "settings"
         self.settings.write_text("one\n")
@@ -26,11 +25,11 @@ class Recorder:
         store.record_packages(str(self.directory), {"libnccl2": None})
 
     def verified(self, plan: dict[str, Any] = PLAN, check: bool = False) -> bool:
-        apt = apt_commands.Apt(self.packages, 1, str(self.directory / "packages"))
+        apt = self.packages.apt(str(self.directory / "packages"))
         return recording.record_verified(str(self.directory), apt, plan, [str(self.settings)], ["cuda"], check)
 
     def upgrade(self, version: str) -> None:
-        self.packages.packages["libnccl2"] = (version, "installed", "hold")
+        self.packages.set({"libnccl2": (version, "installed", "hold")})
 
     def add_kept(self, *names: str) -> None:
         for name in names:

@@ -28,7 +28,8 @@ class Changed:
         self.cuda: dict[str, str] | None = {"mode": "auto", "value": "/usr/local/cuda-13.2"}
         monkeypatch.setattr(alternatives, "read", lambda _root, _name: self.cuda)
         self.packages = SimulatedPackages(
-            {"libnccl2": ("2.32.3-1", "installed", "install"), "libcudnn9": ("9.1", "installed", "hold")}
+            tmp_path / "root",
+            {"libnccl2": ("2.32.3-1", "installed", "install"), "libcudnn9": ("9.1", "installed", "hold")},
         )
         store.record_packages(str(self.directory), {"libnccl2": None, "libcudnn9": None})
         self.record = {
@@ -43,7 +44,7 @@ class Changed:
         )
 
     def restore(self, to: str = store.VERIFIED, own: Any = (), check: bool = False) -> rollback.Restored | None:
-        apt = apt_commands.Apt(self.packages, 1, str(self.directory / "packages"))
+        apt = self.packages.apt(str(self.directory / "packages"))
         return rollback.Rollback(str(self.directory), apt, self.packages, check).restore(to, list(own))
 
     def baseline(self, folders: dict[str, bool]) -> None:
@@ -174,7 +175,7 @@ def test_restored_sources_refresh_the_package_lists_and_a_failure_is_a_warning(c
 
 
 def test_an_interrupted_dpkg_is_finished_first_and_its_failure_is_a_warning(changed):
-    changed.packages.packages["libcudnn9"] = ("9.1", "half-configured", "install")
+    changed.packages.set({**changed.packages.packages, "libcudnn9": ("9.1", "half-configured", "install")})
     changed.packages.failing = {"--configure": "dpkg: error processing package libcudnn9"}
     result = changed.restore()
     assert "error processing package libcudnn9" in result.warnings[0]

@@ -1,0 +1,32 @@
+"""The distribution, from the os-release files of real hosts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import os_release
+
+from tests.unit.module_utils.host_files import put
+
+FIXTURES = Path(__file__).parents[3] / "fixtures/probe"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("debian-12", ("debian-12", "debian", "12", "bookworm", "Debian GNU/Linux 12 (bookworm)")),
+        ("debian-testing", ("debian", "debian", "", "trixie", "Debian GNU/Linux trixie/sid")),
+        ("ubuntu-22.04", ("ubuntu-22.04", "ubuntu", "22.04", "jammy", "Ubuntu 22.04.3 LTS")),
+        ("ubuntu-24.04", ("ubuntu-24.04", "ubuntu", "24.04", "noble", "Ubuntu 24.04.1 LTS")),
+    ],
+)
+def test_distribution(tmp_path: Path, name: str, expected: tuple[str, ...]) -> None:
+    put(tmp_path, "/usr/lib/os-release", (FIXTURES / f"os-release-{name}.txt").read_text())
+    keys = ("id", "name", "version", "codename", "pretty_name")
+    assert os_release.read(str(tmp_path)) == dict(zip(keys, expected, strict=True))
+
+
+def test_a_host_without_os_release_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="/etc/os-release"):
+        os_release.read(str(tmp_path))

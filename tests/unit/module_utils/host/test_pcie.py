@@ -1,0 +1,76 @@
+"""PCIe links, IOMMU groups and Access Control Services, against lspci."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import pcie
+
+from tests.unit.module_utils.host_files import put
+
+CAPTURED = Path(__file__).parents[3] / "fixtures" / "preflight"
+
+
+def hex_dump(path: Path) -> bytes:
+    """Configuration space from `lspci -xxxx`; lines of zeros are left out of the file."""
+    config = bytearray(4096)
+    for line in path.read_text().splitlines()[1:]:
+        offset, _, data = line.partition(": ")
+        values = bytes.fromhex(data)
+        config[int(offset, 16) : int(offset, 16) + len(values)] = values
+    return bytes(config)
+
+
+def test_acs_is_read_as_lspci_reads_it() -> None:
+    text = (CAPTURED / "plx-downstream-port-lspci.txt").read_text()
+    flags = re.search(r"ACSCtl:\t(.*)", text).group(1).split()  # type: ignore[union-attr]
+    assert pcie.acs_controls(hex_dump(CAPTURED / "plx-downstream-port.txt")) == [f[:-1] for f in flags if f[-1] == "+"]
+
+
+def test_a_bridge_without_acs_and_one_that_may_not_be_read(tmp_path: Path) -> None:
+    assert pcie.acs_controls(bytes(4096)) == []
+    assert pcie.acs_controls(b"\1\0\1\x10" * 1024) == []  # a list that leads round in a circle
+    put(tmp_path, "/sys/bus/pci/devices/0000:00:01.0/config", bytes(64))
+    assert pcie._acs(str(tmp_path), "0000:00:01.0") is None
+
+
+def test_links_groups_and_bridges(tmp_path: Path) -> None:
+    real = "/sys/devices/pci0000:00/0000:00:01.0/0000:02:08.0/0000:05:00.0"
+    for name, text in {
+        "current_link_speed": "2.5 GT/s PCIe",
+        "max_link_speed": "16.0 GT/s PCIe",
+        "current_link_width": "8",
+        "max_link_width": "16",
+    }.items():
+        put(tmp_path, f"{real}/{name}", text + "\n")
+    put(tmp_path, "/sys/devices/pci0000:00/0000:00:01.0/0000:02:08.0/max_link_width", "8\n")
+    put(tmp_path, "/sys/devices/pci0000:00/0000:00:01.0/0000:02:08.0/current_link_width", "255\n")
+    devices = tmp_path / "sys/bus/pci/devices"
+    devices.mkdir(parents=True)
+    (devices / "0000:05:00.0").symlink_to("../../.." + real.removeprefix("/sys"))
+    (devices / "0000:02:08.0").symlink_to("../../../devices/pci0000:00/0000:00:01.0/0000:02:08.0")
+    put(
+        tmp_path,
+        "/sys/devices/pci0000:00/0000:00:01.0/0000:02:08.0/config",
+        hex_dump(CAPTURED / "plx-downstream-port.txt"),
+    )
+    (tmp_path / real.lstrip("/") / "iommu_group").symlink_to("../../../../../kernel/iommu_groups/7")
+    put(tmp_path, "/sys/kernel/iommu_groups/7/type", "DMA-FQ\n")
+    put(tmp_path, "/proc/cmdline", "BOOT_IMAGE=/vmlinuz ro quiet intel_iommu=on iommu=pt\n")
+    found = pcie.read(str(tmp_path), ["0000:05:00.0"])
+    assert found == {
+        "gpus": {
+            "0000:05:00.0": {
+                "link": {"speed": 2.5, "max_speed": 16.0, "width": 8, "max_width": 16},
+                "slot": {"speed": None, "max_speed": None, "width": None, "max_width": 8},
+                "iommu_group": "7",
+                "iommu_type": "DMA-FQ",
+                "bridges": ["0000:02:08.0", "0000:00:01.0"],
+            }
+        },
+        "acs": {"0000:00:01.0": None, "0000:02:08.0": ["SrcValid", "ReqRedir", "CmpltRedir", "UpstreamFwd"]},
+        "kernel_options": ["intel_iommu=on", "iommu=pt"],
+    }
+    json.dumps(found)

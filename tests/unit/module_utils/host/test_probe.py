@@ -1,0 +1,99 @@
+"""The probe as a whole: every part is there, and a part that fails is an error and no guess."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import probe
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import installed_stack, proc_driver
+
+from tests.unit.module_utils.host_files import put
+
+FIXTURES = Path(__file__).parents[3] / "fixtures/probe"
+
+
+OPTIONS = probe.Options(None, {}, True, (), ("*",), "/opt/gpuhost/tensorflow", ".*nvidia.*", "nvidia-cuda-toolkit")
+
+
+def test_probe_of_an_empty_root_leaves_nothing_out(tmp_path: Path) -> None:
+    found = probe.probe(str(tmp_path), OPTIONS)
+    assert set(found) == {
+        "schema",
+        "distribution",
+        "architecture",
+        "kernel",
+        "python",
+        "toolchain",
+        "gpus",
+        "nvswitches",
+        "pcie",
+        "driver",
+        "gpu_processes",
+        "packages",
+        "package_manager",
+        "runfile",
+        "repository",
+        "repository_files",
+        "cuda",
+        "tensorflow",
+        "tensorflow_in_the_way",
+        "pytorch",
+        "pytorch_in_the_way",
+        "secure_boot",
+        "secure_boot_keys",
+        "disk",
+        "applied",
+        "applied_plan",
+        "simulated",
+        "errors",
+    }
+    assert found["distribution"] is None
+    assert found["errors"] == ["distribution: no os-release file: looked for /etc/os-release and /usr/lib/os-release"]
+    assert found["driver"] == {"loaded": None, "nouveau_loaded": False, "nvidia_smi": None}
+    json.dumps(found)
+
+
+def test_probe_of_a_host_with_the_stack(tmp_path: Path) -> None:
+    put(tmp_path, "/etc/os-release", (FIXTURES / "os-release-debian-12.txt").read_text())
+    put(tmp_path, "/var/lib/dpkg/status", (FIXTURES / "dpkg-status-debian-12.txt").read_text())
+    put(tmp_path, installed_stack.APPLIED_PLAN, '{"ok": true}')
+    put(tmp_path, "/usr/share/gpuhost-simulated/pci.txt", "PCI devices\n")
+    put(tmp_path, "/usr/share/gpuhost-simulated/driver.txt", "NVIDIA driver 595.71.05\n\n")
+    put(tmp_path, proc_driver.PATH, "nonsense")
+    found = probe.probe(str(tmp_path), OPTIONS)
+    assert found["applied_plan"] == {"ok": True}
+    assert found["simulated"] == ["NVIDIA driver 595.71.05", "PCI devices"]
+    assert found["packages"]["gcc"]["version"] == "4:12.2.0-3"  # type: ignore[index]
+    assert [error.split(":")[0] for error in found["errors"]] == ["loaded driver"]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("given", "asked"),
+    [
+        (
+            (None, {"debian-12": "http://127.0.0.1:9/d12/", "ubuntu-24.04": "http://127.0.0.1:9/u24/"}),
+            "http://127.0.0.1:9/d12/",
+        ),
+        (("http://127.0.0.1:9/mine/", {"debian-12": "http://127.0.0.1:9/d12/"}), "http://127.0.0.1:9/mine/"),
+        ((None, {"ubuntu-24.04": "http://127.0.0.1:9/u24/"}), None),
+    ],
+    ids=["by distribution", "url wins", "other distribution"],
+)
+def test_the_repository_of_this_distribution_is_asked(
+    tmp_path: Path, given: tuple[str | None, dict[str, str]], asked: str | None
+) -> None:
+    put(tmp_path, "/etc/os-release", (FIXTURES / "os-release-debian-12.txt").read_text())
+    repository = probe.probe(
+        str(tmp_path), dataclasses.replace(OPTIONS, repository_url=given[0], repositories=given[1])
+    )["repository"]
+    assert (repository and repository["url"]) == asked  # type: ignore[index]
+
+
+def test_a_damaged_applied_plan_is_told(tmp_path: Path) -> None:
+    put(tmp_path, installed_stack.APPLIED_PLAN, '{"ok": tr')
+    found = probe.probe(str(tmp_path), OPTIONS)
+    assert found["applied_plan"] is None
+    assert any(installed_stack.APPLIED_PLAN in error for error in found["errors"])  # type: ignore[attr-defined]

@@ -1,0 +1,144 @@
+"""Kernels, Python, compiler, disk and Secure Boot of a host."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, system
+
+from tests.unit.module_utils.host_files import link, put
+
+
+def test_kernels_and_headers_follow_links_within_the_root(tmp_path: Path) -> None:
+    put(tmp_path, "/boot/vmlinuz-6.1.0-9-amd64")
+    put(tmp_path, "/boot/vmlinuz-6.1.0-56-amd64")
+    put(tmp_path, "/usr/src/linux-headers-6.1.0-56-amd64/Makefile")
+    link(tmp_path, "/lib/modules/6.1.0-56-amd64/build", "/usr/src/linux-headers-6.1.0-56-amd64")
+    link(tmp_path, "/lib/modules/6.1.0-9-amd64/build", "/usr/src/linux-headers-6.1.0-9-amd64")  # Ubuntu's dangling link
+    put(tmp_path, "/lib/modules/6.8.0-45-generic/kernel/x.ko")
+    assert system.kernel(str(tmp_path), "6.1.0-9-amd64") == {
+        "running": "6.1.0-9-amd64",
+        "installed": ["6.1.0-9-amd64", "6.1.0-56-amd64", "6.8.0-45-generic"],
+        "headers": ["6.1.0-56-amd64"],
+        "next_boot": "6.1.0-56-amd64",
+    }
+
+
+def test_python_interpreters(tmp_path: Path) -> None:
+    for name in ("python3.9", "python3.11", "python3.11-config", "python3-futurize", "python2.7"):
+        put(tmp_path, f"/usr/bin/{name}")
+    put(tmp_path, "/usr/local/bin/python3.11")
+    put(tmp_path, "/usr/local/bin/python3.13")
+    link(tmp_path, "/usr/bin/python3", "python3.11")
+    found = system.python(str(tmp_path))
+    assert found["default"] == "3.11"
+    assert list(found["interpreters"].items()) == [  # type: ignore[attr-defined]
+        ("3.9", "/usr/bin/python3.9"),
+        ("3.11", "/usr/bin/python3.11"),
+        ("3.13", "/usr/local/bin/python3.13"),
+    ]
+    assert system.python(str(tmp_path / "nothing")) == {"default": None, "interpreters": {}}
+
+
+@pytest.mark.parametrize(
+    "chain", [["gcc-12"], ["/etc/alternatives/gcc", "/usr/bin/gcc-12"], ["x86_64-linux-gnu-gcc-12"]]
+)
+def test_gcc_by_its_link(tmp_path: Path, chain: list[str]) -> None:
+    at = "/usr/bin/gcc"
+    for target in chain:
+        link(tmp_path, at, target)
+        at = target if target.startswith("/") else f"/usr/bin/{target}"
+    put(tmp_path, at)
+    assert system.gcc(str(tmp_path), command.run) == "12"
+
+
+def test_gcc_without_a_telling_link_is_asked(tmp_path: Path) -> None:
+    assert system.gcc(str(tmp_path), command.run) is None
+    put(tmp_path, "/usr/bin/gcc", "#!/bin/sh\necho 13.2.0\n")
+    (tmp_path / "usr/bin/gcc").chmod(0o755)
+    assert system.gcc(str(tmp_path), command.run) == "13"
+
+
+@pytest.mark.parametrize(
+    ("variable", "other", "expected"),
+    [
+        (b"\x06\0\0\0\x01", "", "enabled"),
+        (b"\x06\0\0\0\x00", "", "disabled"),
+        (None, "/sys/firmware/acpi/x", "disabled"),
+        (None, "/sys/firmware/efi/systab", "unknown"),
+        (None, "", "unknown"),
+    ],
+    ids=["enabled", "disabled", "BIOS", "efivars not mounted", "container"],
+)
+def test_secure_boot(tmp_path: Path, variable: bytes | None, other: str, expected: str) -> None:
+    (tmp_path / "sys/firmware").mkdir(parents=True)
+    if variable is not None:
+        put(tmp_path, system.SECURE_BOOT)
+        (tmp_path / system.SECURE_BOOT.lstrip("/")).write_bytes(variable)
+    if other:
+        put(tmp_path, other)
+    assert system.secure_boot(str(tmp_path)) == expected
+
+
+def test_disk_is_what_statvfs_says(tmp_path: Path) -> None:
+    (tmp_path / "usr").mkdir()
+    found = system.disk(str(tmp_path))
+    here = os.statvfs(tmp_path)
+    assert set(found) == {"/", "/usr", "/usr/local", "/opt/gpuhost/environments", "/var", "/var/cache/gpuhost/uv"}
+    assert {space["mount"] for space in found.values()} == {"/"}
+    assert {space["total_mib"] for space in found.values()} == {here.f_blocks * here.f_frsize // 2**20}
+    assert abs(found["/usr"]["free_mib"] - here.f_bavail * here.f_frsize // 2**20) < 512
+
+
+ENTRY = "gnulinux-advanced-1b2c>gnulinux-6.1.0-50-amd64-advanced-1b2c"
+
+
+@pytest.mark.parametrize(
+    ("default", "environment", "expected"),
+    [
+        (None, None, "6.1.0-56-amd64"),
+        ("0", None, "6.1.0-56-amd64"),
+        (f'"{ENTRY}"', None, "6.1.0-50-amd64"),
+        ("saved", f"saved_entry={ENTRY}\n", "6.1.0-50-amd64"),
+        ("saved", None, "6.1.0-56-amd64"),
+        ("0", f"next_entry={ENTRY}\n", "6.1.0-50-amd64"),
+        ("1>2", None, None),
+        ('"Windows Boot Manager"', None, None),
+    ],
+    ids=["no GRUB files", "first", "named", "saved", "saved, never set", "once", "by number", "another system"],
+)
+def test_the_kernel_that_starts_next(
+    tmp_path: Path, default: str | None, environment: str | None, expected: Any
+) -> None:
+    for release in ("6.1.0-9-amd64", "6.1.0-50-amd64", "6.1.0-56-amd64"):
+        put(tmp_path, f"/boot/vmlinuz-{release}")
+    if default:
+        put(tmp_path, system.GRUB_DEFAULTS, f"# GRUB_DEFAULT=9\nGRUB_TIMEOUT=5\nGRUB_DEFAULT={default}\n")
+    if environment:
+        put(tmp_path, system.GRUB_ENVIRONMENT, "# GRUB Environment Block\n" + environment)
+    assert system.kernel(str(tmp_path), "6.1.0-9-amd64")["next_boot"] == expected
+
+
+@pytest.mark.parametrize(
+    ("enrolled", "expected"),
+    [(b"\x06\0\0\0....certificate....", True), (b"\x06\0\0\0....", False), (None, None)],
+    ids=["enrolled", "not enrolled", "not readable"],
+)
+def test_keys_for_signing_modules(tmp_path: Path, enrolled: bytes | None, expected: bool | None) -> None:
+    assert system.secure_boot_keys(str(tmp_path)) == []
+    put(tmp_path, "/var/lib/dkms/mok.pub", b"certificate")
+    if enrolled is not None:
+        put(tmp_path, system.ENROLLED_KEYS, enrolled)
+    assert system.secure_boot_keys(str(tmp_path)) == [{"path": "/var/lib/dkms/mok.pub", "enrolled": expected}]
+
+
+def test_mounts_are_those_of_this_machine() -> None:
+    for directory, space in system.disk("/").items():
+        path = directory
+        while not os.path.exists(path):
+            path = os.path.dirname(path)
+        assert os.stat(space["mount"]).st_dev == os.stat(path).st_dev
+        assert path.startswith(space["mount"])

@@ -1,0 +1,95 @@
+"""CUDA trees and framework environments on a host."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import installed_stack
+
+from tests.unit.module_utils.host_files import link, put
+
+
+def test_cuda_trees_and_default_link(tmp_path: Path) -> None:
+    for tree in ("cuda-13.2", "cuda-9.0", "cuda-12.9"):
+        put(tmp_path, f"/usr/local/{tree}/bin/nvcc")
+    put(tmp_path, "/usr/local/cuda-11.8/lib64/libcudart.so")  # a library alone is no toolkit
+    link(tmp_path, "/usr/local/cuda", "/etc/alternatives/cuda")
+    link(tmp_path, "/etc/alternatives/cuda", "/usr/local/cuda-12.9")
+    # The package as dpkg has it on a Debian 12 host.
+    status = "Package: nvidia-cuda-toolkit\nStatus: hold ok %s\nVersion: 11.8.89~11.8.0-5~deb12u1\n"
+    put(tmp_path, "/var/lib/dpkg/status", status % "config-files")
+    assert installed_stack.cuda(str(tmp_path), "nvidia-cuda-toolkit")["distro"] is None
+    put(tmp_path, "/var/lib/dpkg/status", status % "installed")
+    assert installed_stack.cuda(str(tmp_path), "nvidia-cuda-toolkit") == {
+        "installed": ["9.0", "12.9", "13.2"],
+        "default": "12.9",
+        "distro": "11.8",
+    }
+    assert installed_stack.cuda(str(tmp_path / "nothing"), "nvidia-cuda-toolkit") == {
+        "installed": [],
+        "default": None,
+        "distro": None,
+    }
+
+
+def test_tensorflow_by_its_metadata(tmp_path: Path) -> None:
+    site = "/opt/gpuhost/tensorflow/lib/python3.11/site-packages"
+    put(tmp_path, f"{site}/tensorflow_io_gcs_filesystem-0.37.dist-info/METADATA")
+    assert installed_stack.tensorflow(str(tmp_path)) is None
+    put(tmp_path, f"{site}/tensorflow-2.21.0.dist-info/METADATA")
+    assert installed_stack.tensorflow(str(tmp_path)) == {
+        "path": "/opt/gpuhost/tensorflow",
+        "version": "2.21.0",
+        "python": "3.11",
+    }
+
+
+@pytest.mark.parametrize("folder", ["environments", "/opt/gpuhost/environments"], ids=["relative", "absolute"])
+def test_tensorflow_through_its_link_within_the_root(tmp_path: Path, folder: str) -> None:
+    environments = "/opt/gpuhost/environments"
+    put(tmp_path, f"{environments}/new/lib/python3.11/site-packages/tensorflow-2.21.0.dist-info/METADATA")
+    put(tmp_path, f"{environments}/old/lib/python3.12/site-packages/tensorflow-2.20.0.dist-info/METADATA")
+    link(tmp_path, "/opt/gpuhost/tensorflow", f"{folder}/old")
+    assert installed_stack.tensorflow(str(tmp_path)) == {
+        "path": "/opt/gpuhost/tensorflow",
+        "version": "2.20.0",
+        "python": "3.12",
+    }
+    link(tmp_path, "/opt/gpuhost/dangling", f"{folder}/removed")
+    assert installed_stack.tensorflow(str(tmp_path), "/opt/gpuhost/dangling") is None
+
+
+def test_pytorch_by_its_metadata_and_apart_from_tensorflow(tmp_path: Path) -> None:
+    environments = "/opt/gpuhost/environments"
+    put(tmp_path, f"{environments}/t/lib/python3.11/site-packages/tensorflow-2.21.0.dist-info/METADATA")
+    put(tmp_path, f"{environments}/p/lib/python3.11/site-packages/torchvision-0.30.0.dist-info/METADATA")
+    link(tmp_path, "/opt/gpuhost/tensorflow", "environments/t")
+    assert installed_stack.pytorch(str(tmp_path)) is None
+    link(tmp_path, "/opt/gpuhost/pytorch", "environments/p")
+    assert installed_stack.pytorch(str(tmp_path)) is None
+    put(tmp_path, f"{environments}/p/lib/python3.11/site-packages/torch-2.15.0.dist-info/METADATA")
+    assert installed_stack.pytorch(str(tmp_path)) == {
+        "path": "/opt/gpuhost/pytorch",
+        "version": "2.15.0",
+        "python": "3.11",
+    }
+    assert installed_stack.tensorflow(str(tmp_path)) == {
+        "path": "/opt/gpuhost/tensorflow",
+        "version": "2.21.0",
+        "python": "3.11",
+    }
+
+
+def test_what_stands_where_the_link_to_the_environment_goes(tmp_path: Path) -> None:
+    path = "/opt/gpuhost/tensorflow"
+    assert installed_stack.in_the_way(str(tmp_path)) is None
+    put(tmp_path, path)
+    assert installed_stack.in_the_way(str(tmp_path)) == "a file"
+    (tmp_path / path.lstrip("/")).unlink()
+    put(tmp_path, f"{path}/bin/python")
+    assert installed_stack.in_the_way(str(tmp_path)) == "a folder"
+    link(tmp_path, "/opt/gpuhost/ours", "environments/tensorflow-2.21.0-py3.11-4b868730")
+    assert installed_stack.in_the_way(str(tmp_path), "/opt/gpuhost/ours") is None
+    link(tmp_path, "/opt/gpuhost/theirs", "/srv/tensorflow")
+    assert installed_stack.in_the_way(str(tmp_path), "/opt/gpuhost/theirs") == "a link to /srv/tensorflow"

@@ -1,0 +1,111 @@
+"""The answers and failures of nvidia-smi, against captured transcripts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi
+
+FIXTURES = Path(__file__).parents[3] / "fixtures/probe"
+
+
+def transcript(name: str, command_line: str) -> tuple[int, str]:
+    """(exit code, output) of a command in a captured transcript; `out: ` marks standard output where it is marked."""
+    text = (FIXTURES.parent / "nvidia-smi" / name).read_text()
+    block = text.split(f"$ {command_line}\n", 1)[1].split("\n$ ", 1)[0]
+    code = int(block.split("[rc=", 1)[1].split("]", 1)[0])
+    lines = [line.removeprefix("out: ") for line in block.splitlines() if not line.startswith("[rc=")]
+    return code, "\n".join(lines)
+
+
+def test_genuine_rows_are_parsed() -> None:
+    fields = (
+        "index,name,uuid,driver_version,memory.total,memory.used,utilization.gpu,power.draw,compute_cap,pci.bus_id,"
+    )
+    fields += "pcie.link.gen.current,pcie.link.width.current,temperature.gpu"
+    _, output = transcript("nvidia-smi-550.163.01.txt", f"nvidia-smi --query-gpu={fields} --format=csv")
+    rows = output.replace(" MiB", "").splitlines()[1:]  # what nounits and noheader leave out
+    gpus = nvidia_smi.parse("\n".join(rows), tuple(fields.split(",")))
+    assert [gpu["pci_address"] for gpu in gpus] == ["0000:05:00.0", "0000:06:00.0", "0000:85:00.0", "0000:86:00.0"]
+    assert gpus[1] == {
+        "index": 1,
+        "name": "Tesla M60",
+        "uuid": "GPU-00000000-0000-4000-8000-000000000001",
+        "driver_version": "550.163.01",
+        "memory_mib": 8192,
+        "compute_capability": "5.2",
+        "pci_address": "0000:06:00.0",
+    }
+
+
+def test_a_value_that_the_card_lacks_is_none() -> None:
+    row = "0, NVIDIA A100, GPU-1, 535.1, [N/A], [Not Supported], 00000000:05:00.0"
+    gpu = nvidia_smi.parse(row)[0]
+    assert (gpu["memory_mib"], gpu["compute_capability"], gpu["name"]) == (None, None, "NVIDIA A100")
+
+
+def test_a_row_of_the_wrong_length_is_an_error() -> None:
+    with pytest.raises(ValueError, match="2 values for 7 fields"):
+        nvidia_smi.parse("0, NVIDIA A100\n")
+
+
+NO_DRIVER = (
+    b"NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver. Make sure that the latest "
+    b"NVIDIA driver is installed and running.\n\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "message"),
+    [
+        (command.Answer(9, NO_DRIVER, b""), 9, "couldn't communicate with the NVIDIA driver. Make sure"),
+        (
+            command.Answer(
+                *(lambda c, o: (c, o.encode(), b""))(
+                    *transcript(
+                        "nvidia-smi-550-errors.txt", "nvidia-smi --query-gpu=index --format=csv,noheader,nounits -i 9"
+                    )
+                )
+            ),
+            6,
+            "No devices were found",
+        ),
+        (command.Answer(124, b"", b"/usr/bin/nvidia-smi did not end within 30 s"), 124, "did not end within 30 s"),
+    ],
+    ids=["not loaded", "no device", "hangs"],
+)
+def test_failures_keep_code_and_message(answer: command.Answer, code: int, message: str) -> None:
+    found = nvidia_smi.read("/usr/bin/nvidia-smi", lambda argv, timeout: answer)
+    assert found is not None
+    assert (found["exit_code"], found["gpus"]) == (code, [])
+    assert message in str(found["message"])
+    assert nvidia_smi.meaning(code) != nvidia_smi.meaning(3)
+
+
+def test_a_driver_that_does_not_know_compute_cap_is_asked_without_it() -> None:
+    """Branch 470 answers exit code 2 as the genuine program does for a field that it does not know."""
+    code, text = transcript("nvidia-smi-550-errors.txt", "nvidia-smi --query-gpu=bogus --format=csv")
+    asked = []
+
+    def run(argv: list[str], timeout: float) -> command.Answer:
+        asked.append(argv)
+        if "compute_cap" in argv[1]:
+            return command.Answer(code, text.replace("bogus", "compute_cap").encode(), b"")
+        return command.Answer(0, b"0, Tesla K80, GPU-1, 470.256.02, 11441, 00000000:05:00.0\n", b"")
+
+    found = nvidia_smi.read("/usr/bin/nvidia-smi", run)
+    assert found is not None
+    assert (found["exit_code"], len(asked)) == (0, 2)
+    assert found["gpus"] == [
+        {
+            "index": 0,
+            "name": "Tesla K80",
+            "uuid": "GPU-1",
+            "driver_version": "470.256.02",
+            "memory_mib": 11441,
+            "compute_capability": None,
+            "pci_address": "0000:05:00.0",
+        },
+    ]

@@ -1,0 +1,60 @@
+"""Drivers and toolkits that .run installers left on a host."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import runfile
+
+from tests.unit.module_utils.host_files import put
+
+
+@pytest.mark.parametrize(
+    ("there", "packaged", "traces"),
+    [
+        ({}, "", None),
+        ({"/usr/bin/nvidia-uninstall": ""}, "", ["/usr/bin/nvidia-uninstall"]),
+        ({"/usr/bin/nvidia-uninstall": ""}, "/usr/bin/nvidia-uninstall\n", None),
+        ({"/var/log/nvidia-installer.log": ""}, "", None),
+        (
+            {"/var/log/nvidia-installer.log": "", "/usr/lib/x86_64-linux-gnu/libcuda.so.1": ""},
+            "",
+            ["/var/log/nvidia-installer.log", "/usr/lib/x86_64-linux-gnu/libcuda.so.1"],
+        ),
+        (
+            {"/var/log/nvidia-installer.log": "", "/usr/lib/x86_64-linux-gnu/libcuda.so.1": ""},
+            "/lib/x86_64-linux-gnu/libcuda.so.1\n",
+            None,
+        ),
+    ],
+    ids=["nothing", "uninstaller", "of a package", "old log", "log and library", "library of a package, merged /usr"],
+)
+def test_a_driver_of_a_run_file(tmp_path: Path, there: dict[str, str], packaged: str, traces: list[str] | None) -> None:
+    put(tmp_path, "/var/lib/dpkg/info/nvidia.list", "/.\n" + packaged)
+    for path, text in there.items():
+        put(tmp_path, path, text)
+    found = runfile.read(str(tmp_path))["driver"]
+    assert (found and found["traces"]) == traces
+
+
+@pytest.mark.parametrize(
+    ("line", "version"),
+    [
+        ("nvidia-installer command line:\n    ./nvidia-installer\nDriver Version: 550.54.14\n", "550.54.14"),
+        ("Unpacking NVIDIA-Linux-x86_64-470.256.02.run\n", "470.256.02"),
+        ("nvidia-installer log file\n", None),
+    ],
+)
+def test_its_version_is_in_the_log(tmp_path: Path, line: str, version: str | None) -> None:
+    put(tmp_path, "/usr/bin/nvidia-uninstall")
+    put(tmp_path, runfile.DRIVER_LOG, line)
+    assert runfile.read(str(tmp_path))["driver"]["version"] == version
+
+
+def test_toolkits_of_run_files(tmp_path: Path) -> None:
+    put(tmp_path, "/usr/local/cuda-12.4/bin/cuda-uninstaller")
+    put(tmp_path, "/usr/local/cuda-13.2/bin/nvcc")
+    assert runfile.read(str(tmp_path))["toolkits"] == [
+        {"version": "12.4", "uninstaller": "/usr/local/cuda-12.4/bin/cuda-uninstaller"}
+    ]

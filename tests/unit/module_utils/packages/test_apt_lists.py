@@ -1,0 +1,155 @@
+"""What a repository offers, against what apt-cache and apt-get made and printed."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_lists
+
+from tests.unit.module_utils.host_files import put
+
+FIXTURES = Path(__file__).parents[3] / "fixtures"
+CAPTURED = FIXTURES / "preflight"
+REPOSITORY = "compute/cuda/repos/debian12/x86_64"
+
+
+def captured_madison() -> dict[str, list[str]]:
+    """`apt-cache madison`, newest first, over the same repository."""
+    offered: dict[str, list[str]] = {}
+    for line in (FIXTURES / "apt/madison.txt").read_text().splitlines():
+        name, version = line.split("|")
+        offered.setdefault(name, []).append(version)
+    return offered
+
+
+WANTED = ["cuda-toolkit-*", "libnccl*", "libcudnn*", "nvidia-driver*", "cuda-keyring"]
+
+
+def test_offered_versions_are_those_of_apt_cache_madison() -> None:
+    data = gzip.decompress((FIXTURES / "apt/Packages.gz").read_bytes())
+    assert apt_lists.parse(data, WANTED, "x86_64") == captured_madison()
+
+
+def test_another_architecture_sees_its_own_packages() -> None:
+    data = gzip.decompress((FIXTURES / "apt/Packages.gz").read_bytes())
+    assert apt_lists.parse(data, ["cuda-*"], "aarch64") == {
+        "cuda-keyring": ["1.1-1"],
+        "cuda-toolkit-13-2": ["13.2.9-1"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("url", "name"),
+    [
+        (
+            "http://127.0.0.1:18931/compute/cuda/repos/debian12/x86_64/",
+            "127.0.0.1:18931_compute_cuda_repos_debian12_x86%5f64",
+        ),
+        (
+            "https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2004/x86_64",
+            "developer.download.nvidia.com_compute_cuda_repos_ubuntu2004_x86%5f64",
+        ),
+    ],
+    ids=["apt-get wrote this name", "as in public bug reports"],
+)
+def test_list_name_is_apts(url: str, name: str) -> None:
+    assert apt_lists.list_name(url) == name
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        return
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[tuple[str, Path]]:
+    """(URL of a repository, its folder), the files being those that dpkg-scanpackages and gpg made."""
+    folder = tmp_path / "www" / REPOSITORY
+    folder.mkdir(parents=True)
+    for name in ("Packages.gz", "InRelease"):
+        shutil.copy(FIXTURES / "apt" / name, folder)
+    httpd = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path / "www")))
+    threading.Thread(target=httpd.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{httpd.server_port}/{REPOSITORY}/", folder
+    httpd.shutdown()
+    httpd.server_close()
+
+
+def keep_lists(root: Path, url: str, suffix: str) -> Path:
+    lists = root / "var/lib/apt/lists"
+    lists.mkdir(parents=True)
+    shutil.copy(FIXTURES / "apt/InRelease", lists / (apt_lists.list_name(url) + "_InRelease"))
+    kept = lists / (apt_lists.list_name(url) + "_Packages" + suffix)
+    plain = gzip.decompress((FIXTURES / "apt/Packages.gz").read_bytes())
+    data = {"": plain, ".gz": gzip.compress(plain), ".lz4": (FIXTURES / "apt/Packages.lz4").read_bytes()}[suffix]
+    kept.write_bytes(data)
+    return kept
+
+
+def read(root: Path, url: str, check: bool = True) -> dict[str, object]:
+    return apt_lists.read(str(root), url, WANTED, "(?!)", "x86_64", check, command.run)
+
+
+def test_without_lists_the_repository_is_asked(tmp_path: Path, server: tuple[str, Path]) -> None:
+    found = read(tmp_path / "host", server[0])
+    # Package files of 704 to 722 bytes, without Installed-Size and dependencies.
+    size = {"download_kib": 0, "installed_kib": 0, "includes": []}
+    assert found.pop("sizes") == {name: dict.fromkeys(rows, size) for name, rows in captured_madison().items()}
+    assert found == {"url": server[0], "source": "http", "packages": captured_madison(), "error": None}
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".lz4"])
+def test_current_lists_are_read(tmp_path: Path, server: tuple[str, Path], suffix: str) -> None:
+    if suffix == ".lz4" and not Path(apt_lists.APT_HELPER).exists():
+        pytest.skip("apt-helper, which reads lz4, is not on this machine")
+    keep_lists(tmp_path, server[0], suffix)
+    (server[1] / "Packages.gz").unlink()
+    found = read(tmp_path, server[0])
+    assert (found["source"], found["packages"], found["error"]) == ("apt-lists", captured_madison(), None)
+
+
+def test_lists_older_than_the_repository_are_not_believed(tmp_path: Path, server: tuple[str, Path]) -> None:
+    keep_lists(tmp_path, server[0], "").write_text("Package: libnccl2\nVersion: 2.1-1\nArchitecture: amd64\n")
+    (server[1] / "InRelease").write_text("a newer release\n")
+    assert read(tmp_path, server[0])["packages"] == captured_madison()
+    assert read(tmp_path, server[0], check=False)["packages"] == {"libnccl2": ["2.1-1"]}
+
+
+def test_lists_stand_while_the_repository_does_not_answer(tmp_path: Path) -> None:
+    url = "http://127.0.0.1:9/" + REPOSITORY
+    keep_lists(tmp_path, url, "")
+    assert (read(tmp_path, url)["source"], read(tmp_path, url)["packages"]) == ("apt-lists", captured_madison())
+
+
+def test_a_repository_that_is_not_there_is_an_error_and_no_guess(tmp_path: Path, server: tuple[str, Path]) -> None:
+    (server[1] / "Packages.gz").unlink()
+    found = read(tmp_path / "host", server[0])
+    assert found["packages"] == {}
+    assert "404" in str(found["error"])
+    assert server[0] + "Packages.gz" in str(found["error"])
+
+
+def test_a_broken_download_is_an_error(tmp_path: Path, server: tuple[str, Path]) -> None:
+    cut = (server[1] / "Packages.gz").read_bytes()[:-40]
+    (server[1] / "Packages.gz").write_bytes(cut)
+    assert "cannot be read" in str(read(tmp_path / "host", server[0])["error"])
+
+
+def test_packages_that_bring_headers_are_those_of_the_newest_version(tmp_path: Path) -> None:
+    archive = (CAPTURED / "linux-headers-debian-12.txt").read_text()
+    put(tmp_path, "/var/lib/apt/lists/deb.debian.org_debian_dists_bookworm_main_binary-amd64_Packages", archive)
+    wanted = ["6.1.0-56-amd64", "6.1.0-50-amd64", "6.18.44"]
+    assert apt_lists.header_packages(str(tmp_path), wanted, command.run) == {
+        "6.1.0-56-amd64": ["linux-headers-6.1.0-56-amd64", "linux-headers-amd64"],
+        "6.1.0-50-amd64": [],
+        "6.18.44": [],
+    }
+    assert apt_lists.header_packages(str(tmp_path / "nothing"), wanted, command.run) is None

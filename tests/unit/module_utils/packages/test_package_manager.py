@@ -1,0 +1,95 @@
+"""Locks and their holders, and packages that dpkg left between two states."""
+
+from __future__ import annotations
+
+import fcntl
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import dpkg, package_manager
+
+from tests.unit.module_utils.host_files import put
+
+FIXTURES = Path(__file__).parents[3] / "fixtures"
+
+
+HOLDER = """
+import fcntl, sys
+with open(sys.argv[1], "r+b") as handle:
+    fcntl.lockf(handle, fcntl.LOCK_EX)
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_lock_and_its_holder_are_found_without_waiting(tmp_path: Path) -> None:
+    put(tmp_path, dpkg.STATUS_FILE)
+    path = put(tmp_path, "/var/lib/dpkg/lock-frontend")
+    assert package_manager.read(str(tmp_path)) == {"name": "apt", "locks": [], "broken": [], "interrupted": False}
+    argv = [sys.executable, "-c", HOLDER, str(path)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdin is not None
+        assert holder.stdout.readline() == "held\n"
+        found = package_manager.read(str(tmp_path))
+        holder.stdin.close()
+    assert found is not None
+    assert [(lock["path"], lock["pid"]) for lock in found["locks"]] == [("/var/lib/dpkg/lock-frontend", holder.pid)]
+    assert found["locks"][0]["command"].startswith(sys.executable)
+
+
+def test_finding_a_lock_takes_none(tmp_path: Path) -> None:
+    put(tmp_path, dpkg.STATUS_FILE)
+    path = put(tmp_path, "/var/lib/dpkg/lock")
+    with path.open("r+b") as handle:
+        package_manager.read(str(tmp_path))
+        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+@pytest.mark.parametrize(
+    ("file", "holder"),
+    [("00:72:1640114", 103), ("00:72:1640115", 103), ("00:06:3", 0), ("fe:00:1640114", None)],
+    ids=["dpkg's lock", "its frontend lock", "of no process", "on another device"],
+)
+def test_proc_locks_of_a_host_where_dpkg_runs(file: str, holder: int | None) -> None:
+    assert package_manager.parse_locks((FIXTURES / "preflight" / "proc-locks.txt").read_text(), file) == holder
+
+
+def broken(tmp_path: Path, status: bytes) -> list[dict[str, str]]:
+    put(tmp_path, dpkg.STATUS_FILE, status)
+    found = package_manager.read(str(tmp_path))
+    assert found is not None
+    return list(found["broken"])
+
+
+def test_packages_between_two_states_are_broken(tmp_path: Path) -> None:
+    half = (FIXTURES / "preflight/dpkg-status-half-configured.txt").read_bytes()
+    assert broken(tmp_path, half) == [{"name": "gpuhost-test", "state": "half-configured"}]
+    assert broken(tmp_path, (FIXTURES / "probe/dpkg-status-debian-12.txt").read_bytes()) == []
+
+
+def test_a_package_to_reinstall_is_broken_and_pending_triggers_are_not(tmp_path: Path) -> None:
+    status = b"Package: a\nStatus: install reinstreq half-installed\n\n"
+    status += b"Package: b\nStatus: install ok triggers-pending\n"
+    assert broken(tmp_path, status) == [{"name": "a", "state": "reinstreq half-installed"}]
+
+
+def test_broken_packages_are_those_of_dpkg_query(tmp_path: Path) -> None:
+    lines = (FIXTURES / "probe/dpkg-query-states.txt").read_text().splitlines()
+    expected = {line.split("|")[0] for line in lines if line.split()[-1] in ("half-configured", "unpacked")}
+    found = broken(tmp_path, (FIXTURES / "probe/dpkg-status-states.txt").read_bytes())
+    assert {package["name"] for package in found} == expected
+
+
+def test_a_journal_is_an_interrupted_dpkg_and_its_scratch_file_is_not(tmp_path: Path) -> None:
+    put(tmp_path, dpkg.STATUS_FILE)
+    put(tmp_path, "/var/lib/dpkg/updates/tmp.i")
+    assert package_manager.read(str(tmp_path))["interrupted"] is False  # type: ignore[index]
+    put(tmp_path, "/var/lib/dpkg/updates/0003")
+    assert package_manager.read(str(tmp_path))["interrupted"] is True  # type: ignore[index]
+
+
+def test_without_dpkg_there_is_no_package_manager(tmp_path: Path) -> None:
+    assert package_manager.read(str(tmp_path)) is None

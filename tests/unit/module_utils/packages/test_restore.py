@@ -1,0 +1,113 @@
+"""Packages are restored to their recorded states: what is asked of apt, on a simulated host.
+
+That apt and dpkg do it is shown by the scenarios undo, interrupted and teardown.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import restore
+
+from tests.unit.module_utils.simulated_packages import SimulatedPackages
+
+
+def state(version: str, held: bool = False, auto: bool = False) -> dict[str, object]:
+    return {"version": version, "held": held, "auto": auto}
+
+
+def test_a_package_that_left_only_its_settings_is_not_installed(tmp_path):
+    packages = {"a": ("1", "installed", "hold"), "b": ("1", "config-files", "deinstall")}
+    apt = SimulatedPackages(tmp_path, packages, automatic={"a"}).apt()
+    states = restore.states(["a", "b", "c"], apt.packages(), apt.automatic())
+    assert states == {"a": state("1", held=True, auto=True), "b": None, "c": None}
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Path:
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "a_1%3a2.0_all.deb").write_bytes(b"")
+    return tmp_path / "kept"
+
+
+PACKAGES = {
+    "a": ("1:3.0", "installed", "hold"),
+    "b": ("3", "installed", "install"),
+    "c": ("1", "installed", "install"),
+}
+TARGETS = {"a": state("1:2.0", held=True), "b": state("2"), "c": None}
+
+
+def test_kept_files_other_versions_and_removals_are_one_transaction(tmp_path, kept):
+    host = SimulatedPackages(tmp_path, PACKAGES)
+    changes = restore.restore(host.apt(str(kept)), TARGETS)
+    (install,) = host.run("apt-get")
+    assert install[install.index("install") + 1 :] == [str(kept / "a_1%3a2.0_all.deb"), "b=2", "c-"]
+    assert "--purge" in install
+    assert host.packages == {"a": ("1:2.0", "installed", "hold"), "b": ("2", "installed", "install")}
+    assert changes == ["a 1:3.0 -> 1:2.0", "b 3 -> 2", "c 1 (removed)", "a (hold)"]
+
+
+def test_check_mode_changes_nothing(tmp_path, kept):
+    host = SimulatedPackages(tmp_path, PACKAGES)
+    changes = restore.restore(host.apt(str(kept)), TARGETS, check=True)
+    assert changes == ["a 1:3.0 -> 1:2.0", "b 3 -> 2", "c 1 (removed)"], "a is still held"
+    assert host.packages == PACKAGES
+    assert not host.run("apt-get")
+    assert not host.run("apt-mark")
+
+
+def test_packages_that_apt_leaves_as_they_are_are_an_error(tmp_path, kept):
+    class Idle(SimulatedPackages):
+        def _install(self, specs: list[str], simulate: bool) -> str:
+            return super()._install(specs, simulate=True)
+
+    with pytest.raises(ValueError, match=r"not restored: /.*a_1%3a2.0_all.deb, b=2, c$"):
+        restore.restore(Idle(tmp_path, PACKAGES).apt(str(kept)), TARGETS)
+
+
+def test_another_package_that_would_be_removed_is_refused(tmp_path):
+    class Dependent(SimulatedPackages):
+        def _install(self, specs: list[str], simulate: bool) -> str:
+            return "Remv theirs [1.0]\nInst a [2] (1 x [amd64])\n"
+
+    host = Dependent(tmp_path, {"a": ("2", "installed", "install")})
+    with pytest.raises(ValueError, match=r"theirs 1.0 \(removed\)"):
+        restore.restore(host.apt(), {"a": state("1")})
+    assert not host.run("apt-get")
+
+
+def test_a_package_of_a_foreign_architecture_is_a_package_of_its_own(tmp_path, kept):
+    (kept / "libx_1_i386.deb").write_bytes(b"")
+    installed = ("2", "installed", "install")
+    host = SimulatedPackages(tmp_path, {"libx": installed, "libx:i386": installed})
+    assert restore.restore(host.apt(str(kept)), {"libx": state("1"), "libx:i386": state("1")})
+    (install,) = host.run("apt-get")
+    assert install[install.index("install") + 1 :] == ["libx=1", str(kept / "libx_1_i386.deb")]
+    assert {row[0] for row in host.packages.values()} == {"1"}
+
+
+def test_holds_and_automatic_marks_are_restored_without_a_transaction(tmp_path):
+    packages = {"a": ("1", "installed", "install"), "b": ("1", "installed", "hold"), "c": ("1", "installed", "install")}
+    host = SimulatedPackages(tmp_path, packages, automatic={"b"})
+    targets = {"a": state("1", held=True), "b": state("1"), "c": state("1", auto=True)}
+    assert restore.restore(host.apt(), targets) == ["a (hold)", "b (unhold)"]
+    marks = [["hold", "a"], ["unhold", "b"], ["auto", "c"], ["manual", "b"]]
+    assert host.run("apt-mark") == [["apt-mark", *mark] for mark in marks]
+    assert not host.run("apt-get")
+
+
+def test_settings_of_removed_packages_are_purged(tmp_path):
+    class Removed(SimulatedPackages):
+        def _install(self, specs: list[str], simulate: bool) -> str:
+            return ""
+
+        def __call__(self, command: list[str], **options: object) -> tuple[int, str, str]:
+            if command[:2] == ["dpkg", "--purge"]:
+                self.set({})
+            return super().__call__(command, **options)
+
+    host = Removed(tmp_path, {"a": ("1", "config-files", "deinstall")})
+    restore.restore(host.apt(), {"a": None})
+    assert host.run("dpkg") == [["dpkg", "--purge", "a"]]
