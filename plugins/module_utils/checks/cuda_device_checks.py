@@ -60,7 +60,7 @@ PEER_ACCESS = CheckSpec(
 CUDNN_HANDLE = CheckSpec(
     "cuda.cudnn_handle",
     measures="`cudnnCreate` on a GPU",
-    expected="cuDNN creates a handle",
+    expected="the handle is created",
     skipped=_NO_DEVICE + ", or no cuDNN is planned",
     remedy="cuDNN loads its other libraries at this point: all must have one version and be built for this CUDA major "
     "version. `ldconfig -p | grep libcudnn` lists them.",

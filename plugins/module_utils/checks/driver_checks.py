@@ -55,8 +55,8 @@ MODULE_BUILT = CheckSpec(
 )
 NOUVEAU_ABSENT = CheckSpec(
     "driver.nouveau_absent",
-    measures="/proc/modules and the kernel driver of each GPU",
-    expected="nouveau is neither loaded nor bound to a GPU",
+    measures="the module nouveau in /proc/modules, and the kernel driver of each GPU",
+    expected="neither loaded nor bound to a GPU",
     skipped="the kernel is not managed on this host and nouveau is bound to no GPU, or the driver is simulated",
     remedy=REAPPLY + " It blacklists nouveau, also in the initramfs; then reboot. "
     "`lsinitramfs /boot/initrd.img-$(uname -r) | grep nouveau` shows whether the initramfs still contains it.",
@@ -64,7 +64,7 @@ NOUVEAU_ABSENT = CheckSpec(
 PCI_BINDING = CheckSpec(
     "driver.pci_binding",
     measures="kernel driver of each GPU's PCI function",
-    expected="nvidia is bound to each GPU",
+    expected="each GPU is bound to nvidia",
     skipped="the driver must not be loaded, it is simulated, or the PCI bus has no GPU",
     remedy="Run `modprobe nvidia` and read `journalctl -k -g NVRM`. A GPU that is bound to vfio-pci belongs to virtual "
     "machines: remove that binding to use it on this host.",
@@ -72,7 +72,7 @@ PCI_BINDING = CheckSpec(
 FABRIC_MANAGER = CheckSpec(
     "driver.fabric_manager",
     measures="package and service of Fabric Manager, without which CUDA fails on NVSwitch systems (error 802)",
-    expected="it is installed in exactly the driver's version, and active",
+    expected="installed in exactly the driver's version, and active",
     skipped="the PCI bus has no NVSwitch and Fabric Manager is not installed, or the driver must not be loaded",
     remedy="Install nvidia-fabricmanager in exactly the driver's version and run "
     "`systemctl enable --now nvidia-fabricmanager`; /var/log/fabricmanager.log shows why it stops.",

@@ -196,7 +196,7 @@ PER_GPU = (
             "gpu.answers",
             measures="values that nvidia-smi replaces with an error, such as `GPU is lost`",
             expected="every GPU answers every query",
-            skipped="nvidia-smi does not list every GPU",
+            skipped="the list of nvidia-smi is incomplete",
             remedy="The driver lost the GPU: `journalctl -k -b -g Xid` shows when. Reboot; if it happens again, check "
             "the card's power, seating and cooling.",
         ),
@@ -219,8 +219,7 @@ PER_GPU = (
             "gpu.persistence",
             measures="persistence mode",
             expected="persistence mode is on, so that the driver does not initialize the GPU for each program",
-            skipped="nvidia-persistenced is disabled (`nvidia_driver_persistence: false`), or a GPU does not "
-            "report the mode",
+            skipped="the daemon is disabled (`nvidia_driver_persistence: false`), or a GPU does not report the mode",
             remedy="Run `systemctl enable --now nvidia-persistenced` (or, until the next reboot, `nvidia-smi -pm 1`).",
         ),
         _persistence,

@@ -1,14 +1,15 @@
-// cuda_check: what the GPUs of this host do, measured and checked, as one JSON document on standard output.
+// cuda_check: test and measure the GPUs of this host; print one JSON document on standard output.
 //
 //   nvcc -o cuda_check cuda_check.cu -DWITH_NCCL -lnccl -DWITH_CUDNN -lcudnn && ./cuda_check
 //
-// Works with CUDA 10.1 and newer, cuDNN 7 to 9, NCCL 2.4 and newer; each library may be left out with its two words.
-// Bandwidths are in GB/s (10^9 bytes a second). One that moves S bytes within a device counts 2 S, for they are read
-// and written. The bus bandwidth of the all-reduce is that of nccl-tests (doc/PERFORMANCE.md): S / t * 2 (n - 1) / n.
+// Works with CUDA 10.1 and later, cuDNN 7 to 9, NCCL 2.4 and later. To build without cuDNN or NCCL, omit its -D and -l
+// options. Bandwidths are in GB/s (10^9 bytes per second). A copy of S bytes within a device counts 2 S bytes, which are
+// read and written. The bus bandwidth of the all-reduce is defined as in nccl-tests (doc/PERFORMANCE.md):
+// S / t * 2 (n - 1) / n.
 //
-// An error of one device or pair stands in the document beside it and hides nothing of the others. A crash or a hang
-// in a library ends in a document, too, whose "unfinished" says where. Exit status: 0, also without a device; 1 where
-// the document is unfinished; 2 bad usage.
+// An error of one device or pair is reported with it; the others are tested all the same. Even after a crash or a hang
+// in a library the document is printed, and its "unfinished" names the step. Exit status: 0, also without a device; 1
+// if the document is unfinished; 2 for bad usage.
 
 #include <algorithm>
 #include <chrono>
@@ -30,7 +31,7 @@
 #include <nccl.h>
 #endif
 
-// Behind a macro, so that a test double can run the kernels without nvcc.
+// A macro, so that a test double can run the kernels without nvcc.
 #ifndef LAUNCH
 #define LAUNCH(kernel, blocks, threads, stream, ...) kernel<<<(blocks), (threads), 0, (stream)>>>(__VA_ARGS__)
 #endif
@@ -41,7 +42,7 @@ static const size_t SMALLEST = 1 << 20;
 static const int BLOCKS = 512, THREADS = 256;
 
 struct Options {
-  size_t bytes = size_t(128) << 20;  // of each transfer, less where little device memory is free
+  size_t bytes = size_t(128) << 20;  // of each transfer; less if little device memory is free
   int repetitions = 5;
   int time_limit = 90;  // seconds
 };
@@ -57,7 +58,7 @@ static std::string quoted(const std::string &text) {
     if (c == '"' || c == '\\') {
       out += '\\';
       out += char(c);
-    } else if (c < 0x20 || c >= 0x7f) {  // bytes above ASCII come from no name we know of: shown one by one
+    } else if (c < 0x20 || c >= 0x7f) {  // no known name has bytes above ASCII: escape each
       std::snprintf(escaped, sizeof escaped, "\\u%04x", c);
       out += escaped;
     } else {
@@ -83,7 +84,7 @@ static std::string joined(const std::vector<std::string> &parts) {
   return out;
 }
 
-// The first error of some calls; none when `call` is empty.
+// The first error of a sequence of calls; `call` is empty if there was none.
 struct Error {
   std::string call;
   int number = 0;
@@ -126,7 +127,7 @@ struct Document {
 
 static Document document;
 
-// A signal handler may not allocate: the text that it writes is made before each step that can hang or crash.
+// A signal handler must not allocate, so its text is prepared before each step that can hang or crash.
 struct Pending {
   std::string head;
 };
@@ -165,17 +166,17 @@ static Error failure(const char *call, cudaError_t status) {
   error.number = int(status);
   error.name = cudaGetErrorName(status);
   error.message = cudaGetErrorString(status);
-  (void)cudaGetLastError();  // or the next check would find this error once more
+  (void)cudaGetLastError();  // otherwise the next check would find this error again
   return error;
 }
 
-// Leaves a function that returns an Error.
+// Return from a function of type Error if a call fails.
 #define TRY(call)                                               \
   do {                                                          \
     const cudaError_t status_ = (call);                         \
     if (status_ != cudaSuccess) return failure(#call, status_); \
   } while (0)
-// An error that a library left behind is not the kernel's.
+// An earlier error of a library is not the kernel's: discard it.
 #define TRY_LAUNCH(kernel, stream, ...)                                       \
   do {                                                                        \
     (void)cudaGetLastError();                                                 \
@@ -189,7 +190,7 @@ static Error failure(const char *call, cudaError_t status) {
     if (error_) return error_;             \
   } while (0)
 
-// What a device holds as long as the program runs; the process's end frees it.
+// The resources of a device, in use as long as the program runs; the end of the process frees them.
 struct Device {
   int index = 0;
   size_t bytes = 0;  // of each of the two buffers
@@ -200,14 +201,14 @@ struct Device {
   bool usable = false;
 };
 
-// What moving data came to.
+// The result of moving data.
 struct Transfer {
   Error error;
   size_t bytes = 0;
   bool checked = false;
-  unsigned long long wrong = 0;  // 32-bit words that are not what was sent
-  double seconds = 0;            // of one repetition
-  double counted = 1;            // times that each byte counts
+  unsigned long long wrong = 0;  // number of 32-bit words that differ from what was sent
+  double seconds = 0;            // per repetition
+  double counted = 1;            // how often each byte counts
 
   std::string json() const {
     const double rate = seconds > 0 ? counted * double(bytes) / seconds / 1e9 : NAN;
@@ -217,7 +218,7 @@ struct Transfer {
   }
 };
 
-// A word that depends on all bits of its place, so that data of another place or of an older pattern are found.
+// Depends on all bits of the place, so that data from another place or of an earlier pattern are detected.
 __host__ __device__ inline unsigned word_at(size_t place, unsigned seed) {
   unsigned x = unsigned(place) * 2654435761u + seed * 2246822519u + 1u;
   x ^= x >> 15;
@@ -225,7 +226,7 @@ __host__ __device__ inline unsigned word_at(size_t place, unsigned seed) {
   return x ^ (x >> 13);
 }
 
-// Terms and sums of the all-reduce are whole numbers under 2^24 for up to 180 devices: exact in float in any order.
+// For up to 180 devices, terms and sums of the all-reduce are integers below 2^24: exact in float, in any order.
 static const int TERMS = 1021;
 
 __host__ __device__ inline float term_at(size_t place, int factor) {
@@ -264,8 +265,8 @@ __global__ void count_wrong_sums(const float *data, size_t count, int sum_of_fac
   if (mine != 0) atomicAdd(wrong, mine);
 }
 
-// Sets transfer.wrong by looking at `data` with the device's own eyes; `data` may lie on a peer.
-static Error look(const Device &device, const unsigned *data, size_t bytes, unsigned seed, Transfer *transfer) {
+// Count the wrong words in `data` with a kernel on the device; `data` may be on a peer.
+static Error compare(const Device &device, const unsigned *data, size_t bytes, unsigned seed, Transfer *transfer) {
   TRY(cudaSetDevice(device.index));
   TRY(cudaMemsetAsync(device.wrong, 0, sizeof *device.wrong, device.stream));
   TRY_LAUNCH(count_wrong, device.stream, data, bytes / sizeof *data, seed, device.wrong);
@@ -284,7 +285,7 @@ static Error set(const Device &device, unsigned *data, size_t bytes, unsigned se
   return Error();
 }
 
-// Runs `copy(stream)`, which returns an Error, once to warm up and then timed between two events.
+// Run `copy(stream)`, which returns an Error, once to warm up, then timed between two events.
 template <typename Copy>
 static Error timed(const Device &device, const Copy &copy, Transfer *transfer) {
   TRY(cudaSetDevice(device.index));
@@ -363,7 +364,7 @@ static Error host_to_device(const Device &device, unsigned *host, Transfer *tran
     TRY(cudaMemcpyAsync(device.a, host, device.bytes, cudaMemcpyHostToDevice, stream));
     return Error();
   }, transfer));
-  return look(device, device.a, device.bytes, seed, transfer);
+  return compare(device, device.a, device.bytes, seed, transfer);
 }
 
 static Error device_to_host(const Device &device, unsigned *host, Transfer *transfer) {
@@ -388,7 +389,7 @@ static Error device_to_device(const Device &device, Transfer *transfer) {
     TRY(cudaMemcpyAsync(device.b, device.a, device.bytes, cudaMemcpyDeviceToDevice, stream));
     return Error();
   }, transfer));
-  return look(device, device.b, device.bytes, seed, transfer);
+  return compare(device, device.b, device.bytes, seed, transfer);
 }
 
 static std::string copies(const Device &device) {
@@ -444,8 +445,8 @@ static Error disable(int index, int peer) {
   return Error();
 }
 
-// The source pushes. Without peer access the driver moves the data through the host's memory. Each pair has a seed of
-// its own: what another copy left at the destination is not taken for this one's.
+// The source pushes. Without peer access the driver stages the data in host memory. Each pair has its own seed, so that
+// data left by another copy are not mistaken for this one's.
 static Error copy_to_peer(const Device &from, const Device &to, Transfer *transfer) {
   const unsigned seed = 4000 + 64 * unsigned(from.index) + unsigned(to.index);
   TRY_ALL(set(from, from.a, transfer->bytes, seed));
@@ -453,14 +454,14 @@ static Error copy_to_peer(const Device &from, const Device &to, Transfer *transf
     TRY(cudaMemcpyPeerAsync(to.b, to.index, from.a, from.index, transfer->bytes, stream));
     return Error();
   }, transfer));
-  return look(to, to.b, transfer->bytes, seed, transfer);
+  return compare(to, to.b, transfer->bytes, seed, transfer);
 }
 
 // A kernel on `to` reads the memory of `from`, as NCCL's kernels do.
 static Error read_from_peer(const Device &from, const Device &to, Transfer *transfer) {
   const unsigned seed = 5000 + 64 * unsigned(from.index) + unsigned(to.index);
   TRY_ALL(set(from, from.a, transfer->bytes, seed));
-  return look(to, from.a, transfer->bytes, seed, transfer);
+  return compare(to, from.a, transfer->bytes, seed, transfer);
 }
 
 static void examine_pair(const Device &from, const Device &to) {
@@ -485,7 +486,7 @@ static void examine_pair(const Device &from, const Device &to) {
   const bool made = !error;
   if (made) copy.error = copy_to_peer(from, to, &copy);
   if (made && back) read.error = read_from_peer(from, to, &read);
-  // What was enabled is disabled whatever came between, or the next pair would find it enabled.
+  // Always disable what was enabled; otherwise the next pair would find it enabled.
   const Error disabled = enabled ? disable(from.index, to.index) : Error();
   const Error disabled_back = enabled_back ? disable(to.index, from.index) : Error();
   if (!error) error = disabled ? disabled : disabled_back;
@@ -542,7 +543,7 @@ struct AllReduce {
   std::vector<Device> devices;
   std::vector<ncclComm_t> communicators;
   size_t bytes = 0;
-  std::vector<unsigned long long> wrong;  // 32-bit words, by device; empty where none was looked at
+  std::vector<unsigned long long> wrong;  // number of 32-bit words by device; empty if not compared
   double seconds = 0;
 
   size_t count() const { return bytes / sizeof(float); }
@@ -637,7 +638,7 @@ static std::string examine_all_reduce(const std::vector<Device> &devices) {
   }
   const double n = double(devices.size());
   const double rate = all.seconds > 0 ? double(all.bytes) / all.seconds / 1e9 : NAN;
-  const double bus = n > 1 ? rate * 2 * (n - 1) / n : NAN;  // one device sends nothing
+  const double bus = n > 1 ? rate * 2 * (n - 1) / n : NAN;  // a single device sends nothing
   return "{\"devices\": [" + joined(indices) + "], \"bytes\": " + number((unsigned long long)all.bytes) +
          ", \"right\": " + boolean(right) + ", \"wrong_words\": [" + joined(wrong) +
          "], \"algorithm_gb_per_second\": " + number(rate) + ", \"bus_gb_per_second\": " + number(bus) +
@@ -651,16 +652,16 @@ static void examine_versions() {
   step("versions");
   std::vector<std::string> parts;
   int runtime = 0, driver = 0;
-  // Up to CUDA 11 the runtime names its version only with a driver. nvcc links it statically, so it is the headers'.
+  // Up to CUDA 11 the runtime reports its version only with a driver. nvcc links it statically: it is the headers'.
   if (cudaRuntimeGetVersion(&runtime) != cudaSuccess) runtime = CUDART_VERSION;
   parts.push_back("\"cuda\": " + number(runtime));
-  // The newest CUDA that the driver knows; 0 without one.
+  // The newest CUDA version that the driver supports; 0 without a driver.
   if (cudaDriverGetVersion(&driver) != cudaSuccess) driver = 0;
   parts.push_back("\"driver_api\": " + number(driver));
   (void)cudaGetLastError();
   document.versions = "{" + joined(parts) + "}";
 #ifdef WITH_CUDNN
-  step("cudnnGetVersion");  // cuDNN 8 ends the program here when it misses a library of its own
+  step("cudnnGetVersion");  // cuDNN 8 aborts here if one of its own libraries is missing
   parts.push_back("\"cudnn\": " + number((unsigned long long)cudnnGetVersion()));
   document.versions = "{" + joined(parts) + "}";
 #endif
@@ -725,7 +726,7 @@ int main(int words, char **word) {
     std::fprintf(stderr, "usage: %s [--bytes N] [--repetitions N] [--time-limit SECONDS]\n", word[0]);
     return 2;
   }
-  // NCCL writes its messages on standard output, which is the document's alone.
+  // NCCL prints its messages on standard output, which is reserved for the document.
   output = dup(STDOUT_FILENO);
   if (output < 0 || dup2(STDERR_FILENO, STDOUT_FILENO) < 0) {
     std::perror(word[0]);
@@ -738,6 +739,6 @@ int main(int words, char **word) {
   alarm(0);
   const std::string text = document.head() + "null}\n";
   write_all(text.data(), text.size());
-  // The libraries' own clean-up after a failed device may hang, and there is nothing left to lose.
+  // Skip the libraries' cleanup, which may hang after a device failed.
   _exit(0);
 }
