@@ -1,51 +1,53 @@
 #!/usr/bin/python
 # Copyright: the gpuhost contributors
 # SPDX-License-Identifier: Apache-2.0
-"""Bring the planned driver's kernel module onto the GPUs, or say that it takes a reboot. Runs on the target."""
+"""Load the planned driver's kernel module, or report that a reboot is needed."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: driver_load
-short_description: Loads the kernel module of a driver, in place of another one where that is possible
+short_description: Load the kernel module of an NVIDIA driver, or replace the loaded one
+version_added: "0.1.0"
 description:
-  - Nothing is done where the planned module is loaded. Where none is, it is loaded.
-  - Where another version or flavour is loaded and no program but NVIDIA's own services has the GPUs open, these are
-    stopped, the module and those on top of it are unloaded and loaded anew, and the services are started again.
-  - Otherwise C(reboot_needed) is true and C(reasons) says why; the module never reboots.
-  - Fails under programs that compute on the GPUs, and where the planned module is built for no kernel that matters, as
-    a reboot would not help.
+  - Does nothing if the planned module is loaded, and loads it if no NVIDIA module is.
+  - If another version or flavour is loaded and only NVIDIA's own services use the GPUs, stops these services, replaces
+    the module and those that use it, and starts the services again.
+  - Otherwise returns RV(reboot_needed=true) with RV(reasons). The module never reboots.
+  - Fails if programs compute on the GPUs, or if the planned module is built for neither the running nor the next-boot
+    kernel, since a reboot would not help.
 options:
   version:
-    description: The driver's version, whole or its first parts.
+    description: The driver's version, complete or its first parts.
     type: str
     required: true
   kernel_modules:
-    description: The flavour of the modules.
+    description: The flavour of the kernel modules.
     type: str
     choices: [open, proprietary]
     required: true
 author:
-  - the gpuhost contributors
+  - the gpuhost contributors (!UNKNOWN)
 attributes:
   check_mode:
-    description: Says what would be done, as if the planned module were built for the running kernel.
+    description: Reports what would be done, assuming that the planned module is built for the running kernel.
     support: full
 """
 
 EXAMPLES = r"""
-- name: Load the module
+- name: Load the driver's kernel module
   gpuhost.stack.driver_load:
     version: "595.71.05"
     kernel_modules: open
-  register: loaded
+  register: nvidia_driver_loaded
 """
 
 RETURN = r"""
 action:
-  description: C(keep), C(load), C(reload), or C(reboot) where that is left to do.
+  description: What was done (V(keep), V(load), V(reload)), or V(reboot) if a reboot is needed.
   returned: always
   type: str
+  sample: reload
 reboot_needed:
   description: Whether the planned module can only be loaded by a reboot.
   returned: always
@@ -54,55 +56,43 @@ reasons:
   description: Why a reboot is needed.
   returned: always
   type: list
+  elements: str
+  sample: [nouveau is loaded]
 services:
   description: Services that were stopped and started again.
   returned: always
   type: list
+  elements: str
 loaded:
-  description: Version and flavour of the loaded module before and after.
+  description: The loaded module.
   returned: always
   type: dict
+  contains:
+    before:
+      description: V(version) and V(kernel_modules) before the task, V(null) without a loaded module.
+      type: dict
+      sample: {version: 580.126.16, kernel_modules: open}
+    after:
+      description: The same after the task.
+      type: dict
+      sample: {version: 595.71.05, kernel_modules: open}
 boot_id:
-  description: The kernel's id of this boot; the control node's own says that a reboot would end the run.
+  description: The kernel's random ID of this boot. If the control node has the same, a reboot would end the run.
   returned: always
   type: str
 """
 
-import os
-
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import is_version
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, files, system
-from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import (
-    driver_load,
-    gpu_processes,
-    kernel_modules,
-    nvidia_smi,
-    proc_driver,
-)
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, files
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import driver_load, proc_driver
 
 ROOT = "/"
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
-def look(planned: dict[str, str] | None) -> driver_load.Situation:
-    """The host as it is; with `planned` as if that module were built for the running kernel."""
-    kernel = system.kernel(ROOT, os.uname().release)
-    releases = {kernel["running"], kernel["next_boot"] or kernel["running"]}
-    built = {release: kernel_modules.built(ROOT, release, command.run) for release in releases}
-    if planned:
-        built[kernel["running"]] = [planned]
-    return driver_load.Situation(
-        loaded=proc_driver.read(ROOT),
-        nouveau=proc_driver.nouveau_loaded(ROOT),
-        running=kernel["running"],
-        next_boot=kernel["next_boot"],
-        built=built,
-        users=gpu_processes.read(ROOT, nvidia_smi.read(nvidia_smi.find(), command.run), command.run),
-    )
-
-
 def main() -> None:
+    """Run the module."""
     module = AnsibleModule(
         argument_spec={
             "version": {"type": "str", "required": True},
@@ -111,23 +101,24 @@ def main() -> None:
         supports_check_mode=True,
     )
     version, flavour = module.params["version"], module.params["kernel_modules"]
+    planned = {"version": version, "kernel_modules": flavour}
     try:
-        before = look({"version": version, "kernel_modules": flavour} if module.check_mode else None)
+        before = driver_load.read(ROOT, command.run, assume_built=planned if module.check_mode else None)
         decision = driver_load.decide(version, flavour, before)
         if module.check_mode:
             outcome = driver_load.Outcome(decision.action, decision.reasons)
         else:
             outcome = driver_load.apply(decision, ROOT, command.run)
             if outcome.action == driver_load.REBOOT:
-                # What keeps the module may be a job that began meanwhile.
-                driver_load.refuse_under_jobs(version, look(None).users)
+                # A job that started in the meantime may be what prevents unloading.
+                driver_load.refuse_under_jobs(version, driver_load.read(ROOT, command.run).users)
         after = proc_driver.read(ROOT)
     except (driver_load.NotPossible, OSError, ValueError) as error:
         module.fail_json(msg="%s." % str(error).rstrip("."))
     done = outcome.action in (driver_load.LOAD, driver_load.RELOAD)
     if done and not module.check_mode and (not after or not is_version(after["version"], version)):
         module.fail_json(
-            msg="Loaded was the module of driver %s, planned %s: `modinfo nvidia` tells which file was taken."
+            msg="Found the module of driver %s after loading, expected %s: `modinfo nvidia` shows the loaded file."
             % (after["version"] if after else "(none)", version)
         )
     for warning in outcome.warnings:

@@ -3,7 +3,7 @@
 //   nvcc -o cuda_check cuda_check.cu -DWITH_NCCL -lnccl -DWITH_CUDNN -lcudnn && ./cuda_check
 //
 // Works with CUDA 10.1 and later, cuDNN 7 to 9, NCCL 2.4 and later. To build without cuDNN or NCCL, omit its -D and -l
-// options. Bandwidths are in GB/s (10^9 bytes per second). A copy of S bytes within a device counts 2 S bytes, which are
+// options. Bandwidths are in GB/s (10^9 bytes per second). A copy of S bytes within a device counts 2 S, since they are
 // read and written. The bus bandwidth of the all-reduce is defined as in nccl-tests (doc/PERFORMANCE.md):
 // S / t * 2 (n - 1) / n.
 //

@@ -1,6 +1,8 @@
-"""cuda_check.cu: how it is compiled, and what its document says. Runs on the target; no I/O.
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Build the command that compiles cuda_check.cu, and read the document that the program prints. No I/O.
 
-It is compiled, linked and run by gpu_verify: a toolkit that only lies on the disk proves nothing.
+gpu_verify compiles, links and runs it: installed files alone do not show that a toolkit works.
 """
 
 from __future__ import annotations
@@ -14,24 +16,29 @@ NO_DEVICE_ERRORS = {35: "cudaErrorInsufficientDriver", 100: "cudaErrorNoDevice"}
 LIBRARIES = ("cudnn", "nccl")
 PARTS = ("versions", "outcome", "error", "devices", "peers", "cudnn", "all_reduce", "unfinished")
 
-Document = dict  # the program's JSON: its first lines and cuda_check.cu tell the keys
+Document = dict  # the program's JSON; see cuda_check.cu for its keys
 
 
 def arguments(
     nvcc: str, source: str, program: str, libraries: tuple[str, ...], architectures: list[str] | None = None
 ) -> list[str]:
-    """The command that compiles and links the program with these of LIBRARIES, for these `architectures`."""
+    """Return the command that compiles the program and links it with `libraries` (of LIBRARIES).
+
+    `architectures` are nvcc's options, as architectures() returns them.
+    """
     with_libraries = ["-DWITH_%s" % name.upper() for name in libraries] + ["-l%s" % name for name in libraries]
-    # What was planned is held against the GPUs elsewhere; that an old GPU's days are counted is no news here.
+    # The resolver compares toolkit and GPUs; nvcc's announcement that it will drop an old GPU is no problem here.
     return [nvcc, "-O2", "-Wno-deprecated-gpu-targets", "-o", program, source] + (architectures or []) + with_libraries
 
 
 def architectures(capabilities: list[str], listed: str) -> list[str]:
-    """nvcc's options for machine code of GPUs with these compute capabilities; `listed`: `nvcc --list-gpu-code`.
+    """Return nvcc's options for GPUs with these compute capabilities.
 
-    Machine code, for the intermediate code of a toolkit newer than the driver is not accepted by it, although
-    programs built for the very GPU run (CUDA minor version compatibility). Where nvcc does not know a capability it
-    gets the next lower one of the same major number, which runs there, too. CUDA 10 has no such list: it is believed.
+    `listed` is the output of `nvcc --list-gpu-code`.
+
+    They request machine code: a driver rejects the intermediate code of a newer toolkit although it runs machine
+    code for its GPU (CUDA minor version compatibility). A capability that nvcc does not know is replaced by the next
+    lower one of the same major number, whose code it runs. CUDA 10 has no such list: its nvcc is assumed to know each.
     """
     known = [(int(code[:-1]), int(code[-1])) for code in _codes(listed)]
     chosen = set()
@@ -44,13 +51,13 @@ def architectures(capabilities: list[str], listed: str) -> list[str]:
 
 
 def _codes(listed: str) -> list[str]:
-    """The numbers in lines such as sm_90; sm_90a and the like are no architectures of their own."""
+    """Return the numbers in lines such as sm_90, without variants such as sm_90a."""
     names = [line.strip() for line in listed.splitlines()]
     return [name[3:] for name in names if name.startswith("sm_") and name[3:].isdigit()]
 
 
 def parse(output: str) -> Document:
-    """The program's document; ValueError when it is none."""
+    """Return the program's document. Raise ValueError if the output is no such document."""
     try:
         document = json.loads(output)
     except ValueError:
@@ -61,19 +68,19 @@ def parse(output: str) -> Document:
 
 
 def versions(document: Document) -> dict[str, str]:
-    """Versions of the libraries that were called, as people write them. A library that did not answer is missing."""
+    """Return the versions of the called libraries in dotted form. A library that returned none is omitted."""
     found = document["versions"]
     return {name: DECODERS[name](found[name]) for name in DECODERS if found.get(name)}
 
 
 def error_text(error: dict[str, Any]) -> str:
-    """One line: the call, the error's name and number, and what it means where that is more than the name."""
+    """Return the call, the error's name and number, and its message if that differs from the name."""
     text = "%(call)s: %(name)s (%(number)d)" % error
     return text if error["message"] in ("", error["name"]) else text + ", " + str(error["message"])
 
 
 def unfinished_text(document: Document) -> str | None:
-    """Where the program ended before its time, and how; None when it did not."""
+    """Return in which step the program crashed or hung, None if it finished."""
     ended = document["unfinished"]
     if ended is None:
         return None
@@ -87,13 +94,13 @@ def _cuda(number: int) -> str:
 
 
 def _cudnn(number: int) -> str:
-    """Up to version 8 the major number counts thousands, since 9 ten thousands."""
+    """Decode major * 1000 up to cuDNN 8, major * 10000 since cuDNN 9."""
     thousand = 10000 if number >= 90000 else 1000
     return "%d.%d.%d" % (number // thousand, number % thousand // 100, number % 100)
 
 
 def _nccl(number: int) -> str:
-    """2.8 and older count the major number in thousands (2804), since 2.9 in ten thousands (20906)."""
+    """Decode major * 1000 up to NCCL 2.8 (2804), major * 10000 since NCCL 2.9 (20906)."""
     thousand = 10000 if number >= 10000 else 1000
     return "%d.%d.%d" % (number // thousand, number % thousand // 100, number % 100)
 

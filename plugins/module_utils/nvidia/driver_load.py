@@ -1,21 +1,30 @@
-"""What it takes that the planned driver's kernel module drives the GPUs: nothing, loading, reloading or a reboot.
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Decide whether the planned kernel module must be loaded, reloaded or needs a reboot, and load it.
 
-Runs on the target. `decide` is the rule, `apply` carries it out.
+`read` collects the facts, `decide` is a pure function of them, `apply` executes the decision.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import is_version
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import system
 from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Run
-from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_processes, kernel_modules
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import (
+    gpu_processes,
+    kernel_modules,
+    nvidia_smi,
+    proc_driver,
+)
 
 KEEP, LOAD, RELOAD, REBOOT = "keep", "load", "reload", "reboot"
 MODULE = "nvidia"
-# They have the GPUs open and are NVIDIA's own: stopped while the module is replaced, and started again.
+# NVIDIA's own services that have the GPUs open: stopped while the module is replaced, then started again.
 UNITS = (
     "nvidia-persistenced.service",
     "nvidia-fabricmanager.service",
@@ -25,7 +34,7 @@ UNITS = (
     "dcgm-exporter.service",
 )
 RUNNING = ("active", "activating", "reloading")
-# A program that was just stopped may take a moment to close what it had open.
+# A program that was just stopped may need a moment to close its devices.
 RELEASE_SECONDS = 5.0
 SYSTEMCTL_SECONDS = 120.0
 MODPROBE_SECONDS = 180.0
@@ -37,9 +46,13 @@ class NotPossible(Exception):
 
 @dataclass(frozen=True)
 class Situation:
-    """What drives the GPUs, what could, and who uses them.
+    """The facts that the decision needs.
 
-    built: the modules of each kernel that matters, by release: the running one and the one that starts next.
+    loaded: version and flavour of the loaded module, None without one
+    nouveau: whether nouveau is loaded
+    running, next_boot: kernel releases
+    built: the nvidia modules of these kernels by release, each with version and flavour
+    users: the processes that use the GPUs (gpu_processes.read)
     """
 
     loaded: dict[str, str] | None
@@ -52,13 +65,15 @@ class Situation:
 
 @dataclass(frozen=True)
 class Decision:
+    """KEEP, LOAD, RELOAD, or REBOOT with its reasons."""
+
     action: str
     reasons: list[str] = field(default_factory=list)
 
 
 @dataclass
 class Outcome:
-    """`action` is what was done, or REBOOT where that is left to do."""
+    """What was done; REBOOT if a reboot is still needed. `services` were stopped and started again."""
 
     action: str
     reasons: list[str]
@@ -66,8 +81,28 @@ class Outcome:
     warnings: list[str] = field(default_factory=list)
 
 
+def read(root: str, run: Run, assume_built: dict[str, str] | None = None) -> Situation:
+    """Read the facts from the host. In check mode, `assume_built` is a module to assume for the running kernel."""
+    kernel = system.kernel(root, os.uname().release)
+    releases = {kernel["running"], kernel["next_boot"] or kernel["running"]}
+    built = {release: kernel_modules.built(root, release, run) for release in releases}
+    if assume_built:
+        built[kernel["running"]] = [assume_built]
+    return Situation(
+        loaded=proc_driver.read(root),
+        nouveau=proc_driver.nouveau_loaded(root),
+        running=kernel["running"],
+        next_boot=kernel["next_boot"],
+        built=built,
+        users=gpu_processes.read(root, nvidia_smi.read(nvidia_smi.find(), run), run),
+    )
+
+
 def decide(version: str, flavour: str, now: Situation) -> Decision:
-    """Raises NotPossible where the module is built for no kernel, and where jobs would lose their driver."""
+    """Return the least disruptive action that loads the planned module.
+
+    Raise NotPossible if the module is built for neither kernel, or if jobs would lose their driver.
+    """
 
     def planned(module: dict[str, str] | None) -> bool:
         return module is not None and is_version(module["version"], version) and module["kernel_modules"] == flavour
@@ -76,12 +111,13 @@ def decide(version: str, flavour: str, now: Situation) -> Decision:
         return Decision(KEEP)
     reasons = []
     if now.nouveau:
-        reasons.append("nouveau is loaded and has the GPUs")
+        reasons.append("nouveau is loaded")
     if not any(planned(module) for module in now.built.get(now.running, [])):
         if now.next_boot in (None, now.running) or not any(map(planned, now.built.get(str(now.next_boot), []))):
             raise NotPossible(_not_built(version, flavour, now))
         reasons.append(
-            "the module is built for kernel %s, which starts next; %s is running" % (now.next_boot, now.running)
+            "the module is built for the next-boot kernel %s, not for the running kernel %s"
+            % (now.next_boot, now.running)
         )
     users = [user for user in now.users if user["program"] not in gpu_processes.SERVICES]
     refuse_under_jobs(version, users)
@@ -93,11 +129,13 @@ def decide(version: str, flavour: str, now: Situation) -> Decision:
 
 
 def refuse_under_jobs(version: str, users: list[dict[str, Any]]) -> None:
+    """Raise NotPossible if a job uses the GPUs."""
     jobs = gpu_processes.jobs(users)
     if jobs:
         raise NotPossible(
-            "programs compute on the GPUs: %s. The module of driver %s cannot be loaded under them. Wait for them or "
-            "end them (drain the node), then run this again" % (gpu_processes.listed(jobs), version)
+            "programs compute on the GPUs: %s. The module of driver %s cannot be loaded while they run. Wait until "
+            "they end or stop them (drain the node), then run the playbook again"
+            % (gpu_processes.listed(jobs), version)
         )
 
 
@@ -107,17 +145,20 @@ def _not_built(version: str, flavour: str, now: Situation) -> str:
         for kernel, modules in sorted(now.built.items())
     ]
     return (
-        "no %s kernel module of driver %s is built (modules by kernel: %s). dkms status and "
-        "/var/lib/dkms/nvidia*/*/build/make.log tell why; most often the kernel's headers are missing "
+        "no %s kernel module of driver %s is built (modules by kernel: %s). `dkms status` and "
+        "/var/lib/dkms/nvidia*/*/build/make.log show why; usually the kernel's headers are missing "
         "(nvidia_driver_kernel_headers)" % (flavour, version, "; ".join(found))
     )
 
 
-# Carrying it out ------------------------------------------------------------------------------------------------
+# Apply ----------------------------------------------------------------------------------------------------------
 
 
 def apply(decision: Decision, root: str, run: Run, sleep: Callable[[float], None] = time.sleep) -> Outcome:
-    """Loads or reloads. Services that were stopped for it are started again, whatever comes."""
+    """Load or reload the module. Services that were stopped are started again, even after an error.
+
+    Raise NotPossible if a service does not stop or the module cannot be loaded.
+    """
     if decision.action == LOAD:
         _modprobe(MODULE, run)
         return Outcome(LOAD, [])
@@ -130,9 +171,9 @@ def apply(decision: Decision, root: str, run: Run, sleep: Callable[[float], None
         _systemctl("stop", services, run)
         busy = _replace(root, run, sleep, outcome)
     finally:
-        # One that failed did so because the new libraries met the old module; it gets another chance.
+        # A service that failed may have done so because new libraries met the old module: start it as well.
         failed = [unit for unit, state in states.items() if state == "failed"]
-        problem = _systemctl("start", services + failed, run, must=False)
+        problem = _systemctl("start", services + failed, run, required=False)
     if busy:
         return Outcome(REBOOT, [busy], services)
     if problem:
@@ -141,7 +182,7 @@ def apply(decision: Decision, root: str, run: Run, sleep: Callable[[float], None
 
 
 def _replace(root: str, run: Run, sleep: Callable[[float], None], outcome: Outcome) -> str:
-    """Unloads the module with all on top of it and loads them again; returns what keeps it from being unloaded."""
+    """Replace the module and those that use it; return what prevents unloading, or ''."""
     deadline = RELEASE_SECONDS
     while True:
         modules = kernel_modules.loaded(root)
@@ -162,7 +203,7 @@ def _replace(root: str, run: Run, sleep: Callable[[float], None], outcome: Outco
         try:
             _modprobe(name, run)
         except NotPossible as error:
-            # Someone else's module on top of NVIDIA's may be built for the old driver alone.
+            # A third party's module that uses NVIDIA's may be built for the old driver only.
             if name.startswith("nvidia"):
                 raise
             outcome.warnings.append(str(error))
@@ -173,26 +214,26 @@ def _modprobe(name: str, run: Run) -> None:
     answer = run(["/sbin/modprobe", name], MODPROBE_SECONDS)
     if answer.exit_code:
         raise NotPossible(
-            "modprobe %s: %s. journalctl -k -g 'NVRM|nvidia|Lockdown' tells more; \"Key was rejected\" means that "
-            "Secure Boot does not trust DKMS's key (mokutil --import)" % (name, answer.text())
+            "modprobe %s: %s. See `journalctl -k -g 'NVRM|nvidia|Lockdown'`; \"Key was rejected\" means that Secure "
+            "Boot does not trust the key of DKMS (`mokutil --import`)" % (name, answer.text())
         )
 
 
 def unit_states(run: Run) -> dict[str, str]:
-    """{unit: active, failed, ...} of the units above that systemd knows."""
-    wanted = ",".join((*RUNNING, "failed"))
-    command = ["systemctl", "list-units", "--all", "--plain", "--no-legend", "--no-pager", "--state=" + wanted]
+    """Return {unit: state} of UNITS that are running or failed."""
+    states = ",".join((*RUNNING, "failed"))
+    command = ["systemctl", "list-units", "--all", "--plain", "--no-legend", "--no-pager", "--state=" + states]
     lines = run([*command, *UNITS], SYSTEMCTL_SECONDS).stdout.decode("utf-8", "replace").splitlines()
     rows = [line.split() for line in lines if line.strip()]
     return {row[0]: row[2] for row in rows if len(row) > 2}
 
 
-def _systemctl(verb: str, units: list[str], run: Run, must: bool = True) -> str:
-    """The problem, where there is one and it need not end everything."""
+def _systemctl(verb: str, units: list[str], run: Run, required: bool = True) -> str:
+    """Run systemctl; return its error or ''. Raise NotPossible instead if success is required."""
     if not units:
         return ""
     answer = run(["systemctl", verb, *units], SYSTEMCTL_SECONDS)
     problem = "systemctl %s %s: %s" % (verb, " ".join(units), answer.text()) if answer.exit_code else ""
-    if problem and must:
+    if problem and required:
         raise NotPossible(problem)
     return problem

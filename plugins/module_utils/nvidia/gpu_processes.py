@@ -1,4 +1,6 @@
-"""Processes that use the GPUs: what nvidia-smi lists, and who has /dev/nvidia* open. Runs on the target."""
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Find the processes that use the GPUs: those that nvidia-smi lists, and those that have /dev/nvidia* open."""
 
 from __future__ import annotations
 
@@ -12,9 +14,9 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.packages import pack
 
 FIELDS = ("pid", "process_name", "used_memory")
 TIMEOUT = 30
-# They belong to the driver or watch it: packages restart them, no work is lost.
+# Services of the driver or monitors of it: packages restart them, no work is lost.
 SERVICES = (
-    "nvidia-persiste",  # the kernel cuts a program's name after 15 characters
+    "nvidia-persiste",  # the kernel truncates a program's name to 15 characters
     "nv-fabricmanage",
     "nv-hostengine",
     "nvidia-imex",
@@ -24,11 +26,12 @@ _DEVICE = re.compile(r"^/dev/(nvidia(?:\d+|ctl|-uvm|-modeset|-caps/.*))$")
 
 
 def argv(path: str) -> list[str]:
+    """Return the command that lists the compute processes."""
     return [path, "--query-compute-apps=" + ",".join(FIELDS), "--format=csv,noheader,nounits"]
 
 
 def parse(output: str) -> dict[int, str]:
-    """{process id: name}; a process has a row for each GPU that it uses."""
+    """Return {process id: name}; nvidia-smi prints a row for each GPU that a process uses."""
     found = {}
     for line in output.splitlines():
         values = [value.strip() for value in line.split(",")]
@@ -38,10 +41,11 @@ def parse(output: str) -> dict[int, str]:
 
 
 def read(root: str, smi: dict[str, Any] | None, run: Run) -> list[dict[str, Any]]:
-    """By process id: what it is and how it was found.
+    """Return the processes in order of their ids: pid, name (command line), program, computes, devices (open files).
 
-    An nvidia-smi that does not work is not asked: after an upgrade it refuses (18) while programs go on with the module
-    that is loaded, and they are found by what they have open.
+    `smi` is the result of nvidia_smi.read. If it failed, open devices alone identify the processes: after an upgrade
+    nvidia-smi fails (18) while programs continue to use the loaded module. Raise ValueError if the query fails although
+    nvidia-smi works.
     """
     computing = _computing(smi, run) if smi and smi["exit_code"] == 0 else {}
     holding = holders(root)
@@ -65,24 +69,24 @@ def _computing(smi: dict[str, Any], run: Run) -> dict[int, str]:
 
 
 def is_job(user: Any) -> bool:
-    """Whether work would be lost: a CUDA program has nvidia-uvm open; displays and monitors do not."""
+    """Return whether a process computes: CUDA programs have nvidia-uvm open, displays and monitors do not."""
     return bool(user["computes"] or "nvidia-uvm" in user["devices"])
 
 
 def jobs(users: Iterable[Any]) -> list[Any]:
-    """Those that a change of the driver would cost work; NVIDIA's own services are not among them."""
+    """Return the processes that would lose work if the driver changed, without NVIDIA's own services."""
     return [user for user in users if user["program"] not in SERVICES and is_job(user)]
 
 
 def listed(users: Iterable[Any]) -> str:
-    """The first five of them."""
+    """Return the first five processes as text: process id and name."""
     every = list(users)
-    shown = ", ".join("%s (%s)" % (user["pid"], user["name"] or "of unknown name") for user in every[:5])
+    shown = ", ".join("%s (%s)" % (user["pid"], user["name"] or "unknown") for user in every[:5])
     return shown + (" and %d more" % (len(every) - 5) if len(every) > 5 else "")
 
 
 def holders(root: str) -> dict[int, list[str]]:
-    """Processes with a device of NVIDIA's open. Only looked for where there is one: it reads every process's links."""
+    """Return the open NVIDIA devices by process id. Without such a device no process is inspected."""
     if not any(name.startswith("nvidia") for name in files.names(root, "/dev")):
         return {}
     found = {}
@@ -94,14 +98,14 @@ def holders(root: str) -> dict[int, list[str]]:
 
 
 def _devices(root: str, pid: str) -> set[str]:
-    folder = files.under(root, "/proc/%s/fd" % pid)
+    directory = files.under(root, "/proc/%s/fd" % pid)
     devices = set()
     try:
-        for entry in os.listdir(folder):
-            match = _DEVICE.match(os.readlink(os.path.join(folder, entry)))
+        for entry in os.listdir(directory):
+            match = _DEVICE.match(os.readlink(os.path.join(directory, entry)))
             if match:
                 devices.add(match.group(1))
-    except OSError:  # it ended meanwhile, or belongs to another user
+    except OSError:  # the process ended, or belongs to another user
         return devices
     return devices
 

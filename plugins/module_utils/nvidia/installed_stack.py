@@ -1,4 +1,6 @@
-"""What of the deep learning stack lies on the host: CUDA trees, environments, the applied plan. Runs on the target."""
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Read the installed deep learning stack: CUDA trees, environments, the applied plan, simulated parts."""
 
 from __future__ import annotations
 
@@ -18,10 +20,10 @@ _CUDA_TREE = re.compile(r"^cuda-(\d+\.\d+)$")
 
 
 def cuda(root: str, distro_package: str) -> dict[str, Any]:
-    """Return the toolkits of NVIDIA's packages, the one that /usr/local/cuda points to, and the distribution's own.
+    """Return `installed` (versions of NVIDIA's toolkits), `default` (target of /usr/local/cuda) and `distro`.
 
-    A tree of NVIDIA's counts when it has nvcc. The distribution's toolkit lies in /usr, where no file names its
-    version: that is read from its package.
+    A tree counts if it has nvcc. `distro` is the version of the distribution's own toolkit, read from its package,
+    since no file in /usr contains it.
     """
     found = (_CUDA_TREE.match(name) for name in files.names(root, "/usr/local"))
     versions = [match.group(1) for match in found if match and _has_nvcc(root, match.group(0))]
@@ -41,12 +43,15 @@ def _has_nvcc(root: str, tree: str) -> bool:
 
 
 def tensorflow(root: str, path: str = TENSORFLOW) -> dict[str, str] | None:
-    """The environment's TensorFlow by its metadata's name; importing it takes six seconds. `path` may be a link."""
+    """Return path, version and Python of the TensorFlow environment, None without one.
+
+    The version is read from the name of the metadata directory: an import takes six seconds. `path` may be a link.
+    """
     return _framework(root, path, "tensorflow")
 
 
 def pytorch(root: str, path: str = PYTORCH) -> dict[str, str] | None:
-    """The environment's PyTorch, in the same way. Its wheels on PyPI have no local part in their version."""
+    """Return path, version and Python of the PyTorch environment, None without one."""
     return _framework(root, path, "torch")
 
 
@@ -62,7 +67,7 @@ def _framework(root: str, path: str, package: str) -> dict[str, str] | None:
 
 
 def in_the_way(root: str, path: str = TENSORFLOW) -> str | None:
-    """What stands where the link to the environment goes and is not one: the role framework_env leaves it alone."""
+    """Return what occupies the path of the environment's link, None if it is free or has framework_env's own link."""
     real = files.under(root, path)
     if os.path.islink(real):
         target = os.path.normpath(os.path.join(os.path.dirname(path), os.readlink(real)))
@@ -72,17 +77,18 @@ def in_the_way(root: str, path: str = TENSORFLOW) -> str | None:
 
 
 def applied_plan(root: str) -> dict[str, Any] | None:
+    """Return the plan that was last applied, None without one. Raise ValueError if the file is damaged."""
     text = files.read_text(root, APPLIED_PLAN)
     if text is None:
         return None
     try:
         return dict(json.loads(text))
     except (ValueError, TypeError) as error:
-        raise ValueError("%s is not the JSON object that was written: %s" % (APPLIED_PLAN, error)) from error
+        raise ValueError("%s is not a JSON object: %s" % (APPLIED_PLAN, error)) from error
 
 
 def simulated(root: str) -> list[str]:
-    """What on this host is simulated, one thing a line; empty on a real host."""
+    """Return what is simulated on this host, one item per line; empty on a real host."""
     lines = []
     for name in files.names(root, SIMULATED):
         if name.endswith(".txt"):

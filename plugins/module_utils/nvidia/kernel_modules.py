@@ -1,4 +1,6 @@
-"""NVIDIA's kernel modules: built for which kernels, loaded, kept in use by what. Runs on the target."""
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Read NVIDIA's kernel modules: for which kernels they are built, which are loaded, and what uses them."""
 
 from __future__ import annotations
 
@@ -16,27 +18,28 @@ _FILE = re.compile(r"^nvidia(-current|-tesla[a-z0-9-]*|-legacy[a-z0-9-]*)?\.ko(\
 
 @dataclass(frozen=True)
 class Loaded:
-    """A line of /proc/modules: `uses` counts the modules in `users` and all else that keeps it from being unloaded."""
+    """A line of /proc/modules: `uses` counts the modules in `users` and everything else that prevents unloading."""
 
     uses: int
     users: tuple[str, ...]
 
     @property
     def busy(self) -> bool:
+        """Whether something other than a module uses it."""
         return self.uses > len(self.users)
 
 
 def paths(root: str, kernel: str) -> list[str]:
-    """Paths of a kernel's nvidia.ko; Debian names it nvidia-current.ko."""
+    """Return the paths of a kernel's nvidia.ko, which Debian names nvidia-current.ko."""
     top = files.under(root, "/lib/modules/%s" % kernel)
     found = []
-    for folder, _, names in os.walk(top):
-        found += [os.path.join(folder, name) for name in names if _FILE.match(name)]
+    for directory, _, names in os.walk(top):
+        found += [os.path.join(directory, name) for name in names if _FILE.match(name)]
     return sorted(found)
 
 
 def built(root: str, kernel: str, run: Run) -> list[dict[str, str]]:
-    """Version and flavour of each nvidia.ko that a kernel has."""
+    """Return `version` and `kernel_modules` (open or proprietary) of each nvidia.ko of a kernel."""
     flavours = {licence: flavour for flavour, licence in LICENCES.items()}
     found = []
     for path in paths(root, kernel):
@@ -47,13 +50,13 @@ def built(root: str, kernel: str, run: Run) -> list[dict[str, str]]:
 
 
 def modinfo(path: str, field: str, run: Run) -> str:
-    """One field; empty where modinfo cannot tell."""
+    """Return one field of a module file, '' if modinfo fails."""
     answer = run([MODINFO, "-F", field, path], 20)
     return answer.stdout.decode("utf-8", "replace").strip() if answer.exit_code == 0 else ""
 
 
 def loaded(root: str) -> dict[str, Loaded]:
-    """Every loaded module by name."""
+    """Return every loaded module by name."""
     found = {}
     for line in (files.read_text(root, "/proc/modules") or "").splitlines():
         name, _, uses, users = line.split()[:4]
@@ -62,7 +65,7 @@ def loaded(root: str) -> dict[str, Loaded]:
 
 
 def unload_order(modules: dict[str, Loaded], name: str) -> list[str]:
-    """The module after all that are loaded on top of it."""
+    """Return the modules to unload: all that use the named one first, then the module itself."""
     order: list[str] = []
 
     def visit(current: str) -> None:

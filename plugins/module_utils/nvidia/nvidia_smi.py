@@ -1,4 +1,6 @@
-"""Call nvidia-smi once and read its CSV and its exit code. Runs on the target."""
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Run nvidia-smi once and parse its CSV output and its exit code."""
 
 from __future__ import annotations
 
@@ -10,12 +12,12 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import 
 
 FIELDS: tuple[str, ...] = ("index", "name", "uuid", "driver_version", "memory.total", "compute_cap", "pci.bus_id")
 TIMEOUT = 30
-NEWER_FIELD = "compute_cap"  # unknown to drivers before 510, which answer exit code 2
+NEWER_FIELD = "compute_cap"  # drivers before 510 do not know it and exit with 2
 DIRECTORIES = ("/usr/bin", "/usr/local/bin", "/usr/local/nvidia/bin", "/usr/lib/wsl/lib")
 
 EXIT_CODES = {
     0: "works",
-    2: "an option or a field to query is not known to this nvidia-smi",
+    2: "this nvidia-smi does not know an option or a query field",
     4: "no permission",
     6: "no device was found",
     9: "the NVIDIA driver is not loaded",
@@ -23,28 +25,33 @@ EXIT_CODES = {
     14: "a GPU's infoROM is corrupted",
     15: "a GPU has fallen off the bus",
     18: "the loaded kernel module and the user-space libraries have different versions",
-    124: "did not answer in time",
+    124: "did not end within its time limit",
     127: "could not be started",
-    255: "an option is not known to this nvidia-smi, or an unknown error",
+    255: "this nvidia-smi does not know an option, or an unknown error occurred",
 }
 
 
 def meaning(exit_code: int) -> str:
-    return EXIT_CODES.get(exit_code, "nvidia-smi failed for a reason that its exit code does not tell")
+    """Return what an exit code of nvidia-smi means."""
+    return EXIT_CODES.get(exit_code, "nvidia-smi failed with an undocumented exit code")
 
 
 def argv(path: str, fields: tuple[str, ...]) -> list[str]:
+    """Return the command that queries these fields of all GPUs."""
     return [path, "--query-gpu=" + ",".join(fields), "--format=csv,noheader,nounits"]
 
 
 def pci_address(bus_id: str) -> str:
-    """nvidia-smi's 00000000:05:00.0 as sysfs names it: 0000:05:00.0."""
+    """Return nvidia-smi's 00000000:05:00.0 as sysfs writes it: 0000:05:00.0."""
     domain, rest = bus_id.lower().split(":", 1)
     return "%04x:%s" % (int(domain, 16), rest)
 
 
 def parse(output: str, fields: tuple[str, ...] = FIELDS) -> list[dict[str, Any]]:
-    """Rows of `--format=csv,noheader,nounits`; a value in brackets ([N/A], [Not Supported]) is None."""
+    """Parse `--format=csv,noheader,nounits`; a value in brackets ([N/A], [Not Supported]) becomes None.
+
+    Raise ValueError for a row with another number of values.
+    """
     gpus = []
     for line in output.splitlines():
         if not line.strip():
@@ -73,13 +80,13 @@ def _gpu(row: dict[str, str | None]) -> dict[str, Any]:
 
 
 def find() -> str | None:
-    """Where nvidia-smi is; sudo and systemd may have cut PATH, so its usual places count too."""
+    """Return the path of nvidia-smi, also from its usual directories, which the PATH of sudo or systemd may lack."""
     path = os.environ.get("PATH", "") + os.pathsep + os.pathsep.join(DIRECTORIES)
     return shutil.which("nvidia-smi", path=path)
 
 
 def read(path: str | None, run: Run) -> dict[str, Any] | None:
-    """The probe's `nvidia_smi`; None when the program is not there. `run(argv, timeout)` gives a command.Answer."""
+    """Return `nvidia_smi` of the probe: path, exit code, message and GPUs. None if the program is not installed."""
     if path is None:
         return None
     fields = FIELDS

@@ -1,7 +1,9 @@
-"""Read `nvidia-smi -q -x` and `nvidia-smi nvlink -s`: what every GPU says of itself and its links. Runs on the target.
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Parse `nvidia-smi -q -x` and `nvidia-smi nvlink -s`: the state of every GPU and its NVLinks.
 
-Elements are named as NVIDIA's nvsmi_device_v11, v12 and v13 documents name them (drivers 470 to 615). A value that is
-not there, not supported or not told is None: whoever reads it must not take that for a good one.
+Elements have the names of NVIDIA's nvsmi_device_v11, v12 and v13 documents (drivers 470 to 615). A value that is
+absent, not supported or not reported is None, which callers must not treat as a good value.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ _UNKNOWN = (
     "Insufficient Permissions",
     "Requested functionality has been deprecated",
 )
-# What NVML's functions answer for a GPU that is gone (nvmlErrorString); nvidia-smi prints it in place of the value.
+# NVML's errors for a GPU that is lost (nvmlErrorString); nvidia-smi prints them in place of the value.
 LOST = ("GPU is lost", "GPU requires reset", "Interrupt Request Issue", "Corrupted infoROM")
 _NUMBER = re.compile(r"^(-?\d+(?:\.\d+)?)(?: ?[A-Za-z%/]+)?$")
 _GPU_LINE = re.compile(r"^GPU (\d+): (.*?)(?: \(UUID: .*\))?$")
@@ -34,32 +36,33 @@ _LINK_LINE = re.compile(r"^\s*Link (\d+): (?:([\d.]+) GB/s|<?(\w+)>?)\s*$")
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU of the document; `index` is its place there, which is nvidia-smi's index."""
+    """One GPU of the document; `index` is its position, which is nvidia-smi's index."""
 
     index: int
     element: ElementTree.Element
 
     @property
     def name(self) -> str:
+        """The product name."""
         return self.element.findtext("product_name", "").strip()
 
     def raw(self, path: str) -> str | None:
-        """The text of an element as it stands; None where the driver does not write it."""
+        """Return the unchanged text of an element, None if the driver does not print it."""
         text = self.element.findtext(path)
         return None if text is None else text.strip()
 
     def text(self, path: str) -> str | None:
-        """The value, None where it is unknown."""
+        """Return the value of an element, None if it is unknown."""
         text = (self.raw(path) or "").strip("[]")
         return None if text in _UNKNOWN or text in LOST else text
 
     def number(self, path: str) -> float | None:
-        """The number of "16x", "87 %", "5"; None where there is none."""
+        """Return the number in a value such as "16x", "87 %" or "5", None without a number."""
         match = _NUMBER.match(self.text(path) or "")
         return float(match.group(1)) if match else None
 
     def leaves(self, path: str) -> Iterator[tuple[str, str | None]]:
-        """(name, value) of every leaf below an element."""
+        """Yield (name, value) of every leaf of an element."""
         found = self.element.find(path)
         for leaf in [] if found is None else found.iter():
             if len(leaf) == 0 and leaf is not found:
@@ -67,14 +70,14 @@ class Gpu:
                 yield leaf.tag, None if text in _UNKNOWN or text in LOST else text
 
     def lost(self) -> dict[str, str]:
-        """The driver's error by the name of the element in whose place it stands."""
+        """Return the errors of LOST by the name of the element whose value they replace."""
         texts = ((leaf.tag, (leaf.text or "").strip().strip("[]")) for leaf in self.element.iter())
         return {name: text for name, text in texts if text in LOST}
 
 
 @dataclass(frozen=True)
 class Log:
-    """The document and how the program ended; `gpus` holds those that answered."""
+    """The GPUs of the document, the exit code, and what nvidia-smi prints before the document."""
 
     exit_code: int
     message: str
@@ -82,10 +85,10 @@ class Log:
 
 
 def read(path: str, run: Run) -> Log:
-    """Asks nvidia-smi once. ValueError when it ended well and printed no such document."""
+    """Run `nvidia-smi -q -x`. Raise ValueError if it succeeds without printing a valid document."""
     answer: Answer = run([path, "-q", "-x"], TIMEOUT)
     output = answer.stdout.decode("utf-8", "replace")
-    # A GPU that is lost is told in a line before the document, and the exit code tells it, too.
+    # A lost GPU is reported in a line before the document, and by the exit code.
     before, start, document = output.partition("<?xml")
     if not start:
         if answer.exit_code == 0:
@@ -95,6 +98,7 @@ def read(path: str, run: Run) -> Log:
 
 
 def parse(document: str) -> list[Gpu]:
+    """Return the GPUs of a document. Raise ValueError if it is not XML."""
     try:
         root = ElementTree.fromstring(document)
     except ElementTree.ParseError as error:
@@ -104,9 +108,10 @@ def parse(document: str) -> list[Gpu]:
 
 @dataclass(frozen=True)
 class Links:
-    """NVLink of one GPU: GB/s a direction by link, None for an inactive one.
+    """The NVLinks of one GPU.
 
-    `state`: "links" (told one by one), "inactive" (there are some and all are down), "unsupported".
+    state: "links" (listed one by one), "inactive" (the GPU has links and all are down) or "unsupported"
+    speeds: GB/s per direction by link, None for an inactive link
     """
 
     state: str
@@ -114,13 +119,13 @@ class Links:
 
 
 def nvlinks(path: str, run: Run) -> dict[int, Links] | None:
-    """By GPU index; a GPU without NVLink has no line in some releases. None when nvidia-smi did not end well."""
+    """Return the links by GPU index, None if nvidia-smi fails. Some releases omit a GPU without NVLink."""
     answer = run([path, "nvlink", "-s"], TIMEOUT)
     return parse_nvlinks(answer.stdout.decode("utf-8", "replace")) if answer.exit_code == 0 else None
 
 
 def parse_nvlinks(output: str) -> dict[int, Links]:
-    """The table of `nvidia-smi nvlink --status`; ValueError for a line that it is not known to print."""
+    """Parse the output of `nvidia-smi nvlink --status`. Raise ValueError for a line in an unknown format."""
     found: dict[int, Links] = {}
     index = None
     for line in output.splitlines():
@@ -135,5 +140,5 @@ def parse_nvlinks(output: str) -> dict[int, Links]:
         elif index is not None and "all links are inactive" in line.lower():
             found[index] = Links("inactive", {})
         elif line.strip() and "not have or support nvlink" not in line.lower():
-            raise ValueError("nvidia-smi nvlink -s printed a line of unknown form: %r" % line.strip())
+            raise ValueError("nvidia-smi nvlink -s printed a line in an unknown format: %r" % line.strip())
     return found

@@ -1,4 +1,6 @@
-"""The loaded NVIDIA kernel module from /proc/driver/nvidia/version. Runs on the target."""
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Read which kernel modules are loaded: NVIDIA's from /proc/driver/nvidia/version, nouveau from /proc/modules."""
 
 from __future__ import annotations
 
@@ -11,7 +13,10 @@ _LINE = re.compile(r"^NVRM version:.*Kernel Module.*?\s(\d+\.\d+(?:\.\d+)*)(?:\s
 
 
 def parse(text: str) -> dict[str, str]:
-    """Version and flavour; the open modules call themselves "Open Kernel Module"."""
+    """Return `version` and `kernel_modules` (open or proprietary). Raise ValueError for another format.
+
+    The open modules identify themselves as "Open Kernel Module".
+    """
     match = _LINE.search(text)
     if not match:
         raise ValueError("%s has no line 'NVRM version: ... Kernel Module  <version>': %r" % (PATH, text[:200]))
@@ -20,11 +25,12 @@ def parse(text: str) -> dict[str, str]:
 
 
 def read(root: str) -> dict[str, str] | None:
-    """None when no NVIDIA module is loaded."""
+    """Return version and flavour of the loaded module, None if no NVIDIA module is loaded."""
     text = files.read_text(root, PATH)
     return None if text is None else parse(text)
 
 
 def nouveau_loaded(root: str) -> bool:
+    """Return whether the module nouveau is loaded."""
     modules = files.read_text(root, "/proc/modules") or ""
     return any(line.split(" ", 1)[0] == "nouveau" for line in modules.splitlines())

@@ -1,4 +1,6 @@
-"""Traces of NVIDIA's `.run` installers, which put files where the packages put theirs. Runs on the target."""
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Detect installations by NVIDIA's `.run` installers, whose files conflict with those of the packages."""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
 
 DRIVER_UNINSTALLERS = ("/usr/bin/nvidia-uninstall", "/usr/local/bin/nvidia-uninstall")
 DRIVER_LOG = "/var/log/nvidia-installer.log"
-# Without the uninstaller, a log alone may be left from an installation that is gone: its libraries tell.
+# Without an uninstaller, a log alone may remain from a removed installation: only with libraries does it count.
 DRIVER_LIBRARIES = (
     "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
     "/usr/lib/aarch64-linux-gnu/libcuda.so.1",
@@ -22,7 +24,7 @@ _LOG_VERSION = re.compile(r"NVIDIA-Linux-\S+?-(\d+\.\d+(?:\.\d+)?)|Driver Versio
 
 
 def read(root: str) -> dict[str, Any]:
-    """`driver`: what is there of a driver's installer, or null; `toolkits`: CUDA trees that have an uninstaller."""
+    """Return `driver` (uninstaller, traces, version; None without traces) and `toolkits` (with their uninstallers)."""
     return {"driver": _driver(root), "toolkits": _toolkits(root)}
 
 
@@ -55,7 +57,7 @@ def _is_foreign(root: str, path: str) -> bool:
 
 
 def _is_packaged(root: str, path: str) -> bool:
-    """Whether a package of dpkg's has this file; /usr/lib may stand as /lib in its list (merged /usr)."""
+    """Return whether a dpkg package contains this file; its list may have /lib in place of /usr/lib (merged /usr)."""
     short = path[len("/usr") :] if path.startswith("/usr/") else path
     wanted = {("\n%s\n" % spelling).encode() for spelling in (path, short)}
     for name in files.names(root, DPKG_INFO):

@@ -1,4 +1,4 @@
-"""Loading the planned kernel module: the rule as a table, and what is carried out when, without a kernel."""
+"""Loading the planned kernel module: the decision as a table, and the commands that carry it out."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
-from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import driver_load, kernel_modules
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import driver_load
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia.driver_load import Decision, NotPossible, Situation
 
 RUNNING, NEXT = "6.1.0-50-amd64", "6.1.0-56-amd64"
@@ -29,7 +29,7 @@ MONITOR = user("nv-hostengine", "nvidiactl", "nvidia-uvm")
 
 
 def situation(**facts: Any) -> Situation:
-    """The planned module is built, nothing is loaded, nobody uses the GPUs, unless said otherwise."""
+    """Return a host on which the planned module is built, nothing is loaded and nothing uses the GPUs, with changes."""
     usual = {"loaded": None, "nouveau": False, "running": RUNNING, "next_boot": RUNNING, "built": {RUNNING: [OPEN_595]}}
     return Situation(**{**usual, **facts})
 
@@ -53,13 +53,13 @@ def situation(**facts: Any) -> Situation:
         ("595.71.05", {"next_boot": NEXT, "built": {RUNNING: [OPEN_595], NEXT: []}}, "load"),
     ],
 )
-def test_the_least_that_brings_the_planned_module(version: str, facts: dict[str, Any], expected: str) -> None:
+def test_least_disruptive_action(version: str, facts: dict[str, Any], expected: str) -> None:
     decision = driver_load.decide(version, "open", situation(**facts))
     assert decision.action == expected
     assert bool(decision.reasons) == (expected == "reboot")
 
 
-def test_a_reboot_tells_every_reason() -> None:
+def test_reboot_has_every_reason() -> None:
     facts = {
         "loaded": OPEN_580,
         "users": [DISPLAY],
@@ -68,7 +68,7 @@ def test_a_reboot_tells_every_reason() -> None:
     }
     reasons = driver_load.decide("595", "open", situation(**facts)).reasons
     assert reasons == [
-        f"the module is built for kernel {NEXT}, which starts next; {RUNNING} is running",
+        f"the module is built for the next-boot kernel {NEXT}, not for the running kernel {RUNNING}",
         "programs have the GPUs open: 7 (/usr/bin/Xorg -x)",
     ]
 
@@ -77,7 +77,7 @@ def test_a_reboot_tells_every_reason() -> None:
 @pytest.mark.parametrize(
     "facts", [{"loaded": OPEN_580}, {"loaded": OPEN_580, "nouveau": True}], ids=["reload", "reboot"]
 )
-def test_nothing_is_done_under_a_job(job: dict[str, Any], facts: dict[str, Any]) -> None:
+def test_running_job_is_refused(job: dict[str, Any], facts: dict[str, Any]) -> None:
     with pytest.raises(NotPossible, match=r"programs compute on the GPUs: 7 \(/usr/bin/python3 -x\)"):
         driver_load.decide("595.71.05", "open", situation(users=[DAEMON, job], **facts))
 
@@ -93,19 +93,19 @@ def test_nothing_is_done_under_a_job(job: dict[str, Any], facts: dict[str, Any])
         {"built": {RUNNING: []}, "nouveau": True},
     ],
 )
-def test_no_reboot_where_it_would_not_help(facts: dict[str, Any]) -> None:
+def test_module_that_no_kernel_has_is_refused(facts: dict[str, Any]) -> None:
     with pytest.raises(NotPossible, match=r"no open kernel module of driver 595\.71\.05 is built .*dkms status"):
         driver_load.decide("595.71.05", "open", situation(**facts))
 
 
-# Carrying it out ------------------------------------------------------------------------------------------------
+# Apply ----------------------------------------------------------------------------------------------------------
 
 
 class Host:
-    """Answers for systemctl, rmmod and modprobe; /proc/modules is a file below `root` that they change."""
+    """A stub of systemctl, rmmod and modprobe; /proc/modules is a file below `root`."""
 
     def __init__(self, root: Path) -> None:
-        self.root, self.said = root, list[str]()
+        self.root, self.commands = root, list[str]()
         self.units = {"nvidia-persistenced.service": "active", "nvidia-fabricmanager.service": "failed"}
         self.failing: dict[str, str] = {}
         self.releases: Callable[[], None] = lambda: None
@@ -119,7 +119,7 @@ class Host:
         if argv[:2] == ["systemctl", "list-units"]:
             rows = "".join(f"{unit} loaded {state} running Some words\n" for unit, state in self.units.items())
             return command.Answer(0, rows.encode(), b"")
-        self.said.append(line)
+        self.commands.append(line)
         if argv[:2] == ["systemctl", "stop"]:
             self.releases()
         if line in self.failing:
@@ -141,39 +141,46 @@ BUSY = ["nvidia_uvm 9 0 -", "nvidia 9 2 nvidia_uvm,", "ext4 9 1 -"]
 FREE = ["nvidia_uvm 9 0 -", "nvidia 9 1 nvidia_uvm,", "ext4 9 1 -"]
 
 
-def test_a_reload_takes_everything_off_and_brings_it_back(machine: Host) -> None:
+def test_reload_replaces_the_module_and_restarts_services(machine: Host) -> None:
     machine.modules(*BUSY)
     machine.releases = lambda: machine.modules(*FREE)
     outcome = machine.apply("reload")
     assert (outcome.action, outcome.services) == ("reload", ["nvidia-persistenced.service"])
-    assert machine.said == [STOP, "rmmod nvidia_uvm", "rmmod nvidia", "modprobe nvidia", "modprobe nvidia_uvm", START]
+    assert machine.commands == [
+        STOP,
+        "rmmod nvidia_uvm",
+        "rmmod nvidia",
+        "modprobe nvidia",
+        "modprobe nvidia_uvm",
+        START,
+    ]
 
 
-def test_a_module_that_stays_in_use_is_left_loaded_and_its_services_come_back(machine: Host) -> None:
+def test_module_in_use_needs_a_reboot_and_services_are_restarted(machine: Host) -> None:
     machine.modules(*BUSY)
     outcome = machine.apply("reload")
     assert (outcome.action, outcome.reasons) == ("reboot", ["modules are in use: nvidia (used 1 times)"])
-    assert machine.said == [STOP, START]
+    assert machine.commands == [STOP, START]
 
 
-def test_a_module_that_cannot_be_unloaded_takes_a_reboot(machine: Host) -> None:
+def test_module_that_cannot_be_unloaded_needs_a_reboot(machine: Host) -> None:
     machine.modules(*FREE)
     machine.failing["rmmod nvidia"] = "rmmod: ERROR: Module nvidia is in use"
     outcome = machine.apply("reload")
     assert outcome.action == "reboot"
     assert outcome.reasons == ["module nvidia cannot be unloaded: rmmod: ERROR: Module nvidia is in use"]
-    assert machine.said[-1] == START
+    assert machine.commands[-1] == START
 
 
-def test_a_module_that_cannot_be_loaded_fails_and_the_services_come_back(machine: Host) -> None:
+def test_module_that_cannot_be_loaded_fails_and_services_are_restarted(machine: Host) -> None:
     machine.modules(*FREE)
     machine.failing["modprobe nvidia"] = "modprobe: ERROR: could not insert 'nvidia': Key was rejected by service"
     with pytest.raises(NotPossible, match=r"Key was rejected by service.*Secure Boot"):
         machine.apply("reload")
-    assert machine.said[-1] == START
+    assert machine.commands[-1] == START
 
 
-def test_someone_elses_module_on_top_may_stay_away_with_a_warning(machine: Host) -> None:
+def test_third_party_module_that_cannot_be_loaded_is_a_warning(machine: Host) -> None:
     machine.modules("gdrdrv 9 0 -", "nvidia 9 1 gdrdrv,")
     machine.failing["modprobe gdrdrv"] = "Invalid argument"
     outcome = machine.apply("reload")
@@ -181,58 +188,35 @@ def test_someone_elses_module_on_top_may_stay_away_with_a_warning(machine: Host)
     assert ["modprobe gdrdrv" in warning for warning in outcome.warnings] == [True]
 
 
-def test_a_service_that_does_not_start_again_is_told(machine: Host) -> None:
+def test_service_that_does_not_start_is_a_warning(machine: Host) -> None:
     machine.modules(*FREE)
     machine.failing[START] = "Job for nvidia-fabricmanager.service failed"
     assert machine.apply("reload").warnings == [f"{START}: Job for nvidia-fabricmanager.service failed"]
 
 
-def test_a_service_that_does_not_stop_ends_it_before_anything_is_unloaded(machine: Host) -> None:
+def test_service_that_does_not_stop_prevents_unloading(machine: Host) -> None:
     machine.modules(*BUSY)
     machine.failing[STOP] = "timed out"
     with pytest.raises(NotPossible, match="timed out"):
         machine.apply("reload")
-    assert machine.said == [STOP, START]
+    assert machine.commands == [STOP, START]
 
 
-def test_loading_touches_no_service(machine: Host) -> None:
+def test_load_restarts_no_service(machine: Host) -> None:
     assert machine.apply("load").action == "load"
-    assert machine.said == ["modprobe nvidia"]
+    assert machine.commands == ["modprobe nvidia"]
 
 
-# Reading --------------------------------------------------------------------------------------------------------
+# Read -----------------------------------------------------------------------------------------------------------
 
 
-def test_modules_are_unloaded_from_the_top(tmp_path: Path) -> None:
-    """As /proc/modules of a workstation with a display reads."""
+def test_facts_of_a_host_without_a_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "proc").mkdir()
-    (tmp_path / "proc/modules").write_text(
-        "nvidia_uvm 1789952 2 - Live 0x0000000000000000 (POE)\n"
-        "nvidia_drm 122880 5 - Live 0x0000000000000000 (POE)\n"
-        "nvidia_modeset 1605632 3 nvidia_drm, Live 0x0000000000000000 (POE)\n"
-        "nvidia 60653568 74 nvidia_uvm,nvidia_modeset, Live 0x0000000000000000 (POE)\n"
-    )
-    modules = kernel_modules.loaded(str(tmp_path))
-    assert kernel_modules.unload_order(modules, "nvidia") == ["nvidia_uvm", "nvidia_drm", "nvidia_modeset", "nvidia"]
-    assert [name for name in modules if modules[name].busy] == ["nvidia_uvm", "nvidia_drm", "nvidia_modeset", "nvidia"]
-    assert kernel_modules.unload_order(modules, "nouveau") == []
-
-
-def test_the_modules_of_a_kernel_are_told_by_version_and_flavour(tmp_path: Path) -> None:
-    folder = tmp_path / f"lib/modules/{RUNNING}/updates/dkms"
-    folder.mkdir(parents=True)
-    for name in ("nvidia-current.ko", "nvidia-current-uvm.ko", "nvidia.ko.xz", "nvidia-fs.ko"):
-        (folder / name).touch()
-    says = {
-        ("nvidia-current.ko", "version"): "535.261.03", ("nvidia-current.ko", "license"): "NVIDIA",
-        ("nvidia.ko.xz", "version"): "595.71.05", ("nvidia.ko.xz", "license"): "Dual MIT/GPL",
-    }  # fmt: skip
-
-    def run(argv: list[str], _: float) -> command.Answer:
-        return command.Answer(0, (says[Path(argv[-1]).name, argv[2]] + "\n").encode(), b"")
-
-    assert kernel_modules.built(str(tmp_path), RUNNING, run) == [
-        {"version": "535.261.03", "kernel_modules": "proprietary"},
-        {"version": "595.71.05", "kernel_modules": "open"},
-    ]
-    assert kernel_modules.built(str(tmp_path), NEXT, run) == []
+    (tmp_path / "proc/modules").write_text("nouveau 2732032 4 - Live 0x0000000000000000\n")
+    monkeypatch.setattr(driver_load.nvidia_smi, "find", lambda: None)
+    monkeypatch.setattr(driver_load.os, "uname", lambda: type("Uname", (), {"release": RUNNING}))
+    facts = driver_load.read(str(tmp_path), lambda *_: command.Answer(127, b"", b""))
+    assert (facts.loaded, facts.nouveau, facts.running, facts.users) == (None, True, RUNNING, [])
+    assert facts.built[RUNNING] == []
+    assumed = driver_load.read(str(tmp_path), lambda *_: command.Answer(127, b"", b""), assume_built=OPEN_595)
+    assert assumed.built[RUNNING] == [OPEN_595]
