@@ -26,7 +26,7 @@ ADDRESS = "developer.download.nvidia.com"
 
 # Names that look like a package's and are something else, wherever they are.
 NOT_PACKAGES = {
-    "components and vendors": r"cuda|cudnn|nvidia|nouveau",
+    "components, vendors and roles": r"cuda|cudnn|nvidia|nouveau|gpuhost\.stack\..*",
     "commands": r"nvidia-smi|cuda-gdb",
     "systemd units and the processes that they start": (
         r"nvidia-(persistenced|fabricmanager|imex|dcgm)(\.service)?|nvidia-persiste"

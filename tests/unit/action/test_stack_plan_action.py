@@ -21,7 +21,7 @@ PROJECT = Path(__file__).resolve().parents[3]
 GROUP_VARS = PROJECT / "playbooks/group_vars/all"
 MANAGED: dict[str, Any] = yaml.safe_load((GROUP_VARS / "managed.yml").read_text())
 ARGS: dict[str, Any] = {
-    "request": {"tensorflow": "none"},
+    "request": {"cuda": "13.0", "tensorflow": "none"},  # the newest CUDA may have no NCCL yet
     "own_kernel": False,
     "managed": MANAGED["gpu_stack_managed"],
     "transitions": MANAGED["gpu_stack_transitions"],

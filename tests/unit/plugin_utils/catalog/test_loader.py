@@ -12,6 +12,8 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Gpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.gpu_support import covers
 
+from tests.unit.frozen_catalog import FROZEN_FOLDER
+
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "plan"
 WHEELS = json.loads((FIXTURES / "tensorflow_wheels.json").read_text())["wheels"]
 CODE = json.loads((FIXTURES / "library_gpu_code.json").read_text())
@@ -50,7 +52,7 @@ CAPABILITIES = ("5.0", "6.1", "7.0", "7.5", "8.0", "8.6", "9.0", "10.0", "12.0")
 )  # fmt: skip
 def test_schema(tmp_path, file, old, new, expected):
     folder = tmp_path / "catalog"
-    shutil.copytree(loader.CATALOG_FOLDER, folder)
+    shutil.copytree(FROZEN_FOLDER, folder)
     text = (folder / file).read_text()
     assert old in text
     (folder / file).write_text(text.replace(old, new, 1))
@@ -60,7 +62,7 @@ def test_schema(tmp_path, file, old, new, expected):
 
 def test_every_problem_is_reported(tmp_path):
     folder = tmp_path / "catalog"
-    shutil.copytree(loader.CATALOG_FOLDER, folder)
+    shutil.copytree(FROZEN_FOLDER, folder)
     (folder / "cudnn.yml").unlink()
     (folder / "pytorch.yml").write_text("schema: one\n")
     with pytest.raises(loader.CatalogError) as caught:

@@ -10,6 +10,8 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import loader
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.references import libcudart
 
+from tests.unit.frozen_catalog import FROZEN_FOLDER, frozen_catalog
+
 TENSORFLOW = """  - version: "2.99.0"
     pythons: ["3.13"]
     tested: {cuda: "%s", cudnn: "%s"}
@@ -98,7 +100,7 @@ LACKING = [
 def changed(tmp_path, file, old, new):
     """A copy of the catalog with one text replaced."""
     folder = tmp_path / "catalog"
-    shutil.copytree(loader.CATALOG_FOLDER, folder)
+    shutil.copytree(FROZEN_FOLDER, folder)
     text = (folder / file).read_text()
     assert old in text
     (folder / file).write_text(text.replace(old, new, 1))
@@ -161,15 +163,15 @@ def test_a_reference_that_leads_nowhere_is_named(tmp_path, file, old, new, messa
 )
 def test_one_stanza_adds_a_release(tmp_path, file, after, stanza):
     if file == "cuda.yml":  # the newest driver branch is for 13.5, so this stanza takes the place of the one there
-        text = (loader.CATALOG_FOLDER / file).read_text()
+        text = (FROZEN_FOLDER / file).read_text()
         end = text.index('  - version: "13.4"')
         text = text[: text.index('  - version: "13.5"')] + stanza + text[end:]
         folder = tmp_path / "catalog"
-        shutil.copytree(loader.CATALOG_FOLDER, folder)
+        shutil.copytree(FROZEN_FOLDER, folder)
         (folder / file).write_text(text)
     else:
         folder = changed(tmp_path, file, after, after + stanza)
-    assert loader.read_catalog(folder) != loader.load_catalog()
+    assert loader.read_catalog(folder) != frozen_catalog()
 
 
 def test_what_the_project_promises_is_there():
@@ -178,10 +180,10 @@ def test_what_the_project_promises_is_there():
     assert {"8.0", "9.0", "10.0", "10.1", "10.2", "11.0", "11.8", "12.0", "12.9", "13.0", "13.5"} <= toolkits
     assert "12.7" not in toolkits, "it was never published"
     lines = {versions.series(r.version) for r in loaded.tensorflow.releases}
-    assert lines == {f"1.{n}" for n in range(16)} | {f"2.{n}" for n in range(22)}
+    assert lines >= {f"1.{n}" for n in range(16)} | {f"2.{n}" for n in range(22)}
     assert {b.branch for b in loaded.driver.branches} >= {"390", "470", "525", "535", "550", "570", "580", "595", "620"}
     assert {versions.series(v.version) for v in loaded.cudnn.versions} >= {"5.1", "6.0", "7.6", "8.0", "8.9", "9.28"}
-    assert set(loaded.distros) == {
+    assert set(loaded.distros) >= {
         "debian-12",
         "debian-13",
         "ubuntu-20.04",

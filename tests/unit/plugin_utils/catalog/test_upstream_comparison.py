@@ -23,10 +23,11 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import (
     upstream_comparison,
     upstream_sources,
 )
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import AndCuda
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.upstream_comparison import Finding
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.upstream_sources import Answer, SourceUnreachable
+
+from tests.unit.frozen_catalog import frozen_catalog
 
 FIXTURES = Path(__file__).resolve().parents[3] / "fixtures" / "catalog_check"
 ROOT = Path(__file__).resolve().parents[4]
@@ -38,7 +39,7 @@ def text(name):
 
 
 def release(version):
-    return next(r for r in load_catalog().tensorflow.releases if r.version == version)
+    return next(r for r in frozen_catalog().tensorflow.releases if r.version == version)
 
 
 def metadata(version):
@@ -146,13 +147,13 @@ def test_requires_python_refuses():
     ids=["none", "new-line", "new-patch"],
 )
 def test_new_tensorflow(known, missing):
-    catalog = replace_entries(load_catalog(), "tensorflow", "releases", [release(v) for v in known])
+    catalog = replace_entries(frozen_catalog(), "tensorflow", "releases", [release(v) for v in known])
     assert short(upstream_comparison.compare_new_tensorflow(catalog, {"tensorflow": WHEELS})) == missing
 
 
 def test_pythons_asked_for_reach_beyond_the_known_ones():
-    asked = upstream_comparison.pythons_to_ask(load_catalog())
-    known = {p for r in load_catalog().tensorflow.releases for p in r.pythons}
+    asked = upstream_comparison.pythons_to_ask(frozen_catalog())
+    known = {p for r in frozen_catalog().tensorflow.releases for p in r.pythons}
     assert known < set(asked)
     assert {"3.12", "3.14", "3.15"} <= set(asked)
 
@@ -165,7 +166,7 @@ def without(versions, version):
 
 
 def test_cudnn_findings():
-    catalog = load_catalog()
+    catalog = frozen_catalog()
     entries = catalog.cudnn.versions
     one = next(v for v in entries if v.version == "9.20.0.48")
     table = [
@@ -185,14 +186,14 @@ def test_cudnn_findings():
 
 
 def test_what_only_the_apt_repository_has_is_no_finding():
-    catalog = load_catalog()
+    catalog = frozen_catalog()
     one = dataclasses.replace(catalog.cudnn.versions[0], version="9.20.9.9", source="NVIDIA's repository")
     other = replace_entries(catalog, "cudnn", "versions", [*catalog.cudnn.versions, one])
     assert added(lambda c: upstream_comparison.compare_index(c, INDEX), catalog, other) == []
 
 
 def test_nccl_and_torch_findings():
-    catalog = load_catalog()
+    catalog = frozen_catalog()
     builds = [b for b in catalog.nccl.builds if b.version.startswith("2.2")]
     older = replace_entries(catalog, "nccl", "builds", builds)
     found = added(lambda c: upstream_comparison.compare_index(c, INDEX), catalog, older)
@@ -205,7 +206,7 @@ def test_nccl_and_torch_findings():
 
 def test_cuda_findings():
     """13.4.1.0 on the index is CUDA 13.4.1; a release and a whole series can be missing."""
-    catalog = load_catalog()
+    catalog = frozen_catalog()
     toolkit = next(t for t in catalog.cuda.toolkits if t.version == "13.4")
     shorter = dataclasses.replace(toolkit, releases=tuple(r for r in toolkit.releases if r.version != "13.4.1"))
     other = replace_entries(catalog, "cuda", "toolkits", [*without(catalog.cuda.toolkits, "13.4"), shorter])
@@ -227,7 +228,7 @@ def offered(distro):
 
 
 def archive_changes(name, change):
-    catalog = load_catalog()
+    catalog = frozen_catalog()
     distro = catalog.distros[name]
     return added(lambda d: upstream_comparison.compare_archive(catalog, d, offered(name)), distro, change(distro))
 
@@ -289,7 +290,7 @@ def test_archive_findings(distro, change, expected):
 
 def test_a_branch_that_the_file_lacks():
     """Debian 13 offers nvidia-tesla-535-*: known from Debian 12's nvidia-tesla-470-* names."""
-    catalog = load_catalog()
+    catalog = frozen_catalog()
     distro = catalog.distros["debian-13"]
     distro = dataclasses.replace(distro, distro_drivers=tuple(d for d in distro.distro_drivers if d.branch == "550"))
     found = [
@@ -300,7 +301,7 @@ def test_a_branch_that_the_file_lacks():
 
 
 def test_driver_versions_come_from_the_driver_and_not_from_its_helpers():
-    catalog = load_catalog()
+    catalog = frozen_catalog()
     driver = next(d for d in catalog.distros["debian-12"].distro_drivers if d.branch == "535")
     assert offered("debian-12")["nvidia-persistenced"] == ("535.171.04-1~deb12u1",)
     assert upstream_comparison.driver_versions(driver, offered("debian-12")) == ["535.309.01", "535.261.03"]
@@ -315,7 +316,7 @@ def set_driver_versions(catalog, branch, change):
 
 
 def test_driver_versions_of_the_archive():
-    catalog = load_catalog()
+    catalog = frozen_catalog()
     archives = {name: offered(name) for name in ("debian-12", "debian-13")}
 
     def compare(c):
@@ -339,7 +340,7 @@ def test_driver_versions_of_the_archive():
 
 
 def nvidia(catalog=None, fingerprint=UBUNTU_KEY, **more):
-    catalog = catalog or load_catalog()
+    catalog = catalog or frozen_catalog()
     distro = catalog.distros["ubuntu-24.04"]
     packages = text("nvidia-Packages.txt").encode() + b"".join(
         f"\nPackage: {name}\nVersion: {version}\nArchitecture: amd64\n".encode() for name, version in more.items()
@@ -408,7 +409,7 @@ def test_nvidia_key(fingerprint, kind, live):
 
 
 def test_nvidia_key_is_read():
-    catalog = load_catalog()
+    catalog = frozen_catalog()
     answers = {"gz": gzip.compress(b""), "pub": (FIXTURES.parent / "openpgp/rsa.asc").read_bytes()}
     index = upstream_sources.nvidia_index(
         catalog, catalog.distros["ubuntu-24.04"], lambda url, timeout: answers[url.rsplit(".", 1)[1]]
@@ -422,7 +423,7 @@ def test_nvidia_unreachable():
     def fetch(url, timeout):
         raise download.DownloadError(f"{url}: Name or service not known")
 
-    catalog = load_catalog()
+    catalog = frozen_catalog()
     with pytest.raises(SourceUnreachable, match=r"debian12: https://.*: Name or service not known"):
         upstream_sources.nvidia_index(catalog, catalog.distros["debian-12"], fetch)
 
@@ -507,7 +508,7 @@ def archive_run(status=0):
 
 
 def test_archive_is_asked_for_what_the_catalog_names():
-    catalog = load_catalog()
+    catalog = frozen_catalog()
     mirror = upstream_sources.parse_mirror(text("indextargets-debian.txt"), "debian")
     found = upstream_sources.archive_offers(mirror, catalog, catalog.distros["debian-13"], archive_run())
     assert found == offered("debian-13")
@@ -579,7 +580,7 @@ def test_one_line_of_the_catalog_is_told_once():
 def test_tensorflow_is_compared(monkeypatch):
     """The whole way from pip's answers to the findings, with one release changed in the catalog."""
     wrong = dataclasses.replace(release("2.19.1"), pythons=("3.12",), and_cuda=None)
-    catalog = replace_entries(load_catalog(), "tensorflow", "releases", [release("2.21.0"), wrong])
+    catalog = replace_entries(frozen_catalog(), "tensorflow", "releases", [release("2.21.0"), wrong])
     monkeypatch.setattr(upstream_sources, "find_pip", lambda: ["pip"])
     monkeypatch.setattr(upstream_sources, "pip_versions", lambda pip, name, python: WHEELS.get(python, ()))
     monkeypatch.setattr(upstream_sources, "pip_metadata", lambda pip, name, version, python: metadata(version))
@@ -595,7 +596,7 @@ def test_tensorflow_is_compared(monkeypatch):
 def test_an_index_that_lists_nothing_is_not_taken_for_an_empty_one(monkeypatch):
     monkeypatch.setattr(upstream_sources, "find_pip", lambda: ["pip"])
     monkeypatch.setattr(upstream_sources, "pip_versions", lambda pip, name, python: ())
-    result = upstream_cli.check(load_catalog(), ["tensorflow", "pypi"], lambda line: None)
+    result = upstream_cli.check(frozen_catalog(), ["tensorflow", "pypi"], lambda line: None)
     assert result.findings == []
     assert {u.source for u in result.unreachable} == {"tensorflow", "pypi"}
 

@@ -6,9 +6,16 @@ import io
 import json
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_cli
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_cli import find_gpu, main
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.request import PlanInputError
+
+from tests.unit.frozen_catalog import FROZEN_FOLDER, frozen_catalog
+
+
+@pytest.fixture(autouse=True)
+def _frozen(monkeypatch):
+    monkeypatch.setattr(plan_cli, "CATALOG_FOLDER", FROZEN_FOLDER)
 
 
 def run(*arguments):
@@ -92,9 +99,9 @@ def test_problems_are_readable():
     ],
 )
 def test_gpu_names(text, pci_id):
-    assert find_gpu(load_catalog(), text).pci_id == pci_id
+    assert find_gpu(frozen_catalog(), text).pci_id == pci_id
 
 
 def test_ambiguous_name_lists_the_candidates():
     with pytest.raises(PlanInputError, match=r"ambiguous: .*10de:"):
-        find_gpu(load_catalog(), "GTX 750")
+        find_gpu(frozen_catalog(), "GTX 750")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CATALOG_FOLDER, load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.host import Host, HostGpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import resolve
+
+from tests.unit.frozen_catalog import frozen_catalog
 
 # PCI ids as lspci prints them for these cards (pci.ids), with NVIDIA's published compute capability.
 GPUS = {
@@ -23,7 +24,6 @@ GPUS = {
     "B300": ("10de:3182", "10.3"),
     "RTX 5090": ("10de:2b85", "12.0"),
 }
-DISTROS = tuple(sorted(path.stem for path in (CATALOG_FOLDER / "distro").glob("*.yml")))
 
 
 def debian_offers(
@@ -40,11 +40,11 @@ def debian_offers(
     return offers
 
 
-def plan(distro, *gpus, offers=None, host=None, **request):
-    """A plan as JSON."""
+def plan(distro, *gpus, offers=None, host=None, catalog=None, **request):
+    """Return a plan as JSON; for the frozen catalog where none is given."""
     devices = tuple(HostGpu(GPUS[g][0] if g in GPUS else g) for g in gpus)
     made = Host(distro, gpus=devices, offers=offers, **(host or {}))
-    return resolve(load_catalog(), Request.from_mapping(request), made).to_json()
+    return resolve(catalog or frozen_catalog(), Request.from_mapping(request), made).to_json()
 
 
 def picked(made):

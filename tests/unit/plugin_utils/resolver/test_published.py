@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 
-from tests.unit.plugin_utils.resolver.resolver_cases import DISTROS, codes, debian_offers, picked, plan
+from tests.unit.frozen_catalog import frozen_catalog
+from tests.unit.plugin_utils.resolver.resolver_cases import codes, debian_offers, picked, plan
 from tests.unit.plugin_utils.resolver.test_resolve import FAILURES
+
+DISTROS = sorted(frozen_catalog().distros)
 
 
 def warned(made):
@@ -94,7 +96,7 @@ def test_every_code_of_the_resolver_is_produced():
 
 
 def test_each_release_has_its_own_key():
-    keys = {name: d.nvidia_repository.key_file for name, d in load_catalog().distros.items()}
+    keys = {name: d.nvidia_repository.key_file for name, d in frozen_catalog().distros.items()}
     assert keys["debian-13"] == "8793F200.pub"
     assert keys["ubuntu-26.04"] == "60DF8A40.pub"
     assert {keys[n] for n in ("debian-12", "ubuntu-20.04", "ubuntu-22.04", "ubuntu-24.04")} == {"3bf863cc.pub"}
@@ -102,7 +104,7 @@ def test_each_release_has_its_own_key():
 
 @pytest.mark.parametrize("distro", ["ubuntu-22.04", "ubuntu-24.04", "ubuntu-26.04"])
 def test_no_transitional_branch_of_ubuntus_archive_is_taken_for_what_its_name_says(distro):
-    named = {d.branch for d in load_catalog().distros[distro].distro_drivers}
+    named = {d.branch for d in frozen_catalog().distros[distro].distro_drivers}
     assert named <= {"390", "470", "580", "595", "615"}
 
 
@@ -143,7 +145,7 @@ def test_the_pins_of_2_14_to_2_19_need_no_hold():
     ("version", "package"), [("1.14", "tensorflow-gpu"), ("2.0", "tensorflow-gpu"), ("2.1", "tensorflow")]
 )
 def test_the_package_that_has_the_gpu_build(version, package):
-    release = next(r for r in load_catalog().tensorflow.releases if r.version.startswith(version + "."))
+    release = next(r for r in frozen_catalog().tensorflow.releases if r.version.startswith(version + "."))
     assert release.package == package
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.host import Host, HostGpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import remedies
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_once
 
+from tests.unit.frozen_catalog import frozen_catalog
 from tests.unit.plugin_utils.resolver.resolver_cases import GPUS, codes, debian_offers, picked, plan
 
 # Driver branch, modules, CUDA, TensorFlow: the newest that NVIDIA's architecture matrix and the wheels leave.
@@ -313,14 +313,14 @@ def test_modules_that_do_not_fit_get_a_remedy_that_was_tried():
 
 def test_one_memo_serves_requests_for_either_kernel_modules():
     """Remedies are tried with the memo of the refused request."""
-    catalog, host, memo = load_catalog(), Host("debian-12", gpus=(HostGpu(GPUS["T4"][0]),)), {}
+    catalog, host, memo = frozen_catalog(), Host("debian-12", gpus=(HostGpu(GPUS["T4"][0]),)), {}
     for asked, expected in (("proprietary", "nvidia-kernel-dkms"), ("auto", "nvidia-kernel-open-dkms")):
         made = plan_once(catalog, Request(driver_kernel_modules=asked), host, memo)
         assert expected in [package.split("=")[0] for package in made.components.driver.packages]
 
 
 def test_an_archive_without_the_modules_asked_for_is_named():
-    catalog = load_catalog()
+    catalog = frozen_catalog()
     distro = catalog.distros["ubuntu-24.04"]
     drivers = tuple(dataclasses.replace(d, proprietary=()) for d in distro.distro_drivers if d.branch == "580")
     distros = {"ubuntu-24.04": dataclasses.replace(distro, distro_drivers=drivers)}
@@ -453,7 +453,7 @@ def test_pytorch_is_refused_with_a_remedy(distro, gpus, asked, code, remedy):
     assert problem["remedy"].startswith(remedy)
 
 
-@pytest.mark.parametrize("distro", sorted(load_catalog().distros))
+@pytest.mark.parametrize("distro", sorted(frozen_catalog().distros))
 @pytest.mark.parametrize("gpu", ["V100", "T4", "H200", "B200"])
 def test_what_auto_plans_for_pytorch_has_a_lock_file(distro, gpu):
     part = plan(distro, gpu, pytorch="auto", tensorflow="none", cuda="none")["components"]["pytorch"]

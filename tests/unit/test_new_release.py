@@ -1,0 +1,89 @@
+"""A release is data: a made-up CUDA and its driver branch, added to the catalog of a project's copy, fail no test."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parents[2]
+# The tests that see releases; others read GPUs, thresholds or package names of the catalog, which no release adds.
+AFFECTED = (
+    "tests/unit/action/test_stack_plan_action.py",
+    "tests/unit/lookup/test_catalog_lookup.py",
+    "tests/unit/modules/test_gpu_probe.py",
+    "tests/unit/plugin_utils/catalog",
+    "tests/unit/plugin_utils/planning",
+    "tests/unit/plugin_utils/resolver",
+    "tests/unit/test_catalog_alone.py",
+    "tests/unit/test_contracts.py",
+    "tests/unit/test_locks.py",
+)
+BRANCH = """
+  - branch: "999"
+    type: "PB"
+    maintained: true
+    end_of_life: null
+    native_cuda: "99.9"
+    architectures: ["Turing", "Ampere", "Ada", "Hopper", "Blackwell", "Rubin"]
+    without: []
+    kernel_modules: ["open", "proprietary"]
+    versions:
+      - {version: "999.10.01", archives: ["nvidia"]}
+    source: "made up"
+"""
+TOOLKIT = """
+  - version: "99.9"
+    releases:
+      - {version: "99.9.1", min_driver: "999.10.01", source: "made up"}
+    compute_capabilities: ["7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "10.3", "12.0", "12.1"]
+    max_gcc: 99
+    max_glibc: null
+    source: "made up"
+"""
+FLOOR = """
+  - {cuda_major: 99, min_driver: "999.10.01", source: "made up"}
+"""
+
+
+def copy_project(target: Path) -> None:
+    """Copy what git tracks, and new files; the virtual environment is shared."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=PROJECT, capture_output=True, text=True
+    )
+    if listed.returncode:
+        pytest.skip("not a git checkout: the project's files cannot be listed")
+    for name in listed.stdout.splitlines():
+        source, copy = PROJECT / name, target / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        if source.is_symlink() or source.is_file():
+            shutil.copy2(source, copy, follow_symlinks=False)
+    (target / ".venv").symlink_to(Path(sys.prefix))
+
+
+def add(path: Path, heading: str, entry: str) -> None:
+    """Add an entry as the first one of a list of the catalog."""
+    text = path.read_text()
+    assert text.count(f"\n{heading}:\n") == 1, f"{path.name} has no list {heading}"
+    path.write_text(text.replace(f"\n{heading}:\n", f"\n{heading}:{entry}"))
+
+
+def test_a_made_up_release_fails_no_test(tmp_path: Path) -> None:
+    copy_project(tmp_path)
+    add(tmp_path / "catalog/driver.yml", "branches", BRANCH)
+    add(tmp_path / "catalog/cuda.yml", "toolkits", TOOLKIT)
+    add(tmp_path / "catalog/cuda.yml", "minor_version_compatibility", FLOOR)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "COV"))}
+
+    def run(*command: str) -> str:
+        answer = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert answer.returncode == 0, answer.stdout + answer.stderr
+        return answer.stdout
+
+    run(sys.executable, "script/docs")
+    assert "99.9" in (tmp_path / "README.md").read_text(), "the release is not planned, so that this tests nothing"
+    run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *AFFECTED)
