@@ -16,6 +16,8 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader impor
 from tests.doubles import simulated_cuda
 
 PROJECT = Path(__file__).resolve().parents[3]
+# This clone, not a collection that somebody installed on this machine.
+COLLECTIONS = {"ANSIBLE_COLLECTIONS_PATH": str(PROJECT / "collections")}
 H200 = {"pci_id": "10de:2335", "name": "NVIDIA H200", "compute_capability": "9.0"}
 # Answers what the checks ask of nvcc, and "compiles" cuda_check.cu, but no other source, to the simulated program.
 NVCC = """#!/bin/sh
@@ -61,7 +63,8 @@ def test_invalid_plan_is_left_to_the_module(args: dict[str, Any]) -> None:
 
 def test_documentation_names_the_action() -> None:
     command = [str(Path(sys.executable).with_name("ansible-doc")), "-t", "module", "gpuhost.stack.gpu_verify", "--json"]
-    answer = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=True)
+    environment = {**os.environ, **COLLECTIONS}
+    answer = subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True, check=True)
     doc = json.loads(answer.stdout)["gpuhost.stack.gpu_verify"]["doc"]
     assert doc["has_action"] is True
     assert {"cuda_check_source", "gpu_thresholds"} < set(doc["options"])
@@ -85,8 +88,13 @@ def verified(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     task = {"gpuhost.stack.gpu_verify": {"plan": plan, "kernel_module": "not_managed"}}
     (directory / "play.json").write_text(json.dumps([{"hosts": "localhost", "gather_facts": False, "tasks": [task]}]))
     playbook = [str(Path(sys.executable).with_name("ansible-playbook")), str(directory / "play.json")]
-    environment = {**os.environ, "GPUHOST_REPORTS": str(directory / "reports"), "SIMULATED_CUDA_WRONG": "peer@0-1"}
-    environment["ANSIBLE_CALLBACKS_ENABLED"] = "gpuhost.stack.evidence"
+    environment = {
+        **os.environ,
+        **COLLECTIONS,
+        "ANSIBLE_CALLBACKS_ENABLED": "gpuhost.stack.evidence",
+        "GPUHOST_REPORTS": str(directory / "reports"),
+        "SIMULATED_CUDA_WRONG": "peer@0-1",
+    }
     options = ["-i", "localhost,", "-c", "local", "-e", f"ansible_python_interpreter={sys.executable}", "--check"]
     answer = subprocess.run([*playbook, *options], cwd=PROJECT, env=environment, capture_output=True, text=True)
     assert answer.returncode == 0, answer.stdout + answer.stderr
