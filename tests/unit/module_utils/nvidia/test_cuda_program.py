@@ -279,7 +279,7 @@ def test_the_real_nvcc_compiles_it_without_a_warning() -> None:
         assert (built.returncode, built.stderr) == (0, "")
         return folder / "cuda_check"
 
-    program = simulated_cuda.kept((simulated_cuda.SOURCE.read_bytes(), command(""), version), make)
+    program = simulated_cuda.cached((simulated_cuda.SOURCE.read_bytes(), command(""), version), make)
     ran = subprocess.run([program], capture_output=True, text=True)
     found = cuda_program.parse(ran.stdout)
     assert (ran.returncode, found["simulated"], found["outcome"] in ("devices", "no device")) == (0, None, True)
