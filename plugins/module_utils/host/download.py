@@ -1,4 +1,6 @@
-"""HTTP GET with the standard library; honours http_proxy, https_proxy and SSL_CERT_FILE. Runs on the target."""
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Download with the standard library; http_proxy, https_proxy and SSL_CERT_FILE apply. Runs on the managed host."""
 
 from __future__ import annotations
 
@@ -7,16 +9,16 @@ LIMIT_BYTES = 64 * 1024 * 1024
 
 
 class DownloadError(Exception):
-    """What was asked for, what came instead."""
+    """A download failed; the message has the URL and the cause."""
 
 
 def fetch(url: str, timeout: float, limit: int = LIMIT_BYTES) -> bytes:
-    """The body of `url`, at most `limit` bytes."""
+    """Return the content of `url`. Raise DownloadError on a failure or for more than `limit` bytes."""
     if not url.startswith(SCHEMES):
         raise DownloadError("%s: the URL must start with one of %s" % (url, ", ".join(SCHEMES)))
     import http.client
     import urllib.error
-    import urllib.request  # takes 40 ms to import: only runs that download pay for it
+    import urllib.request  # takes 40 ms to import, which only runs that download need
 
     try:
         with urllib.request.urlopen(url, timeout=timeout) as response:

@@ -1,4 +1,6 @@
-"""The distribution from os-release(5). Runs on the target."""
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Read the distribution from os-release(5). Runs on the managed host."""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ PATHS = ("/etc/os-release", "/usr/lib/os-release")
 
 
 def parse(text: str) -> dict[str, str]:
-    """Variables of an os-release file, unquoted as a shell would."""
+    """Return the variables of an os-release file, unquoted as by a shell."""
     variables = {}
     for line in text.splitlines():
         name, equals, value = line.strip().partition("=")
@@ -20,7 +22,7 @@ def parse(text: str) -> dict[str, str]:
 
 
 def distribution(variables: dict[str, str]) -> dict[str, str]:
-    """The probe's `distribution`; a rolling release has no version, and then its id is the bare name."""
+    """Return the probe's `distribution`; a rolling release has no version, and its id is the bare name."""
     name = variables.get("ID", "linux")
     version = variables.get("VERSION_ID", "")
     return {
@@ -33,8 +35,9 @@ def distribution(variables: dict[str, str]) -> dict[str, str]:
 
 
 def read(root: str) -> dict[str, str]:
+    """Return the distribution of a host. Raise ValueError where there is no os-release file."""
     for path in PATHS:
         text = files.read_text(root, path)
         if text is not None:
             return distribution(parse(text))
-    raise ValueError("no os-release file: looked for %s" % " and ".join(PATHS))
+    raise ValueError("no os-release file: expected %s" % " or ".join(PATHS))

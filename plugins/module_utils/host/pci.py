@@ -1,4 +1,6 @@
-"""NVIDIA GPUs and NVSwitches from the PCI tree in sysfs. Runs on the target; needs no driver and no lspci."""
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Read NVIDIA GPUs and NVSwitches from the PCI tree in sysfs, without driver or lspci. Runs on the managed host."""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
 DEVICES = "/sys/bus/pci/devices"
 NVIDIA = "10de"
 DISPLAY_CLASS = "03"  # 0300 VGA, 0302 3D controller (data-centre cards); 0403 is a card's audio function
-BRIDGE_CLASS = "0680"  # NVSwitch, but nForce network chips too: the device id decides
+BRIDGE_CLASS = "0680"  # NVSwitches, but also nForce network chips: the device id decides
 # DGX-2 (V100); A100 and H100 generations as NVIDIA's open kernel modules list them (LR10, LS10).
 NVSWITCH_IDS = {"1ac2", "1ae8"} | {"%x" % n for n in range(0x1AF0, 0x1B00)} | {"%x" % n for n in range(0x22A0, 0x22A8)}
 
@@ -26,7 +28,7 @@ def _driver(root: str, device: str) -> str | None:
 
 
 def read(root: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """(gpus, nvswitches) as the probe shows them, by address."""
+    """Return (gpus, nvswitches) of the probe, in the order of their PCI addresses."""
     gpus: list[dict[str, Any]] = []
     switches: list[dict[str, Any]] = []
     for address in files.names(root, DEVICES):

@@ -1,4 +1,6 @@
-"""How the GPUs are linked: PCIe links, IOMMU, Access Control Services of the bridges above. Runs on the target.
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Read PCIe links, IOMMU groups and Access Control Services (ACS) of GPUs and bridges. Runs on the managed host.
 
 sysfs: the kernel's Documentation/ABI/testing/sysfs-bus-pci and sysfs-kernel-iommu_groups. ACS: PCI Express Base
 Specification, extended capability 000Dh; its bits have the names that lspci gives them.
@@ -23,7 +25,7 @@ _SPEED = re.compile(r"^(\d+(?:\.\d+)?) GT/s")
 
 
 def read(root: str, addresses: list[str]) -> dict[str, Any]:
-    """`gpus` by address, `acs` by bridge (null: not readable), `kernel_options` about IOMMU and PCI."""
+    """Return the probe's `pcie`: `gpus` by address, `acs` by bridge (None: unreadable), `kernel_options`."""
     gpus = {address: _gpu(root, address) for address in addresses}
     bridges = sorted({bridge for gpu in gpus.values() for bridge in gpu["bridges"]})
     options = (files.read_text(root, "/proc/cmdline") or "").split()
@@ -65,14 +67,14 @@ def _link(root: str, address: str) -> dict[str, Any]:
 
 
 def _bridges(root: str, address: str) -> list[str]:
-    """Addresses of the bridges above a device, the nearest first: the folders on its real path."""
+    """Return the addresses of the bridges above a device, nearest first: the directories of its real path."""
     path = os.path.realpath(files.under(root, "%s/%s" % (pci.DEVICES, address)))
     parents = os.path.dirname(path).split(os.sep)
     return [name for name in reversed(parents) if _ADDRESS.match(name)]
 
 
 def _acs(root: str, bridge: str) -> list[str] | None:
-    """The ACS controls that are on; none for a bridge without the capability; None where it is not readable."""
+    """Return the enabled ACS controls, none for a bridge without the capability, None where it is unreadable."""
     try:
         config = files.read_bytes(root, "%s/%s/config" % (pci.DEVICES, bridge)) or b""
     except OSError:
@@ -81,7 +83,10 @@ def _acs(root: str, bridge: str) -> list[str] | None:
 
 
 def acs_controls(config: bytes) -> list[str]:
-    """Follow the extended capabilities (16 bits id, 4 version, 12 next); ACS control is 6 bytes after its start."""
+    """Return the enabled ACS controls in a device's configuration space.
+
+    Extended capabilities are a list (16 bits id, 4 version, 12 next); the ACS control register is at offset 6.
+    """
     at = EXTENDED_CAPABILITIES
     for _ in range(64):
         if at < EXTENDED_CAPABILITIES or at + 8 > len(config):

@@ -1,4 +1,6 @@
-"""Assemble the probe: what is on this host, by the readers beside this file. Runs on the target; changes nothing."""
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Assemble the probe of a host. Runs on the managed host; changes nothing and needs no driver."""
 
 from __future__ import annotations
 
@@ -28,6 +30,8 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Options:
+    """What to probe; the options of the module gpu_probe, where they are documented."""
+
     repository_url: str | None
     repositories: dict[str, str]
     repository_check: bool
@@ -41,14 +45,14 @@ class Options:
 
 
 def probe(root: str, options: Options, run: Run = command.run) -> dict[str, Any]:
-    """The probe as the plan reads it. A reader that fails leaves null and a line in `errors`: nothing is guessed."""
+    """Return the probe. A part that cannot be read is None and has a message in `errors`."""
     errors: list[str] = []
 
-    def attempt(what: str, read: Callable[[], Any], default: Any = None) -> Any:
+    def attempt(part: str, read: Callable[[], Any], default: Any = None) -> Any:
         try:
             return read()
         except (OSError, ValueError) as error:
-            errors.append("%s: %s" % (what, error))
+            errors.append("%s: %s" % (part, error))
             return default
 
     uname = os.uname()
@@ -92,11 +96,11 @@ def probe(root: str, options: Options, run: Run = command.run) -> dict[str, Any]
 
 
 def _kernel(root: str, running: str, options: Options, run: Run) -> dict[str, Any]:
-    """With the packages that would bring missing headers, which takes a look through all of apt's lists."""
+    """Add the packages that provide missing kernel headers, for which all of apt's lists are searched."""
     found = system.kernel(root, running)
     missing = sorted({running, found["next_boot"] or running} - set(found["headers"]))
-    looked_up = options.kernel_header_offers and missing
-    return dict(found, headers_from=apt_lists.header_packages(root, missing, run) if looked_up else {})
+    searched = options.kernel_header_offers and missing
+    return dict(found, headers_from=apt_lists.header_packages(root, missing, run) if searched else {})
 
 
 def _packages(root: str, options: Options) -> dict[str, dict[str, Any]]:

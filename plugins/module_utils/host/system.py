@@ -1,4 +1,6 @@
-"""The host around the GPUs: kernels, Python, compiler, disk, Secure Boot. Runs on the target."""
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Read a host's kernels, Python, compiler, disk space and Secure Boot state. Runs on the managed host."""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.packages import debi
 EFI = "/sys/firmware/efi"
 SECURE_BOOT = EFI + "/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 MOUNTS = ("/", "/usr", "/usr/local", "/opt/gpuhost/environments", "/var", "/var/cache/gpuhost/uv")
-# The owners' keys that the firmware trusts: a variable of shim's, mirrored for the kernel to read.
+# The machine owner's keys that the firmware trusts: shim's variable, mirrored for the kernel.
 ENROLLED_KEYS = EFI + "/efivars/MokListRT-605dab50-e046-4300-abb6-3dd810dd8b23"
 DKMS_KEYS = ("/var/lib/shim-signed/mok/MOK.der", "/var/lib/dkms/mok.pub")  # Ubuntu's and Debian's
 GRUB_DEFAULTS, GRUB_ENVIRONMENT = "/etc/default/grub", "/boot/grub/grubenv"
@@ -22,7 +24,7 @@ _GCC = re.compile(r"(?:^|-)gcc-(\d+)$")
 
 
 def kernel(root: str, running: str) -> dict[str, Any]:
-    """Running kernel, kernels installed to boot or with modules, and those whose headers can build a module."""
+    """Return the kernel releases: running, installed (bootable or with modules), with headers, and next-boot."""
     modules = files.names(root, "/lib/modules")
     booted = {name[len("vmlinuz-") :] for name in files.names(root, "/boot") if name.startswith("vmlinuz-")}
     installed = booted | {v for v in modules if os.path.isdir(files.under(root, "/lib/modules/%s/kernel" % v))}
@@ -36,7 +38,7 @@ def kernel(root: str, running: str) -> dict[str, Any]:
 
 
 def next_boot(root: str, kernels: list[str]) -> str | None:
-    """The kernel that GRUB starts next: the entry it is told to take, else the newest; None where neither is known."""
+    """Return the next-boot kernel: GRUB's configured entry, else the newest; None where that is unknown."""
     settings = _assignments(files.read_text(root, GRUB_DEFAULTS) or "")
     for name in files.names(root, GRUB_DEFAULTS + ".d"):
         if name.endswith(".cfg"):
@@ -51,18 +53,18 @@ def next_boot(root: str, kernels: list[str]) -> str | None:
 
 
 def _assignments(text: str) -> dict[str, str]:
-    """NAME=value lines, quotes taken off."""
+    """Return the NAME=value lines, unquoted."""
     pairs = (line.partition("=") for line in text.splitlines() if not line.lstrip().startswith("#"))
     return {name.strip(): value.strip().strip("\"'") for name, equals, value in pairs if equals}
 
 
 def _by_version(releases: Iterable[str]) -> list[str]:
-    """Oldest first. A release such as 6.1.0-56-amd64 splits at its last hyphen, which orders as Debian does."""
+    """Sort releases, oldest first, in Debian's order: 6.1.0-56-amd64 splits at its last hyphen."""
     return sorted(releases, key=debian_version.key)
 
 
 def python(root: str) -> dict[str, Any]:
-    """Interpreters by version; the distribution's /usr/bin wins over a hand-built /usr/local/bin."""
+    """Return the interpreters by version; one in /usr/bin takes precedence over one in /usr/local/bin."""
     interpreters: dict[str, str] = {}
     for directory in ("/usr/local/bin", "/usr/bin"):
         for name in files.names(root, directory):
@@ -78,7 +80,7 @@ def python(root: str) -> dict[str, Any]:
 
 
 def gcc(root: str, run: Run) -> str | None:
-    """Major version of the default gcc: from the link's target, else asked of the compiler itself."""
+    """Return the major version of the default gcc, from its link or else from the compiler; None without one."""
     target = files.resolve(root, "/usr/bin/gcc")
     if target is None:
         return None
@@ -91,7 +93,7 @@ def gcc(root: str, run: Run) -> str | None:
 
 
 def glibc() -> str | None:
-    """Version of the running C library; None on another one (musl)."""
+    """Return the version of the running glibc; None with another C library (musl)."""
     try:
         name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
     except (ValueError, OSError):
@@ -100,7 +102,7 @@ def glibc() -> str | None:
 
 
 def disk(root: str) -> dict[str, dict[str, Any]]:
-    """Space that an ordinary user may take, by directory, and the directory on which its file system is mounted."""
+    """Return by directory the space for ordinary users in MiB, and the mount point of its file system."""
     space = {}
     for directory in MOUNTS:
         path = _existing(root, directory)
@@ -121,7 +123,7 @@ def _existing(root: str, path: str) -> str:
 
 
 def _mount(root: str, path: str) -> str:
-    """The topmost directory on the way to the root that lies on the same device."""
+    """Return the topmost parent on the same device."""
     device = os.stat(files.under(root, path)).st_dev
     while path != "/" and os.stat(files.under(root, os.path.dirname(path))).st_dev == device:
         path = os.path.dirname(path)
@@ -129,9 +131,9 @@ def _mount(root: str, path: str) -> str:
 
 
 def secure_boot(root: str) -> str:
-    """The firmware's SecureBoot variable: four bytes of attributes, then 0 or 1.
+    """Return "enabled", "disabled" or "unknown", from the firmware's variable: four bytes of attributes, then 0 or 1.
 
-    Without EFI there is no Secure Boot; an empty /sys/firmware (a container's) tells nothing.
+    Without EFI it is disabled; with an empty /sys/firmware, as in a container, it is unknown.
     """
     variable = files.read_bytes(root, SECURE_BOOT)
     if variable is not None and len(variable) >= 5:
@@ -141,7 +143,7 @@ def secure_boot(root: str) -> str:
 
 
 def secure_boot_keys(root: str) -> list[dict[str, Any]]:
-    """Keys with which DKMS signs modules, and whether the firmware trusts them (null: it cannot be read)."""
+    """Return the keys with which DKMS signs modules, and whether the firmware trusts them (None: unreadable)."""
     enrolled = files.read_bytes(root, ENROLLED_KEYS)
     found = []
     for path in DKMS_KEYS:

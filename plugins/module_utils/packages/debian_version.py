@@ -1,4 +1,6 @@
-"""Debian's version order (Debian policy 5.6.12) as a sort key. Runs on the target and the controller; no I/O."""
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Compare versions as dpkg does (Debian policy 5.6.12). Runs on the managed host and on the controller; no I/O."""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ def _part_key(part: str) -> tuple[Any, ...]:
 
 
 def key(version: str) -> tuple[Any, ...]:
-    """Sort key: key(a) < key(b) when dpkg says `a lt b`."""
+    """Return a sort key: key(a) < key(b) if `dpkg --compare-versions a lt b`."""
     epoch, colon, rest = version.partition(":")
     if not colon:
         epoch, rest = "0", version
@@ -37,4 +39,5 @@ def key(version: str) -> tuple[Any, ...]:
 
 
 def newest_first(versions: Iterable[str]) -> list[str]:
+    """Return the distinct versions, newest first."""
     return sorted(set(versions), key=key, reverse=True)

@@ -1,6 +1,9 @@
-"""Read OpenPGP public keys (RFC 4880, RFC 9580): armour, packets, version 4 fingerprints. Pure; runs on the target.
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Read OpenPGP public keys (RFC 4880, RFC 9580): armour, packets, version 4 fingerprints. Runs on the managed host.
 
-Enough to decide whether a downloaded file is the key that was asked for, so that the target needs no gpg.
+It decides whether a downloaded file is the expected key: minimal hosts have no gpg, only gpgv or sqv, which do not
+print fingerprints. No I/O.
 """
 
 from __future__ import annotations
@@ -18,11 +21,13 @@ _BLOCK = re.compile(re.escape(BEGIN) + r"[ \t]*\r?\n(.*?)" + re.escape(END), re.
 
 
 class BadKey(ValueError):
-    """The data is no public key block; says where it stopped making sense."""
+    """The data is not a public key block; the message says where it is invalid."""
 
 
 @dataclass(frozen=True)
 class Packet:
+    """An OpenPGP packet; `raw` is its header and body."""
+
     tag: int
     body: bytes
     raw: bytes
@@ -30,14 +35,14 @@ class Packet:
 
 @dataclass(frozen=True)
 class PublicKey:
-    """A primary key with everything that follows it up to the next one."""
+    """A primary key; `raw` has all packets up to the next primary key."""
 
     fingerprint: str
     raw: bytes
 
 
 def crc24(data: bytes) -> int:
-    """The armour's checksum, RFC 4880 6.1."""
+    """Return the checksum of armoured data (RFC 4880, 6.1)."""
     crc = 0xB704CE
     for byte in data:
         crc ^= byte << 16
@@ -49,16 +54,17 @@ def crc24(data: bytes) -> int:
 
 
 def is_armoured(data: bytes) -> bool:
+    """Return whether the data has an armoured public key block."""
     return BEGIN.encode() in data
 
 
-def behind(data: bytes) -> str:
-    """The text behind the last armoured block: somebody's addition, which no signature covers."""
+def trailing_data(data: bytes) -> str:
+    """Return the text after the last armoured block, which no checksum covers."""
     return data.decode("utf-8", "replace").rpartition(END)[2].strip() if is_armoured(data) else ""
 
 
 def dearmour(data: bytes) -> bytes:
-    """The packets of every public key block in an armoured text."""
+    """Return the packets of all public key blocks in an armoured text."""
     blocks = _BLOCK.findall(data.decode("utf-8", "replace"))
     if not blocks:
         raise BadKey("there is no complete block from %r to %r" % (BEGIN, END))
@@ -76,11 +82,12 @@ def _block(text: str) -> bytes:
     except binascii.Error as error:
         raise BadKey("the armoured text is not base64: %s" % error) from error
     if checksum is not None and int.from_bytes(base64.b64decode(checksum[1:]), "big") != crc24(data):
-        raise BadKey("the armour's checksum %s is wrong: the text was cut or changed on its way" % checksum)
+        raise BadKey("the armour's checksum %s is wrong: the text is truncated or changed" % checksum)
     return data
 
 
 def armour(data: bytes) -> bytes:
+    """Return binary keys as an armoured block, as gpg exports it."""
     encoded = base64.b64encode(data).decode()
     lines = [encoded[i : i + 64] for i in range(0, len(encoded), 64)]
     checksum = base64.b64encode(crc24(data).to_bytes(3, "big")).decode()
@@ -88,7 +95,7 @@ def armour(data: bytes) -> bytes:
 
 
 def packets(data: bytes) -> list[Packet]:
-    """Split binary OpenPGP data; both header formats."""
+    """Split binary OpenPGP data into packets, of the old and the new header format."""
     found = []
     at = 0
     while at < len(data):
@@ -125,11 +132,11 @@ def _new_header(data: bytes, at: int) -> tuple[int, int, int]:
         return tag, at + 3, ((first - 192) << 8) + _number(data, at + 2, 1) + 192
     if first == 255:
         return tag, at + 6, _number(data, at + 2, 4)
-    raise BadKey("the packet at byte %d has a partial length, which keys may not have" % at)
+    raise BadKey("the packet at byte %d has a partial length, which is not allowed in keys" % at)
 
 
 def fingerprint(packet: Packet) -> str:
-    """40 hexadecimal digits for a version 4 key; other versions are refused, apt does not take them."""
+    """Return the 40 hexadecimal digits of a version 4 key. Raise BadKey for others, which apt does not accept."""
     version = packet.body[0] if packet.body else 0
     if version != 4:
         raise BadKey("the key has version %d; only version 4 keys are supported" % version)
@@ -138,17 +145,26 @@ def fingerprint(packet: Packet) -> str:
 
 
 def public_keys(data: bytes) -> list[PublicKey]:
-    """Primary keys in armoured or binary data, in order."""
+    """Return the primary keys in armoured or binary data, in order. Raise BadKey where there is none."""
     keys: list[PublicKey] = []
     if b"-----BEGIN PGP PRIVATE KEY BLOCK" in data:
-        raise BadKey("there is a secret key in it; only public keys belong on a host")
+        raise BadKey("it contains a secret key; only public keys belong on a host")
     for packet in packets(dearmour(data) if is_armoured(data) else data):
         if packet.tag in (TAG_SECRET_KEY, TAG_SECRET_SUBKEY):
-            raise BadKey("there is a secret key in it; only public keys belong on a host")
+            raise BadKey("it contains a secret key; only public keys belong on a host")
         if packet.tag == TAG_PUBLIC_KEY:
             keys.append(PublicKey(fingerprint(packet), packet.raw))
         elif keys:
             keys[-1] = PublicKey(keys[-1].fingerprint, keys[-1].raw + packet.raw)
     if not keys:
-        raise BadKey("there is no public key in it")
+        raise BadKey("it contains no public key")
     return keys
+
+
+def extract(data: bytes, wanted: str, binary: bool) -> bytes:
+    """Return the key with the fingerprint `wanted`, binary or armoured; the data itself if it is just that."""
+    keys = public_keys(data)
+    if len(keys) == 1 and is_armoured(data) != binary:
+        return data
+    raw = next(key.raw for key in keys if key.fingerprint == wanted)
+    return raw if binary else armour(raw)

@@ -52,7 +52,7 @@ def test_only_the_wanted_key_is_written_as_gpg_exports_it(
     assert (module.folder / dest).stat().st_mode & 0o777 == 0o644
 
 
-def test_a_key_that_somebody_added_to_is_written_anew(module: Module) -> None:
+def test_a_key_with_trailing_text_is_written_again(module: Module) -> None:
     assert module("rsa.asc")["changed"] is True
     file = module.folder / "key.asc"
     file.write_text(file.read_text() + "# edited\n")
@@ -60,7 +60,7 @@ def test_a_key_that_somebody_added_to_is_written_anew(module: Module) -> None:
     assert file.read_bytes() == (FIXTURES / "rsa.asc").read_bytes()
 
 
-def test_an_owners_file_that_goes_on_behind_the_key_stays_as_it_is(module: Module) -> None:
+def test_an_owners_file_with_trailing_text_is_written_once(module: Module) -> None:
     owners = module.folder / "owners.asc"
     owners.write_text((FIXTURES / "rsa.asc").read_text() + "Read https://example.org before you trust it.\n")
     assert module(owners.as_uri())["changed"] is True
@@ -73,7 +73,7 @@ def test_a_second_run_downloads_nothing(module: Module) -> None:
     assert (again["changed"], "found" in again) == (False, False)
 
 
-def test_a_changed_mode_is_repaired(module: Module) -> None:
+def test_a_changed_mode_is_corrected(module: Module) -> None:
     module("rsa.asc")
     (module.folder / "key.asc").chmod(0o600)
     assert module("http://127.0.0.1:9/unreachable")["changed"] is True
@@ -107,7 +107,7 @@ def test_check_mode_compares_and_writes_nothing(module: Module) -> None:
     ],
     ids=["another key", "no key", "missing", "unreachable", "scheme", "short fingerprint"],
 )
-def test_refusals_say_found_expected_and_what_to_do(
+def test_refusals_have_what_was_found_and_expected_and_what_to_do(
     module: Module, key: str, fingerprint: str, words: list[str]
 ) -> None:
     result = module(key, fingerprint=fingerprint)

@@ -51,7 +51,7 @@ def test_probe_of_an_empty_root_leaves_nothing_out(tmp_path: Path) -> None:
         "errors",
     }
     assert found["distribution"] is None
-    assert found["errors"] == ["distribution: no os-release file: looked for /etc/os-release and /usr/lib/os-release"]
+    assert found["errors"] == ["distribution: no os-release file: expected /etc/os-release or /usr/lib/os-release"]
     assert found["driver"] == {"loaded": None, "nouveau_loaded": False, "nvidia_smi": None}
     json.dumps(found)
 

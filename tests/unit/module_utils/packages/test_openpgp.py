@@ -27,11 +27,11 @@ def test_fingerprints_are_those_of_gpg(name: str, fingerprints: list[str]) -> No
     assert [key.fingerprint for key in keys] == fingerprints
 
 
-def test_armouring_gives_what_gpg_gives() -> None:
+def test_armour_is_that_of_gpg() -> None:
     assert openpgp.armour((FIXTURES / "rsa.gpg").read_bytes()) == (FIXTURES / "rsa.asc").read_bytes()
 
 
-def test_each_key_of_a_ring_can_be_cut_out() -> None:
+def test_a_key_of_a_ring_is_its_packets() -> None:
     keys = openpgp.public_keys((FIXTURES / "both.asc").read_bytes())
     assert [key.raw for key in keys] == [(FIXTURES / "rsa.gpg").read_bytes(), (FIXTURES / "ed.gpg").read_bytes()]
 
@@ -95,7 +95,7 @@ PRIVATE = "-----BEGIN PGP " + "PRIVATE KEY BLOCK-----\n\n"
         "partial",
     ],
 )
-def test_what_is_no_public_key_is_refused(data: bytes, reason: str) -> None:
+def test_data_without_a_public_key_is_refused(data: bytes, reason: str) -> None:
     with pytest.raises(openpgp.BadKey, match=reason):
         openpgp.public_keys(data)
 
@@ -110,5 +110,5 @@ def test_what_is_no_public_key_is_refused(data: bytes, reason: str) -> None:
     ],
     ids=["CRLF", "headers", "text around", "no checksum"],
 )
-def test_armour_as_servers_send_it(text: str) -> None:
+def test_armour_in_the_forms_that_servers_send_is_read(text: str) -> None:
     assert [key.fingerprint for key in openpgp.public_keys(text.encode())] == [RSA]
