@@ -4,6 +4,7 @@ Virtual machines (vm.py) belong to the same lab.
 """
 
 import hashlib
+import shutil
 import subprocess
 import sys
 import time
@@ -146,10 +147,8 @@ class Lab:
             self.machine(folder.name).stop()
         self._remove_all(("ps", "--all"), ("rm", "--force", "--volumes"))
         self._remove_all(("network", "ls"), ("network", "rm"))
-        for path in sorted(self.state.rglob("*"), reverse=True):
-            path.rmdir() if path.is_dir() else path.unlink()
         if self.state.exists():
-            self.state.rmdir()
+            shutil.rmtree(self.state)
 
     def _remove_all(self, listing: tuple[str, ...], removal: tuple[str, ...]) -> None:
         """Remove the lab's objects that `docker LISTING` lists. Raises SystemExit with docker's output.

@@ -132,14 +132,8 @@ def _from_packages(distribution: str) -> Image:
     print(f"lab: building the {distribution} image with mmdebstrap (half a minute)", flush=True)
     with tempfile.TemporaryDirectory(prefix="gpuhost-image-") as folder:
         archive = Path(folder) / "root.tar"
-        command = [
-            "mmdebstrap",
-            "--quiet",
-            "--variant=minbase",
-            f"--include={','.join(PACKAGES)}",
-            suite,
-            str(archive),
-        ]
+        include = f"--include={','.join(PACKAGES)}"
+        command = ["mmdebstrap", "--quiet", "--variant=minbase", include, suite, str(archive)]
         result = subprocess.run(command, capture_output=True, text=True)
         if result.returncode:
             raise SystemExit(f"lab: mmdebstrap could not build {distribution}:\n{result.stderr[-2000:]}")
