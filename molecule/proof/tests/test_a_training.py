@@ -1,6 +1,6 @@
-"""Smoke training on one host. Logical devices stand in for GPUs: that proves the replica logic and nothing of the GPUs.
+"""Smoke training on one host, with logical devices: this verifies the replica logic, but no GPU.
 
-What must fail does: a replica that computes wrongly, a loss that stays flat, a killed worker, a GPU that is missing.
+Faults must fail: a replica that computes wrong results, a flat loss, a killed worker, a missing GPU.
 """
 
 import json
@@ -14,27 +14,27 @@ from conftest import INSTALLED, SMALL, failed
 
 
 @pytest.fixture(scope="module")
-def of_the_playbook(playbook, reports) -> dict[str, dict[str, Any]]:
-    """{framework: its result} of smoke_train.yml on a host of two simulated GPUs, which converge has not trained on."""
+def playbook_results(playbook, reports) -> dict[str, dict[str, Any]]:
+    """Return {framework: result} of smoke_train.yml on a host with two simulated GPUs."""
     playbook("smoke_train", "--limit", "proof-1")
-    folder = reports / "latest/proof-1"
+    directory = reports / "latest/proof-1"
     names = {"tensorflow": "smoke_train.json", "pytorch": "smoke_train_pytorch.json"}
     for framework in names:
-        drawn = ElementTree.parse(folder / f"smoke_train_{framework}/monitor.svg")
-        assert drawn.getroot().tag.endswith("svg")
-    return {framework: json.loads((folder / name).read_text()) for framework, name in names.items()}
+        plot = ElementTree.parse(directory / f"smoke_train_{framework}/monitor.svg")
+        assert plot.getroot().tag.endswith("svg")
+    return {framework: json.loads((directory / name).read_text()) for framework, name in names.items()}
 
 
-def test_the_playbook_trains_with_each_framework_of_the_plan(of_the_playbook):
-    for framework, result in of_the_playbook.items():
+def test_playbook_trains_with_each_framework_of_the_plan(playbook_results):
+    for framework, result in playbook_results.items():
         assert (result["framework"], result["status"], result["replicas"]) == (framework, "pass", 2)
         assert failed(result) == set()
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 4])
-def test_logical_devices_train_as_one_replica_does(train, of_the_playbook, replicas):
+def test_logical_devices_train_like_one_replica(train, playbook_results, replicas):
     options = f"--virtual-gpus {replicas} --scaling {'on' if replicas == 4 else 'off'} --scaling-steps 4"
-    result = of_the_playbook["tensorflow"] if replicas == 2 else train(options)
+    result = playbook_results["tensorflow"] if replicas == 2 else train(options)
     assert (result["replicas"], result["virtual"], result["virtual_kind"]) == (replicas, True, "cpu")
     assert "NCCL and speed" in result["proves_not"]
     passed = {check["id"] for check in result["checks"] if check["status"] == "pass"}
@@ -47,16 +47,16 @@ def test_logical_devices_train_as_one_replica_does(train, of_the_playbook, repli
         assert all(entry["images_per_second"] > 0 for entry in result["scaling"])
 
 
-def test_keras_own_loop_learns_too(train):
+def test_training_with_model_fit(train):
     assert train("--loop fit")["loop"] == "fit"
 
 
-def test_pytorch_trains_the_same_with_the_same_result(of_the_playbook):
-    theirs, ours = of_the_playbook["pytorch"], of_the_playbook["tensorflow"]
-    assert theirs["framework"] == "pytorch"
-    assert (theirs["strategy"], theirs["replicas"]) == ("DistributedDataParallel", 2)
-    assert set(theirs) == set(ours)
-    assert [check["id"] for check in theirs["checks"]] == [check["id"] for check in ours["checks"]]
+def test_pytorch_result_has_the_same_structure(playbook_results):
+    pytorch, tensorflow = playbook_results["pytorch"], playbook_results["tensorflow"]
+    assert pytorch["framework"] == "pytorch"
+    assert (pytorch["strategy"], pytorch["replicas"]) == ("DistributedDataParallel", 2)
+    assert set(pytorch) == set(tensorflow)
+    assert [check["id"] for check in pytorch["checks"]] == [check["id"] for check in tensorflow["checks"]]
 
 
 @pytest.mark.parametrize(
@@ -67,38 +67,38 @@ def test_pytorch_trains_the_same_with_the_same_result(of_the_playbook):
         ("lost_update", {"replicas-agree"}),
     ],
 )
-def test_a_broken_replica_fails_the_check_that_is_there_for_it(train, broken, name, checks):
-    assert failed(train(expect=1, folder=broken(name))) == checks
+def test_broken_replica_fails_its_check(train, broken, name, checks):
+    assert failed(train(expect=1, directory=broken(name))) == checks
 
 
-def test_pytorch_replicas_whose_gradients_are_not_summed_fail(train, broken):
-    found = failed(train(framework="pytorch", expect=1, folder=broken("pytorch_no_sum")))
+def test_missing_gradient_sum_of_pytorch_fails(train, broken):
+    found = failed(train(framework="pytorch", expect=1, directory=broken("pytorch_no_sum")))
     assert {"replicas-agree", "same-as-one-replica"} <= found
 
 
-def test_a_flat_loss_fails(train):
+def test_flat_loss_fails(train):
     assert failed(train("--learning-rate 0", expect=1)) == {"loss-falls"}
 
 
-def test_gpus_that_are_not_there_fail(train):
+def test_missing_gpus_fail(train):
     result = train("--num-gpus 2 --virtual-gpus 0", expect=1)
     assert "gpus-visible" in failed(result)
     assert result["replicas"] == 0
 
 
 @pytest.mark.parametrize(("framework", "worker"), [("tensorflow", "tensorflow_worker"), ("pytorch", "pytorch_worker")])
-def test_a_killed_worker_is_a_failed_check_and_not_a_lost_result(as_root, framework, worker):
-    """The worker is killed as soon as it trains; the supervisor still writes the whole result."""
+def test_killed_worker_fails_a_check_and_keeps_the_result(as_root, framework, worker):
+    """The worker is killed while it trains; the supervisor still writes the complete result."""
     job = f"/tmp/job-{framework}"
     answers = []
     command = (
         f"/opt/gpuhost/{framework}/bin/python {INSTALLED}/smoke_train.py {SMALL} --train-steps 4000 --job-dir {job}"
     )
     runner = threading.Thread(target=lambda: answers.append(as_root.run(command)))
-    begun = time.monotonic()
+    started = time.monotonic()
     runner.start()
     while as_root.run(f"pgrep -f '[/]{worker}.py'").rc != 0:
-        assert time.monotonic() - begun < 60, "the worker never started"
+        assert time.monotonic() - started < 60, "the worker never started"
         time.sleep(0.5)
     time.sleep(4)
     as_root.run_expect([0], f"pkill -KILL -o -f '[/]{worker}.py'")
@@ -110,4 +110,4 @@ def test_a_killed_worker_is_a_failed_check_and_not_a_lost_result(as_root, framew
     (check,) = [check for check in result["checks"] if check["id"] == "training"]
     assert "SIGKILL" in check["found"]
     assert json.loads(as_root.file(f"{job}/result.json").content_string)["status"] == "fail"
-    assert as_root.run(f"pgrep -f '[/]{worker}.py'").rc == 1, "a process of the training is left"
+    assert as_root.run(f"pgrep -f '[/]{worker}.py'").rc == 1, "a process of the training is still running"

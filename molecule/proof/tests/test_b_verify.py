@@ -1,6 +1,6 @@
-"""gpu_verify fails where something is wrong, names it, and is well again afterwards.
+"""gpu_verify reports each fault, and passes again once it is repaired.
 
-The driver's troubles are simulated by the state file of the simulated nvidia-smi; the shadowed library is a real one.
+The state file of the simulated nvidia-smi simulates the driver's faults; the shadowed library is real.
 """
 
 import json
@@ -12,9 +12,9 @@ import pytest
 
 STATE = "/etc/gpuhost-simulated/nvidia-smi.json"
 SHADOW = "/etc/profile.d/zz-shadow.sh"
-# The frameworks stay out of a plan whose checks are about the driver alone: importing both takes longer than the rest.
-DRIVER_ALONE = ("-e", "gpu_stack_tensorflow=none", "-e", "gpu_stack_pytorch=none")
-GPU_TROUBLES = {
+# Without the frameworks, for checks of the driver only: importing both takes longer than everything else.
+DRIVER_ONLY = ("-e", "gpu_stack_tensorflow=none", "-e", "gpu_stack_pytorch=none")
+GPU_FAULTS = {
     "gpus": {
         "0": {"ecc_errors": {"dram_uncorrectable": 5}, "links_down": [3]},
         "1": {"current_link_width": 8, "persistence": False, "slowdown": ["hw_thermal_slowdown"]},
@@ -26,7 +26,7 @@ Checks = dict[str, dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def verify(playbook, reports) -> Callable[..., Checks]:
-    """verify(expect=2): the check results by id, after a run of playbooks/verify.yml that must fail (or pass)."""
+    """Return a function: verify(expect=2) runs verify.yml, which must exit with 2, and returns its checks by id."""
 
     def run(*options: str, expect: int) -> Checks:
         playbook("verify", "--limit", "proof-1", *options, expect=expect)
@@ -38,7 +38,7 @@ def verify(playbook, reports) -> Callable[..., Checks]:
 
 @pytest.fixture(scope="module")
 def simulated(as_root) -> Callable[[dict[str, Any]], AbstractContextManager[None]]:
-    """with simulated({...}): the state of the simulated driver until the block ends."""
+    """Return a context manager: simulated({...}) sets the state of the simulated driver until the block ends."""
 
     @contextmanager
     def write(state: dict[str, Any]) -> Iterator[None]:
@@ -54,7 +54,7 @@ def simulated(as_root) -> Callable[[dict[str, Any]], AbstractContextManager[None
 
 @pytest.fixture(scope="module")
 def shadowed(as_root) -> Callable[[], AbstractContextManager[None]]:
-    """with shadowed(): the system's cuDNN, put in front for everybody as guides tell people to."""
+    """Return a context manager: shadowed() puts the system's cuDNN into a global LD_LIBRARY_PATH."""
 
     @contextmanager
     def put() -> Iterator[None]:
@@ -71,15 +71,15 @@ def shadowed(as_root) -> Callable[[], AbstractContextManager[None]]:
 
 
 @pytest.fixture(scope="module")
-def ailing(verify, simulated, shadowed) -> Checks:
-    """One verification of a host with single GPUs in trouble and a shadowed library; neither hides the other."""
-    with simulated(GPU_TROUBLES), shadowed():
+def faulty(verify, simulated, shadowed) -> Checks:
+    """Return the checks of a host with faults of single GPUs and a shadowed library; neither hides the other."""
+    with simulated(GPU_FAULTS), shadowed():
         return verify(expect=2)
 
 
 @pytest.fixture(scope="module")
-def well(ailing, verify) -> Checks:
-    """The same host when all of that has gone again."""
+def repaired(faulty, verify) -> Checks:
+    """Return the checks of the same host after the repair."""
     return verify(expect=0)
 
 
@@ -87,39 +87,38 @@ def failing(checks: dict[str, dict[str, Any]]) -> set[str]:
     return {name for name, check in checks.items() if check["status"] == "fail"}
 
 
-def test_what_is_wrong_with_single_gpus_is_told_all_at_once(ailing):
-    assert failing(ailing) - {"tensorflow.libraries"} == {
+def test_faults_of_single_gpus_are_reported_together(faulty):
+    assert failing(faulty) - {"tensorflow.libraries"} == {
         "gpu.ecc_errors", "gpu.nvlink", "gpu.pcie_width", "gpu.persistence", "gpu.slowdown",
     }  # fmt: skip
-    assert "GPU 0" in ailing["gpu.ecc_errors"]["found"]
-    assert "GPU 1" in ailing["gpu.pcie_width"]["found"]
-    assert all(ailing[name]["remedy"] for name in failing(ailing))
+    assert "GPU 0" in faulty["gpu.ecc_errors"]["found"]
+    assert "GPU 1" in faulty["gpu.pcie_width"]["found"]
+    assert all(faulty[name]["remedy"] for name in failing(faulty))
 
 
-def test_a_shadowed_cudnn_fails_and_is_named(ailing):
-    assert "tensorflow.libraries" in failing(ailing)
-    assert "/opt/shadow/libcudnn.so.9" in ailing["tensorflow.libraries"]["found"]
-    assert "LD_LIBRARY_PATH" in ailing["tensorflow.libraries"]["remedy"]
+def test_shadowed_cudnn_fails_and_is_named(faulty):
+    assert "tensorflow.libraries" in failing(faulty)
+    assert "/opt/shadow/libcudnn.so.9" in faulty["tensorflow.libraries"]["found"]
+    assert "LD_LIBRARY_PATH" in faulty["tensorflow.libraries"]["remedy"]
 
 
 @pytest.mark.parametrize(
     ("state", "options", "expected"),
     [
         ({"state": "gpu_lost", "lost": [1]}, (), {"driver.nvidia_smi", "driver.gpu_count"}),
-        ({"state": "mismatch"}, DRIVER_ALONE, {"driver.nvidia_smi", "driver.gpu_count"}),
-        ({"state": "not_loaded"}, DRIVER_ALONE, {"driver.nvidia_smi", "driver.gpu_count"}),
+        ({"state": "mismatch"}, DRIVER_ONLY, {"driver.nvidia_smi", "driver.gpu_count"}),
+        ({"state": "not_loaded"}, DRIVER_ONLY, {"driver.nvidia_smi", "driver.gpu_count"}),
     ],
-    ids=["a lost GPU", "another module than libraries", "no driver loaded"],
+    ids=["lost GPU", "module and libraries differ", "driver not loaded"],
 )
-def test_a_driver_in_trouble_fails(verify, simulated, state, options, expected):
+def test_driver_fault_fails(verify, simulated, state, options, expected):
     with simulated(state):
         checks = verify(*options, expect=2)
     assert expected <= failing(checks)
     assert not [name for name in checks if name.startswith("gpu.") and checks[name]["status"] == "pass"]
 
 
-def test_a_well_host_passes_and_says_what_it_did_not_look_at(well):
-    """Behind all that was wrong with it: nothing of that is left, or believed any longer."""
-    assert failing(well) == set()
-    assert len(well) > 40
-    assert all(check["reason"] for check in well.values() if check["status"] == "skip")
+def test_repaired_host_passes_and_skips_have_reasons(repaired):
+    assert failing(repaired) == set()
+    assert len(repaired) > 40
+    assert all(check["reason"] for check in repaired.values() if check["status"] == "skip")

@@ -1,4 +1,4 @@
-"""monitor.yml and benchmark.yml on both hosts: files, plots, and plain words where there is no GPU."""
+"""monitor.yml and benchmark.yml on both hosts: files, plots, and messages without a GPU."""
 
 import csv
 import json
@@ -8,29 +8,29 @@ HOSTS = ("proof-1", "proof-2")
 
 
 def newest(reports, name):
-    """The folder of the last run that has this file on its first host."""
+    """Return the directory of the last run that has this file for the first host."""
     return max(reports.glob(f"*/proof-1/{name}"), key=lambda path: path.stat().st_mtime).parents[1]
 
 
 def test_gpus_of_all_hosts_are_recorded_and_plotted(playbook, reports):
     done = playbook("monitor", "-e", "gpu_monitor_seconds=4", "-e", "gpu_monitor_interval=1")
     assert "The GPUs of this host are simulated." in done.stdout
-    folder = newest(reports, "monitor.csv")
+    directory = newest(reports, "monitor.csv")
     for host in HOSTS:
-        with (folder / host / "monitor.csv").open(newline="") as stream:
+        with (directory / host / "monitor.csv").open(newline="") as stream:
             rows = list(csv.DictReader(stream))
         assert {row["gpu"] for row in rows} == {"0", "1"}
         assert len(rows) >= 4
-        assert ElementTree.parse(folder / host / "monitor.svg").getroot().tag.endswith("svg")
+        assert ElementTree.parse(directory / host / "monitor.svg").getroot().tag.endswith("svg")
 
 
-def test_the_cpu_is_measured_and_nothing_is_compared_without_a_gpu(playbook, reports):
+def test_without_a_gpu_only_the_cpu_is_measured(playbook, reports):
     playbook("benchmark", "-e", "gpu_benchmark_largest=5", "-e", "gpu_benchmark_time_limit=60")
-    folder = newest(reports, "benchmark.json")
+    directory = newest(reports, "benchmark.json")
     for host in HOSTS:
-        result = json.loads((folder / host / "benchmark.json").read_text())
+        result = json.loads((directory / host / "benchmark.json").read_text())
         assert result["status"] == "pass"
         (compared,) = [check for check in result["checks"] if check["id"] == "gpu-compared"]
         assert compared["status"] == "skip"
         assert "CPU only" in compared["found"] + compared.get("reason", "")
-        assert ElementTree.parse(folder / host / "benchmark.svg").getroot().tag.endswith("svg")
+        assert ElementTree.parse(directory / host / "benchmark.svg").getroot().tag.endswith("svg")

@@ -320,8 +320,8 @@ class Recorder:
             self.on_sample(sample)
 
     def _write(self, sample: Sample, mark: str) -> None:
-        asked = time.time() - (time.monotonic() - self._started - sample.seconds)
-        moment = datetime.fromtimestamp(asked, timezone.utc)  # noqa: UP017
+        sampled_at = time.time() - (time.monotonic() - self._started - sample.seconds)
+        moment = datetime.fromtimestamp(sampled_at, timezone.utc)  # noqa: UP017
         stamp = moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
         when = {"time": stamp, "seconds": f"{sample.seconds:.3f}", "mark": mark}
         tables: list[Iterable[dict[str, str]]] = [
@@ -498,9 +498,9 @@ class Progress:
         self.stream.write(f"gpu_monitor: {text}\n")
 
 
-def simulation_notes(folder: Path = SIMULATION_NOTES) -> list[str]:
+def simulation_notes(directory: Path = SIMULATION_NOTES) -> list[str]:
     """Return the notes on what is simulated on this host; empty on a real one."""
-    lines = (line.strip() for path in sorted(folder.glob("*.txt")) for line in path.read_text().splitlines())
+    lines = (line.strip() for path in sorted(directory.glob("*.txt")) for line in path.read_text().splitlines())
     return [line for line in lines if line]
 
 

@@ -268,7 +268,7 @@ class Cluster:
 
 
 def rank_configs(
-    request: dict[str, Any], devices: Devices, cluster: Cluster, nccl: bool, folder: str
+    request: dict[str, Any], devices: Devices, cluster: Cluster, nccl: bool, directory: str
 ) -> list[RankConfig]:
     """Return the configuration of each process of this host."""
     hosts = cluster.rendezvous(devices)
@@ -291,7 +291,7 @@ def rank_configs(
             port=cluster.port,
             timeout=collective_timeout(options["time_limit"]),
             memory_limit=memory_limit(options, devices),
-            error_file=os.path.join(folder, f"error-{first_rank + local}.json"),
+            error_file=os.path.join(directory, f"error-{first_rank + local}.json"),
             parent=os.getpid(),
         )
         for local in range(processes)
@@ -391,8 +391,8 @@ def launch(torch: Any, path: str, request: dict[str, Any], events: Events) -> st
         return "missing"
     check_data_parallel(options, devices)
     cluster = Cluster(torch, request["cluster"], collective_timeout(options["time_limit"]))
-    with tempfile.TemporaryDirectory(prefix="smoke_train-replicas-") as folder:
-        configs = rank_configs(request, devices, cluster, torch.distributed.is_nccl_available(), folder)
+    with tempfile.TemporaryDirectory(prefix="smoke_train-replicas-") as directory:
+        configs = rank_configs(request, devices, cluster, torch.distributed.is_nccl_available(), directory)
         others = [address(worker)[0] for node, worker in enumerate(cluster.workers) if node != cluster.node]
         interface = interface_to(others[0]) if others else "lo"
         failure = wait_for_ranks(start_ranks(request, path, configs, interface), configs, cluster)

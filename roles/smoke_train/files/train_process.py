@@ -157,8 +157,8 @@ def terminate_group(process: subprocess.Popen[bytes]) -> None:
 @contextlib.contextmanager
 def request_file(request: dict[str, Any]) -> Iterator[Path]:
     """Write the request to a temporary file, which is deleted afterwards."""
-    with tempfile.TemporaryDirectory(prefix="smoke_train-") as folder:
-        path = Path(folder) / "request.json"
+    with tempfile.TemporaryDirectory(prefix="smoke_train-") as directory:
+        path = Path(directory) / "request.json"
         path.write_text(json.dumps(request))
         yield path
 

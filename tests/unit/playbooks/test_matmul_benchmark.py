@@ -286,9 +286,9 @@ def test_missing_framework_is_reported(tmp_path):
     assert "expected one of them; run this with the Python of an environment" in answer.stderr
 
 
-@pytest.mark.parametrize("words", [["--largest", "9"], ["--time-limit", "0"], ["--framework", "jax"]])
-def test_bad_usage(words):
-    answer = subprocess.run([sys.executable, str(SCRIPT), *words], capture_output=True, text=True)
+@pytest.mark.parametrize("arguments", [["--largest", "9"], ["--time-limit", "0"], ["--framework", "jax"]])
+def test_bad_usage(arguments):
+    answer = subprocess.run([sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True)
     assert answer.returncode == 2
 
 

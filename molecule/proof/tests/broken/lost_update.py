@@ -1,4 +1,4 @@
-"""One weight of the second replica is lost at the end of the training."""
+"""Break the worker: one weight of the second replica becomes zero at the end of the training."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The all-reduce gives each replica its own value back."""
+"""Break the worker: the all-reduce returns each replica's own value."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""The replicas' gradients are not all-reduced."""
+"""Break the worker: the gradients of the replicas are not all-reduced."""
 
 import real_worker
 from real_worker import interface_to, run_replica

@@ -1,4 +1,4 @@
-"""The second replica's loss, and with it its gradient, is too large by a twentieth."""
+"""Break the worker: the loss and the gradient of the second replica are 5% too large."""
 
 import sys
 

@@ -89,26 +89,26 @@ class Host:
     """Directories below `base`, as the role creates them."""
 
     def __init__(self, base: Path, framework: Framework) -> None:
-        self.base, self.link, self.folder = base, base / framework.name, base / "environments"
+        self.base, self.link, self.environments = base, base / framework.name, base / "environments"
         self.framework, self.new, self.old = framework, framework.new, framework.old
         base.mkdir(exist_ok=True)
 
     def build(self, name: str, lock: str | None = "") -> Path:
         """Create a virtual environment with a fake framework; with lock None it is incomplete."""
-        site = self.folder / name / f"lib/python{PYTHON}/site-packages"
+        site = self.environments / name / f"lib/python{PYTHON}/site-packages"
         version, package = name.split("-")[1], self.framework.package
-        for folder in (site / package, site / f"{package}-{version}.dist-info", self.folder / name / "bin"):
-            folder.mkdir(parents=True)
+        for directory in (site / package, site / f"{package}-{version}.dist-info", self.environments / name / "bin"):
+            directory.mkdir(parents=True)
         (site / f"{package}/__init__.py").write_text(f"__version__ = '{version}'\n{self.framework.code}")
         (site / f"{package}-{version}.dist-info/METADATA").write_text(f"Name: {package}\nVersion: {version}\n")
-        (self.folder / name / "pyvenv.cfg").write_text(
+        (self.environments / name / "pyvenv.cfg").write_text(
             f"home = {Path(sys.executable).resolve().parent}\ninclude-system-site-packages = false\n"
         )
-        (self.folder / name / "bin/python").symlink_to(Path(sys.executable).resolve())
-        (self.folder / name / "gpuhost.freeze").write_text(f"{package}=={version}\n")
+        (self.environments / name / "bin/python").symlink_to(Path(sys.executable).resolve())
+        (self.environments / name / "gpuhost.freeze").write_text(f"{package}=={version}\n")
         if lock is not None:
-            (self.folder / name / "gpuhost.lock").write_text(lock or self.framework.lock)
-        return self.folder / name
+            (self.environments / name / "gpuhost.lock").write_text(lock or self.framework.lock)
+        return self.environments / name
 
     def use(self, name: str, at: float = 0, link: str = "") -> None:
         """Link to `name`, with `at` as the time of the switch."""
@@ -116,8 +116,8 @@ class Host:
         (self.base / link).unlink(missing_ok=True)
         (self.base / link).symlink_to(f"environments/{name}")
         if at:
-            (self.folder / name / "gpuhost.current").touch()
-            os.utime(self.folder / name / "gpuhost.current", (at, at))
+            (self.environments / name / "gpuhost.current").touch()
+            os.utime(self.environments / name / "gpuhost.current", (at, at))
 
     def request(self, **changes: Any) -> str:
         framework = self.framework
@@ -140,8 +140,8 @@ class Host:
 
 
 def put(path: str, text: str) -> Callable[[Path], None]:
-    def do(folder: Path) -> None:
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_text(text)
+    def do(directory: Path) -> None:
+        (directory / path).parent.mkdir(parents=True, exist_ok=True)
+        (directory / path).write_text(text)
 
     return do

@@ -38,7 +38,7 @@ def test_older_environment_is_used_again(host: Host) -> None:
 
 def test_absolute_link_is_made_relative(host: Host) -> None:
     host.build(host.new)
-    host.link.symlink_to(host.folder / host.new)
+    host.link.symlink_to(host.environments / host.new)
     found = host.state()
     assert (found["problem"], found["current"], found["complete"], found["linked"]) == ("", host.new, True, False)
 
@@ -76,7 +76,7 @@ def damages(framework: Framework) -> dict[str, tuple[Callable[[Path], None], str
             module(framework, framework.without_cuda),
             f"found {framework.label} without CUDA, expected a CUDA build",
         ),
-        "no Python": (lambda folder: (folder / "bin/python").unlink(), "its Python does not start: [Errno 2]"),
+        "no Python": (lambda directory: (directory / "bin/python").unlink(), "its Python does not start: [Errno 2]"),
     }
 
 
@@ -98,7 +98,7 @@ def test_damaged_environment_in_use_is_kept_until_its_replacement_is_built(host:
         True,
         [],
     )
-    damage(host.folder / (host.new + "-2"))
+    damage(host.environments / (host.new + "-2"))
     assert host.state()["environment"] == host.new
 
 
@@ -138,8 +138,8 @@ def test_unused_environments_are_removed_and_other_directories_kept(host: Host) 
     host.use(host.new, 1000)
     host.build(host.old, None)
     host.build(host.new + "-2")
-    (host.folder / f"{host.framework.name}-mine").mkdir()
-    (host.folder / (host.old + ".saved")).mkdir()
+    (host.environments / f"{host.framework.name}-mine").mkdir()
+    (host.environments / (host.old + ".saved")).mkdir()
     assert host.state()["remove"] == sorted([host.old, host.new + "-2"])
 
 
@@ -184,7 +184,7 @@ def test_conflicting_file_in_place_of_the_link_is_refused(
     found = host.state()
     assert set(found) == {"problem"}
     assert found["problem"].startswith(message)
-    assert f"expected a link to an environment in {host.folder}" in found["problem"]
+    assert f"expected a link to an environment in {host.environments}" in found["problem"]
     assert f"mv {host.link} {host.link}.old" in found["problem"]
 
 

@@ -65,8 +65,8 @@ def wait_until(condition, seconds: float = 20.0) -> None:
         time.sleep(0.02)
 
 
-def record(folder: Path, program: str | None, samples: int = 2, **options) -> tuple[gpu_monitor.Recorder, dict]:
-    recorder = gpu_monitor.Recorder(folder / "monitor.csv", 0.05, program, **options)
+def record(directory: Path, program: str | None, samples: int = 2, **options) -> tuple[gpu_monitor.Recorder, dict]:
+    recorder = gpu_monitor.Recorder(directory / "monitor.csv", 0.05, program, **options)
     recorder.start()
     wait_until(lambda: recorder.samples >= samples or not recorder.alive())
     return recorder, recorder.stop()
@@ -341,14 +341,14 @@ def test_no_recording_is_an_empty_summary(tmp_path):
 # Command line
 
 
-def command(tmp_path: Path, *words: str) -> list[str]:
-    return [sys.executable, str(SCRIPT), "--output", str(tmp_path / "monitor.csv"), *words]
+def command(tmp_path: Path, *arguments: str) -> list[str]:
+    return [sys.executable, str(SCRIPT), "--output", str(tmp_path / "monitor.csv"), *arguments]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
 def test_signal_ends_the_recording_cleanly(tmp_path, number):
-    words = ["--interval", "0.1", "--nvidia-smi", answering(tmp_path / "smi", ROW)]
-    with subprocess.Popen(command(tmp_path, *words), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    arguments = ["--interval", "0.1", "--nvidia-smi", answering(tmp_path / "smi", ROW)]
+    with subprocess.Popen(command(tmp_path, *arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         wait_until(lambda: (tmp_path / "monitor.csv").exists() and len(rows(tmp_path / "monitor.csv")) >= 2)
         process.send_signal(number)
         try:
@@ -364,11 +364,11 @@ def test_signal_ends_the_recording_cleanly(tmp_path, number):
 
 
 def test_recording_ends_with_the_watched_process(tmp_path):
-    words = ["--interval", "0.1", "--nvidia-smi", answering(tmp_path / "smi", ROW)]
+    arguments = ["--interval", "0.1", "--nvidia-smi", answering(tmp_path / "smi", ROW)]
     with (
         subprocess.Popen(["sleep", "100"]) as watched,
         subprocess.Popen(
-            command(tmp_path, *words, "--until-pid", str(watched.pid)),
+            command(tmp_path, *arguments, "--until-pid", str(watched.pid)),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         ) as monitor,
@@ -392,16 +392,18 @@ def test_reused_pid_is_another_process():
 
 def test_without_a_driver_it_ends_at_once_with_the_reason(tmp_path, host, smi):
     host.state(state="not_loaded")
-    words = ["--duration", "600", "--nvidia-smi", smi]
-    answer = subprocess.run(command(tmp_path, *words), capture_output=True, text=True, timeout=60)
+    arguments = ["--duration", "600", "--nvidia-smi", smi]
+    answer = subprocess.run(command(tmp_path, *arguments), capture_output=True, text=True, timeout=60)
     assert answer.returncode == 1
     assert "nvidia-smi ended with exit status 9: NVIDIA-SMI has failed because it couldn't communicate" in answer.stderr
     assert json.loads(answer.stdout)["samples"] == 0
 
 
-@pytest.mark.parametrize("words", [["--interval", "0"], ["--duration", "-1"], ["--interval", "nan"], ["--until-pid"]])
-def test_bad_usage(tmp_path, words):
-    answer = subprocess.run(command(tmp_path, *words), capture_output=True, text=True)
+@pytest.mark.parametrize(
+    "arguments", [["--interval", "0"], ["--duration", "-1"], ["--interval", "nan"], ["--until-pid"]]
+)
+def test_bad_usage(tmp_path, arguments):
+    answer = subprocess.run(command(tmp_path, *arguments), capture_output=True, text=True)
     assert answer.returncode == 2
     assert "usage:" in answer.stderr
 

@@ -160,11 +160,11 @@ class Worker:
     """The worker as the supervisor runs it, in its own session; `patch` is code that runs in every replica."""
 
     def __init__(
-        self, folder: Path, dataset: dict[str, Any], *arguments: str, patch: str = "", cluster: Any = None
+        self, directory: Path, dataset: dict[str, Any], *arguments: str, patch: str = "", cluster: Any = None
     ) -> None:
         script = FILES / "pytorch_worker.py"
         if patch:
-            script = folder / "patched_worker.py"
+            script = directory / "patched_worker.py"
             script.write_text(
                 f"import os, sys\nsys.path.insert(0, {str(FILES)!r})\nimport pytorch_replica, pytorch_worker\n"
                 f"rank = int(os.environ.get('RANK', -1))\n{patch}\nsys.exit(pytorch_worker.main(sys.argv[1:]))\n"
@@ -180,12 +180,12 @@ class Worker:
             "simulated": False,
             "cluster": cluster,
         }
-        (folder / "request.json").write_text(json.dumps(request))
+        (directory / "request.json").write_text(json.dumps(request))
         self.cluster = cluster
-        self.log = folder / "pytorch.log"
+        self.log = directory / "pytorch.log"
         with self.log.open("wb") as log_stream:
             self.process = subprocess.Popen(
-                [PYTHON, str(script), str(folder / "request.json")],
+                [PYTHON, str(script), str(directory / "request.json")],
                 stdin=subprocess.DEVNULL,
                 stdout=log_stream,
                 stderr=log_stream,
@@ -240,9 +240,9 @@ def start(tmp_path: Path, dataset: dict[str, Any]) -> Iterator[Callable[..., Wor
     workers: list[Worker] = []
 
     def begin(*arguments: str, **more: Any) -> Worker:
-        folder = tmp_path / str(len(workers))
-        folder.mkdir()
-        workers.append(Worker(folder, dataset, *arguments, **more))
+        directory = tmp_path / str(len(workers))
+        directory.mkdir()
+        workers.append(Worker(directory, dataset, *arguments, **more))
         return workers[-1]
 
     yield begin

@@ -76,9 +76,9 @@ class Run:
 
 @pytest.fixture(scope="session")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("cifar10")
-    cifar10.write_simulated(folder, seed=1, records=cifar10.SIMULATED_PER_FILE)
-    return folder
+    directory = tmp_path_factory.mktemp("cifar10")
+    cifar10.write_simulated(directory, seed=1, records=cifar10.SIMULATED_PER_FILE)
+    return directory
 
 
 @pytest.fixture
