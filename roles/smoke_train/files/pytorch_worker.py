@@ -10,7 +10,6 @@ DataParallel (`--strategy dp`) runs all replicas in one process.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import signal
@@ -26,12 +25,13 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+import train_process
 from train_options import MEMORY_LIMIT
+from train_process import exit_text
 
 POLL_INTERVAL = 0.1  # seconds
 GRACE_PERIOD = 3.0  # seconds for the other ranks after one failed, and between SIGTERM and SIGKILL
 ERROR_CHARACTERS = 1500
-PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
 class UnsupportedRequest(Exception):
@@ -164,15 +164,6 @@ def first_cause(ended: dict[int, int], errors: dict[int, dict[str, Any]]) -> str
     return f"replica {rank}: {errors[rank]['text']}"
 
 
-def exit_text(status: int) -> str:
-    """Return how a process ended, such as "was killed by SIGKILL"."""
-    if status >= 0:
-        return f"ended with exit status {status}"
-    with suppress(ValueError):
-        return f"was killed by {signal.Signals(-status).name}"
-    return f"was killed by signal {-status}"
-
-
 # Processes ---------------------------------------------------------------------------------------------------------
 
 
@@ -195,7 +186,7 @@ def die_with_parent(parent: int) -> None:
 
     Exits if the parent is gone already.
     """
-    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    train_process.die_with_parent()
     if os.getppid() != parent:
         sys.exit("the process that started this rank has ended")
 

@@ -26,6 +26,7 @@ from typing import Any, TextIO
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import cifar10
+import gpu_monitor
 import train_process
 from train_checks import (
     Check,
@@ -44,7 +45,6 @@ from train_process import Event, Outcome
 STARTED = time.monotonic()
 HERE = Path(__file__).resolve().parent
 PCI_DEVICES = Path("/sys/bus/pci/devices")
-SIMULATION_NOTES = Path("/usr/share/gpuhost-simulated")
 
 
 # Facts about the host ---------------------------------------------------------------------------------------------
@@ -61,12 +61,6 @@ def count_pci_gpus(root: Path = PCI_DEVICES) -> int:
             continue  # the device was removed, or is not a PCI function
         count += vendor == "0x10de" and class_.startswith("0x03")
     return count
-
-
-def simulation_notes(directory: Path = SIMULATION_NOTES) -> list[str]:
-    """Return the notes on what is simulated on this host; empty on a real one."""
-    lines = (line.strip() for path in sorted(directory.glob("*.txt")) for line in path.read_text().splitlines())
-    return [line for line in lines if line]
 
 
 # Parts of a run ----------------------------------------------------------------------------------------------------
@@ -204,8 +198,6 @@ class Monitor:
     """Record the GPUs with nvidia-smi during the training. A failure of it does not stop the training."""
 
     def __init__(self, directory: Path, options: Options) -> None:
-        import gpu_monitor  # imported here: a run without a monitor does not need it
-
         self.path = directory / "monitor.csv"
         self.recorder = gpu_monitor.Recorder(self.path, options.monitor_interval)
         self.recorder.start()
@@ -256,7 +248,7 @@ def train(report: Report, dataset: cifar10.Dataset, directory: Path, deadline: f
 
 def execute(report: Report, directory: Path, stream: TextIO) -> None:
     """Prepare the data and train; errors become failed checks of the report."""
-    report.simulated = simulation_notes()
+    report.simulated = gpu_monitor.simulation_notes()
     deadline = STARTED + report.options.time_limit
     progress = Progress(stream)
     dataset = prepare_data(report, deadline, progress.message)

@@ -75,12 +75,17 @@ class Outcome:
 
     @property
     def exit_text(self) -> str:
-        """Return how the process ended, such as "was killed by SIGSEGV"."""
-        if self.returncode >= 0:
-            return f"ended with exit status {self.returncode}"
-        with contextlib.suppress(ValueError):
-            return f"was killed by {signal.Signals(-self.returncode).name}"
-        return f"was killed by signal {-self.returncode}"
+        """Return how the worker ended, such as "was killed by SIGSEGV"."""
+        return exit_text(self.returncode)
+
+
+def exit_text(status: int) -> str:
+    """Return how a process ended, such as "was killed by SIGSEGV"; a negative status is that of a signal."""
+    if status >= 0:
+        return f"ended with exit status {status}"
+    with contextlib.suppress(ValueError):
+        return f"was killed by {signal.Signals(-status).name}"
+    return f"was killed by signal {-status}"
 
 
 def read_event(line: str) -> Event | None:
