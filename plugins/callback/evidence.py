@@ -143,9 +143,9 @@ class CallbackModule(CallbackBase):
         """Write and print the report."""
         if not any({"plan", "failure"} & set(kept) for kept in self.evidence.values()):
             return
-        summary = report.summary(self.run, self.evidence)
+        summary = report.build_report(self.run, self.evidence)
         table = rendering.table(summary)
-        self._write("report.json", json.dumps(summary, indent=2, sort_keys=True))
+        self._write("report.json", json.dumps(summary.to_json(), indent=2, sort_keys=True))
         self._write("report.md", rendering.markdown(summary))
         self._write("summary.txt", table)
         if self.writable:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.records import RecordError
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import measurements
 
 _Table = Callable[[Any], list[str]]
@@ -17,10 +18,8 @@ def _filter(name: str, table: _Table, expected: str) -> _Table:
     def apply(data: Any) -> list[str]:
         try:
             return table(data)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise AnsibleFilterError(
-                f"gpuhost.stack.{name}: expected {expected}, could not read {type(error).__name__} {error}"
-            ) from error
+        except (RecordError, KeyError) as error:
+            raise AnsibleFilterError(f"gpuhost.stack.{name}: expected {expected}: {error}") from error
 
     return apply
 

@@ -90,7 +90,7 @@ def test_a_set_that_does_not_prove_itself_goes_and_the_last_one_comes_back_prove
     assert proof["status"] == "pass"
     report = (reports / "latest/report.md").read_text()
     assert "env.login_shell" in report
-    assert "undone: " in report
+    assert "rolled back: " in report
     root.run_expect([0], f"rm {SHADOW}")
 
 

@@ -1,149 +1,21 @@
-"""Print a report: as Markdown, and as the table for a terminal. Pure; what it prints is report.py's `summary`."""
+"""Print a report: as Markdown, and as a table for a terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Check
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import LABELS
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.report import NOT_RUN, STAGES, Evidence
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.evidence import TrainingEvidence
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.report import (
+    NOT_RUN,
+    STAGES,
+    CheckReport,
+    HostReport,
+    PartCheck,
+    Report,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.tables import markdown_table, text_table
-
-
-def markdown(report: Evidence) -> str:
-    """report.md."""
-    lines = [f"# GPU hosts: {report['status']}", ""]
-    if report["simulated"]:
-        lines += ["**Simulated:** " + "; ".join(report["simulated"]) + ".", ""]
-    lines += [f"Run {report['run']}. Checks: {_counts(report['counts'])}.", ""]
-    if not report["hosts"]:
-        lines += ["No evidence of any host: nothing was run.", ""]
-    else:
-        rows = [[entry["host"], entry["status"], _gpu_text(entry), _why(entry)] for entry in report["hosts"]]
-        lines += [*markdown_table(["Host", "Status", "GPUs", "Why"], rows), ""]
-    for entry in report["hosts"]:
-        lines += _host_markdown(entry)
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def _host_markdown(entry: Evidence) -> list[str]:
-    lines = [f"## {entry['host']}: {entry['status']}", ""]
-    lines += [f"- {reason}" for reason in entry["reasons"]] + ([""] if entry["reasons"] else [])
-    if entry["simulated"]:
-        lines += ["Simulated: " + "; ".join(entry["simulated"]) + ".", ""]
-    lines += [f"{entry['distribution']}, kernel {entry['kernel']}. GPUs: {_gpu_text(entry)}.", ""]
-    rows = [[LABELS[row["component"]], *(row[stage] for stage in STAGES)] for row in entry["components"]]
-    lines += [*markdown_table(["Component", *(stage.capitalize() for stage in STAGES)], rows), ""]
-    verify = "" if entry["evidence"]["verify"] == "present" else " (verify: not run)"
-    lines += [f"Checks: {_counts(entry['checks']['counts'])}{verify}.", ""]
-    failed = [
-        [c["id"], c.get("found", ""), c.get("expected", ""), c.get("remedy", "")] for c in entry["checks"]["failed"]
-    ]
-    if failed:
-        lines += ["Failed:", "", *markdown_table(["Check", "Found", "Expected", "Remedy"], failed), ""]
-    skipped = [
-        [c["id"], c.get("reason") or c.get("remedy") or "see what was found", c.get("found") or ""]
-        for c in entry["checks"]["skipped"]
-    ]
-    if skipped:
-        lines += ["Skipped:", "", *markdown_table(["Check", "Reason", "Found"], skipped), ""]
-    other = [
-        [c["id"], c["status"], c.get("found") or "", c.get("reason") or c.get("remedy") or ""]
-        for c in entry["checks"]["other"]
-    ]
-    if other:
-        lines += ["Other outcomes:", "", *markdown_table(["Check", "Outcome", "Found", "Reason or remedy"], other), ""]
-    lines += [_training_text(training) for training in entry["trainings"]] or ["Smoke training: not run."]
-    lines += [line for training in entry["trainings"] for line in _training_tables(training)] + [""]
-    for kind in ("problems", "warnings"):
-        for item in entry[kind]:
-            remedy = f" Remedy: {item['remedy']}" if item.get("remedy") else ""
-            lines.append(f"- {kind[:-1]} `{item['code']}`: {item['message']}{remedy}")
-        lines += [""] if entry[kind] else []
-    return lines
-
-
-def table(report: Evidence) -> str:
-    """The summary for a terminal: one host a line, what is simulated first."""
-    lines = [f"Simulated: {line}" for line in report["simulated"]]
-    rows = [["HOST", "STATUS", "GPUS", "DRIVER", "CUDA", "TENSORFLOW", "CHECKS", "TRAINING"]]
-    for entry in report["hosts"]:
-        installed = {row["component"]: row["installed"] for row in entry["components"]}
-        speed = "; ".join(_speed(training, len(entry["trainings"]) > 1) for training in entry["trainings"]) or NOT_RUN
-        versions = [installed[key] for key in ("driver", "cuda", "tensorflow")]
-        counts = _counts(entry["checks"]["counts"])
-        rows.append([entry["host"], entry["status"], _gpu_text(entry), *versions, counts, speed])
-    lines += text_table(rows)
-    for entry in report["hosts"]:
-        lines += [f"{entry['host']}: {reason}" for reason in entry["reasons"]]
-    lines.append(f"Overall: {report['status']}" + ("" if report["hosts"] else ", nothing was run"))
-    return "\n".join(lines)
-
-
-def _speed(training: Evidence, told_apart: bool) -> str:
-    name = f"{training['framework']} " if told_apart else ""
-    return f"{name}{training['status']}, {_number(training['images_per_second'])} images/s"
-
-
-def _training_text(training: Evidence) -> str:
-    proves = f" Proves {training['proves']}; not {training['proves_not']}." if training["proves"] else ""
-    cluster = training["cluster"]
-    where = f" over {len(cluster['workers'])} hosts, this one worker {cluster['index']}" if cluster else ""
-    agreement = training["agreement"]
-    agreed = (
-        f" {agreement['replicas'][-1]} replicas gave the losses of one within "
-        f"{_number(agreement['largest_relative_difference'])} (allowed: {_number(agreement['tolerance'])})."
-        if agreement
-        else ""
-    )
-    reduced = training["all_reduce"] or {}
-    fallbacks = "; ".join(reduced.get("fallbacks") or [])
-    implementation = (
-        f" All-reduce: {reduced['implementation']}{f' ({fallbacks})' if fallbacks else ''}." if reduced else ""
-    )
-    return (
-        f"Smoke training with {training['framework']}{where}: {training['status']}, {training['model']} on "
-        f"{training['data']} data, {training['replicas']} {training['replica_kind']}, {training['steps']} steps, loss "
-        f"{_number(training['loss_first'])} to {_number(training['loss_last'])}, "
-        f"{_number(training['images_per_second'])} images/s, {_number(training['seconds'])} s."
-        f"{agreed}{implementation}{proves}"
-    )
-
-
-def _training_tables(training: Evidence) -> list[str]:
-    lines: list[str] = []
-    if training["scaling"]:
-        note = " (they share their hardware: no speed-up is to be expected)" if training["virtual"] else ""
-        rows = [
-            [found["replicas"], found["batch_size"], _number(found["images_per_second"]), _number(found["efficiency"])]
-            for found in training["scaling"]
-        ]
-        head = ["Replicas" + note, "Global batch", "Images/s", "Scaling efficiency"]
-        lines += ["", *markdown_table(head, rows)]
-    gpus = (training["monitor"] or {}).get("gpus") or []
-    if gpus:
-        rows = [[f"{gpu['index']}: {gpu['name']}", *(_number(gpu[key]) for key in _MONITORED)] for gpu in gpus]
-        values = " (simulated values)" if training["simulated"] else ""
-        head = [
-            "GPU while training" + values,
-            "Utilisation max, %",
-            "Memory max, MiB",
-            "Power max, W",
-            "Temperature max, C",
-        ]
-        lines += ["", *markdown_table(head, rows)]
-    return lines
-
-
-_MONITORED = ("utilization_max", "memory_used_max_mib", "power_max_w", "temperature_max_c")
-
-
-def _number(value: Any) -> str:
-    """Four digits are more than a smoke test measures."""
-    if value is None:
-        return "not measured"
-    return f"{value:.0f}" if isinstance(value, float) and value >= 1000 else f"{value:.4g}"
-
 
 _OUTCOMES = {
     "pass": "passed",
@@ -157,15 +29,154 @@ _OUTCOMES = {
 }
 
 
+# Markdown -------------------------------------------------------------------------------------------------------
+
+
+def markdown(report: Report) -> str:
+    """Return the content of report.md."""
+    lines = [f"# GPU hosts: {report.status}", ""]
+    if report.simulated:
+        lines += ["**Simulated:** " + "; ".join(report.simulated) + ".", ""]
+    lines += [f"Run {report.run}. Checks: {_counts(report.counts)}.", ""]
+    if report.hosts:
+        rows = [[host.host, host.status, _gpu_text(host), _why(host)] for host in report.hosts]
+        lines += [*markdown_table(["Host", "Status", "GPUs", "Why"], rows), ""]
+    else:
+        lines += ["No evidence of any host: nothing was run.", ""]
+    for host in report.hosts:
+        lines += _host_markdown(host)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _host_markdown(host: HostReport) -> list[str]:
+    lines = [f"## {host.host}: {host.status}", ""]
+    lines += [f"- {reason}" for reason in host.reasons] + ([""] if host.reasons else [])
+    if host.simulated:
+        lines += ["Simulated: " + "; ".join(host.simulated) + ".", ""]
+    lines += [f"{host.distribution}, kernel {host.kernel}. GPUs: {_gpu_text(host)}.", ""]
+    rows = [[LABELS[row.component], *(getattr(row, stage) for stage in STAGES)] for row in host.components]
+    lines += [*markdown_table(["Component", *(stage.capitalize() for stage in STAGES)], rows), ""]
+    verify = " (verify: not run)" if host.evidence.get("verify", NOT_RUN) == NOT_RUN else ""
+    lines += [f"Checks: {_counts(host.checks.counts)}{verify}.", "", *_check_tables(host.checks)]
+    lines += [_training_text(training) for training in host.trainings] or ["Smoke training: not run."]
+    lines += [line for training in host.trainings for line in _training_tables(training)] + [""]
+    problems = [f"- problem `{item.code}`: {item.message} Remedy: {item.remedy}" for item in host.problems]
+    warnings = [f"- warning `{item.code}`: {item.message}" for item in host.warnings]
+    return [*lines, *problems, *([""] if problems else []), *warnings, *([""] if warnings else [])]
+
+
+def _check_tables(checks: CheckReport) -> list[str]:
+    def table(title: str, head: list[str], rows: list[list[str | None]]) -> list[str]:
+        return [title, "", *markdown_table(head, [[cell or "" for cell in row] for row in rows]), ""] if rows else []
+
+    failed = [[c.id, c.found, c.expected, c.remedy] for c in _checks(checks.failed)]
+    skipped = [[c.id, c.reason or c.remedy or "see what was found", c.found] for c in _checks(checks.skipped)]
+    other = [[c.id, c.status, c.found, c.reason or c.remedy] for c in _checks(checks.other)]
+    return [
+        *table("Failed:", ["Check", "Found", "Expected", "Remedy"], failed),
+        *table("Skipped:", ["Check", "Reason", "Found"], skipped),
+        *table("Other outcomes:", ["Check", "Outcome", "Found", "Reason or remedy"], other),
+    ]
+
+
+def _checks(entries: tuple[PartCheck, ...]) -> list[Check]:
+    return [entry.check for entry in entries]
+
+
+# Training -------------------------------------------------------------------------------------------------------
+
+
+def _training_text(training: TrainingEvidence) -> str:
+    cluster, agreement, all_reduce = training.cluster, training.agreement, training.all_reduce
+    where = f" on {len(cluster.workers)} hosts (this one is worker {cluster.index})" if cluster else ""
+    text = (
+        f"Smoke training with {training.framework}{where}: {training.status}, {training.model.name} on "
+        f"{training.data.kind} data, {training.replicas} {training.replica_kind}, {training.steps} steps, loss "
+        f"{_number(training.loss.first)} to {_number(training.loss.last)}, "
+        f"{_number(training.images_per_second)} images/s, {_number(training.seconds)} s."
+    )
+    if agreement:
+        text += (
+            f" The losses of {agreement.replicas[-1]} replicas differ from those of one by at most "
+            f"{_number(agreement.largest_relative_difference)} (tolerance {_number(agreement.tolerance)})."
+        )
+    if all_reduce:
+        fallbacks = f" ({'; '.join(all_reduce.fallbacks)})" if all_reduce.fallbacks else ""
+        text += f" All-reduce: {all_reduce.implementation}{fallbacks}."
+    if training.proves:
+        text += f" This verifies {training.proves}; it does not verify {training.proves_not}."
+    return text
+
+
+def _training_tables(training: TrainingEvidence) -> list[str]:
+    lines: list[str] = []
+    if training.scaling:
+        note = " (on shared hardware: no speed-up expected)" if training.virtual else ""
+        rows = [
+            [point.replicas, point.batch_size, _number(point.images_per_second), _number(point.efficiency)]
+            for point in training.scaling
+        ]
+        head = ["Replicas" + note, "Global batch", "Images/s", "Scaling efficiency"]
+        lines += ["", *markdown_table(head, rows)]
+    if training.monitor and training.monitor.gpus:
+        values = " (simulated values)" if training.simulated else ""
+        head = ["GPU during the training" + values, "Utilisation max, %", "Memory max, MiB", "Power max, W"]
+        figures = [
+            [gpu.utilization_max, gpu.memory_used_max_mib, gpu.power_max_w, gpu.temperature_max_c]
+            for gpu in training.monitor.gpus
+        ]
+        names = [f"{gpu.index}: {gpu.name}" for gpu in training.monitor.gpus]
+        table = [[name, *map(_number, row)] for name, row in zip(names, figures, strict=True)]
+        lines += ["", *markdown_table([*head, "Temperature max, °C"], table)]
+    return lines
+
+
+# The terminal ---------------------------------------------------------------------------------------------------
+
+
+def table(report: Report) -> str:
+    """Return the summary for a terminal: what is simulated, then a line for each host, then the reasons."""
+    lines = [f"Simulated: {line}" for line in report.simulated]
+    rows = [["HOST", "STATUS", "GPUS", "DRIVER", "CUDA", "TENSORFLOW", "CHECKS", "TRAINING"]]
+    for host in report.hosts:
+        installed = {row.component: row.installed for row in host.components}
+        versions = [installed.get(name, NOT_RUN) for name in ("driver", "cuda", "tensorflow")]
+        rows.append([host.host, host.status, _gpu_text(host), *versions, _counts(host.checks.counts), _speeds(host)])
+    lines += text_table(rows)
+    for host in report.hosts:
+        lines += [f"{host.host}: {reason}" for reason in host.reasons]
+    lines.append(f"Overall: {report.status}" + ("" if report.hosts else ", nothing was run"))
+    return "\n".join(lines)
+
+
+def _speeds(host: HostReport) -> str:
+    speeds = [f"{training.status}, {_number(training.images_per_second)} images/s" for training in host.trainings]
+    if len(speeds) > 1:
+        names = [training.framework for training in host.trainings]
+        speeds = [f"{name} {speed}" for name, speed in zip(names, speeds, strict=True)]
+    return "; ".join(speeds) or NOT_RUN
+
+
+# Words of both --------------------------------------------------------------------------------------------------
+
+
+def _number(value: float | None) -> str:
+    """At most four digits: a smoke test measures no more."""
+    if value is None:
+        return "not measured"
+    return f"{value:.0f}" if isinstance(value, float) and value >= 1000 else f"{value:.4g}"
+
+
 def _counts(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{number} {_OUTCOMES[outcome]}" for outcome, number in counts.items())
 
 
-def _gpu_text(entry: Evidence) -> str:
-    if entry["evidence"]["probe"] == NOT_RUN and entry["evidence"]["probe_after"] == NOT_RUN and not entry["gpus"]:
+def _gpu_text(host: HostReport) -> str:
+    parts = (host.evidence.get(part, NOT_RUN) for part in ("probe", "probe_after"))
+    if not host.gpus and all(part == NOT_RUN for part in parts):
         return NOT_RUN
-    return ", ".join(f"{gpu['count']} x {gpu['name']}" for gpu in entry["gpus"]) or "none"
+    return ", ".join(f"{gpu.count} x {gpu.name}" for gpu in host.gpus) or "none"
 
 
-def _why(entry: Evidence) -> str:
-    return "; ".join(entry["reasons"]) or "all checks passed or say why they were skipped"
+def _why(host: HostReport) -> str:
+    return "; ".join(host.reasons) or "all checks passed, or were skipped with a reason"

@@ -1,285 +1,354 @@
-"""The report: what was asked, resolved, installed, loaded and measured, side by side, for each host of a run.
+"""The report: what was requested, resolved, installed, loaded and measured on each host of a run, side by side.
 
-Runs on the controller. `summary` makes report.json's content from the evidence; report_text.py prints it.
-Evidence that is not there is "not run" in the report and never looks like a success.
+`build_report` makes the content of report.json from the evidence, and rendering.py prints it. Missing evidence is "not
+run" in the report and never looks like a success.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import count
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import LABELS
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Check, count
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import records
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import (
+    COMPONENTS,
+    FRAMEWORKS,
+    package_name,
+)
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.findings import PlanWarning, Problem
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.evidence import (
+    HostEvidence,
+    PlannedComponent,
+    TrainingEvidence,
+    VerifyEvidence,
+)
 
 SCHEMA = 1
-# What trained, and the component that it trained with.
-TRAININGS = {"smoke_train": "tensorflow", "smoke_train_pytorch": "pytorch"}
-CHECKED = {"verify": "verify", "smoke_train": "smoke training", "smoke_train_pytorch": "smoke training with PyTorch"}
-EVIDENCE = ("probe", "plan", "preflight", "probe_after", *CHECKED)
+EVIDENCE = ("probe", "plan", "preflight", "probe_after", "verify", "smoke_train", "smoke_train_pytorch")
 STAGES = ("requested", "resolved", "installed", "loaded", "measured")
-NOT_RUN, NOT_RECORDED, LEFT_OUT, NOTHING = "not run", "not recorded", "left out", "-"
+NOT_RUN, NOT_RECORDED, LEFT_OUT, NO_PLAN, NOTHING = "not run", "not recorded", "left out", "no plan", "-"
 PASS, FAIL, SKIP, REFUSED, INCOMPLETE = "pass", "fail", "skip", "refused", "incomplete"
-
-Evidence = Mapping[str, Any]
-
-
-def summary(run: str, hosts: Mapping[str, Evidence]) -> dict[str, Any]:
-    """report.json's content from each host's evidence, of which any part may be missing."""
-    entries = [host_entry(name, hosts[name]) for name in sorted(hosts)]
-    statuses = [entry["status"] for entry in entries]
-    status = FAIL if {FAIL, REFUSED} & set(statuses) else INCOMPLETE if INCOMPLETE in statuses or not entries else PASS
-    counts = count(outcome for entry in entries for outcome in Counter(entry["checks"]["counts"]).elements())
-    simulated = [f"{entry['host']}: {line}" for entry in entries for line in entry["simulated"]]
-    return {
-        "schema": SCHEMA,
-        "run": run,
-        "status": status,
-        "counts": counts,
-        "simulated": simulated,
-        "hosts": entries,
-    }
+_CHECKED = {"verify": "verify", "smoke_train": "smoke training", "smoke_train_pytorch": "smoke training with PyTorch"}
+_TRAINED = {"tensorflow": "smoke_train", "pytorch": "smoke_train_pytorch"}
+_TRAINING_FIELDS = (
+    *("status", "framework", "strategy", "replicas", "steps", "images_per_second", "seconds", "all_reduce"),
+    *("agreement", "monitor", "cluster", "virtual", "replica_kind", "scaling", "proves", "proves_not"),
+)
+_CUDA_LIBRARIES = {"wheel": "CUDA from wheels", "system": "CUDA of the system"}
 
 
-def host_entry(name: str, evidence: Evidence) -> dict[str, Any]:
-    """One host: status with its reasons, components, GPUs, checks, training."""
-    plan = evidence.get("plan") or {}
-    probe = evidence.get("probe_after") or evidence.get("probe") or {}
-    checks = _checks(evidence)
+@dataclasses.dataclass(frozen=True)
+class GpuKind:
+    """GPUs of one kind; only the PCI id is known without a plan."""
+
+    name: str
+    compute_capability: str
+    pci_id: str
+    count: int
+
+
+@dataclasses.dataclass(frozen=True)
+class ComponentRow:
+    """A component at each stage, as text."""
+
+    component: str
+    requested: str
+    resolved: str
+    installed: str
+    loaded: str
+    measured: str
+
+
+@dataclasses.dataclass(frozen=True)
+class PartCheck:
+    """A check and the evidence that it is from."""
+
+    part: str
+    check: Check
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the check as the evidence has it, with its part."""
+        return {"part": self.part, **self.check.to_dict()}
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckReport:
+    """The number of checks by outcome, and those that did not pass; other: neither failed nor skipped."""
+
+    counts: Mapping[str, int]
+    failed: tuple[PartCheck, ...] = ()
+    skipped: tuple[PartCheck, ...] = ()
+    other: tuple[PartCheck, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data."""
+        lists = {name: [check.to_json() for check in getattr(self, name)] for name in ("failed", "skipped", "other")}
+        return {"counts": dict(self.counts), **lists}
+
+
+@dataclasses.dataclass(frozen=True)
+class HostReport:
+    """One host; reasons: why the status is not `pass`; evidence: `present` or `not run` by name."""
+
+    host: str
+    status: str
+    reasons: tuple[str, ...]
+    distribution: str = NOT_RUN
+    kernel: str = NOT_RUN
+    evidence: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    simulated: tuple[str, ...] = ()
+    gpus: tuple[GpuKind, ...] = ()
+    components: tuple[ComponentRow, ...] = ()
+    checks: CheckReport = CheckReport({})
+    trainings: tuple[TrainingEvidence, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    warnings: tuple[PlanWarning, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the host's part of report.json."""
+        trainings = [_training_json(training) for training in self.trainings]
+        return {**records.to_json(self), "checks": self.checks.to_json(), "trainings": trainings}
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """A run; status: `pass`, `fail` (also if a host was refused) or `incomplete`."""
+
+    run: str
+    status: str
+    counts: Mapping[str, int]
+    simulated: tuple[str, ...]
+    hosts: tuple[HostReport, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the content of report.json."""
+        return {"schema": SCHEMA, **records.to_json(self), "hosts": [host.to_json() for host in self.hosts]}
+
+
+def build_report(run: str, evidence: Mapping[str, Mapping[str, Any]]) -> Report:
+    """Return the report of a run from the evidence of each host as JSON, of which any part may be missing."""
+    hosts = tuple(host_report(name, evidence[name]) for name in sorted(evidence))
+    statuses = {host.status for host in hosts}
+    status = FAIL if statuses & {FAIL, REFUSED} else INCOMPLETE if INCOMPLETE in statuses or not hosts else PASS
+    counts = count(outcome for host in hosts for outcome in Counter(host.checks.counts).elements())
+    simulated = tuple(f"{host.host}: {line}" for host in hosts for line in host.simulated)
+    return Report(run, status, counts, simulated, hosts)
+
+
+def host_report(name: str, data: Mapping[str, Any]) -> HostReport:
+    """Return the report of a host; one whose evidence cannot be read has failed."""
+    try:
+        evidence = HostEvidence.from_json(data)
+    except records.RecordError as error:
+        return HostReport(name, FAIL, (f"the evidence cannot be read: {error}",))
+    probe = evidence.newest_probe
     status, reasons = _status(evidence)
-    return {
-        "host": name,
-        "status": status,
-        "reasons": reasons,
-        "distribution": (probe.get("distribution") or {}).get("pretty_name") or NOT_RUN,
-        "kernel": (probe.get("kernel") or {}).get("running") or NOT_RUN,
-        "evidence": {part: "present" if evidence.get(part) else NOT_RUN for part in EVIDENCE},
-        "simulated": _simulated(evidence),
-        "gpus": _gpus(plan, probe),
-        "components": [_component(key, evidence) for key in LABELS],
-        "checks": checks,
-        "trainings": [found for part in TRAININGS if (found := training_entry(evidence.get(part)))],
-        "problems": _told("problems", evidence),
-        "warnings": _told("warnings", evidence),
-    }
+    return HostReport(
+        host=name,
+        status=status,
+        reasons=tuple(reasons),
+        distribution=(probe.distribution.pretty_name if probe and probe.distribution else "") or NOT_RUN,
+        kernel=(probe.kernel.running if probe else None) or NOT_RUN,
+        evidence={part: NOT_RUN if getattr(evidence, part) is None else "present" for part in EVIDENCE},
+        simulated=_simulated(evidence),
+        gpus=_gpus(evidence),
+        components=tuple(_component(component, evidence) for component in COMPONENTS),
+        checks=_checks(evidence),
+        trainings=tuple(training for training in evidence.trainings.values() if training and training.was_run),
+        problems=evidence.problems,
+        warnings=evidence.warnings,
+    )
 
 
-def _told(kind: str, evidence: Evidence) -> list[dict[str, str]]:
-    """Problems or warnings of the plan, then those of the host."""
-    return [item for part in ("plan", "preflight") for item in (evidence.get(part) or {}).get(kind) or []]
+def _checked(evidence: HostEvidence) -> Iterable[tuple[str, VerifyEvidence | TrainingEvidence]]:
+    """The parts with checks that are there, by name."""
+    parts = {"verify": evidence.verify, **{_TRAINED[name]: part for name, part in evidence.trainings.items()}}
+    return [(name, part) for name, part in parts.items() if part is not None]
 
 
-def _status(evidence: Evidence) -> tuple[str, list[str]]:
-    """Refused before fail before incomplete before pass; every reason is told, not only the first."""
-    plan = evidence.get("plan")
-    refusals = [f"{problem['code']}: {problem['message']}" for problem in _told("problems", evidence)]
-    if plan and not plan.get("ok", True) and not refusals:
-        refusals.append("the plan cannot be carried out")
-    failures: list[str] = []
-    for part, name in CHECKED.items():
-        found = evidence.get(part) or {}
-        failed = [check["id"] for check in found.get("checks") or [] if check["status"] == "fail"]
-        if failed:
-            failures.append(f"{name} failed: {', '.join(failed)}")
-        elif found and found.get("status") not in (PASS, SKIP):
-            failures.append(f"{name} ended {found.get('status') or 'without a status'}")
-    failure = evidence.get("failure")
-    if failure and not refusals and not failures:
-        failures.append(f"{failure['task']}: {failure['message']}".strip())
-    missing = [text for text, there in _needed(evidence) if not there]
-    failures += _undone(evidence)
+# Status ---------------------------------------------------------------------------------------------------------
+
+
+def _status(evidence: HostEvidence) -> tuple[str, list[str]]:
+    """Refused precedes fail, incomplete and pass; every reason is listed, not only the first."""
+    refusals = [f"{problem.code}: {problem.message}" for problem in evidence.problems]
+    if evidence.plan and not evidence.plan.ok and not refusals:
+        refusals.append("the plan cannot be applied")
+    failures = [reason for name, part in _checked(evidence) if (reason := _failure(_CHECKED[name], part))]
+    if evidence.failure and not refusals and not failures:
+        failures.append(f"{evidence.failure.task}: {evidence.failure.message}".strip())
+    failures += _rollback(evidence)
     if refusals and not failures:
         return REFUSED, refusals
-    failures = refusals + failures
-    if failures:
-        return FAIL, failures + missing
+    missing = _missing(evidence)
+    if refusals or failures:
+        return FAIL, refusals + failures + missing
     return (INCOMPLETE, missing) if missing else (PASS, [])
 
 
-def _undone(evidence: Evidence) -> list[str]:
-    """What an undo after a failure came to; its own checks are told apart from those that failed."""
-    proof = evidence.get("verify_after_undo")
-    if not proof:
+def _failure(name: str, part: VerifyEvidence | TrainingEvidence) -> str:
+    failed = [check.id for check in part.checks if check.status == FAIL]
+    if failed:
+        return f"{name} failed: {', '.join(failed)}"
+    if part.status in (PASS, SKIP):
+        return ""
+    return f"{name} ended {f'with status {part.status}' if part.status else 'without a status'}"
+
+
+def _rollback(evidence: HostEvidence) -> list[str]:
+    """The result of a rollback; the checks after it are not mixed with those that failed before."""
+    verify = evidence.verify_after_undo
+    if verify is None:
         return []
-    changes = len((evidence.get("restored") or {}).get("changes") or [])
-    counts = proof["counts"]
+    changes = len(evidence.restored.changes) if evidence.restored else 0
     return [
-        f"undone: {changes} changes brought the last proved set back; on it {counts['pass']} checks passed, "
-        f"{counts['fail']} failed"
+        f"rolled back: {changes} changes restored the last verified configuration; of its checks, "
+        f"{verify.counts['pass']} passed and {verify.counts['fail']} failed"
     ]
 
 
-def _needed(evidence: Evidence) -> list[tuple[str, bool]]:
-    plan = evidence.get("plan") or {}
-    components = plan.get("components") or {}
-    # Without a plan that can be carried out nobody knows what was to train; TensorFlow is, unless it is left out.
-    planned = plan.get("ok", True) and bool(plan)
-    untrained = [key for key in TRAININGS.values() if not components.get(key) and (planned or key != "tensorflow")]
-    return [
-        ("the host was not probed", bool(evidence.get("probe") or evidence.get("probe_after"))),
-        ("no plan was made", bool(evidence.get("plan"))),
-        ("the checks were not run", bool(evidence.get("verify"))),
-        *(
-            (f"{CHECKED[part]} was not run", _ran(evidence.get(part)) or key in untrained)
-            for part, key in TRAININGS.items()
-        ),
-    ]
+def _missing(evidence: HostEvidence) -> list[str]:
+    missing = []
+    if evidence.newest_probe is None:
+        missing.append("the host was not probed")
+    if evidence.plan is None:
+        missing.append("no plan was made")
+    if evidence.verify is None:
+        missing.append("the checks were not run")
+    for framework, training in evidence.trainings.items():
+        if _is_needed(framework, evidence) and not (training and training.was_run):
+            missing.append(f"{_CHECKED[_TRAINED[framework]]} was not run")
+    return missing
 
 
-def _ran(training: Evidence | None) -> bool:
-    """In check mode the role answers with `skip`."""
-    return bool(training) and (training or {}).get("status") != SKIP
+def _is_needed(framework: str, evidence: HostEvidence) -> bool:
+    """Whether a training is expected: of planned frameworks, and without a plan of TensorFlow, the default."""
+    plan = evidence.plan
+    if plan and plan.components.get(framework):
+        return True
+    return framework == "tensorflow" and not (plan and plan.ok)
 
 
-def _simulated(evidence: Evidence) -> list[str]:
+# Parts of a host's report ---------------------------------------------------------------------------------------
+
+
+def _simulated(evidence: HostEvidence) -> tuple[str, ...]:
     """Every simulated part that any evidence names, once."""
-    lines: list[str] = []
-    probed = "probe_after" if evidence.get("probe_after") else "probe"
-    for part in (probed, *CHECKED):
-        lines += (evidence.get(part) or {}).get("simulated") or []
-    for part in TRAININGS:
-        training = evidence.get(part) or {}
-        data = training.get("data") or {}
-        if data.get("kind") == "simulated":
-            lines.append(f"training data ({data.get('description') or 'no description'})")
-        if training.get("virtual"):
-            lines.append(f"{training.get('replicas')} {replica_kind(training)}")
-    return list(dict.fromkeys(lines))
+    lines = list(evidence.newest_probe.simulated) if evidence.newest_probe else []
+    for _, part in _checked(evidence):
+        lines += part.simulated
+    for training in evidence.trainings.values():
+        if training and training.data.kind == "simulated":
+            lines.append(f"training data ({training.data.description or 'no description'})")
+        if training and training.virtual:
+            lines.append(f"{training.replicas} {training.replica_kind}")
+    return tuple(dict.fromkeys(lines))
 
 
-def _gpus(plan: Evidence, probe: Evidence) -> list[dict[str, Any]]:
-    """GPUs by kind: the plan's names where there is a plan, else the bare PCI ids."""
-    counts: dict[tuple[str, str, str], int] = {}
-    for gpu in plan.get("gpus") or probe.get("gpus") or []:
-        kind = (gpu.get("name") or gpu["pci_id"], gpu.get("compute_capability") or "unknown", gpu["pci_id"])
-        counts[kind] = counts.get(kind, 0) + 1
-    return [
-        {"name": name, "compute_capability": capability, "pci_id": pci_id, "count": count}
-        for (name, capability, pci_id), count in counts.items()
-    ]
+def _gpus(evidence: HostEvidence) -> tuple[GpuKind, ...]:
+    """The GPUs of the plan, or without one those of the probe."""
+    plan, probe = evidence.plan, evidence.newest_probe
+    kinds = [(gpu.name, gpu.compute_capability, gpu.pci_id) for gpu in plan.gpus] if plan else []
+    if not kinds and probe:
+        kinds = [(gpu.pci_id, "unknown", gpu.pci_id) for gpu in probe.gpus]
+    return tuple(GpuKind(*kind, number) for kind, number in Counter(kinds).items())
 
 
-def _component(key: str, evidence: Evidence) -> dict[str, str]:
-    plan = evidence.get("plan") or {}
-    planned = (plan.get("components") or {}).get(key)
-    request = plan.get("request") or {}
-    if not evidence.get("plan"):
-        resolved = NOT_RUN
-    elif not plan.get("ok", True) and planned is None:
-        resolved = "no plan"
-    else:
-        resolved = _resolved(planned) if planned else LEFT_OUT
-    measured = _measured(evidence)
-    left_out = resolved in (LEFT_OUT, "no plan")
+def _checks(evidence: HostEvidence) -> CheckReport:
+    found = [PartCheck(name, check) for name, part in _checked(evidence) for check in part.checks]
+    return CheckReport(
+        count(entry.check.status for entry in found),
+        tuple(entry for entry in found if entry.check.status == FAIL),
+        tuple(entry for entry in found if entry.check.status == SKIP),
+        tuple(entry for entry in found if entry.check.status not in (PASS, FAIL, SKIP)),
+    )
+
+
+def _training_json(training: TrainingEvidence) -> dict[str, Any]:
     return {
-        "component": key,
-        "requested": str(request.get(key, NOT_RECORDED)),
-        "resolved": resolved,
-        "installed": _installed(key, planned or {}, evidence),
-        "loaded": NOTHING if left_out else measured["loaded"].get(key, _absent(key, evidence, "loaded")),
-        "measured": NOTHING if left_out else measured["measured"].get(key, _absent(key, evidence, "measured")),
+        **{name: records.to_json(getattr(training, name)) for name in _TRAINING_FIELDS},
+        "simulated": bool(training.simulated),
+        "data": training.data.kind,
+        "model": training.model.name,
+        "loss_first": training.loss.first,
+        "loss_last": training.loss.last,
     }
 
 
-def _resolved(planned: Evidence) -> str:
-    flavour = planned.get("kernel_modules") or planned.get("cuda_libraries")
-    version = str(planned.get("release") or planned["version"])
-    names = {"wheel": "CUDA from wheels", "system": "CUDA of the system"}
-    return f"{version} ({names.get(flavour, flavour)})" if flavour else version
+# Components -----------------------------------------------------------------------------------------------------
 
 
-def _installed(key: str, planned: Evidence, evidence: Evidence) -> str:
-    """From the probe after the change; a probe from before it is marked as such, unless nothing was to be changed."""
-    probe = evidence.get("probe_after")
-    suffix = ""
-    if not probe:
-        probe, suffix = evidence.get("probe"), "" if evidence.get("drift") == {} else " (before the change)"
-    if not probe:
+def _component(name: str, evidence: HostEvidence) -> ComponentRow:
+    plan = evidence.plan
+    planned = plan.components.get(name) if plan else None
+    resolved = _resolved(name, evidence)
+    is_left_out = resolved in (LEFT_OUT, NO_PLAN)
+    return ComponentRow(
+        component=name,
+        requested=plan.request.get(name, NOT_RECORDED) if plan else NOT_RECORDED,
+        resolved=resolved,
+        installed=_installed(name, planned, evidence),
+        loaded=NOTHING if is_left_out else _loaded(name, evidence),
+        measured=NOTHING if is_left_out else _measured(name, evidence),
+    )
+
+
+def _resolved(name: str, evidence: HostEvidence) -> str:
+    if evidence.plan is None:
         return NOT_RUN
-    if key in ("tensorflow", "pytorch"):
-        version = (probe.get(key) or {}).get("version")
-        return f"{version}{suffix}" if version else NOTHING
-    packages = probe.get("packages")
-    if packages is None:
+    planned = evidence.plan.components.get(name)
+    if planned is None:
+        return LEFT_OUT if evidence.plan.ok else NO_PLAN
+    version = planned.release or planned.version
+    libraries = _CUDA_LIBRARIES.get(planned.cuda_libraries or "", planned.cuda_libraries)
+    flavour = planned.kernel_modules or libraries
+    return f"{version} ({flavour})" if flavour else version
+
+
+def _installed(name: str, planned: PlannedComponent | None, evidence: HostEvidence) -> str:
+    """From the probe after the change; an older one is marked as such, unless there was nothing to change."""
+    probe = evidence.newest_probe
+    if probe is None:
+        return NOT_RUN
+    is_current = evidence.probe_after is not None or evidence.drift == {}
+    suffix = "" if is_current else " (before the change)"
+    if name in FRAMEWORKS:
+        environment = probe.environment(name)
+        return f"{environment.version}{suffix}" if environment else NOTHING
+    if probe.packages is None:
         return "could not be read"
-    names = [str(item).partition("=")[0] for item in planned.get("packages") or []]
-    there = [packages[name] for name in names if packages.get(name, {}).get("status") == "installed"]
+    names = [package_name(spec) for spec in planned.packages] if planned else []
     if not names:
         return NOTHING
-    if len(there) < len(names):
-        return f"{len(there)} of {len(names)} packages{suffix}"
-    versions = list(dict.fromkeys(package["version"] for package in there))
-    return ", ".join(versions) + suffix
+    found = [probe.packages[name] for name in names if name in probe.packages]
+    installed = [package for package in found if package.status == "installed"]
+    if len(installed) < len(names):
+        return f"{len(installed)} of {len(names)} packages{suffix}"
+    return ", ".join(dict.fromkeys(package.version for package in installed)) + suffix
 
 
-def _measured(evidence: Evidence) -> dict[str, dict[str, str]]:
-    """What running programs said. Loaded: the kernel's module; measured: asked of the software itself."""
-    probe = evidence.get("probe_after") or evidence.get("probe") or {}
-    loaded: dict[str, str] = {}
-    measured: dict[str, str] = {}
-    for check in (evidence.get("verify") or {}).get("checks") or []:
-        measured.update(check.get("versions") or {})
-    module = (probe.get("driver") or {}).get("loaded")
-    if module:
-        loaded["driver"] = f"{module['version']} ({module['kernel_modules']})"
-    for key in ("cuda", "cudnn", "nccl", "tensorflow", "pytorch"):
-        if key in measured:
-            loaded[key] = measured[key]
-    for part, key in TRAININGS.items():
-        version = (evidence.get(part) or {}).get("version")
-        if version:
-            measured[key] = f"{version}, trained"
-    return {"loaded": loaded, "measured": measured}
+def _loaded(name: str, evidence: HostEvidence) -> str:
+    """The loaded kernel module, or the version that a program reports after loading the library."""
+    if name != "driver":
+        return _reported(name, evidence)
+    probe = evidence.newest_probe
+    if probe is None:
+        return NOT_RUN
+    module = probe.driver.loaded
+    return f"{module.version} ({module.kernel_modules})" if module else "no module"
 
 
-def _absent(key: str, evidence: Evidence, stage: str) -> str:
-    if key == "driver" and stage == "loaded":
-        return "no module" if evidence.get("probe_after") or evidence.get("probe") else NOT_RUN
-    return NOTHING if evidence.get("verify") else NOT_RUN
+def _measured(name: str, evidence: HostEvidence) -> str:
+    training = evidence.trainings.get(name)
+    return f"{training.version}, trained" if training and training.version else _reported(name, evidence)
 
 
-def _checks(evidence: Evidence) -> dict[str, Any]:
-    """Return the counts by outcome over verify and smoke training, and every check that did not pass."""
-    found = [{"part": part, **check} for part in CHECKED for check in (evidence.get(part) or {}).get("checks") or []]
-    return {
-        "counts": count(check["status"] for check in found),
-        "failed": [check for check in found if check["status"] == "fail"],
-        "skipped": [check for check in found if check["status"] == "skip"],
-        "other": [check for check in found if check["status"] not in ("pass", "fail", "skip")],
-    }
-
-
-def training_entry(training: Evidence | None) -> dict[str, Any] | None:
-    """What one training run came to; None where there was none."""
-    if not training or training.get("status") == SKIP:
-        return None
-    loss = training.get("loss") or {}
-    return {
-        **{key: training.get(key) for key in _KEPT},
-        "virtual": bool(training.get("virtual")),
-        "simulated": bool(training.get("simulated")),
-        "replica_kind": replica_kind(training),
-        "data": (training.get("data") or {}).get("kind"),
-        "model": (training.get("model") or {}).get("name"),
-        "loss_first": loss.get("first"),
-        "loss_last": loss.get("last"),
-        "scaling": training.get("scaling") or [],
-        "proves": training.get("proves") or "",
-        "proves_not": training.get("proves_not") or "",
-    }
-
-
-_KEPT = (
-    "status", "framework", "strategy", "replicas", "steps", "images_per_second", "seconds", "all_reduce", "agreement",
-    "monitor", "cluster",
-)  # fmt: skip
-
-
-def replica_kind(training: Evidence) -> str:
-    """What the replicas ran on, in words that do not let a simulation pass for hardware."""
-    if not training.get("virtual"):
-        return "replicas"
-    if training.get("virtual_kind") == "gpu":
-        return "virtual GPUs: replicas that share a physical one"
-    return "replicas on virtual CPU devices instead of GPUs"
+def _reported(name: str, evidence: HostEvidence) -> str:
+    """The version that the checks read from the running software."""
+    if evidence.verify is None:
+        return NOT_RUN
+    versions = {key: version for check in evidence.verify.checks for key, version in (check.versions or {}).items()}
+    return versions.get(name, NOTHING)

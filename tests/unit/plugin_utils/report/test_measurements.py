@@ -1,4 +1,4 @@
-"""Tables of what was measured."""
+"""Tables of measurements."""
 
 import pytest
 from ansible.errors import AnsibleFilterError
@@ -54,7 +54,7 @@ def test_a_recording_has_a_line_for_each_gpu_and_its_errors():
         "errors": ["at 3.0 s: nvidia-smi ended 255"],
     }
     head, titles, first, second, error = FILTERS["monitor_table"](summary)
-    assert head == "4 samples, every 5 s; figures of the 2 marked during"
+    assert head == "4 samples, every 5 s; figures of the 2 samples marked during"
     assert titles.split()[:3] == ["GPU", "name", "GPU"]
     assert first.split() == ["0", "NVIDIA", "H200", "97", "48", "-", "-", "143771", "612", "-", "-", "2"]
     assert second.split()[3:5] == ["-", "-"]
@@ -62,12 +62,12 @@ def test_a_recording_has_a_line_for_each_gpu_and_its_errors():
     assert len(first) == len(second)
 
 
-def test_an_empty_recording_says_so():
+def test_an_empty_recording_has_its_errors():
     summary = {"interval": None, "samples": 0, "marks": {}, "gpus": [], "errors": ["at 0.0 s: no driver"]}
     assert measurements.monitor_table(summary) == ["0 samples, -", "error at 0.0 s: no driver"]
 
 
-def test_a_benchmark_has_a_line_for_each_size_a_ratio_and_what_is_missing():
+def test_a_benchmark_has_a_line_for_each_size_and_what_is_missing():
     titles, small, large, left_out, failed = FILTERS["benchmark_table"](RESULT)
     assert titles.split() == [
         "elements",
@@ -89,12 +89,12 @@ def test_a_benchmark_has_a_line_for_each_size_a_ratio_and_what_is_missing():
 
 
 @pytest.mark.parametrize(("value", "text"), [(None, "-"), (0.01234, "0.0123"), (999.4, "999"), (12345.6, "12346")])
-def test_three_digits_that_count(value, text):
+def test_three_significant_digits(value, text):
     assert measurements.significant(value) == text
 
 
 @pytest.mark.parametrize("name", ["monitor_table", "benchmark_table"])
 @pytest.mark.parametrize("found", [{}, "text", None])
-def test_what_is_none_of_these_is_refused(name, found):
-    with pytest.raises(AnsibleFilterError, match=f"gpuhost.stack.{name}: expected a .*could not read"):
+def test_other_data_is_refused(name, found):
+    with pytest.raises(AnsibleFilterError, match=f"gpuhost.stack.{name}: expected a .*: (summary|result)"):
         FILTERS[name](found)

@@ -1,0 +1,225 @@
+"""The evidence of one host as typed records: the JSON files that a run writes, and of each what the report reads.
+
+Any part may be missing: a run that was refused has no `verify`, for example.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import SKIP, Check
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import records
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.findings import PlanWarning, Problem
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.probe import Probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.measurements import MonitorSummary
+
+
+@dataclasses.dataclass(frozen=True)
+class PlannedGpu:
+    """A GPU of the plan."""
+
+    pci_id: str
+    name: str
+    compute_capability: str
+
+
+@dataclasses.dataclass(frozen=True)
+class PlannedComponent:
+    """A component of the plan, of any kind."""
+
+    version: str
+    release: str | None = None
+    kernel_modules: str | None = None
+    cuda_libraries: str | None = None
+    packages: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class PlanEvidence:
+    """plan.json."""
+
+    ok: bool = True
+    request: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    gpus: tuple[PlannedGpu, ...] = ()
+    components: Mapping[str, PlannedComponent | None] = dataclasses.field(default_factory=dict)
+    problems: tuple[Problem, ...] = ()
+    warnings: tuple[PlanWarning, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class PreflightEvidence:
+    """preflight.json."""
+
+    problems: tuple[Problem, ...] = ()
+    warnings: tuple[PlanWarning, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class VerifyEvidence:
+    """verify.json and verify_after_undo.json."""
+
+    status: str | None = None
+    checks: tuple[Check, ...] = ()
+    counts: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    simulated: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingData:
+    """The data of a training; kind: `real` or `simulated`."""
+
+    kind: str | None = None
+    description: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """The model that was trained."""
+
+    name: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Loss:
+    """The loss of the first and of the last step."""
+
+    first: float | None = None
+    last: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class AllReduce:
+    """The implementation of the all-reduce, why others were not used, and what NCCL logged."""
+
+    implementation: str
+    fallbacks: tuple[str, ...] = ()
+    nccl: Any = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Agreement:
+    """The comparison of the losses of one and of all replicas."""
+
+    replicas: tuple[int, ...]
+    largest_relative_difference: float | None = None
+    tolerance: float | None = None
+    losses: Any = None
+
+
+@dataclasses.dataclass(frozen=True)
+class ScalingPoint:
+    """The speed with a number of replicas; efficiency: its ratio to that many times the speed of one."""
+
+    replicas: int
+    batch_size: int | None = None
+    images_per_second: float | None = None
+    efficiency: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Cluster:
+    """The hosts of a training, as HOST:PORT, and the index of this one."""
+
+    workers: tuple[str, ...]
+    index: int
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingEvidence:
+    """smoke_train.json and smoke_train_pytorch.json."""
+
+    framework: str
+    status: str | None = None
+    checks: tuple[Check, ...] = ()
+    version: str | None = None
+    strategy: str | None = None
+    replicas: int | None = None
+    virtual: bool = False
+    virtual_kind: str | None = None
+    simulated: tuple[str, ...] = ()
+    data: TrainingData = TrainingData()
+    model: Model = Model()
+    steps: int | None = None
+    loss: Loss = Loss()
+    images_per_second: float | None = None
+    seconds: float | None = None
+    all_reduce: AllReduce | None = None
+    agreement: Agreement | None = None
+    scaling: tuple[ScalingPoint, ...] = ()
+    monitor: MonitorSummary | None = None
+    cluster: Cluster | None = None
+    proves: str = ""
+    proves_not: str = ""
+
+    @property
+    def was_run(self) -> bool:
+        """Whether anything was trained; in check mode the role reports `skip`."""
+        return self.status != SKIP
+
+    @property
+    def replica_kind(self) -> str:
+        """What the replicas ran on, so that nobody takes a simulation for hardware."""
+        if not self.virtual:
+            return "replicas"
+        if self.virtual_kind == "gpu":
+            return "virtual GPUs (replicas that share a physical GPU)"
+        return "replicas on virtual CPU devices instead of GPUs"
+
+
+@dataclasses.dataclass(frozen=True)
+class Restored:
+    """restored.json: what a rollback changed on the host."""
+
+    changes: tuple[Any, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Failure:
+    """failure.json: the task that failed and its message."""
+
+    task: str
+    message: str
+
+
+@dataclasses.dataclass(frozen=True)
+class HostEvidence:
+    """All evidence of one host, by the names of the files; drift: the reasons by part, empty where nothing changed."""
+
+    probe: Probe | None = None
+    plan: PlanEvidence | None = None
+    drift: Mapping[str, Any] | None = None
+    preflight: PreflightEvidence | None = None
+    probe_after: Probe | None = None
+    verify: VerifyEvidence | None = None
+    smoke_train: TrainingEvidence | None = None
+    smoke_train_pytorch: TrainingEvidence | None = None
+    failure: Failure | None = None
+    restored: Restored | None = None
+    verify_after_undo: VerifyEvidence | None = None
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> HostEvidence:
+        """Read the evidence by name; raises records.RecordError with the path of a wrong field."""
+        return records.from_json(cls, data, "evidence")
+
+    @property
+    def newest_probe(self) -> Probe | None:
+        """The probe after the change, or else the one before it."""
+        return self.probe_after or self.probe
+
+    @property
+    def trainings(self) -> dict[str, TrainingEvidence | None]:
+        """The trainings by framework."""
+        return {"tensorflow": self.smoke_train, "pytorch": self.smoke_train_pytorch}
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """The problems of the plan, then those of the host."""
+        return tuple(problem for part in (self.plan, self.preflight) if part for problem in part.problems)
+
+    @property
+    def warnings(self) -> tuple[PlanWarning, ...]:
+        """The warnings of the plan, then those of the host."""
+        return tuple(warning for part in (self.plan, self.preflight) if part for warning in part.warnings)

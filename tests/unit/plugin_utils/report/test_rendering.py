@@ -1,0 +1,89 @@
+"""The report as Markdown and as a table."""
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import rendering
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.report import build_report
+
+from tests.unit.plugin_utils.report.report_cases import (
+    TORCH,
+    VERIFY,
+    WITH_PYTORCH,
+    evidence,
+    failing,
+)
+
+
+def test_markdown_lists_every_skip_and_every_failure() -> None:
+    parts = evidence(verify=failing(VERIFY, "packages.held"))
+    parts["plan"]["warnings"] = [{"code": "w", "message": "be warned"}]
+    text = rendering.markdown(build_report("20261121-101010", {"hopper": parts}))
+    for line in (
+        "| Host | Status | GPUs | Why |",
+        "| hopper | fail | 2 x NVIDIA H200 | verify failed: packages.held |",
+        "| NVIDIA driver | auto | 595.71.05 (open) | 595.71.05-1 | 595.71.05 (open) | 595.71.05 |",
+        "| packages.held | x\\|y | z | do this |",
+        "| env.sudo | sudo is not installed |  |",
+        "Checks: 4 passed, 1 failed, 1 skipped.",
+        "- warning `w`: be warned",
+        "Smoke training with tensorflow: pass, ResNet-8 on real data, 2 replicas, 60 steps, loss 2.41 to 1.32, "
+        "5120 images/s, 12.5 s.",
+    ):
+        assert line in text.splitlines(), line
+
+
+def test_other_outcomes_are_counted_and_listed_where_they_occur() -> None:
+    unknown = {"id": "gpu.nvlink", "status": "unknown", "reason": "nvidia-smi hangs"}
+    verify = {**VERIFY, "checks": [*VERIFY["checks"], unknown]}
+    made = build_report("r", {"a": evidence(verify=verify), "b": evidence()})
+    assert made.counts["unknown"] == 1
+    assert [host.checks.counts.get("unknown") for host in made.hosts] == [1, None]
+    text = rendering.markdown(made)
+    assert "1 unknown, " in text
+    assert "| gpu.nvlink | unknown |  | nvidia-smi hangs |" in text
+    assert text.count("Other outcomes:") == 1
+
+
+def test_missing_parts_are_printed() -> None:
+    text = rendering.markdown(build_report("r", {"a": {}}))
+    assert "Smoke training: not run." in text
+    assert "(verify: not run)" in text
+    assert "| CUDA toolkit | not recorded | not run | not run | not run | not run |" in text
+    table = rendering.table(build_report("r", {"a": {}}))
+    assert table.splitlines()[1].split("  ")[0] == "a"
+    assert "not run" in table
+    assert "nothing was run" in rendering.markdown(build_report("r", {}))
+
+
+def test_both_trainings_are_printed_with_their_measurements() -> None:
+    made = build_report("r", {"h": evidence(plan=WITH_PYTORCH, smoke_train_pytorch=TORCH)})
+    text = rendering.markdown(made)
+    for part in (
+        "Smoke training with tensorflow: pass",
+        "Smoke training with pytorch on 2 hosts (this one is worker 1): pass",
+        "The losses of 2 replicas differ from those of one by at most 2.5e-06 (tolerance 0.001).",
+        "All-reduce: gloo (two replicas share GPU 0).",
+        "| Replicas | Global batch | Images/s | Scaling efficiency |",
+        "| 2 | 128 | 180 | 0.9 |",
+        "| 0: NVIDIA H200 | 97 | 5120 | 512.5 | 51 |",
+    ):
+        assert part in text, part
+    assert "tensorflow pass, 5120 images/s; pytorch pass, 5120 images/s" in rendering.table(made)
+    components = {row.component: row for row in made.hosts[0].components}
+    assert components["pytorch"].measured == "2.11.0+cu130, trained"
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("cpu", "replicas on virtual CPU devices instead of GPUs"),
+        ("gpu", "virtual GPUs (replicas that share a physical GPU)"),
+    ],
+)
+def test_virtual_replicas_are_named_as_such(kind: str, words: str) -> None:
+    training = {**TORCH, "virtual": True, "virtual_kind": kind}
+    made = build_report("r", {"h": evidence(smoke_train=training)})
+    assert any(words in line for line in made.simulated)
+    assert words in rendering.markdown(made)
+    assert "no speed-up expected" in rendering.markdown(made)
