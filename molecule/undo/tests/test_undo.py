@@ -83,7 +83,7 @@ def test_a_set_that_does_not_prove_itself_goes_and_the_last_one_comes_back_prove
     done = playbook("gpu_host", *NEW, expect=2)
     assert differences(before, state()) == []
     assert "env.login_shell" in failure(reports)
-    assert "It was undone" in done.stdout
+    assert "It was rolled back" in done.stdout
     restored = json.loads((reports / "latest/undo-hopper/restored.json").read_text())
     assert any("nvidia-driver-cuda 595" in line for line in restored["changes"])
     proof = json.loads((reports / "latest/undo-hopper/verify_after_undo.json").read_text())
@@ -98,7 +98,7 @@ def test_a_failed_check_without_a_change_undoes_nothing(playbook, state, differe
     root.run_expect([0], "mv /usr/bin/nvidia-smi /usr/bin/nvidia-smi.away")
     before = state()
     done = playbook("verify", expect=2)
-    assert "undone" not in done.stdout
+    assert "rolled back" not in done.stdout
     assert differences(before, state()) == []
     root.run_expect([0], "mv /usr/bin/nvidia-smi.away /usr/bin/nvidia-smi")
 
@@ -106,7 +106,7 @@ def test_a_failed_check_without_a_change_undoes_nothing(playbook, state, differe
 def test_without_rollback_the_new_set_stays(playbook, root):
     root.run_expect([0], "sh -c %s", f"echo 'PATH=/usr/local/cuda-13.0/bin:$PATH' > {SHADOW}")
     done = playbook("gpu_host", *NEW, "-e", "gpu_stack_rollback=false", expect=2)
-    assert "Nothing was undone: gpu_stack_rollback is false" in done.stdout
+    assert "Nothing was rolled back: gpu_stack_rollback is false" in done.stdout
     assert "/usr/local/cuda-13.2" in root.run_expect([0], "update-alternatives --query cuda").stdout
     root.run_expect([0], f"rm {SHADOW}")
 
