@@ -139,3 +139,13 @@ def test_system_files_of_roles_are_restored_by_a_rollback():
     written |= {defaults[f"{name}_env"][f"{name}_env_path"] for name in ("tensorflow", "pytorch")}
     assert len(written) > 12
     assert written - known == set()
+
+
+def test_results_of_tasks_are_not_taken_for_misspelled_variables():
+    """A site's playbook imports several of ours: stack_plan then refuses each gpu_stack_* variable it does not know."""
+    request = yaml.safe_load((PROJECT / "playbooks/group_vars/all/request.yml").read_text())
+    known = {*request["gpu_stack_variables"], *request["gpu_stack_internal_variables"]}
+    texts = "\n".join(path.read_text() for path in TASK_FILES)
+    results = set(re.findall(r"(?:register: |set_fact:\n +)(\w+)", texts))
+    assert "__gpu_stack_baseline" in results
+    assert {name for name in results if name.startswith("gpu_stack_")} - known == set()
