@@ -1,0 +1,77 @@
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Lookup of defaults for role variables. Controller side; see plugin_utils/planning/role_defaults.py."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+name: role_defaults
+short_description: Packages of one component for this host
+version_added: "0.1.0"
+author: gpuhost contributors
+description:
+  - Returns what the catalog knows of one component for the host's distribution release and kernel, which are read from
+    the host's facts. So a role that is used alone needs a version and nothing else.
+  - The host's GPUs and what its repository offers are not known here; M(gpuhost.stack.stack_plan) knows them.
+options:
+  _terms:
+    description:
+      - V(repository), or a component (V(driver), V(cuda), V(cudnn) or V(nccl)) and its version or a prefix of one.
+      - An empty version returns an empty dictionary.
+    required: true
+  kernel_modules:
+    description: The kernel modules of the driver.
+    type: str
+    choices: [auto, open, proprietary]
+    default: auto
+  cuda:
+    description: The CUDA release that cuDNN or NCCL is chosen for, such as V(12) or V(12.9); V(auto) takes the newest.
+    type: str
+    default: auto
+"""
+
+EXAMPLES = r"""
+- name: Show the packages of a driver
+  ansible.builtin.debug:
+    msg: "{{ lookup('gpuhost.stack.role_defaults', 'driver', '580').packages }}"
+
+- name: Show NVIDIA's repository for this host
+  ansible.builtin.debug:
+    msg: "{{ lookup('gpuhost.stack.role_defaults', 'repository').url }}"
+"""
+
+RETURN = r"""
+_raw:
+  description: The component as in a plan, or the repository's C(url), C(key_url) and C(key_fingerprint).
+  type: list
+  elements: dict
+"""
+
+from typing import Any
+
+from ansible.errors import AnsibleLookupError
+from ansible.plugins.lookup import LookupBase
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import role_defaults
+
+
+def look_up(terms: list[Any], facts: dict[str, Any], **options: str) -> list[dict[str, Any]]:
+    """Return one dictionary in a list; raise AnsibleLookupError for terms or versions that cannot be found."""
+    try:
+        if terms == ["repository"]:
+            return [role_defaults.repository(facts)]
+        if len(terms) != 2:
+            raise ValueError(f"expected 'repository', or a component and its version; found {len(terms)} terms")
+        return [role_defaults.component(facts, *terms, **options)]
+    except (CatalogError, ValueError) as error:
+        raise AnsibleLookupError(f"gpuhost.stack.role_defaults: {error}") from error
+
+
+class LookupModule(LookupBase):
+    """The lookup."""
+
+    def run(self, terms: list[Any], variables: dict[str, Any] | None = None, **kwargs: Any) -> list[dict[str, Any]]:
+        """Look up with the facts of the host."""
+        self.set_options(var_options=variables, direct=kwargs)
+        options = {name: self.get_option(name) for name in ("kernel_modules", "cuda")}
+        return look_up(list(terms), (variables or {}).get("ansible_facts") or {}, **options)

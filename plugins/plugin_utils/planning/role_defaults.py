@@ -1,0 +1,71 @@
+"""Defaults of role variables, so that a role that is used alone needs a version and nothing else.
+
+The facts are Ansible's own of the host (`min` is enough). Nothing reads the host's repository or GPUs: what is returned
+is what the catalog knows of the distribution release.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import repository_facts
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import COMPONENTS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.host import Host
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.request import Request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import resolve
+
+_LIBRARIES = ("cudnn", "nccl")
+
+
+def distribution(facts: Mapping[str, Any]) -> str:
+    """Return the catalog's id of the host's distribution release; raise ValueError if there is none."""
+    if not facts.get("distribution"):
+        raise ValueError("the facts of the host are missing: expected gather_facts: true in the play")
+    name = str(facts["distribution"]).lower()
+    candidates = [f"{name}-{facts.get(key)}" for key in ("distribution_version", "distribution_major_version")]
+    known = load_catalog().distros
+    for candidate in candidates:
+        if candidate in known:
+            return candidate
+    raise ValueError(f"the host runs {candidates[0]}; the catalog has {', '.join(sorted(known))}")
+
+
+def repository(facts: Mapping[str, Any]) -> dict[str, str]:
+    """Return NVIDIA's repository for the host: url, key_url, key_fingerprint, slug."""
+    return repository_facts(load_catalog(), distribution(facts))
+
+
+def component(
+    facts: Mapping[str, Any], name: str, version: str, kernel_modules: str = "auto", cuda: str = "auto"
+) -> dict[str, Any]:
+    """Return what a plan says of one component in a version or a prefix of one, as in the plan's JSON.
+
+    kernel_modules: of the driver; cuda: the release that cuDNN or NCCL is chosen for, the newest by default.
+    An empty version gives an empty component, so that a missing role variable is reported by its own name.
+    Raises ValueError for a name or version that the catalog does not have for the host's distribution release.
+    """
+    if name not in COMPONENTS:
+        raise ValueError(f"expected one of {', '.join(COMPONENTS)}, found {name!r}")
+    if not version:
+        return {}
+    return _component(
+        distribution(facts), str(facts.get("kernel") or ""), name, str(version), kernel_modules, str(cuda)
+    )
+
+
+@functools.cache
+def _component(
+    distribution: str, kernel: str | None, name: str, version: str, kernel_modules: str, cuda: str
+) -> dict[str, Any]:
+    asked = {**dict.fromkeys(COMPONENTS, "none"), "expect_gpus": "0", name: version}
+    if name in _LIBRARIES:
+        asked["cuda"] = cuda
+    if name == "driver":
+        asked["driver_kernel_modules"] = kernel_modules
+    plan = resolve(load_catalog(), Request(**asked), Host(distribution, kernel=kernel)).to_json()
+    if not plan["ok"]:
+        raise ValueError("; ".join(problem["message"] for problem in plan["problems"]))
+    return dict(plan["components"][name])

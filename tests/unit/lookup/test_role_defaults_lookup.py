@@ -1,0 +1,25 @@
+"""The role_defaults lookup: what it returns, and its errors."""
+
+from __future__ import annotations
+
+import pytest
+from ansible.errors import AnsibleLookupError
+from ansible_collections.gpuhost.stack.plugins.lookup.role_defaults import look_up
+
+FACTS = {"distribution": "Debian", "distribution_version": "12.9", "distribution_major_version": "12"}
+
+
+def test_facts_of_the_host_choose_the_packages():
+    (cudnn,) = look_up(["cudnn", "9.28.0.42"], FACTS, cuda="12")
+    assert cudnn["packages"][0] == "libcudnn9-cuda-12=9.28.0.42-1"
+    (repository,) = look_up(["repository"], FACTS)
+    assert repository["slug"] == "debian12"
+
+
+@pytest.mark.parametrize(
+    ("terms", "message"),
+    [(["driver"], "found 1 terms"), (["driver", "999"], "role_defaults: there is no NVIDIA driver 999")],
+)
+def test_errors_name_the_lookup(terms, message):
+    with pytest.raises(AnsibleLookupError, match=message):
+        look_up(terms, FACTS)

@@ -1,0 +1,99 @@
+"""Packages of one component for a host, from its facts alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import role_defaults
+
+DEBIAN = {
+    "distribution": "Debian",
+    "distribution_version": "12.9",
+    "distribution_major_version": "12",
+    "kernel": "6.1.0-37-cloud-amd64",
+}
+UBUNTU = {
+    "distribution": "Ubuntu",
+    "distribution_version": "24.04",
+    "distribution_major_version": "24",
+    "kernel": "6.8.0-60-generic",
+}
+
+
+@pytest.mark.parametrize(("facts", "expected"), [(DEBIAN, "debian-12"), (UBUNTU, "ubuntu-24.04")])
+def test_distribution_is_found_by_release_or_major_release(facts, expected):
+    assert role_defaults.distribution(facts) == expected
+
+
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        ({}, "gather_facts: true"),
+        ({**UBUNTU, "distribution_version": "19.10"}, r"runs ubuntu-19\.10; the catalog has debian-12"),
+    ],
+)
+def test_a_host_without_facts_or_of_another_distribution_is_refused(facts, message):
+    with pytest.raises(ValueError, match=message):
+        role_defaults.component(facts, "driver", "580")
+
+
+def test_repository_has_the_distributions_own_key():
+    assert role_defaults.repository(DEBIAN)["url"].endswith("/debian12/x86_64/")
+    newer = {**DEBIAN, "distribution_version": "13.1", "distribution_major_version": "13"}
+    assert role_defaults.repository(newer)["key_fingerprint"] == "02182E60104FCDC26EAE1B8597A5D4CB8793F200"
+
+
+@pytest.mark.parametrize(
+    ("facts", "name", "version", "expected"),
+    [
+        (
+            DEBIAN, "driver", "580.126.16",
+            {
+                "packages": ["nvidia-driver-cuda=580.126.16-1", "nvidia-kernel-open-dkms=580.126.16-1"],
+                "pinning_packages": ["nvidia-driver-pinning-580"],
+                "kernel_headers": ["linux-headers-cloud-amd64"],
+                "kernel_modules": "open",
+            },
+        ),
+        (UBUNTU, "driver", "580.126.16", {"kernel_headers": ["linux-headers-generic"], "version": "580.126.16"}),
+        (DEBIAN, "cuda", "13.0.2", {"packages": ["cuda-toolkit-13-0=13.0.2-1"], "home": "/usr/local/cuda-13.0"}),
+        (DEBIAN, "nccl", "2.28.9", {"packages": ["libnccl2=2.28.9-1+cuda13.0", "libnccl-dev=2.28.9-1+cuda13.0"]}),
+    ],
+)  # fmt: skip
+def test_component_has_the_packages_of_a_version(facts, name, version, expected):
+    found = role_defaults.component(facts, name, version)
+    assert {key: found[key] for key in expected} == expected
+
+
+@pytest.mark.parametrize(("cuda", "package"), [("auto", "libcudnn9-cuda-13"), ("12", "libcudnn9-cuda-12")])
+def test_cudnn_is_for_the_newest_cuda_or_the_one_asked_for(cuda, package):
+    found = role_defaults.component(UBUNTU, "cudnn", "9.28.0.42", cuda=cuda)
+    assert found["packages"][0] == f"{package}=9.28.0.42-1"
+
+
+def test_kernel_modules_of_the_driver_can_be_chosen():
+    found = role_defaults.component(DEBIAN, "driver", "580.126.16", kernel_modules="proprietary")
+    assert "nvidia-kernel-dkms=580.126.16-1" in found["packages"]
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "message"),
+    [
+        ("driver", "999", "no NVIDIA driver 999 in the catalog; the nearest that exist"),
+        ("nccl", "1.0", "NCCL"),
+        ("colour", "1", "expected one of driver, cuda, .* found 'colour'"),
+    ],
+)
+def test_an_unknown_version_or_component_is_refused(name, version, message):
+    with pytest.raises(ValueError, match=message):
+        role_defaults.component(DEBIAN, name, version)
+
+
+def test_a_missing_version_is_left_to_the_roles_own_validation():
+    assert role_defaults.component({}, "driver", "") == {}
+
+
+def test_a_version_that_yaml_reads_as_a_number_is_understood():
+    component: dict[str, Any] = role_defaults.component(DEBIAN, "driver", 580)  # type: ignore[arg-type]
+    assert component["branch"] == "580"
