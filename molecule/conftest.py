@@ -1,4 +1,4 @@
-"""What scenarios' own tests share: the playbooks as a user runs them, and the host's state to compare."""
+"""Fixtures of the scenarios' own tests: run playbooks as a user does, and compare states of the host."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 
 PROJECT = Path(__file__).resolve().parents[1]
 STATE = PROJECT / "molecule/shared/state.sh"
-# What every transaction writes anew and no user looks at.
+# Caches and records that every transaction rewrites.
 NOISE = ("/etc/ld.so.cache", "/var/lib/gpuhost")
 
 Sections = dict[str, list[str]]
@@ -18,13 +18,13 @@ Sections = dict[str, list[str]]
 
 @pytest.fixture(scope="session")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of the reports of runs by `playbook`; its `latest` is the last one."""
+    """Return the directory of the reports of runs by `playbook`; its `latest` is the last one."""
     return tmp_path_factory.mktemp("reports")
 
 
 @pytest.fixture(scope="session")
 def playbook(pytestconfig: pytest.Config, reports: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """playbook("gpu_host", "-e", "gpu_stack_cuda=13.2", expect=0): runs it on the scenario's hosts."""
+    """Return a function that runs a playbook: playbook("gpu_host", "-e", "gpu_stack_cuda=13.2", expect=0)."""
     inventory = str(pytestconfig.getoption("ansible_inventory"))
 
     def run(name: str, *options: str, expect: int = 0):
@@ -39,7 +39,7 @@ def playbook(pytestconfig: pytest.Config, reports: Path) -> Callable[..., subpro
 
 @pytest.fixture(scope="session")
 def sections() -> Callable[[str], Sections]:
-    """sections(what shared/state.sh printed): by heading, without what says nothing."""
+    """Return a function that splits the output of shared/state.sh by heading, without NOISE."""
 
     def read(text: str) -> Sections:
         found: Sections = {}
@@ -47,7 +47,7 @@ def sections() -> Callable[[str], Sections]:
             if line.startswith("== "):
                 lines = found.setdefault(line[3:], [])
             elif not any(word in line for word in NOISE):
-                # A file's time of change is its package's last installation: not compared.
+                # Modification times change with each installation of a package and are not compared.
                 lines.append(" ".join(line.split()[:2]) if line.startswith(("/opt", "/usr", "/boot", "/var")) else line)
         return found
 
@@ -56,7 +56,7 @@ def sections() -> Callable[[str], Sections]:
 
 @pytest.fixture(scope="session")
 def differences() -> Callable[[Sections, Sections], list[str]]:
-    """differences(before, after): the lines that came (+) and went (-); none where nothing changed."""
+    """Return a function that lists the lines that were added (+) and removed (-) between two states."""
 
     def compare(before: Sections, after: Sections) -> list[str]:
         lines = []
@@ -71,10 +71,10 @@ def differences() -> Callable[[Sections, Sections], list[str]]:
 
 @pytest.fixture
 def state(host, sections) -> Callable[[], Sections]:
-    """state(): what the host has now; two looks are equal where nothing changed between them."""
+    """Return a function that reads the state of the host now."""
 
-    def look() -> Sections:
+    def read() -> Sections:
         with host.sudo():
             return sections(host.run_expect([0], "sh -c %s", STATE.read_text()).stdout)
 
-    return look
+    return read

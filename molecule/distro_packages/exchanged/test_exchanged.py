@@ -1,4 +1,4 @@
-"""After each exchange: one driver's packages alone, the toolkits asked for, and the right nvcc in every shell."""
+"""After each switch: packages of one driver only, the requested toolkits, and the right nvcc in every shell."""
 
 import os
 import re
@@ -12,7 +12,7 @@ VERSIONS = {"535": r"535\.\d+\.\d+-0\+deb12u\d+", "580": r"580\.126\.16-1"}
 
 @pytest.fixture(scope="module")
 def installed(host):
-    """{package: version} of what dpkg has installed."""
+    """Return {package: version} of all installed packages."""
     lines = host.run_expect([0], r"dpkg-query -W -f '${db:Status-Status} ${Package} ${Version}\n'").stdout.splitlines()
     return {name: version for status, name, version in map(str.split, lines) if status == "installed"}
 
@@ -25,13 +25,13 @@ def test_no_package_of_the_other_driver_is_left(installed):
     assert ("nvidia-smi" in installed) == (DRIVER == "535")
 
 
-def test_the_kernel_module_of_the_distributions_driver_is_gone(host):
-    """NVIDIA's packages are simulated and bring none."""
+def test_kernel_module_of_the_distributions_driver_is_removed(host):
+    """NVIDIA's packages are simulated and contain none."""
     assert "installed" not in host.run_expect([0], "dkms status").stdout
     assert host.run_expect([0], "find /lib/modules -path '*/updates/*' -name 'nvidia*.ko*'").stdout == ""
 
 
-def test_nvidia_smi_is_the_drivers(host):
+def test_nvidia_smi_belongs_to_the_driver(host):
     answer = host.run("nvidia-smi --query-gpu=driver_version --format=csv,noheader")
     if DRIVER == "535":  # the real one, and no driver is loaded
         assert answer.rc == 9
@@ -39,7 +39,7 @@ def test_nvidia_smi_is_the_drivers(host):
         assert set(answer.stdout.split()) == {"580.126.16"}
 
 
-def test_the_toolkits_are_those_that_shall_be_there(host, installed):
+def test_expected_toolkits_are_installed(host, installed):
     homes = host.run_expect([0], "ls -d /usr/local/cuda-*.*").stdout.split()
     assert homes == [f"/usr/local/cuda-{version}" for version in TOOLKITS]
     for version in {"13.0", "13.2"} - set(TOOLKITS):
@@ -48,6 +48,6 @@ def test_the_toolkits_are_those_that_shall_be_there(host, installed):
     assert "release 11.8," in host.run_expect([0], "/usr/bin/nvcc --version").stdout, "the distribution's stays"
 
 
-def test_nvcc_is_the_one_asked_for_in_every_shell(host):
+def test_every_shell_runs_the_requested_nvcc(host):
     for shell in ("nvcc --version", "bash -lc 'nvcc --version'", "sudo nvcc --version"):
         assert f"release {CUDA}," in host.run_expect([0], shell).stdout

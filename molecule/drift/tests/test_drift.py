@@ -1,7 +1,7 @@
-"""Each managed thing is edited, deleted or downgraded in turn; a rerun repairs it, entering what manages it alone.
+"""What is managed is edited, deleted or downgraded in turn; a rerun repairs it with the part that manages it.
 
-What is managed is read from where the playbooks read it, so that nothing new is left out; that the probe tells each
-kind of change is shown one by one in tests/unit/module_utils/state/test_applied.py.
+The managed files are read from where the playbooks read them, so that a new one is not forgotten.
+tests/unit/module_utils/state/test_applied.py shows that each kind of change is detected.
 """
 
 import json
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("host")
 MANAGED: dict[str, dict[str, Any]] = yaml.safe_load(Path("playbooks/group_vars/all/managed.yml").read_text())[
     "gpu_stack_managed"
 ]
-PROVED = ("--skip-tags", "verify,smoke_train")
+WITHOUT_CHECKS = ("--skip-tags", "verify,smoke_train")
 
 
 @pytest.fixture(scope="module")
@@ -27,10 +27,10 @@ def as_root(host):
 
 @pytest.fixture
 def rerun(playbook, reports):
-    """Runs the main job and gives {part: reasons} of what it entered."""
+    """Return a function that runs gpu_host.yml and returns the drift that it found, {part: reasons}."""
 
     def run(*options: str) -> dict[str, list[str]]:
-        playbook("gpu_host", *PROVED, *options)
+        playbook("gpu_host", *WITHOUT_CHECKS, *options)
         found: dict[str, list[str]] = json.loads((reports / "latest/drift-hopper/drift.json").read_text())
         return found
 
@@ -39,7 +39,7 @@ def rerun(playbook, reports):
 
 @pytest.fixture
 def unchanged(state, differences):
-    """Compares the host with what it was when the test began."""
+    """Return a function that lists the differences since the test began."""
     before = state()
 
     def check() -> list[str]:
@@ -48,19 +48,19 @@ def unchanged(state, differences):
     return check
 
 
-def there(host, paths: list[str]) -> list[str]:
+def existing(host, paths: list[str]) -> list[str]:
     return [path for path in paths if host.run(f"test -e {path} -o -L {path}").rc == 0]
 
 
-def test_a_rerun_enters_nothing(rerun, unchanged):
+def test_rerun_finds_no_drift(rerun, unchanged):
     assert rerun() == {}
     assert unchanged() == []
 
 
 @pytest.mark.parametrize("part", [name for name, entry in MANAGED.items() if entry.get("files")])
-def test_files_that_are_edited_or_deleted_come_back(part, as_root, rerun, unchanged):
-    """Every second one is deleted, every other edited (a link: led elsewhere); then the other way round."""
-    paths = there(as_root, MANAGED[part]["files"])
+def test_edited_and_deleted_files_are_restored(part, as_root, rerun, unchanged):
+    """Half of the files are deleted, the others edited (links: retargeted); then the other way round."""
+    paths = existing(as_root, MANAGED[part]["files"])
     assert paths or part == "packages", f"none of the files of {part} is on the host"
     if not paths:
         pytest.skip("this host's plan has no file of the archive's components (no package comes from the distribution)")
@@ -78,8 +78,8 @@ def test_files_that_are_edited_or_deleted_come_back(part, as_root, rerun, unchan
         assert unchanged() == []
 
 
-def test_packages_come_back(as_root, rerun, unchanged):
-    """A hold is released, a package is downgraded, another removed, one left half configured."""
+def test_packages_are_restored(as_root, rerun, unchanged):
+    """Holds are released, a package is downgraded, and another one removed."""
     plan = json.loads(as_root.file("/etc/ansible/facts.d/gpu_stack.fact").content_string)
     nccl = [spec.partition("=")[0] for spec in plan["components"]["nccl"]["packages"]]
     cudnn = [spec.partition("=")[0] for spec in plan["components"]["cudnn"]["packages"]]
@@ -98,7 +98,7 @@ def test_packages_come_back(as_root, rerun, unchanged):
     assert unchanged() == []
 
 
-def test_a_service_and_an_alternative_come_back(as_root, rerun, unchanged):
+def test_service_and_alternative_are_restored(as_root, rerun, unchanged):
     as_root.run_expect([0], "systemctl disable nvidia-persistenced")
     home = as_root.run_expect([0], "readlink -f /usr/local/cuda").stdout.strip()
     as_root.run_expect([0], "mkdir -p /opt/other && update-alternatives --install /usr/local/cuda cuda /opt/other 1")
@@ -110,19 +110,19 @@ def test_a_service_and_an_alternative_come_back(as_root, rerun, unchanged):
     assert as_root.service("nvidia-persistenced").is_enabled
 
 
-def test_another_variable_enters_its_role_alone(rerun):
+def test_changed_variable_runs_its_role_only(rerun):
     assert list(rerun("-e", "nvidia_repo_unblocked_packages=['x']")) == ["nvidia_repo"]
 
 
-def test_always_enters_everything_and_changes_nothing(rerun, unchanged):
+def test_converge_always_runs_every_part_and_changes_nothing(rerun, unchanged):
     found = rerun("-e", "gpu_stack_converge=always")
     assert set(found) == {name for name in MANAGED if not name.endswith("_env")}
     assert unchanged() == []
     assert rerun() == {}
 
 
-def test_a_failed_check_makes_the_next_run_look_at_everything(as_root, rerun, playbook):
-    """What fails may be a part that looks as it was left: a compiler's file, which no record watches."""
+def test_next_run_after_a_failed_check_runs_every_part(as_root, rerun, playbook):
+    """The fault may be in something that is not watched, such as a compiler's file."""
     home = as_root.run_expect([0], "readlink -f /usr/local/cuda").stdout.strip()
     as_root.run_expect([0], f"mv {home}/bin/nvcc {home}/bin/nvcc.away")
     try:
@@ -136,11 +136,11 @@ def test_a_failed_check_makes_the_next_run_look_at_everything(as_root, rerun, pl
 @pytest.mark.parametrize(
     "options", [("--skip-tags", "verify,smoke_train,env_paths"), ("--tags", "nvidia_driver")], ids=" ".join
 )
-def test_a_part_that_a_run_leaves_out_stays_as_it_is(as_root, playbook, rerun, unchanged, options):
+def test_part_that_a_run_leaves_out_is_not_changed(as_root, playbook, rerun, unchanged, options):
     driver, paths = "/etc/modprobe.d/gpuhost-nouveau.conf", "/etc/profile.d/cuda.sh"
     as_root.run_expect([0], f"rm {driver} {paths}")
     playbook("gpu_host", *options)
-    assert there(as_root, [driver, paths]) == [driver]
+    assert existing(as_root, [driver, paths]) == [driver]
     assert "env_paths" in rerun()
     assert unchanged() == []
     assert rerun() == {}

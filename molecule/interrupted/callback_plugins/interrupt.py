@@ -1,11 +1,11 @@
-"""Kills ansible-playbook before the task INTERRUPT_BEFORE, a number or a name; lists the tasks in INTERRUPT_LIST."""
+"""Kill ansible-playbook before the task INTERRUPT_BEFORE, a number or a name; write the tasks to INTERRUPT_LIST."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: interrupt
 type: aggregate
-short_description: Kills the run before a task, as a closed laptop would
+short_description: Kill the run before a task, as if the controller lost power
 author: gpuhost contributors
 description: For the scenario C(interrupted).
 """
@@ -32,7 +32,7 @@ class CallbackModule(CallbackBase):
         self.names: list[str] = []
 
     def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:
-        """SIGKILL: nothing of the run gets a chance to tidy up."""
+        """Kill the run with SIGKILL, so that it cannot clean up."""
         name = task.get_name()  # "role : name" for a task of a role
         self.names.append(name)
         if self.before in (str(len(self.names)), name, name.rpartition(" : ")[2]):
@@ -41,6 +41,6 @@ class CallbackModule(CallbackBase):
     v2_playbook_on_handler_task_start = v2_playbook_on_task_start
 
     def v2_playbook_on_stats(self, stats: Any) -> None:
-        """The list, once the run has got to its end."""
+        """Write the list of tasks at the end of the run."""
         if os.environ.get("INTERRUPT_LIST"):
             Path(os.environ["INTERRUPT_LIST"]).write_text("\n".join(self.names))

@@ -1,6 +1,6 @@
-"""Whatever cuts a change off, the same command finishes it, and the host is as if nothing had happened.
+"""Whatever interrupts a change, the same command completes it, with the same result as an uninterrupted run.
 
-The changes go to and fro between two sets. INTERRUPT=all tries every boundary between tasks; without it, a sample.
+The changes alternate between two configurations. INTERRUPT=all tries every boundary between tasks; by default a sample.
 """
 
 import os
@@ -19,23 +19,23 @@ SCENARIO = Path(__file__).resolve().parents[1]
 PROJECT = SCENARIO.parents[1]
 HOST = "interrupted-hopper"
 LAB = Lab("interrupted", PROJECT)
-SETS = {
+CONFIGURATIONS = {
     "new": ("-e", "gpu_stack_driver=595", "-e", "gpu_stack_cuda=13.2"),
     "old": ("-e", "gpu_stack_driver=580", "-e", "gpu_stack_cuda=13.0"),
 }
 SAMPLE = 5
 MOMENTS = 2
 WAIT_SECONDS = 120
-IMPATIENT = "/etc/apt/apt.conf.d/99impatient"
+NO_RETRIES = "/etc/apt/apt.conf.d/99no-retries"
 
 State = dict[str, list[str]]
 
 
 class Change:
-    """The change that is next, and how the host looks after each one when nothing cuts it off."""
+    """The next change, and the state of the host after each uninterrupted one."""
 
-    def __init__(self, inventory: str, look: Callable[[], State], differences: Callable[..., list[str]]) -> None:
-        self.inventory, self.look, self.differences = inventory, look, differences
+    def __init__(self, inventory: str, read_state: Callable[[], State], differences: Callable[..., list[str]]) -> None:
+        self.inventory, self.read_state, self.differences = inventory, read_state, differences
         self.at = "old"
         self.expected: dict[str, State] = {}
 
@@ -44,9 +44,9 @@ class Change:
         return "new" if self.at == "old" else "old"
 
     def start(self, to: str = "", **environment: str) -> subprocess.Popen[str]:
-        """The main job, to the other set or the one named."""
+        """Start gpu_host.yml for the other configuration or the one named."""
         command = [str(Path(sys.executable).with_name("ansible-playbook")), "playbooks/gpu_host.yml"]
-        command += ["-i", self.inventory, *SETS[to or self.target]]
+        command += ["-i", self.inventory, *CONFIGURATIONS[to or self.target]]
         settings = {"ANSIBLE_CALLBACK_PLUGINS": str(SCENARIO / "callback_plugins"), "ANSIBLE_FORCE_COLOR": "false"}
         settings["ANSIBLE_CALLBACKS_ENABLED"] = "interrupt"
         return subprocess.Popen(
@@ -55,18 +55,18 @@ class Change:
         )  # fmt: skip
 
     def finish(self, to: str = "") -> None:
-        """The same command, to its end; the host must look as after a change that nothing cut off."""
+        """Run the same command to its end; the host must be as after an uninterrupted change."""
         run = self.start(to)
         output, _ = run.communicate()
         assert run.returncode == 0, output[-5000:]
         self.at = to or self.target
-        found = self.look()
+        found = self.read_state()
         assert self.differences(self.expected[self.at], found) == []
 
 
 @pytest.fixture(scope="module")
-def look(pytestconfig, sections) -> Callable[[], State]:
-    """A module-wide look at the one host of the scenario."""
+def read_state(pytestconfig, sections) -> Callable[[], State]:
+    """Return a function that reads the state of the scenario's only host."""
     from testinfra import get_host
 
     inventory = pytestconfig.getoption("ansible_inventory")
@@ -84,25 +84,25 @@ def look(pytestconfig, sections) -> Callable[[], State]:
 
 
 @pytest.fixture(scope="module")
-def change(pytestconfig, look, differences) -> Change:
-    return Change(str(pytestconfig.getoption("ansible_inventory")), look, differences)
+def change(pytestconfig, read_state, differences) -> Change:
+    return Change(str(pytestconfig.getoption("ansible_inventory")), read_state, differences)
 
 
 @pytest.fixture(scope="module")
 def tasks(change, tmp_path_factory) -> list[str]:
-    """The names of the tasks of a change that nothing cuts off; before it the other toolkit came, which stays."""
+    """Return the names of the tasks of an uninterrupted change; both toolkits are installed then."""
     listing = tmp_path_factory.mktemp("tasks") / "names"
-    for _ in SETS:
+    for _ in CONFIGURATIONS:
         run = change.start(INTERRUPT_LIST=str(listing))
         output, _ = run.communicate()
         assert run.returncode == 0, output[-5000:]
         change.at = change.target
-        change.expected[change.at] = change.look()
+        change.expected[change.at] = change.read_state()
     return listing.read_text().splitlines()
 
 
 def boundaries(tasks: list[str]) -> list[int]:
-    """Numbers of tasks (from 1) before which a run is killed: those after the plan, all or a sample."""
+    """Return the numbers of tasks (from 1) before which a run is killed: all after the plan, or a sample."""
     first = tasks.index("Record the baseline") + 1
     numbers = list(range(first + 1, len(tasks) + 1))
     if os.environ.get("INTERRUPT") == "all":
@@ -111,7 +111,7 @@ def boundaries(tasks: list[str]) -> list[int]:
 
 
 def wait_for_apt() -> None:
-    """Until what the killed run had started on the host has ended; it goes on without its controller."""
+    """Wait until what the killed run started on the host has ended; it continues without its controller."""
     deadline = time.monotonic() + WAIT_SECONDS
     while in_host("pgrep -x 'apt-get|dpkg|python3' >/dev/null && echo busy || true").strip():
         assert time.monotonic() < deadline, "apt does not end"
@@ -124,7 +124,7 @@ def in_host(script: str) -> str:
 
 
 def wait_for_dpkg(run: subprocess.Popen[str], step: str = "") -> None:
-    """Until dpkg does anything, or the step named; its log grows with each one."""
+    """Wait until dpkg logs anything, or the step named."""
     count = f"grep -c '{step}' /var/log/dpkg.log || true"
     before = in_host(count)
     deadline = time.monotonic() + WAIT_SECONDS
@@ -134,13 +134,13 @@ def wait_for_dpkg(run: subprocess.Popen[str], step: str = "") -> None:
         time.sleep(0.1)
 
 
-def test_a_run_killed_between_two_tasks_is_finished_by_the_next(change, tasks):
+def test_run_killed_between_two_tasks_is_completed_by_the_next(change, tasks):
     numbers = boundaries(tasks)
     converged = []
     for number in numbers:
         run = change.start(INTERRUPT_BEFORE=str(number))
         output, _ = run.communicate()
-        # A change in the other direction may have fewer tasks: then it simply ended.
+        # A change in the other direction may have fewer tasks and end before it is killed.
         assert run.returncode in (-9, 0), output[-5000:]
         wait_for_apt()
         change.finish()
@@ -148,8 +148,8 @@ def test_a_run_killed_between_two_tasks_is_finished_by_the_next(change, tasks):
     print(f"{len(converged)} of {len(numbers)} runs that were killed between tasks converged ({len(tasks)} tasks)")
 
 
-def test_a_run_killed_before_the_linker_reads_its_settings_leaves_that_to_the_next(change, tasks):
-    """In a run that brings the file back and nothing else: no package's trigger reads the settings in its stead."""
+def test_run_killed_before_ldconfig_leaves_that_to_the_next(change, tasks):
+    """The run restores only the linker's configuration, so that no package's trigger runs ldconfig."""
     in_host("rm /etc/ld.so.conf.d/gpuhost-cuda.conf; ldconfig")
     run = change.start(to=change.at, INTERRUPT_BEFORE="Refresh the dynamic linker's cache if a setting is newer")
     output, _ = run.communicate()
@@ -160,7 +160,7 @@ def test_a_run_killed_before_the_linker_reads_its_settings_leaves_that_to_the_ne
 
 
 @pytest.mark.parametrize("moment", range(MOMENTS))
-def test_a_host_that_loses_power_in_the_middle_of_dpkg_is_finished_by_the_next_run(change, tasks, moment):
+def test_power_loss_in_the_middle_of_dpkg_is_repaired_by_the_next_run(change, tasks, moment):
     run = change.start()
     wait_for_dpkg(run)
     time.sleep(random.Random(moment).uniform(0, 2))
@@ -171,30 +171,30 @@ def test_a_host_that_loses_power_in_the_middle_of_dpkg_is_finished_by_the_next_r
     change.finish()
 
 
-# Half-installed for longest is the largest package; the one that needs it in its new version is unpacked already.
+# libnccl2 is the largest package, so it is half installed for longest, after the package that needs it was unpacked.
 @pytest.mark.parametrize("step", ["", "status half-installed libnccl2"])
-def test_apt_that_is_killed_is_undone_and_the_next_run_finishes(change, tasks, step):
+def test_killed_apt_is_undone_and_the_next_run_succeeds(change, tasks, step):
     run = change.start()
     wait_for_dpkg(run, step)
     in_host("pkill -KILL -x apt-get; pkill -KILL -x dpkg; true")
     output, _ = run.communicate()
     assert run.returncode == 2, output[-5000:]
     assert "It was undone: all" in output, output[-5000:]
-    assert change.differences(change.expected[change.at], change.look()) == []
+    assert change.differences(change.expected[change.at], change.read_state()) == []
     change.finish()
 
 
-def test_a_network_that_is_gone_leaves_the_host_as_it_is(change, tasks):
-    """Nothing is kept for this change, and the repository does not answer: not one package moves."""
+def test_missing_network_leaves_the_host_unchanged(change, tasks):
+    """No package files are kept for this change, and the repository does not answer."""
     in_host("rm -rf /var/lib/gpuhost/packages")
-    # By default apt asks three more times for each of some thirty files, and waits in between.
-    in_host(f"echo 'Acquire::Retries \"0\";' > {IMPATIENT}")
-    before = change.look()
+    # By default apt retries each of some thirty files three times, and waits in between.
+    in_host(f"echo 'Acquire::Retries \"0\";' > {NO_RETRIES}")
+    before = change.read_state()
     in_host("echo 127.0.0.1 repository.lab >> /etc/hosts")
     run = change.start()
     output, _ = run.communicate()
     assert run.returncode == 2, output[-5000:]
     in_host("sed '/127.0.0.1 repository.lab/d' /etc/hosts > /tmp/hosts; cat /tmp/hosts > /etc/hosts")
-    assert change.differences(before, change.look()) == []
-    in_host(f"rm {IMPATIENT}")
+    assert change.differences(before, change.read_state()) == []
+    in_host(f"rm {NO_RETRIES}")
     change.finish()

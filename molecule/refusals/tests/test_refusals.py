@@ -1,4 +1,4 @@
-"""What the main job did to hosts with problems: it told each, and touched none. Read from what converge kept."""
+"""gpu_host.yml reports each problem and changes no host. Reads the output that converge kept."""
 
 import json
 import os
@@ -24,26 +24,26 @@ def evidence(results: Path, run: str, host: str, part: str) -> dict[str, Any]:
 
 
 def failures(output: str) -> dict[str, str]:
-    """What ansible-playbook printed for each host's failed task."""
+    """Return what ansible-playbook printed for each host's failed task."""
     parts = re.split(r"^fatal: \[([^\]]+)\]: ", output, flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
 @pytest.mark.parametrize("host", sorted(HOSTS))
-def test_exactly_these_problems_are_told(results: Path, host: str) -> None:
+def test_exactly_the_expected_problems_are_reported(results: Path, host: str) -> None:
     found = [p for part in ("plan", "preflight") for p in evidence(results, "all", host, part)["problems"]]
     assert sorted({problem["code"] for problem in found}) == HOSTS[host]["refusal_codes"]
     assert all(problem["remedy"] for problem in found)
 
 
 @pytest.mark.parametrize("host", REFUSED)
-def test_the_failure_shows_every_problem_with_its_remedy_on_lines_of_their_own(results: Path, host: str) -> None:
-    said = failures((results / "all.txt").read_text())[host]
+def test_failure_shows_every_problem_and_remedy_on_separate_lines(results: Path, host: str) -> None:
+    output = failures((results / "all.txt").read_text())[host]
     for part in ("plan", "preflight"):
         for problem in evidence(results, "all", host, part)["problems"]:
-            assert re.search(rf"^ *- {problem['code']}: {re.escape(problem['message'])}$", said, re.MULTILINE)
-            assert re.search(rf"^ *Remedy: {re.escape(problem['remedy'])}$", said, re.MULTILINE)
-    assert "\\n" not in said
+            assert re.search(rf"^ *- {problem['code']}: {re.escape(problem['message'])}$", output, re.MULTILINE)
+            assert re.search(rf"^ *Remedy: {re.escape(problem['remedy'])}$", output, re.MULTILINE)
+    assert "\\n" not in output
 
 
 @pytest.mark.parametrize("host", sorted(HOSTS))
@@ -53,25 +53,25 @@ def test_nothing_was_changed(results: Path, host: str) -> None:
     assert after.splitlines() == before.splitlines()
 
 
-def test_a_host_without_problems_is_held_back_and_told_why(results: Path) -> None:
-    said = failures((results / "all.txt").read_text())["ready"]
-    assert "nothing was changed on it" in said
-    assert all(host in said for host in REFUSED)
+def test_host_without_problems_is_left_unchanged_with_the_reason(results: Path) -> None:
+    output = failures((results / "all.txt").read_text())["ready"]
+    assert "nothing was changed on it" in output
+    assert all(host in output for host in REFUSED)
 
 
 def test_messages_name_what_was_found(results: Path) -> None:
-    said = failures((results / "all.txt").read_text())
+    output = failures((results / "all.txt").read_text())
     dpkg = r"process \d+ \(/usr/bin/dpkg --install /root/test-package.deb\) holds /var/lib/dpkg/lock-frontend"
-    assert re.search(dpkg, said["refused-busy"])
-    assert "driver 550.54.14 was installed by NVIDIA's .run installer" in said["refused-untidy"]
-    assert "the file system at /opt has 64 MiB free" in said["refused-untidy"]
-    assert "/etc/apt/sources.list.d/cuda-debian12-x86_64.list" in said["refused-untidy"]
-    assert re.search(r"programs that use the GPUs: \d+ \(.*python3 -c import time", said["refused-busy"])
+    assert re.search(dpkg, output["refused-busy"])
+    assert "driver 550.54.14 was installed by NVIDIA's .run installer" in output["refused-untidy"]
+    assert "the file system at /opt has 64 MiB free" in output["refused-untidy"]
+    assert "/etc/apt/sources.list.d/cuda-debian12-x86_64.list" in output["refused-untidy"]
+    assert re.search(r"programs that use the GPUs: \d+ \(.*python3 -c import time", output["refused-busy"])
     warnings = evidence(results, "all", "refused-untidy", "preflight")["warnings"]
     assert any("gpuhost-test is half-configured; this run finishes that first" in w["message"] for w in warnings)
 
 
-def test_the_report_calls_them_refused(results: Path) -> None:
+def test_report_marks_the_hosts_as_refused(results: Path) -> None:
     report = json.loads((results / "all/latest/report.json").read_text())
     statuses = {host["host"]: host["status"] for host in report["hosts"]}
     assert statuses == {**dict.fromkeys(REFUSED, "refused"), "ready": "fail"}
@@ -80,7 +80,7 @@ def test_the_report_calls_them_refused(results: Path) -> None:
     assert report["status"] == "fail"
 
 
-def test_with_partial_the_good_host_goes_on_and_the_bad_one_is_left_out(results: Path) -> None:
+def test_with_partial_only_the_host_without_problems_is_installed(results: Path) -> None:
     report = json.loads((results / "partial/latest/report.json").read_text())
     found = {host["host"]: host for host in report["hosts"]}
     assert {name: host["status"] for name, host in found.items()} == {"ready": "pass", "refused-bare": "refused"}
@@ -90,7 +90,7 @@ def test_with_partial_the_good_host_goes_on_and_the_bad_one_is_left_out(results:
     assert list(failures((results / "partial.txt").read_text())) == ["refused-bare"]
 
 
-# Leftovers that may be removed ----------------------------------------------------------------------------------
+# gpu_stack_leftovers=remove ----------------------------------------------------------------------------------
 
 LIST = "/etc/apt/sources.list.d/cuda-debian12-x86_64.list"
 SET_ASIDE = "/var/lib/gpuhost/set_aside"
@@ -101,9 +101,9 @@ def state(results: Path, when: str) -> list[str]:
 
 
 @pytest.mark.parametrize("run", ["remove-check", "remove"])
-def test_what_will_be_removed_is_said_beforehand(results: Path, run: str) -> None:
-    said = (results / f"{run}.txt").read_text()
-    plan, _, after = said.partition("TASK [Put away what other installers left]")
+def test_removals_are_announced_in_the_plan(results: Path, run: str) -> None:
+    output = (results / f"{run}.txt").read_text()
+    plan, _, after = output.partition("TASK [Remove conflicting installations]")
     assert "First: uninstall driver 550.54.14 of the .run installer with /usr/bin/nvidia-uninstall" in plan
     assert f"First: move {LIST} to {SET_ASIDE} and purge cuda-keyring, which installed it" in plan
     assert after
@@ -115,7 +115,7 @@ def test_check_mode_removes_nothing(results: Path) -> None:
     assert state(results, "remove-check") == state(results, "after")
 
 
-def test_the_uninstaller_is_run_once_and_silently(results: Path) -> None:
+def test_uninstaller_runs_once_and_silently(results: Path) -> None:
     assert (results / "uninstaller.txt").read_text() == "simulated uninstaller, called with --silent\n"
 
 
@@ -129,7 +129,7 @@ def test_files_are_set_aside_and_not_deleted(results: Path) -> None:
     assert [line for line in before if line.startswith("cuda-keyring 1.1-1 install ok installed")]
 
 
-def test_the_interrupted_dpkg_was_finished_and_the_plan_carried_out(results: Path) -> None:
+def test_interrupted_dpkg_is_finished_and_the_plan_applied(results: Path) -> None:
     before, after = state(results, "after"), state(results, "remove")
     assert "gpuhost-test 1 install ok half-configured" in before
     assert "gpuhost-test 1 install ok installed" in after

@@ -1,4 +1,4 @@
-"""The host was recorded before the first run, changed twice, and is now left as it was found."""
+"""After two changes, teardown.yml restores the baseline."""
 
 import os
 import shlex
@@ -11,30 +11,30 @@ import pytest
 ROOTS = ("/var/lib/gpuhost", "/opt/gpuhost", "/usr/local/lib/gpuhost")
 
 
-# As roles/framework_env/files/build.py does in a run whose controller is gone: it holds the folder and writes below it.
-STILL_AT_WORK = "mkdir -p /opt/gpuhost/environments && flock /opt/gpuhost/environments sh -c '{}' >/dev/null 2>&1 &"
+# As roles/framework_env/files/make.py does after its controller has died: it locks the directory and writes below it.
+UNFINISHED_BUILD = "mkdir -p /opt/gpuhost/environments && flock /opt/gpuhost/environments sh -c '{}' >/dev/null 2>&1 &"
 MAKING = "sleep 12; mkdir -p /opt/gpuhost/environments/made-late"
 
 
 @pytest.fixture(scope="module")
 def torn_down(playbook):
-    """What the teardown said, after one more change of versions and with an environment that is still being made."""
+    """Return the teardown's output, after one more change of versions and while an environment is being built."""
     playbook("gpu_host", "-e", "gpu_stack_driver=595", "-e", "gpu_stack_cuda=13.2")
     ssh = ["ssh", "-F", ".lab/teardown/ssh_config", "teardown-hopper"]
-    subprocess.run([*ssh, f"sudo sh -c {shlex.quote(STILL_AT_WORK.format(MAKING))}"], check=True)
-    said = playbook("teardown").stdout
+    subprocess.run([*ssh, f"sudo sh -c {shlex.quote(UNFINISHED_BUILD.format(MAKING))}"], check=True)
+    output = playbook("teardown").stdout
     while subprocess.run([*ssh, "pgrep -f '[m]ade-late'"], capture_output=True).returncode == 0:
         time.sleep(1)
-    return said
+    return output
 
 
-def test_the_host_is_as_it_was_found(torn_down, state, sections, differences):
+def test_host_is_in_its_baseline_state(torn_down, state, sections, differences):
     folder = Path(os.environ["MOLECULE_EPHEMERAL_DIRECTORY"]) / "results/before"
     before = sections((folder / "teardown-hopper").read_text())
     after = state()
     assert len(before["packages"]) > 100
     assert after.keys() == before.keys()
-    # apt's lists are a cache of what is on offer, which the first `apt-get update` filled.
+    # apt's lists are a cache that the first `apt-get update` filled.
     assert not [name for name in after.pop("repository lists") if "repository.lab" in name]
     before.pop("repository lists")
     assert differences(before, after) == []
@@ -45,7 +45,7 @@ def test_nothing_of_this_project_is_left(torn_down, host, path):
     assert not host.file(path).exists
 
 
-def test_what_was_done_is_told(torn_down):
+def test_changes_are_reported(torn_down):
     assert "nvidia-driver-cuda 595" in torn_down
     assert "/etc/profile.d/cuda.sh" in torn_down
 

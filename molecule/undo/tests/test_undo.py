@@ -1,17 +1,22 @@
-"""A change that fails comes back to the last proved set. In order: each test leaves the host as the next one needs it.
+"""A change that fails is rolled back to the last verified configuration.
 
-The host has driver 580 and CUDA 13.0, proved by converge.
+The tests run in order: each one leaves the host as the next one needs it. converge has installed and verified driver
+580 and CUDA 13.0.
 """
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 NEW = ("-e", "gpu_stack_driver=595", "-e", "gpu_stack_cuda=13.2")
 SHADOW = "/etc/profile.d/zz-old-cuda.sh"
+# The build in the background has its program's text on its command line; the brackets keep pgrep from finding itself.
+TITLE = Path("roles/framework_env/files/make.py").read_text().splitlines()[0].strip('"')
+BUILD = f"[{TITLE[0]}]" + re.sub(r"\W", ".", TITLE[1:40])
 
-# testinfra puts tests without a host behind the others; here the order counts.
+# testinfra moves tests without a host to the end; here the order matters.
 pytestmark = pytest.mark.usefixtures("host")
 
 
@@ -22,7 +27,7 @@ def root(host):
 
 
 def failure(reports: Path) -> str:
-    """Why the last run failed, as its report tells."""
+    """Return why the last run failed, from its report."""
     report = json.loads((reports / "latest/report.json").read_text())
     (entry,) = report["hosts"]
     assert entry["status"] == "fail"
@@ -31,23 +36,21 @@ def failure(reports: Path) -> str:
 
 @pytest.fixture
 def no_environment(tmp_path):
-    """Options for an environment from a lock with a hash that no file has: uv gives up after half a minute."""
+    """Return options for an environment whose lock has a wrong hash: uv gives up after half a minute."""
     lock = tmp_path / "tensorflow-2.21.0.txt"
     lock.write_text(f"tensorflow==2.21.0 --hash=sha256:{'0' * 64}\n")
     return "-e", "gpu_stack_tensorflow=2.21.0", "-e", f"tensorflow_env_lock={lock}"
 
 
-def apart_from_environments(found):
-    """uv, and what it had made until then, stay for the next run; nothing leads to them."""
+def without_environments(found):
+    """Return differences without uv and unfinished environments, which stay for the next run."""
     return [line for line in found if "/opt/gpuhost/" not in line]
 
 
-def test_packages_that_do_not_install_leave_the_old_ones_and_their_holds(
-    playbook, state, differences, root, no_environment
-):
-    """A file system that is full where the new toolkit goes: dpkg fails in the middle of the transaction.
+def test_failed_package_transaction_restores_packages_and_holds(playbook, state, differences, root, no_environment):
+    """dpkg fails in the middle of the transaction because the new toolkit's file system is full.
 
-    The environment that was being made meanwhile is not left at work.
+    The environment that is being built meanwhile does not outlive the run.
     """
     before = state()
     root.run_expect([0], "mkdir /usr/local/cuda-13.2")
@@ -55,13 +58,13 @@ def test_packages_that_do_not_install_leave_the_old_ones_and_their_holds(
     done = playbook("gpu_host", *NEW, *no_environment, expect=2)
     assert "No space left on device" in done.stdout
     assert "It was undone: all" in done.stdout
-    assert root.run("pgrep --full '[R]un by the host.s own Python'").stdout == ""
+    assert root.run(f"pgrep --full '{BUILD}'").stdout == ""
     root.run_expect([0], "umount /usr/local/cuda-13.2")
     root.run_expect([0], "rmdir /usr/local/cuda-13.2")
-    assert apart_from_environments(differences(before, state())) == []
+    assert without_environments(differences(before, state())) == []
 
 
-def test_an_environment_that_cannot_be_made_takes_the_packages_back_that_came_meanwhile(
+def test_failed_environment_rolls_back_the_packages_installed_meanwhile(
     playbook, reports, state, differences, root, no_environment
 ):
     before = state()
@@ -70,14 +73,14 @@ def test_an_environment_that_cannot_be_made_takes_the_packages_back_that_came_me
     assert "Hash mismatch for `tensorflow==2.21.0`" in failure(reports)
     restored = json.loads((reports / "latest/undo-hopper/restored.json").read_text())
     assert any("nvidia-driver-cuda 595" in line for line in restored["changes"])
-    assert apart_from_environments(differences(before, state())) == []
+    assert without_environments(differences(before, state())) == []
     root.run_expect([1], "test -e /opt/gpuhost/tensorflow")
 
 
-def test_a_set_that_does_not_prove_itself_goes_and_the_last_one_comes_back_proved(
+def test_configuration_that_fails_its_checks_is_rolled_back_and_the_restored_one_verified(
     playbook, reports, state, differences, root
 ):
-    """A login shell that still prefers the old toolkit: the checks of the new one fail, those of the old one pass."""
+    """A login shell still prefers the old toolkit, so that the new one fails its checks and the old one passes."""
     root.run_expect([0], "sh -c %s", f"echo 'PATH=/usr/local/cuda-13.0/bin:$PATH' > {SHADOW}")
     before = state()
     done = playbook("gpu_host", *NEW, expect=2)
@@ -94,7 +97,7 @@ def test_a_set_that_does_not_prove_itself_goes_and_the_last_one_comes_back_prove
     root.run_expect([0], f"rm {SHADOW}")
 
 
-def test_a_failed_check_without_a_change_undoes_nothing(playbook, state, differences, root):
+def test_failed_check_without_a_change_rolls_back_nothing(playbook, state, differences, root):
     root.run_expect([0], "mv /usr/bin/nvidia-smi /usr/bin/nvidia-smi.away")
     before = state()
     done = playbook("verify", expect=2)
@@ -103,7 +106,7 @@ def test_a_failed_check_without_a_change_undoes_nothing(playbook, state, differe
     root.run_expect([0], "mv /usr/bin/nvidia-smi.away /usr/bin/nvidia-smi")
 
 
-def test_without_rollback_the_new_set_stays(playbook, root):
+def test_without_rollback_the_new_configuration_stays(playbook, root):
     root.run_expect([0], "sh -c %s", f"echo 'PATH=/usr/local/cuda-13.0/bin:$PATH' > {SHADOW}")
     done = playbook("gpu_host", *NEW, "-e", "gpu_stack_rollback=false", expect=2)
     assert "Nothing was rolled back: gpu_stack_rollback is false" in done.stdout
@@ -111,13 +114,13 @@ def test_without_rollback_the_new_set_stays(playbook, root):
     root.run_expect([0], f"rm {SHADOW}")
 
 
-def test_the_same_command_finishes_once_the_cause_is_gone_and_then_changes_nothing(playbook):
+def test_same_command_succeeds_once_the_cause_is_gone_and_is_then_idempotent(playbook):
     playbook("gpu_host", *NEW)
     again = playbook("gpu_host", *NEW)
     assert "changed=0 " in again.stdout
 
 
-def test_rollback_goes_back_without_the_network_and_forward_again(playbook, state, differences, root):
+def test_rollback_works_without_a_network_and_in_both_directions(playbook, state, differences, root):
     new = state()
     root.run_expect([0], "sh -c 'echo 127.0.0.1 repository.lab >> /etc/hosts'")
     playbook("rollback")
@@ -129,7 +132,7 @@ def test_rollback_goes_back_without_the_network_and_forward_again(playbook, stat
     assert differences(new, state()) == []
 
 
-def test_packages_are_kept_for_two_sets_and_no_more(playbook, root):
+def test_packages_are_kept_for_two_configurations_only(playbook, root):
     playbook("gpu_host", "-e", "gpu_stack_driver=580", "-e", "gpu_stack_cuda=13.2")
     playbook("gpu_host")
     kept = root.run_expect([0], "ls /var/lib/gpuhost/packages").stdout

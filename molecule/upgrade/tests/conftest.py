@@ -1,4 +1,4 @@
-"""What dpkg says of a host."""
+"""Fixtures that read dpkg's state."""
 
 from collections.abc import Callable
 
@@ -6,19 +6,19 @@ import pytest
 
 
 @pytest.fixture(scope="module")
-def ask_installed(host) -> Callable[[], dict[str, str]]:
-    """A function that returns {package: version} of all that is installed now, held or not."""
+def read_installed(host) -> Callable[[], dict[str, str]]:
+    """Return a function that reads {package: version} of all installed packages."""
 
-    def ask() -> dict[str, str]:
+    def read() -> dict[str, str]:
         lines = host.run_expect([0], "dpkg-query -W -f '${db:Status-Status} ${Package} ${Version}\\n'").stdout
         return {name: version for state, name, version in map(str.split, lines.splitlines()) if state == "installed"}
 
-    return ask
+    return read
 
 
 @pytest.fixture(scope="module")
-def installed(ask_installed) -> dict[str, str]:
-    return ask_installed()
+def installed(read_installed) -> dict[str, str]:
+    return read_installed()
 
 
 @pytest.fixture(scope="module")

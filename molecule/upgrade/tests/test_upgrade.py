@@ -1,4 +1,4 @@
-"""What a step must leave. EXPECTED_* name the step; unset, it is the last one."""
+"""The state of the host after a step. EXPECTED_* describe the step, by default the last one."""
 
 import os
 import re
@@ -27,7 +27,7 @@ int main() {
 with_cuda = pytest.mark.skipif(CUDA == "none", reason="this step has no CUDA toolkit")
 
 
-def test_the_driver_is_of_the_branch_asked_for(host):
+def test_driver_has_the_requested_branch(host):
     version = host.run_expect([0], "nvidia-smi --query-gpu=driver_version --format=csv,noheader").stdout
     assert {line.split(".")[0] for line in version.splitlines()} == {DRIVER}
 
@@ -46,7 +46,7 @@ def test_one_branch_is_pinned(host):
     assert [name for name in pins if name.startswith("nvidia-driver-pinning-")] == expected
 
 
-def test_the_kernel_modules_are_of_the_flavour_asked_for(installed, held):
+def test_kernel_modules_have_the_requested_flavour(installed, held):
     names = [name for name in installed if KERNEL_MODULE_PACKAGE.fullmatch(name)]
     assert len(names) == 1, names
     assert ("open" in names[0]) == (KERNEL_MODULES == "open")
@@ -54,7 +54,7 @@ def test_the_kernel_modules_are_of_the_flavour_asked_for(installed, held):
 
 
 @with_cuda
-def test_nvcc_follows_the_default_in_every_shell(host):
+def test_every_shell_runs_nvcc_of_the_default_toolkit(host):
     for shell in ("nvcc --version", "bash -lc 'nvcc --version'", "sudo nvcc --version"):
         assert f"release {CUDA}," in host.run_expect([0], shell).stdout
 
@@ -70,8 +70,8 @@ def test_a_program_built_by_the_default_nvcc_runs_with_its_runtime(host):
     assert output == f"{major * 1000 + minor * 10} cudaSuccess\n"
 
 
-def test_toolkits_lie_side_by_side(host):
-    """13.0 came first and is kept; 13.2 is there once it was asked for."""
+def test_toolkits_are_installed_side_by_side(host):
+    """13.0 is installed first and kept; 13.2 is there after it was requested."""
     homes = host.run_expect([0], "find /usr/local -maxdepth 1 -name 'cuda-*.*' -type d").stdout.split()
     assert sorted(homes) == [f"/usr/local/cuda-{version}" for version in TOOLKITS]
     for home in homes:
