@@ -35,6 +35,7 @@ NOT_PACKAGES = {
     "shared libraries": r"lib(cublas|cudart|cudnn|nccl|nvidia-ml)(\.so.*)?",
     "files of the project": r".*\.(yml|j2)(\..*)?",
     "fields of a document": r"document\..*",
+    "roles of the collection": r"gpuhost\.stack\..*",
     "codes of problems": r"(tensorflow-)?cudnn-(cuda-)?mismatch|gpu-dropped-by-cudnn",
 }
 # Places that hold names or versions: what, and why.

@@ -1,6 +1,6 @@
-# rebuild_initramfs.sh [BOOT [STAMP]]: rebuilds each initramfs that would load nouveau when its kernel starts.
-# One that holds nouveau and the file that keeps it away is good. Reading an initramfs takes a second or more, so the
-# stamp remembers those that were found good; one that changed since is read again.
+# rebuild_initramfs.sh [BOOT [STAMP]]: rebuilds each initramfs that would load nouveau.
+# An image that contains both nouveau and its blacklist is fine. Reading an image takes a second or more, so the stamp file
+# records the name, size and time of each image that is fine; only changed images are read again.
 set -euo pipefail
 boot=${1:-/boot}
 stamp=${2:-/var/lib/gpuhost/initramfs-without-nouveau}

@@ -1,0 +1,62 @@
+"""Which hosts the driver role never reboots, and what it reports instead."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parents[4]
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+# Hosts that must not be rebooted: their variables, and the reason in the message.
+HOSTS = {
+    "local": ({"ansible_connection": "local", "nvidia_driver_reboot": "if_needed"}, "it is the control node"),
+    "itself": ({"ansible_connection": "ssh", "nvidia_driver_reboot": "if_needed"}, "it is the control node"),
+    "never": ({"ansible_connection": "ssh", "nvidia_driver_reboot": "never"}, "nvidia_driver_reboot is never"),
+}
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Return the output of a run on all hosts, in check mode, so that a broken condition does not reboot this machine."""
+    folder = tmp_path_factory.mktemp("reboot")
+    hosts = {}
+    for name, (known, _) in HOSTS.items():
+        # Over SSH to itself, only the boot ID identifies the control node.
+        boot_id = BOOT_ID.read_text().strip() if name == "itself" else "of another machine"
+        hosts[name] = {
+            **known,
+            "__nvidia_driver_module": {"reboot_needed": True, "reasons": ["nouveau is loaded"], "boot_id": boot_id},
+        }
+    (folder / "hosts.json").write_text(json.dumps({"all": {"hosts": hosts}}))
+    play = {
+        "hosts": "all",
+        "gather_facts": False,
+        "vars_files": [str(PROJECT / "roles/nvidia_driver/vars/main.yml")],
+        "vars": {
+            "nvidia_driver_version": "595.71.05",
+            "nvidia_driver_kernel_modules": "open",
+            "nvidia_driver_reboot_timeout": 1,
+        },
+        "tasks": [{"include_tasks": str(PROJECT / "roles/nvidia_driver/tasks/reboot.yml")}],
+    }
+    (folder / "play.yml").write_text(json.dumps([play]))
+    command = [str(Path(sys.executable).with_name("ansible-playbook")), "--check", "-i", "hosts.json", "play.yml"]
+    # In another directory, so that the project's settings do not apply.
+    environment = {**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(PROJECT / "collections"), "ANSIBLE_NOCOLOR": "1"}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert done.returncode == 2, done.stdout + done.stderr
+    return " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize("host", HOSTS)
+def test_host_that_must_not_be_rebooted_fails_with_the_reason_and_the_next_step(output: str, host: str) -> None:
+    needs = "needs a reboot before the module of driver 595.71.05 can be loaded (nouveau is loaded)"
+    expected = (
+        f"{host} {needs}, and this run must not reboot it ({HOSTS[host][1]}). Reboot it, then run the same command"
+    )
+    assert expected in output
+    assert "Reboot into the new driver" not in output

@@ -1,0 +1,90 @@
+"""Which initramfs images are rebuilt without nouveau."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parents[4]
+SCRIPT = PROJECT / "roles/nvidia_driver/files/rebuild_initramfs.sh"
+NOUVEAU = "usr/lib/modules/6.1.0/kernel/drivers/gpu/drm/nouveau/nouveau.ko\n"
+BLACKLIST = "etc/modprobe.d/gpuhost-nouveau.conf\n"
+# As the real ones: lsinitramfs lists the contents, and update-initramfs adds the files in /etc/modprobe.d.
+PROGRAMS = {
+    "lsinitramfs": 'echo "read $1" >> "$LOG"; [ -s "$1" ] || exit 1; cat "$1"',
+    "update-initramfs": 'echo "$*" >> "$LOG"; echo etc/modprobe.d/gpuhost-nouveau.conf >> "$BOOT/initrd.img-$3"',
+}
+
+
+class Boot:
+    """A /boot whose images are their own listings."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.log, self.stamp = folder / "boot", folder / "log", folder / "state/stamp"
+        self.folder.mkdir()
+        self.programs = folder / "bin"
+        self.programs.mkdir()
+        for name, body in PROGRAMS.items():
+            (self.programs / name).write_text(f"#!/bin/sh\n{body}\n")
+            (self.programs / name).chmod(0o755)
+
+    def image(self, kernel: str, listing: str) -> None:
+        (self.folder / f"initrd.img-{kernel}").write_text(listing)
+
+    def run(self) -> subprocess.CompletedProcess[str]:
+        self.log.write_text("")
+        environment = {"PATH": f"{self.programs}:{os.environ['PATH']}", "LOG": str(self.log), "BOOT": str(self.folder)}
+        command = ["bash", "-s", str(self.folder), str(self.stamp)]
+        return subprocess.run(command, input=SCRIPT.read_text(), env=environment, capture_output=True, text=True)
+
+    def rebuilt(self) -> list[str]:
+        """Return the images that a run rebuilds."""
+        done = self.run()
+        assert done.returncode == 0, done.stderr
+        return [Path(line.split()[1]).name for line in done.stdout.splitlines() if line.startswith("rebuilt")]
+
+    @property
+    def called(self) -> list[str]:
+        return self.log.read_text().splitlines()
+
+
+@pytest.fixture
+def boot(tmp_path: Path) -> Boot:
+    return Boot(tmp_path)
+
+
+def test_only_an_initramfs_that_would_load_nouveau_is_rebuilt(boot):
+    boot.image("6.1", "bin/sh\n" + NOUVEAU)
+    boot.image("6.2", "bin/sh\n")
+    boot.image("6.3", NOUVEAU + BLACKLIST)
+    assert boot.rebuilt() == ["initrd.img-6.1"]
+    assert "-u -k 6.1" in boot.called
+
+
+def test_image_without_nouveau_is_not_read_again_until_it_changes(boot):
+    boot.image("6.1", NOUVEAU)
+    boot.image("6.2", "bin/sh\n")
+    assert boot.rebuilt() == ["initrd.img-6.1"]
+    assert boot.rebuilt() == []
+    assert boot.called == []
+    boot.image("6.2", NOUVEAU)
+    assert boot.rebuilt() == ["initrd.img-6.2"]
+
+
+def test_next_run_rebuilds_what_an_interrupted_one_did_not(boot):
+    boot.image("6.1", NOUVEAU)
+    (boot.programs / "update-initramfs").rename(boot.programs / "away")
+    assert boot.run().returncode != 0
+    assert not boot.stamp.exists()
+    (boot.programs / "away").rename(boot.programs / "update-initramfs")
+    assert boot.rebuilt() == ["initrd.img-6.1"]
+
+
+def test_unreadable_initramfs_is_an_error(boot):
+    boot.image("6.1", "")
+    assert boot.run().returncode != 0
+
+
+def test_host_without_an_initramfs_needs_none(boot):
+    assert boot.rebuilt() == []
