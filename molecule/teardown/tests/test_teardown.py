@@ -11,7 +11,7 @@ import pytest
 ROOTS = ("/var/lib/gpuhost", "/opt/gpuhost", "/usr/local/lib/gpuhost")
 
 
-# As roles/framework_env/files/make.py does after its controller has died: it locks the directory and writes below it.
+# As roles/framework_env/files/build.py does after its controller has died: it locks the directory and writes below it.
 UNFINISHED_BUILD = "mkdir -p /opt/gpuhost/environments && flock /opt/gpuhost/environments sh -c '{}' >/dev/null 2>&1 &"
 MAKING = "sleep 12; mkdir -p /opt/gpuhost/environments/made-late"
 

@@ -13,7 +13,7 @@ import pytest
 NEW = ("-e", "gpu_stack_driver=595", "-e", "gpu_stack_cuda=13.2")
 SHADOW = "/etc/profile.d/zz-old-cuda.sh"
 # The build in the background has its program's text on its command line; the brackets keep pgrep from finding itself.
-TITLE = Path("roles/framework_env/files/make.py").read_text().splitlines()[0].strip('"')
+TITLE = Path("roles/framework_env/files/build.py").read_text().splitlines()[0].strip('"')
 BUILD = f"[{TITLE[0]}]" + re.sub(r"\W", ".", TITLE[1:40])
 
 # testinfra moves tests without a host to the end; here the order matters.

@@ -21,7 +21,7 @@ HOSTS = {
 
 @pytest.fixture(scope="module")
 def output(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Return the output of a run on all hosts, in check mode, so that a broken condition does not reboot this machine."""
+    """Return the output of a run in check mode, so that a broken condition does not reboot this machine."""
     folder = tmp_path_factory.mktemp("reboot")
     hosts = {}
     for name, (known, _) in HOSTS.items():
