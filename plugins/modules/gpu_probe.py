@@ -1,41 +1,42 @@
 #!/usr/bin/python
 # Copyright: the gpuhost contributors
 # SPDX-License-Identifier: Apache-2.0
-"""Say what a host has: GPUs, driver, CUDA, packages, repository. Runs on the target; changes nothing."""
+"""Probe a GPU host. Runs on the managed host; changes nothing."""
 
 from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_probe
-short_description: Says what a GPU host has, in one round trip
+short_description: Probe a GPU host in one round trip
 description:
-  - Reads the distribution, the kernels, the GPUs on the PCI bus, the driver, the packages of the deep learning
-    stack, what NVIDIA's repository offers, the plan that was applied last, and what could stand in the way of a change
-    (package manager, C(.run) installations, programs on the GPUs, disk, Secure Boot, PCIe links).
-  - Changes nothing, needs no root rights, no driver and no GPU.
+  - Reports the distribution, kernels, the GPUs on the PCI bus, the driver, the packages of the deep learning stack,
+    what NVIDIA's repository offers, the plan that was applied last, and what could prevent a change (package manager,
+    C(.run) installations, programs on the GPUs, disk space, Secure Boot, PCIe links).
+  - Changes nothing, and needs no root rights, driver or GPU.
+version_added: "0.1.0"
 options:
   repository_url:
     description:
-      - Base URL of the flat apt repository to look into; wins over C(repositories). Without either
-        C(probe.repository) is null.
+      - Base URL of the flat apt repository to read; takes precedence over O(repositories). Without either,
+        C(repository) in RV(probe) is null.
     type: str
   repositories:
     description:
-      - Base URL by distribution id (C(debian-12), C(ubuntu-24.04)); the host's own is looked into.
-        A host whose distribution is not among them gets C(probe.repository) null.
+      - Base URLs by distribution id (V(debian-12), V(ubuntu-24.04)), of which the host's own is read. For a host whose
+        distribution is not among them, C(repository) in RV(probe) is null.
     type: dict
     default: {}
   repository_check:
     description:
-      - Whether apt's lists on the host count only while the repository's release file is still the same.
-        Otherwise the package list is downloaded.
-      - A repository that does not answer within 5 seconds leaves apt's lists valid.
+      - Whether apt's lists on the host are used only while the repository's release file is unchanged; otherwise the
+        package list is downloaded.
+      - A repository that does not answer within 5 seconds counts as unchanged.
     type: bool
     default: true
   package_patterns:
     description:
-      - Globs of the installed packages to report. The action plugin of this name adds the catalog's, as it does for
-        C(repository_patterns), C(driver_packages) and C(distro_cuda_package).
+      - Globs of the installed packages to report. The action plugin of this name adds the catalog's, and likewise for
+        O(repository_patterns), O(driver_packages) and O(distro_cuda_package).
     type: list
     elements: str
   repository_patterns:
@@ -49,21 +50,19 @@ options:
     description: The package of the distribution's own CUDA toolkit.
     type: str
   tensorflow_path:
-    description: Where the TensorFlow environment lies.
+    description: Path of the TensorFlow environment.
     type: path
     default: /opt/gpuhost/tensorflow
   pytorch_path:
-    description: Where the PyTorch environment lies.
+    description: Path of the PyTorch environment.
     type: path
     default: /opt/gpuhost/pytorch
   kernel_header_offers:
     description:
-      - Whether to look for packages with the headers of the running kernel and of the one that starts next, where they
-        are missing. For hosts that build kernel modules; takes a few tenths of a second.
+      - Whether to search for packages with the headers of the running and the next-boot kernel, where they are missing.
+        Needed for hosts that build kernel modules; takes a few tenths of a second.
     type: bool
     default: false
-author:
-  - the gpuhost contributors
 attributes:
   action:
     description: An action plugin of the same name adds the catalog's package names on the controller.
@@ -71,10 +70,15 @@ attributes:
   check_mode:
     description: Changes nothing in either mode.
     support: full
+  diff_mode:
+    description: Changes nothing.
+    support: none
+author:
+  - gpuhost contributors (@gpuhost)
 """
 
 EXAMPLES = r"""
-- name: Look at the host
+- name: Probe the host
   gpuhost.stack.gpu_probe:
     repositories: "{{ lookup('gpuhost.stack.catalog', 'repositories') }}"
   register: gpu_host
@@ -82,9 +86,106 @@ EXAMPLES = r"""
 
 RETURN = r"""
 probe:
-  description: What was found. A part that could not be read is null and has a line in C(errors).
-  returned: always
+  description: The probe. A part that cannot be read is null and has a message in C(errors).
+  returned: success
   type: dict
+  contains:
+    schema:
+      description: Version of this structure.
+      type: int
+    distribution:
+      description: C(id) such as V(debian-12), C(name), C(version), C(codename), C(pretty_name).
+      type: dict
+    architecture:
+      description: The machine as C(uname -m) prints it.
+      type: str
+    kernel:
+      description:
+        - Kernel releases. C(running), C(next_boot), C(installed), C(headers) with installed headers, C(headers_from)
+          with the packages that provide missing ones by release.
+      type: dict
+    python:
+      description: C(default) version of F(/usr/bin/python3), and C(interpreters) by version.
+      type: dict
+    toolchain:
+      description: Major version of C(gcc) and version of C(glibc).
+      type: dict
+    gpus:
+      description: Each GPU with C(pci_address), C(pci_id), C(subsystem_id), C(class), C(kernel_driver).
+      type: list
+      elements: dict
+    nvswitches:
+      description: Each NVSwitch with C(pci_address) and C(pci_id).
+      type: list
+      elements: dict
+    pcie:
+      description: C(gpus) by address, C(acs) controls that are on by bridge, C(kernel_options) about IOMMU and PCI.
+      type: dict
+    driver:
+      description: The C(loaded) module, C(nouveau_loaded), and C(nvidia_smi) with its exit code, message and GPUs.
+      type: dict
+    gpu_processes:
+      description: Programs that use the GPUs.
+      type: list
+      elements: dict
+    packages:
+      description:
+        - C(version), C(status) and C(held) of the installed packages that match O(package_patterns), by name. A package
+          of a foreign architecture is C(name:architecture).
+      type: dict
+    package_manager:
+      description: C(name), held C(locks), C(broken) packages, and whether dpkg was C(interrupted).
+      type: dict
+    runfile:
+      description: Driver and toolkits that were installed by C(.run) files.
+      type: dict
+    repository:
+      description:
+        - C(url), C(source) V(apt-lists) or V(http), C(packages) with their versions, C(sizes) by name and version,
+          C(error) as text where it cannot be read.
+      type: dict
+    repository_files:
+      description: apt's C(entries) and C(keys) of NVIDIA's software, and the C(mixed) files with others as well.
+      type: dict
+    cuda:
+      description: C(installed) toolkits, the C(default) one, and the version of the C(distro)'s own.
+      type: dict
+    tensorflow:
+      description: C(path), C(version) and C(python) of the environment at O(tensorflow_path).
+      type: dict
+    tensorflow_in_the_way:
+      description: What is at O(tensorflow_path) and is not a link to an environment of gpuhost.
+      type: str
+    pytorch:
+      description: C(path), C(version) and C(python) of the environment at O(pytorch_path).
+      type: dict
+    pytorch_in_the_way:
+      description: What is at O(pytorch_path) and is not a link to an environment of gpuhost.
+      type: str
+    secure_boot:
+      description: V(enabled), V(disabled) or V(unknown).
+      type: str
+    secure_boot_keys:
+      description: C(path) of each key that signs kernel modules, and whether it is C(enrolled).
+      type: list
+      elements: dict
+    disk:
+      description: C(free_mib), C(total_mib) and C(mount) by directory.
+      type: dict
+    applied:
+      description: C(fingerprint) and C(changed) things by part of the last complete run.
+      type: dict
+    applied_plan:
+      description: The plan that was applied last.
+      type: dict
+    simulated:
+      description: What is simulated on this host, empty on a real one.
+      type: list
+      elements: str
+    errors:
+      description: A message for each part that could not be read.
+      type: list
+      elements: str
 """
 
 from ansible.module_utils.basic import AnsibleModule
@@ -112,9 +213,9 @@ def main() -> None:
     missing = [name for name in FROM_THE_CATALOG if module.params[name] is None]
     if missing:
         module.fail_json(
-            msg="%s missing: the module was started without the action plugin of its name, which adds the catalog's "
-            "package names. Call gpuhost.stack.gpu_probe from a task, with plugins/action/gpu_probe.py beside "
-            "plugins/modules; else pass them." % ", ".join(missing)
+            msg="%s missing: the action plugin of this name, which adds the catalog's package names, did not run. Call "
+            "gpuhost.stack.gpu_probe from a task, with plugins/action/gpu_probe.py installed, or pass these options."
+            % ", ".join(missing)
         )
     options = probe.Options(
         repository_url=module.params["repository_url"],

@@ -1,4 +1,4 @@
-"""gpu_probe as Ansible runs it, on this very machine."""
+"""gpu_probe as Ansible runs it, on this machine."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ import os
 import platform
 
 import pytest
+import yaml
 from ansible.module_utils.testing import patch_module_args
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import probe
 from ansible_collections.gpuhost.stack.plugins.modules import gpu_probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 
 
 @pytest.mark.parametrize("check", [False, True])
-def test_it_tells_of_this_machine_and_changes_nothing(capsys: pytest.CaptureFixture[str], check: bool) -> None:
+def test_this_machine_is_probed_and_not_changed(capsys: pytest.CaptureFixture[str], check: bool) -> None:
     options = {**facts.probe_options(load_catalog()), "package_patterns": ["dpkg"], "_ansible_check_mode": check}
     with patch_module_args(options), pytest.raises(SystemExit):
         gpu_probe.main()
@@ -26,7 +28,7 @@ def test_it_tells_of_this_machine_and_changes_nothing(capsys: pytest.CaptureFixt
     assert set(result["probe"]["packages"]) <= {"dpkg"}
 
 
-def test_without_the_catalogs_package_names_it_refuses(capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_package_names_of_the_catalog_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with patch_module_args({"package_patterns": ["dpkg"]}), pytest.raises(SystemExit):
         gpu_probe.main()
     message = json.loads(capsys.readouterr().out)["msg"]
@@ -35,3 +37,9 @@ def test_without_the_catalogs_package_names_it_refuses(capsys: pytest.CaptureFix
 
 def test_the_action_adds_the_options_that_the_module_needs() -> None:
     assert tuple(facts.probe_options(load_catalog())) == gpu_probe.FROM_THE_CATALOG
+
+
+def test_every_part_of_the_probe_is_documented(tmp_path):
+    options = probe.Options(None, {}, True, (), (), "/opt/gpuhost/tensorflow", "(?!)", "nvidia-cuda-toolkit")
+    found = probe.probe(str(tmp_path), options)
+    assert list(yaml.safe_load(gpu_probe.RETURN)["probe"]["contains"]) == list(found)
