@@ -1,4 +1,4 @@
-"""What the host suite knows of a host: the plan that was applied to it, read from the host itself.
+"""Fixtures of the host suite: the plan that was applied to a host, read from the host itself.
 
 The same suite runs on the lab's containers and on real machines:
 `pytest tests/host --hosts=ansible://gpu_hosts --ansible-inventory=inventories/lab`.
@@ -14,7 +14,7 @@ FACT = "/etc/ansible/facts.d/gpu_stack.fact"
 
 @pytest.fixture(scope="module")
 def plan(host) -> dict[str, Any]:
-    """The applied plan; without one there is nothing that the host could be held against."""
+    """Return the applied plan, with which every test compares the host."""
     fact = host.file(FACT)
     assert fact.exists, f"{FACT} is missing: run playbooks/gpu_host.yml on this host first"
     return json.loads(fact.content_string)
@@ -22,11 +22,11 @@ def plan(host) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def component(plan):
-    """component("cuda"): the planned component; skips the test where the plan leaves it out."""
+    """Return a function: component("cuda") is the planned component; it skips the test if the plan has none."""
 
     def find(name: str) -> dict[str, Any]:
         if not plan["components"].get(name):
-            pytest.skip(f"the plan leaves {name} out")
+            pytest.skip(f"the plan has no {name}")
         return plan["components"][name]
 
     return find
@@ -34,7 +34,7 @@ def component(plan):
 
 @pytest.fixture(scope="module")
 def variables(host) -> dict[str, Any]:
-    """The host's inventory variables: they say whether this host runs its own kernel."""
+    """Return the host's inventory variables, which state whether this host runs its own kernel."""
     return host.ansible.get_variables()
 
 

@@ -1,4 +1,4 @@
-"""The CUDA toolkit, cuDNN and NCCL: found in every kind of shell; cuda_check calls all three, builds and runs."""
+"""The CUDA toolkit, cuDNN and NCCL: nvcc is found in every kind of shell; cuda_check builds, runs and calls all."""
 
 import json
 import shlex
@@ -17,17 +17,17 @@ def numbers(version: str) -> list[int]:
 
 @pytest.fixture(scope="module")
 def built(host, plan, component) -> dict[str, Any]:
-    """Compiles and runs cuda_check by hand, as its first lines say: what nvcc said, and the program's document."""
+    """Compile and run cuda_check by hand, as its first lines explain; return nvcc's output and the document."""
     component("cuda")
     libraries = [name for name in ("cudnn", "nccl") if plan["components"].get(name)]
-    folder = host.run_expect([0], "mktemp -d").stdout.strip()
+    directory = host.run_expect([0], "mktemp -d").stdout.strip()
     flags = " ".join(f"-DWITH_{name.upper()} -l{name}" for name in libraries)
-    host.run_expect([0], f"printf %s {shlex.quote(SOURCE.read_text())} > {folder}/cuda_check.cu")
-    # Architectures whose end a toolkit announces are no warning about the program.
+    host.run_expect([0], f"printf %s {shlex.quote(SOURCE.read_text())} > {directory}/cuda_check.cu")
+    # A warning that a later toolkit will drop an architecture is not about the program.
     nvcc = "nvcc -Wno-deprecated-gpu-targets -Xcompiler=-Wall,-Wextra"
-    compiled = host.run_expect([0], f"{nvcc} -o {folder}/cuda_check {folder}/cuda_check.cu {flags}")
-    output = host.run_expect([0], f"{folder}/cuda_check").stdout
-    host.run_expect([0], f"rm -r {folder}")
+    compiled = host.run_expect([0], f"{nvcc} -o {directory}/cuda_check {directory}/cuda_check.cu {flags}")
+    output = host.run_expect([0], f"{directory}/cuda_check").stdout
+    host.run_expect([0], f"rm -r {directory}")
     return {"nvcc": compiled.stdout + compiled.stderr, "document": json.loads(output)}
 
 
@@ -46,7 +46,7 @@ def document(built) -> dict[str, Any]:
     ],
     ids=["ssh-without-profile", "login-shell", "sudo", "systemd-unit"],
 )  # fmt: skip
-def test_nvcc_is_found_and_has_the_planned_version(host, component, shell):
+def test_nvcc_is_found_in_the_planned_version(host, component, shell):
     answer = host.run_expect([0], shell).stdout
     assert f"release {component('cuda')['version']}," in answer
 
@@ -64,7 +64,7 @@ def test_packages_are_installed_and_held(host, plan):
         assert name in held
 
 
-def test_no_package_of_the_toolkit_pulled_a_driver_in(host, component):
+def test_toolkit_packages_installed_no_driver(host, component):
     component("cuda")
     for name in ("cuda", "cuda-drivers", "cuda-runtime-" + component("cuda")["version"].replace(".", "-")):
         assert not host.package(name).is_installed
@@ -73,12 +73,12 @@ def test_no_package_of_the_toolkit_pulled_a_driver_in(host, component):
 def test_default_toolkit_is_the_planned_one(host, component):
     cuda = component("cuda")
     if cuda["home"] == "/usr":
-        pytest.skip("the distribution's toolkit lies in /usr and has no /usr/local/cuda")
+        pytest.skip("the distribution's toolkit is in /usr and has no /usr/local/cuda")
     assert host.file("/usr/local/cuda").exists
     assert host.run_expect([0], "readlink -f /usr/local/cuda").stdout.strip() == cuda["home"]
 
 
-def test_the_program_compiles_without_a_warning(built):
+def test_program_compiles_without_a_warning(built):
     assert built["nvcc"] == ""
 
 
@@ -97,7 +97,7 @@ def test_program_reports_the_planned_nccl(document, component):
     assert document["versions"]["nccl"] == major * 10000 + minor * 100 + patch
 
 
-def test_program_sees_the_gpus_or_says_that_there_is_no_driver(document, plan, variables):
+def test_program_sees_the_gpus_or_reports_no_device(document, plan, variables):
     assert (document["simulated"], document["unfinished"]) == (None, None)
     if variables.get("nvidia_driver_load_module", True):
         assert (document["outcome"], len(document["devices"])) == ("devices", len(plan["gpus"]))
@@ -106,11 +106,11 @@ def test_program_sees_the_gpus_or_says_that_there_is_no_driver(document, plan, v
         assert document["error"]["name"] in WITHOUT_A_DEVICE
 
 
-def test_every_gpu_computes_and_moves_data_alone_and_together(document, plan, variables):
+def test_every_gpu_computes_and_transfers_data(document, plan, variables):
     if not variables.get("nvidia_driver_load_module", True):
-        pytest.skip("no driver is loaded on this host, as its variables say: no GPU can be used")
+        pytest.skip("nvidia_driver_load_module is false for this host: no GPU can be used")
     if not plan["gpus"]:
-        pytest.skip("the plan counts no GPU on this host")
+        pytest.skip("the plan has no GPU")
     for device in document["devices"]:
         assert device["kernel"]["right"], device
         assert all(copy["right"] for copy in device["copies"].values()), device
@@ -121,7 +121,7 @@ def test_every_gpu_computes_and_moves_data_alone_and_together(document, plan, va
         assert (document["all_reduce"]["right"], len(document["all_reduce"]["devices"])) == (True, count)
 
 
-def test_no_library_path_is_set_for_everybody(host):
-    """LD_LIBRARY_PATH would win over the CUDA libraries that a TensorFlow wheel brings."""
+def test_no_library_path_is_set_system_wide(host):
+    """LD_LIBRARY_PATH would take precedence over the CUDA libraries in TensorFlow's wheels."""
     for shell in ("bash -lc env", "env"):
         assert "LD_LIBRARY_PATH" not in host.run_expect([0], shell).stdout

@@ -1,8 +1,8 @@
-"""The driver: what is installed, what nvidia-smi says, what the kernel module is."""
+"""The driver: its packages, nvidia-smi, the kernel module and the settings around it."""
 
 import pytest
 
-# nvidia-smi's own words and status where no driver is loaded, captured from 535.261.03 and 550.163.01.
+# nvidia-smi's message without a loaded driver, captured from 535.261.03 and 550.163.01.
 NOT_LOADED = "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver."
 
 
@@ -46,7 +46,7 @@ def test_pci_bus_shows_the_planned_gpus(host, plan):
 
 def test_kernel_module_is_built_for_a_packaged_kernel(host, component, variables):
     if variables.get("gpu_stack_kernel_module") != "built":
-        pytest.skip("no kernel module is built here: the host borrows its kernel and the driver is simulated")
+        pytest.skip("no kernel module is built on this host: its kernel is not its own, or the driver is simulated")
     driver = component("driver")
     status = host.run_expect([0], "dkms status").stdout
     built = [line for line in status.splitlines() if line.startswith("nvidia") and line.endswith(": installed")]
@@ -59,13 +59,13 @@ def test_kernel_module_is_built_for_a_packaged_kernel(host, component, variables
     assert licence == {"proprietary": "NVIDIA", "open": "Dual MIT/GPL"}[driver["kernel_modules"]]
 
 
-def test_nouveau_is_kept_away(host, component):
+def test_nouveau_is_blacklisted(host, component):
     component("driver")
     settings = host.run_expect([0], "/sbin/modprobe --showconfig").stdout.splitlines()
     assert "blacklist nouveau" in settings
 
 
-def test_unattended_upgrades_leaves_the_driver_alone(host, component):
+def test_unattended_upgrades_does_not_upgrade_the_driver(host, component):
     component("driver")
     settings = host.run_expect([0], "apt-config dump Unattended-Upgrade::Package-Blacklist").stdout
     assert '"nvidia-"' in settings

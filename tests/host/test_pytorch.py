@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-QUESTION = r"""
+SCRIPT = r"""
 import json
 import torch
 maps = {line.split()[-1] for line in open("/proc/self/maps") if ".so" in line}
@@ -19,23 +19,23 @@ print("ANSWER" + json.dumps({
 @pytest.fixture(scope="module")
 def answer(host, component):
     component("pytorch")
-    result = host.run(f"/opt/gpuhost/pytorch/bin/python -c '{QUESTION}'")
+    result = host.run(f"/opt/gpuhost/pytorch/bin/python -c '{SCRIPT}'")
     assert result.rc == 0, result.stderr[-2000:]
     line = next(line for line in result.stdout.splitlines() if line.startswith("ANSWER"))
     return json.loads(line.removeprefix("ANSWER"))
 
 
-def test_version_is_the_planned_one_for_the_planned_cuda(answer, component):
+def test_planned_version_for_the_planned_cuda(answer, component):
     assert answer["version"].split("+")[0] == component("pytorch")["version"]
     assert answer["cuda"] == component("pytorch")["cuda"]
 
 
 def test_device_list_has_every_planned_gpu(answer, plan, variables):
-    # The lab's GPUs are simulated: PyTorch, which asks the real kernel, must see none of them.
+    # The lab's GPUs are simulated: PyTorch asks the real kernel and must see none of them.
     assert answer["gpus"] == (len(plan["gpus"]) if variables.get("nvidia_driver_load_module", True) else 0)
 
 
-def test_the_environment_is_behind_a_relative_link(host, component):
+def test_environment_is_a_relative_link(host, component):
     planned = component("pytorch")
     target = host.run_expect([0], "readlink /opt/gpuhost/pytorch").stdout.strip()
     assert re.fullmatch(
@@ -43,7 +43,7 @@ def test_the_environment_is_behind_a_relative_link(host, component):
     )
 
 
-def test_every_cuda_library_comes_from_the_environment(host, answer):
+def test_every_cuda_library_is_in_the_environment(host, answer):
     names = ("libcudart", "libcudnn", "libcublas", "libnccl", "libcufft", "libcusolver", "libcusparse")
     found = [path for path in answer["libraries"] if path.rsplit("/", 1)[-1].startswith(names)]
     environment = host.run_expect([0], "readlink -f /opt/gpuhost/pytorch").stdout.strip()

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-QUESTION = r"""
+SCRIPT = r"""
 import json, os
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import tensorflow as tf
@@ -22,13 +22,13 @@ print("ANSWER" + json.dumps({
 @pytest.fixture(scope="module")
 def answer(host, component):
     component("tensorflow")
-    result = host.run(f"/opt/gpuhost/tensorflow/bin/python -c '{QUESTION}'")
+    result = host.run(f"/opt/gpuhost/tensorflow/bin/python -c '{SCRIPT}'")
     assert result.rc == 0, result.stderr[-2000:]
     line = next(line for line in result.stdout.splitlines() if line.startswith("ANSWER"))
     return json.loads(line.removeprefix("ANSWER"))
 
 
-def test_version_is_the_planned_one_and_built_for_cuda(answer, component):
+def test_planned_version_built_for_cuda(answer, component):
     assert answer["version"] == component("tensorflow")["version"]
     assert answer["cuda_build"] is True
 
@@ -37,12 +37,12 @@ def test_device_list_has_every_planned_gpu(answer, plan, variables):
     if variables.get("nvidia_driver_load_module", True):
         assert len(answer["gpus"]) == len(plan["gpus"])
     else:
-        # The lab's GPUs are simulated: TensorFlow, which asks the real kernel, must see none of them.
+        # The lab's GPUs are simulated: TensorFlow asks the real kernel and must see none of them.
         assert answer["gpus"] == []
         assert answer["cpus"] == 1
 
 
-def test_the_environment_is_behind_a_relative_link(host, component):
+def test_environment_is_a_relative_link(host, component):
     planned = component("tensorflow")
     target = host.run_expect([0], "readlink /opt/gpuhost/tensorflow").stdout.strip()
     assert re.fullmatch(
@@ -50,9 +50,9 @@ def test_the_environment_is_behind_a_relative_link(host, component):
     )
 
 
-def test_no_cuda_library_comes_from_outside_the_environment(host, answer, component):
+def test_every_cuda_library_is_in_the_environment(host, answer, component):
     if component("tensorflow")["cuda_libraries"] != "wheel":
-        pytest.skip("the plan takes the system's CUDA libraries")
+        pytest.skip("the plan uses the system's CUDA libraries")
     names = ("libcudart", "libcudnn", "libcublas", "libnccl", "libcufft", "libcusolver", "libcusparse")
     found = [path for path in answer["libraries"] if path.rsplit("/", 1)[-1].startswith(names)]
     environment = host.run_expect([0], "readlink -f /opt/gpuhost/tensorflow").stdout.strip()
@@ -61,6 +61,6 @@ def test_no_cuda_library_comes_from_outside_the_environment(host, answer, compon
 
 def test_cuda_wheels_are_in_the_environment(host, component):
     if component("tensorflow")["cuda_libraries"] != "wheel":
-        pytest.skip("the plan takes the system's CUDA libraries")
+        pytest.skip("the plan uses the system's CUDA libraries")
     libraries = host.run_expect([0], "ls /opt/gpuhost/tensorflow/lib/python3*/site-packages/nvidia").stdout.split()
     assert {"cudnn", "nccl", "cuda_runtime", "cublas"} <= set(libraries)
