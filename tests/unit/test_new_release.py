@@ -13,8 +13,8 @@ import pytest
 PROJECT = Path(__file__).resolve().parents[2]
 # The tests that see releases; others read GPUs, thresholds or package names of the catalog, which no release adds.
 AFFECTED = (
-    "tests/unit/action/test_stack_plan_action.py",
-    "tests/unit/lookup/test_catalog_lookup.py",
+    "tests/unit/action/test_stack_plan.py",
+    "tests/unit/lookup/test_catalog.py",
     "tests/unit/modules/test_gpu_probe.py",
     "tests/unit/plugin_utils/catalog",
     "tests/unit/plugin_utils/planning",
