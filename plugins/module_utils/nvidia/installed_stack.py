@@ -73,7 +73,7 @@ def in_the_way(root: str, path: str = TENSORFLOW) -> str | None:
         target = os.path.normpath(os.path.join(os.path.dirname(path), os.readlink(real)))
         ours = os.path.dirname(target) == os.path.dirname(path) + "/environments"
         return None if ours else "a link to %s" % os.readlink(real)
-    return "a folder" if os.path.isdir(real) else "a file" if os.path.lexists(real) else None
+    return "a directory" if os.path.isdir(real) else "a file" if os.path.lexists(real) else None
 
 
 def applied_plan(root: str) -> dict[str, Any] | None:

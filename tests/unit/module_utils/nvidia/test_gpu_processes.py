@@ -1,4 +1,4 @@
-"""The programs that use the GPUs, by nvidia-smi and by open device files."""
+"""Processes that use the GPUs, found by nvidia-smi and by open device files."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_pr
 from tests.unit.module_utils.host_files import put
 
 
-def test_users_of_the_gpus_by_nvidia_smi_and_by_open_devices(tmp_path: Path) -> None:
+def test_processes_of_nvidia_smi_and_with_open_devices(tmp_path: Path) -> None:
     put(tmp_path, "/dev/nvidiactl")
     put(tmp_path, "/proc/41/comm", "nvidia-persistenced"[:15] + "\n")
     put(tmp_path, "/proc/42/cmdline", "python3\0train.py\0")
     put(tmp_path, "/proc/42/comm", "python3\n")
     for pid, device in {"41": "/dev/nvidia0", "42": "/dev/nvidia-uvm", "43": "/dev/null"}.items():
-        folder = tmp_path / "proc" / pid / "fd"
-        folder.mkdir(parents=True)
-        (folder / "3").symlink_to(device)
+        directory = tmp_path / "proc" / pid / "fd"
+        directory.mkdir(parents=True)
+        (directory / "3").symlink_to(device)
     answer = command.Answer(0, b"42, python3, 6144\n42, python3, 512\n77, /opt/a, b/prog, [N/A]\n", b"")
     found = gpu_processes.read(str(tmp_path), {"path": "/usr/bin/nvidia-smi", "exit_code": 0}, lambda *_: answer)
     assert [(p["pid"], p["name"], p["program"], p["computes"], p["devices"]) for p in found] == [
@@ -29,30 +29,30 @@ def test_users_of_the_gpus_by_nvidia_smi_and_by_open_devices(tmp_path: Path) -> 
     ]
 
 
-def test_without_a_working_driver_nobody_uses_the_gpus(tmp_path: Path) -> None:
+def test_without_a_working_driver_there_are_no_processes(tmp_path: Path) -> None:
     def refuse(*_: object) -> command.Answer:
-        raise AssertionError("asked")
+        raise AssertionError("nvidia-smi must not be called")
 
     assert gpu_processes.read(str(tmp_path), None, refuse) == []
     assert gpu_processes.read(str(tmp_path), {"path": "x", "exit_code": 9}, refuse) == []
 
 
-def test_an_old_module_under_new_libraries_still_has_its_users(tmp_path: Path) -> None:
-    """After an upgrade nvidia-smi refuses with 18, and the program that computes has not noticed."""
+def test_job_on_the_old_module_is_found_after_an_upgrade(tmp_path: Path) -> None:
+    """nvidia-smi fails with 18, while the program continues to use the loaded module."""
     put(tmp_path, "/dev/nvidia-uvm")
     put(tmp_path, "/proc/42/comm", "python3\n")
     (tmp_path / "proc/42/fd").mkdir()
     (tmp_path / "proc/42/fd/5").symlink_to("/dev/nvidia-uvm")
 
     def refuse(*_: object) -> command.Answer:
-        raise AssertionError("asked")
+        raise AssertionError("nvidia-smi must not be called")
 
     (found,) = gpu_processes.read(str(tmp_path), {"path": "nvidia-smi", "exit_code": 18}, refuse)
     assert (found["pid"], found["program"], found["computes"]) == (42, "python3", False)
     assert gpu_processes.is_job(found)
 
 
-def test_a_driver_that_fails_to_answer_is_no_idle_gpu(tmp_path: Path) -> None:
+def test_failed_query_is_an_error_and_not_an_idle_gpu(tmp_path: Path) -> None:
     failed = command.Answer(15, b"GPU is lost\n", b"")
     with pytest.raises(ValueError, match="ended 15: GPU is lost"):
         gpu_processes.read(str(tmp_path), {"path": "nvidia-smi", "exit_code": 0}, lambda *_: failed)

@@ -45,22 +45,22 @@ def test_tensorflow_by_its_metadata(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize("folder", ["environments", "/opt/gpuhost/environments"], ids=["relative", "absolute"])
-def test_tensorflow_through_its_link_within_the_root(tmp_path: Path, folder: str) -> None:
+@pytest.mark.parametrize("directory", ["environments", "/opt/gpuhost/environments"], ids=["relative", "absolute"])
+def test_link_is_resolved_within_the_root(tmp_path: Path, directory: str) -> None:
     environments = "/opt/gpuhost/environments"
     put(tmp_path, f"{environments}/new/lib/python3.11/site-packages/tensorflow-2.21.0.dist-info/METADATA")
     put(tmp_path, f"{environments}/old/lib/python3.12/site-packages/tensorflow-2.20.0.dist-info/METADATA")
-    link(tmp_path, "/opt/gpuhost/tensorflow", f"{folder}/old")
+    link(tmp_path, "/opt/gpuhost/tensorflow", f"{directory}/old")
     assert installed_stack.tensorflow(str(tmp_path)) == {
         "path": "/opt/gpuhost/tensorflow",
         "version": "2.20.0",
         "python": "3.12",
     }
-    link(tmp_path, "/opt/gpuhost/dangling", f"{folder}/removed")
+    link(tmp_path, "/opt/gpuhost/dangling", f"{directory}/removed")
     assert installed_stack.tensorflow(str(tmp_path), "/opt/gpuhost/dangling") is None
 
 
-def test_pytorch_by_its_metadata_and_apart_from_tensorflow(tmp_path: Path) -> None:
+def test_pytorch_by_its_metadata(tmp_path: Path) -> None:
     environments = "/opt/gpuhost/environments"
     put(tmp_path, f"{environments}/t/lib/python3.11/site-packages/tensorflow-2.21.0.dist-info/METADATA")
     put(tmp_path, f"{environments}/p/lib/python3.11/site-packages/torchvision-0.30.0.dist-info/METADATA")
@@ -81,14 +81,14 @@ def test_pytorch_by_its_metadata_and_apart_from_tensorflow(tmp_path: Path) -> No
     }
 
 
-def test_what_stands_where_the_link_to_the_environment_goes(tmp_path: Path) -> None:
+def test_what_occupies_the_path_of_the_link(tmp_path: Path) -> None:
     path = "/opt/gpuhost/tensorflow"
     assert installed_stack.in_the_way(str(tmp_path)) is None
     put(tmp_path, path)
     assert installed_stack.in_the_way(str(tmp_path)) == "a file"
     (tmp_path / path.lstrip("/")).unlink()
     put(tmp_path, f"{path}/bin/python")
-    assert installed_stack.in_the_way(str(tmp_path)) == "a folder"
+    assert installed_stack.in_the_way(str(tmp_path)) == "a directory"
     link(tmp_path, "/opt/gpuhost/ours", "environments/tensorflow-2.21.0-py3.11-4b868730")
     assert installed_stack.in_the_way(str(tmp_path), "/opt/gpuhost/ours") is None
     link(tmp_path, "/opt/gpuhost/theirs", "/srv/tensorflow")

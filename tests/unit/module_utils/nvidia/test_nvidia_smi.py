@@ -1,4 +1,4 @@
-"""The answers and failures of nvidia-smi, against captured transcripts."""
+"""Output and failures of nvidia-smi, on captured transcripts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FIXTURES = Path(__file__).parents[3] / "fixtures/probe"
 
 
 def transcript(name: str, command_line: str) -> tuple[int, str]:
-    """(exit code, output) of a command in a captured transcript; `out: ` marks standard output where it is marked."""
+    """Return (exit code, output) of a command in a captured transcript, without the marks `out: `."""
     text = (FIXTURES.parent / "nvidia-smi" / name).read_text()
     block = text.split(f"$ {command_line}\n", 1)[1].split("\n$ ", 1)[0]
     code = int(block.split("[rc=", 1)[1].split("]", 1)[0])
@@ -20,13 +20,13 @@ def transcript(name: str, command_line: str) -> tuple[int, str]:
     return code, "\n".join(lines)
 
 
-def test_genuine_rows_are_parsed() -> None:
+def test_captured_rows() -> None:
     fields = (
         "index,name,uuid,driver_version,memory.total,memory.used,utilization.gpu,power.draw,compute_cap,pci.bus_id,"
     )
     fields += "pcie.link.gen.current,pcie.link.width.current,temperature.gpu"
     _, output = transcript("nvidia-smi-550.163.01.txt", f"nvidia-smi --query-gpu={fields} --format=csv")
-    rows = output.replace(" MiB", "").splitlines()[1:]  # what nounits and noheader leave out
+    rows = output.replace(" MiB", "").splitlines()[1:]  # omitted with nounits and noheader
     gpus = nvidia_smi.parse("\n".join(rows), tuple(fields.split(",")))
     assert [gpu["pci_address"] for gpu in gpus] == ["0000:05:00.0", "0000:06:00.0", "0000:85:00.0", "0000:86:00.0"]
     assert gpus[1] == {
@@ -40,13 +40,13 @@ def test_genuine_rows_are_parsed() -> None:
     }
 
 
-def test_a_value_that_the_card_lacks_is_none() -> None:
+def test_value_in_brackets_is_none() -> None:
     row = "0, NVIDIA A100, GPU-1, 535.1, [N/A], [Not Supported], 00000000:05:00.0"
     gpu = nvidia_smi.parse(row)[0]
     assert (gpu["memory_mib"], gpu["compute_capability"], gpu["name"]) == (None, None, "NVIDIA A100")
 
 
-def test_a_row_of_the_wrong_length_is_an_error() -> None:
+def test_row_of_the_wrong_length_is_an_error() -> None:
     with pytest.raises(ValueError, match="2 values for 7 fields"):
         nvidia_smi.parse("0, NVIDIA A100\n")
 
@@ -76,7 +76,7 @@ NO_DRIVER = (
     ],
     ids=["not loaded", "no device", "hangs"],
 )
-def test_failures_keep_code_and_message(answer: command.Answer, code: int, message: str) -> None:
+def test_failure_has_exit_code_and_message(answer: command.Answer, code: int, message: str) -> None:
     found = nvidia_smi.read("/usr/bin/nvidia-smi", lambda argv, timeout: answer)
     assert found is not None
     assert (found["exit_code"], found["gpus"]) == (code, [])
@@ -84,20 +84,20 @@ def test_failures_keep_code_and_message(answer: command.Answer, code: int, messa
     assert nvidia_smi.meaning(code) != nvidia_smi.meaning(3)
 
 
-def test_a_driver_that_does_not_know_compute_cap_is_asked_without_it() -> None:
-    """Branch 470 answers exit code 2 as the genuine program does for a field that it does not know."""
+def test_query_is_repeated_without_an_unknown_field() -> None:
+    """For a field that it does not know, branch 470 exits with 2 like the captured program."""
     code, text = transcript("nvidia-smi-550-errors.txt", "nvidia-smi --query-gpu=bogus --format=csv")
-    asked = []
+    commands = []
 
     def run(argv: list[str], timeout: float) -> command.Answer:
-        asked.append(argv)
+        commands.append(argv)
         if "compute_cap" in argv[1]:
             return command.Answer(code, text.replace("bogus", "compute_cap").encode(), b"")
         return command.Answer(0, b"0, Tesla K80, GPU-1, 470.256.02, 11441, 00000000:05:00.0\n", b"")
 
     found = nvidia_smi.read("/usr/bin/nvidia-smi", run)
     assert found is not None
-    assert (found["exit_code"], len(asked)) == (0, 2)
+    assert (found["exit_code"], len(commands)) == (0, 2)
     assert found["gpus"] == [
         {
             "index": 0,

@@ -1,4 +1,4 @@
-"""The loaded driver, from the version files of real hosts."""
+"""The loaded kernel modules, from version files of real hosts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_loaded_driver(tmp_path: Path, name: str, version: str, flavour: str) ->
     assert proc_driver.read(str(tmp_path)) == {"version": version, "kernel_modules": flavour}
 
 
-def test_no_loaded_driver_is_none_and_an_unknown_text_an_error(tmp_path: Path) -> None:
+def test_without_a_file_none_and_for_another_format_an_error(tmp_path: Path) -> None:
     assert proc_driver.read(str(tmp_path)) is None
     with pytest.raises(ValueError, match="NVRM version"):
         proc_driver.parse("NVRM version: something else\n")

@@ -1,4 +1,4 @@
-"""Drivers and toolkits that .run installers left on a host."""
+"""Drivers and toolkits that `.run` installers installed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.unit.module_utils.host_files import put
     ],
     ids=["nothing", "uninstaller", "of a package", "old log", "log and library", "library of a package, merged /usr"],
 )
-def test_a_driver_of_a_run_file(tmp_path: Path, there: dict[str, str], packaged: str, traces: list[str] | None) -> None:
+def test_driver_of_a_run_file(tmp_path: Path, there: dict[str, str], packaged: str, traces: list[str] | None) -> None:
     put(tmp_path, "/var/lib/dpkg/info/nvidia.list", "/.\n" + packaged)
     for path, text in there.items():
         put(tmp_path, path, text)
@@ -46,7 +46,7 @@ def test_a_driver_of_a_run_file(tmp_path: Path, there: dict[str, str], packaged:
         ("nvidia-installer log file\n", None),
     ],
 )
-def test_its_version_is_in_the_log(tmp_path: Path, line: str, version: str | None) -> None:
+def test_version_of_the_driver_is_in_the_log(tmp_path: Path, line: str, version: str | None) -> None:
     put(tmp_path, "/usr/bin/nvidia-uninstall")
     put(tmp_path, runfile.DRIVER_LOG, line)
     assert runfile.read(str(tmp_path))["driver"]["version"] == version
