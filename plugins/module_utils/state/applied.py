@@ -32,7 +32,7 @@ def observe(root: str, watch: dict[str, Any], run: Run = command.run) -> dict[st
     unknown = sorted(set(watch) - set(KINDS))
     if unknown:
         raise ValueError("cannot watch %s; expected %s" % (", ".join(unknown), ", ".join(KINDS)))
-    state = {}
+    state: dict[str, Any] = {}
     for path in watch.get("files") or []:
         state["file " + path] = _file(root, path)
     for name in watch.get("alternatives") or []:

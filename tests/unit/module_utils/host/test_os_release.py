@@ -21,7 +21,7 @@ FIXTURES = Path(__file__).parents[3] / "fixtures/probe"
         ("ubuntu-24.04", ("ubuntu-24.04", "ubuntu", "24.04", "noble", "Ubuntu 24.04.1 LTS")),
     ],
 )
-def test_distribution(tmp_path: Path, name: str, expected: tuple[str, ...]) -> None:
+def test_the_distribution_is_read_from_os_release(tmp_path: Path, name: str, expected: tuple[str, ...]) -> None:
     put(tmp_path, "/usr/lib/os-release", (FIXTURES / f"os-release-{name}.txt").read_text())
     keys = ("id", "name", "version", "codename", "pretty_name")
     assert os_release.read(str(tmp_path)) == dict(zip(keys, expected, strict=True))

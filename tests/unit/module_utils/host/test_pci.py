@@ -22,7 +22,7 @@ def device(root: Path, address: str, *, ids: str, pci_class: str, subsystem: str
         link(root, f"{base}/driver", f"../../../bus/pci/drivers/{driver}")
 
 
-def test_pci_tells_gpus_and_nvswitches_from_everything_else(tmp_path: Path) -> None:
+def test_gpus_and_nvswitches_are_found_among_other_devices(tmp_path: Path) -> None:
     device(tmp_path, "0000:86:00.0", ids="10de:13f2", pci_class="030000", subsystem="10de:115e", driver="nouveau")
     device(tmp_path, "0000:05:00.0", ids="10de:2335", pci_class="030200", subsystem="10de:18be", driver="nvidia")
     device(tmp_path, "0000:05:00.1", ids="10de:10fa", pci_class="040300")  # the card's audio function

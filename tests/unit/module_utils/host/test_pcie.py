@@ -14,7 +14,7 @@ CAPTURED = Path(__file__).parents[3] / "fixtures" / "preflight"
 
 
 def hex_dump(path: Path) -> bytes:
-    """Configuration space from `lspci -xxxx`; lines of zeros are left out of the file."""
+    """Return the configuration space printed by `lspci -xxxx`, without the lines of zeros."""
     config = bytearray(4096)
     for line in path.read_text().splitlines()[1:]:
         offset, _, data = line.partition(": ")
@@ -23,20 +23,20 @@ def hex_dump(path: Path) -> bytes:
     return bytes(config)
 
 
-def test_acs_is_read_as_lspci_reads_it() -> None:
+def test_enabled_acs_controls_are_those_of_lspci() -> None:
     text = (CAPTURED / "plx-downstream-port-lspci.txt").read_text()
     flags = re.search(r"ACSCtl:\t(.*)", text).group(1).split()  # type: ignore[union-attr]
     assert pcie.acs_controls(hex_dump(CAPTURED / "plx-downstream-port.txt")) == [f[:-1] for f in flags if f[-1] == "+"]
 
 
-def test_a_bridge_without_acs_and_one_that_may_not_be_read(tmp_path: Path) -> None:
+def test_a_bridge_without_acs_has_none_and_an_unreadable_one_is_unknown(tmp_path: Path) -> None:
     assert pcie.acs_controls(bytes(4096)) == []
-    assert pcie.acs_controls(b"\1\0\1\x10" * 1024) == []  # a list that leads round in a circle
+    assert pcie.acs_controls(b"\1\0\1\x10" * 1024) == []  # a circular list
     put(tmp_path, "/sys/bus/pci/devices/0000:00:01.0/config", bytes(64))
     assert pcie._acs(str(tmp_path), "0000:00:01.0") is None
 
 
-def test_links_groups_and_bridges(tmp_path: Path) -> None:
+def test_links_iommu_groups_and_bridges_are_read_from_sysfs(tmp_path: Path) -> None:
     real = "/sys/devices/pci0000:00/0000:00:01.0/0000:02:08.0/0000:05:00.0"
     for name, text in {
         "current_link_speed": "2.5 GT/s PCIe",

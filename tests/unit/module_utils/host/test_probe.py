@@ -1,4 +1,4 @@
-"""The probe as a whole: every part is there, and a part that fails is an error and no guess."""
+"""The probe as a whole: every part is present, and a part that fails is an error."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FIXTURES = Path(__file__).parents[3] / "fixtures/probe"
 OPTIONS = probe.Options(None, {}, True, (), ("*",), "/opt/gpuhost/tensorflow", ".*nvidia.*", "nvidia-cuda-toolkit")
 
 
-def test_probe_of_an_empty_root_leaves_nothing_out(tmp_path: Path) -> None:
+def test_the_probe_of_an_empty_root_has_every_part(tmp_path: Path) -> None:
     found = probe.probe(str(tmp_path), OPTIONS)
     assert set(found) == {
         "schema",
@@ -56,7 +56,7 @@ def test_probe_of_an_empty_root_leaves_nothing_out(tmp_path: Path) -> None:
     json.dumps(found)
 
 
-def test_probe_of_a_host_with_the_stack(tmp_path: Path) -> None:
+def test_a_part_that_fails_is_none_and_an_error(tmp_path: Path) -> None:
     put(tmp_path, "/etc/os-release", (FIXTURES / "os-release-debian-12.txt").read_text())
     put(tmp_path, "/var/lib/dpkg/status", (FIXTURES / "dpkg-status-debian-12.txt").read_text())
     put(tmp_path, installed_stack.APPLIED_PLAN, '{"ok": true}')
@@ -82,7 +82,7 @@ def test_probe_of_a_host_with_the_stack(tmp_path: Path) -> None:
     ],
     ids=["by distribution", "url wins", "other distribution"],
 )
-def test_the_repository_of_this_distribution_is_asked(
+def test_the_repository_of_the_hosts_distribution_is_read(
     tmp_path: Path, given: tuple[str | None, dict[str, str]], asked: str | None
 ) -> None:
     put(tmp_path, "/etc/os-release", (FIXTURES / "os-release-debian-12.txt").read_text())
@@ -92,7 +92,7 @@ def test_the_repository_of_this_distribution_is_asked(
     assert (repository and repository["url"]) == asked  # type: ignore[index]
 
 
-def test_a_damaged_applied_plan_is_told(tmp_path: Path) -> None:
+def test_a_damaged_applied_plan_is_an_error(tmp_path: Path) -> None:
     put(tmp_path, installed_stack.APPLIED_PLAN, '{"ok": tr')
     found = probe.probe(str(tmp_path), OPTIONS)
     assert found["applied_plan"] is None

@@ -27,7 +27,7 @@ def test_kernels_and_headers_follow_links_within_the_root(tmp_path: Path) -> Non
     }
 
 
-def test_python_interpreters(tmp_path: Path) -> None:
+def test_interpreters_in_usr_bin_take_precedence(tmp_path: Path) -> None:
     for name in ("python3.9", "python3.11", "python3.11-config", "python3-futurize", "python2.7"):
         put(tmp_path, f"/usr/bin/{name}")
     put(tmp_path, "/usr/local/bin/python3.11")
@@ -46,7 +46,7 @@ def test_python_interpreters(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "chain", [["gcc-12"], ["/etc/alternatives/gcc", "/usr/bin/gcc-12"], ["x86_64-linux-gnu-gcc-12"]]
 )
-def test_gcc_by_its_link(tmp_path: Path, chain: list[str]) -> None:
+def test_the_version_of_gcc_is_in_the_name_of_its_link(tmp_path: Path, chain: list[str]) -> None:
     at = "/usr/bin/gcc"
     for target in chain:
         link(tmp_path, at, target)
@@ -55,7 +55,7 @@ def test_gcc_by_its_link(tmp_path: Path, chain: list[str]) -> None:
     assert system.gcc(str(tmp_path), command.run) == "12"
 
 
-def test_gcc_without_a_telling_link_is_asked(tmp_path: Path) -> None:
+def test_a_gcc_without_a_version_in_its_name_prints_it(tmp_path: Path) -> None:
     assert system.gcc(str(tmp_path), command.run) is None
     put(tmp_path, "/usr/bin/gcc", "#!/bin/sh\necho 13.2.0\n")
     (tmp_path / "usr/bin/gcc").chmod(0o755)
@@ -73,7 +73,9 @@ def test_gcc_without_a_telling_link_is_asked(tmp_path: Path) -> None:
     ],
     ids=["enabled", "disabled", "BIOS", "efivars not mounted", "container"],
 )
-def test_secure_boot(tmp_path: Path, variable: bytes | None, other: str, expected: str) -> None:
+def test_secure_boot_is_read_from_the_firmware_variable(
+    tmp_path: Path, variable: bytes | None, other: str, expected: str
+) -> None:
     (tmp_path / "sys/firmware").mkdir(parents=True)
     if variable is not None:
         put(tmp_path, system.SECURE_BOOT)
@@ -83,7 +85,7 @@ def test_secure_boot(tmp_path: Path, variable: bytes | None, other: str, expecte
     assert system.secure_boot(str(tmp_path)) == expected
 
 
-def test_disk_is_what_statvfs_says(tmp_path: Path) -> None:
+def test_disk_space_is_that_of_statvfs(tmp_path: Path) -> None:
     (tmp_path / "usr").mkdir()
     found = system.disk(str(tmp_path))
     here = os.statvfs(tmp_path)
@@ -110,7 +112,7 @@ ENTRY = "gnulinux-advanced-1b2c>gnulinux-6.1.0-50-amd64-advanced-1b2c"
     ],
     ids=["no GRUB files", "first", "named", "saved", "saved, never set", "once", "by number", "another system"],
 )
-def test_the_kernel_that_starts_next(
+def test_the_next_boot_kernel_is_the_entry_of_grub(
     tmp_path: Path, default: str | None, environment: str | None, expected: Any
 ) -> None:
     for release in ("6.1.0-9-amd64", "6.1.0-50-amd64", "6.1.0-56-amd64"):
@@ -127,7 +129,9 @@ def test_the_kernel_that_starts_next(
     [(b"\x06\0\0\0....certificate....", True), (b"\x06\0\0\0....", False), (None, None)],
     ids=["enrolled", "not enrolled", "not readable"],
 )
-def test_keys_for_signing_modules(tmp_path: Path, enrolled: bytes | None, expected: bool | None) -> None:
+def test_module_signing_keys_are_looked_up_in_the_firmware(
+    tmp_path: Path, enrolled: bytes | None, expected: bool | None
+) -> None:
     assert system.secure_boot_keys(str(tmp_path)) == []
     put(tmp_path, "/var/lib/dkms/mok.pub", b"certificate")
     if enrolled is not None:
@@ -135,7 +139,7 @@ def test_keys_for_signing_modules(tmp_path: Path, enrolled: bytes | None, expect
     assert system.secure_boot_keys(str(tmp_path)) == [{"path": "/var/lib/dkms/mok.pub", "enrolled": expected}]
 
 
-def test_mounts_are_those_of_this_machine() -> None:
+def test_mount_points_are_on_the_device_of_their_directory() -> None:
     for directory, space in system.disk("/").items():
         path = directory
         while not os.path.exists(path):

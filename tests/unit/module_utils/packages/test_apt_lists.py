@@ -1,4 +1,4 @@
-"""What a repository offers, against what apt-cache and apt-get made and printed."""
+"""The packages that a repository offers, against the output and the files of apt."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ REPOSITORY = "compute/cuda/repos/debian12/x86_64"
 
 
 def captured_madison() -> dict[str, list[str]]:
-    """`apt-cache madison`, newest first, over the same repository."""
+    """Return what `apt-cache madison` printed of the same repository, newest first."""
     offered: dict[str, list[str]] = {}
     for line in (FIXTURES / "apt/madison.txt").read_text().splitlines():
         name, version = line.split("|")
@@ -38,7 +38,7 @@ def test_offered_versions_are_those_of_apt_cache_madison() -> None:
     assert apt_lists.parse(data, WANTED, "x86_64") == captured_madison()
 
 
-def test_another_architecture_sees_its_own_packages() -> None:
+def test_packages_of_a_foreign_architecture_are_left_out() -> None:
     data = gzip.decompress((FIXTURES / "apt/Packages.gz").read_bytes())
     assert apt_lists.parse(data, ["cuda-*"], "aarch64") == {
         "cuda-keyring": ["1.1-1"],
@@ -60,7 +60,7 @@ def test_another_architecture_sees_its_own_packages() -> None:
     ],
     ids=["apt-get wrote this name", "as in public bug reports"],
 )
-def test_list_name_is_apts(url: str, name: str) -> None:
+def test_the_name_of_a_list_is_that_of_apt(url: str, name: str) -> None:
     assert apt_lists.list_name(url) == name
 
 
@@ -71,7 +71,7 @@ class Quiet(SimpleHTTPRequestHandler):
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[tuple[str, Path]]:
-    """(URL of a repository, its folder), the files being those that dpkg-scanpackages and gpg made."""
+    """Serve files of dpkg-scanpackages and gpg; return (URL of the repository, its directory)."""
     folder = tmp_path / "www" / REPOSITORY
     folder.mkdir(parents=True)
     for name in ("Packages.gz", "InRelease"):
@@ -98,7 +98,7 @@ def read(root: Path, url: str, check: bool = True) -> dict[str, object]:
     return apt_lists.read(str(root), url, WANTED, "(?!)", "x86_64", check, command.run)
 
 
-def test_without_lists_the_repository_is_asked(tmp_path: Path, server: tuple[str, Path]) -> None:
+def test_without_lists_the_package_list_is_downloaded(tmp_path: Path, server: tuple[str, Path]) -> None:
     found = read(tmp_path / "host", server[0])
     # Package files of 704 to 722 bytes, without Installed-Size and dependencies.
     size = {"download_kib": 0, "installed_kib": 0, "includes": []}
@@ -116,20 +116,20 @@ def test_current_lists_are_read(tmp_path: Path, server: tuple[str, Path], suffix
     assert (found["source"], found["packages"], found["error"]) == ("apt-lists", captured_madison(), None)
 
 
-def test_lists_older_than_the_repository_are_not_believed(tmp_path: Path, server: tuple[str, Path]) -> None:
+def test_lists_older_than_the_repository_are_not_used(tmp_path: Path, server: tuple[str, Path]) -> None:
     keep_lists(tmp_path, server[0], "").write_text("Package: libnccl2\nVersion: 2.1-1\nArchitecture: amd64\n")
     (server[1] / "InRelease").write_text("a newer release\n")
     assert read(tmp_path, server[0])["packages"] == captured_madison()
     assert read(tmp_path, server[0], check=False)["packages"] == {"libnccl2": ["2.1-1"]}
 
 
-def test_lists_stand_while_the_repository_does_not_answer(tmp_path: Path) -> None:
+def test_lists_are_used_while_the_repository_does_not_answer(tmp_path: Path) -> None:
     url = "http://127.0.0.1:9/" + REPOSITORY
     keep_lists(tmp_path, url, "")
     assert (read(tmp_path, url)["source"], read(tmp_path, url)["packages"]) == ("apt-lists", captured_madison())
 
 
-def test_a_repository_that_is_not_there_is_an_error_and_no_guess(tmp_path: Path, server: tuple[str, Path]) -> None:
+def test_a_missing_repository_is_an_error(tmp_path: Path, server: tuple[str, Path]) -> None:
     (server[1] / "Packages.gz").unlink()
     found = read(tmp_path / "host", server[0])
     assert found["packages"] == {}
@@ -143,7 +143,7 @@ def test_a_broken_download_is_an_error(tmp_path: Path, server: tuple[str, Path])
     assert "cannot be read" in str(read(tmp_path / "host", server[0])["error"])
 
 
-def test_packages_that_bring_headers_are_those_of_the_newest_version(tmp_path: Path) -> None:
+def test_header_packages_are_those_of_the_newest_version(tmp_path: Path) -> None:
     archive = (CAPTURED / "linux-headers-debian-12.txt").read_text()
     put(tmp_path, "/var/lib/apt/lists/deb.debian.org_debian_dists_bookworm_main_binary-amd64_Packages", archive)
     wanted = ["6.1.0-56-amd64", "6.1.0-50-amd64", "6.18.44"]

@@ -44,7 +44,9 @@ NVIDIA = "https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_
         "not read by apt",
     ],
 )
-def test_sources_of_nvidias_software(tmp_path: Path, name: str, text: str, entries: list[tuple[Any, ...]]) -> None:
+def test_sources_of_nvidias_software_are_found(
+    tmp_path: Path, name: str, text: str, entries: list[tuple[Any, ...]]
+) -> None:
     path = f"/etc/apt/sources.list.d/{name}"
     put(tmp_path, path, text)
     found = apt_sources.read(str(tmp_path), None)["entries"]
@@ -52,7 +54,7 @@ def test_sources_of_nvidias_software(tmp_path: Path, name: str, text: str, entri
     assert {e["file"] for e in found} <= {path}
 
 
-def test_a_mirror_counts_when_it_is_the_hosts_repository(tmp_path: Path) -> None:
+def test_a_mirror_is_a_source_if_it_is_the_configured_repository(tmp_path: Path) -> None:
     put(tmp_path, "/etc/apt/sources.list", "deb http://mirror.lab/cuda/debian12/x86_64 /\n")
     assert apt_sources.read(str(tmp_path), None)["entries"] == []
     assert len(apt_sources.read(str(tmp_path), "http://mirror.lab/cuda/debian12/x86_64/")["entries"]) == 1
@@ -67,13 +69,13 @@ def test_a_mirror_counts_when_it_is_the_hosts_repository(tmp_path: Path) -> None
     ],
     ids=["alone", "with Debian's", "Debian's alone"],
 )
-def test_a_file_in_which_other_repositories_stand_too_is_named(tmp_path: Path, text: str, mixed: bool) -> None:
+def test_a_file_with_other_repositories_is_mixed(tmp_path: Path, text: str, mixed: bool) -> None:
     put(tmp_path, "/etc/apt/sources.list", text)
     put(tmp_path, "/etc/apt/sources.list.d/debian.list", "deb http://deb.debian.org/debian bookworm contrib\n")
     assert apt_sources.read(str(tmp_path), None)["mixed"] == (["/etc/apt/sources.list"] if mixed else [])
 
 
-def test_keys_that_are_not_nvidias_are_left_out_and_broken_ones_too(tmp_path: Path) -> None:
+def test_only_valid_keys_of_nvidia_are_returned(tmp_path: Path) -> None:
     debian = (FIXTURES / "openpgp/debian-archive-bullseye-stable.gpg").read_bytes()
     put(tmp_path, "/etc/apt/trusted.gpg.d/debian.gpg", debian)
     put(tmp_path, "/etc/apt/trusted.gpg.d/broken.gpg", b"nonsense")

@@ -59,14 +59,14 @@ def relation(a: str, b: str) -> str:
 
 
 @pytest.mark.parametrize(("a", "expected", "b"), CAPTURED)
-def test_relation_is_the_captured_one(a: str, expected: str, b: str) -> None:
+def test_the_order_of_two_versions_is_the_captured_one(a: str, expected: str, b: str) -> None:
     assert relation(a, b) == expected
 
 
 @pytest.mark.skipif(
     shutil.which("dpkg") is None, reason="dpkg is not on this machine; the captured answers are compared above"
 )
-def test_every_pair_is_ordered_as_dpkg_orders_it() -> None:
+def test_the_order_of_every_pair_is_that_of_dpkg() -> None:
     pairs = list(itertools.combinations(VERSIONS, 2))
     script = "\n".join(
         f"for op in lt eq gt; do dpkg --compare-versions '{a}' $op '{b}' && echo $op && break; done" for a, b in pairs

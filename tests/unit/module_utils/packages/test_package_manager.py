@@ -53,7 +53,7 @@ def test_finding_a_lock_takes_none(tmp_path: Path) -> None:
     [("00:72:1640114", 103), ("00:72:1640115", 103), ("00:06:3", 0), ("fe:00:1640114", None)],
     ids=["dpkg's lock", "its frontend lock", "of no process", "on another device"],
 )
-def test_proc_locks_of_a_host_where_dpkg_runs(file: str, holder: int | None) -> None:
+def test_the_holder_of_a_lock_is_found_in_proc_locks(file: str, holder: int | None) -> None:
     assert package_manager.parse_locks((FIXTURES / "preflight" / "proc-locks.txt").read_text(), file) == holder
 
 

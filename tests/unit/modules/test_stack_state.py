@@ -1,0 +1,92 @@
+"""stack_state as Ansible runs it: each action reaches its function, and a failure is a message."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible.module_utils.testing import patch_module_args
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_commands
+from ansible_collections.gpuhost.stack.plugins.modules import stack_state
+
+
+class Module:
+    def __init__(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.directory, self.capsys = tmp_path / "state", capsys
+
+    def __call__(self, action: str, check: bool = False, **options: Any) -> dict[str, Any]:
+        args = {"action": action, "directory": str(self.directory), "_ansible_check_mode": check, **options}
+        with patch_module_args(args), pytest.raises(SystemExit):
+            stack_state.main()
+        return dict(json.loads(self.capsys.readouterr().out))
+
+    def records(self) -> list[str]:
+        return sorted(path.name for path in self.directory.glob("*"))
+
+
+@pytest.fixture
+def module(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Module:
+    monkeypatch.setattr(apt_commands.Apt, "automatic", lambda _apt: set())
+    return Module(tmp_path, capsys)
+
+
+PARTS = {"plan": {"fingerprint": "f", "watch": {}}}
+
+
+def test_each_action_writes_its_record(module: Module) -> None:
+    assert module("record_baseline", files=["/nonexistent"], shared_folders=["/"])["changed"] is True
+    assert module.records() == ["baseline.json"]
+    assert module("record_applied", parts=PARTS)["changed"] is True
+    assert module.records() == ["applied.json", "baseline.json"]
+    assert module("record_verified", plan={})["changed"] is True
+    assert module.records() == ["applied.json", "baseline.json", "verified.json"]
+    assert module("record_verified", plan={})["changed"] is False
+
+
+def test_parts_that_are_about_to_be_changed_are_dropped_from_the_record(module: Module) -> None:
+    module("record_applied", parts=PARTS)
+    module("record_baseline", parts=PARTS)
+    assert json.loads((module.directory / "applied.json").read_text())["parts"] == {}
+
+
+def test_the_record_of_the_last_run_is_cleared(module: Module) -> None:
+    module("record_applied", parts=PARTS)
+    assert module("clear_applied", check=True)["changed"] is False
+    assert module("clear_applied")["changed"] is True
+    assert module("clear_applied")["changed"] is False
+
+
+def test_check_mode_writes_nothing(module: Module) -> None:
+    assert module("record_baseline", check=True, files=["/nonexistent"])["changed"] is True
+    assert module("record_applied", check=True, parts=PARTS)["changed"] is False
+    assert module("record_verified", check=True, plan={})["changed"] is True
+    assert module.records() == []
+
+
+@pytest.mark.parametrize("to", ["verified", "previous", "baseline"])
+def test_a_host_without_a_record_has_nothing_to_restore(module: Module, to: str) -> None:
+    result = module("restore", to=to)
+    assert (result["changed"], result["available"], result["restored"]) == (False, False, [])
+
+
+def test_a_restore_reports_its_changes_and_the_plan(module: Module, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    module("record_verified", plan={"ok": True}, files=[str(tmp_path / "file")])
+    (tmp_path / "file").write_text("y")
+    result = module("restore", check=True)
+    assert (result["available"], result["restored"], result["plan"]) == (True, [str(tmp_path / "file")], {"ok": True})
+
+
+def test_a_damaged_record_is_reported_with_its_path(module: Module) -> None:
+    module.directory.mkdir()
+    (module.directory / "verified.json").write_text("{")
+    result = module("restore")
+    assert result["failed"] is True
+    assert result["msg"].startswith("The action restore failed. ")
+    assert str(module.directory / "verified.json") in result["msg"]
+
+
+def test_a_verified_configuration_needs_its_plan(module: Module) -> None:
+    assert "plan" in module("record_verified")["msg"]
