@@ -1,0 +1,15 @@
+"""Filters for results of checks. Controller side; thin wrappers around module_utils/checks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks import model
+
+
+class FilterModule:
+    """The filters."""
+
+    def filters(self) -> dict[str, Any]:
+        """Return the filters by name."""
+        return {"failed_checks": model.failure_message}
