@@ -27,7 +27,7 @@ options:
     choices: [open, proprietary]
     required: true
 author:
-  - the gpuhost contributors (!UNKNOWN)
+  - gpuhost contributors (@gpuhost)
 attributes:
   check_mode:
     description: Reports what would be done, assuming that the planned module is built for the running kernel.

@@ -62,7 +62,7 @@ options:
     type: bool
     default: false
 author:
-  - the gpuhost contributors (!UNKNOWN)
+  - gpuhost contributors (@gpuhost)
 attributes:
   action:
     description: An action plugin adds the CUDA program, the thresholds and the package names on the controller.

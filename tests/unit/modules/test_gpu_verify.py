@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks import model, verify
 from ansible_collections.gpuhost.stack.plugins.modules import gpu_verify
 
 SOURCE = "int main() {}"
@@ -24,6 +25,7 @@ PLAN = {
         "driver": {"version": "1.2.3", "kernel_modules": "open", "packages": ["gpuhost-no-such-package=1.2.3-1"]},
         "cuda": {"version": "1.0", "home": "/nonexistent", "packages": []},
         "tensorflow": {"version": "1.0"},
+        "pytorch": {"version": "1.0", "cuda": "1.0"},
     },
     "gpus": [],
 }
@@ -36,6 +38,11 @@ IDS = [
     "cuda.nccl_all_reduce", "cuda.bandwidth", "env.login_shell", "env.ssh_no_profile", "env.sudo", "env.systemd_unit",
     "packages.installed", "packages.held", "tensorflow.version", "tensorflow.built_for_cuda", "tensorflow.devices",
     "tensorflow.libraries", "tensorflow.cudnn_version", "tensorflow.nccl_version", "tensorflow.matmul",
+    "pytorch.version", "pytorch.built_for_cuda", "pytorch.cuda_libraries", "pytorch.devices", "pytorch.matmul",
+]  # fmt: skip
+# No version of a driver can cause or repair what these find.
+HARDWARE = [
+    "gpu.recovery", "gpu.ecc_errors", "gpu.memory_repair", "gpu.pcie_width", "gpu.pcie_generation", "gpu.slowdown",
 ]  # fmt: skip
 
 
@@ -49,6 +56,12 @@ def test_ids_are_stable_and_failed_checks_do_not_fail_the_task(capsys: pytest.Ca
     assert found["packages.installed"]["found"] == "gpuhost-no-such-package is not installed"
     assert "No such file" in found["cuda.nvcc_version"]["found"]
     assert "No such file" in found["tensorflow.version"]["found"]
+
+
+def test_failures_of_the_hardware() -> None:
+    specs = [spec for group in verify.GROUPS.values() for spec in group.CHECKS]
+    assert [spec.id for spec in specs] == IDS
+    assert [spec.id for spec in specs if spec.cause == model.HARDWARE] == HARDWARE
 
 
 def test_task_fails_on_request(capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks import model, verify
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks import verify
 
 from tests.unit.module_utils.checks.contexts import NO_DEVICE, cuda_host, host, prints
 
@@ -31,13 +31,6 @@ def test_measurements_are_stored_beside_the_checks(monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize("group", verify.GROUPS)
 def test_ids_begin_with_the_name_of_their_group(group: str) -> None:
     assert [spec.id for spec in verify.GROUPS[group].CHECKS if not spec.id.startswith(group + ".")] == []
-
-
-def test_the_hardware_causes_what_no_driver_can_cause() -> None:
-    specs = [spec for group in verify.GROUPS.values() for spec in group.CHECKS]
-    assert {spec.id for spec in specs if spec.cause == model.HARDWARE} == {
-        "gpu.ecc_errors", "gpu.memory_repair", "gpu.pcie_generation", "gpu.pcie_width", "gpu.recovery", "gpu.slowdown",
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
