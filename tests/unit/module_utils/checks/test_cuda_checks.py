@@ -58,15 +58,15 @@ def test_without_a_device(run: Run, changes: dict[str, Any], passed: list[str], 
 
 
 def test_libraries_that_are_not_planned_are_not_linked() -> None:
-    asked = []
+    commands = []
 
     def run(argv: list[str], timeout: float) -> command.Answer:
-        asked.append(argv)
+        commands.append(argv)
         return command.Answer(1, b"", b"")
 
     plan = {"components": {"cuda": {"version": "13.2"}}, "gpus": []}
     cuda_checks.run(cuda_host(run, plan=plan))
-    assert not [word for argv in asked for word in argv if "nccl" in word or "NCCL" in word or "cudnn" in word]
+    assert not [word for argv in commands for word in argv if "nccl" in word or "NCCL" in word or "cudnn" in word]
 
 
 def test_only_one_program_at_a_time_uses_the_gpus() -> None:

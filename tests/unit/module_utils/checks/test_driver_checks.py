@@ -179,15 +179,15 @@ Version: %s
 @pytest.fixture
 def simulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SimulatedHost:
     use_simulated_nvidia_smi(monkeypatch)
-    made = SimulatedHost(tmp_path, [H200, H200], switches=4)
-    made.write("var/lib/dpkg/status", STATUS % (DRIVER + "-1"))
-    made.answer("systemctl is-active nvidia-fabricmanager.service", "active\n")
-    made.answer("journalctl", "kernel: Linux version 6.1.0-56-amd64\n")
-    made.write("lib/modules/6.1.0-56-amd64/updates/dkms/nvidia.ko", "")
-    made.write("lib/modules/6.1.0-56-amd64/build/Makefile", "")
-    made.answer("/sbin/modinfo -F version", DRIVER + "\n")
-    made.answer("/sbin/modinfo -F license", "Dual MIT/GPL\n")
-    return made
+    machine = SimulatedHost(tmp_path, [H200, H200], switches=4)
+    machine.write("var/lib/dpkg/status", STATUS % (DRIVER + "-1"))
+    machine.answer("systemctl is-active nvidia-fabricmanager.service", "active\n")
+    machine.answer("journalctl", "kernel: Linux version 6.1.0-56-amd64\n")
+    machine.write("lib/modules/6.1.0-56-amd64/updates/dkms/nvidia.ko", "")
+    machine.write("lib/modules/6.1.0-56-amd64/build/Makefile", "")
+    machine.answer("/sbin/modinfo -F version", DRIVER + "\n")
+    machine.answer("/sbin/modinfo -F license", "Dual MIT/GPL\n")
+    return machine
 
 
 def failed(found: dict[str, dict[str, Any]]) -> dict[str, str]:

@@ -83,14 +83,14 @@ HEAD = "GPU %d: %s (UUID: GPU-00000000-0000-0000-0000-00000000000%d)\n"
 
 
 def test_nvlink_line_in_an_unknown_format_is_shown_and_not_judged(tmp_path: Path) -> None:
-    made = simulated_host(tmp_path, [H200, H200])
+    machine = simulated_host(tmp_path, [H200, H200])
 
     def run(argv: list[str], timeout: float, env: dict[str, str] | None = None) -> command.Answer:
         if argv[1:] == ["nvlink", "-s"]:
             return command.Answer(0, (HEAD % (0, "NVIDIA H200", 0) + "\t Link 0: sleeping soundly\n").encode(), b"")
-        return made.run(argv, timeout, env)
+        return machine.run(argv, timeout, env)
 
-    found = {check.id: check for check in gpu_checks.run(dataclasses.replace(made.context(), run=run))}
+    found = {check.id: check for check in gpu_checks.run(dataclasses.replace(machine.context(), run=run))}
     assert (found["gpu.nvlink"].status, "sleeping soundly" in str(found["gpu.nvlink"].found)) == ("skip", True)
     assert found["gpu.mig"].status == "pass"
 
@@ -104,29 +104,29 @@ def simulated_nvidia_smi(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def simulated_host(tmp_path: Path, gpus: list[str], **more: Any) -> SimulatedHost:
-    made = SimulatedHost(tmp_path, gpus, **more)
-    made.answer("journalctl", "kernel: NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.95.05\n")
-    return made
+    machine = SimulatedHost(tmp_path, gpus, **more)
+    machine.answer("journalctl", "kernel: NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  580.95.05\n")
+    return machine
 
 
-def checked(made: SimulatedHost, **changes: Any) -> dict[str, Any]:
-    return {check.id: check for check in gpu_checks.run(made.context(**changes))}
+def checked(machine: SimulatedHost, **changes: Any) -> dict[str, Any]:
+    return {check.id: check for check in gpu_checks.run(machine.context(**changes))}
 
 
 def test_healthy_host_passes_every_check_with_three_commands(tmp_path: Path) -> None:
-    made = simulated_host(tmp_path, [H200, H200], switches=4)
-    found = checked(made)
+    machine = simulated_host(tmp_path, [H200, H200], switches=4)
+    found = checked(machine)
     assert {check.id: check.status for check in found.values() if check.status != "pass"} == {}
     assert found["gpu.nvlink"].found == "GPU 0, 1: 18 links of 18 at 26.562 GB/s"
-    assert [argv[1:] for argv in made.commands[1:]] == [
+    assert [argv[1:] for argv in machine.commands[1:]] == [
         ["--dmesg", "--boot", "--quiet", "--no-pager", "--output=short-iso"], ["-q", "-x"], ["nvlink", "-s"],
     ]  # fmt: skip
 
 
 def test_simulated_values_are_marked(tmp_path: Path) -> None:
-    made = simulated_host(tmp_path, [H200])
-    made.write("usr/share/gpuhost-simulated/nvidia-driver.txt", "NVIDIA driver 580.95.05 (simulated)\n")
-    found = checked(made)
+    machine = simulated_host(tmp_path, [H200])
+    machine.write("usr/share/gpuhost-simulated/nvidia-driver.txt", "NVIDIA driver 580.95.05 (simulated)\n")
+    found = checked(machine)
     assert found["gpu.pcie_width"].found == "GPU 0: x16 of x16 (simulated values)"
     assert (found["gpu.xid_errors"].status, "simulated" in found["gpu.xid_errors"].reason) == ("skip", True)
 
@@ -183,9 +183,9 @@ FAULTS: dict[str, tuple[list[str], dict[str, Any], str, str]] = {
 @pytest.mark.parametrize("case", FAULTS)
 def test_fault_of_one_gpu_fails_its_own_check_only(tmp_path: Path, case: str) -> None:
     gpus, values, check_id, text = FAULTS[case]
-    made = simulated_host(tmp_path, gpus)
-    made.state(gpus={"1": values})
-    found = checked(made)
+    machine = simulated_host(tmp_path, gpus)
+    machine.state(gpus={"1": values})
+    found = checked(machine)
     assert {check.id for check in found.values() if check.status == "fail"} == {check_id}
     assert found[check_id].found == text
     assert found[check_id].expected
@@ -197,9 +197,9 @@ def test_fault_of_one_gpu_fails_its_own_check_only(tmp_path: Path, case: str) ->
     [("550.163.01", "GPU Reset", "fail"), ("550.163.01", "None", "pass"), ("595.71.05", "Drain and Reset", "fail")],
 )
 def test_drivers_up_to_550_report_a_reset_by_flags(tmp_path: Path, branch: str, action: str, status: str) -> None:
-    made = simulated_host(tmp_path, [A100], driver=branch)
-    made.state(driver_version=branch, gpus={"0": {"recovery_action": action}})
-    assert checked(made)["gpu.recovery"].status == status
+    machine = simulated_host(tmp_path, [A100], driver=branch)
+    machine.state(driver_version=branch, gpus={"0": {"recovery_action": action}})
+    assert checked(machine)["gpu.recovery"].status == status
 
 
 NOT_JUDGED: dict[str, tuple[list[str], dict[str, Any], str, str]] = {
@@ -226,9 +226,9 @@ NOT_JUDGED: dict[str, tuple[list[str], dict[str, Any], str, str]] = {
 @pytest.mark.parametrize("case", NOT_JUDGED)
 def test_value_that_is_not_reported_is_skipped_with_a_reason(tmp_path: Path, case: str) -> None:
     gpus, values, check_id, text = NOT_JUDGED[case]
-    made = simulated_host(tmp_path, gpus)
-    made.state(gpus={"0": values})
-    found = checked(made)
+    machine = simulated_host(tmp_path, gpus)
+    machine.state(gpus={"0": values})
+    found = checked(machine)
     assert {check.id for check in found.values() if check.status == "fail"} == set()
     assert (found[check_id].status, bool(found[check_id].reason)) == ("skip", True)
     assert text in found[check_id].found
@@ -249,23 +249,23 @@ def test_slower_slot_passes_and_is_named() -> None:
 
 
 def test_links_that_no_gpu_of_the_model_uses_are_no_failure(tmp_path: Path) -> None:
-    made = simulated_host(tmp_path, [V100, V100])
-    made.state(gpus={"0": {"links_down": [4, 5]}, "1": {"links_down": [4, 5]}})
-    found = checked(made)["gpu.nvlink"]
+    machine = simulated_host(tmp_path, [V100, V100])
+    machine.state(gpus={"0": {"links_down": [4, 5]}, "1": {"links_down": [4, 5]}})
+    found = checked(machine)["gpu.nvlink"]
     assert (found.status, found.found) == ("pass", "GPU 0, 1: 4 links of 6 at 25.781 GB/s, down: 4, 5")
 
 
 def test_same_link_down_on_all_gpus_fails_with_nvswitches(tmp_path: Path) -> None:
-    made = simulated_host(tmp_path, [H200, H200])
-    made.state(gpus={"0": {"links_down": [4]}, "1": {"links_down": [4]}})
-    found = checked(made)["gpu.nvlink"]
+    machine = simulated_host(tmp_path, [H200, H200])
+    machine.state(gpus={"0": {"links_down": [4]}, "1": {"links_down": [4]}})
+    found = checked(machine)["gpu.nvlink"]
     assert (found.status, found.found) == ("fail", "GPU 0, 1: 17 links of 18 at 26.562 GB/s, down: 4")
 
 
 def test_no_check_passes_with_a_lost_gpu(tmp_path: Path) -> None:
-    made = simulated_host(tmp_path, [H200, H200])
-    made.state(state="gpu_lost", lost=[1], gpus={"0": {"current_link_width": 8}})
-    found = checked(made)
+    machine = simulated_host(tmp_path, [H200, H200])
+    machine.state(state="gpu_lost", lost=[1], gpus={"0": {"current_link_width": 8}})
+    found = checked(machine)
     assert found["gpu.pcie_width"].status == "fail"
     others = [check for check in found.values() if check.id not in ("gpu.pcie_width", "gpu.xid_errors")]
     assert {check.status for check in others} == {"skip"}
@@ -274,12 +274,12 @@ def test_no_check_passes_with_a_lost_gpu(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("state", ["not_loaded", "library_missing", "mismatch", "no_devices"])
 def test_broken_nvidia_smi_is_not_queried(tmp_path: Path, state: str) -> None:
-    made = simulated_host(tmp_path, [H200])
-    made.state(state=state)
-    found = checked(made)
+    machine = simulated_host(tmp_path, [H200])
+    machine.state(state=state)
+    found = checked(machine)
     assert {check.status for check in found.values() if check.id != "gpu.xid_errors"} == {"skip"}
     assert "driver.nvidia_smi" in found["gpu.nvlink"].reason
-    assert ["-q", "-x"] not in [argv[1:] for argv in made.commands]
+    assert ["-q", "-x"] not in [argv[1:] for argv in machine.commands]
 
 
 def test_driver_that_must_not_be_loaded_is_not_queried(tmp_path: Path) -> None:
@@ -289,26 +289,26 @@ def test_driver_that_must_not_be_loaded_is_not_queried(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("state", "status"), [("disabled", "skip"), ("enabled", "fail"), ("", "fail")])
 def test_persistence_is_skipped_where_the_daemon_is_disabled(tmp_path: Path, state: str, status: str) -> None:
-    made = simulated_host(tmp_path, [H200])
-    made.state(gpus={"0": {"persistence": False}})
-    made.answer("systemctl is-enabled nvidia-persistenced.service", state + "\n", exit_code=1)
-    assert checked(made)["gpu.persistence"].status == status
+    machine = simulated_host(tmp_path, [H200])
+    machine.state(gpus={"0": {"persistence": False}})
+    machine.answer("systemctl is-enabled nvidia-persistenced.service", state + "\n", exit_code=1)
+    assert checked(machine)["gpu.persistence"].status == status
 
 
 def test_brief_slowdown_is_no_failure(tmp_path: Path) -> None:
-    made = simulated_host(tmp_path, [H200])
-    made.state(gpus={"0": {"slowdown": ["hw_slowdown"]}})
+    machine = simulated_host(tmp_path, [H200])
+    machine.state(gpus={"0": {"slowdown": ["hw_slowdown"]}})
 
     def run(argv: list[str], timeout: float, env: dict[str, str] | None = None) -> command.Answer:
-        answer = made.run(argv, timeout, env)
+        answer = machine.run(argv, timeout, env)
         if argv[1:] == ["-q", "-x"]:
-            made.state()  # the second reading finds none
+            machine.state()  # the second reading finds none
         return answer
 
-    context = made.context()
+    context = machine.context()
     found = {check.id: check for check in gpu_checks.run(dataclasses.replace(context, run=run))}
     assert found["gpu.slowdown"].status == "pass"
-    assert [argv[1:] for argv in made.commands].count(["-q", "-x"]) == 2
+    assert [argv[1:] for argv in machine.commands].count(["-q", "-x"]) == 2
 
 
 # --- the kernel log ---

@@ -18,8 +18,8 @@ WHEELS = PREFIX + "/lib/python3.11/site-packages/nvidia"
 ON_CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
 
 
-def library(name: str, folder: str) -> dict[str, Any]:
-    return {"soname": name, "path": f"{folder}/{name}", "with_tensorflow": False}
+def library(name: str, directory: str) -> dict[str, Any]:
+    return {"soname": name, "path": f"{directory}/{name}", "with_tensorflow": False}
 
 
 # Output of the probe on a machine without a GPU, with TensorFlow 2.21.0 and its CUDA wheels.
