@@ -11,6 +11,6 @@ def test_failed_checks_have_what_was_found_and_what_to_do() -> None:
     failed = model.Check("cuda.nvcc", model.FAIL, found="12.9", expected="13.2", remedy="Install it", cause=model.STACK)
     evidence = model.summary([failed, unknown])
     assert FilterModule().filters()["failed_checks"](evidence).splitlines() == [
-        "cuda.nvcc: found 12.9, expected 13.2. Install.",
+        "cuda.nvcc: found 12.9, expected 13.2. Install it",
         "gpu.ecc_errors is unknown: nvidia-smi hangs",
     ]
