@@ -120,7 +120,7 @@ class BenchmarkResult:
     """The result of matmul_benchmark.py."""
 
     sizes: tuple[MatrixSize, ...]
-    devices: tuple[Device, ...]
+    devices: tuple[Device, ...] = ()
     checks: tuple[Check, ...] = ()
 
 

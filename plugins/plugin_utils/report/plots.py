@@ -1,8 +1,8 @@
-"""Plots as SVG text: recordings of the GPU monitor, matmul benchmarks, scaling. Controller side, pure functions.
+"""Plots as SVG documents: recordings of the GPU monitor, matmul benchmarks, scaling.
 
-Matplotlib draws. It is imported when the first plot is made, for the import takes a second or two and most playbooks
-plot nothing. The same values give the same text, byte for byte, with one version of Matplotlib: no date in it, and the
-names of clip paths are salted with a constant. Text stays text, so that it can be searched and read aloud.
+Matplotlib is imported for the first plot, since the import takes a second or two and most playbooks plot nothing. With
+one version of Matplotlib, the same values give the same document, byte for byte: it has no date, and the names of clip
+paths have a constant salt. Text stays text, so that it can be searched and read aloud.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from dataclasses import dataclass
 from io import StringIO
 from typing import Any
 
-# Points of a line: x and y. A y of None is a gap.
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import records
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.measurements import BenchmarkResult
+
+# The points (x, y) of each line by its name; a y of None is a gap.
 Series = Mapping[str, Sequence[tuple[float, float | None]]]
 Row = Mapping[str, str]
 
@@ -31,19 +34,23 @@ SETTINGS = {
     "lines.linewidth": 1.3,
     "lines.markersize": 4,
 }
-# Before, during and after a training; a label of one's own takes the next colour.
+# The marks of a training; other marks get one of the further colours.
 SHADES = {"before": "#d9d9d9", "during": "#c7e9c0", "after": "#d0d8ee"}
-MORE_SHADES = ("#fde0c5", "#e5d3ec", "#cdeaea", "#f6d3d3")
-GAP = 3.0  # intervals without a sample, from which on the line is broken instead of drawn straight across
+FURTHER_SHADES = ("#fde0c5", "#e5d3ec", "#cdeaea", "#f6d3d3")
+GAP = 3.0  # intervals without a sample after which the line is interrupted
 
 
 class PlotError(ValueError):
-    """There is nothing to draw, or nothing to draw with. The message says what was found, expected and to do."""
+    """There is nothing to draw, or Matplotlib is missing; the message says what was found, expected and what to do."""
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes. `log` names the logarithmic ones, "x", "y" or "xy"; `dashed` names reference lines."""
+    """One pair of axes.
+
+    log: the logarithmic axes, `x`, `y` or `xy`; dashed: the names of reference lines; markers: whether points are
+    marked; limits: of the y axis, None for automatic.
+    """
 
     series: Series
     ylabel: str
@@ -55,7 +62,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Region:
-    """A stretch of the x axis, shaded and named."""
+    """A shaded and labelled range of the x axis."""
 
     start: float
     end: float
@@ -65,17 +72,13 @@ class Region:
 # Any plot ----------------------------------------------------------------------------------------------------------
 
 
-def lines(
-    series: Series, xlabel: str, ylabel: str, *, title: str = "", log: str = "", regions: Sequence[Region] = ()
-) -> str:
-    """One pair of axes with a line for each series, its points marked."""
-    return draw([Panel(series, ylabel, log, markers=True)], xlabel=xlabel, title=title, regions=regions)
-
-
 def draw(
     panels: Sequence[Panel], *, xlabel: str, title: str = "", regions: Sequence[Region] = (), side_by_side: bool = False
 ) -> str:
-    """Panels that share their x axis, below each other or side by side, with one legend for all."""
+    """Return panels that share their x axis as one SVG document, one below the other or side by side.
+
+    They have one legend. Raises PlotError without any value, or without Matplotlib.
+    """
     if not any(y is not None for panel in panels for points in panel.series.values() for _, y in points):
         raise PlotError(f"found no value to plot ({title or xlabel}), expected at least one")
     matplotlib, figure_class = _matplotlib()
@@ -83,22 +86,22 @@ def draw(
         rows, columns = (1, len(panels)) if side_by_side else (len(panels), 1)
         size = (4.6 * columns, 3.6) if side_by_side else (9.0, 4.2 if rows == 1 else 1.75 * rows + 0.8)
         figure = figure_class(figsize=size, layout="constrained")
-        every = figure.subplots(rows, columns, sharex=True, squeeze=False).flatten()
+        all_axes = figure.subplots(rows, columns, sharex=True, squeeze=False).flatten()
         colours = _colours(panels, matplotlib)
-        for panel, axes in zip(panels, every, strict=True):
+        for panel, axes in zip(panels, all_axes, strict=True):
             _fill(axes, panel, colours)
             for region, shade in zip(regions, _shades(regions), strict=True):
                 axes.axvspan(region.start, region.end, color=shade, alpha=0.45, linewidth=0)
-        for axes in every if side_by_side else every[-1:]:
+        for axes in all_axes if side_by_side else all_axes[-1:]:
             axes.set_xlabel(xlabel)
         for region in regions:
             middle = (region.start + region.end) / 2
-            every[0].annotate(
+            all_axes[0].annotate(
                 region.label, (middle, 1), xycoords=("data", "axes fraction"), ha="center", va="bottom", fontsize=8
             )
         if title:
             figure.suptitle(title, fontsize=10)
-        handles = {line.get_label(): line for axes in every for line in axes.get_lines()}
+        handles = {line.get_label(): line for axes in all_axes for line in axes.get_lines()}
         figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=4, fontsize=8, frameon=False)
         text = StringIO()
         figure.savefig(text, format="svg", metadata={"Date": None})
@@ -108,17 +111,17 @@ def draw(
 def _matplotlib() -> tuple[Any, Callable[..., Any]]:
     try:
         import matplotlib
-        from matplotlib.figure import Figure  # not pyplot: no window system, no state that plots share
+        from matplotlib.figure import Figure  # not pyplot, which needs a window system and keeps state
     except ImportError as error:
         raise PlotError(
-            f"found no Matplotlib that {sys.executable} can import ({error}), expected the one of "
-            "requirements/control.txt; run script/bootstrap"
+            f"{sys.executable} cannot import Matplotlib ({error}), expected the version in requirements/control.txt; "
+            "run script/bootstrap"
         ) from error
     return matplotlib, Figure
 
 
 def _colours(panels: Sequence[Panel], matplotlib: Any) -> dict[str, Any]:
-    """A name has one colour in all panels; reference lines are grey."""
+    """Colours by name: the same in all panels."""
     names = list(dict.fromkeys(name for panel in panels for name in panel.series if name not in panel.dashed))
     palette = matplotlib.colormaps["tab10" if len(names) <= 10 else "tab20"].colors
     return dict(zip(names, itertools.cycle(palette), strict=False))
@@ -126,14 +129,14 @@ def _colours(panels: Sequence[Panel], matplotlib: Any) -> dict[str, Any]:
 
 def _shades(regions: Sequence[Region]) -> list[str]:
     others = [label for label in dict.fromkeys(region.label for region in regions) if label not in SHADES]
-    known = {**SHADES, **dict(zip(others, itertools.cycle(MORE_SHADES), strict=False))}
+    known = {**SHADES, **dict(zip(others, itertools.cycle(FURTHER_SHADES), strict=False))}
     return [known[region.label] for region in regions]
 
 
 def _fill(axes: Any, panel: Panel, colours: Mapping[str, Any]) -> None:
     for name, points in panel.series.items():
         style = {"color": "#888888", "linestyle": "--"} if name in panel.dashed else {"color": colours[name]}
-        # A line of one point is not to be seen without a mark.
+        # Without a mark, a line of one point is invisible.
         marker = "o" if name not in panel.dashed and (panel.markers or len(points) == 1) else ""
         values = [math.nan if y is None else y for _, y in points]
         axes.plot([x for x, _ in points], values, label=name, marker=marker, **style)
@@ -147,7 +150,7 @@ def _fill(axes: Any, panel: Panel, colours: Mapping[str, Any]) -> None:
 
 # A recording of gpu_monitor.py -------------------------------------------------------------------------------------
 
-# Column of the CSV, what to divide by, label of the axis, its limits.
+# Column of the CSV, divisor, label and limits of the axis.
 READINGS: tuple[tuple[str, float, str, tuple[float | None, float | None]], ...] = (
     ("utilization_percent", 1, "utilisation (%)", (-3, 103)),
     ("memory_used_mib", 1024, "memory (GiB)", (0, None)),
@@ -159,7 +162,10 @@ READINGS: tuple[tuple[str, float, str, tuple[float | None, float | None]], ...] 
 
 
 def monitor(rows: Sequence[Row], title: str = "") -> str:
-    """All readings of all GPUs over time, from the rows of gpu_monitor.py's CSV, shaded where they are marked."""
+    """Plot all readings of all GPUs over time.
+
+    rows: of the CSV of gpu_monitor.py; ranges with a mark are shaded.
+    """
     divisor, unit = _time_unit(max((float(row["seconds"]) for row in rows), default=0.0))
     panels = [
         Panel(_gpu_series(rows, column, scale, divisor), label, limits=limits)
@@ -170,7 +176,10 @@ def monitor(rows: Sequence[Row], title: str = "") -> str:
 
 
 def mark_regions(rows: Sequence[Row], divisor: float = 1.0) -> list[Region]:
-    """Where each mark held, until the next one's first sample; none where the samples have one mark, or none."""
+    """Return the ranges of the marks, each up to the first sample of the next one; none if there is only one mark.
+
+    divisor: seconds in a unit of the x axis.
+    """
     moments = list(dict.fromkeys((float(row["seconds"]) / divisor, row["mark"]) for row in rows))
     if len({mark for _, mark in moments}) < 2:
         return []
@@ -194,7 +203,7 @@ def _gpu_series(
 
 
 def _interval(rows: Sequence[Row]) -> float:
-    """Median distance between samples in seconds; infinite for fewer than two."""
+    """Median time between samples in seconds; infinite for fewer than two."""
     moments = sorted({float(row["seconds"]) for row in rows})
     distances = sorted(later - earlier for earlier, later in itertools.pairwise(moments))
     return distances[len(distances) // 2] if distances else math.inf
@@ -209,20 +218,23 @@ def _time_unit(seconds: float) -> tuple[float, str]:
 # Benchmarks --------------------------------------------------------------------------------------------------------
 
 
-def benchmark(result: Mapping[str, Any], title: str = "") -> str:
-    """Time and rate of matrix products over their size, both axes logarithmic, from matmul_benchmark.py's result."""
+def benchmark(result: Any, title: str = "") -> str:
+    """Plot time and rate of matrix products by device over their size, from the result of matmul_benchmark.py.
+
+    Raises records.RecordError for other data.
+    """
     times: dict[str, list[tuple[float, float | None]]] = {}
     rates: dict[str, list[tuple[float, float | None]]] = {}
-    for size in result["sizes"]:
-        for device, measured in size["devices"].items():
-            if measured["median_ms"] is not None:
-                times.setdefault(device, []).append((size["elements"], measured["median_ms"]))
-                rates.setdefault(device, []).append((size["elements"], measured["gflops"]))
+    for size in records.from_json(BenchmarkResult, result, "result").sizes:
+        for device, measurement in size.devices.items():
+            if measurement.median_ms is not None:
+                times.setdefault(device, []).append((size.elements, measurement.median_ms))
+                rates.setdefault(device, []).append((size.elements, measurement.gflops))
     panels = [
-        Panel(times, "time of a product (ms)", "xy", markers=True),
+        Panel(times, "time for one product (ms)", "xy", markers=True),
         Panel(rates, "GFLOP/s", "xy", markers=True),
     ]
-    return draw(panels, xlabel="elements of a matrix", title=title, side_by_side=True)
+    return draw(panels, xlabel="matrix elements", title=title, side_by_side=True)
 
 
 def scaling(
@@ -233,9 +245,10 @@ def scaling(
     rate: str = "images_per_second",
     rate_label: str = "images/s",
 ) -> str:
-    """Rate and efficiency over the number of replicas (or hosts: `over` and `rate` name the keys of the points).
+    """Plot rate and efficiency over the number of replicas, or of what `over` and `rate` name as keys of the points.
 
-    The ideal rate, and an efficiency where the points bring none, are relative to the smallest number's.
+    The ideal rate, and the efficiency of points without one, are relative to the point with the smallest number. Raises
+    PlotError without a point with a rate.
     """
     usable = sorted((point for point in points if point[rate]), key=lambda point: point[over])
     if not usable:
@@ -245,8 +258,8 @@ def scaling(
     one = rates[0] / numbers[0]
     given = [point.get("efficiency") for point in usable]
     efficiency = [
-        value / (number * one) if told is None else float(told)
-        for number, value, told in zip(numbers, rates, given, strict=True)
+        value / (number * one) if ratio is None else float(ratio)
+        for number, value, ratio in zip(numbers, rates, given, strict=True)
     ]
     ideal = [(number, number * one) for number in numbers]
     panels = [

@@ -61,7 +61,7 @@ def test_wrong_terms_are_refused(terms: list[str], message: str) -> None:
     [
         ("monitor", HEADER, "found no value to plot"),
         ("monitor", "a,b\n1,2\n", "KeyError 'seconds'"),
-        ("benchmark", "[1]", "TypeError"),
+        ("benchmark", "[1]", "result.sizes: expected a list, found 1"),
         ("benchmark", "{", "Expecting"),
         ("scaling", "{}", "KeyError 'scaling'"),
     ],

@@ -1,9 +1,10 @@
-"""Plots: valid SVG whose lines lie where the values say, the same each time; the library is imported for them alone."""
+"""Plots: valid SVG with lines at the right coordinates, the same each time; Matplotlib is imported for them alone."""
 
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -14,12 +15,18 @@ SVG = "{http://www.w3.org/2000/svg}"
 POINTS = [(0.0, 0.0), (1.0, 10.0), (2.0, 5.0), (4.0, 20.0)]
 
 
+def draw_line(points: list[tuple[float, float | None]], name: str = "CPU", **options: Any) -> str:
+    """One line with marked points on one pair of axes."""
+    panel = plots.Panel({name: points}, "ms", options.pop("log", ""), markers=True)
+    return plots.draw([panel], xlabel="elements", **options)
+
+
 def texts(svg: str) -> list[str]:
     return [element.text or "" for element in ElementTree.fromstring(svg).iter(f"{SVG}text")]
 
 
 def strokes(svg: str) -> list[list[list[tuple[float, float]]]]:
-    """The lines drawn within axes: for each its unbroken stretches of points, in the picture's coordinates."""
+    """The lines within axes: for each its uninterrupted stretches of points, in the coordinates of the document."""
     found = []
     for group in ElementTree.fromstring(svg).iter(f"{SVG}g"):
         if not group.get("id", "").startswith("line2d"):
@@ -33,7 +40,7 @@ def strokes(svg: str) -> list[list[list[tuple[float, float]]]]:
 
 
 def data_strokes(svg: str) -> list[list[list[tuple[float, float]]]]:
-    """Without the grid, whose lines have two points on one x or one y."""
+    """The lines without the grid, whose lines have two points with the same x or the same y."""
 
     def is_grid(stretches: list[list[tuple[float, float]]]) -> bool:
         points = [point for stretch in stretches for point in stretch]
@@ -43,7 +50,7 @@ def data_strokes(svg: str) -> list[list[list[tuple[float, float]]]]:
 
 
 def assert_straight(values: list[float], places: list[float]) -> None:
-    """Places grow, or shrink, in proportion to the values."""
+    """Coordinates are proportional to the values."""
     scale = (places[-1] - places[0]) / (values[-1] - values[0])
     for value, place in zip(values, places, strict=True):
         assert place == pytest.approx(places[0] + (value - values[0]) * scale, abs=0.01)
@@ -58,37 +65,38 @@ def row(seconds: float, mark: str, gpu: int = 0, **cells: str) -> dict[str, str]
 # Lines
 
 
-def test_a_line_lies_where_its_values_are() -> None:
-    (only,) = data_strokes(plots.lines({"CPU": POINTS}, "elements", "ms"))
+def test_a_line_has_the_coordinates_of_its_values() -> None:
+    (only,) = data_strokes(draw_line(POINTS))
     (points,) = only
     assert len(points) == len(POINTS)
     assert_straight([x for x, _ in POINTS], [x for x, _ in points])
     assert_straight([y for _, y in POINTS], [y for _, y in points])
-    assert points[1][1] < points[0][1]  # larger is further up
+    assert points[1][1] < points[0][1]  # larger values are further up
 
 
-def test_logarithmic_axes_put_decades_at_even_distances() -> None:
+def test_decades_of_logarithmic_axes_have_even_distances() -> None:
     series = [(10.0, 0.1), (100.0, 10.0), (1000.0, 1.0), (1e5, 1000.0)]
-    ((points,),) = data_strokes(plots.lines({"GPU0": series}, "elements", "ms", log="xy"))
+    ((points,),) = data_strokes(draw_line(series, log="xy"))
     assert_straight([1, 2, 3, 5], [x for x, _ in points])
     assert_straight([-1, 1, 0, 3], [y for _, y in points])
 
 
 def test_names_labels_and_title_are_text_and_escaped() -> None:
-    svg = plots.lines({"GPU0 <a> & b": POINTS, "CPU": POINTS[:2]}, "elements", "ms", title="A < B")
-    assert {"GPU0 <a> & b", "CPU", "elements", "ms", "A < B"} <= set(texts(svg))
+    svg = draw_line(POINTS, "GPU0 <a> & b", title="A < B")
+    assert {"GPU0 <a> & b", "elements", "ms", "A < B"} <= set(texts(svg))
 
 
-def test_a_missing_value_breaks_the_line() -> None:
+def test_a_missing_value_interrupts_the_line() -> None:
     series = [(0.0, 1.0), (1.0, 3.0), (2.0, None), (3.0, 2.0), (4.0, 1.0)]
-    (stretches,) = data_strokes(plots.lines({"a": series}, "x", "y"))
+    (stretches,) = data_strokes(draw_line(series))
     assert [len(stretch) for stretch in stretches] == [2, 2]
 
 
-def test_the_same_values_give_the_same_text_in_another_process() -> None:
+def test_the_same_values_give_the_same_document_in_another_process() -> None:
     code = (
         "from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import plots;"
-        f"print(plots.lines({{'CPU': {POINTS}}}, 'x', 'y', regions=[plots.Region(0, 1, 'before')]), end='')"
+        f"panel = plots.Panel({{'CPU': {POINTS}}}, 'ms', markers=True);"
+        "print(plots.draw([panel], xlabel='elements', regions=[plots.Region(0, 1, 'before')]), end='')"
     )
     answer = subprocess.run(
         [sys.executable, "-c", code],
@@ -97,18 +105,18 @@ def test_the_same_values_give_the_same_text_in_another_process() -> None:
         check=True,
         env={"PYTHONPATH": str(PROJECT / "collections"), "PYTHONHASHSEED": "7", "HOME": "/nonexistent"},
     )
-    here = plots.lines({"CPU": POINTS}, "x", "y", regions=[plots.Region(0, 1, "before")])
+    here = draw_line(POINTS, regions=[plots.Region(0, 1, "before")])
     assert answer.stdout == here
     assert "<dc:date>" not in here
 
 
 @pytest.mark.parametrize("series", [{}, {"a": []}, {"a": [(1.0, None)]}], ids=["no series", "no point", "no value"])
-def test_nothing_to_draw_is_an_error_that_says_so(series) -> None:
+def test_nothing_to_draw_is_an_error(series: plots.Series) -> None:
     with pytest.raises(plots.PlotError, match="found no value to plot"):
-        plots.lines(series, "x", "y")
+        plots.draw([plots.Panel(series, "ms")], xlabel="elements")
 
 
-def test_importing_the_module_imports_no_library() -> None:
+def test_importing_the_module_does_not_import_matplotlib() -> None:
     code = (
         "import sys; from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import plots;"
         "from ansible_collections.gpuhost.stack.plugins.lookup import plot;"
@@ -124,10 +132,10 @@ def test_importing_the_module_imports_no_library() -> None:
     assert answer.stdout == "[]\n"
 
 
-def test_without_the_library_the_error_says_what_to_do(monkeypatch) -> None:
+def test_without_matplotlib_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(plots.PlotError, match=r"found no Matplotlib.*expected.*control.txt; run script/bootstrap"):
-        plots.lines({"a": POINTS}, "x", "y")
+    with pytest.raises(plots.PlotError, match=r"cannot import Matplotlib.*expected.*control.txt; run script/bootstrap"):
+        draw_line(POINTS)
 
 
 # A recording
@@ -167,18 +175,18 @@ def test_before_during_and_after_are_shaded_and_named() -> None:
 
 
 @pytest.mark.parametrize("mark", ["", "before"])
-def test_a_recording_with_one_mark_is_not_shaded(mark) -> None:
+def test_a_recording_with_one_mark_is_not_shaded(mark: str) -> None:
     assert plots.mark_regions([row(0, mark), row(5, mark)]) == []
 
 
-def test_where_samples_are_missing_the_line_is_broken() -> None:
+def test_missing_samples_interrupt_the_line() -> None:
     rows = [row(second, "", power_w=str(second * second)) for second in (0, 5, 10, 60, 65)]
     (line,) = plots._gpu_series(rows, "power_w", 1, 1).values()
     assert [y for _, y in line] == [0, 25, 100, None, 3600, 4225]
 
 
 @pytest.mark.parametrize(("last", "unit"), [(300, "time (s)"), (3600, "time (min)"), (86400, "time (h)")])
-def test_the_time_has_a_unit_that_suits_it(last, unit) -> None:
+def test_the_unit_of_time_depends_on_the_duration(last: float, unit: str) -> None:
     svg = plots.monitor([row(0, "", power_w="1"), row(last, "", power_w="2")])
     assert unit in texts(svg)
 
@@ -204,10 +212,10 @@ def test_a_benchmark_has_time_and_rate_of_each_device() -> None:
     svg = plots.benchmark(result(), "host")
     drawn = data_strokes(svg)
     assert [[len(stretch) for stretch in stretches] for stretches in drawn] == [[3], [4], [3], [4]]
-    assert {"CPU", "GPU0", "GFLOP/s", "elements of a matrix"} <= set(texts(svg))
+    assert {"CPU", "GPU0", "GFLOP/s", "matrix elements"} <= set(texts(svg))
     cpu, gpu = drawn[0][0], drawn[1][0]
-    assert gpu[0][1] < cpu[0][1]  # slower on the smallest, above
-    assert gpu[2][1] > cpu[2][1]  # faster on the larger one
+    assert gpu[0][1] < cpu[0][1]  # slower on the smallest size: further up
+    assert gpu[2][1] > cpu[2][1]  # faster on the larger size
 
 
 def test_scaling_shows_rate_ideal_and_efficiency() -> None:
@@ -218,7 +226,7 @@ def test_scaling_shows_rate_ideal_and_efficiency() -> None:
     ]
     drawn = [stretches[0] for stretches in data_strokes(plots.scaling(points)) if len(stretches[0]) > 1]
     rate, ideal, efficiency = drawn[0], drawn[1], drawn[2]
-    # The ideal line is straight, so its middle point may be left out of the path.
+    # The ideal line is straight, so its path may omit the middle point.
     assert rate[0] == pytest.approx(ideal[0], abs=0.01)
     assert_straight([100, 190, 300], [y for _, y in rate])
     assert_straight([1.0, 0.95, 0.75], [y for _, y in efficiency])
@@ -226,7 +234,7 @@ def test_scaling_shows_rate_ideal_and_efficiency() -> None:
     assert ideal[-1][1] == pytest.approx(top, abs=0.01)
 
 
-def test_scaling_takes_the_efficiency_that_was_judged_and_other_keys() -> None:
+def test_scaling_uses_given_efficiencies_and_other_keys() -> None:
     points = [
         {"hosts": 5, "hosts_per_minute": 10.0, "efficiency": 1.0},
         {"hosts": 1, "hosts_per_minute": 4.0, "efficiency": 0.5},
