@@ -1,6 +1,6 @@
-"""script/plan: the resolver with no host and no Ansible run.
+"""script/plan: plan for a described host, without a host and without Ansible.
 
-Runs on the controller. Exit status 0: a plan; 1: problems; 2: bad usage.
+Exit status 0: a plan (warnings allowed); 1: problems; 2: bad usage. Uses no network.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve imp
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     result = argparse.ArgumentParser(
         prog="script/plan",
-        description="Plan a GPU host's driver, CUDA, cuDNN, NCCL and TensorFlow without a host.",
+        description="Plan the driver, CUDA, cuDNN, NCCL, TensorFlow and PyTorch of a GPU host from its description.",
         epilog="Exit status: 0 a plan (warnings allowed), 1 problems, 2 bad usage.",
         allow_abbrev=False,
     )
@@ -47,7 +47,7 @@ def parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="such as cuda=12.9 or tensorflow=2.21; repeats",
+        help="a gpu_stack_* variable without its prefix, such as cuda=12.9; repeats",
     )
     result.add_argument("--python", metavar="X.Y", help="the host's Python (default: the distribution's)")
     result.add_argument("--kernel", metavar="RELEASE", help="the running kernel (default: the distribution's)")
@@ -63,7 +63,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def find_gpu(catalog: Catalog, text: str) -> HostGpu:
-    """A GPU by PCI id, `cc:X.Y` or product name; raises PlanInputError."""
+    """Return the GPU for a PCI id, `cc:X.Y` or a product name; raises PlanInputError if it is unknown or ambiguous."""
     if match := re.fullmatch(r"(?:0x)?10de:(?:0x)?([0-9a-f]{4})", text.strip().lower()):
         return HostGpu(f"10de:{match.group(1)}")
     if match := re.fullmatch(r"cc:\s*(\d+\.\d+)", text.strip().lower()):
@@ -85,7 +85,7 @@ def _words(name: str) -> str:
 
 
 def _by_name(catalog: Catalog, text: str) -> HostGpu:
-    """An exact name first, then one without the words NVIDIA, GeForce and Tesla, then one that begins with it."""
+    """By the exact name, then without the words NVIDIA, GeForce and Tesla, then by the beginning of the name."""
     products = sorted(catalog.products.values(), key=lambda p: (p.source != "supported-gpus.json", p.device))
     wanted = _words(text)
     tests = (
@@ -104,7 +104,7 @@ def _by_name(catalog: Catalog, text: str) -> HostGpu:
     parts = wanted.split()
     near = list(dict.fromkeys(p.name for p in products if parts and parts[-1] in _words(p.name).split()))[:8]
     hint = f"; did you mean {', '.join(near)}" if near else ""
-    raise PlanInputError(f"no GPU is called {text!r}{hint}; a PCI id or cc:X.Y works too")
+    raise PlanInputError(f"no GPU has the name {text!r}{hint}; use a PCI id (10de:2330) or cc:X.Y instead")
 
 
 def _request(pairs: Sequence[str]) -> Request:
@@ -118,7 +118,7 @@ def _request(pairs: Sequence[str]) -> Request:
 
 
 def make_plan(arguments: argparse.Namespace, catalog: Catalog) -> Plan:
-    """The plan for a command line; raises PlanInputError."""
+    """Return the plan for a command line; raises PlanInputError for values that cannot be used."""
     gpus = tuple(find_gpu(catalog, text) for text in arguments.gpu)
     for name in ("python", "kernel"):
         value = getattr(arguments, name)
@@ -138,7 +138,7 @@ def make_plan(arguments: argparse.Namespace, catalog: Catalog) -> Plan:
 
 
 def main(argv: Sequence[str] | None = None, out: TextIO = sys.stdout, err: TextIO = sys.stderr) -> int:
-    """Runs the command; gives the exit status."""
+    """Run the command and return its exit status."""
     try:
         arguments = parser().parse_args(argv)
     except SystemExit as stop:

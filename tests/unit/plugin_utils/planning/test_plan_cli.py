@@ -78,7 +78,7 @@ def test_exit_status(arguments, status, capsys):
     capsys.readouterr()
 
 
-def test_problems_are_readable():
+def test_problems_are_printed_with_remedies():
     status, out, _ = run("--distro", "debian-12", "--gpu", "GTX 1080", "--request", "gpu_stack_cuda=13.2")
     assert status == 1
     assert "gpu-dropped-by-cuda" in out
@@ -102,6 +102,6 @@ def test_gpu_names(text, pci_id):
     assert find_gpu(frozen_catalog(), text).pci_id == pci_id
 
 
-def test_ambiguous_name_lists_the_candidates():
+def test_an_ambiguous_name_lists_the_candidates():
     with pytest.raises(PlanInputError, match=r"ambiguous: .*10de:"):
         find_gpu(frozen_catalog(), "GTX 750")

@@ -1,4 +1,4 @@
-"""The support table: rows, reasons, and that the documents hold what the catalog says today."""
+"""The support table: rows, reasons, and that the documents are up to date with the catalog."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def table():
 
 
 def section(table, distribution):
-    """The table's lines of a distribution release, by GPU generation and capability."""
+    """The cells of a distribution release by GPU generation and compute capability."""
     text = re.search(rf"### {re.escape(distribution)}\n(.*?)(?=\n### |\Z)", table, re.DOTALL).group(1)
     lines = [[c.strip() for c in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("| ")]
     return {line[0].split(" (")[0]: line[1:] for line in lines[2:]}
@@ -61,7 +61,7 @@ def test_rows(table, distribution, gpu, cells):
     assert section(table, distribution)[gpu] == cells
 
 
-def test_a_row_without_tensorflow_says_why():
+def test_a_row_without_tensorflow_has_a_reason():
     rows = list(plan_matrix.rows(load_catalog()))
     assert len(rows) == len(load_catalog().distros) * len(GENERATIONS)
     for row in rows:
@@ -69,7 +69,7 @@ def test_a_row_without_tensorflow_says_why():
         assert bool(row.reason) == (tensorflow is None), (row.distribution, row.generation)
 
 
-def test_the_command_prints_the_short_form_too():
+def test_the_command_prints_the_short_form():
     lines = command("--matrix", "short").splitlines()
     assert lines[0] == f"| driver / CUDA / TensorFlow | {' | '.join(frozen_catalog().distros)} |"
     assert len(lines) == 2 + len(GENERATIONS)
@@ -83,7 +83,7 @@ def script_docs():
     return module
 
 
-def test_a_stale_document_is_noticed_and_markers_are_kept(tmp_path):
+def test_generated_parts_are_replaced_between_their_markers(tmp_path):
     document = tmp_path / "README.md"
     document.write_text("before\n<!-- support -->\nold\n<!-- end -->\nafter\n")
     fresh = script_docs().render(document)
