@@ -1,4 +1,4 @@
-"""Version arithmetic for releases such as 595.71.05, 13.2.1 or 2.15.0.post1, and for apt version strings.
+"""Compare and take apart versions: releases such as 595.71.05, 13.2.1 or 2.15.0.post1, and for apt version strings.
 
 Runs on the controller; pure functions.
 """
@@ -9,84 +9,67 @@ import bisect
 import functools
 import re
 
+from packaging.specifiers import SpecifierSet
+
 Key = tuple[int, ...]
 
 
 @functools.lru_cache(maxsize=8192)
 def key(version: str) -> Key:
-    """The numbers of a version, to sort and compare by; trailing zeros count for nothing."""
+    """Return the numbers of a version, to sort and compare by; without trailing zeros, so that 13.2 equals 13.2.0."""
     numbers = [int(part) for part in re.findall(r"\d+", version)]
     while numbers and numbers[-1] == 0:
         numbers.pop()
     return tuple(numbers)
 
 
-@functools.lru_cache(maxsize=8192)
 def upstream(package_version: str) -> str:
-    """The upstream release in an apt version: `1:2.29.7-1+cuda13.2` gives `2.29.7`."""
+    """Return the upstream release in an apt version: `1:2.29.7-1+cuda13.2` gives `2.29.7`."""
     without_epoch = package_version.split(":", 1)[-1]
     return without_epoch.split("-", 1)[0].split("+", 1)[0].split("~", 1)[0]
 
 
-@functools.lru_cache(maxsize=8192)
 def cuda_suffix(package_version: str) -> str | None:
-    """The CUDA release in an apt version such as `2.29.7-1+cuda13.2`; None where it names none."""
+    """Return the CUDA release in an apt version such as `2.29.7-1+cuda13.2`; None where it names none."""
     match = re.search(r"\+cuda(\d+\.\d+)", package_version)
     return match.group(1) if match else None
 
 
 def series(version: str, parts: int = 2) -> str:
-    """The first parts of a version: `13.2.1` gives `13.2`."""
+    """Return the first parts of a version: `13.2.1` gives `13.2`."""
     return ".".join(version.split(".")[:parts])
 
 
-@functools.lru_cache(maxsize=8192)
 def major(version: str) -> int:
-    """The first number of a version."""
+    """Return the first number of a version."""
     return int(version.split(".", 1)[0])
 
 
 def kernel_series(release: str) -> str:
-    """The first two numbers of a kernel release: `6.8.0-149-generic` gives `6.8`."""
+    """Return the first two numbers of a kernel release: `6.8.0-149-generic` gives `6.8`."""
     match = re.match(r"\d+\.\d+", release)
     return match.group() if match else release
 
 
-@functools.lru_cache(maxsize=8192)
 def has_prefix(version: str, prefix: str) -> bool:
-    """Whether a request such as `13`, `13.2` or `13.2.1` covers this version, part by part."""
+    """Return whether a request such as `13`, `13.2` or `13.2.1` covers a version, part by part."""
     wanted = prefix.rstrip(".").split(".")
     return version.split(".")[: len(wanted)] == wanted
 
 
-@functools.lru_cache(maxsize=8192)
 def at_most(version: str, limit: str) -> bool:
-    """Whether a version is within a limit that may be a series: 9.10.2.21 is at most 9.10."""
+    """Return whether a version is within a limit that may be a series: 9.10.2.21 is at most 9.10."""
     return key(".".join(version.split(".")[: limit.count(".") + 1])) <= key(limit)
 
 
 @functools.lru_cache(maxsize=8192)
 def satisfies(version: str, specifier: str) -> bool:
-    """Whether a version satisfies a requirement such as `<10.0,>=9.3.0.75` or `==8.9.7.29`."""
-    return all(_satisfies_clause(key(version), clause.strip()) for clause in specifier.split(","))
-
-
-def _satisfies_clause(version: Key, clause: str) -> bool:
-    match = re.fullmatch(r"(==|<=|>=|<|>)\s*(\S+)", clause)
-    if not match:
-        raise ValueError(f"cannot read the requirement {clause!r}: expected ==, <=, >=, < or > and a version")
-    operator, limit = match.group(1), key(match.group(2))
-    return {
-        "==": version == limit,
-        "<=": version <= limit,
-        ">=": version >= limit,
-        "<": version < limit,
-        ">": version > limit,
-    }[operator]
+    """Return whether a version satisfies a requirement such as `<10.0,>=9.3.0.75`, as pip reads it."""
+    return SpecifierSet(specifier).contains(version)
 
 
 def nearest(wanted: str, existing: list[str], count: int = 5) -> list[str]:
-    """The existing versions just below and just above the one asked for, newest first."""
+    """Return the existing versions just below and just above the wanted one, newest first."""
     ordered = sorted(set(existing), key=key)
     place = bisect.bisect_left([key(version) for version in ordered], key(wanted))
     below, above = ordered[:place], ordered[place:]

@@ -6,8 +6,6 @@ Runs on the controller. A field with a default may be left out of the YAML.
 from __future__ import annotations
 
 import dataclasses
-import functools
-from typing import Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -492,9 +490,9 @@ class Distro:
     nvidia_branches: NvidiaBranches | None = None
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)  # compared and hashed by identity, since caches take it as a key
 class Catalog:
-    """Everything that is known about versions."""
+    """The whole catalog."""
 
     gpu: GpuFile
     gpu_thresholds: GpuThresholdFile
@@ -508,8 +506,3 @@ class Catalog:
     repository: RepositoryFile
     packages: PackagesFile
     distros: dict[str, Distro]
-
-    @functools.cached_property
-    def concluded(self) -> dict[Any, dict[str, Any]]:
-        """What the resolver has concluded from this catalog for GPUs, whatever their host is."""
-        return {}

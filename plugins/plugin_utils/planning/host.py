@@ -38,7 +38,7 @@ class Host:
     gcc: int | None = None
     glibc: str | None = None
     kernel: str | None = None
-    offers: Mapping[str, tuple[str, ...]] | None = None
+    offers: Mapping[str, tuple[str, ...]] | None = dataclasses.field(default=None, hash=False)
     offers_error: str | None = None
     repository_url: str | None = None
     repository_configured: bool = False

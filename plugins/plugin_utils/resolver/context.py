@@ -1,4 +1,4 @@
-"""What the resolver's parts share: the case they decide, what its repository offers, and words for messages.
+"""What the parts of the resolver share: the context of one decision, what the repository offers, words of messages.
 
 Runs on the controller; pure functions.
 """
@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Sequence
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog, Distro
@@ -17,100 +16,98 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.host import
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Gpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.request import Request
 
-T = TypeVar("T")
+# The resolver's only cache, on functions of a reduced context: remedies try dozens of requests for one host, and many
+# hosts of a fleet have the same GPUs.
+cached = functools.lru_cache(maxsize=256)
 
 
 @dataclasses.dataclass(frozen=True)
-class Case:
-    """One question to the resolver; gpus are those that the catalog knows, once per device."""
+class ResolveContext:
+    """One question to the resolver. gpus: the host's GPUs that are in the catalog, one entry per device."""
 
     catalog: Catalog
-    distro: Distro
     host: Host
     request: Request
     gpus: tuple[Gpu, ...]
-    memo: dict[str, Any] = dataclasses.field(default_factory=dict, compare=False, repr=False)
+
+    @property
+    def distro(self) -> Distro:
+        """The host's distribution release in the catalog."""
+        return self.catalog.distros[self.host.distribution]
 
     @functools.cached_property
     def gpu_kinds(self) -> tuple[Gpu, ...]:
         """Each kind of GPU once, in the host's order."""
         return tuple(dict.fromkeys(self.gpus))
 
-    @functools.cached_property
-    def concluded(self) -> dict[str, Any]:
-        """What follows from the catalog and the kinds of GPU alone: kept as long as the catalog is."""
-        found: dict[str, Any] = self.catalog.concluded.setdefault(self.gpu_kinds, {})
-        return found
-
     @property
     def repository_name(self) -> str:
-        """How messages call NVIDIA's repository."""
+        """How messages name NVIDIA's repository."""
         return self.host.repository_url or f"NVIDIA's repository for {self.distro.id}"
 
-    def with_gpus(self, gpus: tuple[Gpu, ...]) -> Case:
-        """The same question for other GPUs."""
-        memo = self.memo.setdefault(f"gpus {gpus}", {})
-        return dataclasses.replace(self, gpus=gpus, memo=memo)
+    def with_gpus(self, gpus: tuple[Gpu, ...]) -> ResolveContext:
+        """Return the same question for other GPUs."""
+        return dataclasses.replace(self, gpus=gpus)
 
+    def reduced(self, host: Sequence[str] = (), request: Sequence[str] = ()) -> ResolveContext:
+        """Return the question with these fields of host and request alone, and each kind of GPU once.
 
-def remembered(make: Callable[[Case], T]) -> Callable[[Case], T]:
-    """For a function of a case that looks at neither request nor Pythons: run once a host, whatever is tried."""
-    name = f"{make.__module__}.{make.__qualname__}"
-
-    @functools.wraps(make)
-    def get(case: Case) -> T:
-        if name not in case.memo:
-            case.memo[name] = make(case)
-        found: T = case.memo[name]
-        return found
-
-    return get
+        A cached function takes such a context, so that its result serves every question that agrees in these fields.
+        It must read no other field: the others have their defaults.
+        """
+        return ResolveContext(
+            self.catalog,
+            Host(self.host.distribution, **{name: getattr(self.host, name) for name in host}),
+            Request(**{name: getattr(self.request, name) for name in request}),
+            self.gpu_kinds,
+        )
 
 
 def gpu_label(gpu: Gpu) -> str:
-    """A GPU in a message."""
+    """Return how messages name a GPU."""
     return f"{gpu.name} (compute capability {gpu.compute_capability})"
 
 
-def span(what: str, found: Iterable[str]) -> str:
-    """`CUDA 8.0 to 12.9` in a message."""
+def span(label: str, found: Iterable[str]) -> str:
+    """Return a range of versions for a message, such as `CUDA 8.0 to 12.9`."""
     ordered = sorted(set(found), key=versions.key)
-    return f"{what} {ordered[0]}" + (f" to {ordered[-1]}" if len(ordered) > 1 else "")
+    return f"{label} {ordered[0]}" + (f" to {ordered[-1]}" if len(ordered) > 1 else "")
 
 
-@remembered
-def _offers(case: Case) -> dict[str, tuple[str, ...]]:
-    return {}
+def offered(context: ResolveContext, package: str) -> tuple[str, ...]:
+    """Return the versions of a package in the host's repository, newest first; none where no repository was read."""
+    return tuple(sorted((context.host.offers or {}).get(package, ()), key=versions.key, reverse=True))
 
 
-def offered(case: Case, package: str) -> tuple[str, ...]:
-    """The versions of a package that the host's repository offers, newest first."""
-    if case.host.offers is None:
-        return ()
-    known = _offers(case)
-    if package not in known:
-        known[package] = tuple(sorted(case.host.offers.get(package, ()), key=versions.key, reverse=True))
-    return known[package]
-
-
-def offered_version(case: Case, package: str, release: str, cuda: str | None = None) -> str | None:
-    """The newest package version of an upstream release (and CUDA suffix); None where it is not offered."""
-    for found in offered(case, package):
+def offered_version(context: ResolveContext, package: str, release: str, cuda: str | None = None) -> str | None:
+    """Return the newest offered package version of an upstream release, built for a CUDA release where one is given."""
+    for found in offered(context, package):
         if versions.upstream(found) == release and versions.cuda_suffix(found) == cuda:
             return found
     return None
 
 
-def not_in_repository(case: Case, what: str, missing: Sequence[str], exist: Iterable[str], request: str) -> Problem:
-    """The problem of a version that is known but not offered; says what is."""
+def not_in_repository(
+    context: ResolveContext, wanted: str, missing: Sequence[str], exist: Iterable[str], component: str
+) -> Problem:
+    """Return the problem of a version that is known but not offered.
+
+    missing: the packages that are not offered; exist: the versions that are.
+    """
     known = sorted(set(exist), key=versions.key, reverse=True)
     more = ", ..." if len(known) > 8 else ""
-    there = f"it offers {', '.join(known[:8])}{more}" if known else "it offers no other either"
-    remedy = f"ask for one that it offers, or leave {request} at auto" if known else f"set {request} to none"
+    offers = f"it offers {', '.join(known[:8])}{more}" if known else "it offers no other either"
+    remedy = (
+        f"ask for one that it offers, or leave gpu_stack_{component} at auto"
+        if known
+        else f"set gpu_stack_{component}=none"
+    )
     packages = f" ({', '.join(missing)})" if missing else ""
-    return Problem("not-in-repository", f"{case.repository_name} does not offer {what}{packages}; {there}", remedy)
+    return Problem(
+        "not-in-repository", f"{context.repository_name} does not offer {wanted}{packages}; {offers}", remedy
+    )
 
 
 def sources(asked: str) -> tuple[str, ...]:
-    """The archives to look into, the preferred one first."""
+    """Return the archives to search for a requested source, the preferred one first."""
     return ("nvidia", "distro") if asked == "auto" else (asked,)

@@ -1,6 +1,6 @@
-"""Drivers: every option that a request leaves, each with what speaks against it.
+"""List the drivers that a request allows, each with the problems that it has on the host.
 
-Runs on the controller; pure functions. resolver_platform.py chooses among the options.
+Runs on the controller; pure functions. platform.py chooses among these candidates.
 """
 
 from __future__ import annotations
@@ -15,20 +15,23 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Gpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import (
-    Case,
+    ResolveContext,
+    cached,
     gpu_label,
     not_in_repository,
     offered,
     offered_version,
-    remembered,
     sources,
     span,
 )
 
 
 @dataclasses.dataclass(frozen=True)
-class DriverOption:
-    """A driver that could be installed, or the one that is loaded (component None)."""
+class DriverCandidate:
+    """A driver that can be installed, or the one that is loaded (component None).
+
+    source: `nvidia`, `distro`, or empty for the loaded one.
+    """
 
     version: str
     branch: Branch | None
@@ -37,55 +40,56 @@ class DriverOption:
     problems: tuple[Problem, ...] = ()
 
 
-def driver_options(case: Case) -> list[DriverOption]:
-    """All drivers that a request allows, from the preferred source first, newest first."""
-    case = _by_kernel_modules(case)
-    options: list[DriverOption] = []
-    for source in sources(case.request.driver_source):
-        found = _nvidia_drivers(case) if source == "nvidia" else _distro_drivers(case)
-        options += sorted(found, key=lambda o: versions.key(o.version), reverse=True)
-    if case.request.driver == "auto":
-        return options
-    wanted = case.request.driver
-    return [o for o in options if versions.has_prefix(o.version, wanted) or versions.has_prefix(wanted, o.version)]
+def driver_candidates(context: ResolveContext) -> list[DriverCandidate]:
+    """Return the drivers that the request allows: those of the preferred source first, of each source newest first."""
+    key = _reduced(context)
+    candidates: list[DriverCandidate] = []
+    for source in sources(context.request.driver_source):
+        found = _nvidia_drivers(key) if source == "nvidia" else _distro_drivers(key)
+        candidates += sorted(found, key=lambda candidate: versions.key(candidate.version), reverse=True)
+    if context.request.driver == "auto":
+        return candidates
+    wanted = context.request.driver
+    return [c for c in candidates if versions.has_prefix(c.version, wanted) or versions.has_prefix(wanted, c.version)]
 
 
-def _by_kernel_modules(case: Case) -> Case:
-    """The same question with a memo of its own for the kernel modules that are asked for: they decide the packages."""
-    memo = case.memo.setdefault(f"kernel modules {case.request.driver_kernel_modules}", {})
-    return dataclasses.replace(case, memo=memo)
+def _reduced(context: ResolveContext) -> ResolveContext:
+    return context.reduced(host=("offers", "kernel", "repository_url"), request=("driver_kernel_modules",))
 
 
-def known_drivers(case: Case) -> list[str]:
-    """Every driver version the catalog or the repository knows."""
-    case = _by_kernel_modules(case)
-    found = [v.version for b in case.catalog.driver.branches for v in b.versions]
-    return found + [o.version for o in _nvidia_drivers(case)] + [d.branch for d in case.distro.distro_drivers]
+def known_drivers(context: ResolveContext) -> list[str]:
+    """Return every driver version that the catalog or the repository knows, and the branches of the archive."""
+    found = [v.version for b in context.catalog.driver.branches for v in b.versions]
+    return (
+        found
+        + [c.version for c in _nvidia_drivers(_reduced(context))]
+        + [d.branch for d in context.distro.distro_drivers]
+    )
 
 
-@remembered
-def _nvidia_drivers(case: Case) -> list[DriverOption]:
-    options = []
-    for branch in case.catalog.driver.branches:
-        rule = _package_rule(case, branch)
+@cached
+def _nvidia_drivers(context: ResolveContext) -> list[DriverCandidate]:
+    candidates = []
+    for branch in context.catalog.driver.branches:
+        rule = _package_rule(context, branch)
         if rule is None:
             continue
         found = {v.version for v in branch.versions if "nvidia" in v.archives}
         for name in (*rule.open, *rule.proprietary):
-            found |= {versions.upstream(v) for v in offered(case, name.format(branch=branch.branch))}
-        options += [
-            _nvidia_driver(case, branch, rule, version)
+            found |= {versions.upstream(v) for v in offered(context, name.format(branch=branch.branch))}
+        candidates += [
+            _nvidia_driver(context, branch, rule, version)
             for version in sorted(found, key=versions.key)
             if versions.has_prefix(version, branch.branch)
         ]
-    return options
+    return candidates
 
 
-def _package_rule(case: Case, branch: Branch) -> DriverPackages | None:
+def _package_rule(context: ResolveContext, branch: Branch) -> DriverPackages | None:
     number = int(branch.branch)
-    for rule in case.catalog.driver.packages:
+    for rule in context.catalog.driver.packages:
         if (
-            rule.family == case.distro.family
+            rule.family == context.distro.family
             and int(rule.first_branch) <= number
             and (rule.last_branch is None or number <= int(rule.last_branch))
         ):
@@ -93,39 +97,39 @@ def _package_rule(case: Case, branch: Branch) -> DriverPackages | None:
     return None
 
 
-def _nvidia_driver(case: Case, branch: Branch, rule: DriverPackages, version: str) -> DriverOption:
+def _nvidia_driver(context: ResolveContext, branch: Branch, rule: DriverPackages, version: str) -> DriverCandidate:
     packaged = {"open": bool(rule.open), "proprietary": bool(rule.proprietary)}
-    flavour, problems = _flavour(case, branch, packaged, case.repository_name)
+    flavour, problems = _flavour(context, branch, packaged, context.repository_name)
     names = [name.format(branch=branch.branch) for name in getattr(rule, flavour)]
-    if case.host.offers is None:
+    if context.host.offers is None:
         packages = [f"{name}={version}-{rule.revision}" for name in names]
-        if not in_nvidia_repository(case, branch.branch):
+        if not in_nvidia_repository(context, branch.branch):
             packages = []
-            exist = [b.branch for b in case.catalog.driver.branches if in_nvidia_repository(case, b.branch)]
-            problems.append(not_in_repository(case, f"driver branch {branch.branch}", (), exist, "driver"))
+            exist = [b.branch for b in context.catalog.driver.branches if in_nvidia_repository(context, b.branch)]
+            problems.append(not_in_repository(context, f"driver branch {branch.branch}", (), exist, "driver"))
     else:
-        found = {name: offered_version(case, name, version) for name in names}
+        found = {name: offered_version(context, name, version) for name in names}
         packages = [f"{name}={v}" for name, v in found.items() if v]
         missing = [name for name, v in found.items() if not v]
         if missing:
-            exist = [versions.upstream(v) for name in names for v in offered(case, name)]
-            problems.append(not_in_repository(case, f"driver {version}", missing, exist, "driver"))
+            exist = [versions.upstream(v) for name in names for v in offered(context, name)]
+            problems.append(not_in_repository(context, f"driver {version}", missing, exist, "driver"))
     component = DriverComponent(
         version=version,
         branch=branch.branch,
         kernel_modules=flavour,
         source="nvidia",
         packages=tuple(packages),
-        pinning_packages=_pinning(case, branch),
-        kernel_headers=kernel_headers(case),
+        pinning_packages=_pinning(context, branch),
+        kernel_headers=kernel_headers(context),
         apt_components=(),
     )
-    return DriverOption(version, branch, "nvidia", component, (*gpu_driver_problems(case, branch), *problems))
+    return DriverCandidate(version, branch, "nvidia", component, (*gpu_driver_problems(context, branch), *problems))
 
 
-def in_nvidia_repository(case: Case, branch: str) -> bool:
-    """Whether NVIDIA's repository for the distribution release holds a branch, as far as the catalog knows."""
-    limits = case.distro.nvidia_branches
+def in_nvidia_repository(context: ResolveContext, branch: str) -> bool:
+    """Return whether NVIDIA's repository for the distribution release has a branch, by the catalog."""
+    limits = context.distro.nvidia_branches
     if limits is None:
         return True
     return (limits.first is None or int(branch) >= int(limits.first)) and (
@@ -133,27 +137,27 @@ def in_nvidia_repository(case: Case, branch: str) -> bool:
     )
 
 
-def _pinning(case: Case, branch: Branch) -> tuple[str, ...]:
-    """The pinning package; without a version where no repository was read, because its own numbering is free."""
-    pinning = case.catalog.driver.pinning
+def _pinning(context: ResolveContext, branch: Branch) -> tuple[str, ...]:
+    """Return the pinning package; without a repository its version is unknown, since it has a numbering of its own."""
+    pinning = context.catalog.driver.pinning
     if int(branch.branch) < int(pinning.first_branch):
         return ()
     name = pinning.package.format(branch=branch.branch)
-    if case.host.offers is None:
+    if context.host.offers is None:
         return (name,)
-    found = offered(case, name)
+    found = offered(context, name)
     return (f"{name}={found[0]}",) if found else ()
 
 
-@remembered
-def _distro_drivers(case: Case) -> list[DriverOption]:
-    branches = {b.branch: b for b in case.catalog.driver.branches}
-    return [_distro_driver(case, branches[entry.branch], entry) for entry in case.distro.distro_drivers]
+@cached
+def _distro_drivers(context: ResolveContext) -> list[DriverCandidate]:
+    branches = {b.branch: b for b in context.catalog.driver.branches}
+    return [_distro_driver(context, branches[entry.branch], entry) for entry in context.distro.distro_drivers]
 
 
-def _distro_driver(case: Case, branch: Branch, entry: DistroDriver) -> DriverOption:
+def _distro_driver(context: ResolveContext, branch: Branch, entry: DistroDriver) -> DriverCandidate:
     packaged = {"open": bool(entry.open), "proprietary": bool(entry.proprietary)}
-    flavour, problems = _flavour(case, branch, packaged, f"{case.distro.id}'s own archive")
+    flavour, problems = _flavour(context, branch, packaged, f"{context.distro.id}'s own archive")
     component = DriverComponent(
         version=entry.branch,
         branch=entry.branch,
@@ -161,26 +165,33 @@ def _distro_driver(case: Case, branch: Branch, entry: DistroDriver) -> DriverOpt
         source="distro",
         packages=getattr(entry, flavour),
         pinning_packages=(),
-        kernel_headers=kernel_headers(case),
+        kernel_headers=kernel_headers(context),
         apt_components=entry.apt_components,
     )
-    return DriverOption(entry.branch, branch, "distro", component, (*gpu_driver_problems(case, branch), *problems))
+    return DriverCandidate(
+        entry.branch, branch, "distro", component, (*gpu_driver_problems(context, branch), *problems)
+    )
 
 
-def kernel_headers(case: Case) -> tuple[str, ...]:
-    """The header meta package of the running kernel's flavour."""
-    running = case.host.kernel or case.distro.kernel.default
-    if re.fullmatch(r"\d+\.\d+", running):  # script/plan gets a series, not a release
-        running = f"{running}.0-0-{'amd64' if case.distro.family == 'debian' else 'generic'}"
-    for rule in case.distro.kernel.headers:
+def kernel_headers(context: ResolveContext) -> tuple[str, ...]:
+    """Return the meta package of the headers for the running kernel's flavour; empty where the catalog has none."""
+    running = context.host.kernel or context.distro.kernel.default
+    if re.fullmatch(r"\d+\.\d+", running):  # script/plan was given a series, not a release
+        running = f"{running}.0-0-{'amd64' if context.distro.family == 'debian' else 'generic'}"
+    for rule in context.distro.kernel.headers:
         if re.search(rule.running, running):
             return (rule.package,)
     return ()
 
 
-def _flavour(case: Case, branch: Branch, packaged: dict[str, bool], archive: str) -> tuple[str, list[Problem]]:
-    """The kernel modules for all GPUs of a host: those asked for, else what they accept in the branch's order."""
-    accepted, asked = accepted_modules(case.gpus), case.request.driver_kernel_modules
+def _flavour(
+    context: ResolveContext, branch: Branch, packaged: dict[str, bool], archive: str
+) -> tuple[str, list[Problem]]:
+    """Return the kernel modules to install, with the problems where no flavour drives all GPUs of the host.
+
+    `auto` takes the first flavour of the branch that all GPUs accept.
+    """
+    accepted, asked = accepted_modules(context.gpus), context.request.driver_kernel_modules
     shipped = [f for f in branch.kernel_modules if packaged[f]]
     allowed = [f for f in shipped if asked in ("auto", f)]
     for flavour in allowed:
@@ -188,43 +199,43 @@ def _flavour(case: Case, branch: Branch, packaged: dict[str, bool], archive: str
             return flavour, []
     fallback = (allowed or shipped or branch.kernel_modules)[0]
     if not accepted:
-        return fallback, [mixed_modules_problem(case)]
+        return fallback, [mixed_modules_problem(context)]
     if asked not in ("auto", *accepted):
-        return fallback, [_unfit_modules(case, asked)]
+        return fallback, [_unfit_modules(context, asked)]
     if asked != "auto":
-        return fallback, [_missing_modules(case, branch, shipped, archive)]
+        return fallback, [_missing_modules(context, branch, shipped, archive)]
     needed = min(accepted)
-    picky = ", ".join(gpu_label(g) for g in case.gpu_kinds if g.kernel_modules == needed)
+    affected = ", ".join(gpu_label(g) for g in context.gpu_kinds if g.kernel_modules == needed)
     return fallback, [
         Problem(
             _gpu_code(needed),
-            f"driver branch {branch.branch} comes without the {needed} kernel modules here; {picky} accepts no others",
-            "choose another branch or driver source, or leave driver and driver_source at auto",
+            f"driver branch {branch.branch} has no {needed} kernel modules here; {affected} works with no others",
+            "choose another branch or source, or leave gpu_stack_driver and gpu_stack_driver_source at auto",
         )
     ]
 
 
 def _gpu_code(needed: str) -> str:
-    """Proprietary modules alone drive the GPUs that are too old for the open ones; open ones alone the newest."""
+    """Return the code for GPUs that need one flavour: the proprietary one for old GPUs, the open one for the newest."""
     return "gpu-dropped-by-driver" if needed == "proprietary" else "gpu-too-new-for-driver"
 
 
-def _unfit_modules(case: Case, asked: str) -> Problem:
-    """Kernel modules were asked for that a GPU of the host does not accept."""
+def _unfit_modules(context: ResolveContext, asked: str) -> Problem:
+    """Return the problem of requested kernel modules that do not drive a GPU of the host."""
     needed = "proprietary" if asked == "open" else "open"
-    picky = ", ".join(gpu_label(g) for g in case.gpu_kinds if g.kernel_modules == needed)
+    affected = ", ".join(gpu_label(g) for g in context.gpu_kinds if g.kernel_modules == needed)
     why = "they need a Turing GPU or a newer one" if asked == "open" else "from Blackwell on only the open ones work"
     return Problem(
         _gpu_code(needed),
-        f"the {asked} kernel modules do not drive {picky}: {why}",
-        "leave driver_kernel_modules at auto",
+        f"the {asked} kernel modules do not drive {affected}: {why}",
+        "leave gpu_stack_driver_kernel_modules at auto",
     )
 
 
-def _missing_modules(case: Case, branch: Branch, shipped: list[str], archive: str) -> Problem:
-    """Kernel modules were asked for that a branch does not have, or an archive does not offer."""
-    asked = case.request.driver_kernel_modules
-    remedy = "leave driver_kernel_modules at auto, or ask for another branch"
+def _missing_modules(context: ResolveContext, branch: Branch, shipped: list[str], archive: str) -> Problem:
+    """Return the problem of requested kernel modules that a branch does not have, or an archive does not offer."""
+    asked = context.request.driver_kernel_modules
+    remedy = "leave gpu_stack_driver_kernel_modules at auto, or ask for another branch"
     if asked not in branch.kernel_modules:
         has = " and ".join(branch.kernel_modules)
         message = f"driver branch {branch.branch} has no {asked} kernel modules; it comes with the {has} ones"
@@ -235,54 +246,56 @@ def _missing_modules(case: Case, branch: Branch, shipped: list[str], archive: st
 
 
 def accepted_modules(gpus: Iterable[Gpu]) -> set[str]:
-    """The kernel modules that every one of these GPUs accepts."""
+    """Return the kernel modules, `open` and `proprietary`, that all these GPUs accept; empty where they differ."""
     accepted = {"open", "proprietary"}
     for gpu in gpus:
         accepted &= {"open", "proprietary"} if gpu.kernel_modules == "either" else {gpu.kernel_modules}
     return accepted
 
 
-def mixed_modules_problem(case: Case) -> Problem:
-    """GPUs of which some need the open and some the proprietary kernel modules."""
+def mixed_modules_problem(context: ResolveContext) -> Problem:
+    """Return the problem of a host with GPUs that need different kernel modules."""
     need = {
-        flavour: ", ".join(gpu_label(g) for g in case.gpu_kinds if g.kernel_modules == flavour)
+        flavour: ", ".join(gpu_label(g) for g in context.gpu_kinds if g.kernel_modules == flavour)
         for flavour in ("open", "proprietary")
     }
     return Problem(
         "mixed-gpus-conflict",
-        f"{need['open']} works with the open kernel modules alone, {need['proprietary']} with the proprietary ones "
-        "alone; a host loads one flavour",
+        f"{need['open']} works only with the open kernel modules, {need['proprietary']} only with the proprietary "
+        "ones; a host loads one flavour",
         "move the older or the newer GPUs to another host",
     )
 
 
 def branch_supports(branch: Branch, gpu: Gpu) -> bool:
-    """Whether a driver branch drives a GPU."""
+    """Return whether a driver branch supports a GPU."""
     if gpu.last_driver_branch and int(branch.branch) > int(gpu.last_driver_branch):
         return False
     return gpu.architecture in branch.architectures and gpu.compute_capability not in branch.without
 
 
-def gpu_driver_problems(case: Case, branch: Branch) -> list[Problem]:
-    """What speaks against a branch because of this host's GPUs."""
+def gpu_driver_problems(context: ResolveContext, branch: Branch) -> list[Problem]:
+    """Return a problem for each kind of GPU that a branch does not support."""
     problems = []
-    for gpu in case.gpu_kinds:
+    for gpu in context.gpu_kinds:
         if branch_supports(branch, gpu):
             continue
-        able = able_branches(case, gpu)
-        too_new = bool(able) and int(branch.branch) < min(int(b) for b in able)
-        why = "came before this GPU" if too_new else f"no longer supports {gpu.architecture} GPUs"
-        supported = f"{span('branches', able)} support it" if able else "no branch of the catalog supports it"
+        supporting = supporting_branches(context, gpu)
+        too_new = bool(supporting) and int(branch.branch) < min(int(b) for b in supporting)
+        why = "is older than this GPU" if too_new else f"no longer supports {gpu.architecture} GPUs"
+        supported = (
+            f"{span('branches', supporting)} support it" if supporting else "no branch of the catalog supports it"
+        )
         problems.append(
             Problem(
                 "gpu-too-new-for-driver" if too_new else "gpu-dropped-by-driver",
                 f"driver branch {branch.branch} does not support {gpu_label(gpu)}: it {why}; {supported}",
-                "ask for one of those branches, or leave driver at auto" if able else "remove the GPU",
+                "ask for one of those branches, or leave gpu_stack_driver at auto" if supporting else "remove the GPU",
             )
         )
     return problems
 
 
-def able_branches(case: Case, gpu: Gpu) -> list[str]:
-    """The driver branches that support a GPU."""
-    return [b.branch for b in case.catalog.driver.branches if branch_supports(b, gpu)]
+def supporting_branches(context: ResolveContext, gpu: Gpu) -> list[str]:
+    """Return the driver branches of the catalog that support a GPU."""
+    return [b.branch for b in context.catalog.driver.branches if branch_supports(b, gpu)]

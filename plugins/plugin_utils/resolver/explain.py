@@ -1,4 +1,4 @@
-"""Why each part of the platform was chosen, and what a user should know about it.
+"""Explain the selected driver, toolkit and TensorFlow: a reason for each, and warnings about them.
 
 Runs on the controller; pure functions.
 """
@@ -9,27 +9,29 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Branch
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import DriverComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.findings import Findings
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import Case
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.drivers import DriverOption, accepted_modules
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.drivers import DriverCandidate, accepted_modules
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.platform import Platform, is_native
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.toolkits import CudaOption
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.toolkits import CudaCandidate
 
 
-def explain_platform(case: Case, platform: Platform, findings: Findings) -> None:
+def explain_platform(context: ResolveContext, platform: Platform, findings: Findings) -> None:
+    """Add the reasons for a platform and the warnings about it."""
     driver, cuda, tensorflow = platform.driver, platform.cuda, platform.tensorflow
     if driver and driver.component and driver.branch:
-        _explain_driver(case, driver, cuda, findings)
+        _explain_driver(context, driver, cuda, findings)
     if cuda:
         asked = (
             "the newest that is offered and fits GPUs, driver and compiler"
-            if case.request.cuda == "auto"
-            else f"asked for ({case.request.cuda})"
+            if context.request.cuda == "auto"
+            else f"asked for ({context.request.cuda})"
         )
         findings.reason("cuda", cuda.release, asked)
-        if cuda.source == "distro" and case.request.cuda_source == "auto":
+        if cuda.source == "distro" and context.request.cuda_source == "auto":
             findings.warn(
                 "source-fallback",
-                f"CUDA {cuda.release} is from {case.distro.id}'s archive: {case.repository_name} offers none that fits",
+                f"CUDA {cuda.release} is from {context.distro.id}'s archive: "
+                f"{context.repository_name} offers none that fits",
             )
         if driver and driver.version and not is_native(driver, cuda):
             findings.warn(
@@ -37,31 +39,33 @@ def explain_platform(case: Case, platform: Platform, findings: Findings) -> None
                 f"driver {driver.version} is older than CUDA {cuda.release}'s "
                 f"own ({cuda.min_driver or 'newer branch'}): programs run, PTX of this toolkit does not",
             )
-    elif case.request.cuda == "none":
+    elif context.request.cuda == "none":
         findings.reason("cuda", "none", "not asked for")
     if tensorflow:
         which = (
             "the newest with a wheel for this Python and code for these GPUs"
-            if case.request.tensorflow == "auto"
-            else f"asked for ({case.request.tensorflow})"
+            if context.request.tensorflow == "auto"
+            else f"asked for ({context.request.tensorflow})"
         )
         findings.reason("tensorflow", tensorflow.release.version, which)
         findings.warnings += tensorflow.warnings
-    elif case.request.tensorflow == "none":
+    elif context.request.tensorflow == "none":
         findings.reason("tensorflow", "none", "not asked for")
 
 
-def _explain_driver(case: Case, driver: DriverOption, cuda: CudaOption | None, findings: Findings) -> None:
+def _explain_driver(
+    context: ResolveContext, driver: DriverCandidate, cuda: CudaCandidate | None, findings: Findings
+) -> None:
     branch, component = driver.branch, driver.component
     assert branch is not None
     assert component is not None
     native = f"; made for CUDA {branch.native_cuda}" if cuda is None or is_native(driver, cuda) else ""
-    how = "asked for" if case.request.driver != "auto" else "the newest that fits"
+    how = "asked for" if context.request.driver != "auto" else "the newest that fits"
     findings.reason(
         "driver",
         driver.version,
         f"{how}: {_kind(branch)} {branch.branch}{native}; "
-        f"{component.kernel_modules} kernel modules: {_modules_reason(case, component)}",
+        f"{component.kernel_modules} kernel modules: {_modules_reason(context, component)}",
     )
     if branch.type in ("NFB", "unknown"):
         what = "is a new feature branch, short-lived" if branch.type == "NFB" else "may be a short-lived one"
@@ -69,19 +73,20 @@ def _explain_driver(case: Case, driver: DriverOption, cuda: CudaOption | None, f
     if not branch.maintained:
         when = f" ({branch.end_of_life})" if branch.end_of_life else ""
         findings.warn("branch-end-of-life", f"driver branch {branch.branch} reached its end of life{when}")
-    kernel = versions.kernel_series(case.host.kernel or case.distro.kernel.default)
+    kernel = versions.kernel_series(context.host.kernel or context.distro.kernel.default)
     if branch.newest_kernel and versions.key(kernel) > versions.key(branch.newest_kernel):
         findings.warn(
             "kernel-newer-than-driver",
-            f"nobody is known to have built driver branch {branch.branch} for kernel {kernel} (newest: "
-            f"{branch.newest_kernel}): its module may not compile; an older kernel of the distribution is the safe way",
+            f"driver branch {branch.branch} is not known to build for kernel {kernel} (newest: "
+            f"{branch.newest_kernel}): its module may not compile; an older kernel of the distribution is safer",
         )
-    if driver.source == "distro" and case.request.driver_source == "auto":
+    if driver.source == "distro" and context.request.driver_source == "auto":
         findings.warn(
             "source-fallback",
-            f"driver {driver.version} is from {case.distro.id}'s archive: {case.repository_name} offers none that fits",
+            f"driver {driver.version} is from {context.distro.id}'s archive: "
+            f"{context.repository_name} offers none that fits",
         )
-    if case.host.secure_boot == "enabled":
+    if context.host.secure_boot == "enabled":
         findings.warn(
             "secure-boot",
             "Secure Boot is enabled: the kernel refuses the module that DKMS builds until its "
@@ -93,11 +98,11 @@ def _kind(branch: Branch) -> str:
     return "branch" if branch.type == "unknown" else f"{branch.type} branch"
 
 
-def _modules_reason(case: Case, component: DriverComponent) -> str:
-    if case.request.driver_kernel_modules != "auto":
+def _modules_reason(context: ResolveContext, component: DriverComponent) -> str:
+    if context.request.driver_kernel_modules != "auto":
         return "asked for"
-    if not case.gpus:
+    if not context.gpus:
         return "no GPU decides"
-    if accepted_modules(case.gpus) == {component.kernel_modules}:
+    if accepted_modules(context.gpus) == {component.kernel_modules}:
         return "the only flavour that all GPUs accept"
     return "the branch's default for these GPUs"

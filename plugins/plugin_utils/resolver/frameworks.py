@@ -1,6 +1,6 @@
-"""TensorFlow and PyTorch: every option that a request leaves, each with what speaks against it.
+"""List the TensorFlow and PyTorch releases that a request allows, each with the problems that it has on the host.
 
-Runs on the controller; pure functions. resolver_platform.py chooses among the options.
+Runs on the controller; pure functions. platform.py (TensorFlow) and resolve.py (PyTorch) choose among these candidates.
 """
 
 from __future__ import annotations
@@ -15,12 +15,16 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components 
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.findings import PlanWarning, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Gpu
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import Case, gpu_label
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import (
+    ResolveContext,
+    cached,
+    gpu_label,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.gpu_support import covers, supported
 
 
 @dataclasses.dataclass(frozen=True)
-class TensorflowOption:
+class TensorflowCandidate:
     """A TensorFlow wheel for a Python of the host."""
 
     release: TensorflowRelease
@@ -30,7 +34,7 @@ class TensorflowOption:
 
 
 @dataclasses.dataclass(frozen=True)
-class PytorchOption:
+class PytorchCandidate:
     """A PyTorch wheel for a Python of the host."""
 
     release: PytorchRelease
@@ -41,85 +45,70 @@ class PytorchOption:
 # TensorFlow -----------------------------------------------------------------------------------------------------
 
 
-def tensorflow_options(case: Case) -> list[TensorflowOption]:
-    """All TensorFlow releases that a request allows, newest first."""
-    wanted = case.request.tensorflow
-    return [o for o in _all_tensorflows(case) if wanted == "auto" or versions.has_prefix(o.release.version, wanted)]
+def tensorflow_candidates(context: ResolveContext) -> list[TensorflowCandidate]:
+    """Return the TensorFlow releases that the request allows, newest first."""
+    wanted = context.request.tensorflow
+    found = _all_tensorflows(_reduced(context))
+    return [c for c in found if wanted == "auto" or versions.has_prefix(c.release.version, wanted)]
 
 
-def known_tensorflows(case: Case) -> list[str]:
-    """Every TensorFlow version the catalog knows."""
-    return [r.version for r in case.catalog.tensorflow.releases]
+def _reduced(context: ResolveContext) -> ResolveContext:
+    return context.reduced(host=("pythons", "default_python"), request=("tensorflow_cuda_libraries",))
 
 
-def _all_tensorflows(case: Case) -> list[TensorflowOption]:
-    name = f"tensorflows {case.request.tensorflow_cuda_libraries} {_pythons(case)}"
-    if name not in case.concluded:
-        releases = sorted(case.catalog.tensorflow.releases, key=lambda r: versions.key(r.version), reverse=True)
-        case.concluded[name] = [_tensorflow_option(case, release) for release in releases]
-    found: list[TensorflowOption] = case.concluded[name]
-    return found
+def known_tensorflows(context: ResolveContext) -> list[str]:
+    """Return every TensorFlow version of the catalog."""
+    return [r.version for r in context.catalog.tensorflow.releases]
 
 
-def _tensorflow_option(case: Case, release: TensorflowRelease) -> TensorflowOption:
-    python, problems = _python(case, "TensorFlow", release)
-    libraries = case.request.tensorflow_cuda_libraries
+@cached
+def _all_tensorflows(context: ResolveContext) -> list[TensorflowCandidate]:
+    releases = sorted(context.catalog.tensorflow.releases, key=lambda r: versions.key(r.version), reverse=True)
+    return [_tensorflow_candidate(context, release) for release in releases]
+
+
+def _tensorflow_candidate(context: ResolveContext, release: TensorflowRelease) -> TensorflowCandidate:
+    python, problems = _python(context, "TensorFlow", release)
+    libraries = context.request.tensorflow_cuda_libraries
     if libraries == "auto":
         libraries = "wheel" if release.and_cuda else "system"
-    name = f"tensorflow {release.version} {libraries}"
-    if name not in case.concluded:
-        case.concluded[name] = _wheel(case, release, libraries)
-    wheel: Wheel = case.concluded[name]
-    component = TensorflowComponent(release.version, python, libraries, wheel.requirements, wheel.lock)
-    return TensorflowOption(release, component, (*problems, *wheel.problems), wheel.warnings)
-
-
-@dataclasses.dataclass(frozen=True)
-class Wheel:
-    """What a TensorFlow wheel means for a host's GPUs, whatever its Pythons are."""
-
-    requirements: tuple[str, ...]
-    lock: str
-    problems: tuple[Problem, ...]
-    warnings: tuple[PlanWarning, ...]
-
-
-def _wheel(case: Case, release: TensorflowRelease, libraries: str) -> Wheel:
-    problems: list[Problem] = []
     if libraries == "wheel" and release.and_cuda is None:
-        first = min(
-            (r.version for r in case.catalog.tensorflow.releases if r.and_cuda),
-            key=versions.key,
-        )
-        problems.append(
-            Problem(
-                "tensorflow-cuda-mismatch",
-                f"TensorFlow {release.version} brings no CUDA libraries of its own ([and-cuda] began with {first})",
-                f"set tensorflow_cuda_libraries to system, or use TensorFlow {versions.series(first)} or newer",
-            )
-        )
+        problems.append(_no_extra(context, release))
     warnings: list[PlanWarning] = []
-    _check_gpu_code(case, release, problems, warnings)
+    _check_gpu_code(context, release, problems, warnings)
     requirements, suffix = [f"{release.package}=={release.version}"], "-system"
     if libraries == "wheel" and release.and_cuda:
-        extra, suffix = _wheel_libraries(case, release, problems)
+        extra, suffix = _wheel_libraries(context, release, problems)
         requirements = [f"{release.package}[and-cuda]=={release.version}", *extra]
     lock = f"tensorflow-{release.version}{suffix}.txt"
-    return Wheel(tuple(requirements), lock, tuple(dict.fromkeys(problems)), tuple(warnings))
+    component = TensorflowComponent(release.version, python, libraries, tuple(requirements), lock)
+    return TensorflowCandidate(release, component, tuple(dict.fromkeys(problems)), tuple(warnings))
 
 
-def _pythons(case: Case) -> tuple[str, tuple[str, ...]]:
-    """The default one, and all that the host has or its distribution release offers."""
-    own = case.distro.python
-    return case.host.default_python or own.default, tuple(case.host.pythons or own.available)
+def _no_extra(context: ResolveContext, release: TensorflowRelease) -> Problem:
+    """Return the problem of a release without [and-cuda]."""
+    first = min((r.version for r in context.catalog.tensorflow.releases if r.and_cuda), key=versions.key)
+    return Problem(
+        "tensorflow-cuda-mismatch",
+        f"TensorFlow {release.version} brings no CUDA libraries of its own ([and-cuda] began with {first})",
+        f"set gpu_stack_tensorflow_cuda_libraries=system, or use TensorFlow {versions.series(first)} or newer",
+    )
 
 
-def _python(case: Case, framework: str, release: TensorflowRelease | PytorchRelease) -> tuple[str, list[Problem]]:
-    """The host's default Python where the release has a wheel for it, else the newest that has one."""
-    default, pythons = _pythons(case)
-    able = [p for p in pythons if p in release.pythons]
-    if able:
-        return (default if default in able else max(able, key=versions.key)), []
+def _pythons(context: ResolveContext) -> tuple[str, tuple[str, ...]]:
+    """Return the default Python, and all that the host has or its distribution release offers."""
+    own = context.distro.python
+    return context.host.default_python or own.default, tuple(context.host.pythons or own.available)
+
+
+def _python(
+    context: ResolveContext, framework: str, release: TensorflowRelease | PytorchRelease
+) -> tuple[str, list[Problem]]:
+    """Return the host's default Python if the release has a wheel for it, else the newest that has one."""
+    default, pythons = _pythons(context)
+    supporting = [p for p in pythons if p in release.pythons]
+    if supporting:
+        return (default if default in supporting else max(supporting, key=versions.key)), []
     return default, [
         Problem(
             "python-not-supported",
@@ -131,21 +120,21 @@ def _python(case: Case, framework: str, release: TensorflowRelease | PytorchRele
 
 
 def _check_gpu_code(
-    case: Case, release: TensorflowRelease, problems: list[Problem], warnings: list[PlanWarning]
+    context: ResolveContext, release: TensorflowRelease, problems: list[Problem], warnings: list[PlanWarning]
 ) -> None:
-    if case.gpu_kinds and not release.sass:
-        measured = [r.version for r in case.catalog.tensorflow.releases if r.sass]
+    if context.gpu_kinds and not release.sass:
+        measured = [r.version for r in context.catalog.tensorflow.releases if r.sass]
         problems.append(
             Problem(
                 "unknown-version",
                 f"TensorFlow {release.version} exists (for CUDA {release.tested.cuda}, cuDNN {release.tested.cudnn}), "
-                "but nobody read which GPUs its wheel has code for; known are "
+                "but its wheel has not been inspected for GPU architectures; inspected ones are "
                 f"{', '.join(versions.nearest(release.version, measured, 4))}",
-                "ask for one of those, or leave tensorflow at auto",
+                "ask for one of those, or leave gpu_stack_tensorflow at auto",
             )
         )
         return
-    for gpu in case.gpu_kinds:
+    for gpu in context.gpu_kinds:
         code = runs(release, gpu)
         if code == "jit":
             warnings.append(
@@ -161,99 +150,97 @@ def _check_gpu_code(
                     "gpu-too-old-for-tensorflow",
                     f"TensorFlow {release.version} has no code for {gpu_label(gpu)}: its wheel covers "
                     f"{', '.join(release.sass)} and what is newer than {release.ptx[0]}",
-                    "leave tensorflow at auto, or ask for an older one",
+                    "leave gpu_stack_tensorflow at auto, or ask for an older one",
                 )
             )
 
 
 def runs(release: TensorflowRelease, gpu: Gpu) -> str:
-    """How a release runs on a GPU: `native` code, `jit` (the driver compiles PTX) or `none`."""
+    """Return how a release runs on a GPU: with `native` code, by `jit` (the driver compiles PTX), or `none`."""
     capability, major = versions.key(gpu.compute_capability), versions.major(gpu.compute_capability)
     if any(versions.major(s) == major and versions.key(s) <= capability for s in release.sass):
         return "native"
     return "jit" if any(versions.key(p) <= capability for p in release.ptx) else "none"
 
 
-def _wheel_libraries(case: Case, release: TensorflowRelease, problems: list[Problem]) -> tuple[list[str], str]:
-    """Further requirements that make the CUDA wheels fit the GPUs, and the lock file's suffix for them."""
+def _wheel_libraries(
+    context: ResolveContext, release: TensorflowRelease, problems: list[Problem]
+) -> tuple[list[str], str]:
+    """Return further requirements that make the CUDA wheels fit the GPUs, and the suffix of the lock file with them."""
     assert release.and_cuda is not None
     wheel, major = release.and_cuda, release.and_cuda.cuda_major
-    known, fitting = _wheel_cudnn(case, major, wheel.cudnn)
+    known, fitting = _wheel_cudnn(context, major, wheel.cudnn)
     nccl = wheel.nccl.removeprefix("==")
     uncovered = [
         g
-        for g in case.gpu_kinds
-        if wheel.nccl.startswith("==") and not covers(case.catalog.nccl.support, nccl, major, g)
+        for g in context.gpu_kinds
+        if wheel.nccl.startswith("==") and not covers(context.catalog.nccl.support, nccl, major, g)
     ]
     if not fitting or uncovered:
-        problems.append(_wheel_problem(case, release, known, uncovered))
+        problems.append(_wheel_problem(context, release, known, uncovered))
         return [], ""
     if fitting[0] == known[0]:
         return [], ""
-    cudnn = case.catalog.packages.wheels["cudnn"].format(cuda_major=major)
+    cudnn = context.catalog.packages.wheels["cudnn"].format(cuda_major=major)
     return [f"{cudnn}<={fitting[0]}"], f"-cudnn-{versions.series(fitting[0])}"
 
 
-def _wheel_cudnn(case: Case, cuda_major: int, specifier: str) -> tuple[list[str], list[str]]:
-    """The cuDNN versions that a wheel allows, newest first, and those of them with code for every GPU."""
-    name = f"cudnn wheels {cuda_major} {specifier}"
-    if name not in case.concluded:
-        entries = case.catalog.cudnn.versions
-        known = [v.version for v in entries if cuda_major in v.cuda_majors and versions.satisfies(v.version, specifier)]
-        known.sort(key=versions.key, reverse=True)
-        support = case.catalog.cudnn.support
-        fitting = [v for v in known if all(covers(support, v, cuda_major, g) for g in case.gpu_kinds)]
-        case.concluded[name] = (known, fitting)
-    found: tuple[list[str], list[str]] = case.concluded[name]
-    return found
+def _wheel_cudnn(context: ResolveContext, cuda_major: int, specifier: str) -> tuple[list[str], list[str]]:
+    """Return the cuDNN versions that a wheel allows, newest first, and those of them that have code for every GPU."""
+    entries, support = context.catalog.cudnn.versions, context.catalog.cudnn.support
+    known = [v.version for v in entries if cuda_major in v.cuda_majors and versions.satisfies(v.version, specifier)]
+    known.sort(key=versions.key, reverse=True)
+    return known, [v for v in known if all(covers(support, v, cuda_major, g) for g in context.gpu_kinds)]
 
 
-def _wheel_problem(case: Case, release: TensorflowRelease, known: list[str], uncovered: list[Gpu]) -> Problem:
-    """A library that the wheel pins, or every one that it allows, has no code for a GPU."""
+def _wheel_problem(
+    context: ResolveContext, release: TensorflowRelease, known: list[str], uncovered: list[Gpu]
+) -> Problem:
+    """Return the problem of a wheel whose pinned library, or every library that it allows, has no code for a GPU."""
     assert release.and_cuda is not None
     wheel, major = release.and_cuda, release.and_cuda.cuda_major
-    support = case.catalog.cudnn.support
-    lacking = [g for g in case.gpu_kinds if not any(covers(support, v, major, g) for v in known)]
+    support = context.catalog.cudnn.support
+    lacking = [g for g in context.gpu_kinds if not any(covers(support, v, major, g) for v in known)]
     nccl = wheel.nccl.removeprefix("==")
     if lacking or not uncovered:
-        # Without a single culprit the GPUs need different builds, and there is none for all.
-        gpu = (lacking or list(case.gpu_kinds))[0]
-        what, able = f"cuDNN {wheel.cudnn}", supported(support, known[0], major) if known else "none that is known"
+        # Where each GPU has a build with code for it, they need different ones, and none has code for all.
+        gpu = (lacking or list(context.gpu_kinds))[0]
+        what, coverage = f"cuDNN {wheel.cudnn}", supported(support, known[0], major) if known else "none that is known"
     else:
-        gpu, what, able = uncovered[0], f"NCCL {nccl}", supported(case.catalog.nccl.support, nccl, major)
+        gpu, what, coverage = uncovered[0], f"NCCL {nccl}", supported(context.catalog.nccl.support, nccl, major)
     newer = versions.key(gpu.compute_capability) > versions.key(release.ptx[-1])
     return Problem(
         "gpu-too-new-for-tensorflow" if newer else "gpu-too-old-for-tensorflow",
-        f"TensorFlow {release.version} brings {what}, which has no code for {gpu_label(gpu)}: it covers {able}",
-        f"leave tensorflow at auto, or ask for a {'newer' if newer else 'older'} one",
+        f"TensorFlow {release.version} brings {what}, which has no code for {gpu_label(gpu)}: it covers {coverage}",
+        f"leave gpu_stack_tensorflow at auto, or ask for a {'newer' if newer else 'older'} one",
     )
 
 
 # PyTorch --------------------------------------------------------------------------------------------------------
 
 
-def pytorch_options(case: Case) -> list[PytorchOption]:
-    """All PyTorch releases that a request allows, newest first."""
+def pytorch_candidates(context: ResolveContext) -> list[PytorchCandidate]:
+    """Return the PyTorch releases that the request allows, newest first."""
     releases = [
         r
-        for r in case.catalog.pytorch.releases
-        if case.request.pytorch == "auto" or versions.has_prefix(r.version, case.request.pytorch)
+        for r in context.catalog.pytorch.releases
+        if context.request.pytorch == "auto" or versions.has_prefix(r.version, context.request.pytorch)
     ]
     releases.sort(key=lambda r: versions.key(r.version), reverse=True)
-    options = []
+    candidates = []
     for release in releases:
-        python, problems = _python(case, "PyTorch", release)
+        python, problems = _python(context, "PyTorch", release)
         major = versions.major(release.cuda)
         problems += [
             Problem(
                 "gpu-dropped-by-cuda",
                 f"PyTorch {release.version} (CUDA {versions.series(release.cuda)}, "
                 f"cuDNN {release.cudnn}) has no code for {gpu_label(gpu)}",
-                "leave pytorch at auto, or ask for an older one",
+                "leave gpu_stack_pytorch at auto, or ask for an older one",
             )
-            for gpu in case.gpu_kinds
+            for gpu in context.gpu_kinds
             if versions.key(gpu.compute_capability) < versions.key(release.min_compute_capability)
-            or not covers(case.catalog.cudnn.support, release.cudnn, major, gpu)
+            or not covers(context.catalog.cudnn.support, release.cudnn, major, gpu)
         ]
         component = PytorchComponent(
             release.version,
@@ -262,10 +249,10 @@ def pytorch_options(case: Case) -> list[PytorchOption]:
             (f"torch=={release.version}", "numpy"),  # without it PyTorch has no arrays
             f"pytorch-{release.version}.txt",
         )
-        options.append(PytorchOption(release, component, tuple(problems)))
-    return options
+        candidates.append(PytorchCandidate(release, component, tuple(problems)))
+    return candidates
 
 
-def known_pytorches(case: Case) -> list[str]:
-    """Every PyTorch version the catalog knows."""
-    return [r.version for r in case.catalog.pytorch.releases]
+def known_pytorches(context: ResolveContext) -> list[str]:
+    """Return every PyTorch version of the catalog."""
+    return [r.version for r in context.catalog.pytorch.releases]

@@ -1,4 +1,4 @@
-"""Whether a cuDNN or NCCL build carries code for a GPU.
+"""Decide whether a cuDNN or NCCL build has code for a GPU.
 
 Runs on the controller; a pure function of the catalog's `support` lists.
 """
@@ -15,7 +15,7 @@ Support = CudnnSupport | NcclSupport
 
 
 def covers(support: Iterable[Support], version: str, cuda_major: int, gpu: Gpu) -> bool:
-    """Whether a library version for a CUDA major carries code for a GPU."""
+    """Return whether a library version for a CUDA major has code for a GPU."""
     entry = _entry(support, version, cuda_major)
     if entry is None:
         return False
@@ -24,7 +24,7 @@ def covers(support: Iterable[Support], version: str, cuda_major: int, gpu: Gpu) 
 
 
 def supported(support: Iterable[Support], version: str, cuda_major: int) -> str:
-    """The compute capabilities that a build has code for, in a message."""
+    """Return the compute capabilities that a build has code for, as messages show them."""
     entry = _entry(support, version, cuda_major)
     return f"{entry.min_compute_capability} to {entry.max_compute_capability}" if entry else "none that is known"
 

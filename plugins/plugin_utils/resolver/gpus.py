@@ -1,4 +1,4 @@
-"""Which GPUs a host has: PCI ids to products, and their number.
+"""Identify a host's GPUs by their PCI ids, and compare their number with the expected one.
 
 Runs on the controller; pure functions.
 """
@@ -13,7 +13,11 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.request imp
 
 
 def identify_gpus(catalog: Catalog, host: Host, findings: Findings) -> tuple[Gpu, ...]:
-    known = [(_identify(catalog, gpu, findings)) for gpu in host.gpus]
+    """Return the GPUs that the catalog knows, one entry per device; the others become findings.
+
+    A GPU that is not in the catalog is taken for one of its compute capability where the loaded driver reports that.
+    """
+    known = [_identify(catalog, gpu, findings) for gpu in host.gpus]
     return tuple(gpu for gpu in known if gpu is not None)
 
 
@@ -50,16 +54,17 @@ def _identify(catalog: Catalog, gpu: HostGpu, findings: Findings) -> Gpu | None:
 
 
 def check_gpu_count(request: Request, gpus: tuple[Gpu, ...], findings: Findings) -> None:
+    """Add a problem where the host has fewer GPUs than expected, or none and none were expected explicitly."""
     expected = None if request.expect_gpus == "auto" else int(request.expect_gpus)
     if expected is None and not gpus:
         findings.problem(
             "no-gpu",
             "no NVIDIA GPU was found on the PCI bus; expected at least one",
-            "check lspci -d 10de: and the slot, or set expect_gpus to 0 for a host without GPUs",
+            "check `lspci -d 10de:` and the slot, or set gpu_stack_expect_gpus=0 for a host without GPUs",
         )
     if expected and len(gpus) < expected:
         findings.problem(
             "no-gpu",
             f"found {len(gpus)} usable NVIDIA GPU(s), expected {expected}",
-            "check lspci -d 10de: and the slots, or correct expect_gpus",
+            "check `lspci -d 10de:` and the slots, or correct gpu_stack_expect_gpus",
         )

@@ -1,6 +1,6 @@
-"""Driver, CUDA toolkit and TensorFlow together: the search for the best set, and why there is none.
+"""Select driver, CUDA toolkit and TensorFlow, which depend on each other, or explain why no set of them fits.
 
-Runs on the controller; pure functions. TensorFlow's newest comes first, then the best pair of driver and toolkit.
+Runs on the controller; pure functions. The newest TensorFlow comes first, then the best pair of driver and toolkit.
 """
 
 from __future__ import annotations
@@ -15,110 +15,127 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.findings import Findings, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Gpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import drivers as drivers_
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import frameworks as frameworks
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import toolkits as toolkits
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import Case, gpu_label, span
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.drivers import DriverOption
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.frameworks import TensorflowOption
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.libraries import cudnn_options
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.toolkits import CudaOption
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import frameworks, toolkits
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import (
+    ResolveContext,
+    cached,
+    gpu_label,
+    span,
+)
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.drivers import DriverCandidate
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.frameworks import TensorflowCandidate
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.libraries import cudnn_candidates
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.toolkits import CudaCandidate
 
-_NO_DRIVER = DriverOption("", None, "", None)
+_NO_DRIVER = DriverCandidate("", None, "", None)
 
 
-class _Option(Protocol):
+class _Candidate(Protocol):
     @property
     def problems(self) -> tuple[Problem, ...]: ...
 
 
-AnyOption = TypeVar("AnyOption", bound=_Option)
-Drivers = Sequence[DriverOption | None]
-Cudas = Sequence[CudaOption | None]
-Tensorflows = Sequence[TensorflowOption | None]
+AnyCandidate = TypeVar("AnyCandidate", bound=_Candidate)
+Drivers = Sequence[DriverCandidate | None]
+Cudas = Sequence[CudaCandidate | None]
+Tensorflows = Sequence[TensorflowCandidate | None]
 
 
 @dataclasses.dataclass(frozen=True)
 class Platform:
     """The part of a plan whose members depend on each other."""
 
-    driver: DriverOption | None = None
-    cuda: CudaOption | None = None
-    tensorflow: TensorflowOption | None = None
+    driver: DriverCandidate | None = None
+    cuda: CudaCandidate | None = None
+    tensorflow: TensorflowCandidate | None = None
 
 
-def resolve_platform(case: Case, findings: Findings) -> Platform:
-    """The best driver, toolkit and TensorFlow; with the problems where there are none."""
-    request = case.request
-    drivers = _driver_pool(case, findings)
+def resolve_platform(context: ResolveContext, findings: Findings) -> Platform:
+    """Return the best driver, toolkit and TensorFlow.
+
+    Where no set fits, the findings get the problems, and the parts that do fit are returned.
+    """
+    request = context.request
+    drivers = _driver_candidates(context, findings)
     cudas: Cudas = [None]
     if request.cuda != "none":
-        cudas = pool(case, "cuda", request.cuda, toolkits.cuda_options, toolkits.known_toolkits, findings)
+        cudas = usable_candidates(
+            context, "cuda", request.cuda, toolkits.cuda_candidates, toolkits.known_toolkits, findings
+        )
     tensorflows: Tensorflows = [None]
     if request.tensorflow != "none":
-        tensorflows = pool(
-            case,
+        tensorflows = usable_candidates(
+            context,
             "tensorflow",
             request.tensorflow,
-            frameworks.tensorflow_options,
+            frameworks.tensorflow_candidates,
             frameworks.known_tensorflows,
             findings,
         )
-    pairs = _pairs(case, drivers or [None], cudas or [None])
-    found = _first(case, pairs, tensorflows or [None])
+    pairs = _pairs(context, drivers or [None], cudas or [None])
+    found = _first(context, pairs, tensorflows or [None])
     if found is None:
-        _explain_conflict(case, drivers, cudas, tensorflows, pairs, findings)
-        # The parts that do fit are shown, and what depends on them is checked too.
-        found = _first(case, pairs, [None]) or Platform(
+        _explain_conflict(context, drivers, cudas, tensorflows, pairs, findings)
+        # What depends on the parts that do fit is checked as well.
+        found = _first(context, pairs, [None]) or Platform(
             cuda=next(iter(cudas), None) if request.cuda != "auto" else None
         )
     return found
 
 
-# The options of each component ------------------------------------------------------------------------------------
+# The candidates of each component ------------------------------------------------------------------------------------
 
 
-def _driver_pool(case: Case, findings: Findings) -> Drivers:
-    if case.request.driver == "none":
-        loaded = case.host.loaded_driver
+def _driver_candidates(context: ResolveContext, findings: Findings) -> Drivers:
+    if context.request.driver == "none":
+        loaded = context.host.loaded_driver
         if loaded is None:
             findings.reason("driver", "none", "not asked for")
             return [_NO_DRIVER]
-        branch = next((b for b in case.catalog.driver.branches if versions.has_prefix(loaded, b.branch)), None)
+        branch = next((b for b in context.catalog.driver.branches if versions.has_prefix(loaded, b.branch)), None)
         findings.reason("driver", "none", f"not asked for; the loaded driver is {loaded}")
-        return [DriverOption(loaded, branch, "", None)]
-    if case.request.driver == "auto" and not case.gpus:
-        findings.reason("driver", "none", "no GPU to drive; ask for a version to install one all the same")
+        return [DriverCandidate(loaded, branch, "", None)]
+    if context.request.driver == "auto" and not context.gpus:
+        findings.reason(
+            "driver", "none", "the host has no GPU; set gpu_stack_driver to a version to install one nevertheless"
+        )
         return [_NO_DRIVER]
-    found = pool(case, "driver", case.request.driver, drivers_.driver_options, drivers_.known_drivers, findings)
-    # Within a branch and source the newest serves whatever an older one does.
-    newest: dict[tuple[str, str], DriverOption] = {}
-    for option in found:
-        newest.setdefault((option.source, option.branch.branch if option.branch else ""), option)
+    found = usable_candidates(
+        context, "driver", context.request.driver, drivers_.driver_candidates, drivers_.known_drivers, findings
+    )
+    # Of a branch and source the newest serves everything that an older one does.
+    newest: dict[tuple[str, str], DriverCandidate] = {}
+    for candidate in found:
+        newest.setdefault((candidate.source, candidate.branch.branch if candidate.branch else ""), candidate)
     return list(newest.values())
 
 
-def pool(
-    case: Case,
+def usable_candidates(
+    context: ResolveContext,
     name: str,
     wanted: str,
-    enumerate_options: Callable[[Case], list[AnyOption]],
-    known: Callable[[Case], list[str]],
+    enumerate_candidates: Callable[[ResolveContext], list[AnyCandidate]],
+    known: Callable[[ResolveContext], list[str]],
     findings: Findings,
-) -> list[AnyOption]:
-    """The options without problems; else the problems, and for an explicit request the closest option all the same."""
-    found = enumerate_options(case)
-    clean = [option for option in found if not option.problems]
+) -> list[AnyCandidate]:
+    """Return the candidates without problems.
+
+    Where there are none, the findings get the problems; for an explicit request the closest candidate is returned.
+    name: the component; known: lists the versions that exist, for messages.
+    """
+    found = enumerate_candidates(context)
+    clean = [candidate for candidate in found if not candidate.problems]
     if clean:
         return clean
     if not found:
-        explain_missing(case, name, wanted, known(case), findings)
+        explain_missing(context, name, wanted, known(context), findings)
         return []
     best = closest(found)
-    if wanted == "auto" and len(case.gpu_kinds) > 1 and _each_gpu_alone(case, enumerate_options):
-        if not drivers_.accepted_modules(case.gpus) and name == "driver":
-            findings.problems.append(drivers_.mixed_modules_problem(case))
+    if wanted == "auto" and len(context.gpu_kinds) > 1 and _each_gpu_alone(context, enumerate_candidates):
+        if not drivers_.accepted_modules(context.gpus) and name == "driver":
+            findings.problems.append(drivers_.mixed_modules_problem(context))
         else:
-            each = ", ".join(f"{gpu_label(g)} {_alone(case, name, g)}" for g in case.gpu_kinds)
+            each = ", ".join(f"{gpu_label(g)} {_alone(context, name, g)}" for g in context.gpu_kinds)
             findings.problem(
                 "mixed-gpus-conflict",
                 f"no {LABELS[name]} serves all GPUs of this host: {each}",
@@ -129,64 +146,70 @@ def pool(
         findings.problems += best.problems
         return [best]
     findings.problems += [
-        dataclasses.replace(p, message=f"no {LABELS[name]} for {case.distro.id} fits: {p.message}")
+        dataclasses.replace(p, message=f"no {LABELS[name]} for {context.distro.id} fits: {p.message}")
         for p in best.problems
     ]
     return []
 
 
-def _alone(case: Case, name: str, gpu: Gpu) -> str:
-    """What one GPU of a mixed host can do with."""
+def _alone(context: ResolveContext, name: str, gpu: Gpu) -> str:
+    """Return what one GPU of a mixed host needs, for a message."""
     if name == "driver":
-        able = drivers_.able_branches(case, gpu)
-        return f"needs {span('driver branch', able)}"
+        supporting = drivers_.supporting_branches(context, gpu)
+        return f"needs {span('driver branch', supporting)}"
     if name == "cuda":
-        return f"needs {span('CUDA', toolkits.able_toolkits(case, gpu))}"
-    releases = case.catalog.tensorflow.releases
-    able = [versions.series(r.version) for r in releases if r.sass and frameworks.runs(r, gpu) != "none"]
-    return f"needs {span('TensorFlow', able)}" if name == "tensorflow" and able else "needs another one"
+        return f"needs {span('CUDA', toolkits.supporting_toolkits(context, gpu))}"
+    releases = context.catalog.tensorflow.releases
+    supporting = [versions.series(r.version) for r in releases if r.sass and frameworks.runs(r, gpu) != "none"]
+    return f"needs {span('TensorFlow', supporting)}" if name == "tensorflow" and supporting else "needs another one"
 
 
-def closest(found: Sequence[AnyOption]) -> AnyOption:
-    """The option that is easiest to make possible: GPUs stay what they are, so what fits them comes first."""
+def closest(found: Sequence[AnyCandidate]) -> AnyCandidate:
+    """Return the candidate that is easiest to make possible: those that fit the GPUs first, since GPUs stay."""
     return min(
-        found, key=lambda option: (any(p.code.startswith("gpu-") for p in option.problems), len(option.problems))
+        found,
+        key=lambda candidate: (any(p.code.startswith("gpu-") for p in candidate.problems), len(candidate.problems)),
     )
 
 
-def _each_gpu_alone(case: Case, enumerate_options: Callable[[Case], list[AnyOption]]) -> bool:
-    return all(any(not o.problems for o in enumerate_options(case.with_gpus((gpu,)))) for gpu in case.gpu_kinds)
+def _each_gpu_alone(
+    context: ResolveContext, enumerate_candidates: Callable[[ResolveContext], list[AnyCandidate]]
+) -> bool:
+    return all(
+        any(not o.problems for o in enumerate_candidates(context.with_gpus((gpu,)))) for gpu in context.gpu_kinds
+    )
 
 
-def explain_missing(case: Case, name: str, wanted: str, known: list[str], findings: Findings) -> None:
-    """Why there is no option at all."""
-    source = {"driver": case.request.driver_source, "cuda": case.request.cuda_source}.get(name, "auto")
-    where = f"{case.distro.id}'s own archive" if source == "distro" else case.repository_name
+def explain_missing(context: ResolveContext, name: str, wanted: str, known: list[str], findings: Findings) -> None:
+    """Add the problem of a request without any candidate: an unknown version, or one that is not offered."""
+    source = {"driver": context.request.driver_source, "cuda": context.request.cuda_source}.get(name, "auto")
+    where = f"{context.distro.id}'s own archive" if source == "distro" else context.repository_name
     if wanted != "auto" and not any(versions.has_prefix(version, wanted) for version in known):
         near = ", ".join(versions.nearest(wanted, known)) or "none"
         findings.problem(
             "unknown-version",
             f"there is no {LABELS[name]} {wanted} in the catalog; the nearest that exist: {near}",
-            f"ask for one of those, or leave {name} at auto",
+            f"ask for one of those, or leave gpu_stack_{name} at auto",
         )
         return
-    there = _in_archive(case, name) if source == "distro" else _in_repository(case, known)
+    there = _in_archive(context, name) if source == "distro" else _in_repository(context, known)
+    fields = f"gpu_stack_{name}" + (f" and gpu_stack_{name}_source" if name in ("driver", "cuda") else "")
     findings.problem(
         "not-in-repository",
         f"{where} does not offer {LABELS[name]}{'' if wanted == 'auto' else ' ' + wanted}; it offers {there}",
-        f"leave {name} and its source at auto, or set {name} to none",
+        f"leave {fields} at auto, or set gpu_stack_{name}=none",
     )
 
 
-def _in_archive(case: Case, name: str) -> str:
+def _in_archive(context: ResolveContext, name: str) -> str:
     if name == "driver":
-        return ", ".join(f"branch {d.branch}" for d in case.distro.distro_drivers) or "none"
-    return ", ".join(d.release for d in case.distro.distro_cuda) or "none"
+        return ", ".join(f"branch {d.branch}" for d in context.distro.distro_drivers) or "none"
+    return ", ".join(d.release for d in context.distro.distro_cuda) or "none"
 
 
-def _in_repository(case: Case, known: list[str]) -> str:
+def _in_repository(context: ResolveContext, known: list[str]) -> str:
     # cuDNN and NCCL builds have many names; what the repository offers of them is in its packages' versions.
-    offers = case.host.offers or {}
+    offers = context.host.offers or {}
     found = {versions.upstream(v) for package in offers for v in offers[package]} & set(known)
     return ", ".join(sorted(found, key=versions.key, reverse=True)[:8]) or "none of them"
 
@@ -194,46 +217,54 @@ def _in_repository(case: Case, known: list[str]) -> str:
 # The search -------------------------------------------------------------------------------------------------------
 
 
-def _pairs(case: Case, drivers: Drivers, cudas: Cudas) -> list[Platform]:
-    """Driver and toolkit pairs that go together, the best first."""
-    found = [Platform(d, c) for d in drivers for c in cudas if _driver_runs_toolkit(case, d, c)]
+def _pairs(context: ResolveContext, drivers: Drivers, cudas: Cudas) -> list[Platform]:
+    """Return the pairs of driver and toolkit that work together, the best first."""
+    found = [Platform(d, c) for d in drivers for c in cudas if _driver_runs_toolkit(context, d, c)]
     return sorted(found, key=_rank, reverse=True)
 
 
-def _first(case: Case, pairs: Sequence[Platform], tensorflows: Tensorflows) -> Platform | None:
-    """The newest TensorFlow that a pair serves, with the best such pair; cuDNN may be short only as a last resort."""
+def _first(context: ResolveContext, pairs: Sequence[Platform], tensorflows: Tensorflows) -> Platform | None:
+    """Return the newest TensorFlow that a pair serves, with the best such pair.
+
+    A set without the cuDNN that TensorFlow needs is the last resort: its problem is reported later.
+    """
     for check_cudnn in (True, False):
         for tensorflow in tensorflows:
             for pair in pairs:
-                if _serves(case, pair, tensorflow, check_cudnn):
+                if _serves(context, pair, tensorflow, check_cudnn):
                     return Platform(pair.driver, pair.cuda, tensorflow)
     return None
 
 
-def _serves(case: Case, pair: Platform, tensorflow: TensorflowOption | None, check_cudnn: bool) -> bool:
+def _serves(context: ResolveContext, pair: Platform, tensorflow: TensorflowCandidate | None, check_cudnn: bool) -> bool:
     if tensorflow is None:
         return True
     wheel = tensorflow.release.and_cuda
     if tensorflow.component.cuda_libraries == "wheel":
-        return wheel is None or runs_major(case, pair.driver, wheel.cuda_major)
-    if not finds_runtime(case, tensorflow, pair.cuda):
+        return wheel is None or runs_major(context, pair.driver, wheel.cuda_major)
+    if not finds_runtime(context, tensorflow, pair.cuda):
         return False
-    return not check_cudnn or case.request.cudnn == "none" or _has_cudnn(case, pair, tensorflow)
+    return not check_cudnn or context.request.cudnn == "none" or _has_cudnn(context, pair, tensorflow)
 
 
-def _has_cudnn(case: Case, pair: Platform, tensorflow: TensorflowOption) -> bool:
+def _has_cudnn(context: ResolveContext, pair: Platform, tensorflow: TensorflowCandidate) -> bool:
     assert pair.cuda is not None
-    if case.request.cudnn == "auto" and archive_only(pair):
+    if context.request.cudnn == "auto" and archive_only(pair):
         return False
-    tested = tensorflow.release.tested.cudnn
-    name = f"cudnn {case.request.cudnn} {pair.cuda.source} {pair.cuda.version} {tested}"
-    if name not in case.memo:
-        case.memo[name] = any(not o.problems for o in cudnn_options(case, pair.cuda, tensorflow))
-    return bool(case.memo[name])
+    return _has_usable_cudnn(_cudnn_key(context), pair.cuda, tensorflow)
+
+
+def _cudnn_key(context: ResolveContext) -> ResolveContext:
+    return context.reduced(host=("offers", "repository_url"), request=("cudnn",))
+
+
+@cached
+def _has_usable_cudnn(context: ResolveContext, cuda: CudaCandidate, tensorflow: TensorflowCandidate) -> bool:
+    return any(not candidate.problems for candidate in cudnn_candidates(context, cuda, tensorflow))
 
 
 def archive_only(platform: Platform) -> bool:
-    """Whether driver and toolkit are the distribution's own, so that NVIDIA's repository is not used."""
+    """Return whether driver and toolkit are the distribution's own, so that NVIDIA's repository is not used."""
     return (
         platform.cuda is not None
         and platform.cuda.source == "distro"
@@ -242,7 +273,7 @@ def archive_only(platform: Platform) -> bool:
 
 
 def _rank(platform: Platform) -> tuple[Any, ...]:
-    """NVIDIA's repository before the archive; the better kind of driver; the newest toolkit; the newest driver."""
+    """Return the sort key: NVIDIA's repository before the archive, the better tier, the newest toolkit, then driver."""
     driver, cuda = platform.driver, platform.cuda
     return (
         driver is not None and driver.source == "nvidia",
@@ -253,8 +284,12 @@ def _rank(platform: Platform) -> tuple[Any, ...]:
     )
 
 
-def _tier(driver: DriverOption | None, cuda: CudaOption | None) -> int:
-    """0: maintained PB or LTSB made for this CUDA or newer; 1: unmaintained; 2: NFB; 3: unknown; 4: an older driver."""
+def _tier(driver: DriverCandidate | None, cuda: CudaCandidate | None) -> int:
+    """Return the tier of a pair, the best one 0.
+
+    0: a maintained PB or LTSB made for this CUDA or a newer one; 1: unmaintained; 2: NFB; 3: unknown; 4: made for an
+    older CUDA.
+    """
     if driver is None or driver.branch is None:
         return 0
     if cuda is not None and not is_native(driver, cuda):
@@ -264,128 +299,124 @@ def _tier(driver: DriverOption | None, cuda: CudaOption | None) -> int:
     return 0 if driver.branch.maintained else 1
 
 
-def is_native(driver: DriverOption, cuda: CudaOption) -> bool:
-    """Whether a driver came with this CUDA release or a newer one."""
+def is_native(driver: DriverCandidate, cuda: CudaCandidate) -> bool:
+    """Return whether a driver was released with this CUDA release or a newer one."""
     if driver.branch is not None and versions.key(driver.branch.native_cuda) < versions.key(cuda.version):
         return False
     return cuda.min_driver is None or _reaches(driver, cuda.min_driver)
 
 
-def _reaches(driver: DriverOption, minimum: str) -> bool:
-    """Whether a driver is at least a version; one of an archive is known by its branch alone."""
+def _reaches(driver: DriverCandidate, minimum: str) -> bool:
+    """Return whether a driver is at least a version; only the branch of an archive's driver is known."""
     if "." not in driver.version:
         return int(driver.version) >= versions.major(minimum)
     return versions.key(driver.version) >= versions.key(minimum)
 
 
-def runs_major(case: Case, driver: DriverOption | None, cuda_major: int) -> bool:
-    """Whether a driver runs programs of a CUDA major (minor version compatibility)."""
+def runs_major(context: ResolveContext, driver: DriverCandidate | None, cuda_major: int) -> bool:
+    """Return whether a driver runs programs of a CUDA major (minor version compatibility)."""
     if driver is None or not driver.version:
         return True
-    floor = minimum_driver(case, cuda_major)
+    floor = minimum_driver(context, cuda_major)
     return floor is None or _reaches(driver, floor)
 
 
-def minimum_driver(case: Case, cuda_major: int) -> str | None:
-    """The oldest driver that runs programs of a CUDA major; None where minor version compatibility does not exist."""
+def minimum_driver(context: ResolveContext, cuda_major: int) -> str | None:
+    """Return the oldest driver that runs programs of a CUDA major; None without minor version compatibility."""
     return next(
-        (m.min_driver for m in case.catalog.cuda.minor_version_compatibility if m.cuda_major == cuda_major), None
+        (m.min_driver for m in context.catalog.cuda.minor_version_compatibility if m.cuda_major == cuda_major), None
     )
 
 
-def _toolkit_floor(case: Case, cuda: CudaOption) -> str | None:
-    # Before CUDA 11 there is no minor version compatibility: each toolkit needs the driver that it came with.
+def _toolkit_floor(context: ResolveContext, cuda: CudaCandidate) -> str | None:
+    # Before CUDA 11 there is no minor version compatibility: each toolkit needs the driver it was released with.
     major = versions.major(cuda.version)
-    return cuda.min_driver if major < 11 else minimum_driver(case, major)
+    return cuda.min_driver if major < 11 else minimum_driver(context, major)
 
 
-def _driver_runs_toolkit(case: Case, driver: DriverOption | None, cuda: CudaOption | None) -> bool:
+def _driver_runs_toolkit(context: ResolveContext, driver: DriverCandidate | None, cuda: CudaCandidate | None) -> bool:
     if cuda is None or driver is None or not driver.version:
         return True
-    floor = _toolkit_floor(case, cuda)
+    floor = _toolkit_floor(context, cuda)
     return floor is None or _reaches(driver, floor)
 
 
-def finds_runtime(case: Case, tensorflow: TensorflowOption, cuda: CudaOption | None) -> bool:
-    """Whether the toolkit has the CUDA runtime that a TensorFlow with the system's libraries loads by name."""
+def finds_runtime(context: ResolveContext, tensorflow: TensorflowCandidate, cuda: CudaCandidate | None) -> bool:
+    """Return whether the toolkit has the CUDA runtime that a TensorFlow with the system's libraries loads by name."""
     tested = tensorflow.release.tested.cuda
     return (
         cuda is not None
         and versions.key(cuda.version) >= versions.key(tested)
-        and _runtime(case, cuda.version) == _runtime(case, tested)
+        and libcudart(context.catalog, cuda.version) == libcudart(context.catalog, tested)
     )
-
-
-def _runtime(case: Case, cuda: str) -> str | None:
-    name = f"runtime {cuda}"
-    if name not in case.concluded:
-        case.concluded[name] = libcudart(case.catalog, cuda)
-    found: str | None = case.concluded[name]
-    return found
 
 
 # Why nothing fits -------------------------------------------------------------------------------------------------
 
 
 def _explain_conflict(
-    case: Case,
+    context: ResolveContext,
     drivers: Drivers,
     cudas: Cudas,
     tensorflows: Tensorflows,
     pairs: Sequence[Platform],
     findings: Findings,
 ) -> None:
-    """Why no driver, toolkit and TensorFlow of the pools go together."""
+    """Add the problems that keep the candidates from working together."""
     driver = next((d for d in drivers if d), None)
     cuda = next((c for c in cudas if c), None)
     tensorflow = next((t for t in tensorflows if t), None)
     if cuda and driver and not pairs:
-        explain_old_driver(case, driver, _toolkit_floor(case, cuda), f"CUDA {cuda.release}", findings)
+        explain_old_driver(context, driver, _toolkit_floor(context, cuda), f"CUDA {cuda.release}", findings)
     if tensorflow is None:
         return
     wheel = tensorflow.release.and_cuda
     if tensorflow.component.cuda_libraries == "system":
-        if not any(finds_runtime(case, tensorflow, c) for c in cudas):
-            _explain_runtime(case, tensorflow, cudas, findings)
-    elif wheel and driver and not any(runs_major(case, d, wheel.cuda_major) for d in drivers):
-        floor = minimum_driver(case, wheel.cuda_major)
+        if not any(finds_runtime(context, tensorflow, c) for c in cudas):
+            _explain_runtime(context, tensorflow, cudas, findings)
+    elif wheel and driver and not any(runs_major(context, d, wheel.cuda_major) for d in drivers):
+        floor = minimum_driver(context, wheel.cuda_major)
         what = f"TensorFlow {tensorflow.release.version} with its CUDA {wheel.cuda_major} libraries"
-        explain_old_driver(case, driver, floor, what, findings)
+        explain_old_driver(context, driver, floor, what, findings)
 
 
-def _explain_runtime(case: Case, tensorflow: TensorflowOption, cudas: Cudas, findings: Findings) -> None:
+def _explain_runtime(
+    context: ResolveContext, tensorflow: TensorflowCandidate, cudas: Cudas, findings: Findings
+) -> None:
     release = tensorflow.release
     tested = release.tested.cuda
     present = [c for c in cudas if c]
     if not present:
         found = "the plan has no CUDA toolkit"
     elif len({c.version for c in present}) == 1:
-        has = libcudart(case.catalog, present[0].version)
+        has = libcudart(context.catalog, present[0].version)
         found = f"CUDA {present[0].release} brings {has}" + (
-            " of an older release" if has == libcudart(case.catalog, tested) else ""
+            " of an older release" if has == libcudart(context.catalog, tested) else ""
         )
     else:
         found = f"what fits this host is {span('CUDA', (c.version for c in present))}"
     findings.problem(
         "tensorflow-cuda-mismatch",
         f"TensorFlow {release.version} was built for CUDA {tested}: with the system's libraries it loads "
-        f"{libcudart(case.catalog, tested)} when it starts, and without that file it runs without the GPUs; {found}",
-        "set tensorflow_cuda_libraries to wheel, or ask for that CUDA"
+        f"{libcudart(context.catalog, tested)} when it starts, and without that file it runs without the GPUs; {found}",
+        "set gpu_stack_tensorflow_cuda_libraries=wheel, or ask for that CUDA"
         if release.and_cuda
         else f"ask for CUDA {tested}, or for a TensorFlow that was built for another",
     )
 
 
-def explain_old_driver(case: Case, driver: DriverOption, floor: str | None, what: str, findings: Findings) -> None:
-    """A driver that does not reach a floor."""
+def explain_old_driver(
+    context: ResolveContext, driver: DriverCandidate, floor: str | None, what: str, findings: Findings
+) -> None:
+    """Add the problem of a driver that is older than a minimum. what: the software that needs it."""
     if driver.component is None:
         found = f"the loaded driver is {driver.version}"
-    elif case.request.driver == "auto":
+    elif context.request.driver == "auto":
         found = f"the newest that fits this host's GPUs is {driver.version}"
     else:
         found = f"the driver asked for is {driver.version}"
     findings.problem(
         "driver-too-old-for-cuda",
         f"{what} needs driver {floor} or newer; {found}",
-        "leave driver and driver_source at auto, or ask for an older CUDA",
+        "leave gpu_stack_driver and gpu_stack_driver_source at auto, or ask for an older CUDA",
     )

@@ -1,7 +1,7 @@
-"""What would work instead: changes of the request or the host, each tried out before it is offered.
+"""Find remedies for a plan with problems: changes of the request or of the host, each planned before it is offered.
 
-Runs on the controller; pure functions. Cheapest first: the fewest parts of the request left to the resolver and then
-set to the nearest version that fits; another Python; a component left out; fewer kinds of GPUs; another distribution.
+Runs on the controller; pure functions. The cheapest remedies come first: the fewest requested versions changed, to the
+nearest ones that fit; another Python; fewer kinds of GPUs; a component left out; another distribution release.
 """
 
 from __future__ import annotations
@@ -20,13 +20,16 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.request imp
 Attempt = Callable[[Request, Host], Plan]
 
 _CHOICES = ("tensorflow_cuda_libraries", "driver_kernel_modules", "driver_source", "cuda_source")
-_MOST = 3  # remedies that are offered
-_TRIED = 7  # versions around the asked one that are tried
+_MAX_REMEDIES = 3
+_MAX_NEIGHBOURS = 7  # versions around the requested one that are tried
 _GPU_CODES = ("gpu-", "mixed-gpus", "unknown-gpu")
 
 
 def find_remedies(catalog: Catalog, plan: Plan, host: Host, attempt: Attempt) -> tuple[Remedy, ...]:
-    """Up to three remedies that plan; none where nothing tried does."""
+    """Return up to three remedies with which there is a plan; none where no attempt has one.
+
+    attempt: plans a changed request for a changed host.
+    """
     codes = {p.code for p in plan.problems}
     request = plan.request
     if "no-gpu" in codes:
@@ -43,11 +46,11 @@ def find_remedies(catalog: Catalog, plan: Plan, host: Host, attempt: Attempt) ->
         found += _left_out(plan, request, host, attempt)
     if not found:
         found += _elsewhere(catalog, plan, request, host, attempt)
-    return tuple(dict.fromkeys(found))[:_MOST]
+    return tuple(dict.fromkeys(found))[:_MAX_REMEDIES]
 
 
 def remedy_text(remedies: Iterable[Remedy]) -> str:
-    """All remedies in one sentence."""
+    """Return all remedies in one sentence."""
     return "; or ".join(remedy.text for remedy in remedies)
 
 
@@ -55,7 +58,7 @@ def remedy_text(remedies: Iterable[Remedy]) -> str:
 
 
 def _asked(request: Request) -> list[str]:
-    """The parts of a request that ask for something, in the order in which they are given up."""
+    """Return the fields of a request that ask for something, in the order in which they are given up."""
     return [name for name in (*_CHOICES, *COMPONENTS[::-1]) if getattr(request, name) not in ("auto", "none")]
 
 
@@ -72,7 +75,7 @@ def _differences(before: Request, after: Request) -> tuple[tuple[str, str], ...]
 
 
 def _requests(catalog: Catalog, plan: Plan, request: Request, host: Host, attempt: Attempt) -> Iterator[Remedy]:
-    """The smallest sets of asked versions that, given up, leave a plan; each then moved to the nearest that fits."""
+    """Yield the smallest changes of the requested versions that leave a plan, each to the nearest version that fits."""
     if request != plan.request and attempt(request, host).ok:
         yield _remedy(plan, request, host, attempt)
         return
@@ -82,7 +85,7 @@ def _requests(catalog: Catalog, plan: Plan, request: Request, host: Host, attemp
         return
     for order in (asked, asked[::-1]):
         kept = freed
-        for name in order[::-1]:  # what comes last in the order is restored first, so it is kept if it can be
+        for name in order[::-1]:  # what is given up last is restored first
             restored = dataclasses.replace(kept, **{name: getattr(request, name)})
             if attempt(restored, host).ok:
                 kept = restored
@@ -90,7 +93,7 @@ def _requests(catalog: Catalog, plan: Plan, request: Request, host: Host, attemp
 
 
 def _nearest(catalog: Catalog, request: Request, freed: Request, host: Host, attempt: Attempt) -> Request:
-    """The freed components set to versions as near to the asked ones as the host allows."""
+    """Return the request with the freed components set to versions as near to the requested ones as the host allows."""
     for name in COMPONENTS:
         asked = getattr(request, name)
         if getattr(freed, name) == asked or asked in ("auto", "none"):
@@ -104,7 +107,7 @@ def _nearest(catalog: Catalog, request: Request, freed: Request, host: Host, att
 
 
 def _neighbours(catalog: Catalog, name: str, asked: str) -> list[str]:
-    """The known versions around the asked one, the nearest first, of two as near the newer."""
+    """Return the known versions around the requested one, the nearest first; of two equally near ones, the newer."""
     known = {
         "driver": [b.branch for b in catalog.driver.branches],
         "cuda": [t.version for t in catalog.cuda.toolkits],
@@ -116,23 +119,26 @@ def _neighbours(catalog: Catalog, name: str, asked: str) -> list[str]:
     ordered = sorted(set(known), key=versions.key)
     place = bisect.bisect_left([versions.key(v) for v in ordered], versions.key(asked))
     near = sorted(range(len(ordered)), key=lambda n: (abs(n - place) if n >= place else abs(n - place + 1), -n))
-    return [ordered[n] for n in near[:_TRIED]]
+    return [ordered[n] for n in near[:_MAX_NEIGHBOURS]]
 
 
 def _chosen(name: str, plan: Plan) -> list[str]:
-    """What a plan took for a component that was left free."""
+    """Return the version that a plan selected for a component that was left at auto."""
     component = plan.components.get(name)
     return [] if component is None else [getattr(component, "branch", None) or component.version]
 
 
 def _remedy(plan: Plan, request: Request, host: Host, attempt: Attempt) -> Remedy:
     changes = _differences(plan.request, request)
-    asks = " and ".join(f"{name}={value}" for name, value in changes)
-    return Remedy(f"ask for {asks} ({_outcome(attempt(request, host))})", changes)
+    return Remedy(f"{_settings(changes)} ({_outcome(attempt(request, host))})", changes)
+
+
+def _settings(changes: Iterable[tuple[str, str]]) -> str:
+    return "set " + " and ".join(f"gpu_stack_{name}={value}" for name, value in changes)
 
 
 def _outcome(plan: Plan) -> str:
-    """What a plan would install, in short."""
+    """Return in short what a plan installs."""
     parts = []
     for name, label in LABELS.items():
         component = plan.components.get(name)
@@ -142,7 +148,7 @@ def _outcome(plan: Plan) -> str:
 
 
 def _left_out(plan: Plan, request: Request, host: Host, attempt: Attempt) -> Iterator[Remedy]:
-    """Components set to none: the frameworks first, then the toolkit, the driver last."""
+    """Yield a remedy with components set to none: a framework, then the toolkit, then both."""
     free = _free(request)
     for base in dict.fromkeys((request, free)):
         for names in (("tensorflow",), ("pytorch",), ("cuda",), ("tensorflow", "cuda")):
@@ -156,7 +162,7 @@ def _left_out(plan: Plan, request: Request, host: Host, attempt: Attempt) -> Ite
 
 
 def _pythons(catalog: Catalog, plan: Plan, request: Request, host: Host, attempt: Attempt) -> Iterator[Remedy]:
-    """A further Python: the one nearest to the host's own that makes the request as it is possible."""
+    """Yield the additional Python nearest to the host's own with which the request can be planned unchanged."""
     own = host.default_python or catalog.distros[host.distribution].python.default
     known = {p for r in catalog.tensorflow.releases for p in r.pythons}
     known |= {p for r in catalog.pytorch.releases for p in r.pythons}
@@ -177,7 +183,7 @@ def _minor(python: str) -> int:
 
 
 def _gpus(plan: Plan, request: Request, host: Host, attempt: Attempt) -> Iterator[Remedy]:
-    """Fewer kinds of GPUs: all but one kind, else one kind alone."""
+    """Yield remedies with fewer kinds of GPUs: all but one kind, else one kind alone."""
     found = 0
     for base in dict.fromkeys((request, _free(request))):
         for kept in _subsets(host):
@@ -191,7 +197,7 @@ def _gpus(plan: Plan, request: Request, host: Host, attempt: Attempt) -> Iterato
 
 
 def _subsets(host: Host) -> list[tuple[str, ...]]:
-    """The kinds of GPUs to keep: first without the rarest kind, last a single one."""
+    """Return the sets of GPU kinds to keep: first those without the rarest kind, last single kinds."""
     kinds = sorted(dict.fromkeys(g.pci_id for g in host.gpus), key=lambda k: -sum(g.pci_id == k for g in host.gpus))
     if len(kinds) < 2:
         return []
@@ -200,15 +206,15 @@ def _subsets(host: Host) -> list[tuple[str, ...]]:
 
 
 def _elsewhere(catalog: Catalog, plan: Plan, request: Request, host: Host, attempt: Attempt) -> Iterator[Remedy]:
-    """Another distribution release, the nearest kind and newest first; if need be with other changes as well."""
+    """Yield another distribution release, of the same family and the newest first; if necessary with other changes."""
     family = host.distribution.split("-")[0]
     names = [n for n in catalog.distros if n != host.distribution]
     names.sort(key=lambda n: (n.startswith(family), versions.key(n)), reverse=True)
-    moved = [Host(name, host.architecture, host.gpus, secure_boot=host.secure_boot) for name in names]
+    elsewhere = [Host(name, host.architecture, host.gpus, secure_boot=host.secure_boot) for name in names]
     free = _free(request)
     no_framework = dataclasses.replace(free, tensorflow="none", pytorch="none")
     bases = list(dict.fromkeys((request, free, no_framework, dataclasses.replace(no_framework, cuda="none"))))
-    for places, kinds in ((moved, [None]), ([host, *moved], _subsets(host))):
+    for places, kinds in ((elsewhere, [None]), ([host, *elsewhere], _subsets(host))):
         for base in bases:
             for place in places:
                 for kept in kinds:
@@ -221,7 +227,7 @@ def _elsewhere(catalog: Catalog, plan: Plan, request: Request, host: Host, attem
 
 
 def _host_remedy(plan: Plan, host: Host, request: Request, changed: Host, made: Plan) -> Remedy:
-    """The remedy that turns a host into another, and its request too."""
+    """Return the remedy that consists of the differences between two hosts and two requests."""
     changes: list[tuple[str, tuple[str, ...]]] = []
     words = []
     if changed.distribution != host.distribution:
@@ -235,5 +241,5 @@ def _host_remedy(plan: Plan, host: Host, request: Request, changed: Host, made: 
         words.append(f"move {', '.join(names.get(k, f'the device {k}') for k in gone)} to another host")
     asks = _differences(plan.request, request)
     if asks:
-        words.append(f"ask for {' and '.join(f'{n}={v}' for n, v in asks)}")
+        words.append(_settings(asks))
     return Remedy(f"{' and '.join(words)} ({_outcome(made)})", asks, tuple(changes))

@@ -1,12 +1,19 @@
-"""The resolver: (catalog, request, host) -> Plan, the newest consistent set for a host's GPUs or every problem at once.
+"""Resolve (catalog, request, host) to a plan: the newest consistent set for the host's GPUs, or all problems at once.
 
-Runs on the controller; a pure function. resolver_platform.py searches driver, toolkit and TensorFlow; here the rest is
-chosen, each choice is explained, and a refusal gets the remedies that resolver_remedies.py has tried out.
+Runs on the controller; a pure function. The modules beside this one, in the order of the work:
+
+    gpus                              identify the host's GPUs
+    drivers, toolkits, frameworks     list candidates, each with its problems on this host
+    platform                          select driver, toolkit and TensorFlow, which depend on each other
+    explain                           add a reason for each of them, and warnings
+    libraries, frameworks             list cuDNN, NCCL and PyTorch candidates; this module selects among them
+    remedies                          where there are problems, plan changed requests and hosts
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,13 +31,12 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.host import
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Gpu, Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.request import PlanInputError, Request
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import frameworks as frameworks
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import libraries as libraries
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import Case
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.drivers import DriverOption
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import frameworks, libraries
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.drivers import DriverCandidate
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.explain import explain_platform
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.gpus import check_gpu_count, identify_gpus
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.libraries import LibraryOption
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.libraries import LibraryCandidate
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.platform import (
     Platform,
     archive_only,
@@ -38,42 +44,33 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.platform im
     explain_missing,
     explain_old_driver,
     minimum_driver,
-    pool,
     resolve_platform,
     runs_major,
+    usable_candidates,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.remedies import find_remedies, remedy_text
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.toolkits import CudaOption
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.toolkits import CudaCandidate
 
 
 def plan_for_probe(probe: Probe, request: Mapping[str, Any], catalog: Catalog | None = None) -> Plan:
-    """A plan from a probe and a request's plain data; raises PlanInputError where one cannot be read.
+    """Return the plan for a probe and a request's plain data; raises PlanInputError where one cannot be read.
 
-    Values that cannot be meant are problems of the plan, so that they are told with all the others.
+    Invalid values of the request are problems of the plan, so that they are reported with all others.
     """
     asked, wrong = Request.read(request)
-    if strangers := [why for name, why in wrong.items() if name not in vars(asked)]:
-        raise PlanInputError("; ".join(strangers))
+    if unknown_names := [why for name, why in wrong.items() if name not in vars(asked)]:
+        raise PlanInputError("; ".join(unknown_names))
     plan = resolve(catalog or load_catalog(), asked, host_from_probe(probe))
     invalid = [Problem("invalid-request", why, f"correct gpu_stack_{name}") for name, why in wrong.items()]
     return dataclasses.replace(plan, problems=(*invalid, *plan.problems))
 
 
 def resolve(catalog: Catalog, request: Request, host: Host) -> Plan:
-    """The newest consistent set for a host, or every problem with remedies that were tried out."""
-    memo: dict[str, Any] = {}
-    plan = plan_once(catalog, request, host, memo)
+    """Return the newest consistent set for a host, or all problems with remedies that were planned."""
+    plan = plan_once(catalog, request, host)
     if plan.ok:
         return plan
-
-    # What does not depend on the request is worked out once for each host that a remedy makes of this one; nothing of
-    # it depends on the host's Pythons.
-    memos = {(host.distribution, host.gpus): memo}
-
-    def attempt(asked: Request, changed: Host) -> Plan:
-        return plan_once(catalog, asked, changed, memos.setdefault((changed.distribution, changed.gpus), {}))
-
-    remedies = find_remedies(catalog, plan, host, attempt)
+    remedies = find_remedies(catalog, plan, host, functools.partial(plan_once, catalog))
     if not remedies:
         return plan
     text = remedy_text(remedies)
@@ -81,13 +78,12 @@ def resolve(catalog: Catalog, request: Request, host: Host) -> Plan:
     return dataclasses.replace(plan, problems=problems, remedies=remedies)
 
 
-def plan_once(catalog: Catalog, request: Request, host: Host, memo: dict[str, Any]) -> Plan:
-    """One plan, without remedies. The memo may be shared between plans for one catalog and host, its Pythons aside."""
+def plan_once(catalog: Catalog, request: Request, host: Host) -> Plan:
+    """Return a plan without remedies."""
     findings = Findings()
     gpus = identify_gpus(catalog, host, findings)
     check_gpu_count(request, gpus, findings)
-    distro = catalog.distros.get(host.distribution)
-    if distro is None or host.architecture not in catalog.repository.architectures:
+    if host.distribution not in catalog.distros or host.architecture not in catalog.repository.architectures:
         findings.problem(
             "distro-not-supported",
             f"{host.distribution} on {host.architecture} is not supported; supported are "
@@ -95,17 +91,17 @@ def plan_once(catalog: Catalog, request: Request, host: Host, memo: dict[str, An
             "use one of those",
         )
         return _plan(host, request, gpus, Components(), None, findings)
-    case = Case(catalog, distro, host, request, gpus, memo)
+    context = ResolveContext(catalog, host, request, gpus)
     if host.offers is None:
         why = f": {host.offers_error}" if host.offers_error else ""
         findings.warn(
             "repository-not-read",
             f"no repository was read{why}; versions are those of the catalog and may not be offered",
         )
-    platform = resolve_platform(case, findings)
-    explain_platform(case, platform, findings)
-    components = _components(case, platform, findings)
-    return _plan(host, request, gpus, components, _repository(case, components), findings)
+    platform = resolve_platform(context, findings)
+    explain_platform(context, platform, findings)
+    components = _components(context, platform, findings)
+    return _plan(host, request, gpus, components, _repository(context, components), findings)
 
 
 def _plan(
@@ -128,19 +124,19 @@ def _plan(
     )
 
 
-def _components(case: Case, platform: Platform, findings: Findings) -> Components:
+def _components(context: ResolveContext, platform: Platform, findings: Findings) -> Components:
     driver, cuda, tensorflow = platform.driver, platform.cuda, platform.tensorflow
-    cudnn = _library(case, "cudnn", platform, findings)
-    nccl = _library(case, "nccl", platform, findings)
+    cudnn = _library(context, "cudnn", platform, findings)
+    nccl = _library(context, "nccl", platform, findings)
     if tensorflow and tensorflow.component.cuda_libraries == "system" and cudnn is None and not findings.problems:
         findings.problem(
             "tensorflow-cudnn-mismatch",
             f"TensorFlow {tensorflow.release.version} with the system's libraries loads libcudnn.so."
             f"{versions.major(tensorflow.release.tested.cudnn)} when it starts (built with cuDNN "
             f"{tensorflow.release.tested.cudnn}); the plan has no cuDNN",
-            "set tensorflow_cuda_libraries to wheel, or cudnn to that version",
+            "set gpu_stack_tensorflow_cuda_libraries=wheel, or gpu_stack_cudnn to that version",
         )
-    pytorch = _pytorch(case, driver, findings)
+    pytorch = _pytorch(context, driver, findings)
     return Components(
         driver=driver.component if driver else None,
         cuda=cuda.component if cuda else None,
@@ -151,9 +147,9 @@ def _components(case: Case, platform: Platform, findings: Findings) -> Component
     )
 
 
-def _library(case: Case, name: str, platform: Platform, findings: Findings) -> LibraryComponent | None:
-    """cuDNN or NCCL for the chosen toolkit; at auto it is left out, with a warning, where none fits."""
-    wanted, cuda = getattr(case.request, name), platform.cuda
+def _library(context: ResolveContext, name: str, platform: Platform, findings: Findings) -> LibraryComponent | None:
+    """Return cuDNN or NCCL for the selected toolkit; at auto it is left out, with a warning, where none fits."""
+    wanted, cuda = getattr(context.request, name), platform.cuda
     if wanted == "none":
         findings.reason(name, "none", "not asked for")
         return None
@@ -162,30 +158,35 @@ def _library(case: Case, name: str, platform: Platform, findings: Findings) -> L
             findings.problem(
                 f"{name}-cuda-mismatch",
                 f"{LABELS[name]} {wanted} needs a CUDA toolkit; there is none",
-                f"ask for a CUDA, or set {name} to none",
+                f"ask for a CUDA, or set gpu_stack_{name}=none",
             )
-        elif case.request.cuda == "none":
+        elif context.request.cuda == "none":
             findings.reason(name, "none", "no CUDA toolkit asked for")
         return None
     if wanted == "auto" and archive_only(platform):
         findings.reason(
             name,
             "none",
-            f"comes from NVIDIA's repository, which this plan does not use: the toolkit is {case.distro.id}'s own",
+            f"comes from NVIDIA's repository, which this plan does not use: the toolkit is {context.distro.id}'s own",
         )
         return None
     found = (
-        libraries.cudnn_options(case, cuda, platform.tensorflow)
+        libraries.cudnn_candidates(context, cuda, platform.tensorflow)
         if name == "cudnn"
-        else libraries.nccl_options(case, cuda)
+        else libraries.nccl_candidates(context, cuda)
     )
-    return _choose_library(case, name, wanted, cuda, found, findings)
+    return _choose_library(context, name, wanted, cuda, found, findings)
 
 
 def _choose_library(
-    case: Case, name: str, wanted: str, cuda: CudaOption, found: list[LibraryOption], findings: Findings
+    context: ResolveContext,
+    name: str,
+    wanted: str,
+    cuda: CudaCandidate,
+    found: list[LibraryCandidate],
+    findings: Findings,
 ) -> LibraryComponent | None:
-    clean = [option for option in found if not option.problems]
+    clean = [candidate for candidate in found if not candidate.problems]
     if clean:
         best = clean[0]
         because = f"the newest for CUDA {cuda.version}" if wanted == "auto" else f"asked for ({wanted})"
@@ -194,34 +195,36 @@ def _choose_library(
     if wanted == "auto":
         findings.warn(
             "not-in-repository",
-            f"{LABELS[name]} is left out: {case.repository_name} offers none for CUDA {cuda.version} and these GPUs",
+            f"{LABELS[name]} is left out: {context.repository_name} offers none for CUDA {cuda.version} and these GPUs",
         )
         findings.reason(name, "none", f"none is offered for CUDA {cuda.version} and these GPUs")
     elif not found:
-        known = libraries.known_cudnn(case) if name == "cudnn" else libraries.known_nccl(case)
-        explain_missing(case, name, wanted, known, findings)
+        known = libraries.known_cudnn(context) if name == "cudnn" else libraries.known_nccl(context)
+        explain_missing(context, name, wanted, known, findings)
     else:
         findings.problems += closest(found).problems
     return None
 
 
-def _pytorch(case: Case, driver: DriverOption | None, findings: Findings) -> frameworks.PytorchOption | None:
-    wanted = case.request.pytorch
+def _pytorch(
+    context: ResolveContext, driver: DriverCandidate | None, findings: Findings
+) -> frameworks.PytorchCandidate | None:
+    wanted = context.request.pytorch
     if wanted == "none":
         findings.reason("pytorch", "none", "not asked for")
         return None
-    found = pool(
-        case,
+    found = usable_candidates(
+        context,
         "pytorch",
         wanted,
-        frameworks.pytorch_options,
+        frameworks.pytorch_candidates,
         frameworks.known_pytorches,
         findings,
     )
-    fitting = [o for o in found if runs_major(case, driver, versions.major(o.release.cuda))]
+    fitting = [o for o in found if runs_major(context, driver, versions.major(o.release.cuda))]
     if found and not fitting and driver:
-        floor = minimum_driver(case, versions.major(found[0].release.cuda))
-        explain_old_driver(case, driver, floor, f"PyTorch {found[0].release.version}", findings)
+        floor = minimum_driver(context, versions.major(found[0].release.cuda))
+        explain_old_driver(context, driver, floor, f"PyTorch {found[0].release.version}", findings)
     if not fitting:
         return None
     findings.reason(
@@ -232,22 +235,23 @@ def _pytorch(case: Case, driver: DriverOption | None, findings: Findings) -> fra
     return fitting[0]
 
 
-def _repository(case: Case, components: Components) -> dict[str, str] | None:
-    """NVIDIA's repository where the plan takes something from it: the host's own or the request's, else NVIDIA's.
+def _repository(context: ResolveContext, components: Components) -> dict[str, str] | None:
+    """Return NVIDIA's repository where the plan needs it: the request's, else the one that was read, else NVIDIA's own.
 
-    Also where the host has it from before and the driver is the distribution's: then it has to be closed for drivers.
+    A plan needs it to install from, or to block its driver packages: where the host already reads it and the driver is
+    the distribution's.
     """
     origins = [part.source if part else None for part in (components.driver, components.cuda)]
-    closed = case.host.repository_configured and origins[0] == "distro"
-    if not ("nvidia" in origins or components.cudnn or components.nccl or closed):
+    to_block = context.host.repository_configured and origins[0] == "distro"
+    if not ("nvidia" in origins or components.cudnn or components.nccl or to_block):
         return None
-    request = case.request
+    request = context.request
     base = None if request.repository_url == "auto" else request.repository_url
-    facts = repository_facts(case.catalog, case.distro.id, case.host.architecture, base)
-    if base is None and case.host.repository_url:
-        # The plan is for what was read, which may be a mirror.
+    facts = repository_facts(context.catalog, context.distro.id, context.host.architecture, base)
+    if base is None and context.host.repository_url:
+        # The plan is for the repository that was read, which may be a mirror.
         key_file = facts["key_url"].rsplit("/", 1)[-1]
-        facts["url"] = case.host.repository_url.rstrip("/") + "/"
+        facts["url"] = context.host.repository_url.rstrip("/") + "/"
         facts["key_url"] = facts["url"] + key_file
     if request.repository_key_url != "auto":
         facts["key_url"] = request.repository_key_url

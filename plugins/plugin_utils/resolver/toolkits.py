@@ -1,6 +1,6 @@
-"""CUDA toolkits: every option that a request leaves, each with what speaks against it.
+"""List the CUDA toolkits that a request allows, each with the problems that it has on the host.
 
-Runs on the controller; pure functions. resolver_platform.py chooses among the options.
+Runs on the controller; pure functions. platform.py chooses among these candidates.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Gpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import (
-    Case,
+    ResolveContext,
+    cached,
     gpu_label,
     not_in_repository,
     offered,
     offered_version,
-    remembered,
     sources,
     span,
 )
 
 
 @dataclasses.dataclass(frozen=True)
-class CudaOption:
-    """A CUDA toolkit that could be installed. min_driver: the driver it was released with, where known."""
+class CudaCandidate:
+    """A CUDA toolkit that can be installed. min_driver: the driver it was released with, where known."""
 
     version: str
     release: str
@@ -36,53 +36,62 @@ class CudaOption:
     problems: tuple[Problem, ...] = ()
 
 
-def cuda_options(case: Case) -> list[CudaOption]:
-    """All toolkits that a request allows, from the preferred source first, newest first."""
-    options: list[CudaOption] = []
-    for source in sources(case.request.cuda_source):
-        found = _nvidia_toolkits(case) if source == "nvidia" else _distro_toolkits(case)
-        options += sorted(found, key=lambda o: versions.key(o.release), reverse=True)
-    if case.request.cuda == "auto":
-        return options
-    return [o for o in options if versions.has_prefix(o.release, case.request.cuda)]
+def cuda_candidates(context: ResolveContext) -> list[CudaCandidate]:
+    """Return the toolkits that the request allows: those of the preferred source first, of each source newest first."""
+    key = _reduced(context)
+    candidates: list[CudaCandidate] = []
+    for source in sources(context.request.cuda_source):
+        found = _nvidia_toolkits(key) if source == "nvidia" else _distro_toolkits(key)
+        candidates += sorted(found, key=lambda candidate: versions.key(candidate.release), reverse=True)
+    if context.request.cuda == "auto":
+        return candidates
+    return [c for c in candidates if versions.has_prefix(c.release, context.request.cuda)]
 
 
-def known_toolkits(case: Case) -> list[str]:
-    """Every toolkit release the catalog or the repository knows."""
-    found = [r.version for t in case.catalog.cuda.toolkits for r in t.releases]
-    return found + [o.release for o in _nvidia_toolkits(case)] + [d.release for d in case.distro.distro_cuda]
+def _reduced(context: ResolveContext) -> ResolveContext:
+    return context.reduced(host=("offers", "gcc", "glibc", "repository_url"))
 
 
-@remembered
-def _nvidia_toolkits(case: Case) -> list[CudaOption]:
-    options = []
-    for toolkit in case.catalog.cuda.toolkits:
-        package = _toolkit_package(case, toolkit)
-        found = {r.version for r in toolkit.releases} | {versions.upstream(v) for v in offered(case, package)}
-        options += [
-            _nvidia_toolkit(case, toolkit, package, release)
+def known_toolkits(context: ResolveContext) -> list[str]:
+    """Return every toolkit release that the catalog, the repository or the archive knows."""
+    found = [r.version for t in context.catalog.cuda.toolkits for r in t.releases]
+    return (
+        found
+        + [c.release for c in _nvidia_toolkits(_reduced(context))]
+        + [d.release for d in context.distro.distro_cuda]
+    )
+
+
+@cached
+def _nvidia_toolkits(context: ResolveContext) -> list[CudaCandidate]:
+    candidates = []
+    for toolkit in context.catalog.cuda.toolkits:
+        package = _toolkit_package(context, toolkit)
+        found = {r.version for r in toolkit.releases} | {versions.upstream(v) for v in offered(context, package)}
+        candidates += [
+            _nvidia_toolkit(context, toolkit, package, release)
             for release in found
             if versions.has_prefix(release, toolkit.version)
         ]
-    return options
+    return candidates
 
 
-def _toolkit_package(case: Case, toolkit: Toolkit) -> str:
+def _toolkit_package(context: ResolveContext, toolkit: Toolkit) -> str:
     number = toolkit.version.split(".")
-    return case.catalog.cuda.apt.toolkit.format(major=number[0], minor=number[1])
+    return context.catalog.cuda.apt.toolkit.format(major=number[0], minor=number[1])
 
 
-def _nvidia_toolkit(case: Case, toolkit: Toolkit, package: str, release: str) -> CudaOption:
-    apt = case.catalog.cuda.apt
-    compilers, problems = _toolchain(case, toolkit)
+def _nvidia_toolkit(context: ResolveContext, toolkit: Toolkit, package: str, release: str) -> CudaCandidate:
+    apt = context.catalog.cuda.apt
+    compilers, problems = _toolchain(context, toolkit)
     found: str | None = f"{release}-{apt.revision}"
-    if case.host.offers is not None:
-        found = offered_version(case, package, release)
-    elif not in_nvidia_repository(case, toolkit.version):
+    if context.host.offers is not None:
+        found = offered_version(context, package, release)
+    elif not in_nvidia_repository(context, toolkit.version):
         found = None
     if found is None:
-        exist = _obtainable(case)
-        problems.append(not_in_repository(case, f"CUDA {release}", [package], exist, "cuda"))
+        exist = _obtainable(context)
+        problems.append(not_in_repository(context, f"CUDA {release}", [package], exist, "cuda"))
     number = toolkit.version.split(".")
     component = CudaComponent(
         version=toolkit.version,
@@ -93,50 +102,50 @@ def _nvidia_toolkit(case: Case, toolkit: Toolkit, package: str, release: str) ->
         host_compilers=compilers,
         apt_components=(),
     )
-    return CudaOption(
+    return CudaCandidate(
         toolkit.version,
         release,
         "nvidia",
         _min_driver(toolkit, release),
         component,
-        (*_gpu_toolkit_problems(case, toolkit), *problems),
+        (*_gpu_toolkit_problems(context, toolkit), *problems),
     )
 
 
-@remembered
-def _obtainable(case: Case) -> list[str]:
-    """The toolkits that NVIDIA's repository offers, or does as far as the catalog knows."""
-    known = case.catalog.cuda.toolkits
-    if case.host.offers is None:
-        return [t.version for t in known if t.releases and in_nvidia_repository(case, t.version)]
-    return [versions.upstream(v) for t in known for v in offered(case, _toolkit_package(case, t))]
+@cached
+def _obtainable(context: ResolveContext) -> list[str]:
+    """Return the toolkits that NVIDIA's repository offers; by the catalog where it was not read."""
+    known = context.catalog.cuda.toolkits
+    if context.host.offers is None:
+        return [t.version for t in known if t.releases and in_nvidia_repository(context, t.version)]
+    return [versions.upstream(v) for t in known for v in offered(context, _toolkit_package(context, t))]
 
 
-def in_nvidia_repository(case: Case, cuda: str) -> bool:
-    """Whether NVIDIA's repository for the distribution release holds a CUDA release, as far as the catalog knows."""
-    first, last = case.distro.nvidia_repository.first_cuda, case.distro.nvidia_repository.last_cuda
+def in_nvidia_repository(context: ResolveContext, cuda: str) -> bool:
+    """Return whether NVIDIA's repository for the distribution release has a CUDA release, by the catalog."""
+    first, last = context.distro.nvidia_repository.first_cuda, context.distro.nvidia_repository.last_cuda
     return versions.key(cuda) >= versions.key(first) and (last is None or versions.at_most(cuda, last))
 
 
 def _min_driver(toolkit: Toolkit, release: str) -> str | None:
-    """The driver a release came with; for one that is not recorded, that of the newest recorded one of its series."""
+    """Return the driver that a release came with; of an unrecorded one, that of the newest recorded in its series."""
     recorded = {r.version: r.min_driver for r in toolkit.releases if r.min_driver}
     if release in recorded:
         return recorded[release]
     return max(recorded.values(), key=versions.key, default=None)
 
 
-@remembered
-def _distro_toolkits(case: Case) -> list[CudaOption]:
-    toolkits = {t.version: t for t in case.catalog.cuda.toolkits}
+@cached
+def _distro_toolkits(context: ResolveContext) -> list[CudaCandidate]:
+    toolkits = {t.version: t for t in context.catalog.cuda.toolkits}
     return [
-        _distro_toolkit(case, toolkits[entry.version], entry)
-        for entry in case.distro.distro_cuda
+        _distro_toolkit(context, toolkits[entry.version], entry)
+        for entry in context.distro.distro_cuda
         if entry.version in toolkits
     ]
 
 
-def _distro_toolkit(case: Case, toolkit: Toolkit, entry: DistroCuda) -> CudaOption:
+def _distro_toolkit(context: ResolveContext, toolkit: Toolkit, entry: DistroCuda) -> CudaCandidate:
     # The distribution ships the toolkit with a compiler and a C library that fit, so neither is checked.
     component = CudaComponent(
         version=entry.version,
@@ -147,79 +156,75 @@ def _distro_toolkit(case: Case, toolkit: Toolkit, entry: DistroCuda) -> CudaOpti
         host_compilers=entry.host_compilers,
         apt_components=entry.apt_components,
     )
-    return CudaOption(
+    return CudaCandidate(
         entry.version,
         entry.release,
         "distro",
         _min_driver(toolkit, entry.release),
         component,
-        _gpu_toolkit_problems(case, toolkit),
+        tuple(_gpu_toolkit_problems(context, toolkit)),
     )
 
 
-def _gpu_toolkit_problems(case: Case, toolkit: Toolkit) -> tuple[Problem, ...]:
-    name = f"toolkit {toolkit.version}"
-    if name not in case.concluded:
-        case.concluded[name] = tuple(_dropped(case, toolkit))
-    found: tuple[Problem, ...] = case.concluded[name]
-    return found
-
-
-def _dropped(case: Case, toolkit: Toolkit) -> list[Problem]:
+def _gpu_toolkit_problems(context: ResolveContext, toolkit: Toolkit) -> list[Problem]:
     problems = []
-    for gpu in case.gpu_kinds:
+    for gpu in context.gpu_kinds:
         if gpu.compute_capability in toolkit.compute_capabilities:
             continue
-        able = able_toolkits(case, gpu)
+        supporting = supporting_toolkits(context, gpu)
         known = toolkit.compute_capabilities
-        supported = f"{span('CUDA', able)} can" if able else "no CUDA of the catalog can"
+        supported = f"{span('CUDA', supporting)} can" if supporting else "no CUDA of the catalog can"
         problems.append(
             Problem(
                 "gpu-dropped-by-cuda",
-                f"CUDA {toolkit.version} cannot make programs for {gpu_label(gpu)}: it covers compute capability "
+                f"CUDA {toolkit.version} cannot compile for {gpu_label(gpu)}: it covers compute capability "
                 f"{known[0]} to {known[-1]}; {supported}",
-                "ask for one of those, or leave cuda at auto" if able else "remove the GPU, or set cuda to none",
+                "ask for one of those, or leave gpu_stack_cuda at auto"
+                if supporting
+                else "remove the GPU, or set gpu_stack_cuda=none",
             )
         )
     return problems
 
 
-def able_toolkits(case: Case, gpu: Gpu) -> list[str]:
-    """The CUDA releases that compile for a GPU."""
-    return [t.version for t in case.catalog.cuda.toolkits if gpu.compute_capability in t.compute_capabilities]
+def supporting_toolkits(context: ResolveContext, gpu: Gpu) -> list[str]:
+    """Return the CUDA releases of the catalog that compile for a GPU."""
+    return [t.version for t in context.catalog.cuda.toolkits if gpu.compute_capability in t.compute_capabilities]
 
 
-def _toolchain(case: Case, toolkit: Toolkit) -> tuple[tuple[str, ...], list[Problem]]:
-    """The compilers nvcc can use on this host, and what is wrong with its compiler or C library."""
+def _toolchain(context: ResolveContext, toolkit: Toolkit) -> tuple[tuple[str, ...], list[Problem]]:
+    """Return the packages of a compiler that nvcc can use, with the problems of the host's compiler and C library."""
     problems = []
-    glibc = case.host.glibc or case.distro.glibc
+    glibc = context.host.glibc or context.distro.glibc
     if toolkit.max_glibc and versions.key(versions.series(glibc)) > versions.key(toolkit.max_glibc):
         newer = [
             t.version
-            for t in case.catalog.cuda.toolkits
+            for t in context.catalog.cuda.toolkits
             if not t.max_glibc or versions.key(glibc) <= versions.key(t.max_glibc)
         ]
-        able = f"; CUDA {min(newer, key=versions.key)} and newer can" if newer else ""
+        hint = f"; CUDA {min(newer, key=versions.key)} and newer can" if newer else ""
         problems.append(
             Problem(
                 "host-toolchain-mismatch",
                 f"the compiler of CUDA {toolkit.version} cannot read the headers of this host's glibc {glibc}: "
-                f"it works with glibc {toolkit.max_glibc} and older{able}",
-                "ask for a newer CUDA, or leave cuda at auto" if newer else "use an older distribution release",
+                f"it works with glibc {toolkit.max_glibc} and older{hint}",
+                "ask for a newer CUDA, or leave gpu_stack_cuda at auto"
+                if newer
+                else "use an older distribution release",
             )
         )
-    default = case.host.gcc or case.distro.gcc.default
+    default = context.host.gcc or context.distro.gcc.default
     if default <= toolkit.max_gcc:
         return ("gcc", "g++"), problems
-    older = [gcc for gcc in case.distro.gcc.available if gcc <= toolkit.max_gcc]
+    older = [gcc for gcc in context.distro.gcc.available if gcc <= toolkit.max_gcc]
     if older:
         return (f"gcc-{max(older)}", f"g++-{max(older)}"), problems
     problems.append(
         Problem(
             "host-toolchain-mismatch",
             f"the compiler of CUDA {toolkit.version} works with gcc up to {toolkit.max_gcc}; the host has {default} "
-            f"and {case.distro.id} offers {', '.join(str(g) for g in case.distro.gcc.available)}",
-            "ask for a newer CUDA, or leave cuda at auto",
+            f"and {context.distro.id} offers {', '.join(str(g) for g in context.distro.gcc.available)}",
+            "ask for a newer CUDA, or leave gpu_stack_cuda at auto",
         )
     )
     return (), problems

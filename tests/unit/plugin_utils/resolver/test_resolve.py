@@ -307,15 +307,16 @@ def test_kinds_of_gpu_that_are_equally_many_stay_in_the_order_of_the_host():
 
 def test_modules_that_do_not_fit_get_a_remedy_that_was_tried():
     made = plan("debian-12", "B200", driver_kernel_modules="proprietary")
-    assert made["problems"][0]["remedy"].startswith("ask for driver_kernel_modules=auto (gives NVIDIA driver 595.91.07")
+    assert made["problems"][0]["remedy"].startswith(
+        "set gpu_stack_driver_kernel_modules=auto (gives NVIDIA driver 595.91.07"
+    )
     assert made["remedies"][0]["request"] == {"driver_kernel_modules": "auto"}
 
 
-def test_one_memo_serves_requests_for_either_kernel_modules():
-    """Remedies are tried with the memo of the refused request."""
-    catalog, host, memo = frozen_catalog(), Host("debian-12", gpus=(HostGpu(GPUS["T4"][0]),)), {}
+def test_cached_candidates_depend_on_the_requested_kernel_modules():
+    catalog, host = frozen_catalog(), Host("debian-12", gpus=(HostGpu(GPUS["T4"][0]),))
     for asked, expected in (("proprietary", "nvidia-kernel-dkms"), ("auto", "nvidia-kernel-open-dkms")):
-        made = plan_once(catalog, Request(driver_kernel_modules=asked), host, memo)
+        made = plan_once(catalog, Request(driver_kernel_modules=asked), host)
         assert expected in [package.split("=")[0] for package in made.components.driver.packages]
 
 
@@ -326,7 +327,7 @@ def test_an_archive_without_the_modules_asked_for_is_named():
     distros = {"ubuntu-24.04": dataclasses.replace(distro, distro_drivers=drivers)}
     request = Request(driver_source="distro", driver="580", driver_kernel_modules="proprietary")
     host = Host("ubuntu-24.04", gpus=(HostGpu(GPUS["T4"][0]),))
-    (problem,) = plan_once(dataclasses.replace(catalog, distros=distros), request, host, {}).problems
+    (problem,) = plan_once(dataclasses.replace(catalog, distros=distros), request, host).problems
     assert problem.code == "not-in-repository"
     assert problem.message == (
         "ubuntu-24.04's own archive does not offer driver branch 580 with the proprietary kernel modules; "
@@ -355,7 +356,7 @@ def test_not_in_repository_names_what_is_offered():
     made = plan("debian-12", "H200", offers=debian_offers(), cuda="12.9")
     assert codes(made) == ["not-in-repository"]
     assert "13.2.1, 13.0.2" in made["problems"][0]["message"]
-    assert made["problems"][0]["remedy"].startswith("ask for cuda=13.0 (")
+    assert made["problems"][0]["remedy"].startswith("set gpu_stack_cuda=13.0 (")
 
 
 def test_pascal_limits_the_wheels_cudnn():
@@ -440,10 +441,10 @@ def test_pytorch(gpus, version, cuda):
 @pytest.mark.parametrize(
     ("distro", "gpus", "asked", "code", "remedy"),
     [
-        ("debian-12", ["V100"], "2.15", "gpu-dropped-by-cuda", "ask for pytorch=2.10 "),
-        ("debian-12", ["K40c"], "auto", "gpu-dropped-by-cuda", "ask for pytorch=none "),
-        ("ubuntu-22.04", ["H200"], "2.15", "python-not-supported", "ask for pytorch=2.14 "),
-        ("debian-12", ["H200"], "1.13", "unknown-version", "ask for pytorch=2.7 "),
+        ("debian-12", ["V100"], "2.15", "gpu-dropped-by-cuda", "set gpu_stack_pytorch=2.10 "),
+        ("debian-12", ["K40c"], "auto", "gpu-dropped-by-cuda", "set gpu_stack_pytorch=none "),
+        ("ubuntu-22.04", ["H200"], "2.15", "python-not-supported", "set gpu_stack_pytorch=2.14 "),
+        ("debian-12", ["H200"], "1.13", "unknown-version", "set gpu_stack_pytorch=2.7 "),
     ],
     ids=["Volta", "Kepler", "Python", "unknown"],
 )

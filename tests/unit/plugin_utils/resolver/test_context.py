@@ -1,0 +1,114 @@
+"""The context of a decision: what cached functions may read of it, and what the repository offers."""
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.host import Host
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Gpu
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.request import Request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import drivers, frameworks, platform, toolkits
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import (
+    ResolveContext,
+    not_in_repository,
+    offered,
+    offered_version,
+)
+
+from tests.unit.frozen_catalog import frozen_catalog
+from tests.unit.plugin_utils.resolver.resolver_cases import debian_offers
+
+H200 = Gpu("10de:2335", "NVIDIA H200", "9.0", "Hopper", "either")
+V100 = Gpu("10de:1db4", "Tesla V100", "7.0", "Volta", "proprietary")
+# Every field of host and request has a value that is not its default.
+HOST = Host(
+    "debian-12",
+    pythons=("3.12", "3.13"),
+    default_python="3.12",
+    gcc=15,
+    glibc="2.41",
+    kernel="6.1.0-56-cloud-amd64",
+    offers=debian_offers(),
+    offers_error="HTTP 503",
+    repository_url="http://mirror.example/debian12/x86_64/",
+    repository_configured=True,
+    secure_boot="enabled",
+    loaded_driver="580.126.16",
+)
+REQUEST = Request.from_mapping(
+    {
+        "driver": "580",
+        "driver_source": "nvidia",
+        "driver_kernel_modules": "proprietary",
+        "cuda": "12.9",
+        "cuda_source": "nvidia",
+        "cudnn": "9",
+        "nccl": "2.28",
+        "tensorflow": "2.20",
+        "tensorflow_cuda_libraries": "system",
+        "pytorch": "2.10",
+    }
+)
+
+
+def context(host: Host = HOST) -> ResolveContext:
+    return ResolveContext(frozen_catalog(), host, REQUEST, (V100, H200, H200))
+
+
+@pytest.mark.parametrize(
+    ("cached", "reduced"),
+    [
+        (drivers._nvidia_drivers, drivers._reduced),
+        (drivers._distro_drivers, drivers._reduced),
+        (toolkits._nvidia_toolkits, toolkits._reduced),
+        (toolkits._obtainable, toolkits._reduced),
+        (toolkits._distro_toolkits, toolkits._reduced),
+        (frameworks._all_tensorflows, frameworks._reduced),
+    ],
+    ids=lambda function: function.__name__,
+)
+@pytest.mark.parametrize("host", [HOST, Host("debian-13", kernel="6.12.0-1-rt-amd64", gcc=16)], ids=["read", "unread"])
+def test_a_cached_function_reads_no_more_than_its_key(cached, reduced, host):
+    whole = context(host)
+    assert cached(reduced(whole)) == cached.__wrapped__(whole)
+    assert cached(reduced(whole)), "nothing was compared"
+
+
+def test_the_cached_cudnn_check_reads_no_more_than_its_key():
+    whole = context()
+    key = platform._cudnn_key(whole)
+    for cuda in toolkits._nvidia_toolkits(toolkits._reduced(whole))[::5]:
+        for tensorflow in frameworks._all_tensorflows(frameworks._reduced(whole))[::10]:
+            found = platform._has_usable_cudnn(key, cuda, tensorflow)
+            assert found == platform._has_usable_cudnn.__wrapped__(whole, cuda, tensorflow)
+
+
+def test_each_kind_of_gpu_counts_once_in_the_order_of_the_host():
+    assert context().gpu_kinds == (V100, H200)
+    assert context().with_gpus((H200, H200)).gpu_kinds == (H200,)
+
+
+def test_offered_versions_are_sorted_newest_first():
+    whole = context()
+    assert offered(whole, "cuda-toolkit-13-2") == ("13.2.1-1",)
+    assert offered(whole, "nvidia-driver-cuda") == ("595.71.05-1", "580.126.16-1")
+    assert offered(whole, "no-such-package") == ()
+    assert offered_version(whole, "libnccl2", "2.29.7", "13.2") == "2.29.7-1+cuda13.2"
+    assert offered_version(whole, "libnccl2", "2.29.7") is None
+
+
+@pytest.mark.parametrize(
+    ("exist", "offers", "remedy"),
+    [
+        (
+            ["13.0.2", "13.2.1"],
+            "it offers 13.2.1, 13.0.2",
+            "ask for one that it offers, or leave gpu_stack_cuda at auto",
+        ),
+        ([], "it offers no other either", "set gpu_stack_cuda=none"),
+    ],
+)
+def test_a_version_that_is_not_offered(exist, offers, remedy):
+    problem = not_in_repository(context(), "CUDA 12.9.1", ["cuda-toolkit-12-9"], exist, "cuda")
+    url = "http://mirror.example/debian12/x86_64/"
+    assert problem.message == f"{url} does not offer CUDA 12.9.1 (cuda-toolkit-12-9); {offers}"
+    assert (problem.code, problem.remedy) == ("not-in-repository", remedy)
