@@ -103,14 +103,20 @@ def dependencies(names: List[str], packages: Dict[str, Package], patterns: List[
     return sorted(found)
 
 
+def matches(name: str, patterns: List[str]) -> bool:
+    """Return whether one of `patterns` matches a package's name, with or without its architecture."""
+    return any(re.fullmatch(pattern, text) for pattern in patterns for text in (name, name.partition(":")[0]))
+
+
 def replaced(names: List[str], packages: Dict[str, Package], patterns: List[str]) -> List[str]:
-    """Return the packages that match one of `patterns` and are not in `names`; those with settings alone included."""
+    """Return the packages that match one of `patterns`, those with settings alone included.
+
+    A package in `names` is left out for every architecture: which ones can stay with its new version is apt's decision.
+    """
     return sorted(
         name
         for name, state in packages.items()
-        if name not in names
-        and state.status != "not-installed"
-        and any(re.fullmatch(pattern, name) for pattern in patterns)
+        if name.partition(":")[0] not in names and state.status != "not-installed" and matches(name, patterns)
     )
 
 
@@ -134,7 +140,7 @@ def unexpected(changes: List[Change], specs: List[str], may_remove: List[str], h
     planned = {split_spec(spec)[0] for spec in specs}
     found = []
     for change in changes:
-        removal = change.new is None and not any(re.fullmatch(pattern, change.name) for pattern in may_remove)
+        removal = change.new is None and not matches(change.name, may_remove)
         kernel = change.name.startswith("linux-image-") and change.name not in planned
         if removal or kernel or change.name in held:
             found.append(change.describe())

@@ -176,7 +176,7 @@ class Transaction:
         held = [
             name
             for name, state in before.packages.items()
-            if state.held and name not in ours and not any(re.fullmatch(pattern, name) for pattern in may_remove)
+            if state.held and name not in ours and not apt_output.matches(name, may_remove)
         ]
         unexpected = apt_output.unexpected(changes, self.request.wanted, may_remove, held)
         if unexpected:

@@ -102,6 +102,18 @@ def test_packages_that_match_and_are_not_wanted_are_replaced(installed):
     assert apt_output.replaced(["nginx-light"], installed, ["nginx-.*", "absent-.*"]) == ["nginx-common"]
 
 
+def test_packages_of_foreign_architectures_are_replaced_by_their_name():
+    rows = ("libcuda1", "libcuda1:i386", "libnvidia-gl-535", "libnvidia-gl-535:i386", "libgl1:i386")
+    packages = {name: dpkg.Package("1", "installed", held=False) for name in rows}
+    found = apt_output.replaced(["libcuda1"], packages, ["libcuda1", "libnvidia-gl-535"])
+    assert found == ["libnvidia-gl-535", "libnvidia-gl-535:i386"]
+
+
+def test_a_removal_of_a_foreign_architecture_is_allowed_by_name():
+    changes = [apt_output.Change(name, "1", None) for name in ("libcuda1:i386", "libgl1:i386")]
+    assert apt_output.unexpected(changes, [], ["libcuda1"], held=[]) == ["libgl1:i386 1 (removed)"]
+
+
 def test_a_missing_version_is_reported_with_the_offered_ones():
     offered = apt_output.parse_madison(captured("madison.txt"))
     (message,) = apt_output.not_offered(["nginx-light=9", "libc6=2.36-9+deb12u14", "virtual"], offered)
