@@ -60,6 +60,8 @@ UPDATE = ["apt-get", "-o", "DPkg::Lock::Timeout=300", "update"]
 
 
 def find_suites(module: AnsibleModule) -> list:
+    """Return the archive's suites, after a refresh of missing lists; fail the module where there is none."""
+
     def read() -> list:
         output = module.run_command(["apt-get"] + archive_components.TARGETS, check_rc=True)[1]
         return archive_components.suites(output, ORIGINS, module.params["components"], module.params["path"])
@@ -77,6 +79,7 @@ def find_suites(module: AnsibleModule) -> list:
 
 
 def main() -> None:
+    """Run the module."""
     module = AnsibleModule(
         argument_spec={
             "components": {"type": "list", "elements": "str", "required": True},
@@ -99,6 +102,7 @@ def main() -> None:
 
 
 def open_text(path: str) -> str:
+    """Return the content of a file."""
     with open(path) as stream:
         return stream.read()
 

@@ -134,10 +134,12 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_
 
 
 def versions(names: list, state: transaction.PackageState) -> dict:
+    """Return the versions of those of `names` that dpkg knows, by name."""
     return {name: state.packages[name].version for name in names if name in state.packages}
 
 
 def main() -> None:
+    """Run the module."""
     names = {"type": "list", "elements": "str", "default": []}
     module = AnsibleModule(
         argument_spec={

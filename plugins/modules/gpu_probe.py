@@ -195,6 +195,7 @@ FROM_THE_CATALOG = ("package_patterns", "repository_patterns", "driver_packages"
 
 
 def main() -> None:
+    """Run the module."""
     module = AnsibleModule(
         argument_spec={
             "repository_url": {"type": "str"},

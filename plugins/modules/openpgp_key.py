@@ -120,6 +120,7 @@ def fetch(module: AnsibleModule, wanted: str) -> bytes:
 
 
 def main() -> None:
+    """Run the module."""
     module = AnsibleModule(
         argument_spec={
             "url": {"type": "str", "required": True},

@@ -124,6 +124,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied
 
 
 def restore(module: AnsibleModule, apt: apt_commands.Apt) -> dict:
+    """Restore a record; return the module's result, like every action below."""
     options = module.params
     work = rollback.Rollback(options["directory"], apt, module.run_command, module.check_mode)
     result = work.restore(options["to"], options["own_folders"])
@@ -139,6 +140,7 @@ def restore(module: AnsibleModule, apt: apt_commands.Apt) -> dict:
 
 
 def record_baseline(module: AnsibleModule, _apt: apt_commands.Apt) -> dict:
+    """Record the baseline, and drop the parts that are about to be changed from the record of the last run."""
     options = module.params
     if not module.check_mode:
         applied.clear(options["directory"], list(options["parts"]))
@@ -150,6 +152,7 @@ def record_baseline(module: AnsibleModule, _apt: apt_commands.Apt) -> dict:
 
 
 def record_verified(module: AnsibleModule, apt: apt_commands.Apt) -> dict:
+    """Record the verified configuration."""
     options = module.params
     return {
         "changed": recording.record_verified(
@@ -159,11 +162,13 @@ def record_verified(module: AnsibleModule, apt: apt_commands.Apt) -> dict:
 
 
 def record_applied(module: AnsibleModule, _apt: apt_commands.Apt) -> dict:
+    """Record what a complete run left."""
     options = module.params
     return {"changed": recording.record_applied(options["directory"], options["parts"], module.check_mode)}
 
 
 def clear_applied(module: AnsibleModule, _apt: apt_commands.Apt) -> dict:
+    """Drop the record of the last complete run."""
     return {"changed": False if module.check_mode else applied.clear(module.params["directory"])}
 
 
@@ -177,6 +182,7 @@ ACTIONS = {
 
 
 def main() -> None:
+    """Run the module."""
     names = {"type": "list", "elements": "str", "default": []}
     paths = {"type": "list", "elements": "path", "default": []}
     module = AnsibleModule(

@@ -28,7 +28,7 @@ def _part_key(part: str) -> tuple[Any, ...]:
 
 
 def key(version: str) -> tuple[Any, ...]:
-    """Return a sort key: key(a) < key(b) if `dpkg --compare-versions a lt b`."""
+    """Return a sort key that orders versions as `dpkg --compare-versions` does."""
     epoch, colon, rest = version.partition(":")
     if not colon:
         epoch, rest = "0", version

@@ -39,6 +39,7 @@ class Package(NamedTuple):
         return self.reinstall or self.status in ("half-installed", "unpacked", "half-configured")
 
     def to_json(self) -> dict[str, Any]:
+        """Return the package as it is in the probe and in applied.json."""
         return {"version": self.version, "status": self.status, "held": self.held}
 
 

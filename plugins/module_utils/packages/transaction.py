@@ -36,10 +36,12 @@ class Request(NamedTuple):
 
     @property
     def wanted(self) -> list[str]:
+        """All specs of the request, packages with preferences first."""
         return self.pins + self.packages + self.helpers
 
     @property
     def names(self) -> list[str]:
+        """The names in `wanted`, in its order."""
         return [apt_output.split_spec(spec)[0] for spec in self.wanted]
 
 
@@ -53,6 +55,7 @@ class PackageState(NamedTuple):
 
     @property
     def remaining(self) -> list[str]:
+        """Everything that remains to do; empty when the request is met."""
         return self.unmet + self.obsolete + self.unheld
 
 
