@@ -13,12 +13,20 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-_Reader = Callable[[Any, str], Any]
+_Reader = Callable[[Any], Any]
 _JSON_NAMES = {str: "a string", int: "an integer", float: "a number", bool: "true or false"}
 
 
 class RecordError(ValueError):
-    """JSON does not fit its dataclass; the message starts with the path of the wrong field."""
+    """JSON does not fit its dataclass; the message is the path of the wrong field and what was expected."""
+
+    def __init__(self, reason: str, path: str = "") -> None:
+        super().__init__(f"{path}: {reason}")
+        self.reason, self.path = reason, path
+
+    def inside(self, step: str) -> RecordError:
+        """Return the error with a step before its path. Paths are built for errors alone, since that takes time."""
+        return RecordError(self.reason, step + self.path)
 
 
 def from_json(kind: type[T], data: Any, path: str) -> T:
@@ -27,7 +35,10 @@ def from_json(kind: type[T], data: Any, path: str) -> T:
     Unknown keys are ignored. An absent key and null give the field's default. A list instead of an object holds the
     fields in their order. Raises RecordError for a value of the wrong type and for a missing field without a default.
     """
-    record: T = _read_record(kind, data, path)
+    try:
+        record: T = _read_record(kind, data)
+    except RecordError as error:
+        raise error.inside(path) from None
     return record
 
 
@@ -44,19 +55,19 @@ def to_json(value: Any) -> Any:
 
 @functools.cache
 def _reader(kind: Any) -> _Reader:
-    """Return the function that reads a value of a type; made once, since a probe holds thousands of values."""
+    """Return the function that reads a value of a type; cached, since a probe has thousands of values."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
-        return lambda value, path: value
+        return lambda value: value
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         return functools.partial(_read_record, kind)
     if origin in (typing.Union, types.UnionType):
         (inner,) = (argument for argument in arguments if argument is not type(None))
-        return _reader(inner)  # null gets the default of the field before any reader is asked
+        return functools.partial(_read_optional, _reader(inner))
     if origin is tuple:
         return functools.partial(_read_list, _reader(arguments[0]))
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        return functools.partial(_read_mapping, _reader(arguments[1]), type(None) in typing.get_args(arguments[1]))
+        return functools.partial(_read_mapping, _reader(arguments[1]))
     return functools.partial(_read_scalar, kind)
 
 
@@ -76,37 +87,56 @@ def _fields(kind: type) -> list[tuple[str, str, _Reader, bool]]:
     ]
 
 
-def _read_record(kind: Any, value: Any, path: str) -> Any:
+def _read_record(kind: Any, value: Any) -> Any:
     fields = _fields(kind)
     if isinstance(value, list):
         value = {key: item for (_, key, _, _), item in zip(fields, value, strict=False)}
     if not isinstance(value, Mapping):
-        raise RecordError(f"{path}: expected an object, found {value!r:.80}")
+        raise RecordError(f"expected an object, found {value!r:.80}")
     found = {}
     for name, key, read, has_default in fields:
         item = value.get(key)
+        if item is None and not has_default:
+            raise RecordError("missing", f".{key}")
         if item is not None:
-            found[name] = read(item, f"{path}.{key}")
-        elif not has_default:
-            raise RecordError(f"{path}.{key}: missing")
+            try:
+                found[name] = read(item)
+            except RecordError as error:
+                raise error.inside(f".{key}") from None
     return kind(**found)
 
 
-def _read_list(read: _Reader, value: Any, path: str) -> tuple[Any, ...]:
+def _read_optional(read: _Reader, value: Any) -> Any:
+    return None if value is None else read(value)
+
+
+def _read_list(read: _Reader, value: Any) -> tuple[Any, ...]:
     if not isinstance(value, (list, tuple)):
-        raise RecordError(f"{path}: expected a list, found {value!r:.80}")
-    return tuple(read(item, f"{path}[{index}]") for index, item in enumerate(value))
+        raise RecordError(f"expected a list, found {value!r:.80}")
+    found = []
+    for index, item in enumerate(value):
+        try:
+            found.append(read(item))
+        except RecordError as error:
+            raise error.inside(f"[{index}]") from None
+    return tuple(found)
 
 
-def _read_mapping(read: _Reader, nullable: bool, value: Any, path: str) -> dict[str, Any]:
+def _read_mapping(read: _Reader, value: Any) -> dict[str, Any]:
     if not isinstance(value, Mapping):
-        raise RecordError(f"{path}: expected an object, found {value!r:.80}")
-    return {str(key): None if nullable and item is None else read(item, f"{path}.{key}") for key, item in value.items()}
+        raise RecordError(f"expected an object, found {value!r:.80}")
+    found = {}
+    for key, item in value.items():
+        try:
+            found[str(key)] = read(item)
+        except RecordError as error:
+            raise error.inside(f".{key}") from None
+    return found
 
 
-def _read_scalar(kind: type, value: Any, path: str) -> Any:
-    # Subclasses count as well: Ansible tags strings with where they are from.
+def _read_scalar(kind: type, value: Any) -> Any:
+    # Subclasses count as well: Ansible tags strings with their origin.
     accepted = (int, float) if kind is float else kind
-    if not isinstance(value, accepted) or (isinstance(value, bool) and kind is not bool):
-        raise RecordError(f"{path}: expected {_JSON_NAMES[kind]}, found {value!r:.80}")
+    if not isinstance(value, accepted) or (kind is not bool and isinstance(value, bool)):
+        raise RecordError(f"expected {_JSON_NAMES[kind]}, found {value!r:.80}")
     return value
