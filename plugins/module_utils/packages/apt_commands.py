@@ -26,6 +26,7 @@ PREFERENCES = "/etc/apt/preferences.d"
 ARCHIVES = "/var/cache/apt/archives"
 MAKE_LOG_LINES = 30
 ERROR_LINES = 25
+COMMAND_WORDS = 5
 # What apt and dpkg print about steps that succeed; the cause of a failure would be lost between these lines.
 PROGRESS = (
     "Get:",
@@ -53,13 +54,23 @@ class AptError(Exception):
 
     def __init__(self, command: list[str], rc: int, output: str, make_logs: dict[str, str]) -> None:
         lines = [line for line in output.splitlines() if line.strip() and not line.startswith(PROGRESS)]
-        message = "`%s` failed with status %d:\n%s" % (" ".join(command[:3]), rc, "\n".join(lines[-ERROR_LINES:]))
+        message = "`%s` failed with status %d:\n%s" % (_summary(command), rc, "\n".join(lines[-ERROR_LINES:]))
         if make_logs:
             message += "\nA kernel module did not build:\n" + "\n".join("%s:\n%s" % log for log in make_logs.items())
             message += "\nFix this driver branch for the kernel or select another one, then run this again."
         super().__init__(message)
         self.rc = rc
         self.make_logs = make_logs
+
+
+def _summary(command: list[str]) -> str:
+    """Return a command without the options that all of them have, cut after its first packages."""
+    words = [
+        word
+        for word, before in zip(command, [""] + command)  # noqa: B905
+        if "-o" not in (word, before) and word not in APT_OPTIONS + DPKG[1:]
+    ]
+    return " ".join(words[:COMMAND_WORDS] + (["..."] if len(words) > COMMAND_WORDS else []))
 
 
 class Apt:

@@ -175,6 +175,24 @@ def test_an_error_has_its_cause_and_not_the_steps_that_succeeded():
     assert "error: x" in message
 
 
+@pytest.mark.parametrize(
+    ("run", "shown"),
+    [
+        (lambda apt: apt.install(["a=1", "b-"], purge=True), "apt-get --purge install a=1 b-"),
+        (lambda apt: apt.install(list("abcd")), "apt-get install a b c ..."),
+        (lambda apt: apt.simulate(["a=1"]), "apt-get --simulate install a=1"),
+        (lambda apt: apt.update(), "apt-get update"),
+        (lambda apt: apt.run([*apt_commands.DPKG, "--configure", "-a"]), "dpkg --configure -a"),
+    ],
+)
+def test_an_error_names_the_command_without_its_usual_options(tmp_path, run, shown):
+    host = Host(tmp_path / "root", {})
+    host.failing = dict.fromkeys(("install", "update", "--configure"), "E: no")
+    with pytest.raises(apt_commands.AptError) as caught:
+        run(host.apt(str(tmp_path / "kept")))
+    assert str(caught.value).startswith(f"`{shown}` failed with status 100:")
+
+
 def test_preferences_of_obsolete_packages_do_not_bind_and_exact_versions_do(tmp_path, monkeypatch):
     installed, bound = tmp_path / "installed", tmp_path / "bound"
     installed.mkdir()
