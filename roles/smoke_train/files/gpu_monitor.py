@@ -526,7 +526,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     )
     add("--duration", type=positive_number, metavar="S", help="stop after S seconds (default: when interrupted)")
     add("--until-pid", type=int, metavar="PID", help="stop when that process ends")
-    add("--nvidia-smi", metavar="PROGRAM", help="default: the one in PATH or the usual directories")
+    add("--nvidia-smi", metavar="PROGRAM", help="nvidia-smi to run (default: the one in PATH or the usual directories)")
     return parser.parse_args(arguments)
 
 

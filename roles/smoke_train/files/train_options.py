@@ -113,7 +113,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 def add_devices(add: Callable[..., Any]) -> None:
     """Add the options that select the devices."""
-    add("--framework", choices=tuple(FRAMEWORKS), help="default: the installed one, TensorFlow before PyTorch")
+    add("--framework", choices=tuple(FRAMEWORKS), help="default: the installed framework, TensorFlow before PyTorch")
     add("--num-gpus", type=at_least(1), metavar="N", help="number of GPUs to train on (default: all visible ones)")
     add(
         "--gpus",
@@ -146,7 +146,7 @@ def add_training(add: Callable[..., Any]) -> None:
         "--data",
         choices=("auto", "real", "simulated"),
         default="auto",
-        help="auto: real data if reachable, otherwise simulated",
+        help="kind of data; auto (the default): real data if available, otherwise simulated",
     )
     add("--mirror-url", default="", help="URL of the CIFAR-10 binary archive")
     add("--train-steps", type=at_least(4), default=100, metavar="N", help="training steps (default: %(default)s)")
@@ -164,12 +164,23 @@ def add_training(add: Callable[..., Any]) -> None:
         "--loop",
         choices=("custom", "fit"),
         default="custom",
-        help="TensorFlow: custom training loop or model.fit of Keras",
+        help="TensorFlow's training loop: custom (the default) or Keras's model.fit",
     )
-    add("--strategy", choices=("ddp", "dp"), default="ddp", help="PyTorch: DistributedDataParallel or DataParallel")
+    add(
+        "--strategy",
+        choices=("ddp", "dp"),
+        default="ddp",
+        help="PyTorch's strategy: DistributedDataParallel (the default) or DataParallel",
+    )
     add("--log-device-placement", action="store_true", help="log the device of each operation")
     add("--seed", type=int, default=1, help="seed of weights, batches and simulated data (default: %(default)s)")
-    add("--time-limit", type=at_least(1, float), default=600.0, metavar="SECONDS", help="%(default)s by default")
+    add(
+        "--time-limit",
+        type=at_least(1, float),
+        default=600.0,
+        metavar="SECONDS",
+        help="fail after this time (default: %(default)s)",
+    )
 
 
 def add_checks(add: Callable[..., Any]) -> None:
@@ -197,7 +208,7 @@ def add_checks(add: Callable[..., Any]) -> None:
         "--scaling",
         choices=("auto", "on", "off"),
         default="auto",
-        help="measure images per second on 1, 2, 4, ... GPUs; auto: on for real GPUs",
+        help="measure images per second on 1, 2, 4, ... GPUs; auto (the default): only on real GPUs",
     )
     add(
         "--scaling-steps",
