@@ -7,7 +7,7 @@ hang in a driver library is reported as a failed check. Standard output is one J
 standard error or to the job directory. Exit status: 0 all checks passed, 1 a check failed, 2 bad usage.
 
 Virtual GPUs are logical devices that share a GPU, or the CPU if there is no GPU. The result marks them as "virtual" and
-states what such a run verifies and what it does not (train_checks.PROVES, PROVES_NOT).
+states what such a run verifies and what it does not (train_checks.VERIFIED, NOT_VERIFIED).
 """
 
 from __future__ import annotations

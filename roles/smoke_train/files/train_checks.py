@@ -23,12 +23,12 @@ GROWTH_MIB = 64.0
 STRATEGIES = {"tensorflow": "MirroredStrategy", "pytorch": "DistributedDataParallel"}
 CLUSTER_STRATEGIES = {"tensorflow": "MultiWorkerMirroredStrategy", "pytorch": "DistributedDataParallel"}
 # virtual_kind -> what such a run verifies and what it does not.
-PROVES = {
+VERIFIED = {
     "cpu": "code, shapes and replica logic (batch split, all-reduce, identical updates)",
     "gpu": "driver and CUDA libraries on the GPU in use, memory limits, code, shapes and replica logic (batch "
     "split, all-reduce, identical updates)",
 }
-PROVES_NOT = {
+NOT_VERIFIED = {
     "cpu": "driver, GPUs, GPU memory, NCCL and speed",
     "gpu": "GPUs that are not in use, transfers between GPUs, NCCL and the speed-up with more GPUs",
 }
@@ -571,8 +571,8 @@ def build_result(report: Report, seconds: float) -> dict[str, Any]:
         "replicas": trained.get("replicas", 0),
         "virtual": training.virtual,
         "virtual_kind": training.virtual_kind,
-        "proves": PROVES.get(training.virtual_kind or "", ""),
-        "proves_not": PROVES_NOT.get(training.virtual_kind or "", ""),
+        "proves": VERIFIED.get(training.virtual_kind or "", ""),
+        "proves_not": NOT_VERIFIED.get(training.virtual_kind or "", ""),
         "simulated": report.simulated,
         "cluster": {"workers": workers, "index": options.cluster_index} if workers else None,
         "data": report.data,
