@@ -1,4 +1,4 @@
-"""Makes the training script's modules importable: they are deployed files and belong to no package."""
+"""Make the training scripts importable: they are copied to hosts and belong to no package."""
 
 import sys
 from pathlib import Path
