@@ -1,5 +1,6 @@
 """Contracts between the files of this project: roles, their specifications, playbooks, scenarios, documents, tests."""
 
+import configparser
 import re
 import subprocess
 import sys
@@ -160,3 +161,10 @@ def test_results_of_tasks_are_not_taken_for_misspelled_variables():
     results = set(re.findall(r"(?:register: |set_fact:\n +)(\w+)", texts))
     assert "__gpu_stack_baseline" in results
     assert {name for name in results if name.startswith("gpu_stack_")} - known == set()
+
+
+def test_the_clone_comes_before_an_installed_collection():
+    """An installed gpuhost.stack must not run instead of the clone; ansible-lint installs one."""
+    configuration = configparser.ConfigParser()
+    configuration.read(PROJECT / "ansible.cfg")
+    assert configuration["defaults"]["collections_path"].split(":")[0] == "collections"
