@@ -1,0 +1,88 @@
+"""The installed collection, as its users run it: by FQCN, without a line of ansible.cfg."""
+
+import json
+import subprocess
+import tarfile
+from pathlib import Path
+
+from tests.collection.conftest import Run
+
+FOREIGN_PLAY = """
+- hosts: gpu_hosts
+  roles:
+    - role: gpuhost.stack.cuda_toolkit
+      vars:
+        cuda_toolkit_version: "13.0"
+        cuda_toolkit_home: /usr/local/cuda-13.0
+        cuda_toolkit_packages: [cuda-toolkit-13-0=13.0.2-1]
+        cuda_toolkit_host_compilers: [gcc]
+"""
+
+
+def only_run(site: Path) -> Path:
+    """Return the directory of the only run that left a report in the user's directory."""
+    (run,) = (path for path in (site / "reports").iterdir() if path.name != "latest")
+    return run
+
+
+def assert_planned(answer: subprocess.CompletedProcess[str], site: Path) -> None:
+    """Whatever this machine has, there is a plan or a refusal, and it is in the report."""
+    assert answer.stdout.count("COMPONENT ") == 2, answer.stdout + answer.stderr
+    plan = json.loads((only_run(site) / "localhost/plan.json").read_text())
+    assert plan["components"]["cuda"]["version"] in answer.stdout
+    assert answer.stdout.count(f"Report: {only_run(site)}/report.md") == 1
+
+
+def test_the_tarball_holds_what_runs_and_no_tests(tarball: Path) -> None:
+    with tarfile.open(tarball) as archive:
+        names = {name.split("/")[0] for name in archive.getnames()}
+    assert {"catalog", "plugins", "roles", "playbooks", "docs", "meta", "inventories", "LICENSE", "README.md"} <= names
+    assert names & {"tests", "molecule", "benchmarks", "collections", "script", "requirements"} == set()
+
+
+def test_every_file_that_a_role_or_playbook_reads_is_in_the_tarball(tarball: Path) -> None:
+    with tarfile.open(tarball) as archive:
+        shipped = {member.name for member in archive.getmembers() if member.isfile()}
+    project = Path(__file__).resolve().parents[2]
+    needed = {
+        str(path.relative_to(project))
+        for folder in ("catalog", "roles", "playbooks", "plugins/module_utils")
+        for path in (project / folder).rglob("*")
+        if path.is_file() and not {"__pycache__", "collections"} & set(path.parts[len(project.parts) :])
+    }
+    assert needed - shipped == set()
+
+
+def test_plan_by_fqcn(installed: Path, site: Path, playbook: Run) -> None:
+    answer = playbook("gpuhost.stack.plan", ANSIBLE_COLLECTIONS_PATH=str(installed))
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert_planned(answer, site)
+    assert not list(installed.rglob("reports"))
+
+
+def test_the_main_job_by_fqcn_goes_as_far_as_this_machine_allows(installed: Path, site: Path, playbook: Run) -> None:
+    """A made-up variable is refused before anything is looked at, so that no machine can be changed by this test."""
+    answer = playbook("gpuhost.stack.gpu_host", "-e", "gpu_stack_cudda=1", ANSIBLE_COLLECTIONS_PATH=str(installed))
+    assert answer.returncode == 2
+    assert "gpu_stack_cudda: no such variable" in answer.stdout
+
+
+def test_a_foreign_playbook_imports_a_playbook_by_fqcn(installed: Path, site: Path, playbook: Run) -> None:
+    (site / "site.yml").write_text("- import_playbook: gpuhost.stack.plan\n")
+    answer = playbook("site.yml", ANSIBLE_COLLECTIONS_PATH=str(installed))
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert_planned(answer, site)
+
+
+def test_a_role_by_fqcn_in_a_foreign_play(installed: Path, site: Path, playbook: Run) -> None:
+    (site / "play.yml").write_text(FOREIGN_PLAY)
+    answer = playbook("play.yml", "--check", ANSIBLE_COLLECTIONS_PATH=str(installed))
+    assert "gpuhost.stack.cuda_toolkit : " in answer.stdout, answer.stdout + answer.stderr
+    assert "couldn't resolve" not in answer.stdout + answer.stderr
+
+
+def test_the_report_is_made_once_where_the_callback_is_enabled_too(installed: Path, site: Path, playbook: Run) -> None:
+    (site / "ansible.cfg").write_text("[defaults]\ncallbacks_enabled = gpuhost.stack.evidence\n")
+    answer = playbook("gpuhost.stack.plan", ANSIBLE_COLLECTIONS_PATH=str(installed))
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert_planned(answer, site)
