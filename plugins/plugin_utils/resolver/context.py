@@ -16,6 +16,11 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.host import
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Gpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.request import Request
 
+PROBLEMS = {
+    "not-in-repository": "it exists, but neither repository nor archive offers it; a warning if a library is left out",
+}
+
+
 # The resolver's only cache, on functions of a reduced context: remedies try dozens of requests for one host, and many
 # hosts of a fleet have the same GPUs.
 cached = functools.lru_cache(maxsize=256)

@@ -25,6 +25,12 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context imp
     span,
 )
 
+PROBLEMS = {
+    "gpu-dropped-by-driver": "the branch no longer supports a GPU; or the open kernel modules before Turing",
+    "gpu-too-new-for-driver": "the branch is older than a GPU; or the proprietary kernel modules from Blackwell on",
+    "mixed-gpus-conflict": "there is a plan for each kind of GPU alone, and none for all of them",
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class DriverCandidate:

@@ -14,6 +14,15 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.drivers imp
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.platform import Platform, is_native
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.toolkits import CudaCandidate
 
+WARNINGS = {
+    "new-feature-branch": "the driver branch is a new feature branch, or its type is unknown",
+    "branch-end-of-life": "the driver branch has reached its end of life",
+    "secure-boot": "Secure Boot is enabled: the key that signs the kernel module must be enrolled",
+    "kernel-newer-than-driver": "the driver branch is not known to build for this kernel",
+    "minor-version-compatibility": "the driver is older than the toolkit, which runs without PTX",
+    "source-fallback": "it is from the distribution's archive, since NVIDIA's repository offers none that fits",
+}
+
 
 def explain_platform(context: ResolveContext, platform: Platform, findings: Findings) -> None:
     """Add the reasons for a platform and the warnings about it."""

@@ -22,6 +22,18 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context imp
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.gpu_support import covers, supported
 
+WARNINGS = {
+    "ptx-jit": "no native code for a GPU: the driver compiles PTX at the first start, which takes long",
+}
+
+
+PROBLEMS = {
+    "python-not-supported": "the framework has no wheel for a Python of the host",
+    "tensorflow-cuda-mismatch": "it needs another CUDA of the system's libraries; or it has none of its own",
+    "gpu-too-old-for-tensorflow": "the wheel, or a library that it pins, has no code for a GPU of the host",
+    "gpu-too-new-for-tensorflow": "a library that the wheel pins is older than a GPU of the host",
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class TensorflowCandidate:

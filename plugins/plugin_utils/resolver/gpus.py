@@ -11,6 +11,11 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.host import
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Gpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.request import Request
 
+PROBLEMS = {
+    "no-gpu": "fewer GPUs than `gpu_stack_expect_gpus`, or none",
+    "unknown-gpu": "a PCI id that is not in the catalog; a warning where the loaded driver knows the GPU",
+}
+
 
 def identify_gpus(catalog: Catalog, host: Host, findings: Findings) -> tuple[Gpu, ...]:
     """Return the GPUs that the catalog knows, one entry per device; the others become findings.

@@ -22,6 +22,13 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.frameworks 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.gpu_support import covers, supported
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.toolkits import CudaCandidate
 
+PROBLEMS = {
+    "cudnn-cuda-mismatch": "cuDNN is built for another CUDA",
+    "nccl-cuda-mismatch": "NCCL is built for another CUDA, or has no code for a GPU of the host",
+    "gpu-dropped-by-cudnn": "cuDNN has no code for a GPU of the host",
+    "tensorflow-cudnn-mismatch": "TensorFlow with the system's libraries needs another cuDNN",
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class LibraryCandidate:

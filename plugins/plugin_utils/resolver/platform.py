@@ -27,6 +27,12 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.frameworks 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.libraries import cudnn_candidates
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.toolkits import CudaCandidate
 
+PROBLEMS = {
+    "unknown-version": "no such version, or no such kernel modules in it; or its wheel has not been inspected",
+    "driver-too-old-for-cuda": "the driver is older than this CUDA needs",
+}
+
+
 _NO_DRIVER = DriverCandidate("", None, "", None)
 
 

@@ -51,6 +51,16 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.platform im
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.remedies import find_remedies, remedy_text
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.toolkits import CudaCandidate
 
+WARNINGS = {
+    "repository-not-read": "no repository was read: the versions are those of the catalog and may not be offered",
+}
+
+
+PROBLEMS = {
+    "distro-not-supported": "`catalog/distro/` has no file for the release, or the architecture is not supported",
+    "invalid-request": "a `gpu_stack_*` variable has an invalid value; the message lists the valid ones",
+}
+
 
 def plan_for_probe(probe: Probe, request: Mapping[str, Any], catalog: Catalog | None = None) -> Plan:
     """Return the plan for a probe and a request's plain data; raises PlanInputError where one cannot be read.

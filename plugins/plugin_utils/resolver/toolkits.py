@@ -23,6 +23,11 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context imp
     span,
 )
 
+PROBLEMS = {
+    "gpu-dropped-by-cuda": "CUDA does not compile for a GPU of the host, or PyTorch has no code for it",
+    "host-toolchain-mismatch": "the CUDA compiler does not work with the host's gcc or C library",
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class CudaCandidate:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.codes import PROBLEMS
 
 from tests.unit.frozen_catalog import frozen_catalog
 from tests.unit.plugin_utils.resolver.resolver_cases import codes, debian_offers, picked, plan
@@ -70,29 +71,8 @@ def test_refused(distro, gpus, request_, code):
 
 
 def test_every_code_of_the_resolver_is_produced():
-    """The stable codes, less those of a host's own state."""
     produced = {r[4] for r in REFUSED} | {code for failure in FAILURES for code in failure[4]}
-    assert produced == {
-        "unknown-version",
-        "unknown-gpu",
-        "distro-not-supported",
-        "python-not-supported",
-        "tensorflow-cuda-mismatch",
-        "tensorflow-cudnn-mismatch",
-        "cudnn-cuda-mismatch",
-        "nccl-cuda-mismatch",
-        "driver-too-old-for-cuda",
-        "gpu-dropped-by-driver",
-        "gpu-dropped-by-cuda",
-        "gpu-dropped-by-cudnn",
-        "gpu-too-old-for-tensorflow",
-        "gpu-too-new-for-tensorflow",
-        "gpu-too-new-for-driver",
-        "mixed-gpus-conflict",
-        "host-toolchain-mismatch",
-        "not-in-repository",
-        "no-gpu",
-    }
+    assert produced == set(PROBLEMS) - {"invalid-request"}, "an invalid request is tested in test_resolve.py"
 
 
 def test_each_release_has_its_own_key():

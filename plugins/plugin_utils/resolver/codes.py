@@ -1,0 +1,30 @@
+"""All codes of problems and warnings of a plan, each described in the module that reports it.
+
+The codes are stable: scripts and tests of users compare them. script/docs writes the tables of docs/compatibility.md.
+"""
+
+from __future__ import annotations
+
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import (
+    context,
+    drivers,
+    explain,
+    frameworks,
+    gpus,
+    libraries,
+    platform,
+    resolve,
+    toolkits,
+)
+
+PROBLEMS: dict[str, str] = {
+    **resolve.PROBLEMS,
+    **context.PROBLEMS,
+    **platform.PROBLEMS,
+    **gpus.PROBLEMS,
+    **drivers.PROBLEMS,
+    **toolkits.PROBLEMS,
+    **libraries.PROBLEMS,
+    **frameworks.PROBLEMS,
+}
+WARNINGS: dict[str, str] = {**resolve.WARNINGS, **explain.WARNINGS, **frameworks.WARNINGS}
