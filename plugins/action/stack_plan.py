@@ -99,7 +99,7 @@ def decide(probed: dict[str, Any], args: dict[str, Any], role_variables: RoleVar
 def _fingerprints(
     plan: Plan, managed: drift.Managed, transitions: list[str], facts: dict[str, Any], role_variables: RoleVariables
 ) -> dict[str, str]:
-    """The fingerprint of each role that the plan needs, without the variables that affect the transition only."""
+    """Return the fingerprint of each role that the plan needs, without variables that affect the transition only."""
     fingerprints = {}
     for role in drift.planned(plan, managed):
         if role not in (drift.PACKAGES, drift.PLAN):

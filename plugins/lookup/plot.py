@@ -52,7 +52,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import plots
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
-    """The rows of a CSV file without a last one that is cut off."""
+    """Return the rows of a CSV file without a last one that is cut off."""
     with path.open(newline="", encoding="utf-8") as stream:
         return [row for row in csv.DictReader(stream) if None not in row.values()]
 

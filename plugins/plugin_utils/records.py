@@ -73,7 +73,7 @@ def _reader(kind: Any) -> _Reader:
 
 @functools.cache
 def _fields(kind: type) -> list[tuple[str, str, _Reader, bool]]:
-    """(name, key in JSON, reader, whether there is a default) of each field."""
+    """Return (name, key in JSON, reader, whether there is a default) of each field."""
     hints = typing.get_type_hints(kind)
     missing = dataclasses.MISSING
     return [

@@ -119,7 +119,7 @@ def _environment_needs(name: str, components: Components, probe: Probe) -> Itera
 
 
 def _package_sizes(name: str, components: Components, diff: PlanDiff, probe: Probe) -> tuple[int, int]:
-    """(download, installed) in MiB of the packages that change; one that is replaced needs no further space."""
+    """Return (download, installed) in MiB of the packages that change; replaced ones need no further space."""
     changed = [package for package in diff.of(name).packages if package.action not in (KEEP, REMOVE)]
     if getattr(components.get(name), "source", "nvidia") == "distro":
         entry = next((entry for entry in load_sizes().archive if entry.component == name), None)

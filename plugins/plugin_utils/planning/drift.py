@@ -65,7 +65,7 @@ class Part:
 
 @functools.cache
 def _content(directory: Path) -> str:
-    """One hash of the names and contents of all files below a directory; computed once a process."""
+    """Return one hash of the names and contents of all files below a directory; computed once a process."""
     digest = hashlib.sha256()
     for path in sorted(directory.rglob("*")):
         if path.is_file() and "__pycache__" not in path.parts:
@@ -163,7 +163,7 @@ def _since_applied(part: Part, applied: AppliedPart | None) -> list[str]:
 
 
 def _changes(diff: PlanDiff) -> dict[str, list[str]]:
-    """Planned changes by component; the removal of leftovers concerns all that they can conflict with."""
+    """Return the planned changes by component; the removal of leftovers concerns all that they conflict with."""
     changes = {
         row.component: [f"{row.component}: {row.action} {row.planned or ''}".strip()]
         for row in diff.components

@@ -7,7 +7,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """Why there is no plan."""
+    """Why a plan cannot be made or applied, with what to do about it; code: stable, for scripts and documents."""
 
     code: str
     message: str
@@ -16,7 +16,7 @@ class Problem:
 
 @dataclasses.dataclass(frozen=True)
 class PlanWarning:
-    """What a user should know about a plan that can be carried out."""
+    """Something to know about a plan that can be applied; code: stable, like that of a problem."""
 
     code: str
     message: str
@@ -24,7 +24,7 @@ class PlanWarning:
 
 @dataclasses.dataclass(frozen=True)
 class Reason:
-    """Why a component is as it is."""
+    """Why a component has the version `choice`, or why it is left out (`none`)."""
 
     component: str
     choice: str

@@ -136,7 +136,7 @@ def _toolkits(plan: Plan, probe: Probe) -> Iterator[Leftover]:
 
 
 def _sources(plan: Plan, probe: Probe, catalog: RepositoryFile) -> Iterator[Leftover]:
-    """apt reads no source at all while one repository has two different Signed-By values."""
+    """Yield other sources than gpuhost's. With two Signed-By values for one repository, apt reads no source at all."""
     planned = plan.repository["url"].rstrip("/") if plan.repository else None
     for entry in probe.repository_files.entries:
         if entry.file == OWN_SOURCE:
@@ -166,7 +166,7 @@ def _source(entry: SourceEntry, probe: Probe, catalog: RepositoryFile, message: 
 
 
 def _keyring_package(entry: SourceEntry, probe: Probe, catalog: RepositoryFile) -> str:
-    """NVIDIA's package that configures the repository, if it configured this one; else empty."""
+    """Return NVIDIA's package that configures the repository, if it configured this one; else empty."""
     is_present = catalog.keyring_package in probe.present_packages
     return catalog.keyring_package if is_present and entry.signed_by == catalog.keyring else ""
 

@@ -145,7 +145,7 @@ def _installed(name: str, planned: Component | None, probe: Probe, catalog: Cata
 
 
 def _installed_cuda(planned: CudaComponent | None, probe: Probe) -> str | None:
-    """The version of the planned toolkit where it is installed, by its package; else the newest of the others."""
+    """Return the version of the planned toolkit if it is installed, by its package, else the newest of the others."""
     present = probe.present_packages
     for name in map(package_name, planned.packages if planned else ()):
         if name in present:
@@ -176,7 +176,7 @@ def _packages(planned: PackagedComponent, probe: Probe, removal: Removal) -> tup
 
 
 def _package_action(package: Package | None, wanted: str | None) -> str:
-    """A package that dpkg left half installed is installed again, whatever its version."""
+    """Return the action; a package that dpkg left half installed is installed again, whatever its version."""
     if package is None:
         return INSTALL
     direction = _direction(package.version, wanted) if wanted else None
@@ -184,7 +184,7 @@ def _package_action(package: Package | None, wanted: str | None) -> str:
 
 
 def _action(row: ComponentChange, packages: tuple[PackageChange, ...]) -> str:
-    """The action of a component from those of its packages."""
+    """Derive the action of a component from those of its packages."""
     actions = {package.action for package in packages}
     action = next((a for a in (DOWNGRADE, UPGRADE, INSTALL, REMOVE) if a in actions), KEEP)
     if action == INSTALL and row.component != "cuda" and row.installed and row.planned:
@@ -193,7 +193,7 @@ def _action(row: ComponentChange, packages: tuple[PackageChange, ...]) -> str:
 
 
 def _direction(installed: str, wanted: str) -> str | None:
-    """Upgrade or downgrade by Debian's order of versions; None where both are the same."""
+    """Return upgrade or downgrade by Debian's order of versions; None if both are the same."""
     old, new = debian_version.key(installed), debian_version.key(wanted)
     return None if old == new else UPGRADE if old < new else DOWNGRADE
 

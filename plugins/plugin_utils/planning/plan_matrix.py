@@ -55,7 +55,7 @@ def rows(catalog: Catalog) -> Iterator[Row]:
 
 
 def _best(catalog: Catalog, host: Host) -> tuple[Plan, str]:
-    """The plan with TensorFlow, else without it, else without CUDA as well, else the first refusal; and why."""
+    """Return the plan with TensorFlow, else without it, else without CUDA as well, else the refusal; and why."""
     first = resolve(catalog, Request(), host)
     if first.ok:
         return first, ""
@@ -67,7 +67,7 @@ def _best(catalog: Catalog, host: Host) -> tuple[Plan, str]:
 
 
 def _short(refused: Plan) -> str:
-    """The problems of a plan in words that fit a table cell."""
+    """Return the problems of a plan in words that fit a table cell."""
     words = {
         "gpu-dropped-by-driver": "no driver offered here supports it",
         "gpu-too-new-for-driver": "no driver offered here supports it",

@@ -119,7 +119,7 @@ def refusal(problems: Iterable[Problem]) -> str:
 
 
 def _locks(context: _Context, findings: Findings) -> None:
-    """Environments are created from lock files with hashes alone; checked here, before the driver changes."""
+    """Check the lock files before the driver changes; environments are created from nothing else."""
     for name in FRAMEWORKS:
         planned, locks = context.components.framework(name), context.options.locks
         if planned is None or locks is None or planned.lock in locks:
@@ -134,7 +134,7 @@ def _locks(context: _Context, findings: Findings) -> None:
 
 
 def _environment_paths(context: _Context, findings: Findings) -> None:
-    """The role would refuse as well, but only after the driver has changed."""
+    """Check the paths before the driver changes; the role would refuse as well, but after that."""
     for name in FRAMEWORKS:
         found = context.probe.in_the_way(name)
         if found and context.components.framework(name):
@@ -172,7 +172,7 @@ def _package_manager(context: _Context, findings: Findings) -> None:
 
 
 def _holders(locks: Iterable[PackageLock]) -> str:
-    """Each process once, with all its locks."""
+    """List each process once, with all its locks."""
     by_process: dict[str, list[str]] = {}
     for lock in locks:
         who = f"process {lock.pid} ({lock.command or 'unknown command'})" if lock.pid else "a process"
@@ -181,7 +181,7 @@ def _holders(locks: Iterable[PackageLock]) -> str:
 
 
 def _leftovers(context: _Context, findings: Findings) -> None:
-    """What the user allows the run to remove is a warning that says so."""
+    """Add the leftovers; those that the user allows the run to remove are warnings."""
     for found in leftovers.find(context.plan, context.probe):
         if found.action and leftovers.may_remove(context.plan):
             findings.warn(found.code, f"{found.message}; gpu_stack_leftovers=remove: {found.action}")
@@ -195,7 +195,7 @@ def _leftovers(context: _Context, findings: Findings) -> None:
 
 
 def _gpu_users(context: _Context, findings: Findings) -> None:
-    """Displays and monitors may keep running with the old driver."""
+    """Check for jobs on the GPUs; displays and monitors may keep running with the old driver."""
     if not context.is_changed("driver"):
         return
     processes = [process for process in context.probe.gpu_processes if process.program not in gpu_processes.SERVICES]
@@ -258,7 +258,7 @@ def _secure_boot(context: _Context, findings: Findings) -> None:
 
 
 def _kernel_headers(context: _Context, findings: Findings) -> None:
-    """Modules must exist for the running and for the next-boot kernel."""
+    """Check the headers of the running and of the next-boot kernel; modules must exist for both."""
     if not context.builds_modules:
         return
     kernel = context.probe.kernel
@@ -310,7 +310,7 @@ def _links(context: _Context, findings: Findings) -> None:
 
 
 def _link_limits(link: PcieLink, slot: PcieLink, is_loaded: bool) -> list[str]:
-    """What limits a link. A loaded driver lowers the speed of an idle GPU, so the speed counts only without one."""
+    """Return what limits a link; its speed counts only without a loaded driver, which lowers it on an idle GPU."""
     limits = []
     if link.width is not None and link.max_width is not None and link.width < link.max_width:
         limits.append(f"x{link.width} of x{link.max_width}{_slot_limit(slot.max_width, link.max_width, 'x')}")
@@ -324,7 +324,7 @@ def _slot_limit(slot: float | None, card: float, unit: str) -> str:
 
 
 def _peer_to_peer(context: _Context, findings: Findings) -> None:
-    """GPUs that reach each other over PCIe alone; where there are NVSwitches, traffic goes over NVLink."""
+    """Check the paths between GPUs without NVSwitches, which reach each other over PCIe alone."""
     pcie = context.probe.pcie
     if len(pcie.gpus) < 2 or context.probe.nvswitches:
         return

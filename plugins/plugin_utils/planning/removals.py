@@ -80,7 +80,7 @@ def _replacement(
     installed: str | None,
     catalog: Catalog,
 ) -> str:
-    """Why the installed driver packages must be replaced as a whole; empty where they are the planned set."""
+    """Return why the installed driver packages must be replaced as a whole; empty if they are the planned set."""
     if installed is None:
         return ""
     reasons = []
@@ -101,7 +101,7 @@ def _flavour(name: str) -> str:
 
 
 def _conflicts(name: str, planned: DriverComponent, names: set[str], catalog: Catalog) -> bool:
-    """Whether a package's name alone shows that it cannot stay beside the planned ones."""
+    """Return whether a package's name alone shows that it cannot stay beside the planned ones."""
     if _builds_modules(name, catalog):
         is_planned = any(_builds_modules(other, catalog) for other in names)
         return is_planned or _flavour(name) != planned.kernel_modules
@@ -117,13 +117,13 @@ def _builds_modules(name: str, catalog: Catalog) -> bool:
 
 
 def _series(name: str, catalog: Catalog) -> str | None:
-    """The branch in a package's name, with Ubuntu's `-server`: the two sets of one branch conflict with each other."""
+    """Return the branch in a package's name, with Ubuntu's `-server`: the two sets of one branch conflict."""
     matches = (re.fullmatch(pattern, name) for pattern in catalog.packages.driver_branch)
     return next((match.group(1) for match in matches if match), None)
 
 
 def _is_nvidias(name: str, planned: DriverComponent, catalog: Catalog) -> bool:
-    """Whether the distribution's driver is planned, and only NVIDIA's repository has a package of this name."""
+    """Return whether the distribution's driver is planned and only NVIDIA's repository has such a package."""
     if planned.source != "distro":
         return False
     known = {spec for rule in catalog.driver.packages for spec in (*rule.open, *rule.proprietary)}
@@ -132,7 +132,7 @@ def _is_nvidias(name: str, planned: DriverComponent, catalog: Catalog) -> bool:
 
 
 def _included(planned: DriverComponent, sizes: Mapping[str, Mapping[str, PackageSize]]) -> set[str]:
-    """The planned packages with their dependencies; empty where the repository's index was not read."""
+    """Return the planned packages with their dependencies; none if the repository's index was not read."""
     found: set[str] = set()
     for spec in planned.packages:
         name, version = split_spec(spec)
@@ -144,7 +144,7 @@ def _included(planned: DriverComponent, sizes: Mapping[str, Mapping[str, Package
 
 
 def _is_obsolete(name: str, present: Packages, included: set[str]) -> bool:
-    """Whether the new driver does without a package of the old one; one with a version of its own may stay."""
+    """Return whether the new driver does without a package of the old one; a package versioned apart may stay."""
     return name not in included and bool(_DRIVER_VERSION.match(versions.upstream(present[name].version)))
 
 
@@ -171,7 +171,7 @@ def of_toolkits(keep: str, planned: CudaComponent, probe: Probe, present: Packag
 
 
 def _packaged(probe: Probe, present: Packages, catalog: Catalog) -> list[str]:
-    """The toolkits that dpkg installed in /usr/local, newest first."""
+    """Return the toolkits that dpkg installed in /usr/local, newest first."""
     by_hand = {toolkit.version for toolkit in probe.runfile.toolkits}
     toolkit = re.escape(catalog.cuda.apt.toolkit).replace(r"\{major\}", r"(\d+)").replace(r"\{minor\}", r"(\d+)")
     named = [match.groups() for match in (re.fullmatch(toolkit, name) for name in present) if match]

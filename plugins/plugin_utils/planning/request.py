@@ -72,7 +72,7 @@ class Request:
 
 
 def _expected(name: str, text: str) -> str | None:
-    """What is expected instead of a value; None where it is valid."""
+    """Return what is expected instead of a value; None if it is valid."""
     choices = _CHOICES.get(name)
     if choices and text not in choices:
         return f"one of {', '.join(choices)}"
@@ -86,7 +86,7 @@ def _expected(name: str, text: str) -> str | None:
 
 
 def _text(name: str, value: Any, default: str) -> str:
-    """YAML reads `13.2` as a number and an empty value as None, which is `auto` for a component."""
+    """Return a value as text; YAML reads `13.2` as a number and an empty value as None, `auto` for a component."""
     if value is None or value == "":
         return "auto" if name in COMPONENTS else default
     text = str(value).strip()

@@ -121,7 +121,7 @@ def _matplotlib() -> tuple[Any, Callable[..., Any]]:
 
 
 def _colours(panels: Sequence[Panel], matplotlib: Any) -> dict[str, Any]:
-    """Colours by name: the same in all panels."""
+    """Return the colours by name, which are the same in all panels."""
     names = list(dict.fromkeys(name for panel in panels for name in panel.series if name not in panel.dashed))
     palette = matplotlib.colormaps["tab10" if len(names) <= 10 else "tab20"].colors
     return dict(zip(names, itertools.cycle(palette), strict=False))
@@ -203,7 +203,7 @@ def _gpu_series(
 
 
 def _interval(rows: Sequence[Row]) -> float:
-    """Median time between samples in seconds; infinite for fewer than two."""
+    """Return the median time between samples in seconds; infinite for fewer than two."""
     moments = sorted({float(row["seconds"]) for row in rows})
     distances = sorted(later - earlier for earlier, later in itertools.pairwise(moments))
     return distances[len(distances) // 2] if distances else math.inf

@@ -161,7 +161,7 @@ def _speeds(host: HostReport) -> str:
 
 
 def _number(value: float | None) -> str:
-    """At most four digits: a smoke test measures no more."""
+    """Return at most four digits; a smoke test measures no more."""
     if value is None:
         return "not measured"
     return f"{value:.0f}" if isinstance(value, float) and value >= 1000 else f"{value:.4g}"

@@ -164,7 +164,7 @@ def host_report(name: str, data: Mapping[str, Any]) -> HostReport:
 
 
 def _checked(evidence: HostEvidence) -> Iterable[tuple[str, VerifyEvidence | TrainingEvidence]]:
-    """The parts with checks that are there, by name."""
+    """Return the parts with checks that exist, by name."""
     parts = {"verify": evidence.verify, **{_TRAINED[name]: part for name, part in evidence.trainings.items()}}
     return [(name, part) for name, part in parts.items() if part is not None]
 
@@ -173,7 +173,7 @@ def _checked(evidence: HostEvidence) -> Iterable[tuple[str, VerifyEvidence | Tra
 
 
 def _status(evidence: HostEvidence) -> tuple[str, list[str]]:
-    """Refused precedes fail, incomplete and pass; every reason is listed, not only the first."""
+    """Return the status and all reasons; refused precedes fail, incomplete and pass."""
     refusals = [f"{problem.code}: {problem.message}" for problem in evidence.problems]
     if evidence.plan and not evidence.plan.ok and not refusals:
         refusals.append("the plan cannot be applied")
@@ -199,7 +199,7 @@ def _failure(name: str, part: VerifyEvidence | TrainingEvidence) -> str:
 
 
 def _rollback(evidence: HostEvidence) -> list[str]:
-    """The result of a rollback; the checks after it are not mixed with those that failed before."""
+    """Return the result of a rollback, whose checks are not mixed with those that failed before."""
     verify = evidence.verify_after_undo
     if verify is None:
         return []
@@ -225,7 +225,7 @@ def _missing(evidence: HostEvidence) -> list[str]:
 
 
 def _is_needed(framework: str, evidence: HostEvidence) -> bool:
-    """Whether a training is expected: of planned frameworks, and without a plan of TensorFlow, the default."""
+    """Return whether a training is expected: of planned frameworks, without a plan of TensorFlow, the default."""
     plan = evidence.plan
     if plan and plan.components.get(framework):
         return True
@@ -236,7 +236,7 @@ def _is_needed(framework: str, evidence: HostEvidence) -> bool:
 
 
 def _simulated(evidence: HostEvidence) -> tuple[str, ...]:
-    """Every simulated part that any evidence names, once."""
+    """Return every simulated part that any evidence names, once."""
     lines = list(evidence.newest_probe.simulated) if evidence.newest_probe else []
     for _, part in _checked(evidence):
         lines += part.simulated
@@ -249,7 +249,7 @@ def _simulated(evidence: HostEvidence) -> tuple[str, ...]:
 
 
 def _gpus(evidence: HostEvidence) -> tuple[GpuKind, ...]:
-    """The GPUs of the plan, or without one those of the probe."""
+    """Return the GPUs of the plan, or without one those of the probe."""
     plan, probe = evidence.plan, evidence.newest_probe
     kinds = [(gpu.name, gpu.compute_capability, gpu.pci_id) for gpu in plan.gpus] if plan else []
     if not kinds and probe:
@@ -309,7 +309,7 @@ def _resolved(name: str, evidence: HostEvidence) -> str:
 
 
 def _installed(name: str, planned: PlannedComponent | None, evidence: HostEvidence) -> str:
-    """From the probe after the change; an older one is marked as such, unless there was nothing to change."""
+    """Return the version by the newest probe, marked if it is from before a change."""
     probe = evidence.newest_probe
     if probe is None:
         return NOT_RUN
@@ -331,7 +331,7 @@ def _installed(name: str, planned: PlannedComponent | None, evidence: HostEviden
 
 
 def _loaded(name: str, evidence: HostEvidence) -> str:
-    """The loaded kernel module, or the version that a program reports after loading the library."""
+    """Return the loaded kernel module, or the version that a program reports after loading the library."""
     if name != "driver":
         return _reported(name, evidence)
     probe = evidence.newest_probe
@@ -347,7 +347,7 @@ def _measured(name: str, evidence: HostEvidence) -> str:
 
 
 def _reported(name: str, evidence: HostEvidence) -> str:
-    """The version that the checks read from the running software."""
+    """Return the version that the checks read from the running software."""
     if evidence.verify is None:
         return NOT_RUN
     versions = {key: version for check in evidence.verify.checks for key, version in (check.versions or {}).items()}
