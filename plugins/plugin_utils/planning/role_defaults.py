@@ -12,7 +12,7 @@ from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import repository_facts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import COMPONENTS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import COMPONENTS, PACKAGED
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.host import Host
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import resolve
@@ -47,8 +47,8 @@ def component(
     An empty version gives an empty component, so that a missing role variable is reported by its own name.
     Raises ValueError for a name or version that the catalog does not have for the host's distribution release.
     """
-    if name not in COMPONENTS:
-        raise ValueError(f"expected one of {', '.join(COMPONENTS)}, found {name!r}")
+    if name not in PACKAGED:
+        raise ValueError(f"expected one of {', '.join(PACKAGED)}, found {name!r}")
     if not version:
         return {}
     return _component(

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import COMPONENTS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.training import (
-    FRAMEWORKS,
     training_frameworks,
     training_refusal,
 )
@@ -39,7 +38,3 @@ def test_a_framework_that_is_not_planned_is_refused(planned, named):
 @pytest.mark.parametrize("requested", [None, "", "tensorflow"])
 def test_a_planned_framework_is_not_refused(requested):
     assert training_refusal(plan("tensorflow"), requested) == ""
-
-
-def test_frameworks_are_components():
-    assert set(FRAMEWORKS) <= set(COMPONENTS)
