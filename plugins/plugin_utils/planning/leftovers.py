@@ -142,12 +142,12 @@ def _sources(plan: Plan, probe: Probe, catalog: RepositoryFile) -> Iterator[Left
         if entry.file == OWN_SOURCE:
             continue
         if entry.uri.rstrip("/") != planned:
-            message = f"{entry.file} defines {entry.uri}: its packages may conflict; remove it if nothing needs it"
+            message = f"{entry.file} defines {entry.uri}, whose packages may conflict; remove it if nothing needs it"
             yield _source(entry, probe, catalog, message, blocks=False)
         elif entry.signed_by != OWN_KEY:
             message = (
-                f"{entry.file} defines {entry.uri}, signed by {entry.signed_by or 'any trusted key'}; expected is "
-                f"{OWN_KEY}, and apt refuses a repository with two different Signed-By values"
+                f"{entry.file} defines {entry.uri}, signed by {entry.signed_by or 'any trusted key'}; expected "
+                f"{OWN_KEY}, since apt refuses a repository with two different Signed-By values"
             )
             yield _source(entry, probe, catalog, message, blocks=True)
 

@@ -211,8 +211,8 @@ def _gpu_users(context: _Context, findings: Findings) -> None:
     if others:
         findings.warn(
             "gpu-busy",
-            f"{gpu_processes.listed(others)} use the GPUs without computing; restart them (or reboot) after the driver "
-            "has changed",
+            f"programs use the GPUs without computing: {gpu_processes.listed(others)}; restart them (or reboot) after "
+            "the driver has changed",
         )
 
 

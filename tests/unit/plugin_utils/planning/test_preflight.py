@@ -175,7 +175,7 @@ WARNINGS: dict[str, tuple[dict[str, Any], str, str]] = {
         "its journal is unfinished; this run finishes that first (dpkg --configure -a",
     ),
     "toolkit of a .run file beside the planned one": ({"runfile": OTHER_RUN_CUDA}, "runfile-install", "CUDA 12.4"),
-    "display": ({"gpu_processes": DISPLAY}, "gpu-busy", "8 (/usr/lib/xorg/Xorg) use the GPUs without computing"),
+    "display": ({"gpu_processes": DISPLAY}, "gpu-busy", "without computing: 8 (/usr/lib/xorg/Xorg);"),
     "nouveau": ({"driver": NOUVEAU}, "nouveau-in-use", "reboot"),
     "nouveau bound": (
         {"gpus": [{"pci_address": "0000:05:00.0", "pci_id": "10de:2335", "kernel_driver": "nouveau"}]},
