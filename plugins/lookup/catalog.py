@@ -1,4 +1,4 @@
-"""Lookup of catalog facts. Controller side; a thin wrapper around plugin_utils/catalog/loader.py."""
+"""Look up facts of the catalog on the controller."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ short_description: Facts of the version catalog
 version_added: "0.1.0"
 author: gpuhost contributors
 description:
-  - Gives what the catalog knows, so that playbooks hold no version, URL or package name of their own.
+  - Returns facts of the catalog, so that playbooks contain no version, URL or package name of their own.
 options:
   _terms:
     description:
-      - "What to look up: a topic and a key."
+      - "A topic and a key."
       - "V(repository) and a distribution id: C(url), C(key_url), C(key_fingerprint), C(slug)."
       - "V(distro) and a distribution id; V(cuda) and C(X.Y); V(driver) and a branch; V(tensorflow) and a version;
         V(gpu) and a PCI id such as C(10de:2335)."
       - "V(repositories) alone: the URL of NVIDIA's repository by distribution id."
       - "V(driver_packages) alone: apt patterns of the driver packages' names, NVIDIA's and the distributions'."
-      - "V(driver_exceptions) alone: apt patterns of names that those match and that are no part of the driver."
+      - "V(driver_exceptions) alone: apt patterns of names that these match and that are not part of the driver."
       - "V(packages) and a key of catalog/packages.yml: names of packages that belong to no single release."
-      - "Any other topic alone gives the list of its keys, newest first."
+      - "Any other topic alone: the list of its keys, newest first."
     required: true
   base_url:
-    description: A mirror to take in the place of NVIDIA's own site, without distribution and architecture.
+    description: The URL of a mirror of NVIDIA's site, without distribution and architecture.
     type: str
     default: auto
 """
@@ -80,7 +80,7 @@ def _topics(catalog: Catalog) -> dict[str, dict[str, Any]]:
 
 
 def look_up(terms: list[Any], base_url: str | None = None) -> list[Any]:
-    """The facts that the terms name, as a list for Ansible."""
+    """Return the facts that the terms name, as a list for Ansible; raises AnsibleLookupError."""
     if terms == ["repositories"]:
         catalog = load_catalog()
         return [{name: repository_facts(catalog, name, base_url=base_url)["url"] for name in catalog.distros}]
@@ -109,10 +109,10 @@ def look_up(terms: list[Any], base_url: str | None = None) -> list[Any]:
 
 
 class LookupModule(LookupBase):
-    """The lookup."""
+    """The lookup plugin."""
 
     def run(self, terms: Any, variables: dict[str, Any] | None = None, **kwargs: Any) -> list[Any]:
-        """Ansible's entry point."""
+        """Run the lookup for Ansible."""
         self.set_options(var_options=variables, direct=kwargs)
         try:
             base_url = self.get_option("base_url")

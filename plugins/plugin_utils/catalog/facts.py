@@ -1,4 +1,4 @@
-"""Facts that several files of the catalog make together, in the form in which modules and the lookup hand them out.
+"""Combine several files of the catalog into the facts that modules and the lookup need.
 
 Runs on the controller; pure functions.
 """
@@ -15,7 +15,10 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
 def repository_facts(
     catalog: Catalog, distribution: str, architecture: str = "x86_64", base_url: str | None = None
 ) -> dict[str, str]:
-    """URL, key and fingerprint of NVIDIA's repository for a distribution release."""
+    """Return `url`, `key_url`, `key_fingerprint` and `slug` of NVIDIA's repository for a distribution release.
+
+    base_url: that of a mirror, without distribution and architecture. Raises KeyError for an unknown distribution.
+    """
     entry = catalog.distros[distribution].nvidia_repository
     base = (base_url or catalog.repository.base_url).rstrip("/")
     url = f"{base}/{entry.slug}/{catalog.repository.architectures[architecture]}/"
@@ -23,9 +26,9 @@ def repository_facts(
 
 
 def gpu_thresholds(catalog: Catalog, pci_ids: Iterable[str]) -> dict[str, dict[str, str | float | None]]:
-    """What GPUs must reach at least, in GB/s, by those of the PCI ids (10de:2335) whose model has a threshold.
+    """Return minimum bandwidths in GB/s (`host`, `memory`, `nvlink`) and `name`, by PCI id such as 10de:2335.
 
-    `host`, `memory` and `nvlink`, which is None where the catalog knows none; `name` is for people.
+    A GPU without a threshold in the catalog is left out; `nvlink` is None where the catalog has no figure.
     """
     file = catalog.gpu_thresholds
     models = {f"10de:{device}": model for model in file.models for device in model.devices}

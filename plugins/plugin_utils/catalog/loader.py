@@ -1,6 +1,6 @@
-"""The catalog: loads catalog/*.yml into frozen dataclasses and checks the schema.
+"""Load catalog/ into the dataclasses of schema.py, and check its schema and its references.
 
-Runs on the controller. Every problem of every file is reported in one CatalogError, with file and key.
+Runs on the controller. One CatalogError reports all problems of all files, each with file and key.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class CatalogError(Exception):
-    """The catalog's files break their schema; the message lists every place."""
+    """Files of the catalog that break the schema; the message lists each place."""
 
     def __init__(self, problems: list[str]) -> None:
         self.problems = problems
@@ -75,7 +75,7 @@ def _hints(kind: type) -> dict[str, Any]:
 
 
 def _build(value: Any, kind: Any, where: str, problems: list[str]) -> Any:
-    """Turns plain YAML data into `kind`; appends to problems what does not fit."""
+    """Return plain YAML data as `kind`; append to problems what does not fit."""
     origin = typing.get_origin(kind)
     if dataclasses.is_dataclass(kind):
         return _build_dataclass(value, typing.cast(type, kind), where, problems)
@@ -126,7 +126,7 @@ def _build_dataclass(value: Any, kind: type, where: str, problems: list[str]) ->
             if choices and value[name] not in choices:
                 problems.append(f"{where}.{name}: expected one of {', '.join(choices)}, found {value[name]!r}")
             if name == "source" and not value[name]:
-                problems.append(f"{where}.source: empty; every entry says where it is from")
+                problems.append(f"{where}.source: empty; every entry names its source")
     return kind(**built) if set(fields) - set(built) <= optional else None
 
 
@@ -155,7 +155,7 @@ def _read_products(path: Path, problems: list[str]) -> dict[str, Product]:
                 if row["kernel_modules"] not in _MODULES:
                     problems.append(f"{where}.kernel_modules: unknown value {row['kernel_modules']!r}")
                 if row["device"] in products:
-                    problems.append(f"{where}: stands twice")
+                    problems.append(f"{where}: duplicate entry")
                 products[row["device"]] = Product(**row)
     except OSError as error:
         problems.append(f"{path.name}: cannot be read: {error}")
@@ -163,7 +163,7 @@ def _read_products(path: Path, problems: list[str]) -> dict[str, Product]:
 
 
 def read_catalog(folder: Path) -> Catalog:
-    """Reads and checks a catalog folder; raises CatalogError with every problem found."""
+    """Return the catalog in a directory; raises CatalogError with all problems."""
     problems: list[str] = []
     parts: dict[str, Any] = {name: _read_yaml(folder / f"{name}.yml", kind, problems) for name, kind in _FILES.items()}
     parts["products"] = _read_products(folder / "gpu_products.csv", problems)
@@ -174,7 +174,7 @@ def read_catalog(folder: Path) -> Catalog:
             problems.append(f"{path.name}.id: expected {path.stem}, found {distro.id}")
         parts["distros"][path.stem] = distro
     if not parts["distros"]:
-        problems.append(f"{folder / 'distro'}: holds no distribution file")
+        problems.append(f"{folder / 'distro'}: contains no distribution file")
     if not problems:
         problems += cross_check(Catalog(**parts))
     if problems:
@@ -184,5 +184,5 @@ def read_catalog(folder: Path) -> Catalog:
 
 @functools.cache
 def load_catalog(folder: Path = CATALOG_FOLDER) -> Catalog:
-    """The catalog, read once a process."""
+    """Return the catalog, read once per process; raises CatalogError."""
     return read_catalog(folder)

@@ -1,4 +1,4 @@
-"""What holds between the catalog's files: every version that one file names stands in the file it belongs to.
+"""Check the references between the files of the catalog: a version that one file names must be in its own file.
 
 Runs on the controller; pure functions. Each problem names the file, the entry and what to add.
 """
@@ -17,7 +17,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
 
 
 def cross_check(catalog: Catalog) -> list[str]:
-    """Every reference that leads nowhere."""
+    """Return a problem for each missing partner and each duplicate entry."""
     checks = (_gpus, _thresholds, _branches, _toolkits, _cudnn, _nccl, _tensorflow, _pytorch, _distros)
     return [problem for check in checks for problem in check(catalog)]
 
@@ -33,11 +33,11 @@ def _missing_toolkits(catalog: Catalog, where: str, named: Iterable[str]) -> Ite
             yield f"{where}: CUDA {version} is not in cuda.yml; add its stanza there"
 
 
-def _twice(file: str, named: Iterable[str]) -> Iterator[str]:
+def _duplicates(file: str, named: Iterable[str]) -> Iterator[str]:
     seen: set[str] = set()
     for name in named:
         if name in seen:
-            yield f"{file}[{name}]: stands twice"
+            yield f"{file}[{name}]: duplicate entry"
         seen.add(name)
 
 
@@ -52,12 +52,12 @@ def _gpus(catalog: Catalog) -> Iterator[str]:
     ruled = {name for rule in catalog.gpu.kernel_modules for name in rule.architectures}
     for name in known:
         if name not in ruled:
-            yield f"gpu.yml.architectures[{name}]: no rule under kernel_modules says which ones it accepts"
+            yield f"gpu.yml.architectures[{name}]: no rule under kernel_modules has the ones it accepts"
 
 
 def _thresholds(catalog: Catalog) -> Iterator[str]:
     models = catalog.gpu_thresholds.models
-    yield from _twice("gpu_thresholds.yml.models", (device for model in models for device in model.devices))
+    yield from _duplicates("gpu_thresholds.yml.models", (device for model in models for device in model.devices))
     for model in models:
         for device in model.devices:
             if device not in catalog.products:
@@ -66,7 +66,7 @@ def _thresholds(catalog: Catalog) -> Iterator[str]:
 
 def _branches(catalog: Catalog) -> Iterator[str]:
     known = {a.name for a in catalog.gpu.architectures}
-    yield from _twice("driver.yml.branches", (b.branch for b in catalog.driver.branches))
+    yield from _duplicates("driver.yml.branches", (b.branch for b in catalog.driver.branches))
     for branch in catalog.driver.branches:
         where = f"driver.yml.branches[{branch.branch}]"
         for name in branch.architectures:
@@ -85,7 +85,7 @@ def _branches(catalog: Catalog) -> Iterator[str]:
 
 
 def _toolkits(catalog: Catalog) -> Iterator[str]:
-    yield from _twice("cuda.yml.toolkits", (t.version for t in catalog.cuda.toolkits))
+    yield from _duplicates("cuda.yml.toolkits", (t.version for t in catalog.cuda.toolkits))
     for toolkit in catalog.cuda.toolkits:
         where = f"cuda.yml.toolkits[{toolkit.version}]"
         if not any(versions.key(b.native_cuda) >= versions.key(toolkit.version) for b in catalog.driver.branches):
@@ -109,7 +109,7 @@ def _floor(catalog: Catalog, toolkit: Toolkit, where: str) -> Iterator[str]:
 
 
 def libcudart(catalog: Catalog, cuda: str) -> str | None:
-    """The runtime library that programs built for a CUDA release load by name, such as libcudart.so.10.0."""
+    """Return the runtime library that programs of a CUDA release load, such as libcudart.so.10.0; None if unknown."""
     for rule in catalog.cuda.libcudart:
         if versions.key(cuda) >= versions.key(rule.first) and (rule.last is None or versions.at_most(cuda, rule.last)):
             major, minor = cuda.split(".")[:2]
@@ -119,7 +119,7 @@ def libcudart(catalog: Catalog, cuda: str) -> str | None:
 
 def _cudnn(catalog: Catalog) -> Iterator[str]:
     known = [v.version for v in catalog.cudnn.versions]
-    yield from _twice("cudnn.yml.versions", known)
+    yield from _duplicates("cudnn.yml.versions", known)
     for build in catalog.cudnn.apt_builds:
         where = f"cudnn.yml.apt_builds[{build.version}]"
         yield from _missing_toolkits(catalog, where, build.cuda)
@@ -139,11 +139,11 @@ def _cudnn(catalog: Catalog) -> Iterator[str]:
                 and (s.last is None or versions.at_most(entry.version, s.last))
                 for s in catalog.cudnn.support
             ):
-                yield f"{where}: no entry under support says which GPUs its build for CUDA {cuda_major} has code for"
+                yield f"{where}: no entry under support has the GPUs of its build for CUDA {cuda_major}"
 
 
 def _nccl(catalog: Catalog) -> Iterator[str]:
-    yield from _twice("nccl.yml.builds", (f"{b.version}+cuda{b.cuda}" for b in catalog.nccl.builds))
+    yield from _duplicates("nccl.yml.builds", (f"{b.version}+cuda{b.cuda}" for b in catalog.nccl.builds))
     for build in catalog.nccl.builds:
         where = f"nccl.yml.builds[{build.version}]"
         yield from _missing_toolkits(catalog, where, [build.cuda])
@@ -154,11 +154,11 @@ def _nccl(catalog: Catalog) -> Iterator[str]:
             for s in catalog.nccl.support
         )
         if not covered and build.slugs != ():
-            yield f"{where}: no entry under support says which GPUs its build for CUDA {build.cuda} has code for"
+            yield f"{where}: no entry under support has the GPUs of its build for CUDA {build.cuda}"
 
 
 def _tensorflow(catalog: Catalog) -> Iterator[str]:
-    yield from _twice("tensorflow.yml.releases", (r.version for r in catalog.tensorflow.releases))
+    yield from _duplicates("tensorflow.yml.releases", (r.version for r in catalog.tensorflow.releases))
     for release in catalog.tensorflow.releases:
         where = f"tensorflow.yml.releases[{release.version}]"
         yield from _missing_toolkits(catalog, f"{where}.tested.cuda", [release.tested.cuda])

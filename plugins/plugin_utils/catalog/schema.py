@@ -1,6 +1,6 @@
-"""The catalog's shape: one frozen dataclass for each kind of entry in catalog/.
+"""Define the schema of the catalog: a frozen dataclass for each kind of entry in catalog/.
 
-Runs on the controller. A field with a default may be left out of the YAML.
+Runs on the controller. A field with a default is optional in the YAML.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Architecture:
 
 @dataclasses.dataclass(frozen=True)
 class ModuleRule:
-    """Which kernel modules the GPUs of some architectures accept: proprietary, either or open."""
+    """The kernel modules that the GPUs of some architectures accept: `proprietary`, `either` or `open`."""
 
     architectures: tuple[str, ...]
     accepts: str
@@ -37,7 +37,7 @@ class GpuFile:
 
 @dataclasses.dataclass(frozen=True)
 class Product:
-    """One PCI device id of NVIDIA's, as in gpu_products.csv."""
+    """A PCI device id of NVIDIA: one row of gpu_products.csv."""
 
     device: str
     name: str
@@ -51,7 +51,7 @@ class Product:
 
 @dataclasses.dataclass(frozen=True)
 class GpuModel:
-    """Figures of a GPU model in GB/s, one direction; nvlink is None where they depend on the host's wiring."""
+    """Bandwidths of a GPU model in GB/s, one direction; nvlink is None where it depends on the host's wiring."""
 
     name: str
     devices: tuple[str, ...]
@@ -74,7 +74,7 @@ class GpuThresholdFile:
 
 @dataclasses.dataclass(frozen=True)
 class DriverVersion:
-    """A driver release and the archives it was seen in."""
+    """A driver release. archives: where it was found (`nvidia`, `ubuntu`, `debian`)."""
 
     version: str
     archives: tuple[str, ...]
@@ -82,7 +82,7 @@ class DriverVersion:
 
 @dataclasses.dataclass(frozen=True)
 class Branch:
-    """A driver branch."""
+    """A driver branch. without: compute capabilities of its architectures that it does not support."""
 
     branch: str
     type: str
@@ -112,7 +112,7 @@ class DriverPackages:
 
 @dataclasses.dataclass(frozen=True)
 class Pinning:
-    """NVIDIA's package that keeps apt on a driver branch."""
+    """NVIDIA's package that pins a driver branch."""
 
     package: str
     first_branch: str
@@ -142,7 +142,7 @@ class MinorVersionCompatibility:
 
 @dataclasses.dataclass(frozen=True)
 class CudaApt:
-    """How NVIDIA names the toolkit's packages; series and metapackages are regular expressions."""
+    """NVIDIA's names of the toolkit's packages; series and metapackages are regular expressions."""
 
     toolkit: str
     revision: str
@@ -164,7 +164,7 @@ class Libcudart:
 
 @dataclasses.dataclass(frozen=True)
 class CudaRelease:
-    """A published X.Y.Z and the driver it came with."""
+    """A published X.Y.Z. min_driver: the driver that it was released with."""
 
     version: str
     min_driver: str | None
@@ -196,7 +196,10 @@ class CudaFile:
 
 @dataclasses.dataclass(frozen=True)
 class CudnnApt:
-    """How NVIDIA names the packages of a cuDNN major; other_builds is a regular expression of those that must go."""
+    """NVIDIA's names of the packages of a cuDNN major.
+
+    other_builds: a regular expression of the packages that must be removed, since they have the same files.
+    """
 
     cudnn_major: int
     runtime: str
@@ -208,7 +211,7 @@ class CudnnApt:
 
 @dataclasses.dataclass(frozen=True)
 class CudnnSupport:
-    """The compute capabilities that a range of cuDNN versions carries code for."""
+    """The compute capabilities that a range of cuDNN versions has code for."""
 
     first: str
     last: str | None
@@ -220,7 +223,7 @@ class CudnnSupport:
 
 @dataclasses.dataclass(frozen=True)
 class CudnnAptBuild:
-    """A cuDNN 7 or 8 package and the CUDA releases it was built for; slugs is None where any repository may have it."""
+    """A cuDNN 7 or 8 package and the CUDA releases it was built for; slugs is None if any repository may offer it."""
 
     version: str
     cuda: tuple[str, ...]
@@ -230,7 +233,7 @@ class CudnnAptBuild:
 
 @dataclasses.dataclass(frozen=True)
 class CudnnVersion:
-    """A published cuDNN and the CUDA majors it was built for."""
+    """A published cuDNN and the CUDA majors that it was built for."""
 
     version: str
     cuda_majors: tuple[int, ...]
@@ -250,7 +253,7 @@ class CudnnFile:
 
 @dataclasses.dataclass(frozen=True)
 class NcclApt:
-    """How NVIDIA names NCCL's packages."""
+    """NVIDIA's names of the NCCL packages."""
 
     packages: tuple[str, ...]
     version: str
@@ -259,7 +262,7 @@ class NcclApt:
 
 @dataclasses.dataclass(frozen=True)
 class NcclSupport:
-    """The compute capabilities that a range of NCCL versions carries code for."""
+    """The compute capabilities that a range of NCCL versions has code for."""
 
     first: str
     last: str | None
@@ -271,7 +274,7 @@ class NcclSupport:
 
 @dataclasses.dataclass(frozen=True)
 class NcclBuild:
-    """A published NCCL package; slugs is None where every repository of NVIDIA's may have it."""
+    """A published NCCL package; slugs is None if any repository of NVIDIA's may offer it."""
 
     version: str
     cuda: str
@@ -299,7 +302,7 @@ class TestedBuild:
 
 @dataclasses.dataclass(frozen=True)
 class AndCuda:
-    """What tensorflow[and-cuda] asks of the CUDA wheels."""
+    """The requirements of tensorflow[and-cuda] on the CUDA wheels."""
 
     cuda_major: int
     cudnn: str
@@ -308,7 +311,7 @@ class AndCuda:
 
 @dataclasses.dataclass(frozen=True)
 class TensorflowRelease:
-    """A TensorFlow release; without sass and ptx nobody knows which GPUs its wheel has code for."""
+    """A TensorFlow release; sass and ptx are empty if its wheel has not been inspected for GPU architectures."""
 
     version: str
     pythons: tuple[str, ...]
@@ -351,7 +354,7 @@ class PytorchFile:
 
 @dataclasses.dataclass(frozen=True)
 class RepositoryFile:
-    """repository.yml: where NVIDIA's apt repositories stand, and what leads to others."""
+    """repository.yml: NVIDIA's apt repositories, and how to recognise conflicting ones."""
 
     schema: int
     base_url: str
@@ -365,7 +368,7 @@ class RepositoryFile:
 
 @dataclasses.dataclass(frozen=True)
 class PackagesFile:
-    """packages.yml: names of packages that belong to no single release; which are globs, which regular expressions."""
+    """packages.yml: package names that belong to no single release; the file tells globs from regular expressions."""
 
     schema: int
     installed: tuple[str, ...]
@@ -440,7 +443,7 @@ class NvidiaRepository:
 
 @dataclasses.dataclass(frozen=True)
 class NvidiaBranches:
-    """The driver branches that NVIDIA's repository for a distribution release holds, where it does not hold all."""
+    """The driver branches in NVIDIA's repository for a distribution release, if it does not have all."""
 
     first: str | None
     last: str | None

@@ -1,7 +1,7 @@
-"""script/catalog-check: asks the live sources, compares them with the catalog and prints the differences.
+"""script/catalog-check: compare the catalog with its live sources and print the differences.
 
-Runs on the controller. Exit status 0: nothing differs; 1: something differs; 2: bad usage; 3: nothing differs as far as
-could be seen, but a source could not be reached (0 with --offline-ok).
+Runs on the controller. Exit status 0: no difference; 1: differences; 2: bad usage; 3: no difference, but a source could
+not be reached (0 with --offline-ok).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.upstream_comparison import Finding
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.upstream_sources import SourceUnreachable
 
-PARALLEL = 4  # enough to hide the waiting, few enough to be no burden to an index
+PARALLEL = 4  # requests at a time, which no index minds
 _Made = TypeVar("_Made")
 
 
@@ -39,20 +39,20 @@ class Unreachable:
 
 @dataclasses.dataclass
 class Result:
-    """What a run found out."""
+    """The result of a run."""
 
     compared: list[str] = dataclasses.field(default_factory=list)
     findings: list[Finding] = dataclasses.field(default_factory=list)
     unreachable: list[Unreachable] = dataclasses.field(default_factory=list)
 
     def status(self, offline_ok: bool) -> int:
-        """The exit status."""
+        """Return the exit status."""
         if self.findings:
             return 1
         return 3 if self.unreachable and not offline_ok else 0
 
     def to_json(self) -> dict[str, Any]:
-        """For --json."""
+        """Return the result as plain data for --json."""
         return {
             "schema": 1,
             "compared": self.compared,
@@ -61,11 +61,11 @@ class Result:
         }
 
 
-Say = Callable[[str], object]
+Log = Callable[[str], object]
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Return the parser of the command line."""
     result = argparse.ArgumentParser(
         prog="script/catalog-check",
         description="Compare catalog/ with the package index, the distributions' archives and NVIDIA's repositories.",
@@ -92,7 +92,7 @@ def _sources(text: str) -> list[str]:
 
 
 def _each(items: Sequence[Any], work: Callable[[Any], _Made], result: Result, source: str) -> list[_Made]:
-    """Runs `work` on the items, a few at a time; what cannot be reached is noted once for each reason."""
+    """Return the results of `work` on the items, a few at a time; add sources that cannot be reached to the result."""
     made: list[_Made] = []
     with ThreadPoolExecutor(PARALLEL) as pool:
         for future in [pool.submit(work, item) for item in items]:
@@ -103,13 +103,13 @@ def _each(items: Sequence[Any], work: Callable[[Any], _Made], result: Result, so
     return made
 
 
-def check_tensorflow(catalog: Catalog, result: Result, say: Say) -> None:
-    """Wheel tags, Requires-Python and the and-cuda extra of each release; releases that the catalog lacks."""
+def check_tensorflow(catalog: Catalog, result: Result, log: Log) -> None:
+    """Compare wheel tags, Requires-Python and the and-cuda extra of each release; find releases the catalog lacks."""
     pip = upstream_sources.find_pip()
     names, pythons = upstream_comparison.tensorflow_names(catalog), upstream_comparison.pythons_to_ask(catalog)
 
     def listed(pair: tuple[str, str]) -> tuple[str, str, tuple[str, ...]]:
-        say(f"tensorflow: wheels of {pair[0]} for Python {pair[1]}")
+        log(f"tensorflow: wheels of {pair[0]} for Python {pair[1]}")
         return (*pair, upstream_sources.pip_versions(pip, *pair))
 
     pairs = [(name, python) for name in names for python in pythons]
@@ -120,11 +120,11 @@ def check_tensorflow(catalog: Catalog, result: Result, say: Say) -> None:
         reason = f"the package index did not list the wheels of {', '.join(incomplete)}"
         result.unreachable.append(Unreachable("tensorflow", reason))
         return
-    _check_releases(catalog, wheels, pip, result, say)
+    _check_releases(catalog, wheels, pip, result, log)
 
 
 def _check_releases(
-    catalog: Catalog, wheels: dict[str, dict[str, tuple[str, ...]]], pip: list[str], result: Result, say: Say
+    catalog: Catalog, wheels: dict[str, dict[str, tuple[str, ...]]], pip: list[str], result: Result, log: Log
 ) -> None:
     releases = catalog.tensorflow.releases
 
@@ -132,7 +132,7 @@ def _check_releases(
         name = upstream_comparison.wheel_name(release)
         findings = upstream_comparison.compare_wheels(release, wheels[name])
         if pythons := upstream_comparison.wheel_pythons(wheels[name], release.version):
-            say(f"tensorflow: METADATA of {name} {release.version}")
+            log(f"tensorflow: METADATA of {name} {release.version}")
             metadata = upstream_sources.pip_metadata(pip, name, release.version, pythons[-1])
             findings += upstream_comparison.compare_metadata(release, metadata)
         return findings
@@ -143,14 +143,14 @@ def _check_releases(
     result.compared.append(f"tensorflow: {len(releases)} releases")
 
 
-def check_pypi(catalog: Catalog, result: Result, say: Say) -> None:
-    """Version lists of cuDNN, NCCL, CUDA and PyTorch."""
+def check_pypi(catalog: Catalog, result: Result, log: Log) -> None:
+    """Compare the versions of cuDNN, NCCL, CUDA and PyTorch."""
     pip = upstream_sources.find_pip()
     # These wheels are not tied to a Python; the newest that PyTorch is known for sees all of them.
     python = max((p for r in catalog.pytorch.releases for p in r.pythons), key=versions.key)
 
     def listed(name: str) -> tuple[str, tuple[str, ...]]:
-        say(f"pypi: versions of {name}")
+        log(f"pypi: versions of {name}")
         found = upstream_sources.pip_versions(pip, name, python)
         if not found:
             raise SourceUnreachable(f"{name}: the package index lists no wheel for Python {python}")
@@ -163,12 +163,12 @@ def check_pypi(catalog: Catalog, result: Result, say: Say) -> None:
         result.compared.append(f"pypi: {', '.join(names)}")
 
 
-def check_archive(family: str, catalog: Catalog, result: Result, say: Say) -> None:
-    """The distribution files of Debian or Ubuntu."""
+def check_archive(family: str, catalog: Catalog, result: Result, log: Log) -> None:
+    """Compare the distribution files of Debian or Ubuntu with the archive."""
     mirror = upstream_sources.find_mirror(family)
 
     def offered(distro: Any) -> tuple[str, dict[str, tuple[str, ...]]]:
-        say(f"{family}: package lists of {distro.id}")
+        log(f"{family}: package lists of {distro.id}")
         return distro.id, upstream_sources.archive_offers(mirror, catalog, distro)
 
     archives = dict(_each([d for d in catalog.distros.values() if d.family == family], offered, result, family))
@@ -178,11 +178,11 @@ def check_archive(family: str, catalog: Catalog, result: Result, say: Say) -> No
     result.findings += upstream_comparison.compare_archived_drivers(catalog, family, archives)
 
 
-def check_nvidia(catalog: Catalog, result: Result, say: Say) -> None:
-    """NVIDIA's repository of each distribution release."""
+def check_nvidia(catalog: Catalog, result: Result, log: Log) -> None:
+    """Compare NVIDIA's repository for each distribution release."""
 
     def compared(distro: Any) -> list[Finding]:
-        say(f"nvidia: index of {distro.nvidia_repository.slug}")
+        log(f"nvidia: index of {distro.nvidia_repository.slug}")
         findings = upstream_comparison.compare_nvidia(catalog, distro, upstream_sources.nvidia_index(catalog, distro))
         result.compared.append(f"nvidia: {distro.nvidia_repository.slug}")
         return findings
@@ -192,36 +192,36 @@ def check_nvidia(catalog: Catalog, result: Result, say: Say) -> None:
 
 
 def default_sources() -> list[str]:
-    """Everything; of the two archives the one that this machine's apt sources name, debian where they name none."""
+    """Return all sources; of the two archives the one in this machine's apt sources, else debian."""
     left_out = "ubuntu"
     try:
         upstream_sources.find_mirror("ubuntu")
         left_out = "debian"
     except SourceUnreachable:
-        pass  # told when debian is compared
+        pass  # reported when debian is compared
     return [source for source in upstream_comparison.SOURCES if source != left_out]
 
 
-def check(catalog: Catalog, sources: Sequence[str], say: Say) -> Result:
-    """Compares the catalog with the sources."""
+def check(catalog: Catalog, sources: Sequence[str], log: Log) -> Result:
+    """Return the differences between the catalog and the sources."""
     result = Result()
     for source in sources:
         try:
             if source == "tensorflow":
-                check_tensorflow(catalog, result, say)
+                check_tensorflow(catalog, result, log)
             elif source == "pypi":
-                check_pypi(catalog, result, say)
+                check_pypi(catalog, result, log)
             elif source == "nvidia":
-                check_nvidia(catalog, result, say)
+                check_nvidia(catalog, result, log)
             else:
-                check_archive(source, catalog, result, say)
+                check_archive(source, catalog, result, log)
         except SourceUnreachable as error:
             result.unreachable.append(Unreachable(source, str(error)))
     return dataclasses.replace(result, findings=merged(result.findings))
 
 
 def merged(findings: Sequence[Finding]) -> list[Finding]:
-    """Each finding once: what several releases of a distribution show alike is one line of the catalog to change."""
+    """Return each finding once: one that several releases of a distribution share is one change of the catalog."""
     observed: dict[tuple[str, str, str, str], list[str]] = {}
     for f in findings:
         texts = observed.setdefault((f.source, f.kind, f.where, f.catalog), [])
@@ -230,7 +230,7 @@ def merged(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def table(result: Result) -> str:
-    """For people: one block a finding, then what was not reached, then the count."""
+    """Return the result as text: a block per finding, the sources that were not reached, the count."""
     lines = []
     for finding in result.findings:
         lines += [f"{finding.source}  {finding.kind}  {finding.where}"]
@@ -241,7 +241,7 @@ def table(result: Result) -> str:
 
 
 def main(argv: Sequence[str] | None = None, out: TextIO = sys.stdout, err: TextIO = sys.stderr) -> int:
-    """Runs the command; gives the exit status."""
+    """Run the command and return the exit status."""
     try:
         arguments = parser().parse_args(argv)
     except SystemExit as stop:

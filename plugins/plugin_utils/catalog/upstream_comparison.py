@@ -1,7 +1,7 @@
-"""script/catalog-check's comparisons: the catalog and what a live source answered give findings.
+"""Compare the catalog with the answers of its live sources, for script/catalog-check.
 
-Runs on the controller; pure functions. What is asked of which source follows from the catalog as well, so that nothing
-is looked up that the catalog does not name. The asking itself is in catalog_sources.py.
+Runs on the controller; pure functions. The catalog also decides what a source is asked, so that only what it names is
+looked up; upstream_sources.py asks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 SOURCES = ("tensorflow", "pypi", "debian", "ubuntu", "nvidia")
-_PYPI = "PyPI"  # an entry whose `source` names it can be held against the index
+_PYPI = "PyPI"  # an entry with this `source` can be compared with the index
 _NOT_OFFERED = "not offered"
 _PYTHON = r"python(3\.\d+)"
 _GCC = r"gcc-(\d+)"
@@ -46,7 +46,7 @@ class Finding:
 
 @dataclasses.dataclass(frozen=True)
 class WheelMetadata:
-    """What a wheel's METADATA says, as pip reports it."""
+    """A wheel's METADATA, as pip reports it."""
 
     name: str
     version: str
@@ -56,7 +56,7 @@ class WheelMetadata:
 
 @dataclasses.dataclass(frozen=True)
 class NvidiaIndex:
-    """What one of NVIDIA's repositories offers; the fingerprint is None when the key file is not there."""
+    """The packages of one of NVIDIA's repositories; the fingerprint is None if the key file does not exist."""
 
     offered: Offered
     key_fingerprint: str | None
@@ -66,17 +66,17 @@ class NvidiaIndex:
 
 
 def wheel_name(release: TensorflowRelease) -> str:
-    """The name on the package index: the GPU builds of 1.x and 2.0 are tensorflow-gpu."""
+    """Return the name on the package index: the GPU builds of 1.x and 2.0 are tensorflow-gpu."""
     return str(getattr(release, "package", "tensorflow"))
 
 
 def tensorflow_names(catalog: Catalog) -> list[str]:
-    """The packages that the releases come in."""
+    """Return the package names of the releases."""
     return sorted({wheel_name(r) for r in catalog.tensorflow.releases} | {"tensorflow"})
 
 
 def pythons_to_ask(catalog: Catalog) -> list[str]:
-    """Every Python that the catalog names, those between, and the two that come next."""
+    """Return all Pythons that the catalog names, those between, and the next two."""
     named = {p for r in catalog.tensorflow.releases for p in r.pythons}
     named |= {p for d in catalog.distros.values() for p in d.python.available}
     minors = [int(p.split(".")[1]) for p in named if p.startswith("3.")]
@@ -85,12 +85,12 @@ def pythons_to_ask(catalog: Catalog) -> list[str]:
 
 
 def wheel_pythons(wheels: Mapping[str, tuple[str, ...]], version: str) -> tuple[str, ...]:
-    """The Pythons for which the index offers a wheel of this version; `wheels` is Python -> versions."""
+    """Return the Pythons for which the index offers a wheel of a version. wheels: versions by Python."""
     return tuple(sorted((p for p, offered in wheels.items() if version in offered), key=versions.key))
 
 
 def and_cuda(metadata: WheelMetadata) -> AndCuda | None:
-    """What the and-cuda extra asks of cuDNN and NCCL; None without such an extra."""
+    """Return the requirements of the and-cuda extra on cuDNN and NCCL; None without such an extra."""
     wanted: dict[str, tuple[int, str]] = {}
     for text in metadata.requires_dist:
         requirement = Requirement(text)
@@ -113,7 +113,7 @@ def _and_cuda_text(extra: AndCuda | None) -> str:
 
 
 def compare_wheels(release: TensorflowRelease, wheels: Mapping[str, tuple[str, ...]]) -> list[Finding]:
-    """A release's Pythons against those that the index offers a wheel for."""
+    """Compare a release's Pythons with those that the index offers a wheel for."""
     where, name = f"tensorflow.yml releases[{release.version}]", wheel_name(release)
     observed = wheel_pythons(wheels, release.version)
     if not observed:
@@ -125,7 +125,7 @@ def compare_wheels(release: TensorflowRelease, wheels: Mapping[str, tuple[str, .
 
 
 def compare_metadata(release: TensorflowRelease, metadata: WheelMetadata) -> list[Finding]:
-    """A release's Pythons and and-cuda bounds against its wheel's METADATA."""
+    """Compare a release's Pythons and and-cuda bounds with its wheel's METADATA."""
     where, findings = f"tensorflow.yml releases[{release.version}]", []
     allowed = SpecifierSet(metadata.requires_python or "")
     if refused := [p for p in release.pythons if not allowed.contains(f"{p}.99")]:
@@ -151,7 +151,7 @@ def _newest_by_series(found: Iterable[str]) -> dict[str, str]:
 
 
 def compare_series(source: str, where: str, name: str, known: Iterable[str], offered: Iterable[str]) -> list[Finding]:
-    """The newest release of each X.Y that the catalog lacks, from its own oldest release on."""
+    """Return the newest release of each X.Y that the catalog lacks, from its own oldest release on."""
     have = list(known)
     newest_known, oldest = _newest_by_series(have), min(have, key=versions.key)
     return [
@@ -162,7 +162,7 @@ def compare_series(source: str, where: str, name: str, known: Iterable[str], off
 
 
 def compare_new_tensorflow(catalog: Catalog, wheels: Mapping[str, Mapping[str, tuple[str, ...]]]) -> list[Finding]:
-    """Releases on the index that the catalog lacks; each line of releases under the name that it has in the catalog."""
+    """Find releases on the index that the catalog lacks, each X.Y under the package name that it has in the catalog."""
     releases = catalog.tensorflow.releases
     names = {versions.series(r.version): wheel_name(r) for r in releases}
     findings = []
@@ -177,17 +177,17 @@ def compare_new_tensorflow(catalog: Catalog, wheels: Mapping[str, Mapping[str, t
 
 
 def cudnn_majors(catalog: Catalog) -> list[int]:
-    """The CUDA majors whose cuDNN versions the catalog has from the index, which carries cuDNN since CUDA 11."""
+    """Return the CUDA majors whose cuDNN versions the catalog has from the index, which has cuDNN since CUDA 11."""
     return sorted({m for v in catalog.cudnn.versions if _PYPI in v.source for m in v.cuda_majors if m >= 11})
 
 
 def nccl_majors(catalog: Catalog) -> list[int]:
-    """The CUDA majors that NVIDIA still builds NCCL for: those of the newest cuDNN."""
+    """Return the CUDA majors that NVIDIA still builds NCCL for: those of the newest cuDNN."""
     return list(max(catalog.cudnn.versions, key=lambda v: versions.key(v.version)).cuda_majors)
 
 
 def index_names(catalog: Catalog) -> list[str]:
-    """The packages whose version lists are compared."""
+    """Return the packages whose versions are compared."""
     cudnn = [_wheel(catalog, "cudnn", major) for major in cudnn_majors(catalog)]
     nccl = [_wheel(catalog, "nccl", major) for major in nccl_majors(catalog)]
     return [*cudnn, *nccl, _wheel(catalog, "cuda"), "torch"]
@@ -237,7 +237,7 @@ def _compare_nccl(catalog: Catalog, index: Offered) -> list[Finding]:
 
 
 def _compare_cuda(catalog: Catalog, index: Offered) -> list[Finding]:
-    """The index's cuda-toolkit adds a fourth number to some releases: 13.4.1.0 is CUDA 13.4.1."""
+    """Compare CUDA releases; the index adds a fourth number to some: 13.4.1.0 is CUDA 13.4.1."""
     toolkits = {t.version: [r.version for r in t.releases] for t in catalog.cuda.toolkits}
     oldest = min(toolkits, key=versions.key)
     offered = {versions.series(version, 3) for version in index.get(_wheel(catalog, "cuda"), ())}
@@ -253,7 +253,7 @@ def _compare_cuda(catalog: Catalog, index: Offered) -> list[Finding]:
 
 
 def compare_index(catalog: Catalog, index: Offered) -> list[Finding]:
-    """cuDNN, NCCL, CUDA and PyTorch versions on the index that the catalog lacks or describes otherwise."""
+    """Compare the versions of cuDNN, NCCL, CUDA and PyTorch on the index."""
     torch = [r.version for r in catalog.pytorch.releases]
     return [
         *_compare_cudnn(catalog, index),
@@ -267,7 +267,7 @@ def compare_index(catalog: Catalog, index: Offered) -> list[Finding]:
 
 
 def archive_packages(distro: Distro) -> list[str]:
-    """The packages whose versions the distribution's file depends on."""
+    """Return the packages whose versions the distribution's file depends on."""
     names = {"python3", "gcc", "libc6", *(headers.package for headers in distro.kernel.headers)}
     for driver in distro.distro_drivers:
         names |= {*driver.open, *driver.proprietary}
@@ -277,19 +277,19 @@ def archive_packages(distro: Distro) -> list[str]:
 
 
 def branch_patterns(catalog: Catalog, family: str) -> list[re.Pattern[str]]:
-    """What drivers of other branches would be called: the family's names that carry a branch, with any other."""
+    """Return the patterns of drivers of other branches: the family's names that contain a branch, with any number."""
     drivers = [driver for d in catalog.distros.values() if d.family == family for driver in d.distro_drivers]
     names = {(n, d.branch) for d in drivers for n in (*d.open, *d.proprietary) if d.branch in n}
     return [re.compile(re.escape(n).replace(branch, r"(\d{3})", 1)) for n, branch in sorted(names)]
 
 
 def archive_patterns(catalog: Catalog, distro: Distro) -> list[re.Pattern[str]]:
-    """Names to look for besides: other branches' drivers, Python interpreters, compilers."""
+    """Return further patterns to look for: drivers of other branches, Python interpreters, compilers."""
     return [re.compile(_PYTHON), re.compile(_GCC), *branch_patterns(catalog, distro.family)]
 
 
 def archive_components(distro: Distro) -> list[str]:
-    """The archive's components that hold those packages."""
+    """Return the archive's components that contain those packages."""
     wanted = {c for driver in distro.distro_drivers for c in driver.apt_components}
     wanted |= {c for cuda in distro.distro_cuda for c in cuda.apt_components}
     return ["main", *sorted(wanted - {"main"})]
@@ -301,8 +301,10 @@ def _newest(offered: Offered, name: str) -> str | None:
 
 
 def driver_versions(driver: DistroDriver, offered: Offered) -> list[str]:
-    """The branch's driver versions. Helpers such as nvidia-persistenced have numbers of their own, so a driver's
-    version is one that two packages of the set share."""
+    """Return a branch's driver versions: those that two packages of the set share.
+
+    Helpers such as nvidia-persistenced have numbers of their own.
+    """
     by_version: dict[str, set[str]] = {}
     for name in {*driver.open, *driver.proprietary}:
         for version in offered.get(name, ()):
@@ -328,13 +330,13 @@ def _compare_driver(catalog: Catalog, distro: Distro, driver: DistroDriver, offe
 
 
 def _archived(catalog: Catalog, family: str, branch: str) -> list[str]:
-    """The versions of a branch that the catalog knows in the family's archive."""
+    """Return the versions of a branch that the catalog has for the family's archive."""
     entries = [b for b in catalog.driver.branches if b.branch == branch]
     return [v.version for b in entries for v in b.versions if family in v.archives]
 
 
 def _compare_new_branches(catalog: Catalog, distro: Distro, offered: Offered) -> list[Finding]:
-    """Driver sets of branches that the file lacks; transitional packages carry another branch's version."""
+    """Find driver sets of branches that the file lacks; transitional packages have another branch's version."""
     known = {d.branch for d in distro.distro_drivers}
     new: dict[str, list[str]] = {}
     for name in sorted(offered):
@@ -349,7 +351,7 @@ def _compare_new_branches(catalog: Catalog, distro: Distro, offered: Offered) ->
 
 
 def _compare_distro_cuda(distro: Distro, cuda: DistroCuda, offered: Offered) -> list[Finding]:
-    """Debian and Ubuntu write nvcc's version and the release: `12.4.131~12.4.1-2` is CUDA 12.4.1."""
+    """Return the CUDA release of an archive's version, which begins with nvcc's: `12.4.131~12.4.1-2` is 12.4.1."""
     where = f"distro/{distro.id}.yml distro_cuda[{cuda.version}]"
     findings = [Finding(distro.family, "gone", where, n, _NOT_OFFERED) for n in cuda.packages if not offered.get(n)]
     found = [v for name in cuda.packages for v in offered.get(name, ())]
@@ -390,7 +392,7 @@ def _listed(found: Iterable[str]) -> str:
 
 
 def compare_archive(catalog: Catalog, distro: Distro, offered: Offered) -> list[Finding]:
-    """A distribution's file and the driver versions against the distribution's archive."""
+    """Compare a distribution's file and the driver versions with the distribution's archive."""
     findings = []
     for driver in distro.distro_drivers:
         findings += _compare_driver(catalog, distro, driver, offered)
@@ -400,7 +402,10 @@ def compare_archive(catalog: Catalog, distro: Distro, offered: Offered) -> list[
 
 
 def compare_archived_drivers(catalog: Catalog, family: str, archives: Mapping[str, Offered]) -> list[Finding]:
-    """Driver versions that the catalog gives the family's archive and no release of it offers; needs all of them."""
+    """Find driver versions that the catalog has for the family's archive and none of its releases offers.
+
+    Returns nothing unless the archives of all releases were read.
+    """
     distros = [d for d in catalog.distros.values() if d.family == family]
     if {d.id for d in distros} - set(archives):
         return []
@@ -417,7 +422,7 @@ def compare_archived_drivers(catalog: Catalog, family: str, archives: Mapping[st
 
 
 def nvidia_globs(catalog: Catalog, distro: Distro) -> list[str]:
-    """The package names of NVIDIA's repository that are compared, as apt_lists.parse takes them."""
+    """Return the globs of the compared packages in NVIDIA's repository, for apt_lists.parse."""
     blanks = {"major": "*", "minor": "*", "branch": "*", "cuda_major": "*"}
     names = [catalog.cuda.apt.toolkit, catalog.driver.pinning.package, *catalog.nccl.apt.packages]
     names += [apt.runtime for apt in catalog.cudnn.apt]
@@ -428,7 +433,7 @@ def nvidia_globs(catalog: Catalog, distro: Distro) -> list[str]:
 
 
 def _matching(offered: Offered, template: str) -> dict[tuple[str, ...], tuple[str, ...]]:
-    """Versions by the numbers in the names that a template such as cuda-toolkit-{major}-{minor} covers."""
+    """Return versions by the numbers in the names that a template such as cuda-toolkit-{major}-{minor} matches."""
     pattern = re.compile(re.sub(r"\\\{\w+\\\}", r"(\\d+)", re.escape(template)))
     matches = [(pattern.fullmatch(name), found) for name, found in offered.items()]
     return {match.groups(): found for match, found in matches if match and found}
@@ -452,7 +457,7 @@ def _compare_nvidia_cuda(catalog: Catalog, distro: Distro, offered: Offered) -> 
 
 
 def _nvidia_drivers(catalog: Catalog, distro: Distro, offered: Offered) -> dict[str, str]:
-    """The newest driver of each branch that the repository offers."""
+    """Return the newest driver of each branch that the repository offers."""
     found: set[str] = set()
     for packages in catalog.driver.packages:
         if packages.family == distro.family:
@@ -480,7 +485,7 @@ def _compare_nvidia_driver(catalog: Catalog, distro: Distro, offered: Offered) -
 
 
 def _newest_nccl(builds: Iterable[tuple[str, str]]) -> dict[int, tuple[str, str]]:
-    """The newest (version, CUDA) of each CUDA major."""
+    """Return the newest (version, CUDA) of each CUDA major."""
     ordered = sorted(builds, key=lambda build: (versions.key(build[0]), versions.key(build[1])))
     return {versions.major(cuda): (version, cuda) for version, cuda in ordered}
 
@@ -519,7 +524,7 @@ def _compare_nvidia_nccl(catalog: Catalog, distro: Distro, offered: Offered) -> 
 
 
 def compare_nvidia(catalog: Catalog, distro: Distro, index: NvidiaIndex) -> list[Finding]:
-    """The catalog against NVIDIA's repository for a distribution release."""
+    """Compare the catalog with NVIDIA's repository for a distribution release."""
     entry, findings = distro.nvidia_repository, []
     if index.key_fingerprint != entry.key_fingerprint:
         where = f"distro/{distro.id}.yml nvidia_repository.key_file {entry.key_file}"

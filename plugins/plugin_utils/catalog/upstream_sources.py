@@ -1,4 +1,4 @@
-"""script/catalog-check's live sources: the package index through pip, archives through apt, NVIDIA's over HTTPS.
+"""Ask the live sources of script/catalog-check: the package index by pip, archives by apt, NVIDIA's by HTTPS.
 
 Runs on the controller. Which index and which mirror answer is this machine's own configuration (pip's, apt's): no host
 is named here. Whatever does not answer raises SourceUnreachable with what was asked, what came and what to do.
@@ -43,11 +43,11 @@ HTTP_TIMEOUT = 60
 
 
 class SourceUnreachable(Exception):
-    """A source did not answer; the text says what was asked, what came and what to do."""
+    """A source that did not answer; the text has the question, the answer and the remedy."""
 
 
 class Answer(NamedTuple):
-    """How a command ended."""
+    """The result of a command."""
 
     status: int
     out: str
@@ -58,7 +58,7 @@ Run = Callable[[Sequence[str], Mapping[str, str], float], Answer]
 
 
 def run_command(command: Sequence[str], extra: Mapping[str, str], timeout: float) -> Answer:
-    """Runs a command with additions to the environment; status 127: it cannot start, 124: it took too long."""
+    """Run a command with additions to the environment; status 127: it cannot start, 124: it took too long."""
     environment = {**os.environ, "LC_ALL": "C.UTF-8", **extra}
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout)
@@ -73,7 +73,7 @@ def run_command(command: Sequence[str], extra: Mapping[str, str], timeout: float
 
 
 def find_pip(run: Run = run_command) -> list[str]:
-    """A pip that is new enough: run by uv, this interpreter's, or the system's."""
+    """Return the command of a pip that is new enough: run by uv, this interpreter's, or the system's."""
     candidates = [
         [str(ROOT / ".venv-bootstrap/bin/uv"), "tool", "run", "--from", f"pip>={OLDEST_PIP}", "pip"],
         ["uv", "tool", "run", "--from", f"pip>={OLDEST_PIP}", "pip"],
@@ -103,14 +103,17 @@ def _target(python: str) -> list[str]:
 
 
 def pip_versions(pip: Sequence[str], name: str, python: str, run: Run = run_command) -> tuple[str, ...]:
-    """The releases of a package with a wheel that this Python on x86_64 Linux installs, newest first."""
+    """Return the releases of a package with a wheel for a Python on x86_64 Linux, newest first."""
     command = [*pip, "--retries", "2", "index", "versions", "--json", name, *_target(python)]
     return parse_versions(name, run(command, {"PIP_DISABLE_PIP_VERSION_CHECK": "1"}, PIP_TIMEOUT))
 
 
 def parse_versions(name: str, answer: Answer) -> tuple[str, ...]:
-    """The answer of `pip index versions --json`. pip says `No matching distribution` for a package without a fitting
-    wheel and for an index that is away; only the second one is preceded by retries."""
+    """Return the versions in the answer of `pip index versions --json`.
+
+    pip prints `No matching distribution` both for a package without a fitting wheel and for an index that does not
+    answer; only in the second case it prints retries before.
+    """
     if answer.status == 0:
         return tuple(json.loads(answer.out)["versions"])
     if "No matching distribution found" in answer.err and "Retrying (" not in answer.err:
@@ -121,7 +124,7 @@ def parse_versions(name: str, answer: Answer) -> tuple[str, ...]:
 def pip_metadata(
     pip: Sequence[str], name: str, version: str, python: str, run: Run = run_command
 ) -> upstream_comparison.WheelMetadata:
-    """METADATA of a release's wheel, without downloading the wheel."""
+    """Return the METADATA of a release's wheel, without downloading the wheel."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
         command = [
@@ -141,7 +144,7 @@ def pip_metadata(
 
 
 def parse_report(report: Mapping[str, Any]) -> upstream_comparison.WheelMetadata:
-    """The one wheel of a pip installation report."""
+    """Return the only wheel of a pip installation report."""
     metadata = report["install"][0]["metadata"]
     return upstream_comparison.WheelMetadata(
         name=metadata["name"],
@@ -157,7 +160,7 @@ TARGETS_FORMAT = "$(IDENTIFIER)|$(ORIGIN)|$(RELEASE)|$(REPO_URI)|$(SIGNED_BY)"
 
 
 class Mirror(NamedTuple):
-    """Where a distribution's suites come from on this machine: suite suffix ("", "-updates", "-security") -> URI."""
+    """The URIs of a distribution's suites on this machine, by suite suffix ("", "-updates", "-security")."""
 
     codename: str
     uris: Mapping[str, str]
@@ -165,7 +168,7 @@ class Mirror(NamedTuple):
 
 
 def parse_mirror(text: str, family: str) -> Mirror | None:
-    """The family's mirror in the answer of `apt-get indextargets` with TARGETS_FORMAT; None when there is none."""
+    """Return the family's mirror in the answer of `apt-get indextargets` with TARGETS_FORMAT; None without one."""
     uris: dict[str, str] = {}
     codename = signed_by = ""
     for line in text.splitlines():
@@ -181,14 +184,14 @@ def parse_mirror(text: str, family: str) -> Mirror | None:
 
 
 def sources_list(mirror: Mirror, codename: str, components: Iterable[str]) -> str:
-    """One-line sources (sources.list(5)) for another release on the same mirror."""
+    """Return one-line sources (sources.list(5)) for another release on the same mirror."""
     options = f"arch=amd64 signed-by={mirror.signed_by}" if mirror.signed_by else "arch=amd64"
     words = " ".join(components)
     return "".join(f"deb [{options}] {uri} {codename}{suffix} {words}\n" for suffix, uri in mirror.uris.items())
 
 
 def apt_conf(dump: str, folder: Path) -> str:
-    """apt's configuration for a private state: of the machine's own only what says how to download (proxy, TLS).
+    """Return apt's configuration for a private state, with the machine's own settings for downloads (proxy, TLS).
 
     The rest stays out for a reason: hooks such as docker-clean's empty the machine's own package cache.
     """
@@ -216,7 +219,7 @@ def apt_conf(dump: str, folder: Path) -> str:
 
 
 def find_mirror(family: str, run: Run = run_command) -> Mirror:
-    """This machine's mirror of Debian or Ubuntu."""
+    """Return this machine's mirror of Debian or Ubuntu; raises SourceUnreachable."""
     answer = run(["apt-get", "indextargets", "--format", TARGETS_FORMAT], {}, APT_TIMEOUT)
     if answer.status:
         raise SourceUnreachable(f"{family}: this machine has no apt that answers ({_last_line(answer)})")
@@ -232,7 +235,7 @@ def find_mirror(family: str, run: Run = run_command) -> Mirror:
 def archive_offers(
     mirror: Mirror, catalog: Catalog, distro: Distro, run: Run = run_command
 ) -> dict[str, tuple[str, ...]]:
-    """What the archive of a distribution release offers of the packages that its file depends on."""
+    """Return what the archive of a distribution release offers of the packages that its file depends on."""
     with tempfile.TemporaryDirectory(prefix="catalog-check-") as name:
         folder = Path(name)
         folder.chmod(0o755)  # apt downloads as the user _apt
@@ -275,7 +278,7 @@ def _query(
 def nvidia_index(
     catalog: Catalog, distro: Distro, fetch: Callable[[str, float], bytes] = download.fetch
 ) -> upstream_comparison.NvidiaIndex:
-    """NVIDIA's repository for a distribution release, as far as the catalog is about it."""
+    """Return NVIDIA's repository for a distribution release, with the packages that the catalog covers."""
     facts = repository_facts(catalog, distro.id, ARCHITECTURE)
     try:
         packages = gzip.decompress(fetch(facts["url"] + "Packages.gz", HTTP_TIMEOUT))
@@ -287,7 +290,7 @@ def nvidia_index(
 
 
 def _fingerprint(url: str, fetch: Callable[[str, float], bytes]) -> str | None:
-    """The key file's fingerprint; None when the server says that there is no such file."""
+    """Return the key file's fingerprint; None if the server has no such file."""
     try:
         keys = openpgp.public_keys(fetch(url, HTTP_TIMEOUT))
     except download.DownloadError as error:

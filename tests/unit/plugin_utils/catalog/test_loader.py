@@ -42,7 +42,7 @@ CAPABILITIES = ("5.0", "6.1", "7.0", "7.5", "8.0", "8.6", "9.0", "10.0", "12.0")
         ("gpu_products.csv", "GP104,Pascal,6.1", "GP104,Pascal,6.3", r"Pascal 6.3 is not in gpu.yml"),
         ("nccl.yml", "schema: 1", "schema: [", r"nccl.yml: cannot be read"),
         ("gpu_thresholds.yml", '["233b"]', '["233f"]', r"models\[H200 NVL\]: device 233f is not in gpu_products.csv"),
-        ("gpu_thresholds.yml", '["233b"]', '["2335"]', r"gpu_thresholds.yml.models\[2335\]: stands twice"),
+        ("gpu_thresholds.yml", '["233b"]', '["2335"]', r"gpu_thresholds.yml.models\[2335\]: duplicate entry"),
         ("gpu_thresholds.yml", "memory: 3350", "memory: 3.35", r"models\[H100 SXM\].memory: expected int, found 3.35"),
         ("distro/debian-12.yml", 'id: "debian-12"', 'id: "debian-11"', r"debian-12.yml.id: expected debian-12"),
     ],

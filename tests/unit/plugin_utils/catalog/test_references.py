@@ -128,7 +128,7 @@ def test_a_stanza_without_its_partner_is_named(tmp_path, file, after, stanza, me
         ),
         ("pytorch.yml", 'cuda: "13.2.2"', 'cuda: "13.22.2"', r"pytorch.yml.*: CUDA 13.22 is not in cuda.yml"),
         ("driver.yml", '"Rubin"]', '"Ruby"]', r"branches\[620\].architectures: Ruby is not in gpu.yml"),
-        ("tensorflow.yml", '"2.20.0"', '"2.21.0"', r"tensorflow.yml.releases\[2.21.0\]: stands twice"),
+        ("tensorflow.yml", '"2.20.0"', '"2.21.0"', r"tensorflow.yml.releases\[2.21.0\]: duplicate entry"),
     ],
     ids=["toolkit", "branch", "python", "pytorch", "architecture", "twice"],
 )
