@@ -168,3 +168,51 @@ def test_the_clone_comes_before_an_installed_collection():
     configuration = configparser.ConfigParser()
     configuration.read(PROJECT / "ansible.cfg")
     assert configuration["defaults"]["collections_path"].split(":")[0] == "collections"
+
+
+# Each module has a test file at the same path below tests/unit. These are tested through another file instead.
+TESTED_BY = {
+    # Thin: their decisions are in the modules that these files test.
+    "plugins/action/gpu_probe.py": "modules/test_gpu_probe.py",
+    "plugins/filter/measurements.py": "plugin_utils/report/test_measurements.py",
+    "plugins/modules/apt_transaction.py": "module_utils/packages/test_transaction.py",
+    "plugins/modules/stack_plan.py": "action/test_stack_plan.py",  # documents the action plugin
+    # Types without logic.
+    "plugins/plugin_utils/catalog/facts.py": "plugin_utils/catalog/test_loader.py",
+    "plugins/plugin_utils/catalog/schema.py": "plugin_utils/catalog/test_loader.py",
+    "plugins/plugin_utils/planning/findings.py": "plugin_utils/planning/test_preflight.py",
+    # Programs: tested by running the program that includes or starts them.
+    "plugins/module_utils/checks/pytorch_probe.py": "module_utils/checks/test_pytorch_checks.py",
+    "plugins/plugin_utils/catalog/upstream_cli.py": "plugin_utils/catalog/test_upstream_comparison.py",
+    "plugins/plugin_utils/catalog/upstream_sources.py": "plugin_utils/catalog/test_upstream_comparison.py",
+    "roles/pytorch_env/files/verify.py": "roles/framework_env/test_verify.py",
+    "roles/smoke_train/files/pytorch_replica.py": "roles/smoke_train/test_pytorch_worker.py",
+    "roles/smoke_train/files/train_process.py": "roles/smoke_train/test_pytorch_worker.py",
+    "roles/tensorflow_env/files/verify.py": "roles/framework_env/test_verify.py",
+    # Steps of one decision: tested by whole plans.
+    **{
+        f"plugins/plugin_utils/resolver/{name}.py": "plugin_utils/resolver/test_resolve.py"
+        for name in "drivers explain frameworks gpu_support gpus libraries platform remedies toolkits".split()
+    },
+}
+
+
+def modules() -> list[str]:
+    found = [*PROJECT.glob("plugins/**/*.py"), *PROJECT.glob("roles/*/files/*.py")]
+    return names(sorted(path for path in found if path.name != "__init__.py"))
+
+
+def mirrored(module: str) -> Path:
+    """Return the test file of a module: plugins/x/y.py -> x/test_y.py, roles/x/files/y.py -> roles/x/test_y.py."""
+    path = Path(module.removeprefix("plugins/").replace("/files/", "/"))
+    return PROJECT / "tests/unit" / path.with_name(f"test_{path.name}")
+
+
+def test_every_module_has_its_test_file():
+    missing = [module for module in modules() if not mirrored(module).exists() and module not in TESTED_BY]
+    assert missing == []
+
+
+def test_exceptions_from_the_mirror_are_needed_and_tested():
+    assert [module for module in TESTED_BY if module not in modules() or mirrored(module).exists()] == []
+    assert [path for path in TESTED_BY.values() if not (PROJECT / "tests/unit" / path).exists()] == []
