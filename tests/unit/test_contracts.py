@@ -177,8 +177,7 @@ TESTED_BY = {
     "plugins/filter/measurements.py": "plugin_utils/report/test_measurements.py",
     "plugins/modules/apt_transaction.py": "module_utils/packages/test_transaction.py",
     "plugins/modules/stack_plan.py": "action/test_stack_plan.py",  # documents the action plugin
-    # Types without logic.
-    "plugins/plugin_utils/catalog/facts.py": "plugin_utils/catalog/test_loader.py",
+    # Types, used by all tests of these files.
     "plugins/plugin_utils/catalog/schema.py": "plugin_utils/catalog/test_loader.py",
     "plugins/plugin_utils/planning/findings.py": "plugin_utils/planning/test_preflight.py",
     # Programs: tested by running the program that includes or starts them.

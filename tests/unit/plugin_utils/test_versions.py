@@ -24,6 +24,8 @@ def test_trailing_zeros_make_no_difference():
         ("1:2.29.7-1+cuda13.2", "2.29.7", "13.2"),
         ("580.126.16-1ubuntu1", "580.126.16", None),
         ("535.261.03+ds-1~deb12u1", "535.261.03", None),
+        ("11.8.89~11.8.0-5~deb12u1", "11.8.89", None),
+        ("9.28.0.42-1", "9.28.0.42", None),
     ],
 )
 def test_parts_of_an_apt_version(package, upstream, cuda):
@@ -39,7 +41,15 @@ def test_series_major_and_kernel_series():
 
 @pytest.mark.parametrize(
     ("prefix", "covered"),
-    [("13", True), ("13.2", True), ("13.2.1", True), ("13.20", False), ("1", False), ("12", False)],
+    [
+        ("13", True),
+        ("13.2", True),
+        ("13.2.1", True),
+        ("13.2.1.0", False),
+        ("13.20", False),
+        ("1", False),
+        ("12", False),
+    ],
 )
 def test_prefix_covers_whole_parts(prefix, covered):
     assert versions.has_prefix("13.2.1", prefix) is covered

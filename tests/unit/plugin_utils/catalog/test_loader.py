@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts, loader
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import loader
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Gpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.gpu_support import covers
 
@@ -137,51 +137,6 @@ def test_nccl_support_is_what_the_binaries_hold(wheel):
 def test_products(device, name, capability, modules):
     product = loader.load_catalog().products[device]
     assert (product.name, product.compute_capability, product.kernel_modules) == (name, capability, modules)
-
-
-def test_the_key_belongs_to_the_slug():
-    loaded = loader.load_catalog()
-    keys = {name: facts.repository_facts(loaded, name)["key_fingerprint"][-8:] for name in loaded.distros}
-    assert keys == {
-        "debian-12": "3BF863CC",
-        "debian-13": "8793F200",
-        "ubuntu-20.04": "3BF863CC",
-        "ubuntu-22.04": "3BF863CC",
-        "ubuntu-24.04": "3BF863CC",
-        "ubuntu-26.04": "60DF8A40",
-    }
-    assert (
-        facts.repository_facts(loaded, "debian-12", base_url="http://mirror/repos/")["url"]
-        == "http://mirror/repos/debian12/x86_64/"
-    )
-
-
-@pytest.mark.parametrize(
-    ("text", "upstream", "suffix"),
-    [
-        ("2.29.7-1+cuda13.2", "2.29.7", "13.2"),
-        ("9.28.0.42-1", "9.28.0.42", None),
-        ("1:595.71.05-1ubuntu1", "595.71.05", None),
-        ("8.9.6.50-1+cuda12.2", "8.9.6.50", "12.2"),
-        ("11.8.89~11.8.0-5~deb12u1", "11.8.89", None),
-    ],
-)
-def test_package_versions(text, upstream, suffix):
-    assert (versions.upstream(text), versions.cuda_suffix(text)) == (upstream, suffix)
-
-
-def test_prefixes_go_part_by_part():
-    assert versions.has_prefix("13.2.1", "13.2")
-    assert not versions.has_prefix("13.20.1", "13.2")
-    assert not versions.has_prefix("13.2", "13.2.1")
-
-
-def test_gpu_thresholds_are_a_part_of_the_data_sheets_figures():
-    found = facts.gpu_thresholds(loader.load_catalog(), ["10de:2335", "10de:1eb8", "10de:ffff", "1002:2335"])
-    assert found == {
-        "10de:2335": {"name": "H200 SXM", "host": 9.6, "memory": 2400.0, "nvlink": 90.0},
-        "10de:1eb8": {"name": "T4", "host": 2.4, "memory": 160.0, "nvlink": None},
-    }
 
 
 def test_a_gpu_with_a_threshold_is_the_product_of_that_id():

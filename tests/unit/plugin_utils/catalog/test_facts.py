@@ -1,0 +1,30 @@
+"""The parts of the catalog that roles and modules get as facts."""
+
+from __future__ import annotations
+
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts, loader
+
+
+def test_repository_has_the_key_of_its_slug():
+    loaded = loader.load_catalog()
+    keys = {name: facts.repository_facts(loaded, name)["key_fingerprint"][-8:] for name in loaded.distros}
+    assert keys == {
+        "debian-12": "3BF863CC",
+        "debian-13": "8793F200",
+        "ubuntu-20.04": "3BF863CC",
+        "ubuntu-22.04": "3BF863CC",
+        "ubuntu-24.04": "3BF863CC",
+        "ubuntu-26.04": "60DF8A40",
+    }
+    assert (
+        facts.repository_facts(loaded, "debian-12", base_url="http://mirror/repos/")["url"]
+        == "http://mirror/repos/debian12/x86_64/"
+    )
+
+
+def test_gpu_thresholds_are_a_fraction_of_the_data_sheets_figures():
+    found = facts.gpu_thresholds(loader.load_catalog(), ["10de:2335", "10de:1eb8", "10de:ffff", "1002:2335"])
+    assert found == {
+        "10de:2335": {"name": "H200 SXM", "host": 9.6, "memory": 2400.0, "nvlink": 90.0},
+        "10de:1eb8": {"name": "T4", "host": 2.4, "memory": 160.0, "nvlink": None},
+    }
