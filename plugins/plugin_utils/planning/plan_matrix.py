@@ -127,6 +127,6 @@ def support(catalog: Catalog) -> str:
             driver = parts.driver.branch if parts.driver else "-"
             cuda = parts.cuda.version if parts.cuda else "-"
             tensorflow = parts.tensorflow.version if parts.tensorflow else "-"
-            cells.append(f"{driver} / {cuda} / {tensorflow}")
+            cells.append(f"{driver}/{cuda}/{tensorflow}")
         table.append(cells)
-    return "\n".join(markdown_table(("driver / CUDA / TensorFlow", *catalog.distros), table)) + "\n"
+    return "\n".join(markdown_table(("driver/CUDA/TensorFlow", *catalog.distros), table)) + "\n"

@@ -71,7 +71,7 @@ def test_a_row_without_tensorflow_has_a_reason():
 
 def test_the_command_prints_the_short_form():
     lines = command("--matrix", "short").splitlines()
-    assert lines[0] == f"| driver / CUDA / TensorFlow | {' | '.join(frozen_catalog().distros)} |"
+    assert lines[0] == f"| driver/CUDA/TensorFlow | {' | '.join(frozen_catalog().distros)} |"
     assert len(lines) == 2 + len(GENERATIONS)
 
 
