@@ -73,7 +73,7 @@ def _upload(host: str, plan: Mapping[str, Any], warm_up: bool = False) -> str:
 
 
 def _create_bare_hosts(downloaded: str) -> None:
-    """Create both hosts anew, read the downloads into the page cache, and flush pending writes.
+    """Recreate both hosts, read the downloads into the page cache, and flush pending writes.
 
     An installation writes more than the memory holds: otherwise the second one would read from disk what the first one
     finds in memory.

@@ -89,7 +89,7 @@ class Step:
         self.skipped += [skip.get("message", "no reason given") for skip in skips]
 
     def run(self) -> Step:
-        """Do the work; a program that is missing or a truncated report fails this step alone."""
+        """Do the work; a program that is missing or a truncated report fails only this step."""
         self.log.write_text("")
         start = time.monotonic()
         try:

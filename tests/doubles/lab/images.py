@@ -53,7 +53,7 @@ SETUP = ADMINISTRATOR + CONTAINER + IDENTITY
 
 @dataclass(frozen=True)
 class Image:
-    """A docker image of the lab; `origin` is printed and says what it was built from."""
+    """A docker image of the lab; `origin` is printed and names its source."""
 
     tag: str
     distribution: str

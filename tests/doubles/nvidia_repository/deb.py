@@ -44,7 +44,7 @@ class Package:
 
     @property
     def wheels(self) -> list[str]:
-        """The `name==version` of every wheel that `files` come from."""
+        """The `name==version` of every wheel in `files`."""
         return sorted({files.wheel for files in self.files})
 
 
@@ -80,7 +80,7 @@ def _new_path(package: Package, root: Path, path: str) -> Path:
     """Return the place of a path of the host below `root`, with its directory."""
     place = root / path.lstrip("/")
     if os.path.lexists(place):
-        raise ValueError(f"{package.file_name}: {path} comes from two places")
+        raise ValueError(f"{package.file_name}: {path} has two sources")
     place.parent.mkdir(parents=True, exist_ok=True)
     return place
 

@@ -255,5 +255,5 @@ def test_two_files_with_one_path_are_refused(tmp_path: Path) -> None:
     package = deb.Package(
         control={"Package": "a", "Version": "1", "Architecture": "all"}, text={"/x": "1"}, links={"/x": "y"}
     )
-    with pytest.raises(ValueError, match="/x comes from two places"):
+    with pytest.raises(ValueError, match="/x has two sources"):
         deb.build(package, {}, tmp_path / "a.deb")
