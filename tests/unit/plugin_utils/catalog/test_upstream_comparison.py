@@ -1,71 +1,39 @@
-"""script/catalog-check: each kind of finding against captured answers, unreachable sources, exit statuses.
+"""script/catalog-check: each kind of finding against captured answers.
 
-The catalog grows and the captured answers stay, so a test changes one entry and looks at the findings that this adds.
+The catalog grows and the captured answers stay, so a test changes one entry and compares the findings before and after.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import gzip
-import io
-import json
-import re
-import shutil
-import subprocess
-from pathlib import Path
 
 import pytest
-import yaml
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import download
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_output
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import (
-    upstream_cli,
     upstream_comparison,
     upstream_sources,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import AndCuda
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.upstream_comparison import Finding
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.upstream_sources import Answer, SourceUnreachable
 
 from tests.unit.frozen_catalog import frozen_catalog
-
-FIXTURES = Path(__file__).resolve().parents[3] / "fixtures" / "catalog_check"
-ROOT = Path(__file__).resolve().parents[4]
-UBUNTU_KEY = "EB693B3035CD5710E231E123A4B469963BF863CC"
-
-
-def text(name):
-    return (FIXTURES / name).read_text()
-
-
-def release(version):
-    return next(r for r in frozen_catalog().tensorflow.releases if r.version == version)
-
-
-def metadata(version):
-    return upstream_sources.parse_report(json.loads(text(f"report-tensorflow-{version}.json")))
-
-
-WHEELS = {python: tuple(found) for python, found in json.loads(text("wheels-tensorflow.json")).items()}
-INDEX = {name: tuple(found) for name, found in json.loads(text("index.json")).items()}
-
-
-def short(findings):
-    return [(f.kind, f.where, f.catalog, f.observed) for f in findings]
+from tests.unit.plugin_utils.catalog.upstream_cases import (
+    FIXTURES,
+    INDEX,
+    UBUNTU_KEY,
+    WHEELS,
+    metadata,
+    offered,
+    release,
+    replace_entries,
+    short,
+    text,
+)
 
 
 def added(compare, before, after):
     """The findings that a change of the catalog brings."""
     old = compare(before)
     return [f for f in short(compare(after)) if f not in short(old)]
-
-
-def replace_entries(catalog, file, field, entries):
-    part = dataclasses.replace(getattr(catalog, file), **{field: tuple(entries)})
-    return dataclasses.replace(catalog, **{file: part})
-
-
-# TensorFlow ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("version", ["2.21.0", "2.20.0", "2.19.1", "2.15.0.post1", "2.11.0"])
@@ -158,9 +126,6 @@ def test_pythons_asked_for_reach_beyond_the_known_ones():
     assert {"3.12", "3.14", "3.15"} <= set(asked)
 
 
-# The package index --------------------------------------------------------------------------------------------------
-
-
 def without(versions, version):
     return [v for v in versions if v.version != version]
 
@@ -218,13 +183,6 @@ def test_cuda_findings():
         ("cuda.yml toolkits", "cuda-toolkit 13.3.0"),
         ("cuda.yml toolkits", "cuda-toolkit 13.3.1"),
     ]
-
-
-# Archives -----------------------------------------------------------------------------------------------------------
-
-
-def offered(distro):
-    return {name: tuple(found) for name, found in apt_output.parse_madison(text(f"madison-{distro}.txt")).items()}
 
 
 def archive_changes(name, change):
@@ -336,9 +294,6 @@ def test_driver_versions_of_the_archive():
     assert upstream_comparison.compare_archived_drivers(other, "debian", {"debian-13": archives["debian-13"]}) == []
 
 
-# NVIDIA -------------------------------------------------------------------------------------------------------------
-
-
 def nvidia(catalog=None, fingerprint=UBUNTU_KEY, **more):
     catalog = catalog or frozen_catalog()
     distro = catalog.distros["ubuntu-24.04"]
@@ -406,226 +361,3 @@ def test_nvidia_pinning_package_is_missed():
 def test_nvidia_key(fingerprint, kind, live):
     found = [f for f in nvidia(fingerprint=fingerprint) if "key_file" in f[1]]
     assert [(f[0], f[2], f[3]) for f in found] == [(kind, UBUNTU_KEY, live)]
-
-
-def test_nvidia_key_is_read():
-    catalog = frozen_catalog()
-    answers = {"gz": gzip.compress(b""), "pub": (FIXTURES.parent / "openpgp/rsa.asc").read_bytes()}
-    index = upstream_sources.nvidia_index(
-        catalog, catalog.distros["ubuntu-24.04"], lambda url, timeout: answers[url.rsplit(".", 1)[1]]
-    )
-    shown = (FIXTURES.parent / "openpgp/gpg-show-keys.txt").read_text()
-    assert index.key_fingerprint
-    assert index.key_fingerprint in shown
-
-
-def test_nvidia_unreachable():
-    def fetch(url, timeout):
-        raise download.DownloadError(f"{url}: Name or service not known")
-
-    catalog = frozen_catalog()
-    with pytest.raises(SourceUnreachable, match=r"debian12: https://.*: Name or service not known"):
-        upstream_sources.nvidia_index(catalog, catalog.distros["debian-12"], fetch)
-
-
-# Asking -------------------------------------------------------------------------------------------------------------
-
-
-def test_pip_answers():
-    found = upstream_sources.parse_versions("nvidia-nccl-cu13", Answer(0, text("pip-index-versions.json"), ""))
-    assert found == INDEX["nvidia-nccl-cu13"]
-    assert upstream_sources.parse_versions("tensorflow", Answer(1, "", text("pip-no-wheel.txt"))) == ()
-    for answer in (Answer(1, "", text("pip-index-away.txt")), Answer(124, "", "pip: no answer within 600 s")):
-        with pytest.raises(SourceUnreachable, match="tensorflow: pip could not list"):
-            upstream_sources.parse_versions("tensorflow", answer)
-
-
-def test_an_old_pip_is_passed_over():
-    asked = []
-
-    def run(command, extra, timeout):
-        asked.append(command[0])
-        return Answer(127, "", "no such file") if "uv" in command[0] else Answer(0, "pip 23.0.1 from /usr\n", "")
-
-    with pytest.raises(SourceUnreachable, match=r"no pip 25\.1 or newer .*uv tool run.*: no such file.*: pip 23\.0\.1"):
-        upstream_sources.find_pip(run)
-    assert len(asked) == 4
-    found = upstream_sources.find_pip(lambda *_: Answer(0, "pip 26.3 from /somewhere (python 3.11)\n", ""))
-    assert found[0].endswith("/uv")
-
-
-def test_mirror():
-    mirror = upstream_sources.parse_mirror(text("indextargets-debian.txt"), "debian")
-    assert upstream_sources.parse_mirror(text("indextargets-debian.txt"), "ubuntu") is None
-    assert upstream_sources.sources_list(mirror, "trixie", ["main", "contrib"]) == (
-        "deb [arch=amd64] http://mirror.example/debian trixie main contrib\n"
-        "deb [arch=amd64] http://mirror.example/debian trixie-updates main contrib\n"
-        "deb [arch=amd64] http://mirror.example/debian-security trixie-security main contrib\n"
-    )
-
-
-@pytest.mark.parametrize(
-    ("answer", "message"),
-    [
-        (Answer(127, "", "apt-get: No such file or directory"), "this machine has no apt that answers"),
-        (Answer(0, "", ""), "apt sources name no Debian mirror"),
-    ],
-    ids=["no-apt", "no-mirror"],
-)
-def test_no_mirror(answer, message):
-    with pytest.raises(SourceUnreachable, match=message):
-        upstream_sources.find_mirror("debian", lambda *_: answer)
-
-
-@pytest.mark.skipif(shutil.which("apt-config") is None, reason="not on this machine: apt-config")
-def test_private_apt_runs_no_hook_and_leaves_the_system_alone(tmp_path):
-    """apt's own reading of the configuration: everything is below the folder, the proxy stays, no hook is left."""
-    dump = text("apt-config-dump.txt") + 'Acquire::http::Proxy "http://proxy.example:3128";\n'
-    assert "Post-Invoke" in dump
-    (tmp_path / "apt.conf").write_text(upstream_sources.apt_conf(dump, tmp_path))
-    (tmp_path / "none.d").mkdir()
-    environment = {"PATH": "/usr/bin:/bin", "APT_CONFIG": str(tmp_path / "apt.conf")}
-    seen = subprocess.run(["apt-config", "dump"], env=environment, capture_output=True, text=True, check=True).stdout
-    assert "Invoke" not in seen
-    assert 'Acquire::http::Proxy "http://proxy.example:3128";' in seen
-    assert "DEP-11" not in seen
-    for key in ("Dir::State", "Dir::State::status", "Dir::Cache", "Dir::Etc::sourcelist", "Dir::Etc::sourceparts"):
-        assert f'{key} "{tmp_path}' in seen, key
-
-
-def archive_run(status=0):
-    def run(command, extra, timeout):
-        if command[:2] == ["apt-cache", "pkgnames"]:
-            return Answer(0, "\n".join([*offered("debian-13"), "nvidia-settings", "gcc-14-doc"]), "")
-        if command[:2] == ["apt-cache", "madison"]:
-            assert sorted(command[2:]) == sorted(offered("debian-13"))
-            return Answer(0, text("madison-debian-13.txt"), "")
-        if command[-1] == "update":
-            return Answer(status, "", "E: Failed to fetch http://mirror.example/debian/dists/trixie/InRelease\n")
-        return Answer(0, "", "")
-
-    return run
-
-
-def test_archive_is_asked_for_what_the_catalog_names():
-    catalog = frozen_catalog()
-    mirror = upstream_sources.parse_mirror(text("indextargets-debian.txt"), "debian")
-    found = upstream_sources.archive_offers(mirror, catalog, catalog.distros["debian-13"], archive_run())
-    assert found == offered("debian-13")
-    with pytest.raises(SourceUnreachable, match=r"debian-13: apt-get update failed: E: Failed to fetch"):
-        upstream_sources.archive_offers(mirror, catalog, catalog.distros["debian-13"], archive_run(100))
-
-
-# The command --------------------------------------------------------------------------------------------------------
-
-ONE = Finding("nvidia", "new", "cuda.yml toolkits", "absent", "99.1.0 in ubuntu2404")
-
-
-def run(monkeypatch, findings=(), unreachable=(), arguments=()):
-    def compare(catalog, distro, index):
-        return list(findings) if distro.id == "ubuntu-24.04" else []
-
-    def index(catalog, distro):
-        if distro.id in unreachable:
-            raise SourceUnreachable(f"{distro.nvidia_repository.slug}: no route to host")
-
-    monkeypatch.setattr(upstream_comparison, "compare_nvidia", compare)
-    monkeypatch.setattr(upstream_sources, "nvidia_index", index)
-    out, err = io.StringIO(), io.StringIO()
-    status = upstream_cli.main(["--only", "nvidia", *arguments], out, err)
-    return status, out.getvalue(), err.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("findings", "unreachable", "arguments", "status"),
-    [
-        ([], [], [], 0),
-        ([ONE], [], [], 1),
-        ([], ["debian-12"], [], 3),
-        ([], ["debian-12"], ["--offline-ok"], 0),
-        ([ONE], ["debian-12"], [], 1),
-        ([ONE], ["debian-12"], ["--offline-ok"], 1),
-    ],
-    ids=["same", "differs", "away", "away-ok", "both", "both-ok"],
-)
-def test_exit_status(monkeypatch, findings, unreachable, arguments, status):
-    assert run(monkeypatch, findings, unreachable, arguments)[0] == status
-
-
-@pytest.mark.parametrize("arguments", [["--only", "npm"], ["--frob"], ["--only", "nvidia", "more"]])
-def test_bad_usage(arguments, capsys):
-    assert upstream_cli.main(arguments) == 2
-    assert "usage" in capsys.readouterr().err
-
-
-def test_output(monkeypatch):
-    _, out, err = run(monkeypatch, [ONE, ONE], ["debian-12"])
-    assert "nvidia: index of debian12\n" in err
-    assert "nvidia  new  cuda.yml toolkits\n    catalog: absent\n    live:    99.1.0 in ubuntu2404\n" in out
-    assert "nvidia  not reached: debian12: no route to host\n" in out
-    assert out.endswith("1 differences, 1 not reached\n")
-    made = json.loads(run(monkeypatch, [ONE], ["debian-12"], ["--json"])[1])
-    assert made["findings"] == [dataclasses.asdict(ONE)]
-    assert made["unreachable"] == [{"source": "nvidia", "reason": "debian12: no route to host"}]
-    assert "nvidia: ubuntu2404" in made["compared"]
-
-
-def test_one_line_of_the_catalog_is_told_once():
-    other = dataclasses.replace(ONE, observed="99.1.0 in debian13")
-    assert short(upstream_cli.merged([ONE, other, ONE])) == [
-        ("new", "cuda.yml toolkits", "absent", "99.1.0 in ubuntu2404; 99.1.0 in debian13")
-    ]
-
-
-def test_tensorflow_is_compared(monkeypatch):
-    """The whole way from pip's answers to the findings, with one release changed in the catalog."""
-    wrong = dataclasses.replace(release("2.19.1"), pythons=("3.12",), and_cuda=None)
-    catalog = replace_entries(frozen_catalog(), "tensorflow", "releases", [release("2.21.0"), wrong])
-    monkeypatch.setattr(upstream_sources, "find_pip", lambda: ["pip"])
-    monkeypatch.setattr(upstream_sources, "pip_versions", lambda pip, name, python: WHEELS.get(python, ()))
-    monkeypatch.setattr(upstream_sources, "pip_metadata", lambda pip, name, version, python: metadata(version))
-    result = upstream_cli.check(catalog, ["tensorflow"], lambda line: None)
-    assert [(f.kind, f.where) for f in result.findings] == [
-        ("differs", "tensorflow.yml releases[2.19.1].pythons"),
-        ("differs", "tensorflow.yml releases[2.19.1].and_cuda"),
-        ("new", "tensorflow.yml releases"),
-    ]
-    assert result.findings[-1].observed == "tensorflow 2.20.0"
-
-
-def test_an_index_that_lists_nothing_is_not_taken_for_an_empty_one(monkeypatch):
-    monkeypatch.setattr(upstream_sources, "find_pip", lambda: ["pip"])
-    monkeypatch.setattr(upstream_sources, "pip_versions", lambda pip, name, python: ())
-    result = upstream_cli.check(frozen_catalog(), ["tensorflow", "pypi"], lambda line: None)
-    assert result.findings == []
-    assert {u.source for u in result.unreachable} == {"tensorflow", "pypi"}
-
-
-def test_the_script():
-    done = subprocess.run([ROOT / "script/catalog-check", "--help"], capture_output=True, text=True)
-    assert (done.returncode, "--offline-ok" in done.stdout) == (0, True)
-
-
-# CONTRIBUTING.md ----------------------------------------------------------------------------------------------------
-
-EXAMPLES = re.findall(
-    r"```yaml\n# (catalog/\S+?\.yml)(?:: (\w+))?\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL
-)
-
-
-def test_contributing_shows_each_kind_of_release():
-    assert [(file, key) for file, key, _ in EXAMPLES] == [
-        ("catalog/cuda.yml", "toolkits"),
-        ("catalog/tensorflow.yml", "releases"),
-        ("catalog/driver.yml", "branches"),
-        ("catalog/distro/debian-13.yml", ""),
-    ]
-
-
-@pytest.mark.parametrize(("file", "key", "example"), EXAMPLES, ids=[file for file, _, _ in EXAMPLES])
-def test_contributing_shows_the_catalog_as_it_is(file, key, example):
-    shown, real = yaml.safe_load(example), yaml.safe_load((ROOT / file).read_text())
-    if key:
-        assert all(entry in real[key] for entry in shown), f"CONTRIBUTING.md: copy the example anew from {file}"
-    else:
-        assert {name: real[name] for name in shown} == shown, f"CONTRIBUTING.md: copy the example anew from {file}"

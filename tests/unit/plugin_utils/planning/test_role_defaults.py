@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import role_defaults
 
+from tests.unit.frozen_catalog import frozen_catalog
+
 DEBIAN = {
     "distribution": "Debian",
     "distribution_version": "12.9",
@@ -19,6 +21,12 @@ UBUNTU = {
     "distribution_major_version": "24",
     "kernel": "6.8.0-60-generic",
 }
+
+
+@pytest.fixture(autouse=True)
+def _frozen(monkeypatch):
+    monkeypatch.setattr(role_defaults, "load_catalog", frozen_catalog)
+    role_defaults._component.cache_clear()
 
 
 @pytest.mark.parametrize(("facts", "expected"), [(DEBIAN, "debian-12"), (UBUNTU, "ubuntu-24.04")])

@@ -15,7 +15,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context imp
 )
 
 from tests.unit.frozen_catalog import frozen_catalog
-from tests.unit.plugin_utils.resolver.resolver_cases import debian_offers
+from tests.unit.plugin_utils.resolver.resolver_cases import codes, debian_offers, plan
 
 H200 = Gpu("10de:2335", "NVIDIA H200", "9.0", "Hopper", "either")
 V100 = Gpu("10de:1db4", "Tesla V100", "7.0", "Volta", "proprietary")
@@ -112,3 +112,23 @@ def test_a_version_that_is_not_offered(exist, offers, remedy):
     url = "http://mirror.example/debian12/x86_64/"
     assert problem.message == f"{url} does not offer CUDA 12.9.1 (cuda-toolkit-12-9); {offers}"
     assert (problem.code, problem.remedy) == ("not-in-repository", remedy)
+
+
+def test_not_in_repository_lists_offered_toolkits():
+    made = plan("debian-12", "H200", offers=debian_offers(), cuda="12.9")
+    assert codes(made) == ["not-in-repository"]
+    assert "13.2.1, 13.0.2" in made["problems"][0]["message"]
+    assert made["problems"][0]["remedy"].startswith("set gpu_stack_cuda=13.0 (")
+
+
+def test_not_in_repository_lists_offered_versions():
+    made = plan("debian-12", "H200", offers=debian_offers(), driver="580.178.04")
+    message = made["problems"][0]["message"]
+    assert codes(made) == ["not-in-repository"]
+    assert "595.71.05" in message
+    assert "580.126.16" in message
+    cuda = plan("debian-12", "H200", offers=debian_offers(), cuda="12.9")
+    assert "13.2.1, 13.0.2" in cuda["problems"][0]["message"]
+    nccl = plan("debian-12", "H200", offers=debian_offers(), nccl="2.27.7")
+    assert codes(nccl) == ["not-in-repository"]
+    assert "2.29.7" in nccl["problems"][0]["message"]

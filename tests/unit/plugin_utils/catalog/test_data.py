@@ -1,0 +1,99 @@
+"""The catalog's data against what was read in wheels, binaries and NVIDIA's list of products."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import loader
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Gpu
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.gpu_support import covers
+
+FIXTURES = Path(__file__).parents[3] / "fixtures" / "plan"
+
+
+WHEELS = json.loads((FIXTURES / "tensorflow_wheels.json").read_text())["wheels"]
+
+
+CODE = json.loads((FIXTURES / "library_gpu_code.json").read_text())
+
+
+CUDNN_CODE = [w for w in CODE["cudnn"] if versions.key(w["version"]) >= (8, 5)]  # the first that was read
+
+
+CAPABILITIES = ("5.0", "6.1", "7.0", "7.5", "8.0", "8.6", "9.0", "10.0", "12.0")
+
+
+@pytest.mark.parametrize("wheel", WHEELS, ids=[w["version"] for w in WHEELS])
+def test_tensorflow_rows_match_the_wheels(wheel):
+    row = next(r for r in loader.load_catalog().tensorflow.releases if r.version == wheel["version"])
+    assert list(row.sass) == wheel["sass"]
+    assert list(row.ptx) == wheel["ptx"]
+    assert versions.series(wheel["build_info_cuda"]) == row.tested.cuda
+    assert wheel["build_info_cudnn"] == row.tested.cudnn.split(".", maxsplit=1)[0]
+    built_for = wheel["file"].split("-")[2]
+    assert f"3.{built_for.removeprefix('cp3')}" in row.pythons
+    assert all(versions.satisfies(p, wheel["requires_python"]) for p in row.pythons)
+    if wheel["and_cuda"] is None:
+        assert row.and_cuda is None
+    else:
+        name = f"nvidia-cudnn-cu{row.and_cuda.cuda_major}"
+        assert row.and_cuda.cudnn == wheel["and_cuda"][name]
+        assert row.and_cuda.nccl == wheel["and_cuda"][name.replace("cudnn", "nccl")]
+
+
+@pytest.mark.parametrize("wheel", CUDNN_CODE, ids=[f"{w['package'][-4:]}-{w['version']}" for w in CUDNN_CODE])
+def test_cudnn_support_matches_the_binaries(wheel):
+    major = int(wheel["package"][-2:])
+    support = loader.load_catalog().cudnn.support
+    for capability in CAPABILITIES:
+        held = max(
+            (
+                n
+                for sm, n in wheel["cubins"].items()
+                if sm.split(".")[0] == capability.split(".")[0] and float(sm) <= float(capability)
+            ),
+            default=0,
+        )
+        # From 9.11 some sub-libraries keep code for old GPUs and others do not: half the cubins is not support.
+        whole = held > 0 and (versions.key(wheel["version"]) < (9,) or held >= 0.8 * wheel["cubins"]["7.5"])
+        gpu = Gpu("", "", capability, "", "either")
+        assert covers(support, wheel["version"], major, gpu) == whole, capability
+
+
+@pytest.mark.parametrize("wheel", CODE["nccl"], ids=[f"{w['package'][-4:]}-{w['version']}" for w in CODE["nccl"]])
+def test_nccl_support_matches_the_binaries(wheel):
+    support = loader.load_catalog().nccl.support
+    for capability in CAPABILITIES:
+        runs = any(
+            sm.split(".")[0] == capability.split(".")[0] and float(sm) <= float(capability) for sm in wheel["sm"]
+        )
+        if wheel["package"].endswith("cu11") and capability == "9.0":
+            runs = "8.0" in wheel["ptx"]  # Hopper came after these builds; the driver compiles their PTX
+        gpu = Gpu("", "", capability, "", "either")
+        assert covers(support, wheel["version"], int(wheel["package"][-2:]), gpu) == runs, capability
+
+
+@pytest.mark.parametrize(
+    ("device", "name", "capability", "modules"),
+    [
+        ("2335", "NVIDIA H200", "9.0", "either"),
+        ("13f2", "Tesla M60", "5.2", "proprietary"),
+        ("2342", "NVIDIA GH200 120GB", "9.0", "open"),
+        ("2901", "NVIDIA B200", "10.0", "open"),
+        ("1eb8", "Tesla T4", "7.5", "either"),
+    ],
+)
+def test_products(device, name, capability, modules):
+    product = loader.load_catalog().products[device]
+    assert (product.name, product.compute_capability, product.kernel_modules) == (name, capability, modules)
+
+
+def test_gpu_thresholds_are_of_the_product_with_their_id():
+    known = loader.load_catalog()
+    for model in known.gpu_thresholds.models:
+        for device in model.devices:
+            assert model.name.split()[0] in known.products[device].name
+            assert ("SXM" in model.name) <= ("PCIe" not in known.products[device].name)

@@ -1,0 +1,110 @@
+"""script/catalog-check: output and exit status."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import (
+    upstream_cli,
+    upstream_comparison,
+    upstream_sources,
+)
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.upstream_comparison import Finding
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.upstream_sources import SourceUnreachable
+
+from tests.unit.frozen_catalog import frozen_catalog
+from tests.unit.plugin_utils.catalog.upstream_cases import WHEELS, metadata, release, replace_entries, short
+
+ROOT = Path(__file__).resolve().parents[4]
+
+ONE = Finding("nvidia", "new", "cuda.yml toolkits", "absent", "99.1.0 in ubuntu2404")
+
+
+def run(monkeypatch, findings=(), unreachable=(), arguments=()):
+    def compare(catalog, distro, index):
+        return list(findings) if distro.id == "ubuntu-24.04" else []
+
+    def index(catalog, distro):
+        if distro.id in unreachable:
+            raise SourceUnreachable(f"{distro.nvidia_repository.slug}: no route to host")
+
+    monkeypatch.setattr(upstream_comparison, "compare_nvidia", compare)
+    monkeypatch.setattr(upstream_sources, "nvidia_index", index)
+    out, err = io.StringIO(), io.StringIO()
+    status = upstream_cli.main(["--only", "nvidia", *arguments], out, err)
+    return status, out.getvalue(), err.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("findings", "unreachable", "arguments", "status"),
+    [
+        ([], [], [], 0),
+        ([ONE], [], [], 1),
+        ([], ["debian-12"], [], 3),
+        ([], ["debian-12"], ["--offline-ok"], 0),
+        ([ONE], ["debian-12"], [], 1),
+        ([ONE], ["debian-12"], ["--offline-ok"], 1),
+    ],
+    ids=["same", "differs", "away", "away-ok", "both", "both-ok"],
+)
+def test_exit_status(monkeypatch, findings, unreachable, arguments, status):
+    assert run(monkeypatch, findings, unreachable, arguments)[0] == status
+
+
+@pytest.mark.parametrize("arguments", [["--only", "npm"], ["--frob"], ["--only", "nvidia", "more"]])
+def test_bad_usage(arguments, capsys):
+    assert upstream_cli.main(arguments) == 2
+    assert "usage" in capsys.readouterr().err
+
+
+def test_output(monkeypatch):
+    _, out, err = run(monkeypatch, [ONE, ONE], ["debian-12"])
+    assert "nvidia: index of debian12\n" in err
+    assert "nvidia  new  cuda.yml toolkits\n    catalog: absent\n    live:    99.1.0 in ubuntu2404\n" in out
+    assert "nvidia  not reached: debian12: no route to host\n" in out
+    assert out.endswith("1 differences, 1 not reached\n")
+    made = json.loads(run(monkeypatch, [ONE], ["debian-12"], ["--json"])[1])
+    assert made["findings"] == [dataclasses.asdict(ONE)]
+    assert made["unreachable"] == [{"source": "nvidia", "reason": "debian12: no route to host"}]
+    assert "nvidia: ubuntu2404" in made["compared"]
+
+
+def test_one_line_of_the_catalog_is_told_once():
+    other = dataclasses.replace(ONE, observed="99.1.0 in debian13")
+    assert short(upstream_cli.merged([ONE, other, ONE])) == [
+        ("new", "cuda.yml toolkits", "absent", "99.1.0 in ubuntu2404; 99.1.0 in debian13")
+    ]
+
+
+def test_tensorflow_is_compared(monkeypatch):
+    """The whole way from pip's answers to the findings, with one release changed in the catalog."""
+    wrong = dataclasses.replace(release("2.19.1"), pythons=("3.12",), and_cuda=None)
+    catalog = replace_entries(frozen_catalog(), "tensorflow", "releases", [release("2.21.0"), wrong])
+    monkeypatch.setattr(upstream_sources, "find_pip", lambda: ["pip"])
+    monkeypatch.setattr(upstream_sources, "pip_versions", lambda pip, name, python: WHEELS.get(python, ()))
+    monkeypatch.setattr(upstream_sources, "pip_metadata", lambda pip, name, version, python: metadata(version))
+    result = upstream_cli.check(catalog, ["tensorflow"], lambda line: None)
+    assert [(f.kind, f.where) for f in result.findings] == [
+        ("differs", "tensorflow.yml releases[2.19.1].pythons"),
+        ("differs", "tensorflow.yml releases[2.19.1].and_cuda"),
+        ("new", "tensorflow.yml releases"),
+    ]
+    assert result.findings[-1].observed == "tensorflow 2.20.0"
+
+
+def test_an_index_that_lists_nothing_is_not_taken_for_an_empty_one(monkeypatch):
+    monkeypatch.setattr(upstream_sources, "find_pip", lambda: ["pip"])
+    monkeypatch.setattr(upstream_sources, "pip_versions", lambda pip, name, python: ())
+    result = upstream_cli.check(frozen_catalog(), ["tensorflow", "pypi"], lambda line: None)
+    assert result.findings == []
+    assert {u.source for u in result.unreachable} == {"tensorflow", "pypi"}
+
+
+def test_the_script():
+    done = subprocess.run([ROOT / "script/catalog-check", "--help"], capture_output=True, text=True)
+    assert (done.returncode, "--offline-ok" in done.stdout) == (0, True)

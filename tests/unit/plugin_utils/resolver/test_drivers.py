@@ -1,0 +1,113 @@
+"""Drivers: kernel modules, packages, headers and pins."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.host import Host, HostGpu
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.request import Request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_once
+
+from tests.unit.frozen_catalog import frozen_catalog
+from tests.unit.plugin_utils.resolver.resolver_cases import GPUS, plan
+
+
+@pytest.mark.parametrize(
+    ("distro", "gpu", "request_", "packages"),
+    [
+        ("debian-12", "H200", {}, ["nvidia-driver-cuda=595.91.07-1", "nvidia-kernel-dkms=595.91.07-1"]),
+        (
+            "debian-12",
+            "H200",
+            {"driver": "580"},
+            ["nvidia-driver-cuda=580.178.04-1", "nvidia-kernel-dkms=580.178.04-1"],
+        ),
+        (
+            "ubuntu-24.04",
+            "H200",
+            {"driver_source": "distro", "driver": "595"},
+            ["nvidia-headless-595-server", "nvidia-utils-595-server"],
+        ),
+        ("ubuntu-24.04", "H200", {"driver": "595"}, ["cuda-drivers=595.91.07-1ubuntu1"]),
+    ],
+    ids=["debian", "debian-580", "archive", "ubuntu"],
+)
+def test_requested_proprietary_modules_are_planned(distro, gpu, request_, packages):
+    made = plan(distro, gpu, driver_kernel_modules="proprietary", **request_)
+    assert made["ok"], made["problems"]
+    assert made["components"]["driver"]["packages"] == packages
+    assert made["components"]["driver"]["kernel_modules"] == "proprietary"
+    because = next(reason["because"] for reason in made["reasons"] if reason["component"] == "driver")
+    assert because.endswith("proprietary kernel modules: asked for")
+
+
+def test_a_branch_without_the_requested_modules_is_skipped():
+    """615 is the newest for Ubuntu 26.04 and comes with open modules alone."""
+    made = plan("ubuntu-26.04", "T4", driver_kernel_modules="proprietary", tensorflow="none")
+    assert made["ok"], made["problems"]
+    assert made["components"]["driver"]["branch"] == "610"
+
+
+def test_cached_candidates_depend_on_the_requested_kernel_modules():
+    catalog, host = frozen_catalog(), Host("debian-12", gpus=(HostGpu(GPUS["T4"][0]),))
+    for asked, expected in (("proprietary", "nvidia-kernel-dkms"), ("auto", "nvidia-kernel-open-dkms")):
+        made = plan_once(catalog, Request(driver_kernel_modules=asked), host)
+        assert expected in [package.split("=")[0] for package in made.components.driver.packages]
+
+
+def test_an_archive_without_the_requested_modules_is_a_problem():
+    catalog = frozen_catalog()
+    distro = catalog.distros["ubuntu-24.04"]
+    drivers = tuple(dataclasses.replace(d, proprietary=()) for d in distro.distro_drivers if d.branch == "580")
+    distros = {"ubuntu-24.04": dataclasses.replace(distro, distro_drivers=drivers)}
+    request = Request(driver_source="distro", driver="580", driver_kernel_modules="proprietary")
+    host = Host("ubuntu-24.04", gpus=(HostGpu(GPUS["T4"][0]),))
+    (problem,) = plan_once(dataclasses.replace(catalog, distros=distros), request, host).problems
+    assert problem.code == "not-in-repository"
+    assert problem.message == (
+        "ubuntu-24.04's own archive does not offer driver branch 580 with the proprietary kernel modules; "
+        "it offers open"
+    )
+
+
+@pytest.mark.parametrize(
+    ("distro", "kernel", "package"),
+    [
+        ("debian-12", "6.1.0-56-amd64", "linux-headers-amd64"),
+        ("debian-12", "6.1.0-56-cloud-amd64", "linux-headers-cloud-amd64"),
+        ("ubuntu-24.04", "6.8.0-149-generic", "linux-headers-generic"),
+        ("ubuntu-24.04", "7.0.0-43-generic", "linux-headers-generic-hwe-24.04"),
+        ("ubuntu-22.04", "6.8.0-149-generic", "linux-headers-generic-hwe-22.04"),
+        ("ubuntu-22.04", "5.15", "linux-headers-generic"),
+        ("ubuntu-24.04", "7.0.0-1017-aws", "linux-headers-aws"),
+    ],
+)
+def test_kernel_headers(distro, kernel, package):
+    assert plan(distro, "A100", host={"kernel": kernel})["components"]["driver"]["kernel_headers"] == [package]
+
+
+DISTROS = sorted(frozen_catalog().distros)
+
+
+@pytest.mark.parametrize("distro", ["ubuntu-22.04", "ubuntu-24.04", "ubuntu-26.04"])
+def test_transitional_branches_of_ubuntu_are_not_in_the_catalog(distro):
+    """The archive keeps the names of other branches as packages that install a newer one."""
+    transitional = {b.branch for b in frozen_catalog().driver.branches} - {"390", "470", "580", "595", "615"}
+    named = {d.branch for d in load_catalog().distros[distro].distro_drivers}
+    assert named & transitional == set()
+
+
+@pytest.mark.parametrize("gpu", ["V100", "H200"])
+def test_the_branch_has_a_pinning_package(gpu):
+    driver = plan("ubuntu-24.04", gpu)["components"]["driver"]
+    assert driver["pinning_packages"] == [f"nvidia-driver-pinning-{driver['branch']}"]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "modules"),
+    [(["M60"], "proprietary"), (["T4"], "open"), (["B200"], "open"), (["GTX 1080", "T4"], "proprietary")],
+)
+def test_kernel_modules(gpus, modules):
+    assert plan("ubuntu-24.04", *gpus)["components"]["driver"]["kernel_modules"] == modules
