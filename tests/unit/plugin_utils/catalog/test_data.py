@@ -57,7 +57,7 @@ def test_cudnn_support_matches_the_binaries(wheel):
             ),
             default=0,
         )
-        # From 9.11 some sub-libraries keep code for old GPUs and others do not: half the cubins is not support.
+        # From 9.11 some sub-libraries keep code for old GPUs and others do not: half of the cubins is no support.
         whole = held > 0 and (versions.key(wheel["version"]) < (9,) or held >= 0.8 * wheel["cubins"]["7.5"])
         gpu = Gpu("", "", capability, "", "either")
         assert covers(support, wheel["version"], major, gpu) == whole, capability

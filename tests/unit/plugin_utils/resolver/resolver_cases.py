@@ -1,4 +1,4 @@
-"""What the resolver's tests share: GPUs, a repository, and plans as JSON."""
+"""GPUs, a repository and plans as JSON, for the tests of the resolver."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GPUS = {
 def debian_offers(
     cuda=("13.0.2", "13.2.1"), drivers=("580.126.16", "595.71.05"), nccl=("2.28.9-1+cuda13.0", "2.29.7-1+cuda13.2")
 ):
-    """A repository as NVIDIA's for Debian, with the versions given."""
+    """Return the offers of a repository like NVIDIA's for Debian, with these versions."""
     offers = {f"cuda-toolkit-{'-'.join(c.split('.')[:2])}": (f"{c}-1",) for c in cuda}
     for name in ("nvidia-driver-cuda", "nvidia-kernel-open-dkms", "nvidia-kernel-dkms"):
         offers[name] = tuple(f"{d}-1" for d in drivers)
@@ -48,11 +48,11 @@ def plan(distro, *gpus, offers=None, host=None, catalog=None, **request):
 
 
 def picked(made):
-    """The versions of a plan, short."""
+    """Return the versions of a plan by component."""
     parts = made["components"]
     return {name: (parts[name].get("release") or parts[name]["version"]) if parts[name] else None for name in parts}
 
 
 def codes(made):
-    """The problem codes of a plan."""
+    """Return the problem codes of a plan."""
     return [p["code"] for p in made["problems"]]

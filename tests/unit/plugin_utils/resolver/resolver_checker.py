@@ -1,4 +1,4 @@
-"""An independent check of plans: reads the files of catalog/ itself and shares no code with the resolver."""
+"""Check plans independently: read the files of catalog/ without the loader and share no code with the resolver."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ CATALOG = Path(__file__).parents[4] / "catalog"
 
 @functools.cache
 def raw(name):
-    """A catalog file as plain data."""
+    """Return a catalog file as plain data."""
     return yaml.safe_load((CATALOG / f"{name}.yml").read_text())
 
 
 @functools.cache
 def products():
-    """gpu_products.csv by device id."""
+    """Return the rows of gpu_products.csv by device id."""
     with (CATALOG / "gpu_products.csv").open(newline="") as stream:
         return {row["device"]: row for row in csv.DictReader(stream)}
 
 
 def num(text):
-    """A version as numbers, zero-padded so that 13.2 and 13.2.0 are the same."""
+    """Return a version as numbers, zero-padded so that 13.2 equals 13.2.0."""
     return tuple([int(n) for n in re.findall(r"\d+", text)] + [0] * 5)[:5]
 
 
@@ -44,7 +44,7 @@ def _covered(entries, version, major, capability):
 
 
 def violations(made, pythons=None):
-    """What a plan promises and cannot hold; pythons: the host's, where they are not the distribution's."""
+    """Return what a plan promises and cannot keep; pythons: the host's, if they are not the distribution's."""
     parts = made["components"]
     distro = raw(f"distro/{made['distribution']}")
     found = []
@@ -86,7 +86,7 @@ def _gpu_violations(gpu, parts):
 
 
 def _module_violations(asked, driver, distro):
-    """The kernel modules: those asked for, of a branch that has them, in packages that hold them."""
+    """Check the kernel modules: those requested, of a branch that has them, in packages that contain them."""
     if not driver:
         return []
     flavour, found = driver["kernel_modules"], []
@@ -143,7 +143,7 @@ def _satisfies(version, specifier):
 
 
 def _reaches(driver, minimum):
-    # A driver of the archive is known by its branch alone.
+    # Of a driver in the archive only the branch is known.
     return num(driver)[: driver.count(".") + 1] >= num(minimum)[: driver.count(".") + 1]
 
 

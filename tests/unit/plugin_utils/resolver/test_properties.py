@@ -1,4 +1,4 @@
-"""Properties: every plan holds by independent rules, every refusal has remedies that plan, and speed stays linear."""
+"""Properties on the live catalog: plans pass the independent check, refusals have remedies, time stays linear."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DISTROS = sorted(load_catalog().distros)
 
 
 def series(name, key, parts=2):
-    """Each version of a catalog file, cut to a series, as a user would ask for it."""
+    """Return the versions of a catalog file, cut to series, as a user would request them."""
     found = {".".join(str(entry["version"]).split(".")[:parts]) for entry in raw(name)[key]}
     return ["auto", "auto", "none", *sorted(found)]
 
@@ -61,7 +61,7 @@ GIVEN = settings(
 
 
 def applied(remedy, request, host):
-    """The request and host that a remedy speaks of."""
+    """Return the request and the host that a remedy changes to."""
     request = dataclasses.replace(request, **dict(remedy.request))
     changes = dict(remedy.host)
     if "distribution" in changes:
@@ -77,14 +77,14 @@ def applied(remedy, request, host):
 
 
 def holds(request, host):
-    """Plans, and holds by the independent rules."""
+    """Return whether there is a plan that passes the independent check."""
     made = resolve(load_catalog(), request, host)
     return made.ok and violations(made.to_json(), host.pythons) == []
 
 
 @GIVEN
 @given(host=HOSTS, asked=REQUESTS)
-def test_plans_hold_and_refusals_have_remedies(host, asked):
+def test_plans_pass_the_check_and_refusals_have_remedies(host, asked):
     request = Request.from_mapping(asked)
     made = resolve(load_catalog(), request, host)
     assert made == resolve(load_catalog(), request, host), "the same question has the same answer"
@@ -132,7 +132,7 @@ def test_every_gpu_and_pair(distro, request_):
     assert planned or (distro, *request_) in NOTHING_FITS, "a distribution lost all its plans"
 
 
-def test_the_independent_check_notices():
+def test_independent_check_finds_violations():
     made = plan("ubuntu-22.04", "GTX 1080", catalog=load_catalog())
     assert violations(made) == []
     made["request"].update(driver_kernel_modules="proprietary")
@@ -144,7 +144,7 @@ def test_the_independent_check_notices():
 
 
 def _steps(hosts):
-    """Lines of Python that planning these hosts executes: what it costs, whatever else the machine does meanwhile."""
+    """Return how many lines of Python planning these hosts executes: unlike time, independent of the machine's load."""
     catalog, request, count = load_catalog(), Request(), 0
 
     def trace(_frame, event, _argument):
@@ -165,7 +165,7 @@ def _steps(hosts):
 
 
 def test_planning_stays_linear_in_the_hosts():
-    """A host costs the same however many were planned before it."""
+    """A host takes the same work however many were planned before it."""
     gpus = (HostGpu(GPUS["H200"][0]),) * 8
     hosts = [Host("debian-12", gpus=gpus, offers=debian_offers(), kernel=f"6.1.0-{n}-amd64") for n in range(1000, 1100)]
     _steps(hosts[:10])  # the catalog is read and warm
