@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Time float32 matrix products of 10^2 to 10^8 elements on the CPU and on each GPU, and verify the products.
 
 Runs on the managed host in the TensorFlow or the PyTorch environment and needs nothing else; also usable by hand.
@@ -372,7 +371,7 @@ def measure(framework: Any, device: Device, a: Any, b: Any, rows: Sequence[int],
     (on_a, on_b), sent = measure_time(lambda: (framework.put(device, a), framework.put(device, b)))
     c, one = measure_time(lambda: finished_product(framework, device, on_a, on_b))
     if one < SLOW_SECONDS:
-        for _ in range(WARM_UP - 1):
+        for _unused in range(WARM_UP - 1):
             c, one = measure_time(lambda: finished_product(framework, device, on_a, on_b))
     times: list[float] = []
     while needs_repetition(len(times), sum(times), one, deadline - time.monotonic()):

@@ -118,7 +118,7 @@ class ActionModule(ActionBase):
         """Probe the host, print the plan and return the facts; called by Ansible."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = task_vars or {}
-        _, args = self.validate_argument_spec(ARGUMENTS)
+        _unused, args = self.validate_argument_spec(ARGUMENTS)
         unknown = unknown_variables(variables, [*args["variables"], *args["internal_variables"]])
         if unknown:
             raise AnsibleActionFail(

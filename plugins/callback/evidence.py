@@ -1,5 +1,6 @@
-# Copyright (c) gpuhost contributors
-# SPDX-License-Identifier: Apache-2.0
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0 OR GPL-3.0-or-later
+# Apache License 2.0, or GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
 """Write the evidence of a run while it appears, and a report when the run ends, however it ends.
 
 A callback and not tasks: evidence is this run's output and not a host's state; it costs no task, counts as no change,

@@ -1,3 +1,6 @@
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0 OR GPL-3.0-or-later
+# Apache License 2.0, or GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
 """Look up facts of the catalog on the controller."""
 
 from __future__ import annotations
@@ -6,7 +9,7 @@ DOCUMENTATION = r"""
 name: catalog
 short_description: Facts of the version catalog
 version_added: "0.1.0"
-author: gpuhost contributors
+author: gpuhost contributors (@gpuhost)
 description:
   - Returns facts of the catalog, so that playbooks contain no version, URL or package name of their own.
 options:

@@ -1,3 +1,6 @@
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0 OR GPL-3.0-or-later
+# Apache License 2.0, or GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
 """Lookup that draws files of measurements; a thin wrapper around plugin_utils/report/plots.py."""
 
 from __future__ import annotations
@@ -6,7 +9,7 @@ DOCUMENTATION = r"""
 name: plot
 short_description: Draw files of measurements as SVG
 version_added: "0.1.0"
-author: gpuhost contributors
+author: gpuhost contributors (@gpuhost)
 description:
   - Reads files on the controller and returns one SVG document for each. Writes nothing.
   - Needs Matplotlib, which is imported when this lookup runs and by nothing else.

@@ -1,5 +1,6 @@
 # Copyright: the gpuhost contributors
-# SPDX-License-Identifier: Apache-2.0
+# SPDX-License-Identifier: Apache-2.0 OR GPL-3.0-or-later
+# Apache License 2.0, or GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
 """Lookup of defaults for role variables. Controller side; see plugin_utils/planning/role_defaults.py."""
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ DOCUMENTATION = r"""
 name: role_defaults
 short_description: Packages of one component for this host
 version_added: "0.1.0"
-author: gpuhost contributors
+author: gpuhost contributors (@gpuhost)
 description:
   - Returns what the catalog knows of one component for the host's distribution release and kernel, which are read from
     the host's facts. So a role that is used alone needs a version and nothing else.

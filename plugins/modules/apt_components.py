@@ -1,6 +1,7 @@
 #!/usr/bin/python
 # Copyright: the gpuhost contributors
-# SPDX-License-Identifier: Apache-2.0
+# SPDX-License-Identifier: Apache-2.0 OR GPL-3.0-or-later
+# Apache License 2.0, or GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
 """Enable components (contrib, non-free, restricted, ...) of the distribution's archive. Runs on the managed host."""
 
 from __future__ import annotations
@@ -30,8 +31,7 @@ attributes:
   diff_mode:
     description: Shows the source file.
     support: full
-author:
-  - gpuhost contributors (@gpuhost)
+author: gpuhost contributors (@gpuhost)
 """
 
 EXAMPLES = r"""

@@ -1,6 +1,7 @@
 #!/usr/bin/python
 # Copyright: the gpuhost contributors
-# SPDX-License-Identifier: Apache-2.0
+# SPDX-License-Identifier: Apache-2.0 OR GPL-3.0-or-later
+# Apache License 2.0, or GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
 """Install exact package versions in one apt transaction and hold them. Runs on the managed host."""
 
 from __future__ import annotations
@@ -85,8 +86,7 @@ attributes:
   diff_mode:
     support: full
     description: Shows the versions of the requested packages before and after.
-author:
-  - gpuhost contributors (@gpuhost)
+author: gpuhost contributors (@gpuhost)
 """
 
 EXAMPLES = r"""

@@ -1,6 +1,7 @@
 #!/usr/bin/python
 # Copyright: the gpuhost contributors
-# SPDX-License-Identifier: Apache-2.0
+# SPDX-License-Identifier: Apache-2.0 OR GPL-3.0-or-later
+# Apache License 2.0, or GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
 """Load the planned driver's kernel module, or report that a reboot is needed."""
 
 from __future__ import annotations
@@ -26,8 +27,7 @@ options:
     type: str
     choices: [open, proprietary]
     required: true
-author:
-  - gpuhost contributors (@gpuhost)
+author: gpuhost contributors (@gpuhost)
 attributes:
   check_mode:
     description: Reports what would be done, assuming that the planned module is built for the running kernel.

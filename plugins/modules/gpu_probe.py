@@ -1,6 +1,7 @@
 #!/usr/bin/python
 # Copyright: the gpuhost contributors
-# SPDX-License-Identifier: Apache-2.0
+# SPDX-License-Identifier: Apache-2.0 OR GPL-3.0-or-later
+# Apache License 2.0, or GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
 """Probe a GPU host. Runs on the managed host; changes nothing."""
 
 from __future__ import annotations
@@ -73,8 +74,7 @@ attributes:
   diff_mode:
     description: Changes nothing.
     support: none
-author:
-  - gpuhost contributors (@gpuhost)
+author: gpuhost contributors (@gpuhost)
 """
 
 EXAMPLES = r"""

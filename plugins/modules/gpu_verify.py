@@ -1,6 +1,7 @@
 #!/usr/bin/python
 # Copyright: the gpuhost contributors
-# SPDX-License-Identifier: Apache-2.0
+# SPDX-License-Identifier: Apache-2.0 OR GPL-3.0-or-later
+# Apache License 2.0, or GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
 """Verify that the planned stack is installed on the host and works."""
 
 from __future__ import annotations
@@ -61,8 +62,7 @@ options:
     description: Whether the task fails if the host is not verified.
     type: bool
     default: false
-author:
-  - gpuhost contributors (@gpuhost)
+author: gpuhost contributors (@gpuhost)
 attributes:
   action:
     description: An action plugin adds the CUDA program, the thresholds and the package names on the controller.

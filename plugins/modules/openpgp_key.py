@@ -1,6 +1,7 @@
 #!/usr/bin/python
 # Copyright: the gpuhost contributors
-# SPDX-License-Identifier: Apache-2.0
+# SPDX-License-Identifier: Apache-2.0 OR GPL-3.0-or-later
+# Apache License 2.0, or GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
 """Install an OpenPGP public key if it has the expected fingerprint. Runs on the managed host."""
 
 from __future__ import annotations
@@ -45,8 +46,7 @@ attributes:
   diff_mode:
     description: There is no diff.
     support: none
-author:
-  - gpuhost contributors (@gpuhost)
+author: gpuhost contributors (@gpuhost)
 """
 
 EXAMPLES = r"""

@@ -1,6 +1,7 @@
 #!/usr/bin/python
 # Copyright: the gpuhost contributors
-# SPDX-License-Identifier: Apache-2.0
+# SPDX-License-Identifier: Apache-2.0 OR GPL-3.0-or-later
+# Apache License 2.0, or GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
 """Documentation of the action of the same name; only M(gpuhost.stack.gpu_probe) runs on the host."""
 
 from __future__ import annotations
@@ -65,8 +66,7 @@ attributes:
   check_mode:
     description: Changes nothing in either mode.
     support: full
-author:
-  - the gpuhost contributors
+author: gpuhost contributors (@gpuhost)
 """
 
 EXAMPLES = r"""

@@ -90,7 +90,7 @@ def _fields(kind: type) -> list[tuple[str, str, _Reader, bool]]:
 def _read_record(kind: Any, value: Any) -> Any:
     fields = _fields(kind)
     if isinstance(value, list):
-        value = {key: item for (_, key, _, _), item in zip(fields, value, strict=False)}
+        value = {key: item for (_name, key, _read, _optional), item in zip(fields, value, strict=False)}
     if not isinstance(value, Mapping):
         raise RecordError(f"expected an object, found {value!r:.80}")
     found = {}

@@ -316,11 +316,13 @@ def _limit_text(limit: dict[str, Any]) -> str:
 
 def _shown(measured: list[Any]) -> Iterator[str]:
     """Yield the figures of single devices and of the all-reduce, and the range of those of the pairs."""
-    pairs = [rate for devices, _, what, rate in measured if len(devices) == 2 and what != "all-reduce"]
-    yield from ("%s %s GB/s" % (what, _figure(rate)) for d, _, what, rate in measured if len(d) == 1)
+    pairs = [rate for devices, _unused, what, rate in measured if len(devices) == 2 and what != "all-reduce"]
+    yield from ("%s %s GB/s" % (what, _figure(rate)) for d, _unused, what, rate in measured if len(d) == 1)
     if pairs:
         yield "pairs %s to %s GB/s" % (_figure(min(pairs)), _figure(max(pairs)))
-    yield from ("%s %s GB/s" % (what, _figure(rate)) for _, _, what, rate in measured if what == "all-reduce")
+    yield from (
+        "%s %s GB/s" % (what, _figure(rate)) for _unused, _unused, what, rate in measured if what == "all-reduce"
+    )
 
 
 def _measured(document: Document) -> Iterator[tuple[tuple[int, ...], str, str, float]]:

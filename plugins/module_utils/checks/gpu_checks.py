@@ -87,7 +87,7 @@ def _ecc_errors(gpu: Gpu) -> Reading:
     if older is not None:
         counts = {"double_bit": gpu.number("ecc_errors/volatile/double_bit/total")}
     else:
-        names = [name for name, _ in gpu.leaves("ecc_errors/volatile") if "uncorrectable" in name]
+        names = [name for name, _unused in gpu.leaves("ecc_errors/volatile") if "uncorrectable" in name]
         counts = {name: gpu.number("ecc_errors/volatile/" + name) for name in names}
     reported = {name: count for name, count in counts.items() if count is not None}
     errors = ["%s %d" % (name, count) for name, count in reported.items() if count]
@@ -400,7 +400,7 @@ def _nvlinks(context: Context, gpus: list[Gpu], path: str) -> list[Reading]:
     try:
         links = nvidia_smi_log.nvlinks(path, context.run) if gpus else {}
     except ValueError as error:
-        return [Reading(None, str(error)) for _ in gpus]
+        return [Reading(None, str(error)) for _unused in gpus]
     return [_nvlink(context, gpu, gpus, links) for gpu in gpus]
 
 

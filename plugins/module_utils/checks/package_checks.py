@@ -31,7 +31,7 @@ def run(context: Context, machine: str | None = None) -> list[Check]:
     for name in PACKAGED:
         component = context.component(name) or {}
         for item in list(component.get("packages") or []):
-            package, _, version = str(item).partition("=")
+            package, _unused, version = str(item).partition("=")
             planned[package] = version
     if not planned:
         return [spec.skip("the plan has no package") for spec in CHECKS]

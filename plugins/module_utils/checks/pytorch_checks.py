@@ -99,7 +99,9 @@ def run(context: Context, path: str = installed_stack.PYTORCH) -> list[Check]:
 def _version(output: dict[str, Any], planned: str) -> Check:
     """Compare the version without its local part: the wheel 2.15.0 reports itself as 2.15.0+cu132."""
     version = str(output["version"])
-    return VERSION.compare(is_version(version, planned), version, planned, versions={"pytorch": version.split("+")[0]})
+    return VERSION.compare(
+        is_version(version, planned), version, planned, versions={"pytorch": version.split("+", 1)[0]}
+    )
 
 
 def _built_for_cuda(output: dict[str, Any], component: dict[str, Any]) -> Check:

@@ -21,7 +21,8 @@ SEED = 20170706
 
 def emit(**parts):
     """Print one line of output."""
-    print("\n" + MARK + json.dumps(parts), flush=True)
+    sys.stdout.write("\n" + MARK + json.dumps(parts) + "\n")
+    sys.stdout.flush()
 
 
 def mapped_libraries():
@@ -56,7 +57,7 @@ def pinned_versions():
 def multiply(torch, device):
     """Multiply on a device; return the largest difference from double precision, relative to its largest element."""
     generator = torch.Generator().manual_seed(SEED)
-    left, right = (torch.randn(SIZE, SIZE, generator=generator) for _ in range(2))
+    left, right = (torch.randn(SIZE, SIZE, generator=generator) for _unused in range(2))
     exact = left.double() @ right.double()
     product = left.to(device) @ right.to(device)
     error = (product.cpu().double() - exact).abs().max() / exact.abs().max()

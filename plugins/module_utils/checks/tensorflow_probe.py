@@ -22,13 +22,14 @@ SEED = 20170706
 
 def emit(**parts):
     """Print one line of output."""
-    print("\n" + MARK + json.dumps(parts), flush=True)
+    sys.stdout.write("\n" + MARK + json.dumps(parts) + "\n")
+    sys.stdout.flush()
 
 
 def sonames(build):
     """Return the file names under which this TensorFlow loads the libraries: their major versions are its build's."""
-    cuda = str(build.get("cuda_version") or "").split(".")[0]
-    cudnn = str(build.get("cudnn_version") or "").split(".")[0]
+    cuda = str(build.get("cuda_version") or "").split(".", 1)[0]
+    cudnn = str(build.get("cudnn_version") or "").split(".", 1)[0]
     names = {"libcudart": cuda, "libcublas": cuda, "libcudnn": cudnn, "libnccl": "2"}
     return {name: "%s.so.%s" % (name, major) for name, major in names.items() if major}
 
@@ -94,7 +95,7 @@ def multiply(tf, device):
     import numpy
 
     draw = numpy.random.default_rng(SEED)
-    left, right = (draw.standard_normal((SIZE, SIZE)).astype("float32") for _ in range(2))
+    left, right = (draw.standard_normal((SIZE, SIZE)).astype("float32") for _unused in range(2))
     exact = left.astype("float64") @ right.astype("float64")
     with tf.device(device):
         product = tf.linalg.matmul(tf.constant(left), tf.constant(right))

@@ -40,7 +40,9 @@ def run(
     """
     environment = dict(os.environ, LC_ALL="C") if env is None else env
     try:
-        done = subprocess.run(argv, input=stdin, capture_output=True, timeout=timeout, env=environment, cwd=cwd)
+        done = subprocess.run(
+            argv, input=stdin, capture_output=True, check=False, timeout=timeout, env=environment, cwd=cwd
+        )
     except subprocess.TimeoutExpired as error:
         message = ("%s did not end within %g s" % (argv[0], timeout)).encode()
         return Answer(TIMED_OUT, error.stdout or b"", message)

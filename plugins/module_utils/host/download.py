@@ -21,7 +21,7 @@ def fetch(url: str, timeout: float, limit: int = LIMIT_BYTES) -> bytes:
     import urllib.request  # takes 40 ms to import, which only runs that download need
 
     try:
-        with urllib.request.urlopen(url, timeout=timeout) as response:
+        with urllib.request.build_opener().open(url, timeout=timeout) as response:
             body = response.read(limit + 1)
     except urllib.error.HTTPError as error:
         raise DownloadError("%s: the server answered %s %s" % (url, error.code, error.reason)) from error

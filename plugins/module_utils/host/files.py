@@ -48,7 +48,7 @@ def resolve(root: str, path: str) -> str | None:
 
     os.path.realpath would leave `root` at the first absolute link (/usr/local/cuda -> /etc/alternatives/cuda).
     """
-    for _ in range(MAX_LINKS):
+    for _unused in range(MAX_LINKS):
         real = under(root, path)
         if not os.path.islink(real):
             return path if os.path.exists(real) else None

@@ -88,7 +88,7 @@ def acs_controls(config: bytes) -> list[str]:
     Extended capabilities are a list (16 bits id, 4 version, 12 next); the ACS control register is at offset 6.
     """
     at = EXTENDED_CAPABILITIES
-    for _ in range(64):
+    for _unused in range(64):
         if at < EXTENDED_CAPABILITIES or at + 8 > len(config):
             return []
         header = struct.unpack_from("<I", config, at)[0]

@@ -88,14 +88,14 @@ def gcc(root: str, run: Run) -> str | None:
     if match:
         return match.group(1)
     answer = run([files.under(root, "/usr/bin/gcc"), "-dumpversion"], 10)
-    major = answer.stdout.decode("utf-8", "replace").strip().split(".")[0]
+    major = answer.stdout.decode("utf-8", "replace").strip().split(".", 1)[0]
     return major if answer.exit_code == 0 and major.isdigit() else None
 
 
 def glibc() -> str | None:
     """Return the version of the running glibc; None with another C library (musl)."""
     try:
-        name, _, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
+        name, _unused, version = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
     except (ValueError, OSError):
         return None
     return version if name == "glibc" else None

@@ -33,7 +33,7 @@ def paths(root: str, kernel: str) -> list[str]:
     """Return the paths of a kernel's nvidia.ko, which Debian names nvidia-current.ko."""
     top = files.under(root, "/lib/modules/%s" % kernel)
     found = []
-    for directory, _, names in os.walk(top):
+    for directory, _unused, names in os.walk(top):
         found += [os.path.join(directory, name) for name in names if _FILE.match(name)]
     return sorted(found)
 
@@ -59,7 +59,7 @@ def loaded(root: str) -> dict[str, Loaded]:
     """Return every loaded module by name."""
     found = {}
     for line in (files.read_text(root, "/proc/modules") or "").splitlines():
-        name, _, uses, users = line.split()[:4]
+        name, _unused, uses, users = line.split()[:4]
         found[name] = Loaded(int(uses), tuple(user for user in users.split(",") if user not in ("", "-")))
     return found
 

@@ -239,7 +239,7 @@ class Apt:
         directory = self.kept if directory is None else directory
         if not directory:
             return []
-        bare, _, foreign = name.partition(":")
+        bare, _unused, foreign = name.partition(":")
         found = glob.glob("%s/%s_%s_*.deb" % (glob.escape(directory), bare, version))
         architectures = (foreign,) if foreign else (dpkg.native_architecture(), "all")
         return sorted(path for path in found if path[: -len(".deb")].rpartition("_")[2] in architectures)

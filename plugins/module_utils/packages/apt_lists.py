@@ -73,7 +73,7 @@ def read(
 def header_packages(root: str, releases: list[str], run: Run) -> dict[str, list[str]] | None:
     """Return the packages that provide the headers of each kernel release; None where apt has no lists."""
     newest: dict[str, dict[str, str]] = {}
-    bases = {n.split("_Packages")[0] + "_Packages" for n in files.names(root, LISTS) if "_Packages" in n}
+    bases = {n.split("_Packages", 1)[0] + "_Packages" for n in files.names(root, LISTS) if "_Packages" in n}
     for base in sorted(bases):
         index = deb822.Index(_kept(root, "%s/%s" % (LISTS, base), run) or b"")
         for fields in [row for name in index.names(["linux-headers-*"]) for row in index.paragraphs(name)]:
@@ -87,7 +87,8 @@ def header_packages(root: str, releases: list[str], run: Run) -> dict[str, list[
         release: sorted(
             package
             for package, fields in newest.items()
-            if package == name or any(name == other for group in apt_sizes.dependencies(fields) for other, _ in group)
+            if package == name
+            or any(name == other for group in apt_sizes.dependencies(fields) for other, _unused in group)
         )
         for release, name in wanted.items()
     }

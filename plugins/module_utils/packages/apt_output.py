@@ -36,7 +36,7 @@ class Change(NamedTuple):
 
 def split_spec(spec: str) -> Tuple[str, Optional[str]]:
     """Split NAME=VERSION or NAME into (name, version or None)."""
-    name, _, version = spec.partition("=")
+    name, _unused, version = spec.partition("=")
     return name, version or None
 
 

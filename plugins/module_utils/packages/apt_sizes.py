@@ -97,7 +97,7 @@ def sizes(
         for version in [version for version in offered[name] if version in versions]:
             closure = repository.closure(name, version)
             packages = [repository.versions(other)[its_version] for other, its_version in closure]
-            names = {other for other, _ in closure} - {name}
+            names = {other for other, _unused in closure} - {name}
             found.setdefault(name, {})[version] = {
                 "download_kib": sum(package.download_kib for package in packages),
                 "installed_kib": sum(package.installed_kib for package in packages),

@@ -39,7 +39,7 @@ def suites(text: str, origins: List[str], components: List[str], own_path: str) 
     entries: Dict[Tuple[str, str], Tuple[str, int]] = {}
     for line in text.splitlines():
         uri, suite, component, source, origin = line.split("|")
-        path, _, position = source.rpartition(":")
+        path, _unused, position = source.rpartition(":")
         if path != own_path and origin in origins:
             present.setdefault((uri, suite), []).append(component)
             entries.setdefault((uri, suite), (path, int(position)))

@@ -46,7 +46,7 @@ def crc24(data: bytes) -> int:
     crc = 0xB704CE
     for byte in data:
         crc ^= byte << 16
-        for _ in range(8):
+        for _unused in range(8):
             crc <<= 1
             if crc & 0x1000000:
                 crc ^= 0x1864CFB

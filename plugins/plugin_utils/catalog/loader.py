@@ -89,7 +89,7 @@ def _build(value: Any, kind: Any, where: str, problems: list[str]) -> Any:
             return value
         problems.append(f"{where}: expected a mapping of texts, found {value!r}")
         return {}
-    if type(value) is not kind:
+    if not isinstance(value, kind) or isinstance(value, bool) is not (kind is bool):
         hint = " (quote it)" if kind is str and isinstance(value, (int, float)) else ""
         problems.append(f"{where}: expected {kind.__name__}, found {value!r}{hint}")
     return value

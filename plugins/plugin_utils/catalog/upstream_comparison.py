@@ -100,7 +100,7 @@ def and_cuda(metadata: WheelMetadata) -> AndCuda | None:
             wanted[match.group(1)] = (int(match.group(2)), str(requirement.specifier))
     if not wanted:
         return None
-    cuda_major = max(major for major, _ in wanted.values())
+    cuda_major = max(major for major, _unused in wanted.values())
     return AndCuda(cuda_major, *(wanted.get(name, (0, _ABSENT))[1] for name in ("cudnn", "nccl")))
 
 
@@ -516,7 +516,7 @@ def _compare_nvidia_nccl(catalog: Catalog, distro: Distro, offered: Offered) -> 
         if (version, cuda) not in known:
             have = "{} for CUDA {}".format(*mine[major]) if major in mine else _ABSENT
             findings.append(Finding("nvidia", "new", "nccl.yml builds", have, f"{version} for CUDA {cuda} in {slug}"))
-    majors, seen = distro.nvidia_repository.nccl_cuda_majors, {versions.major(cuda) for _, cuda in found}
+    majors, seen = distro.nvidia_repository.nccl_cuda_majors, {versions.major(cuda) for _unused, cuda in found}
     if majors is not None and seen != set(majors):
         where = f"distro/{distro.id}.yml nvidia_repository.nccl_cuda_majors"
         findings.append(Finding("nvidia", "differs", where, _numbers(majors), _numbers(seen) or _ABSENT))

@@ -124,7 +124,7 @@ def package_specs(component: PackagedComponent) -> tuple[str, ...]:
 
 def split_spec(spec: str) -> tuple[str, str | None]:
     """Return the name and the version of a spec such as `libnccl2=2.29.7-1+cuda13.2`; None where it has no version."""
-    name, _, version = spec.partition("=")
+    name, _unused, version = spec.partition("=")
     return name, version or None
 
 

@@ -57,7 +57,7 @@ def host_from_probe(probe: Probe) -> Host:
         gpus=_gpus(probe),
         pythons=tuple(probe.python.interpreters),
         default_python=probe.python.default,
-        gcc=int(probe.toolchain.gcc.split(".")[0]) if probe.toolchain.gcc else None,
+        gcc=int(probe.toolchain.gcc.split(".", 1)[0]) if probe.toolchain.gcc else None,
         glibc=probe.toolchain.glibc,
         kernel=probe.kernel.running,
         offers=repository.packages if repository and not repository.error else None,

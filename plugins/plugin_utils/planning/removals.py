@@ -84,7 +84,7 @@ def _replacement(
     if installed is None:
         return ""
     reasons = []
-    branch = installed.split(".")[0]
+    branch = installed.split(".", 1)[0]
     if branch != planned.branch:
         reasons.append(f"branch {branch} -> {planned.branch}")
     modules = [name for name in others if _builds_modules(name, catalog)]

@@ -79,7 +79,7 @@ def draw(
 
     They have one legend. Raises PlotError without any value, or without Matplotlib.
     """
-    if not any(y is not None for panel in panels for points in panel.series.values() for _, y in points):
+    if not any(y is not None for panel in panels for points in panel.series.values() for _unused, y in points):
         raise PlotError(f"found no value to plot ({title or xlabel}), expected at least one")
     matplotlib, figure_class = _matplotlib()
     with matplotlib.rc_context(SETTINGS):
@@ -138,8 +138,8 @@ def _fill(axes: Any, panel: Panel, colours: Mapping[str, Any]) -> None:
         style = {"color": "#888888", "linestyle": "--"} if name in panel.dashed else {"color": colours[name]}
         # Without a mark, a line of one point is invisible.
         marker = "o" if name not in panel.dashed and (panel.markers or len(points) == 1) else ""
-        values = [math.nan if y is None else y for _, y in points]
-        axes.plot([x for x, _ in points], values, label=name, marker=marker, **style)
+        values = [math.nan if y is None else y for _unused, y in points]
+        axes.plot([x for x, _unused in points], values, label=name, marker=marker, **style)
     axes.set_ylabel(panel.ylabel)
     if "x" in panel.log:
         axes.set_xscale("log")
@@ -181,10 +181,13 @@ def mark_regions(rows: Sequence[Row], divisor: float = 1.0) -> list[Region]:
     divisor: seconds in a unit of the x axis.
     """
     moments = list(dict.fromkeys((float(row["seconds"]) / divisor, row["mark"]) for row in rows))
-    if len({mark for _, mark in moments}) < 2:
+    if len({mark for _unused, mark in moments}) < 2:
         return []
-    runs = [(mark, [when for when, _ in run]) for mark, run in itertools.groupby(moments, key=lambda moment: moment[1])]
-    ends = [run[0] for _, run in runs[1:]] + [moments[-1][0]]
+    runs = [
+        (mark, [when for when, _unused in run])
+        for mark, run in itertools.groupby(moments, key=lambda moment: moment[1])
+    ]
+    ends = [run[0] for _unused, run in runs[1:]] + [moments[-1][0]]
     return [Region(run[0], end, mark) for (mark, run), end in zip(runs, ends, strict=True) if mark]
 
 

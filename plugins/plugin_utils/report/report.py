@@ -238,7 +238,7 @@ def _is_needed(framework: str, evidence: HostEvidence) -> bool:
 def _simulated(evidence: HostEvidence) -> tuple[str, ...]:
     """Return every simulated part that any evidence names, once."""
     lines = list(evidence.newest_probe.simulated) if evidence.newest_probe else []
-    for _, part in _checked(evidence):
+    for _unused, part in _checked(evidence):
         lines += part.simulated
     for training in evidence.trainings.values():
         if training and training.data.kind == "simulated":

@@ -66,8 +66,10 @@ def _explain_driver(
     context: ResolveContext, driver: DriverCandidate, cuda: CudaCandidate | None, findings: Findings
 ) -> None:
     branch, component = driver.branch, driver.component
-    assert branch is not None
-    assert component is not None
+    if branch is None:
+        raise AssertionError("branch is never None here")
+    if component is None:
+        raise AssertionError("component is never None here")
     native = f"; made for CUDA {branch.native_cuda}" if cuda is None or is_native(driver, cuda) else ""
     how = "asked for" if context.request.driver != "auto" else "the newest that fits"
     findings.reason(

@@ -179,7 +179,8 @@ def _wheel_libraries(
     context: ResolveContext, release: TensorflowRelease, problems: list[Problem]
 ) -> tuple[list[str], str]:
     """Return further requirements that make the CUDA wheels fit the GPUs, and the suffix of the lock file with them."""
-    assert release.and_cuda is not None
+    if release.and_cuda is None:
+        raise AssertionError("release.and_cuda is never None here")
     wheel, major = release.and_cuda, release.and_cuda.cuda_major
     known, fitting = _wheel_cudnn(context, major, wheel.cudnn)
     nccl = wheel.nccl.removeprefix("==")
@@ -209,7 +210,8 @@ def _wheel_problem(
     context: ResolveContext, release: TensorflowRelease, known: list[str], uncovered: list[Gpu]
 ) -> Problem:
     """Return the problem of a wheel whose pinned library, or every library that it allows, has no code for a GPU."""
-    assert release.and_cuda is not None
+    if release.and_cuda is None:
+        raise AssertionError("release.and_cuda is never None here")
     wheel, major = release.and_cuda, release.and_cuda.cuda_major
     support = context.catalog.cudnn.support
     lacking = [g for g in context.gpu_kinds if not any(covers(support, v, major, g) for v in known)]

@@ -27,7 +27,7 @@ def identify_gpus(catalog: Catalog, host: Host, findings: Findings) -> tuple[Gpu
 
 
 def _identify(catalog: Catalog, gpu: HostGpu, findings: Findings) -> Gpu | None:
-    vendor, _, device = gpu.pci_id.partition(":")
+    vendor, _unused, device = gpu.pci_id.partition(":")
     product = catalog.products.get(device) if vendor == "10de" else None
     if product is not None:
         return Gpu(

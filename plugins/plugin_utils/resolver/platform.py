@@ -254,7 +254,8 @@ def _serves(context: ResolveContext, pair: Platform, tensorflow: TensorflowCandi
 
 
 def _has_cudnn(context: ResolveContext, pair: Platform, tensorflow: TensorflowCandidate) -> bool:
-    assert pair.cuda is not None
+    if pair.cuda is None:
+        raise AssertionError("pair.cuda is never None here")
     if context.request.cudnn == "auto" and archive_only(pair):
         return False
     return _has_usable_cudnn(_cudnn_key(context), pair.cuda, tensorflow)

@@ -22,13 +22,13 @@ WRONG_CONTENT = ("Hash mismatch", "DO NOT MATCH THE HASHES")  # errors of uv and
 
 def run_command(command: list[str], stdin: str = "") -> subprocess.CompletedProcess[str]:
     """Run a command and capture its output; any exit status is accepted."""
-    return subprocess.run(command, input=stdin, capture_output=True, encoding="utf-8", errors="replace")
+    return subprocess.run(command, input=stdin, capture_output=True, check=False, encoding="utf-8", errors="replace")
 
 
 def run_step(step: str, command: list[str], stdin: str = "", attempts: int = 1) -> str:
     """Run a command and return the last line of its output; on failure exit with the step's name and the errors."""
     result = run_command(command, stdin)
-    for _ in range(attempts - 1):
+    for _unused in range(attempts - 1):
         if result.returncode and not any(words in result.stderr for words in WRONG_CONTENT):
             time.sleep(PAUSE)
             result = run_command(command, stdin)

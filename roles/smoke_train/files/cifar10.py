@@ -104,7 +104,7 @@ def split_records(content: bytes, name: str) -> tuple[bytes, bytes]:
 def read(dataset: Dataset) -> tuple[bytes, bytes]:
     """Return the labels (one byte each) and the pixels (IMAGE_BYTES each) of all training records."""
     parts = [split_records(path.read_bytes(), str(path)) for path in dataset.files]
-    return b"".join(labels for labels, _ in parts), b"".join(pixels for _, pixels in parts)
+    return b"".join(labels for labels, _unused in parts), b"".join(pixels for _unused, pixels in parts)
 
 
 # The generated set -------------------------------------------------------------------------------------------------
@@ -114,8 +114,8 @@ def class_pattern(label: int, seed: int) -> int:
     """Return a class's pattern as one integer of IMAGE_BYTES bytes: a 4 x 4 mosaic of colours, scaled to 32 x 32."""
     generator = random.Random(f"{seed}/{label}")
     pixels = bytearray()
-    for _ in range(3):
-        tiles = [[generator.randrange(PATTERN_MAX + 1) for _ in range(4)] for _ in range(4)]
+    for _unused in range(3):
+        tiles = [[generator.randrange(PATTERN_MAX + 1) for _unused in range(4)] for _unused in range(4)]
         for row in range(32):
             pixels += bytes(tiles[row // 8][column // 8] for column in range(32))
     return int.from_bytes(pixels, "big")
@@ -126,7 +126,7 @@ def simulated_batch(number: int, records: int, seed: int) -> bytes:
     patterns = [class_pattern(label, seed) for label in range(10)]
     generator = random.Random(f"{seed}/batch {number}")
     content = bytearray()
-    for _ in range(records):
+    for _unused in range(records):
         label = generator.randrange(10)
         image = patterns[label] + (generator.getrandbits(IMAGE_BYTES * 8) & NOISE_MASK)
         content.append(label)

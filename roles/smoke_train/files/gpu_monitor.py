@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Record the state of this host's GPUs with nvidia-smi at a regular interval, as CSV.
 
 Runs on the managed host with the system's Python (3.8 or newer), standard library only; usable by hand and from other
@@ -171,7 +170,7 @@ class Caller:
             if not ending and self.ending.is_set():
                 ending, deadline = True, min(deadline, time.monotonic() + GRACE_PERIOD)
             try:
-                text, _ = process.communicate(timeout=POLL_INTERVAL)
+                text, _unused = process.communicate(timeout=POLL_INTERVAL)
             except subprocess.TimeoutExpired:
                 if time.monotonic() < deadline:
                     continue
@@ -242,7 +241,7 @@ class Recorder:
         on_sample: Callable[[Sample], None] | None = None,
     ) -> None:
         self.path, self.interval, self.on_sample = Path(csv_path), float(interval_seconds), on_sample
-        if not self.interval > 0:
+        if math.isnan(self.interval) or self.interval <= 0:
             raise ValueError(f"found an interval of {self.interval:g} s, expected more than 0")
         self.program = nvidia_smi or find_nvidia_smi()
         self.samples = 0
@@ -546,7 +545,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parse_arguments(arguments)
     ending = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ending.set())
+        signal.signal(number, lambda *_unused: ending.set())
     progress = Progress(sys.stderr)
 
     def on_sample(sample: Sample) -> None:

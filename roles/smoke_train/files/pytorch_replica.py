@@ -38,7 +38,7 @@ def interface_to(host: str) -> str:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((host, 9))  # nothing is sent
             local = probe.getsockname()[0]
-            for _, name in socket.if_nameindex():
+            for _unused, name in socket.if_nameindex():
                 with contextlib.suppress(OSError):
                     wanted = struct.pack("256s", name.encode()[:15])
                     if socket.inet_ntoa(fcntl.ioctl(probe.fileno(), SIOCGIFADDR, wanted)[20:24]) == local:

@@ -146,7 +146,7 @@ def collective_timeout(time_limit: float) -> float:
 
 def address(worker: str) -> tuple[str, int]:
     """Split "host:port"; an IPv6 address is in brackets."""
-    host, _, port = worker.rpartition(":")
+    host, _unused, port = worker.rpartition(":")
     return host.strip("[]"), int(port)
 
 

@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 """Train a small ResNet on CIFAR-10 on all GPUs of one or several hosts and check the results.
 
 Runs on the managed host with the Python of an environment that has TensorFlow or PyTorch; also usable by hand. It
@@ -123,7 +122,7 @@ class DataTimeout(Exception):
 def time_limited(seconds: float) -> Iterator[None]:
     """Raise DataTimeout if the block takes longer than `seconds`, for example when a server stalls."""
 
-    def stop(*_: object) -> None:
+    def stop(*_unused: object) -> None:
         raise DataTimeout
 
     before = signal.signal(signal.SIGALRM, stop)
@@ -301,7 +300,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
     options = parse_arguments(arguments)
     # As an exception, so that the worker is ended as well.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    signal.signal(signal.SIGTERM, lambda *_unused: sys.exit(128 + signal.SIGTERM))
     with job_directory(options) as directory:
         report = Report(options)
         execute(report, directory, sys.stderr)

@@ -108,7 +108,9 @@ def use_cpu(tf: Any, count: int) -> Devices:
     # A collective blocks one thread per replica: with fewer threads than replicas it would deadlock.
     tf.config.threading.set_inter_op_parallelism_threads(max(2 * count, os.cpu_count() or 1))
     cpu = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration() for _ in range(count)])
+    tf.config.set_logical_device_configuration(
+        cpu, [tf.config.LogicalDeviceConfiguration() for _unused in range(count)]
+    )
     names = tuple(f"CPU:{index}" for index in range(count))
     return Devices(
         names, tuple(device_entry(name, "virtual: logical CPU device", "", None) for name in names), "cpu", 0
@@ -135,10 +137,10 @@ def use_virtual_gpus(tf: Any, gpus: Sequence[Any], options: Any) -> Devices:
     for index, gpu in enumerate(gpus):
         share = len(range(index, count, len(gpus)))
         if share:
-            logical = [tf.config.LogicalDeviceConfiguration(memory_limit=limit) for _ in range(share)]
+            logical = [tf.config.LogicalDeviceConfiguration(memory_limit=limit) for _unused in range(share)]
             tf.config.set_logical_device_configuration(gpu, logical)
         model, capability = gpu_details(tf, gpu)
-        for _ in range(share):
+        for _unused in range(share):
             details.append(
                 device_entry(f"GPU:{len(details)}", f"virtual: {model}", capability, physical_index(options, index))
             )
@@ -504,16 +506,22 @@ def scaling(tf: Any, reduction: Any, names: Sequence[str], data: Any, options: A
     if options.mixed_precision:
         tf.keras.mixed_precision.set_global_policy("mixed_float16")
     for count in replica_counts(len(names)):
-        times: list[float] = []
-        steps = WARM_UP_STEPS + options.scaling_steps
-
-        def report(step: int, loss: float, times: list[float] = times, steps: int = steps) -> None:
-            times.append(time.monotonic())
-            events.step("scaling", step, steps, loss)
-
-        run_custom(tf, mirrored_strategy(tf, names[:count], reduction), data, options, share * count, steps, report)
-        rate = options.scaling_steps * share * count / (times[-1] - times[WARM_UP_STEPS - 1])
+        strategy = mirrored_strategy(tf, names[:count], reduction)
+        rate = scaling_rate(tf, strategy, data, options, share * count, events)
         events.send("scaling", replicas=count, batch_size=share * count, images_per_second=round(rate, 2))
+
+
+def scaling_rate(tf: Any, strategy: Any, data: Any, options: Any, batch_size: int, events: Events) -> float:
+    """Train with one number of replicas, and return images per second after the warm-up."""
+    times: list[float] = []
+    steps = WARM_UP_STEPS + options.scaling_steps
+
+    def report(step: int, loss: float) -> None:
+        times.append(time.monotonic())
+        events.step("scaling", step, steps, loss)
+
+    run_custom(tf, strategy, data, options, batch_size, steps, report)
+    return options.scaling_steps * batch_size / (times[-1] - times[WARM_UP_STEPS - 1])
 
 
 def replica_counts(replicas: int) -> list[int]:

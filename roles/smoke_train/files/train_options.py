@@ -84,7 +84,7 @@ def addresses(text: str) -> tuple[str, ...]:
     """Parse "host:port,host:port", with IPv6 addresses in brackets; an argparse type."""
     parts = tuple(part.strip() for part in text.split(","))
     for part in parts:
-        host, _, port = part.rpartition(":")
+        host, _unused, port = part.rpartition(":")
         if not host or not port.isdigit() or not 0 < int(port) < 65536 or (":" in host and not host.startswith("[")):
             raise argparse.ArgumentTypeError(f"found {part!r}, expected host:port, several separated by commas")
     return parts
