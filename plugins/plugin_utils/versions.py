@@ -9,8 +9,6 @@ import bisect
 import functools
 import re
 
-from packaging.specifiers import SpecifierSet
-
 Key = tuple[int, ...]
 
 
@@ -65,6 +63,9 @@ def at_most(version: str, limit: str) -> bool:
 @functools.lru_cache(maxsize=8192)
 def satisfies(version: str, specifier: str) -> bool:
     """Return whether a version satisfies a requirement such as `<10.0,>=9.3.0.75`, as pip reads it."""
+    # Not at the top: ansible-test imports every plugin without packaging, which ansible-core always brings.
+    from packaging.specifiers import SpecifierSet
+
     return SpecifierSet(specifier).contains(version)
 
 
