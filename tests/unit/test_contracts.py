@@ -182,17 +182,13 @@ TESTED_BY = {
     "plugins/plugin_utils/planning/findings.py": "plugin_utils/planning/test_preflight.py",
     # Programs: tested by running the program that includes or starts them.
     "plugins/module_utils/checks/pytorch_probe.py": "module_utils/checks/test_pytorch_checks.py",
-    "plugins/plugin_utils/catalog/upstream_cli.py": "plugin_utils/catalog/test_upstream_comparison.py",
-    "plugins/plugin_utils/catalog/upstream_sources.py": "plugin_utils/catalog/test_upstream_comparison.py",
     "roles/pytorch_env/files/verify.py": "roles/framework_env/test_verify.py",
     "roles/smoke_train/files/pytorch_replica.py": "roles/smoke_train/test_pytorch_worker.py",
     "roles/smoke_train/files/train_process.py": "roles/smoke_train/test_pytorch_worker.py",
     "roles/tensorflow_env/files/verify.py": "roles/framework_env/test_verify.py",
-    # Steps of one decision: tested by whole plans.
-    **{
-        f"plugins/plugin_utils/resolver/{name}.py": "plugin_utils/resolver/test_resolve.py"
-        for name in "drivers explain frameworks gpu_support gpus libraries platform remedies toolkits".split()
-    },
+    # Few lines, used by every plan.
+    "plugins/plugin_utils/resolver/gpu_support.py": "plugin_utils/catalog/test_data.py",
+    "plugins/plugin_utils/resolver/gpus.py": "plugin_utils/resolver/test_resolve.py",
 }
 
 
