@@ -50,17 +50,17 @@ def cudnn_candidates(
 
     tensorflow: the one of the plan; with the system's libraries it needs a certain cuDNN.
     """
-    found = {o.version + o.cuda: o for apt in context.catalog.cudnn.apt for o in _cudnn_builds(context, apt, cuda)}
+    found = {c.version + c.cuda: c for apt in context.catalog.cudnn.apt for c in _cudnn_builds(context, apt, cuda)}
     candidates = [
-        o
-        for o in found.values()
-        if context.request.cudnn == "auto" or versions.has_prefix(o.version, context.request.cudnn)
+        c
+        for c in found.values()
+        if context.request.cudnn == "auto" or versions.has_prefix(c.version, context.request.cudnn)
     ]
     checked = [
-        dataclasses.replace(o, problems=(*o.problems, *_cudnn_problems(context, o, cuda, tensorflow)))
-        for o in candidates
+        dataclasses.replace(c, problems=(*c.problems, *_cudnn_problems(context, c, cuda, tensorflow)))
+        for c in candidates
     ]
-    return sorted(checked, key=lambda o: (versions.key(o.version), versions.key(o.cuda)), reverse=True)
+    return sorted(checked, key=lambda c: (versions.key(c.version), versions.key(c.cuda)), reverse=True)
 
 
 def known_cudnn(context: ResolveContext) -> list[str]:

@@ -182,7 +182,7 @@ def _each_gpu_alone(
     context: ResolveContext, enumerate_candidates: Callable[[ResolveContext], list[AnyCandidate]]
 ) -> bool:
     return all(
-        any(not o.problems for o in enumerate_candidates(context.with_gpus((gpu,)))) for gpu in context.gpu_kinds
+        any(not c.problems for c in enumerate_candidates(context.with_gpus((gpu,)))) for gpu in context.gpu_kinds
     )
 
 

@@ -231,7 +231,7 @@ def _pytorch(
         frameworks.known_pytorches,
         findings,
     )
-    fitting = [o for o in found if runs_major(context, driver, versions.major(o.release.cuda))]
+    fitting = [c for c in found if runs_major(context, driver, versions.major(c.release.cuda))]
     if found and not fitting and driver:
         floor = minimum_driver(context, versions.major(found[0].release.cuda))
         explain_old_driver(context, driver, floor, f"PyTorch {found[0].release.version}", findings)
