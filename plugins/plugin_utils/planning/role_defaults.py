@@ -10,6 +10,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import repository_facts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import COMPONENTS, PACKAGED
@@ -61,11 +62,21 @@ def _component(
     distribution: str, kernel: str | None, name: str, version: str, kernel_modules: str, cuda: str
 ) -> dict[str, Any]:
     asked = {**dict.fromkeys(COMPONENTS, "none"), "expect_gpus": "0", name: version}
-    if name in _LIBRARIES:
-        asked["cuda"] = cuda
     if name == "driver":
         asked["driver_kernel_modules"] = kernel_modules
-    plan = resolve(load_catalog(), Request(**asked), Host(distribution, kernel=kernel)).to_json()
-    if not plan["ok"]:
-        raise ValueError("; ".join(problem["message"] for problem in plan["problems"]))
-    return dict(plan["components"][name])
+    problems = ""
+    for release in _cuda_releases(cuda) if name in _LIBRARIES else [asked["cuda"]]:
+        request = Request(**{**asked, "cuda": release})
+        plan = resolve(load_catalog(), request, Host(distribution, kernel=kernel)).to_json()
+        if plan["ok"]:
+            return dict(plan["components"][name])
+        problems = problems or "; ".join(problem["message"] for problem in plan["problems"])
+    raise ValueError(problems)
+
+
+def _cuda_releases(cuda: str) -> list[str]:
+    """Return the CUDA releases to try for a library; by default each major, since the newest may have no build yet."""
+    if cuda != "auto":
+        return [cuda]
+    majors = {versions.major(toolkit.version) for toolkit in load_catalog().cuda.toolkits}
+    return [str(major) for major in sorted(majors, reverse=True)]

@@ -18,7 +18,7 @@ def test_facts_of_the_host_choose_the_packages():
 
 @pytest.mark.parametrize(
     ("terms", "message"),
-    [(["driver"], "found 1 terms"), (["driver", "999"], "role_defaults: there is no NVIDIA driver 999")],
+    [(["driver"], "found 1 terms"), (["driver", "7777"], "role_defaults: there is no NVIDIA driver 7777")],
 )
 def test_errors_name_the_lookup(terms, message):
     with pytest.raises(AnsibleLookupError, match=message):

@@ -80,6 +80,11 @@ def test_cudnn_is_for_the_newest_cuda_or_the_one_asked_for(cuda, package):
     assert found["packages"][0] == f"{package}=9.28.0.42-1"
 
 
+def test_library_without_a_build_for_the_newest_cuda_is_for_an_older_one():
+    found = role_defaults.component({**UBUNTU, "distribution_version": "22.04"}, "nccl", "2.19.3")
+    assert found["packages"] == ["libnccl2=2.19.3-1+cuda12.2", "libnccl-dev=2.19.3-1+cuda12.2"]
+
+
 def test_kernel_modules_of_the_driver_can_be_chosen():
     found = role_defaults.component(DEBIAN, "driver", "580.126.16", kernel_modules="proprietary")
     assert "nvidia-kernel-dkms=580.126.16-1" in found["packages"]
@@ -88,7 +93,7 @@ def test_kernel_modules_of_the_driver_can_be_chosen():
 @pytest.mark.parametrize(
     ("name", "version", "message"),
     [
-        ("driver", "999", "no NVIDIA driver 999 in the catalog; the nearest that exist"),
+        ("driver", "7777", "no NVIDIA driver 7777 in the catalog; the nearest that exist"),
         ("nccl", "1.0", "NCCL"),
         ("colour", "1", "expected one of driver, cuda, .* found 'colour'"),
     ],
