@@ -23,7 +23,7 @@ PROBLEMS = {
 
 # The resolver's only cache, on functions of a reduced context: remedies try dozens of requests for one host, and many
 # hosts of a fleet have the same GPUs.
-cached = functools.lru_cache(maxsize=256)
+cached = functools.lru_cache(maxsize=1024)
 
 
 @dataclasses.dataclass(frozen=True)
