@@ -153,6 +153,7 @@ def molecule(step: Step) -> None:
 # Test runs that do not fit into the default run, by name.
 TIERS: dict[str, list[tuple[str, Callable[[Step], None]]]] = {
     "virtual-machine": [("reboot", molecule)],
+    "collection": [("collection", pytest("tests/collection"))],
 }
 
 

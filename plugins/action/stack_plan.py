@@ -44,8 +44,8 @@ ARGUMENTS = {
 RoleVariables = Callable[[dict[str, Any], tuple[str, ...]], dict[str, Any]]
 
 # Ansible imports this file before it forks a process for each host, so the catalog is read once for all of them. One
-# with mistakes is read again for each host, which then reports them.
-with contextlib.suppress(CatalogError):
+# with mistakes is read again for each host, which then reports them; so is one that needs a missing library.
+with contextlib.suppress(CatalogError, ImportError):
     load_catalog()
 
 

@@ -3,6 +3,7 @@
 These tests take several minutes and download packages: script/test --long collection runs them.
 """
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -48,11 +49,15 @@ def checked(*command: str, cwd: Path, **settings: str) -> str:
 def tools() -> Path:
     """Return the directory of the programs that requirements/collection.txt locks."""
     installed = ENVIRONMENT / "locked"
-    if not installed.exists() or installed.read_bytes() != LOCK.read_bytes():
-        shutil.rmtree(ENVIRONMENT, ignore_errors=True)
-        checked(sys.executable, "-m", "venv", str(ENVIRONMENT), cwd=PROJECT)
-        checked(f"{ENVIRONMENT}/bin/pip", "install", "--require-hashes", "-r", str(LOCK), cwd=PROJECT)
-        shutil.copy(LOCK, installed)
+    ENVIRONMENT.parent.mkdir(exist_ok=True)
+    # Every process of pytest-xdist has a session of its own.
+    with ENVIRONMENT.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not installed.exists() or installed.read_bytes() != LOCK.read_bytes():
+            shutil.rmtree(ENVIRONMENT, ignore_errors=True)
+            checked(sys.executable, "-m", "venv", str(ENVIRONMENT), cwd=PROJECT)
+            checked(f"{ENVIRONMENT}/bin/pip", "install", "--require-hashes", "-r", str(LOCK), cwd=PROJECT)
+            shutil.copy(LOCK, installed)
     return ENVIRONMENT / "bin"
 
 
