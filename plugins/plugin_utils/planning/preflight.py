@@ -1,6 +1,6 @@
 """Preflight: check a host for everything that prevents its plan, each problem with a remedy.
 
-docs/preflight.md lists the codes.
+docs/preflight.md lists the codes, generated from CODES.
 """
 
 from __future__ import annotations
@@ -29,6 +29,65 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.probe impor
 
 SCHEMA = 1
 ENVIRONMENT_PATHS = {"tensorflow": TENSORFLOW, "pytorch": PYTORCH}
+# Every code of a finding: its meaning and its remedy, for the generated table of docs/preflight.md.
+CODES = {
+    "apt-busy": (
+        "A process holds a lock of apt or dpkg (a warning if nothing has to be installed)",
+        "Wait for the process",
+    ),
+    "dpkg-interrupted": (
+        "Warning: dpkg was interrupted and left packages half installed",
+        "None needed: the run finishes them before it installs anything",
+    ),
+    "disk-full": (
+        "A file system has too little space for all downloads and installations on it, plus a reserve of 1 GiB",
+        "Free space, or enlarge it",
+    ),
+    "runfile-install": (
+        "NVIDIA's `.run` installer installed a driver, or a toolkit in the planned directory (another "
+        "toolkit: a warning)",
+        "Run its uninstaller, or `-e gpu_stack_leftovers=remove`; or keep the driver with `-e gpu_stack_driver=none`",
+    ),
+    "gpu-busy": (
+        "The driver would change under programs that compute on the GPUs (displays and monitors: a warning)",
+        "Drain the host, or end them",
+    ),
+    "secure-boot": (
+        "Secure Boot is enabled, and no key that DKMS signs modules with is enrolled",
+        "Enrol one with `mokutil` and confirm it at the console; or disable Secure Boot",
+    ),
+    "kernel-headers-missing": (
+        "No headers for the running or the next-boot kernel, and no planned package provides them (a warning "
+        "while apt has no lists)",
+        "Boot the newest kernel; or name the package in `nvidia_driver_kernel_headers`",
+    ),
+    "lock-missing": (
+        "The planned TensorFlow or PyTorch version has no lock file",
+        "Create it with `script/lock`; or request another version",
+    ),
+    "path-taken": (
+        "A directory, a file or a foreign link occupies `/opt/gpuhost/tensorflow` or `/opt/gpuhost/pytorch`, "
+        "the path of the link to the environment",
+        "Move it away",
+    ),
+    "stale-repository": (
+        "Another source defines the same repository with another `Signed-By`, which apt refuses (old keys, "
+        "PPAs, NVIDIA's other sources: a warning)",
+        "Remove the file that the message names, or `-e gpu_stack_leftovers=remove`",
+    ),
+    "nouveau-in-use": (
+        "Warning: nouveau is loaded or bound to a GPU",
+        "None needed: it is blacklisted, and the host needs a reboot",
+    ),
+    "pcie-link-below-ability": (
+        "Warning: a GPU's PCIe link is narrower or slower than the card supports",
+        "Reseat the card or riser; check the firmware's slot settings",
+    ),
+    "peer-to-peer-blocked": (
+        "Warning: the IOMMU or ACS redirects traffic between GPUs; NCCL may hang",
+        "Kernel option `iommu=pt`; disable ACS in the firmware setup",
+    ),
+}
 _PEER_TO_PEER_REDIRECTS = {"ReqRedir", "CmpltRedir"}  # ACS controls, by lspci's names
 
 
