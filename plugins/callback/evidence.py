@@ -16,7 +16,7 @@ name: evidence
 type: aggregate
 short_description: Evidence files and a report of what the playbooks found, planned, checked and measured
 version_added: 0.1.0
-author: gpuhost contributors (@gpuhost)
+author: gpuhost contributors (!UNKNOWN)
 description:
   - Writes C(<folder>/<run>/<host>/NAME.json) as results arrive, NAME being probe, plan, diff, drift, preflight,
     probe_after, verify, smoke_train (smoke_train_pytorch), failure, restored (what a rollback restored) or

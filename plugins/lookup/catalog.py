@@ -9,7 +9,7 @@ DOCUMENTATION = r"""
 name: catalog
 short_description: Facts of the version catalog
 version_added: "0.1.0"
-author: gpuhost contributors (@gpuhost)
+author: gpuhost contributors (!UNKNOWN)
 description:
   - Returns facts of the catalog, so that playbooks contain no version, URL or package name of their own.
 options:

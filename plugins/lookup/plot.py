@@ -9,7 +9,7 @@ DOCUMENTATION = r"""
 name: plot
 short_description: Draw files of measurements as SVG
 version_added: "0.1.0"
-author: gpuhost contributors (@gpuhost)
+author: gpuhost contributors (!UNKNOWN)
 description:
   - Reads files on the controller and returns one SVG document for each. Writes nothing.
   - Needs Matplotlib, which is imported when this lookup runs and by nothing else.

@@ -9,7 +9,7 @@ DOCUMENTATION = r"""
 name: role_defaults
 short_description: Packages of one component for this host
 version_added: "0.1.0"
-author: gpuhost contributors (@gpuhost)
+author: gpuhost contributors (!UNKNOWN)
 description:
   - Returns what the catalog knows of one component for the host's distribution release and kernel, which are read from
     the host's facts. So a role that is used alone needs a version and nothing else.

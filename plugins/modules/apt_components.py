@@ -31,7 +31,7 @@ attributes:
   diff_mode:
     description: Shows the source file.
     support: full
-author: gpuhost contributors (@gpuhost)
+author: gpuhost contributors (!UNKNOWN)
 """
 
 EXAMPLES = r"""

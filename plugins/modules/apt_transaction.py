@@ -86,7 +86,7 @@ attributes:
   diff_mode:
     support: full
     description: Shows the versions of the requested packages before and after.
-author: gpuhost contributors (@gpuhost)
+author: gpuhost contributors (!UNKNOWN)
 """
 
 EXAMPLES = r"""

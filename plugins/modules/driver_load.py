@@ -27,7 +27,7 @@ options:
     type: str
     choices: [open, proprietary]
     required: true
-author: gpuhost contributors (@gpuhost)
+author: gpuhost contributors (!UNKNOWN)
 attributes:
   check_mode:
     description: Reports what would be done, assuming that the planned module is built for the running kernel.

@@ -74,7 +74,7 @@ attributes:
   diff_mode:
     description: Changes nothing.
     support: none
-author: gpuhost contributors (@gpuhost)
+author: gpuhost contributors (!UNKNOWN)
 """
 
 EXAMPLES = r"""

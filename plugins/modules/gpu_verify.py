@@ -62,7 +62,7 @@ options:
     description: Whether the task fails if the host is not verified.
     type: bool
     default: false
-author: gpuhost contributors (@gpuhost)
+author: gpuhost contributors (!UNKNOWN)
 attributes:
   action:
     description: An action plugin adds the CUDA program, the thresholds and the package names on the controller.

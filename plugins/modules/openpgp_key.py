@@ -46,7 +46,7 @@ attributes:
   diff_mode:
     description: There is no diff.
     support: none
-author: gpuhost contributors (@gpuhost)
+author: gpuhost contributors (!UNKNOWN)
 """
 
 EXAMPLES = r"""

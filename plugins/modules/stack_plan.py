@@ -66,7 +66,7 @@ attributes:
   check_mode:
     description: Changes nothing in either mode.
     support: full
-author: gpuhost contributors (@gpuhost)
+author: gpuhost contributors (!UNKNOWN)
 """
 
 EXAMPLES = r"""

@@ -84,7 +84,7 @@ attributes:
   diff_mode:
     description: RV(restored) lists the changes; there is no diff.
     support: none
-author: gpuhost contributors (@gpuhost)
+author: gpuhost contributors (!UNKNOWN)
 """
 
 EXAMPLES = r"""
