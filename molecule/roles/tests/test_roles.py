@@ -26,7 +26,7 @@ PACKAGES = {
 def given(role: str) -> dict[str, Any]:
     """Return the variables of the role in its example playbook."""
     (play,) = yaml.safe_load((EXAMPLES / f"{role}.yml").read_text())
-    return next(entry.get("vars", {}) for entry in play["roles"] if entry["role"] == role)
+    return next(entry.get("vars", {}) for entry in play["roles"] if entry["role"] == f"gpuhost.stack.{role}")
 
 
 @pytest.fixture
