@@ -18,13 +18,13 @@ from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import probe_options
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError, load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan, plan_table
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import drift, plan_diff, preflight
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.drift import ManagedPart
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Plan, plan_table
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import PlanDiff
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import Preflight
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.probe import Probe
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_for_probe
 
 PROBE = "gpuhost.stack.gpu_probe"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.records import RecordError
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.records import RecordError
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import measurements
 
 _Table = Callable[[Any], list[str]]

@@ -7,10 +7,10 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_processes
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import records
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import GpuProcess
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import preflight
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.findings import Problem
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.probe import GpuProcess
 
 
 @dataclasses.dataclass(frozen=True)

@@ -179,7 +179,7 @@ TESTED_BY = {
     "plugins/modules/stack_plan.py": "action/test_stack_plan.py",  # documents the action plugin
     # Types, used by all tests of these files.
     "plugins/plugin_utils/catalog/schema.py": "plugin_utils/catalog/test_loader.py",
-    "plugins/plugin_utils/planning/findings.py": "plugin_utils/planning/test_preflight.py",
+    "plugins/plugin_utils/model/findings.py": "plugin_utils/planning/test_preflight.py",
     # Programs: tested by running the program that includes or starts them.
     "plugins/module_utils/checks/pytorch_probe.py": "module_utils/checks/test_pytorch_checks.py",
     "roles/pytorch_env/files/verify.py": "roles/framework_env/test_verify.py",

@@ -10,17 +10,17 @@ import functools
 from collections.abc import Iterator
 
 import yaml
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import records
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CATALOG_FOLDER
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import (
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
     FRAMEWORKS,
     LABELS,
     PACKAGED,
     Components,
 )
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.findings import Findings
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import KEEP, REMOVE, PlanDiff
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.probe import Probe
 
 # Where the roles write; the probe reads the free space of these directories.
 PACKAGE_CACHE = "/var"

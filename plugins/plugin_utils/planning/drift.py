@@ -15,14 +15,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import (
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
     COMPONENTS,
     package_name,
     package_specs,
 )
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Plan
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import AppliedPart
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import KEEP, PlanDiff
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.probe import AppliedPart
 
 PROJECT = Path(__file__).resolve().parents[3]
 ALWAYS = "always"

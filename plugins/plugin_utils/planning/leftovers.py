@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import RepositoryFile
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Plan
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.probe import Probe, SourceEntry
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe, SourceEntry
 
 # The role nvidia_repo's defaults: where it moves files, and with which files it configures NVIDIA's repository.
 SET_ASIDE_DIRECTORY = "/var/lib/gpuhost/set_aside"

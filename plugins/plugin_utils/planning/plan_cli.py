@@ -19,10 +19,10 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader impor
     load_catalog,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.host import Host, HostGpu
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Plan, plan_table
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan, plan_table
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError, Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_matrix import matrix, support
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.request import PlanInputError, Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import resolve
 
 

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import debian_version
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import records, versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import leftovers, removals
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import (
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
     COMPONENTS,
     FRAMEWORKS,
     LABELS,
@@ -25,9 +25,10 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components 
     package_specs,
     split_spec,
 )
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Environment, Package, Probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import leftovers, removals
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.leftovers import Cleanup
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Plan
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.probe import Environment, Package, Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.removals import Removal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.tables import text_table
 

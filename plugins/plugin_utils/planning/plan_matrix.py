@@ -10,10 +10,10 @@ from collections.abc import Iterator
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import Components
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.host import Host, HostGpu
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Plan
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.request import Request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import Components
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import resolve
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.tables import markdown_table
 

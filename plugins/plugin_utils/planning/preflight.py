@@ -12,20 +12,20 @@ from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_processes
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia.installed_stack import PYTORCH, TENSORFLOW
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import records
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import leftovers, plan_diff
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import (
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
     COMPONENTS,
     FRAMEWORKS,
     LABELS,
     Components,
 )
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, PlanWarning, Problem
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import PackageLock, PcieLink, Probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import leftovers, plan_diff
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.disk_space import check_disk
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.findings import Findings, PlanWarning, Problem
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import PlanDiff
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.probe import PackageLock, PcieLink, Probe
 
 SCHEMA = 1
 ENVIRONMENT_PATHS = {"tensorflow": TENSORFLOW, "pytorch": PYTORCH}

@@ -13,14 +13,14 @@ from collections.abc import Mapping
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import driver_name_pattern
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import (
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
     CudaComponent,
     DriverComponent,
     LibraryComponent,
     package_name,
     split_spec,
 )
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.probe import Package, PackageSize, Probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Package, PackageSize, Probe
 
 Packages = Mapping[str, Package]
 

@@ -13,9 +13,9 @@ from typing import Any
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import repository_facts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import COMPONENTS, PACKAGED
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.host import Host
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.request import Request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import COMPONENTS, PACKAGED
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import resolve
 
 _LIBRARIES = ("cudnn", "nccl")

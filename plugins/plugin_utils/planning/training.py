@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import FRAMEWORKS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import FRAMEWORKS
 
 
 def training_frameworks(plan: Mapping[str, Any], requested: str | None = None) -> list[str]:

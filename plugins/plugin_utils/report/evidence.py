@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import SKIP, Check
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import records
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.findings import PlanWarning, Problem
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.probe import Probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning, Problem
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.measurements import MonitorSummary
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Check
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import LABELS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import LABELS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.evidence import TrainingEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.report import (
     NOT_RUN,

@@ -12,13 +12,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Check, count
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import records
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import (
-    COMPONENTS,
-    FRAMEWORKS,
-    package_name,
-)
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.findings import PlanWarning, Problem
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import COMPONENTS, FRAMEWORKS, package_name
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.evidence import (
     HostEvidence,
     PlannedComponent,

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Branch, DistroDriver, DriverPackages
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import DriverComponent
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.findings import Problem
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Gpu
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import DriverComponent
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import (
     ResolveContext,
     cached,

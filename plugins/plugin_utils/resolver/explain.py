@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Branch
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import DriverComponent
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.findings import Findings
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import DriverComponent
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.drivers import DriverCandidate, accepted_modules
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.platform import Platform, is_native

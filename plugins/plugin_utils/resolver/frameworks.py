@@ -9,12 +9,12 @@ import dataclasses
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import PytorchRelease, TensorflowRelease
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import (
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
     PytorchComponent,
     TensorflowComponent,
 )
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.findings import PlanWarning, Problem
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Gpu
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning, Problem
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import (
     ResolveContext,
     cached,

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import CudnnSupport, NcclSupport
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Gpu
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
 
 Support = CudnnSupport | NcclSupport
 

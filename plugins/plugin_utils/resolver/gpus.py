@@ -6,10 +6,10 @@ Runs on the controller; pure functions.
 from __future__ import annotations
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.findings import Findings
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.host import Host, HostGpu
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Gpu
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.request import Request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 
 PROBLEMS = {
     "no-gpu": "fewer GPUs than `gpu_stack_expect_gpus`, or none",

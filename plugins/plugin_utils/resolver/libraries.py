@@ -9,8 +9,8 @@ import dataclasses
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import CudnnApt
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import LibraryComponent
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.findings import Problem
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import LibraryComponent
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import (
     ResolveContext,
     gpu_label,

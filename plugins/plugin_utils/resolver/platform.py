@@ -11,9 +11,9 @@ from typing import Any, Protocol, TypeVar
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.references import libcudart
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import LABELS
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.findings import Findings, Problem
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Gpu
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import LABELS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, Problem
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import drivers as drivers_
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import frameworks, toolkits
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import (

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Iterator
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import COMPONENTS, LABELS, full_version
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.host import Host
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Plan, Remedy
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.request import Request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import COMPONENTS, LABELS, full_version
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan, Remedy
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 
 Attempt = Callable[[Request, Host], Plan]
 

@@ -21,16 +21,12 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import repository_facts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import (
-    LABELS,
-    Components,
-    LibraryComponent,
-)
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.findings import Findings, Problem
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.host import Host, host_from_probe
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Gpu, Plan
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.probe import Probe
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.request import PlanInputError, Request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import LABELS, Components, LibraryComponent
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, Problem
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, host_from_probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu, Plan
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError, Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import frameworks, libraries
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.drivers import DriverCandidate

@@ -9,9 +9,9 @@ import dataclasses
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import DistroCuda, Toolkit
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import CudaComponent
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.findings import Problem
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Gpu
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import CudaComponent
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import (
     ResolveContext,
     cached,

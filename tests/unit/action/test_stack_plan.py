@@ -14,7 +14,7 @@ import pytest
 import yaml
 from ansible_collections.gpuhost.stack.plugins.action import stack_plan
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import probe
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.findings import PlanWarning
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import Preflight
 
 PROJECT = Path(__file__).resolve().parents[3]

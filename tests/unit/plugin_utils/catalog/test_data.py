@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import loader
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Gpu
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.gpu_support import covers
 
 FIXTURES = Path(__file__).parents[3] / "fixtures" / "plan"

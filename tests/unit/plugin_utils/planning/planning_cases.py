@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import (
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
     Components,
     CudaComponent,
     DriverComponent,
@@ -12,9 +12,9 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components 
     PytorchComponent,
     TensorflowComponent,
 )
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Plan
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.probe import Probe
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.request import Request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 
 PROBE: dict[str, Any] = {
     "schema": 1,

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import AppliedPart
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import drift
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.drift import ManagedPart, Part
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.leftovers import Cleanup
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import ComponentChange, PlanDiff
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.probe import AppliedPart
 
 from tests.unit.plugin_utils.planning.planning_cases import make_plan
 

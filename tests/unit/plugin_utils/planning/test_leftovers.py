@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CATALOG_FOLDER
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import leftovers, plan_diff, preflight
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.leftovers import Cleanup
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Plan
 
 from tests.unit.plugin_utils.planning.planning_cases import make_plan, make_probe
 

@@ -6,9 +6,9 @@ import io
 import json
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_cli
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_cli import find_gpu, main
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.request import PlanInputError
 
 from tests.unit.frozen_catalog import FROZEN_FOLDER, frozen_catalog
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_processes
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff, preflight
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import Options
 
 from tests.unit.plugin_utils.planning.planning_cases import make_plan, make_probe

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import COMPONENTS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import COMPONENTS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.training import (
     training_frameworks,
     training_refusal,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.host import Host, HostGpu
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.request import Request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import resolve
 
 from tests.unit.frozen_catalog import frozen_catalog

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.host import Host
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Gpu
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.request import Request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import drivers, frameworks, platform, toolkits
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import (
     ResolveContext,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.host import Host, HostGpu
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import remedies
 
 from tests.unit.plugin_utils.resolver.resolver_cases import codes, plan

@@ -7,8 +7,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import records
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import (
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
     COMPONENTS,
     LABELS,
     Component,
@@ -20,8 +20,8 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components 
     TensorflowComponent,
     full_version,
 )
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.findings import PlanWarning, Problem, Reason
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.request import Request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning, Problem, Reason
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.tables import text_table
 
 SCHEMA = 1

@@ -5,8 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.probe import Probe
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.request import PlanInputError
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError
 
 _DISPLAY_CLASS = "03"  # of PCI: VGA and 3D controllers, and not a card's audio function or an NVSwitch
 

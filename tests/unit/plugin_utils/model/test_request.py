@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.request import PlanInputError, Request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError, Request
 
 
 @pytest.mark.parametrize(

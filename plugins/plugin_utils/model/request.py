@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import COMPONENTS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import COMPONENTS
 
 _CHOICES = {
     "tensorflow_cuda_libraries": ("auto", "wheel", "system"),

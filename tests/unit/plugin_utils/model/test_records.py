@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.records import RecordError, from_json, to_json
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.records import RecordError, from_json, to_json
 
 
 @dataclasses.dataclass(frozen=True)

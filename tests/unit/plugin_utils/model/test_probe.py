@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import probe as module
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.probe import PackageSize, PcieLink, Probe
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.records import RecordError
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import PackageSize, PcieLink, Probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.records import RecordError
 
 from tests.unit.plugin_utils.planning.planning_cases import PROBE, make_probe
 from tests.unit.plugin_utils.planning.preflight_cases import PROBE as FULL

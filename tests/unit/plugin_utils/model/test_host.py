@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.host import host_from_probe
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.probe import Probe
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.request import PlanInputError
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import host_from_probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError
 
 from tests.unit.plugin_utils.planning.planning_cases import PROBE
 

@@ -6,9 +6,9 @@ import json
 from typing import Any
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan import Plan, plan_table
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.probe import Probe
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.request import PlanInputError
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan, plan_table
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_for_probe
 
 from tests.unit.plugin_utils.planning.planning_cases import PROBE

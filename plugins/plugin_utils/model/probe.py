@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import records
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.components import (
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
     COMPONENTS,
     FRAMEWORKS,
     PACKAGED,
