@@ -103,7 +103,7 @@ def not_in_repository(
     more = ", ..." if len(known) > 8 else ""
     offers = f"it offers {', '.join(known[:8])}{more}" if known else "it offers no other either"
     remedy = (
-        f"ask for one that it offers, or leave gpu_stack_{component} at auto"
+        f"set gpu_stack_{component} to one that it offers, or leave it at auto"
         if known
         else f"set gpu_stack_{component}=none"
     )

@@ -134,7 +134,7 @@ def _nvidia_driver(context: ResolveContext, branch: Branch, rule: DriverPackages
 
 
 def in_nvidia_repository(context: ResolveContext, branch: str) -> bool:
-    """Return whether NVIDIA's repository for the distribution release has a branch, by the catalog."""
+    """Return whether NVIDIA's repository for the distribution release has a branch, according to the catalog."""
     limits = context.distro.nvidia_branches
     if limits is None:
         return True
@@ -215,8 +215,8 @@ def _flavour(
     return fallback, [
         Problem(
             _gpu_code(needed),
-            f"driver branch {branch.branch} has no {needed} kernel modules here; {affected} works with no others",
-            "choose another branch or source, or leave gpu_stack_driver and gpu_stack_driver_source at auto",
+            f"driver branch {branch.branch} has no {needed} kernel modules here, and {affected} requires them",
+            "set gpu_stack_driver or gpu_stack_driver_source to another branch or source, or leave both at auto",
         )
     ]
 
@@ -241,10 +241,10 @@ def _unfit_modules(context: ResolveContext, asked: str) -> Problem:
 def _missing_modules(context: ResolveContext, branch: Branch, shipped: list[str], archive: str) -> Problem:
     """Return the problem of requested kernel modules that a branch does not have, or an archive does not offer."""
     asked = context.request.driver_kernel_modules
-    remedy = "leave gpu_stack_driver_kernel_modules at auto, or ask for another branch"
+    remedy = "leave gpu_stack_driver_kernel_modules at auto, or set gpu_stack_driver to another branch"
     if asked not in branch.kernel_modules:
         has = " and ".join(branch.kernel_modules)
-        message = f"driver branch {branch.branch} has no {asked} kernel modules; it comes with the {has} ones"
+        message = f"driver branch {branch.branch} has no {asked} kernel modules, only {has} ones"
         return Problem("unknown-version", message, remedy)
     has = " and ".join(shipped) or "none"
     message = f"{archive} does not offer driver branch {branch.branch} with the {asked} kernel modules; it offers {has}"
@@ -296,7 +296,9 @@ def gpu_driver_problems(context: ResolveContext, branch: Branch) -> list[Problem
             Problem(
                 "gpu-too-new-for-driver" if too_new else "gpu-dropped-by-driver",
                 f"driver branch {branch.branch} does not support {gpu_label(gpu)}: it {why}; {supported}",
-                "ask for one of those branches, or leave gpu_stack_driver at auto" if supporting else "remove the GPU",
+                "set gpu_stack_driver to one of those branches, or leave it at auto"
+                if supporting
+                else "remove the GPU",
             )
         )
     return problems

@@ -28,14 +28,14 @@ def explain_platform(context: ResolveContext, platform: Platform, findings: Find
     """Add the reasons for a platform and the warnings about it."""
     driver, cuda, tensorflow = platform.driver, platform.cuda, platform.tensorflow
     if driver and driver.component and driver.branch:
-        _explain_driver(context, driver, cuda, findings)
+        _explain_driver(context, driver, driver.branch, driver.component, cuda, findings)
     if cuda:
-        asked = (
+        why = (
             "the newest that is offered and fits GPUs, driver and compiler"
             if context.request.cuda == "auto"
-            else f"asked for ({context.request.cuda})"
+            else f"requested ({context.request.cuda})"
         )
-        findings.reason("cuda", cuda.release, asked)
+        findings.reason("cuda", cuda.release, why)
         if cuda.source == "distro" and context.request.cuda_source == "auto":
             findings.warn(
                 "source-fallback",
@@ -49,29 +49,29 @@ def explain_platform(context: ResolveContext, platform: Platform, findings: Find
                 f"own ({cuda.min_driver or 'newer branch'}): programs run, PTX of this toolkit does not",
             )
     elif context.request.cuda == "none":
-        findings.reason("cuda", "none", "not asked for")
+        findings.reason("cuda", "none", "not requested")
     if tensorflow:
-        which = (
+        why = (
             "the newest with a wheel for this Python and code for these GPUs"
             if context.request.tensorflow == "auto"
-            else f"asked for ({context.request.tensorflow})"
+            else f"requested ({context.request.tensorflow})"
         )
-        findings.reason("tensorflow", tensorflow.release.version, which)
+        findings.reason("tensorflow", tensorflow.release.version, why)
         findings.warnings += tensorflow.warnings
     elif context.request.tensorflow == "none":
-        findings.reason("tensorflow", "none", "not asked for")
+        findings.reason("tensorflow", "none", "not requested")
 
 
 def _explain_driver(
-    context: ResolveContext, driver: DriverCandidate, cuda: CudaCandidate | None, findings: Findings
+    context: ResolveContext,
+    driver: DriverCandidate,
+    branch: Branch,
+    component: DriverComponent,
+    cuda: CudaCandidate | None,
+    findings: Findings,
 ) -> None:
-    branch, component = driver.branch, driver.component
-    if branch is None:
-        raise AssertionError("branch is never None here")
-    if component is None:
-        raise AssertionError("component is never None here")
     native = f"; made for CUDA {branch.native_cuda}" if cuda is None or is_native(driver, cuda) else ""
-    how = "asked for" if context.request.driver != "auto" else "the newest that fits"
+    how = "requested" if context.request.driver != "auto" else "the newest that fits"
     findings.reason(
         "driver",
         driver.version,
@@ -111,9 +111,9 @@ def _kind(branch: Branch) -> str:
 
 def _modules_reason(context: ResolveContext, component: DriverComponent) -> str:
     if context.request.driver_kernel_modules != "auto":
-        return "asked for"
+        return "requested"
     if not context.gpus:
-        return "no GPU decides"
+        return "the branch's default, since the host has no GPU"
     if accepted_modules(context.gpus) == {component.kernel_modules}:
         return "the only flavour that all GPUs accept"
     return "the branch's default for these GPUs"

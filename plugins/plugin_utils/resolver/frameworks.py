@@ -126,7 +126,7 @@ def _python(
             "python-not-supported",
             f"{framework} {release.version} is made for Python {', '.join(release.pythons)}; "
             f"this host has Python {', '.join(pythons)}",
-            f"install one of those Pythons, or ask for another {framework}",
+            f"install one of those Pythons, or set gpu_stack_{framework.lower()} to another release",
         )
     ]
 
@@ -142,7 +142,7 @@ def _check_gpu_code(
                 f"TensorFlow {release.version} exists (for CUDA {release.tested.cuda}, cuDNN {release.tested.cudnn}), "
                 "but its wheel has not been inspected for GPU architectures; inspected ones are "
                 f"{', '.join(versions.nearest(release.version, measured, 4))}",
-                "ask for one of those, or leave gpu_stack_tensorflow at auto",
+                "set gpu_stack_tensorflow to one of those, or leave it at auto",
             )
         )
         return
@@ -162,7 +162,7 @@ def _check_gpu_code(
                     "gpu-too-old-for-tensorflow",
                     f"TensorFlow {release.version} has no code for {gpu_label(gpu)}: its wheel covers "
                     f"{', '.join(release.sass)} and what is newer than {release.ptx[0]}",
-                    "leave gpu_stack_tensorflow at auto, or ask for an older one",
+                    "leave gpu_stack_tensorflow at auto, or set it to an older release",
                 )
             )
 
@@ -226,7 +226,7 @@ def _wheel_problem(
     return Problem(
         "gpu-too-new-for-tensorflow" if newer else "gpu-too-old-for-tensorflow",
         f"TensorFlow {release.version} brings {what}, which has no code for {gpu_label(gpu)}: it covers {coverage}",
-        f"leave gpu_stack_tensorflow at auto, or ask for a {'newer' if newer else 'older'} one",
+        f"leave gpu_stack_tensorflow at auto, or set it to {'a newer' if newer else 'an older'} release",
     )
 
 
@@ -250,7 +250,7 @@ def pytorch_candidates(context: ResolveContext) -> list[PytorchCandidate]:
                 "gpu-dropped-by-cuda",
                 f"PyTorch {release.version} (CUDA {versions.series(release.cuda)}, "
                 f"cuDNN {release.cudnn}) has no code for {gpu_label(gpu)}",
-                "leave gpu_stack_pytorch at auto, or ask for an older one",
+                "leave gpu_stack_pytorch at auto, or set it to an older release",
             )
             for gpu in context.gpu_kinds
             if versions.key(gpu.compute_capability) < versions.key(release.min_compute_capability)

@@ -125,7 +125,7 @@ def _cudnn_problems(
             Problem(
                 "cudnn-cuda-mismatch",
                 f"cuDNN {candidate.version} is built for CUDA {made_for}, the toolkit here is CUDA {cuda.version}",
-                "leave gpu_stack_cudnn at auto, or ask for a CUDA of that major",
+                "leave gpu_stack_cudnn at auto, or set gpu_stack_cuda to a release of that major",
             )
         )
     else:
@@ -214,7 +214,7 @@ def _nccl_build(context: ResolveContext, version: str, suffix: str, cuda: CudaCa
             Problem(
                 "nccl-cuda-mismatch",
                 f"NCCL {version} is built for CUDA {suffix}, the toolkit here is CUDA {cuda.version}",
-                "leave gpu_stack_nccl at auto, or ask for a CUDA of that major",
+                "leave gpu_stack_nccl at auto, or set gpu_stack_cuda to a release of that major",
             )
         )
     else:

@@ -96,10 +96,10 @@ def _driver_candidates(context: ResolveContext, findings: Findings) -> Drivers:
     if context.request.driver == "none":
         loaded = context.host.loaded_driver
         if loaded is None:
-            findings.reason("driver", "none", "not asked for")
+            findings.reason("driver", "none", "not requested")
             return [_NO_DRIVER]
         branch = next((b for b in context.catalog.driver.branches if versions.has_prefix(loaded, b.branch)), None)
-        findings.reason("driver", "none", f"not asked for; the loaded driver is {loaded}")
+        findings.reason("driver", "none", f"not requested; the loaded driver is {loaded}")
         return [DriverCandidate(loaded, branch, "", None)]
     if context.request.driver == "auto" and not context.gpus:
         findings.reason(
@@ -195,7 +195,7 @@ def explain_missing(context: ResolveContext, name: str, wanted: str, known: list
         findings.problem(
             "unknown-version",
             f"there is no {LABELS[name]} {wanted} in the catalog; the nearest that exist: {near}",
-            f"ask for one of those, or leave gpu_stack_{name} at auto",
+            f"set gpu_stack_{name} to one of those, or leave it at auto",
         )
         return
     there = _in_archive(context, name) if source == "distro" else _in_repository(context, known)
@@ -406,9 +406,9 @@ def _explain_runtime(
         "tensorflow-cuda-mismatch",
         f"TensorFlow {release.version} was built for CUDA {tested}: with the system's libraries it loads "
         f"{libcudart(context.catalog, tested)} when it starts, and without that file it runs without the GPUs; {found}",
-        "set gpu_stack_tensorflow_cuda_libraries=wheel, or ask for that CUDA"
+        f"set gpu_stack_tensorflow_cuda_libraries=wheel, or gpu_stack_cuda={tested}"
         if release.and_cuda
-        else f"ask for CUDA {tested}, or for a TensorFlow that was built for another",
+        else f"set gpu_stack_cuda={tested}, or gpu_stack_tensorflow to a release that was built for another CUDA",
     )
 
 
@@ -421,9 +421,9 @@ def explain_old_driver(
     elif context.request.driver == "auto":
         found = f"the newest that fits this host's GPUs is {driver.version}"
     else:
-        found = f"the driver asked for is {driver.version}"
+        found = f"the requested driver is {driver.version}"
     findings.problem(
         "driver-too-old-for-cuda",
         f"{what} needs driver {floor} or newer; {found}",
-        "leave gpu_stack_driver and gpu_stack_driver_source at auto, or ask for an older CUDA",
+        "leave gpu_stack_driver and gpu_stack_driver_source at auto, or set gpu_stack_cuda to an older release",
     )

@@ -157,23 +157,23 @@ def _library(context: ResolveContext, name: str, platform: Platform, findings: F
     """Return cuDNN or NCCL for the selected toolkit; at auto it is left out, with a warning, where none fits."""
     wanted, cuda = getattr(context.request, name), platform.cuda
     if wanted == "none":
-        findings.reason(name, "none", "not asked for")
+        findings.reason(name, "none", "not requested")
         return None
     if cuda is None:
         if wanted != "auto":
             findings.problem(
                 f"{name}-cuda-mismatch",
                 f"{LABELS[name]} {wanted} needs a CUDA toolkit; there is none",
-                f"ask for a CUDA, or set gpu_stack_{name}=none",
+                f"set gpu_stack_cuda to a release, or gpu_stack_{name}=none",
             )
         elif context.request.cuda == "none":
-            findings.reason(name, "none", "no CUDA toolkit asked for")
+            findings.reason(name, "none", "no CUDA toolkit is requested")
         return None
     if wanted == "auto" and archive_only(platform):
         findings.reason(
             name,
             "none",
-            f"comes from NVIDIA's repository, which this plan does not use: the toolkit is {context.distro.id}'s own",
+            f"only in NVIDIA's repository, which this plan does not use: the toolkit is {context.distro.id}'s own",
         )
         return None
     found = (
@@ -195,7 +195,7 @@ def _choose_library(
     clean = [candidate for candidate in found if not candidate.problems]
     if clean:
         best = clean[0]
-        because = f"the newest for CUDA {cuda.version}" if wanted == "auto" else f"asked for ({wanted})"
+        because = f"the newest for CUDA {cuda.version}" if wanted == "auto" else f"requested ({wanted})"
         findings.reason(name, best.version, f"{because}; built for CUDA {best.cuda}")
         return best.component
     if wanted == "auto":
@@ -217,7 +217,7 @@ def _pytorch(
 ) -> frameworks.PytorchCandidate | None:
     wanted = context.request.pytorch
     if wanted == "none":
-        findings.reason("pytorch", "none", "not asked for")
+        findings.reason("pytorch", "none", "not requested")
         return None
     found = usable_candidates(
         context,
@@ -236,7 +236,7 @@ def _pytorch(
     findings.reason(
         "pytorch",
         fitting[0].release.version,
-        "the newest for this Python, these GPUs and this driver" if wanted == "auto" else f"asked for ({wanted})",
+        "the newest for this Python, these GPUs and this driver" if wanted == "auto" else f"requested ({wanted})",
     )
     return fitting[0]
 

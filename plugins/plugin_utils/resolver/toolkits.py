@@ -95,7 +95,7 @@ def _nvidia_toolkit(context: ResolveContext, toolkit: Toolkit, package: str, rel
     elif not in_nvidia_repository(context, toolkit.version):
         found = None
     if found is None:
-        exist = _obtainable(context)
+        exist = _offered_toolkits(context)
         problems.append(not_in_repository(context, f"CUDA {release}", [package], exist, "cuda"))
     number = toolkit.version.split(".")
     component = CudaComponent(
@@ -118,8 +118,8 @@ def _nvidia_toolkit(context: ResolveContext, toolkit: Toolkit, package: str, rel
 
 
 @cached
-def _obtainable(context: ResolveContext) -> list[str]:
-    """Return the toolkits that NVIDIA's repository offers; by the catalog where it was not read."""
+def _offered_toolkits(context: ResolveContext) -> list[str]:
+    """Return the toolkits that NVIDIA's repository offers, according to the catalog where it was not read."""
     known = context.catalog.cuda.toolkits
     if context.host.offers is None:
         return [t.version for t in known if t.releases and in_nvidia_repository(context, t.version)]
@@ -127,13 +127,13 @@ def _obtainable(context: ResolveContext) -> list[str]:
 
 
 def in_nvidia_repository(context: ResolveContext, cuda: str) -> bool:
-    """Return whether NVIDIA's repository for the distribution release has a CUDA release, by the catalog."""
+    """Return whether NVIDIA's repository for the distribution release has a CUDA release, according to the catalog."""
     first, last = context.distro.nvidia_repository.first_cuda, context.distro.nvidia_repository.last_cuda
     return versions.key(cuda) >= versions.key(first) and (last is None or versions.at_most(cuda, last))
 
 
 def _min_driver(toolkit: Toolkit, release: str) -> str | None:
-    """Return the driver that a release came with; of an unrecorded one, that of the newest recorded in its series."""
+    """Return the driver that a release was published with; if none is recorded, the newest one of its series."""
     recorded = {r.version: r.min_driver for r in toolkit.releases if r.min_driver}
     if release in recorded:
         return recorded[release]
@@ -184,7 +184,7 @@ def _gpu_toolkit_problems(context: ResolveContext, toolkit: Toolkit) -> list[Pro
                 "gpu-dropped-by-cuda",
                 f"CUDA {toolkit.version} cannot compile for {gpu_label(gpu)}: it covers compute capability "
                 f"{known[0]} to {known[-1]}; {supported}",
-                "ask for one of those, or leave gpu_stack_cuda at auto"
+                "set gpu_stack_cuda to one of those, or leave it at auto"
                 if supporting
                 else "remove the GPU, or set gpu_stack_cuda=none",
             )
@@ -213,7 +213,7 @@ def _toolchain(context: ResolveContext, toolkit: Toolkit) -> tuple[tuple[str, ..
                 "host-toolchain-mismatch",
                 f"the compiler of CUDA {toolkit.version} cannot read the headers of this host's glibc {glibc}: "
                 f"it works with glibc {toolkit.max_glibc} and older{hint}",
-                "ask for a newer CUDA, or leave gpu_stack_cuda at auto"
+                "set gpu_stack_cuda to a newer release, or leave it at auto"
                 if newer
                 else "use an older distribution release",
             )
@@ -229,7 +229,7 @@ def _toolchain(context: ResolveContext, toolkit: Toolkit) -> tuple[tuple[str, ..
             "host-toolchain-mismatch",
             f"the compiler of CUDA {toolkit.version} works with gcc up to {toolkit.max_gcc}; the host has {default} "
             f"and {context.distro.id} offers {', '.join(str(g) for g in context.distro.gcc.available)}",
-            "ask for a newer CUDA, or leave gpu_stack_cuda at auto",
+            "set gpu_stack_cuda to a newer release, or leave it at auto",
         )
     )
     return (), problems

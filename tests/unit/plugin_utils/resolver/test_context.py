@@ -102,7 +102,7 @@ def test_offered_versions_are_sorted_newest_first():
         (
             ["13.0.2", "13.2.1"],
             "it offers 13.2.1, 13.0.2",
-            "ask for one that it offers, or leave gpu_stack_cuda at auto",
+            "set gpu_stack_cuda to one that it offers, or leave it at auto",
         ),
         ([], "it offers no other either", "set gpu_stack_cuda=none"),
     ],
