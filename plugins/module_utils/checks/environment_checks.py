@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.cuda_checks import SHELL_TIMEOUT, compare_release
@@ -17,7 +16,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     Context,
     not_planned,
 )
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import system
 
 SSHD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _RELEASE = "the planned release"
@@ -77,11 +76,7 @@ def _shell(context: Context, spec: CheckSpec, argv: list[str], env: dict[str, st
 
 def _ssh_path(root: str) -> str:
     """Return the PATH of `ssh HOST COMMAND`: sshd's own, unless pam_env sets one from /etc/environment."""
-    for line in (files.read_text(root, "/etc/environment") or "").splitlines():
-        match = re.match(r"\s*(?:export\s+)?PATH=[\"']?([^\"'\s]+)", line)
-        if match:
-            return match.group(1)
-    return SSHD_PATH
+    return system.login_environment(root).get("PATH") or SSHD_PATH
 
 
 def _sudo(context: Context) -> Check:

@@ -13,7 +13,7 @@ import json
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import REAPPLY, Check, CheckSpec, Context
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import system
 from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Answer
 
 MARK = "GPUHOST-ANSWER "
@@ -26,23 +26,12 @@ TOLERANCE = 1e-5
 def run_probe(context: Context, python: str, source: str, environment: dict[str, str] | None = None) -> Answer:
     """Run `source` with the environment variables of a login: profiles and /etc/environment can shadow libraries."""
     env = dict({"HOME": "/root", "PATH": "/usr/bin:/bin"}, **(environment or {}))
-    env.update(_pam_environment(context.root))
+    env.update(system.login_environment(context.root))
     argv = ["/bin/bash", "-lc", 'exec "$0" "$@"', python, "-c", source]
     # Where it computes on the GPUs, no other program of the checks may do so at the same time.
     with context.gpus_alone if context.no_device_reason is None else contextlib.nullcontext():
         answer: Answer = context.run(argv, TIMEOUT, env)
     return answer
-
-
-def _pam_environment(root: str) -> dict[str, str]:
-    """Return the variables in /etc/environment, without quotes, as pam_env reads them."""
-    variables = {}
-    for line in (files.read_text(root, "/etc/environment") or "").splitlines():
-        name, equals, value = line.strip().partition("=")
-        name = name[len("export ") :].strip() if name.startswith("export ") else name
-        if equals and name and not name.startswith("#"):
-            variables[name] = value.strip().strip("\"'")
-    return variables
 
 
 def parse(answer: Answer) -> dict[str, Any]:

@@ -53,9 +53,9 @@ def load(tf, names):
     TensorFlow's library, it searches LD_LIBRARY_PATH, the RUNPATH into the wheels and ld.so.cache in that order. It
     accepts a library that defines no op.
     """
-    before, found = mapped_libraries(), {}
+    found = {}
     for name, soname in names.items():
-        entry = {"soname": soname, "with_tensorflow": name in before}
+        entry = {"soname": soname}
         try:
             tf.load_op_library(soname)
             entry["path"] = mapped_libraries().get(name)

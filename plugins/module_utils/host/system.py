@@ -21,6 +21,7 @@ DKMS_KEYS = ("/var/lib/shim-signed/mok/MOK.der", "/var/lib/dkms/mok.pub")  # Ubu
 GRUB_DEFAULTS, GRUB_ENVIRONMENT = "/etc/default/grub", "/boot/grub/grubenv"
 _PYTHON = re.compile(r"^python(3\.\d+)$")
 _GCC = re.compile(r"(?:^|-)gcc-(\d+)$")
+_ASSIGNMENT = re.compile(r"^[ \t]*(?:export[ \t]+)?(\w+)[ \t]*=[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 
 
 def kernel(root: str, running: str) -> dict[str, Any]:
@@ -53,9 +54,13 @@ def next_boot(root: str, kernels: list[str]) -> str | None:
 
 
 def _assignments(text: str) -> dict[str, str]:
-    """Return the NAME=value lines, unquoted."""
-    pairs = (line.partition("=") for line in text.splitlines() if not line.lstrip().startswith("#"))
-    return {name.strip(): value.strip().strip("\"'") for name, equals, value in pairs if equals}
+    """Return the NAME=value lines, unquoted; `export` before a name is ignored."""
+    return {name: value.strip("\"'") for name, value in _ASSIGNMENT.findall(text)}
+
+
+def login_environment(root: str) -> dict[str, str]:
+    """Return the variables in /etc/environment, which pam_env sets for every login."""
+    return _assignments(files.read_text(root, "/etc/environment") or "")
 
 
 def _by_version(releases: Iterable[str]) -> list[str]:

@@ -19,7 +19,7 @@ ON_CPU = "/job:localhost/replica:0/task:0/device:CPU:0"
 
 
 def library(name: str, directory: str) -> dict[str, Any]:
-    return {"soname": name, "path": f"{directory}/{name}", "with_tensorflow": False}
+    return {"soname": name, "path": f"{directory}/{name}"}
 
 
 # Output of the probe on a machine without a GPU, with TensorFlow 2.21.0 and its CUDA wheels.
