@@ -1,4 +1,4 @@
-"""Filters for results of checks. Controller side; thin wrappers around module_utils/checks."""
+"""Filters for results of checks: functions of module_utils/checks. Runs on the controller."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Decide whether a run that failed is rolled back, and word its failure."""
+"""Decide whether a failed run is rolled back, and compose its failure message."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 _NO_MESSAGE = ("", "non-zero return code")
 
 
-def failure_message(task: str, result: Mapping[str, Any]) -> str:
-    """Return "TASK: CAUSE" from the result of the task that failed."""
+def failure_message(result: Mapping[str, Any], task: str) -> str:
+    """Return "TASK: CAUSE" from the result and the name of the task that failed."""
     message, errors = str(result.get("msg") or ""), str(result.get("stderr") or "")
     if message in _NO_MESSAGE:
         message = errors or message
     return f"{task}: {message or 'it failed'}"
 
 
-def reason_against(
-    *, changed: bool, check_mode: bool, reboot_pending: bool, verify: Mapping[str, Any] | None, enabled: bool
+def reason_against_rollback(
+    verify: Mapping[str, Any] | None, *, changed: bool, check_mode: bool, reboot_pending: bool, enabled: bool
 ) -> str | None:
     """Return why nothing is rolled back, for the failure's message; None if the host is to be rolled back.
 
-    changed: whether this run has started to change the host; if not, the reason may be empty, since nobody expects a
-    rollback. verify: the result of the checks, if they ran; enabled: gpu_stack_rollback.
+    verify: the result of the checks, if they ran; enabled: gpu_stack_rollback. changed: whether this run has started
+    to change the host; if not, the reason may be empty, since nobody expects a rollback.
     """
     if reboot_pending:
         return "the new driver waits for a reboot."

@@ -1,11 +1,14 @@
-"""When a failed run is rolled back, and what its failure says."""
+"""When a failed run is rolled back, and its failure message."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.rollback import failure_message, reason_against
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.rollback import (
+    failure_message,
+    reason_against_rollback,
+)
 
 CHANGED: dict[str, Any] = {
     "changed": True, "check_mode": False, "reboot_pending": False, "verify": None, "enabled": True,
@@ -32,7 +35,7 @@ DISABLED = "gpu_stack_rollback is false."
     ],
 )
 def test_reason_against_a_rollback(conditions, reason):
-    assert reason_against(**{**CHANGED, **conditions}) == reason
+    assert reason_against_rollback(**{**CHANGED, **conditions}) == reason
 
 
 @pytest.mark.parametrize(
@@ -47,4 +50,4 @@ def test_reason_against_a_rollback(conditions, reason):
     ],
 )
 def test_failure_message_names_the_task_and_the_cause(result, message):
-    assert failure_message("Install", result) == message
+    assert failure_message(result, "Install") == message
