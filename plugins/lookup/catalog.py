@@ -57,14 +57,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import repository_facts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError, load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
-
-
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value):
-        return {f.name: _plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return value
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.records import to_json
 
 
 def _topics(catalog: Catalog) -> dict[str, dict[str, Any]]:
@@ -108,7 +101,7 @@ def look_up(terms: list[Any], base_url: str | None = None) -> list[Any]:
         raise AnsibleLookupError(
             f"gpuhost.stack.catalog: the catalog has no {terms[0]} {key!r}; it has, for example, {', '.join(near)}"
         )
-    return [_plain(entries[key])]
+    return [to_json(entries[key])]
 
 
 class LookupModule(LookupBase):

@@ -129,7 +129,7 @@ def _check_releases(
     releases = catalog.tensorflow.releases
 
     def compared(release: Any) -> list[Finding]:
-        name = upstream_comparison.wheel_name(release)
+        name = release.package
         findings = upstream_comparison.compare_wheels(release, wheels[name])
         if pythons := upstream_comparison.wheel_pythons(wheels[name], release.version):
             log(f"tensorflow: METADATA of {name} {release.version}")

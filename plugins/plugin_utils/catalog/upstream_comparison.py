@@ -65,14 +65,9 @@ class NvidiaIndex:
 # TensorFlow's wheels ------------------------------------------------------------------------------------------------
 
 
-def wheel_name(release: TensorflowRelease) -> str:
-    """Return the name on the package index: the GPU builds of 1.x and 2.0 are tensorflow-gpu."""
-    return str(getattr(release, "package", "tensorflow"))
-
-
 def tensorflow_names(catalog: Catalog) -> list[str]:
-    """Return the package names of the releases."""
-    return sorted({wheel_name(r) for r in catalog.tensorflow.releases} | {"tensorflow"})
+    """Return the names of TensorFlow on the package index: `tensorflow`, and `tensorflow-gpu` for 1.x and 2.0."""
+    return sorted({r.package for r in catalog.tensorflow.releases} | {"tensorflow"})
 
 
 def pythons_to_ask(catalog: Catalog) -> list[str]:
@@ -114,7 +109,7 @@ def _and_cuda_text(extra: AndCuda | None) -> str:
 
 def compare_wheels(release: TensorflowRelease, wheels: Mapping[str, tuple[str, ...]]) -> list[Finding]:
     """Compare a release's Pythons with those that the index offers a wheel for."""
-    where, name = f"tensorflow.yml releases[{release.version}]", wheel_name(release)
+    where, name = f"tensorflow.yml releases[{release.version}]", release.package
     observed = wheel_pythons(wheels, release.version)
     if not observed:
         found = f"{name} {release.version}: no wheel for Linux x86_64"
@@ -164,7 +159,7 @@ def compare_series(source: str, where: str, name: str, known: Iterable[str], off
 def compare_new_tensorflow(catalog: Catalog, wheels: Mapping[str, Mapping[str, tuple[str, ...]]]) -> list[Finding]:
     """Find releases on the index that the catalog lacks, each X.Y under the package name that it has in the catalog."""
     releases = catalog.tensorflow.releases
-    names = {versions.series(r.version): wheel_name(r) for r in releases}
+    names = {versions.series(r.version): r.package for r in releases}
     findings = []
     for name, by_python in wheels.items():
         offered = {version for found in by_python.values() for version in found}

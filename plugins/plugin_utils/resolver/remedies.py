@@ -49,11 +49,6 @@ def find_remedies(catalog: Catalog, plan: Plan, host: Host, attempt: Attempt) ->
     return tuple(dict.fromkeys(found))[:_MAX_REMEDIES]
 
 
-def remedy_text(remedies: Iterable[Remedy]) -> str:
-    """Return all remedies in one sentence."""
-    return "; or ".join(remedy.text for remedy in remedies)
-
-
 # Of the request ---------------------------------------------------------------------------------------------------
 
 

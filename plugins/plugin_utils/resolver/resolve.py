@@ -44,7 +44,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.platform im
     runs_major,
     usable_candidates,
 )
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.remedies import find_remedies, remedy_text
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.remedies import find_remedies
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.toolkits import CudaCandidate
 
 WARNINGS = {
@@ -79,7 +79,7 @@ def resolve(catalog: Catalog, request: Request, host: Host) -> Plan:
     remedies = find_remedies(catalog, plan, host, functools.partial(plan_once, catalog))
     if not remedies:
         return plan
-    text = remedy_text(remedies)
+    text = "; or ".join(remedy.text for remedy in remedies)
     problems = tuple(dataclasses.replace(p, remedy=text) for p in plan.problems)
     return dataclasses.replace(plan, problems=problems, remedies=remedies)
 
