@@ -2,6 +2,7 @@
 
 import configparser
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -128,6 +129,19 @@ def test_generated_documents_are_up_to_date():
         [sys.executable, str(PROJECT / "script/docs"), "--check"], capture_output=True, text=True, cwd=PROJECT
     )
     assert answer.returncode == 0, answer.stdout + answer.stderr
+
+
+def test_unknown_option_of_script_docs_writes_nothing(tmp_path):
+    """In a copy: a misspelled --check must not write the documents."""
+    copy = tmp_path / "clone"
+    for name in ("script", "collections", "plugins", "catalog", "README.md"):
+        source = PROJECT / name
+        shutil.copytree(source, copy / name, symlinks=True) if source.is_dir() else shutil.copy(source, copy / name)
+    (copy / "README.md").write_text("<!-- support -->\nstale\n<!-- end -->\n")
+    answer = subprocess.run([sys.executable, str(copy / "script/docs"), "--chek"], capture_output=True, text=True)
+    assert answer.returncode == 2
+    assert "--chek" in answer.stderr
+    assert "stale" in (copy / "README.md").read_text()
 
 
 def test_lock_files_have_hashes_and_no_url():
