@@ -73,7 +73,7 @@ def monitor_table(summary: Any) -> list[str]:
         rows.append((str(gpu.index), gpu.name, *map(_rounded, figures)))
     interval = _NO_VALUE if recording.interval is None else f"every {recording.interval:.3g} s"
     during = recording.marks.get("during")
-    scope = f"; figures of the {during} samples marked during" if during else ""
+    scope = f"; figures of the {during} samples marked 'during'" if during else ""
     return [
         f"{_rounded(recording.samples)} samples, {interval}{scope}",
         *(text_table(rows, numbers_from=2) if recording.gpus else []),

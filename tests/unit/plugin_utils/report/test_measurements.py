@@ -54,7 +54,7 @@ def test_a_recording_has_a_line_for_each_gpu_and_its_errors():
         "errors": ["at 3.0 s: nvidia-smi ended 255"],
     }
     head, titles, first, second, error = FILTERS["monitor_table"](summary)
-    assert head == "4 samples, every 5 s; figures of the 2 samples marked during"
+    assert head == "4 samples, every 5 s; figures of the 2 samples marked 'during'"
     assert titles.split()[:3] == ["GPU", "name", "GPU"]
     assert first.split() == ["0", "NVIDIA", "H200", "97", "48", "-", "-", "143771", "612", "-", "-", "2"]
     assert second.split()[3:5] == ["-", "-"]
