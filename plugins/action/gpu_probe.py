@@ -15,12 +15,12 @@ MODULE = "gpuhost.stack.gpu_probe"
 
 
 class ActionModule(ActionBase):
-    """The action."""
+    """The action `gpuhost.stack.gpu_probe`."""
 
     _supports_check_mode = True
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Ansible's entry point. An option that the task sets wins over the catalog."""
+        """Return the module's result; options of the task take precedence over the catalog. Called by Ansible."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         try:
             args = {**probe_options(load_catalog()), **self._task.args}

@@ -34,7 +34,7 @@ def arguments(args: dict[str, Any]) -> dict[str, Any]:
 
 
 class ActionModule(ActionBase):
-    """Run the module with the added arguments."""
+    """The action `gpuhost.stack.gpu_verify`."""
 
     _supports_check_mode = True
     _supports_async = True

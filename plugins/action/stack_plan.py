@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Probe a host and decide in one task: the plan, the diff, the preflight's findings and the drift.
 
-The module of the same name has the documentation. It is one task, since each task of a playbook takes as long as all of
-this; the plan is printed from here as well, because a task for it would fork a process for each host.
+The module of the same name has the documentation. All of it is one task, because one Ansible task alone takes about as
+long as this computation. The plan is printed here, too: a task for that would fork another process for each host.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ ARGUMENTS = {
 
 RoleVariables = Callable[[dict[str, Any], tuple[str, ...]], dict[str, Any]]
 
-# Ansible imports this file before it forks a process for each host, so the catalog is read once for all of them. One
-# with mistakes is read again for each host, which then reports them; so is one that needs a missing library.
+# Ansible imports this file before it forks a process for each host, so the catalog is read once for all of them. Errors
+# are ignored here: each host reads the catalog again and reports them.
 with contextlib.suppress(CatalogError, ImportError):
     load_catalog()
 

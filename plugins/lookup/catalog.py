@@ -105,10 +105,10 @@ def look_up(terms: list[Any], base_url: str | None = None) -> list[Any]:
 
 
 class LookupModule(LookupBase):
-    """The lookup plugin."""
+    """The lookup `gpuhost.stack.catalog`."""
 
     def run(self, terms: Any, variables: dict[str, Any] | None = None, **kwargs: Any) -> list[Any]:
-        """Run the lookup for Ansible."""
+        """Return the facts that the terms name; called by Ansible."""
         self.set_options(var_options=variables, direct=kwargs)
         try:
             base_url = self.get_option("base_url")

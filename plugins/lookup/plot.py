@@ -1,7 +1,7 @@
 # Copyright: the gpuhost contributors
 # SPDX-License-Identifier: Apache-2.0 OR GPL-3.0-or-later
 # Apache License 2.0, or GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Lookup that draws files of measurements; a thin wrapper around plugin_utils/report/plots.py."""
+"""Draw files of measurements on the controller, with plugin_utils/report/plots.py."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import plots
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a CSV file without a last one that is cut off."""
+    """Return the rows of a CSV file, without an incomplete last one."""
     with path.open(newline="", encoding="utf-8") as stream:
         return [row for row in csv.DictReader(stream) if None not in row.values()]
 

@@ -1,7 +1,7 @@
 # Copyright: the gpuhost contributors
 # SPDX-License-Identifier: Apache-2.0 OR GPL-3.0-or-later
 # Apache License 2.0, or GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Lookup of defaults for role variables. Controller side; see plugin_utils/planning/role_defaults.py."""
+"""Look up defaults of role variables on the controller; see plugin_utils/planning/role_defaults.py."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ options:
     choices: [auto, open, proprietary]
     default: auto
   cuda:
-    description: The CUDA release that cuDNN or NCCL is chosen for, such as V(12) or V(12.9); V(auto) takes the newest.
+    description: The CUDA release that cuDNN or NCCL is chosen for, such as V(12) or V(12.9); V(auto) is the newest.
     type: str
     default: auto
 """
@@ -69,10 +69,10 @@ def look_up(terms: list[Any], facts: dict[str, Any], **options: str) -> list[dic
 
 
 class LookupModule(LookupBase):
-    """The lookup."""
+    """The lookup `gpuhost.stack.role_defaults`."""
 
     def run(self, terms: list[Any], variables: dict[str, Any] | None = None, **kwargs: Any) -> list[dict[str, Any]]:
-        """Look up with the facts of the host."""
+        """Return the component for the host's facts; called by Ansible."""
         self.set_options(var_options=variables, direct=kwargs)
         options = {name: self.get_option(name) for name in ("kernel_modules", "cuda")}
         return look_up(list(terms), (variables or {}).get("ansible_facts") or {}, **options)

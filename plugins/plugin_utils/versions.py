@@ -1,4 +1,4 @@
-"""Compare and take apart versions: releases such as 595.71.05, 13.2.1 or 2.15.0.post1, and for apt version strings.
+"""Compare and parse versions: releases such as 595.71.05, 13.2.1 or 2.15.0.post1, and apt version strings.
 
 Runs on the controller; pure functions.
 """

@@ -164,7 +164,7 @@ class Libcudart:
 
 @dataclasses.dataclass(frozen=True)
 class CudaRelease:
-    """A published X.Y.Z. min_driver: the driver that it was released with."""
+    """A published CUDA release X.Y.Z. min_driver: the driver that it was released with."""
 
     version: str
     min_driver: str | None
@@ -368,7 +368,7 @@ class RepositoryFile:
 
 @dataclasses.dataclass(frozen=True)
 class PackagesFile:
-    """packages.yml: package names that belong to no single release; the file tells globs from regular expressions."""
+    """packages.yml: package names of no single release; its comments mark globs and regular expressions."""
 
     schema: int
     installed: tuple[str, ...]

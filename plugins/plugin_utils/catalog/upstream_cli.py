@@ -25,7 +25,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.upstream_comparison import Finding
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.upstream_sources import SourceUnreachable
 
-PARALLEL = 4  # requests at a time, which no index minds
+PARALLEL = 4  # concurrent requests, few enough for any package index
 _Made = TypeVar("_Made")
 
 

@@ -1,7 +1,7 @@
 """Compare the catalog with the answers of its live sources, for script/catalog-check.
 
-Runs on the controller; pure functions. The catalog also decides what a source is asked, so that only what it names is
-looked up; upstream_sources.py asks.
+Runs on the controller; pure functions. Only packages that the catalog names are looked up; upstream_sources.py queries
+the sources.
 """
 
 from __future__ import annotations
@@ -346,7 +346,7 @@ def _compare_new_branches(catalog: Catalog, distro: Distro, offered: Offered) ->
 
 
 def _compare_distro_cuda(distro: Distro, cuda: DistroCuda, offered: Offered) -> list[Finding]:
-    """Return the CUDA release of an archive's version, which begins with nvcc's: `12.4.131~12.4.1-2` is 12.4.1."""
+    """Compare a toolkit with the archive, whose versions begin with nvcc's: `12.4.131~12.4.1-2` is CUDA 12.4.1."""
     where = f"distro/{distro.id}.yml distro_cuda[{cuda.version}]"
     findings = [Finding(distro.family, "gone", where, n, _NOT_OFFERED) for n in cuda.packages if not offered.get(n)]
     found = [v for name in cuda.packages for v in offered.get(name, ())]

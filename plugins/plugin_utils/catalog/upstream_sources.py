@@ -1,7 +1,7 @@
-"""Ask the live sources of script/catalog-check: the package index by pip, archives by apt, NVIDIA's by HTTPS.
+"""Query the live sources of script/catalog-check: the package index with pip, archives with apt, NVIDIA's over HTTPS.
 
-Runs on the controller. Which index and which mirror answer is this machine's own configuration (pip's, apt's): no host
-is named here. Whatever does not answer raises SourceUnreachable with what was asked, what came and what to do.
+Runs on the controller. The index and the mirrors are those that this machine's pip and apt are configured for; no host
+is named here. A source that does not answer raises SourceUnreachable.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ HTTP_TIMEOUT = 60
 
 
 class SourceUnreachable(Exception):
-    """A source that did not answer; the text has the question, the answer and the remedy."""
+    """A source did not answer; the message has the query, the error and the remedy."""
 
 
 class Answer(NamedTuple):
@@ -112,7 +112,7 @@ def parse_versions(name: str, answer: Answer) -> tuple[str, ...]:
     """Return the versions in the answer of `pip index versions --json`.
 
     pip prints `No matching distribution` both for a package without a fitting wheel and for an index that does not
-    answer; only in the second case it prints retries before.
+    answer; only in the second case it prints its retries first.
     """
     if answer.status == 0:
         return tuple(json.loads(answer.out)["versions"])

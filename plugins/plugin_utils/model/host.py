@@ -23,7 +23,7 @@ class HostGpu:
 
 @dataclasses.dataclass(frozen=True)
 class Host:
-    """What the resolver decides by; without a value, that of the distribution release in the catalog counts.
+    """The properties of a host that the resolver uses; a missing one defaults to the catalog's for its distribution.
 
     pythons: versions of the interpreters (`3.12`); gcc: the default compiler's major. offers: versions of the
     repository's packages by name, None where no repository was read. repository_configured: the host's apt already

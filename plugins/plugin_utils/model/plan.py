@@ -56,7 +56,7 @@ class Gpu:
 class Plan:
     """What to install on a host, or the problems that prevent it.
 
-    repository: url, key_url, key_fingerprint and slug of NVIDIA's repository; None where nothing comes from it.
+    repository: url, key_url, key_fingerprint and slug of NVIDIA's repository; None where the plan does not use it.
     """
 
     distribution: str

@@ -70,7 +70,7 @@ class NvSwitch:
 
 @dataclasses.dataclass(frozen=True)
 class PcieLink:
-    """State and ability of a PCIe link: speed in GT/s, width in lanes; None where the kernel reports none."""
+    """Current and maximum speed (GT/s) and width (lanes) of a PCIe link; None where the kernel reports none."""
 
     speed: float | None = None
     max_speed: float | None = None
@@ -89,7 +89,7 @@ class PcieGpu:
 
 @dataclasses.dataclass(frozen=True)
 class Pcie:
-    """GPUs by PCI address, ACS controls that are on by bridge (None: unreadable), kernel options on IOMMU and PCI."""
+    """GPUs by PCI address, enabled ACS controls by bridge (None: unreadable), kernel options about IOMMU and PCI."""
 
     gpus: Mapping[str, PcieGpu] = dataclasses.field(default_factory=dict)
     acs: Mapping[str, tuple[str, ...] | None] = dataclasses.field(default_factory=dict)
@@ -131,7 +131,7 @@ class Driver:
 
 @dataclasses.dataclass(frozen=True)
 class GpuProcess:
-    """A process that uses a GPU; name: its command line, program: the kernel's name of it, cut to 15 characters.
+    """A process that uses a GPU; name: its command line, program: the kernel's name for it, cut to 15 characters.
 
     computes: nvidia-smi lists it as a compute process; devices: its open files below /dev, such as `nvidia-uvm`.
     """
@@ -186,7 +186,7 @@ class PackageManager:
 
 @dataclasses.dataclass(frozen=True)
 class RunfileDriver:
-    """A driver that NVIDIA's .run installer left; uninstaller is None where only other traces of it remain."""
+    """A driver from NVIDIA's .run installer; uninstaller is None where only other traces of it remain."""
 
     uninstaller: str | None = None
     traces: tuple[str, ...] = ()
@@ -195,7 +195,7 @@ class RunfileDriver:
 
 @dataclasses.dataclass(frozen=True)
 class RunfileToolkit:
-    """A CUDA toolkit that NVIDIA's .run installer left."""
+    """A CUDA toolkit from NVIDIA's .run installer."""
 
     version: str
     uninstaller: str
@@ -203,7 +203,7 @@ class RunfileToolkit:
 
 @dataclasses.dataclass(frozen=True)
 class Runfile:
-    """What NVIDIA's .run installers left."""
+    """The driver and toolkits from NVIDIA's .run installers."""
 
     driver: RunfileDriver | None = None
     toolkits: tuple[RunfileToolkit, ...] = ()
@@ -244,7 +244,7 @@ class SourceEntry:
 class RepositoryFiles:
     """apt sources of NVIDIA's software and fingerprints of NVIDIA's globally trusted keys, by file.
 
-    mixed: those of the files that hold somebody else's sources or keys, too.
+    mixed: those of the files that also contain other sources or keys.
     """
 
     entries: tuple[SourceEntry, ...] = ()
@@ -295,7 +295,7 @@ class AppliedPart:
 
 @dataclasses.dataclass(frozen=True)
 class Probe:
-    """What a host has. `distribution` is None where os-release could not be read."""
+    """Everything that gpu_probe reads from a host; distribution: None where os-release could not be read."""
 
     gpus: tuple[Gpu, ...]
     distribution: Distribution | None = None
@@ -343,5 +343,5 @@ class Probe:
         return {"tensorflow": self.tensorflow, "pytorch": self.pytorch}[framework]
 
     def in_the_way(self, framework: str) -> str | None:
-        """Return what occupies the path of a framework's environment and is not gpuhost's link, such as `a folder`."""
+        """Return what occupies the path of a framework's environment, such as `a directory`; gpuhost's link is None."""
         return {"tensorflow": self.tensorflow_in_the_way, "pytorch": self.pytorch_in_the_way}[framework]

@@ -1,4 +1,4 @@
-"""The request: what the user asks for with the gpu_stack_* variables."""
+"""The request: what the user sets with the gpu_stack_* variables."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _expected(name: str, text: str) -> str | None:
 
 
 def _text(name: str, value: Any, default: str) -> str:
-    """Return a value as text; YAML reads `13.2` as a number and an empty value as None, `auto` for a component."""
+    """Return a value as text: YAML reads `13.2` as a number. Nothing (None, "") is `auto` or the field's default."""
     if value is None or value == "":
         return "auto" if name in COMPONENTS else default
     text = str(value).strip()

@@ -63,7 +63,7 @@ class DiskSizes:
 
 @dataclasses.dataclass(frozen=True)
 class Need:
-    """Space that is needed in a directory, one of those of the probe's `disk`; purpose: for people."""
+    """Space that is needed in a directory; directory: a key of the probe's `disk`; purpose: a text for messages."""
 
     directory: str
     purpose: str

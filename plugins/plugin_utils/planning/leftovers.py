@@ -43,7 +43,7 @@ class Leftover:
 
 @dataclasses.dataclass(frozen=True)
 class Cleanup:
-    """What the run removes before it installs anything: `does` for people, the rest for the roles."""
+    """What the run removes before it installs anything; does: in words, for the diff; the rest: for the roles."""
 
     does: tuple[str, ...] = ()
     set_aside: tuple[str, ...] = ()

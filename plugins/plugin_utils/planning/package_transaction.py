@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping, Sequence
 def package_transaction(
     roles: Mapping[str, Mapping[str, Sequence[str]]], parts: Collection[str], left_out: Collection[str]
 ) -> dict[str, list[str]]:
-    """Return what the roles ask for, merged by kind, in the order of the roles and without duplicates.
+    """Return the requirements of the roles, merged by kind, in the order of the roles and without duplicates.
 
     roles: {role: {kind: [...]}}, where a kind is an option of apt_transaction or `apt_components`; parts: the parts of
     the stack that are planned for the host; left_out: the parts that --skip-tags leaves out. Every kind is in the

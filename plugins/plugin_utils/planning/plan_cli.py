@@ -85,7 +85,7 @@ def _words(name: str) -> str:
 
 
 def _by_name(catalog: Catalog, text: str) -> HostGpu:
-    """By the exact name, then without the words NVIDIA, GeForce and Tesla, then by the beginning of the name."""
+    """Match the exact name, then the name without NVIDIA, GeForce and Tesla, then the beginning of the name."""
     products = sorted(catalog.products.values(), key=lambda p: (p.source != "supported-gpus.json", p.device))
     wanted = _words(text)
     tests = (

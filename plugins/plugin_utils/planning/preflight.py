@@ -139,7 +139,7 @@ class _Context:
 
     @property
     def builds_modules(self) -> bool:
-        """Whether DKMS has to build modules for this host, which prebuilt and signed ones make needless."""
+        """Whether DKMS has to build modules for this host, because no prebuilt and signed ones are planned."""
         driver = self.components.driver
         if driver is None or not self.options.own_kernel:
             return False

@@ -29,7 +29,7 @@ _DRIVER_VERSION = re.compile(r"^\d{3}\.\d+")
 
 @dataclasses.dataclass(frozen=True)
 class Removal:
-    """What is removed for one component; why: for people; packages: the names that are known beforehand."""
+    """What is removed for one component; why: a text for messages; packages: the names that are known beforehand."""
 
     why: str = ""
     packages: tuple[str, ...] = ()
@@ -172,10 +172,10 @@ def of_toolkits(keep: str, planned: CudaComponent, probe: Probe, present: Packag
 
 def _packaged(probe: Probe, present: Packages, catalog: Catalog) -> list[str]:
     """Return the toolkits that dpkg installed in /usr/local, newest first."""
-    by_hand = {toolkit.version for toolkit in probe.runfile.toolkits}
+    from_runfile = {toolkit.version for toolkit in probe.runfile.toolkits}
     toolkit = re.escape(catalog.cuda.apt.toolkit).replace(r"\{major\}", r"(\d+)").replace(r"\{minor\}", r"(\d+)")
     named = [match.groups() for match in (re.fullmatch(toolkit, name) for name in present) if match]
-    found = {*probe.cuda.installed, *(".".join(number) for number in named)} - by_hand
+    found = {*probe.cuda.installed, *(".".join(number) for number in named)} - from_runfile
     packaged = [version for version in found if _of_series(version, present, catalog)]
     return sorted(packaged, key=versions.key, reverse=True)
 

@@ -1,7 +1,7 @@
 """Defaults of role variables, so that a role that is used alone needs a version and nothing else.
 
-The facts are Ansible's own of the host (`min` is enough). Nothing reads the host's repository or GPUs: what is returned
-is what the catalog knows of the distribution release.
+The facts are those that Ansible gathers (`min` is enough). The host's repository and GPUs are not read: the result is
+what the catalog has for the distribution release.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def repository(facts: Mapping[str, Any]) -> dict[str, str]:
 def component(
     facts: Mapping[str, Any], name: str, version: str, kernel_modules: str = "auto", cuda: str = "auto"
 ) -> dict[str, Any]:
-    """Return what a plan says of one component in a version or a prefix of one, as in the plan's JSON.
+    """Return one component as in a plan's JSON, for a version or a prefix of one.
 
     kernel_modules: of the driver; cuda: the release that cuDNN or NCCL is chosen for, the newest by default.
     An empty version gives an empty component, so that a missing role variable is reported by its own name.

@@ -1,4 +1,4 @@
-"""The evidence of one host as typed records: the JSON files that a run writes, and of each what the report reads.
+"""The evidence of one host as typed records: the parts of a run's JSON files that the report reads.
 
 Any part may be missing: a run that was refused has no `verify`, for example.
 """

@@ -41,7 +41,7 @@ GAP = 3.0  # intervals without a sample after which the line is interrupted
 
 
 class PlotError(ValueError):
-    """There is nothing to draw, or Matplotlib is missing; the message says what was found, expected and what to do."""
+    """There is nothing to draw, or Matplotlib is missing; the message has a remedy."""
 
 
 @dataclass(frozen=True)

@@ -221,7 +221,7 @@ def _missing(evidence: HostEvidence) -> list[str]:
 
 
 def _is_needed(framework: str, evidence: HostEvidence) -> bool:
-    """Return whether a training is expected: of planned frameworks, without a plan of TensorFlow, the default."""
+    """Return whether a training is expected: of each planned framework; without a plan, of TensorFlow, the default."""
     plan = evidence.plan
     if plan and plan.components.get(framework):
         return True
@@ -305,7 +305,7 @@ def _resolved(name: str, evidence: HostEvidence) -> str:
 
 
 def _installed(name: str, planned: PlannedComponent | None, evidence: HostEvidence) -> str:
-    """Return the version by the newest probe, marked if it is from before a change."""
+    """Return the version in the newest probe, marked if the host was changed after it."""
     probe = evidence.newest_probe
     if probe is None:
         return NOT_RUN

@@ -1,4 +1,4 @@
-"""What the parts of the resolver share: the context of one decision, what the repository offers, words of messages.
+"""Shared by the parts of the resolver: the context of a decision, what the repository offers, texts of messages.
 
 Runs on the controller; pure functions.
 """

@@ -20,7 +20,7 @@ PROBLEMS = {
 def identify_gpus(catalog: Catalog, host: Host, findings: Findings) -> tuple[Gpu, ...]:
     """Return the GPUs that the catalog knows, one entry per device; the others become findings.
 
-    A GPU that is not in the catalog is taken for one of its compute capability where the loaded driver reports that.
+    A GPU that is not in the catalog is identified by the compute capability that the loaded driver reports, if any.
     """
     known = [_identify(catalog, gpu, findings) for gpu in host.gpus]
     return tuple(gpu for gpu in known if gpu is not None)
