@@ -334,7 +334,7 @@ def run(context: Context) -> list[Check]:
     if context.component("driver") is None:
         return not_planned(CHECKS, "driver")
     xid_errors = _xid_errors(context)
-    reason = _not_asked_reason(context)
+    reason = _unavailable_reason(context)
     if reason is not None:
         return [*(spec.skip(reason) for spec in CHECKS[:-1]), xid_errors]
     path = str((context.smi or {})["path"])
@@ -347,7 +347,7 @@ def run(context: Context) -> list[Check]:
     return [*checks, _judge(context, NVLINK, log, _nvlinks(context, log.gpus, path)), xid_errors]
 
 
-def _not_asked_reason(context: Context) -> str | None:
+def _unavailable_reason(context: Context) -> str | None:
     """Return why nvidia-smi cannot answer, None if it can."""
     if context.smi is None:
         return "nvidia-smi is not installed"

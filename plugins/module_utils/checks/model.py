@@ -14,7 +14,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import 
 # The outcomes of a check:
 PASS = "pass"  # measured, within limits
 WARN = "warn"  # works, but somebody should act
-FAIL = "fail"  # wrong; `cause` tells whether the software stack or the hardware is at fault
+FAIL = "fail"  # wrong; `cause` is what is at fault: the software stack or the hardware
 UNKNOWN = "unknown"  # not measured: a tool is missing, hangs, crashes or prints something unexpected
 DEFERRED = "deferred"  # not measured: the GPU runs a job
 REUSED = "reused"  # passed earlier, on the same stack and hardware, and not too long ago
@@ -47,7 +47,7 @@ class Check:
     data: dict[str, Any] | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the result as it stands in the evidence, without `data` and without empty fields."""
+        """Return the result as it is in the evidence, without `data` and without empty fields."""
         return {name: getattr(self, name) for name in _FIELDS if getattr(self, name) is not None}
 
 

@@ -18,7 +18,7 @@ def fetch(url: str, timeout: float, limit: int = LIMIT_BYTES) -> bytes:
         raise DownloadError("%s: the URL must start with one of %s" % (url, ", ".join(SCHEMES)))
     import http.client
     import urllib.error
-    import urllib.request  # takes 40 ms to import, which only runs that download need
+    import urllib.request  # imported here, as it takes 40 ms and most runs download nothing
 
     try:
         with urllib.request.build_opener().open(url, timeout=timeout) as response:

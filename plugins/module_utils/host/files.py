@@ -1,8 +1,8 @@
 # Copyright: the gpuhost contributors
 # SPDX-License-Identifier: Apache-2.0
-"""Read files below a root directory, and replace files so that a host that loses power has the old or the new one.
+"""Read files below a root directory, and replace files atomically, so that a power loss leaves the old or the new one.
 
-When reading, a missing file is None and any other trouble an OSError. `root` is "/" on a host and a directory with a
+When reading, a missing file is None and any other failure an OSError. `root` is "/" on a host and a directory with a
 host's files in tests. Runs on the managed host.
 """
 
@@ -86,7 +86,7 @@ def link(path: str, target: str) -> None:
 
 
 def _replace(path: str, create: Callable[[str], None]) -> None:
-    """Rename what `create` makes to `path`, then sync the directory: without that, a power loss may undo the rename."""
+    """Create a file beside `path`, rename it to `path` and sync the directory, or a power loss may undo the rename."""
     make_parents(path)
     new = path + NEW
     if os.path.lexists(new):

@@ -14,7 +14,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.packages import pack
 
 FIELDS = ("pid", "process_name", "used_memory")
 TIMEOUT = 30
-# Services of the driver or monitors of it: packages restart them, no work is lost.
+# NVIDIA's services and GPU monitors: their packages restart them, and no work is lost.
 SERVICES = (
     "nvidia-persiste",  # the kernel truncates a program's name to 15 characters
     "nv-fabricmanage",
@@ -64,7 +64,7 @@ def read(root: str, smi: dict[str, Any] | None, run: Run) -> list[dict[str, Any]
 def _computing(smi: dict[str, Any], run: Run) -> dict[int, str]:
     answer = run(argv(smi["path"]), TIMEOUT)
     if answer.exit_code != 0:
-        raise ValueError("%s ended %d: %s" % (" ".join(argv(smi["path"])), answer.exit_code, answer.text()[:200]))
+        raise ValueError("%s exited with %d: %s" % (" ".join(argv(smi["path"])), answer.exit_code, answer.text()[:200]))
     return parse(answer.stdout.decode("utf-8", "replace"))
 
 

@@ -29,8 +29,8 @@ def cuda(root: str, distro_package: str) -> dict[str, Any]:
     versions = [match.group(1) for match in found if match and _has_nvcc(root, match.group(0))]
     default = _CUDA_TREE.match(os.path.basename(files.resolve(root, "/usr/local/cuda") or ""))
     package = dpkg.read(root, [distro_package]).get(distro_package)
-    there = package is not None and package.status not in ("config-files", "not-installed")
-    distro = re.match(r"(?:\d+:)?(\d+\.\d+)", package.version) if package and there else None
+    is_installed = package is not None and package.status not in ("config-files", "not-installed")
+    distro = re.match(r"(?:\d+:)?(\d+\.\d+)", package.version) if package and is_installed else None
     return {
         "installed": sorted(versions, key=lambda version: [int(part) for part in version.split(".")]),
         "default": default.group(1) if default else None,

@@ -57,7 +57,7 @@ class AptError(Exception):
         message = "`%s` failed with status %d:\n%s" % (_summary(command), rc, "\n".join(lines[-ERROR_LINES:]))
         if make_logs:
             message += "\nA kernel module did not build:\n" + "\n".join("%s:\n%s" % log for log in make_logs.items())
-            message += "\nFix this driver branch for the kernel or select another one, then run this again."
+            message += "\nSelect a driver branch that supports the kernel, or boot another one, then run this again."
         super().__init__(message)
         self.rc = rc
         self.make_logs = make_logs
@@ -89,10 +89,10 @@ class Apt:
         self.root = root
         self.bound: list[str] = []
 
-    def run(self, command: list[str], good: tuple[int, ...] = (0,), cwd: str | None = None) -> str:
-        """Return a command's output. Raise AptError if its exit status is not one of `good`."""
+    def run(self, command: list[str], accepted: tuple[int, ...] = (0,), cwd: str | None = None) -> str:
+        """Return a command's output. Raise AptError if its exit status is not one of `accepted`."""
         rc, out, err = self.run_command(command, environ_update=ENVIRONMENT, cwd=cwd)
-        if rc not in good:
+        if rc not in accepted:
             raise AptError(command, rc, out + "\n" + err, make_logs())
         return out
 
@@ -108,7 +108,7 @@ class Apt:
 
     def offered(self, names: list[str]) -> dict[str, list[str]]:
         """Return the versions of each package that the configured repositories offer, newest first."""
-        return apt_output.parse_madison(self.run(["apt-cache", "madison"] + names, good=(0, 100))) if names else {}
+        return apt_output.parse_madison(self.run(["apt-cache", "madison"] + names, accepted=(0, 100))) if names else {}
 
     def update(self) -> None:
         """Refresh the package lists."""
@@ -122,7 +122,7 @@ class Apt:
         found: dict[str, str] = {}
         waiting = [spec for spec in specs if "=" in spec]
         while waiting:
-            text = self.run(["apt-cache", "show"] + waiting, good=(0, 100))
+            text = self.run(["apt-cache", "show"] + waiting, accepted=(0, 100))
             needed = apt_output.parse_exact_depends(text)
             waiting = ["%s=%s" % pair for pair in sorted(needed.items()) if pair[0] not in found]
             found.update({name: version for name, version in needed.items() if name not in found})
@@ -151,7 +151,7 @@ class Apt:
         self.bound = ["-o", "Dir::Etc::PreferencesParts=%s" % directory]
 
     def _preferences_of(self, names: list[str]) -> list[str]:
-        files = self.run(["dpkg-query", "-L"] + names, good=(0, 1)).splitlines() if names else []
+        files = self.run(["dpkg-query", "-L"] + names, accepted=(0, 1)).splitlines() if names else []
         return [path for path in files if path.startswith(PREFERENCES + "/")]
 
     # Changes ------------------------------------------------------------------------------------------------------

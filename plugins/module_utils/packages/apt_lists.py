@@ -55,12 +55,12 @@ def read(
     """
     result: dict[str, Any] = {"url": url, "source": "http", "packages": {}, "sizes": {}, "error": None}
     try:
-        kept = _kept_packages(root, url, run)
-        if kept is not None and (not check or _is_current(root, url)):
+        packages = _cached_packages(root, url, run)
+        if packages is not None and (not check or _is_current(root, url)):
             result["source"] = "apt-lists"
         else:
-            kept = gzip.decompress(download.fetch(url.rstrip("/") + "/Packages.gz", DOWNLOAD_TIMEOUT))
-        index = deb822.Index(kept)
+            packages = gzip.decompress(download.fetch(url.rstrip("/") + "/Packages.gz", DOWNLOAD_TIMEOUT))
+        index = deb822.Index(packages)
         result["packages"] = _offered(index, globs, architecture)
         result["sizes"] = apt_sizes.sizes(index, result["packages"], driver_packages)
     except download.DownloadError as error:
@@ -75,7 +75,7 @@ def header_packages(root: str, releases: list[str], run: Run) -> dict[str, list[
     newest: dict[str, dict[str, str]] = {}
     bases = {n.split("_Packages", 1)[0] + "_Packages" for n in files.names(root, LISTS) if "_Packages" in n}
     for base in sorted(bases):
-        index = deb822.Index(_kept(root, "%s/%s" % (LISTS, base), run) or b"")
+        index = deb822.Index(_cached(root, "%s/%s" % (LISTS, base), run) or b"")
         for fields in [row for name in index.names(["linux-headers-*"]) for row in index.paragraphs(name)]:
             known = newest.get(fields["package"])
             if known is None or debian_version.key(known["version"]) < debian_version.key(fields["version"]):
@@ -97,22 +97,22 @@ def header_packages(root: str, releases: list[str], run: Run) -> dict[str, list[
 def _is_current(root: str, url: str) -> bool:
     """Return whether apt's release file is the server's; a server that does not answer counts as unchanged."""
     for name in ("InRelease", "Release"):
-        kept = files.read_bytes(root, "%s/%s_%s" % (LISTS, list_name(url), name))
-        if kept is None:
+        cached = files.read_bytes(root, "%s/%s_%s" % (LISTS, list_name(url), name))
+        if cached is None:
             continue
         try:
-            return download.fetch("%s/%s" % (url.rstrip("/"), name), FRESHNESS_TIMEOUT) == kept
+            return download.fetch("%s/%s" % (url.rstrip("/"), name), FRESHNESS_TIMEOUT) == cached
         except download.DownloadError:
             return True
     return False
 
 
-def _kept_packages(root: str, url: str, run: Run) -> bytes | None:
-    return _kept(root, "%s/%s_Packages" % (LISTS, list_name(url)), run)
+def _cached_packages(root: str, url: str, run: Run) -> bytes | None:
+    return _cached(root, "%s/%s_Packages" % (LISTS, list_name(url)), run)
 
 
-def _kept(root: str, base: str, run: Run) -> bytes | None:
-    """Return the content of a list, which apt may have compressed; None where there is none that can be read."""
+def _cached(root: str, base: str, run: Run) -> bytes | None:
+    """Return a list from apt's directory, which may be compressed; None where there is none that can be read."""
     plain = files.read_bytes(root, base)
     if plain is not None:
         return plain

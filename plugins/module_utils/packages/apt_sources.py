@@ -15,7 +15,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import deb822, openpgp
 
 ONE_LINE = "/etc/apt/sources.list"
-FOLDER = "/etc/apt/sources.list.d"
+DIRECTORY = "/etc/apt/sources.list.d"
 KEYRINGS = ("/etc/apt/trusted.gpg", "/etc/apt/trusted.gpg.d")
 CONCERNS = ("nvidia", "graphics-drivers")
 OWNERS = (b"nvidia", b"cudatools")  # in the user ids of NVIDIA's keys
@@ -29,8 +29,8 @@ def read(root: str, repository_url: str | None) -> dict[str, Any]:
     NVIDIA's keys that apt trusts for every repository; mixed: those files that also contain other repositories or keys.
     """
     entries = parse_list(files.read_text(root, ONE_LINE) or "", ONE_LINE)
-    for name in files.names(root, FOLDER):
-        path = "%s/%s" % (FOLDER, name)
+    for name in files.names(root, DIRECTORY):
+        path = "%s/%s" % (DIRECTORY, name)
         if name.endswith(".list"):
             entries += parse_list(files.read_text(root, path) or "", path)
         elif name.endswith(".sources"):
@@ -86,21 +86,21 @@ def _entry(path: str, uri: str, suite: str, signed_by: str | None) -> dict[str, 
 
 def _keys(root: str) -> tuple[dict[str, list[str]], list[str]]:
     """Return NVIDIA's keys by file, and the files that contain other keys too."""
-    single, folder = KEYRINGS
-    paths = [single] + ["%s/%s" % (folder, name) for name in files.names(root, folder)]
+    keyring, directory = KEYRINGS
+    paths = [keyring] + ["%s/%s" % (directory, name) for name in files.names(root, directory)]
     found, mixed = {}, []
     for path in paths:
         try:
             data = files.read_bytes(root, path) if path.endswith((".gpg", ".asc")) else None
             if not data or not _names_nvidia(_plain(data)):
                 continue
-            there = openpgp.public_keys(data)
-            keys = [key.fingerprint for key in there if _names_nvidia(key.raw)]
+            all_keys = openpgp.public_keys(data)
+            keys = [key.fingerprint for key in all_keys if _names_nvidia(key.raw)]
         except (ValueError, OSError):
             continue  # apt ignores such a file too, with a warning
         if keys:
             found[path] = keys
-            mixed += [path] if len(keys) < len(there) else []
+            mixed += [path] if len(keys) < len(all_keys) else []
     return found, mixed
 
 

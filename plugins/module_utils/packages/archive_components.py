@@ -52,7 +52,7 @@ def suites(text: str, origins: List[str], components: List[str], own_path: str) 
 def render(signed_suites: List[Tuple[Suite, Optional[str]]]) -> str:
     """Return a source file (sources.list(5)) that adds the lacking components; only a comment where none is lacking.
 
-    Each suite comes with the Signed-By of its entry: apt refuses two entries of a suite whose Signed-By differ.
+    Each suite has the Signed-By of its existing entry: apt refuses two entries of a suite whose Signed-By differ.
     """
     stanzas = ["# Managed by gpuhost: components that contain NVIDIA's packages of this distribution.\n"]
     for suite, signed_by in signed_suites:

@@ -87,7 +87,7 @@ class Transaction:
         self.unfinished = ""  # what could not be finished of an interrupted run
 
     def run(self) -> Result:
-        """Bring the packages to their versions. Raise TransactionError, with what remains of the change in words."""
+        """Bring the packages to their versions. Raise TransactionError, whose message states what was undone."""
         try:
             before = self.state()
             if not before.remaining:
@@ -112,10 +112,10 @@ class Transaction:
             packages,
             apt_output.unmet(self.request.wanted, packages),
             self._obsolete_pins(packages) + apt_output.replaced(self.request.names, packages, self.request.replaces),
-            [n for n in held + self._parts(held, packages) if n not in packages or not packages[n].held],
+            [n for n in held + self._dependencies_to_hold(held, packages) if n not in packages or not packages[n].held],
         )
 
-    def _parts(self, names: list[str], packages: dict[str, dpkg.Package]) -> list[str]:
+    def _dependencies_to_hold(self, names: list[str], packages: dict[str, dpkg.Package]) -> list[str]:
         return apt_output.dependencies(names, packages, self.request.hold_dependencies)
 
     def _obsolete_pins(self, packages: dict[str, dpkg.Package]) -> list[str]:
@@ -174,7 +174,7 @@ class Transaction:
     def _simulate(self, before: PackageState) -> list[apt_output.Change]:
         """Return the changes of the transaction. Raise TransactionError if one of them is unexpected."""
         changes = self.apt.simulate(self._command(before), purge=bool(before.obsolete))
-        ours = self.request.names + before.obsolete + self._parts(self.request.names, before.packages)
+        ours = self.request.names + before.obsolete + self._dependencies_to_hold(self.request.names, before.packages)
         may_remove = self.request.may_remove + [re.escape(name) for name in before.obsolete]
         held = [
             name
@@ -224,8 +224,8 @@ class Transaction:
             try:
                 restore.restore(self.apt, states)
             except apt_commands.AptError:
-                # apt refuses to work after a killed dpkg until that is finished. Only then, as it configures once more
-                # what could not be configured: a kernel module takes minutes.
+                # After a killed dpkg, apt refuses to work until that run is finished. The first attempt goes without,
+                # because finishing it builds a failed kernel module again, which takes minutes.
                 self.apt.recover(self.apt.packages())
                 restore.restore(self.apt, states)
         except (apt_commands.AptError, ValueError) as error:

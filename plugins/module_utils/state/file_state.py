@@ -1,6 +1,6 @@
 # Copyright: the gpuhost contributors
 # SPDX-License-Identifier: Apache-2.0
-"""Record files and links as they are, and bring them back. Runs on the managed host.
+"""Record files and links, and restore them. Runs on the managed host.
 
 In the records a state is {"kind": "file", "content": base64, "mode", "uid", "gid"}, {"kind": "link", "target"},
 {"kind": "folder"} for a directory, or None where nothing exists.
@@ -41,7 +41,7 @@ def content(state: dict[str, Any]) -> bytes:
 
 
 def restore(states: dict[str, Any], check: bool = False) -> list[str]:
-    """Bring files and links back to {path: state}; return the paths that differed.
+    """Restore files and links to {path: state}; return the paths that differed.
 
     A path that was or is a directory is left alone: see `remove_directories`. `check`: report, change nothing.
     """
@@ -82,7 +82,7 @@ def remove_directories(own: list[str], shared: list[str], check: bool = False) -
 
 
 def _remove_tree(path: str) -> bool:
-    """Return whether nothing is left."""
+    """Remove a directory except for mount points in it; return whether nothing is left."""
     if os.path.ismount(path):
         return False
     empty = True

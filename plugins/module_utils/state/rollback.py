@@ -1,6 +1,6 @@
 # Copyright: the gpuhost contributors
 # SPDX-License-Identifier: Apache-2.0
-"""Bring a host back to its verified or previous configuration, or to its baseline. Runs on the managed host."""
+"""Restore a host's verified or previous configuration, or its baseline. Runs on the managed host."""
 
 from __future__ import annotations
 

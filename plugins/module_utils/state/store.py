@@ -44,7 +44,7 @@ def read(directory: str, name: str) -> dict[str, Any] | None:
 
 
 def write(directory: str, name: str, content: dict[str, Any]) -> None:
-    """Replace a record, so that a host that loses power has the old one or the new one whole."""
+    """Replace a record atomically: a power loss leaves the old one or the new one."""
     text = json.dumps(dict(content, schema=SCHEMA), indent=1, sort_keys=True) + "\n"
     files.write(_path(directory, name), text.encode())
     former = _path(directory, FORMER_NAMES.get(name, name))

@@ -54,5 +54,5 @@ def test_job_on_the_old_module_is_found_after_an_upgrade(tmp_path: Path) -> None
 
 def test_failed_query_is_an_error_and_not_an_idle_gpu(tmp_path: Path) -> None:
     failed = command.Answer(15, b"GPU is lost\n", b"")
-    with pytest.raises(ValueError, match="ended 15: GPU is lost"):
+    with pytest.raises(ValueError, match="exited with 15: GPU is lost"):
         gpu_processes.read(str(tmp_path), {"path": "nvidia-smi", "exit_code": 0}, lambda *_: failed)
