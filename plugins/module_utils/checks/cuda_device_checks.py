@@ -70,8 +70,9 @@ ALL_REDUCE = CheckSpec(
     measures="an all-reduce over all GPUs",
     expected="the exact sum on each GPU",
     skipped=_NO_DEVICE + ", or no NCCL is planned",
-    remedy="Run cuda_check by hand with NCCL_DEBUG=INFO, which shows the transport that NCCL selects. See "
-    "cuda.peer_access: if it works with NCCL_P2P_DISABLE=1, peer access is the cause. " + _PEER_REMEDY,
+    remedy="Compile plugins/module_utils/nvidia/cuda_check.cu on the host (its first lines have the command) and run "
+    "it with NCCL_DEBUG=INFO, which shows the transport that NCCL selects. See cuda.peer_access: if it works with "
+    "NCCL_P2P_DISABLE=1, peer access is the cause. " + _PEER_REMEDY,
 )
 BANDWIDTH = CheckSpec(
     "cuda.bandwidth",

@@ -127,7 +127,10 @@ def _nvidia_smi(context: Context, driver: dict[str, Any]) -> Check:
     versions = _smi_versions(context)
     if not must_work:
         passed = smi["exit_code"] == NOT_LOADED_EXIT
-        remedy = "If the driver should be loaded here, set `driver_state: working` in the gpu_verify task."
+        remedy = (
+            "If the driver should be loaded here, set gpu_stack_kernel_module=loaded, or in a task of your own "
+            "`driver_state: working`."
+        )
         return NVIDIA_SMI.compare(passed, _smi_found(smi, versions), expected, remedy)
     passed = smi["exit_code"] == 0 and bool(versions) and all(is_version(found, version) for found in versions)
     reported = {"driver": ", ".join(versions)} if versions else None

@@ -218,7 +218,7 @@ class Transaction:
     def _restore(self, states: dict[str, Any]) -> str:
         """Undo the transaction; return the outcome in words."""
         if not self.undo:
-            return "It was not undone, as undo is off: the next run finishes it."
+            return "It was not undone, because gpu_stack_rollback (the option undo) is false: the next run finishes it."
         self.apt.bound = []  # the preferences of the new packages must not bind the undo
         try:
             try:
