@@ -1,4 +1,4 @@
-"""Measure a first install against the same apt and uv commands, entered by hand on an identical host."""
+"""Measure a first install against the same apt and uv commands, typed by hand on an identical host."""
 
 from __future__ import annotations
 

@@ -404,7 +404,7 @@ def measure(framework: Any, device: Device, a: Any, b: Any, rows: Sequence[int],
 
 
 class Benchmark:
-    """Measures all sizes on all devices, smallest first; per size the CPU comes last, as it may use up the time."""
+    """Measure all sizes on all devices, smallest first; the CPU is last for each size, since it may use up the time."""
 
     def __init__(self, framework: Any, devices: Sequence[Device], deadline: float, seed: int) -> None:
         self.framework, self.devices, self.deadline = framework, devices, deadline

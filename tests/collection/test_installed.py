@@ -60,8 +60,8 @@ def test_plan_by_fqcn(installed: Path, site: Path, playbook: Run) -> None:
     assert not list(installed.rglob("reports"))
 
 
-def test_the_main_job_by_fqcn_goes_as_far_as_this_machine_allows(installed: Path, site: Path, playbook: Run) -> None:
-    """A made-up variable is refused before anything is looked at, so that no machine can be changed by this test."""
+def test_gpu_host_by_fqcn_refuses_an_unknown_variable(installed: Path, site: Path, playbook: Run) -> None:
+    """The refusal precedes the probe, so that this test cannot change the machine that it runs on."""
     answer = playbook("gpuhost.stack.gpu_host", "-e", "gpu_stack_cudda=1", ANSIBLE_COLLECTIONS_PATH=str(installed))
     assert answer.returncode == 2
     assert "gpu_stack_cudda: no such variable" in answer.stdout

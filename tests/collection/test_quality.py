@@ -55,7 +55,7 @@ def test_changelog(tools: Path) -> None:
 
 
 def test_galaxy_importer(tools: Path, tree: Path, tmp_path: Path) -> None:
-    """The importer wants an address of the project, which has none yet: an example's is set."""
+    """galaxy-importer requires the project's URL, which does not exist yet: an example URL is set."""
     source = tmp_path / "source"
     shutil.copytree(tree, source, ignore=shutil.ignore_patterns(".git", "MANIFEST.json", "FILES.json"))
     galaxy = yaml.safe_load((PROJECT / "galaxy.yml").read_text())

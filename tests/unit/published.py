@@ -1,4 +1,4 @@
-"""Documents of `nvidia-smi -q -x`, made from what was published of real machines (tests/fixtures/nvidia-smi)."""
+"""Build documents of `nvidia-smi -q -x` from published output of real machines (tests/fixtures/nvidia-smi)."""
 
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,11 @@ MACHINES: dict[str, dict[str, Any]] = yaml.safe_load((FOLDER / "published.yml").
 
 
 def document(name: str) -> str:
-    """The document of a machine of MACHINES, laid out as the genuine program does it."""
-    told = MACHINES[name]
-    lines = ['<?xml version="1.0" ?>', f'<!DOCTYPE nvidia_smi_log SYSTEM "{told["dtd"]}">', "<nvidia_smi_log>"]
-    lines += [f"\t<{tag}>{told[tag]}</{tag}>" for tag in ("driver_version", "cuda_version", "attached_gpus")]
-    for gpu in told["gpus"]:
+    """Return the document of a machine of MACHINES, in the layout of the genuine program."""
+    machine = MACHINES[name]
+    lines = ['<?xml version="1.0" ?>', f'<!DOCTYPE nvidia_smi_log SYSTEM "{machine["dtd"]}">', "<nvidia_smi_log>"]
+    lines += [f"\t<{tag}>{machine[tag]}</{tag}>" for tag in ("driver_version", "cuda_version", "attached_gpus")]
+    for gpu in machine["gpus"]:
         lines += [f'\t<gpu id="{gpu["id"]}">', *_elements(gpu["elements"], 2), "\t</gpu>"]
     return "\n".join([*lines, "</nvidia_smi_log>", ""])
 

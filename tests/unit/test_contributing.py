@@ -29,6 +29,6 @@ def test_contributing_shows_each_kind_of_release():
 def test_contributing_shows_the_catalog_as_it_is(file, key, example):
     shown, real = yaml.safe_load(example), yaml.safe_load((ROOT / file).read_text())
     if key:
-        assert all(entry in real[key] for entry in shown), f"CONTRIBUTING.md: copy the example anew from {file}"
+        assert all(entry in real[key] for entry in shown), f"CONTRIBUTING.md: copy the example again from {file}"
     else:
-        assert {name: real[name] for name in shown} == shown, f"CONTRIBUTING.md: copy the example anew from {file}"
+        assert {name: real[name] for name in shown} == shown, f"CONTRIBUTING.md: copy the example again from {file}"

@@ -113,7 +113,7 @@ def test_lock_serves_the_pythons_of_the_catalog(lock: Path) -> None:
 
 
 @pytest.mark.parametrize("lock", PYTORCH, ids=lambda lock: lock.name)
-def test_pytorch_lock_is_what_the_catalog_says_of_the_wheel(lock: Path) -> None:
+def test_pytorch_lock_matches_the_catalog(lock: Path) -> None:
     """The catalog has it from the wheel's METADATA, the lock file from the resolution of the same: both are pins."""
     match = re.fullmatch(r"pytorch-(\d+\.\d+\.\d+)\.txt", lock.name)
     assert match

@@ -88,7 +88,7 @@ def test_files_that_dpkg_was_about_to_rename_are_removed_with_their_package(tmp_
     assert sorted(path.name for path in root.iterdir()) == ["a file", "another's.dpkg-new"]
 
 
-def test_a_kept_package_that_cannot_be_read_is_reported_and_the_recovery_goes_on(tmp_path):
+def test_an_unreadable_kept_package_is_reported_and_recovery_continues(tmp_path):
     """After a power loss half a file may be kept."""
     (tmp_path / "a_1_all.deb").write_bytes(b"")
     host = Host(tmp_path / "root", {"a": ("1", "half-installed", "install")})

@@ -41,7 +41,7 @@ def test_a_record_under_its_former_name_is_read_until_it_is_written(tmp_path, na
     assert (store.read(str(tmp_path), name) or {})["files"] == {"/etc/y": None}
 
 
-def test_a_record_says_its_schema(tmp_path):
+def test_a_record_has_its_schema(tmp_path):
     store.write(str(tmp_path / "new" / "directory"), store.APPLIED, {"parts": {}})
     assert json.loads((tmp_path / "new/directory/applied.json").read_text()) == {"parts": {}, "schema": store.SCHEMA}
 

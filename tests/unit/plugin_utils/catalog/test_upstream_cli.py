@@ -74,7 +74,7 @@ def test_output(monkeypatch):
     assert "nvidia: ubuntu2404" in made["compared"]
 
 
-def test_one_line_of_the_catalog_is_told_once():
+def test_one_line_of_the_catalog_is_reported_once():
     other = dataclasses.replace(ONE, observed="99.1.0 in debian13")
     assert short(upstream_cli.merged([ONE, other, ONE])) == [
         ("new", "cuda.yml toolkits", "absent", "99.1.0 in ubuntu2404; 99.1.0 in debian13")

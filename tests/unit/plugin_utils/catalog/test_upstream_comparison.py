@@ -119,7 +119,7 @@ def test_new_tensorflow(known, missing):
     assert short(upstream_comparison.compare_new_tensorflow(catalog, {"tensorflow": WHEELS})) == missing
 
 
-def test_pythons_asked_for_reach_beyond_the_known_ones():
+def test_requested_pythons_reach_beyond_the_known_ones():
     asked = upstream_comparison.pythons_to_ask(frozen_catalog())
     known = {p for r in frozen_catalog().tensorflow.releases for p in r.pythons}
     assert known < set(asked)

@@ -75,7 +75,7 @@ def test_component_has_the_packages_of_a_version(facts, name, version, expected)
 
 
 @pytest.mark.parametrize(("cuda", "package"), [("auto", "libcudnn9-cuda-13"), ("12", "libcudnn9-cuda-12")])
-def test_cudnn_is_for_the_newest_cuda_or_the_one_asked_for(cuda, package):
+def test_cudnn_is_for_the_newest_cuda_or_the_requested_one(cuda, package):
     found = role_defaults.component(UBUNTU, "cudnn", "9.28.0.42", cuda=cuda)
     assert found["packages"][0] == f"{package}=9.28.0.42-1"
 

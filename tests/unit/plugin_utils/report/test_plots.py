@@ -132,7 +132,7 @@ def test_importing_the_module_does_not_import_matplotlib() -> None:
     assert answer.stdout == "[]\n"
 
 
-def test_without_matplotlib_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_matplotlib_the_error_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(plots.PlotError, match=r"cannot import Matplotlib.*expected.*control.txt; run script/bootstrap"):
         draw_line(POINTS)

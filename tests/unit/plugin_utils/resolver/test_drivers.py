@@ -44,7 +44,7 @@ def test_requested_proprietary_modules_are_planned(distro, gpu, request_, packag
 
 
 def test_a_branch_without_the_requested_modules_is_skipped():
-    """615 is the newest for Ubuntu 26.04 and comes with open modules alone."""
+    """615 is the newest for Ubuntu 26.04 and has open modules only."""
     made = plan("ubuntu-26.04", "T4", driver_kernel_modules="proprietary", tensorflow="none")
     assert made["ok"], made["problems"]
     assert made["components"]["driver"]["branch"] == "610"

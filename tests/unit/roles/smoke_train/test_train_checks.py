@@ -124,7 +124,7 @@ def test_loss_must_fall_by_the_margin(margin: float, status: str) -> None:
         pytest.param({"timed_out": True, "returncode": -15}, "time-limit", "after step 12 of 30", id="time"),
     ],
 )
-def test_unfinished_worker_fails_one_check_that_says_how_it_ended(
+def test_unfinished_worker_fails_one_check_that_shows_how_it_ended(
     outcome: dict[str, Any], expected: str, text: str
 ) -> None:
     events = [event for event in run_events(FALLING[:12]) if event["event"] not in ("trained", "agreement", "end")]
