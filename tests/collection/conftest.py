@@ -1,4 +1,4 @@
-"""The built collection, installed in an empty place, and the tools that judge it.
+"""The built collection, installed in an empty directory, and the tools that judge it.
 
 These tests take several minutes and download packages: script/test --long collection runs them.
 """

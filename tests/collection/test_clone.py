@@ -70,7 +70,7 @@ def test_roles_resolve_by_fqcn_from_an_example_elsewhere(clone: Path, playbook: 
 
 
 def test_a_run_writes_nothing_into_the_clone(clone: Path, site: Path, playbook: Run) -> None:
-    """So that a clone may lie in a read-only place."""
+    """A clone may be in a read-only directory."""
     before = sorted(clone.rglob("*"))
     answer = playbook(str(clone / "playbooks/plan.yml"), GPUHOST_REPORTS=str(site / "reports"))
     assert answer.returncode == 0, answer.stdout + answer.stderr

@@ -17,7 +17,7 @@ GET_PIP = "import ensurepip\nensurepip.bootstrap()\n"
 
 @pytest.fixture(scope="module")
 def tree(tarball: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the collection as a git checkout below ansible_collections, as ansible-test wants it."""
+    """Return the collection as a git checkout below ansible_collections, as ansible-test requires it."""
     place = tmp_path_factory.mktemp("tree") / "ansible_collections/gpuhost/stack"
     place.mkdir(parents=True)
     with tarfile.open(tarball) as archive:

@@ -67,7 +67,7 @@ NOISE_MASK = int.from_bytes(bytes([63]) * IMAGE_BYTES, "big")
 
 
 class DataError(Exception):
-    """The data are unusable; the text says what was found, what was expected and what to do."""
+    """The data are unusable; the text names what was found, what was expected and what to do."""
 
 
 class ArchiveUnavailable(DataError):

@@ -35,7 +35,7 @@ ERROR_CHARACTERS = 1500
 
 
 class UnsupportedRequest(Exception):
-    """The request cannot be carried out; the text says what was found, what was expected and what to do."""
+    """The request cannot be carried out; the text names what was found, what was expected and what to do."""
 
 
 @dataclass(frozen=True)

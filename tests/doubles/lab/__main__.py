@@ -1,4 +1,4 @@
-"""`python -m tests.doubles.lab up|down INVENTORY`: start or remove the lab that an inventory describes.
+"""Start or remove the lab that an inventory describes: script/lab up|down INVENTORY.
 
 Every host of the inventory becomes a container, or a virtual machine if its variable `lab_machine` is `vm`. Its
 variables `lab_gpus` (a list of product names) and `lab_image` (auto, debian-12, ubuntu-24.04, ...) are read as well.
@@ -59,7 +59,7 @@ def bring_up(inventory: Path, lab: containers.Lab) -> None:
 
 def main() -> int:
     """Start or remove a lab and return the exit status."""
-    parser = argparse.ArgumentParser(prog="lab", description=__doc__)
+    parser = argparse.ArgumentParser(prog="script/lab", description=__doc__)
     parser.add_argument("action", choices=["up", "down"])
     parser.add_argument("inventory", type=Path, help="inventory file or directory; the directory's name is the lab's")
     arguments = parser.parse_args()

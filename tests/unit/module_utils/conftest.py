@@ -1,4 +1,4 @@
-"""What several of these tests need."""
+"""Fixtures that several of these tests share."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""apt and dpkg as a run_command: a dpkg database that answers in the words of the captured fixtures.
+"""apt and dpkg as a run_command: a dpkg database whose answers have the format of the captured fixtures.
 
 `apt-get --simulate` prints in the form of tests/fixtures/apt_transaction/simulate-replace.txt; the database has that
 of tests/fixtures/probe/dpkg-status-states.txt.

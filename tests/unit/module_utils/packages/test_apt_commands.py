@@ -1,6 +1,6 @@
 """The commands of apt and dpkg: recovery from interrupted runs, preferences, kept packages, error messages.
 
-That apt and dpkg do it is shown by the scenarios undo, interrupted and teardown.
+The scenarios undo, interrupted and teardown verify that apt and dpkg execute them.
 """
 
 from __future__ import annotations

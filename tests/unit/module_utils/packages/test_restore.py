@@ -1,6 +1,6 @@
-"""Packages are restored to their recorded states: what is asked of apt, on a simulated host.
+"""Packages are restored to their recorded states: the commands for apt, on a simulated host.
 
-That apt and dpkg do it is shown by the scenarios undo, interrupted and teardown.
+The scenarios undo, interrupted and teardown verify that apt and dpkg execute them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The steps of a package transaction, in order, and what follows when apt, dpkg or the repository fails.
 
-That apt and dpkg do what they are asked is shown by the scenarios undo, upgrade and distro_packages.
+The scenarios undo, upgrade and distro_packages verify that apt and dpkg execute them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Requests as they come from YAML and from the command line."""
+"""Requests from YAML and from the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Removals of a plan: another driver as a whole, older toolkits, cuDNN for another CUDA; and what always stays."""
+"""Removals of a plan: another driver as a whole, older toolkits, cuDNN for another CUDA; and what is never removed."""
 
 from __future__ import annotations
 

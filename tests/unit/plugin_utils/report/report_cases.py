@@ -1,4 +1,4 @@
-"""What the tests of the report share: the evidence of a host where all went well, and of failures."""
+"""What the tests of the report share: the evidence of a host without failures, and of failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""smoke_train.py as a program, with small workers in the place of the framework's: each fault is one failed check.
+"""smoke_train.py as a program, with small workers instead of the framework's: each fault is one failed check.
 
 The real workers need TensorFlow or PyTorch and run on the lab's hosts.
 """
