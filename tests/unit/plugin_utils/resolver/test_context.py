@@ -60,7 +60,7 @@ def context(host: Host = HOST) -> ResolveContext:
         (drivers._nvidia_drivers, drivers._reduced),
         (drivers._distro_drivers, drivers._reduced),
         (toolkits._nvidia_toolkits, toolkits._reduced),
-        (toolkits._obtainable, toolkits._reduced),
+        (toolkits._offered_toolkits, toolkits._reduced),
         (toolkits._distro_toolkits, toolkits._reduced),
         (frameworks._all_tensorflows, frameworks._reduced),
     ],
