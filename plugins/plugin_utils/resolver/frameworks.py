@@ -8,7 +8,11 @@ from __future__ import annotations
 import dataclasses
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import PytorchRelease, TensorflowRelease
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import (
+    AndCuda,
+    PytorchRelease,
+    TensorflowRelease,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
     PytorchComponent,
     TensorflowComponent,
@@ -90,7 +94,7 @@ def _tensorflow_candidate(context: ResolveContext, release: TensorflowRelease) -
     _check_gpu_code(context, release, problems, warnings)
     requirements, suffix = [f"{release.package}=={release.version}"], "-system"
     if libraries == "wheel" and release.and_cuda:
-        extra, suffix = _wheel_libraries(context, release, problems)
+        extra, suffix = _wheel_libraries(context, release, release.and_cuda, problems)
         requirements = [f"{release.package}[and-cuda]=={release.version}", *extra]
     lock = f"tensorflow-{release.version}{suffix}.txt"
     component = TensorflowComponent(release.version, python, libraries, tuple(requirements), lock)
@@ -176,12 +180,10 @@ def runs(release: TensorflowRelease, gpu: Gpu) -> str:
 
 
 def _wheel_libraries(
-    context: ResolveContext, release: TensorflowRelease, problems: list[Problem]
+    context: ResolveContext, release: TensorflowRelease, wheel: AndCuda, problems: list[Problem]
 ) -> tuple[list[str], str]:
     """Return further requirements that make the CUDA wheels fit the GPUs, and the suffix of the lock file with them."""
-    if release.and_cuda is None:
-        raise AssertionError("release.and_cuda is never None here")
-    wheel, major = release.and_cuda, release.and_cuda.cuda_major
+    major = wheel.cuda_major
     known, fitting = _wheel_cudnn(context, major, wheel.cudnn)
     nccl = wheel.nccl.removeprefix("==")
     uncovered = [
@@ -190,7 +192,7 @@ def _wheel_libraries(
         if wheel.nccl.startswith("==") and not covers(context.catalog.nccl.support, nccl, major, g)
     ]
     if not fitting or uncovered:
-        problems.append(_wheel_problem(context, release, known, uncovered))
+        problems.append(_wheel_problem(context, release, wheel, known, uncovered))
         return [], ""
     if fitting[0] == known[0]:
         return [], ""
@@ -207,12 +209,10 @@ def _wheel_cudnn(context: ResolveContext, cuda_major: int, specifier: str) -> tu
 
 
 def _wheel_problem(
-    context: ResolveContext, release: TensorflowRelease, known: list[str], uncovered: list[Gpu]
+    context: ResolveContext, release: TensorflowRelease, wheel: AndCuda, known: list[str], uncovered: list[Gpu]
 ) -> Problem:
     """Return the problem of a wheel whose pinned library, or every library that it allows, has no code for a GPU."""
-    if release.and_cuda is None:
-        raise AssertionError("release.and_cuda is never None here")
-    wheel, major = release.and_cuda, release.and_cuda.cuda_major
+    major = wheel.cuda_major
     support = context.catalog.cudnn.support
     lacking = [g for g in context.gpu_kinds if not any(covers(support, v, major, g) for v in known)]
     nccl = wheel.nccl.removeprefix("==")

@@ -248,14 +248,10 @@ def _serves(context: ResolveContext, pair: Platform, tensorflow: TensorflowCandi
     wheel = tensorflow.release.and_cuda
     if tensorflow.component.cuda_libraries == "wheel":
         return wheel is None or runs_major(context, pair.driver, wheel.cuda_major)
-    if not finds_runtime(context, tensorflow, pair.cuda):
+    if pair.cuda is None or not finds_runtime(context, tensorflow, pair.cuda):
         return False
-    return not check_cudnn or context.request.cudnn == "none" or _has_cudnn(context, pair, tensorflow)
-
-
-def _has_cudnn(context: ResolveContext, pair: Platform, tensorflow: TensorflowCandidate) -> bool:
-    if pair.cuda is None:
-        raise AssertionError("pair.cuda is never None here")
+    if not check_cudnn or context.request.cudnn == "none":
+        return True
     if context.request.cudnn == "auto" and archive_only(pair):
         return False
     return _has_usable_cudnn(_cudnn_key(context), pair.cuda, tensorflow)
