@@ -17,8 +17,8 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.packages import deb8
 ONE_LINE = "/etc/apt/sources.list"
 DIRECTORY = "/etc/apt/sources.list.d"
 KEYRINGS = ("/etc/apt/trusted.gpg", "/etc/apt/trusted.gpg.d")
-CONCERNS = ("nvidia", "graphics-drivers")
-OWNERS = (b"nvidia", b"cudatools")  # in the user ids of NVIDIA's keys
+NVIDIA_URI_WORDS = ("nvidia", "graphics-drivers")
+NVIDIA_KEY_OWNERS = (b"nvidia", b"cudatools")  # in the user ids of NVIDIA's keys
 _LINE = re.compile(r"^(deb|deb-src)\s+(?:\[([^\]]*)\]\s+)?(\S+)\s+(\S+)")
 
 
@@ -36,7 +36,11 @@ def read(root: str, repository_url: str | None) -> dict[str, Any]:
         elif name.endswith(".sources"):
             entries += parse_sources(files.read_text(root, path) or "", path)
     own = (repository_url or "").rstrip("/")
-    wanted = [e for e in entries if any(word in e["uri"] for word in CONCERNS) or (own and e["uri"].rstrip("/") == own)]
+    wanted = [
+        e
+        for e in entries
+        if any(word in e["uri"] for word in NVIDIA_URI_WORDS) or (own and e["uri"].rstrip("/") == own)
+    ]
     keys, mixed = _keys(root)
     mixed += [entry["file"] for entry in entries if entry not in wanted]
     concerned = {entry["file"] for entry in wanted} | set(keys)
@@ -113,4 +117,4 @@ def _plain(data: bytes) -> bytes:
 
 
 def _names_nvidia(packets: bytes) -> bool:
-    return any(owner in packets.lower() for owner in OWNERS)
+    return any(owner in packets.lower() for owner in NVIDIA_KEY_OWNERS)

@@ -157,7 +157,7 @@ def drift(
 
 def _since_applied(part: Part, applied: AppliedPart | None) -> list[str]:
     if applied is None:
-        return ["no complete run of it is recorded"]
+        return ["no complete run is recorded for it"]
     differs = applied.fingerprint != part.fingerprint
     return [*(["its variables or files have changed since the last run"] if differs else []), *applied.changed]
 
