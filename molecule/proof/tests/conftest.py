@@ -8,13 +8,9 @@ from typing import Any
 
 import pytest
 
-INSTALLED = "/opt/gpuhost/smoke_train"
+from tests.trainings import INSTALLED, SMALL
+
 BROKEN = Path(__file__).parent / "broken"
-# The smallest training that still has to learn; the first one generates the data.
-SMALL = (
-    "--virtual-gpus 2 --blocks 1 --train-steps 16 --batch-size 64 --data simulated --data-dir /var/lib/gpuhost/cifar10 "
-    "--learning-rate 0.003 --agreement-steps 3 --monitor-interval 0 --time-limit 240"
-)
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +55,3 @@ def broken(as_root) -> Callable[[str], str]:
         return directory
 
     return make
-
-
-def failed(result: dict[str, Any]) -> set[str]:
-    """Return the ids of the failed checks."""
-    return {check["id"] for check in result["checks"] if check["status"] == "fail"}

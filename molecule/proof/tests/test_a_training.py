@@ -10,7 +10,8 @@ import xml.etree.ElementTree as ElementTree
 from typing import Any
 
 import pytest
-from conftest import INSTALLED, SMALL, failed
+
+from tests.trainings import INSTALLED, SMALL, failed
 
 
 @pytest.fixture(scope="module")

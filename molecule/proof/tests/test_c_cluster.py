@@ -6,7 +6,8 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from conftest import failed
+
+from tests.trainings import failed
 
 HOSTS = ("proof-1", "proof-2")
 CLUSTER = ("-e", "smoke_train_scope=cluster")
