@@ -83,7 +83,7 @@ class CallbackModule(CallbackBase):
         return Path(self.get_option("folder") or "reports").absolute() / self.run
 
     def v2_playbook_on_start(self, playbook: Any) -> None:
-        """Export the run's directory to tasks that fetch or draw files, and warn early where it cannot be written."""
+        """Export the run's directory to tasks that fetch or draw files; warn and export none if it is not writable."""
         os.environ["GPUHOST_RUN"] = str(self.folder)
         existing = next(path for path in self.folder.parents if path.exists())
         if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
@@ -92,6 +92,7 @@ class CallbackModule(CallbackBase):
     def _stop_writing(self, reason: str) -> None:
         if self.writable:
             self.writable = False
+            os.environ["GPUHOST_RUN"] = ""
             self._display.warning(
                 f"This run leaves no report in {self.folder.parent}: {reason}. "
                 "Set the environment variable GPUHOST_REPORTS to a directory that can be written."

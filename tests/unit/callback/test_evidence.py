@@ -129,6 +129,22 @@ def test_a_run_whose_report_cannot_be_written_warns_once_and_prints_the_summary(
     assert "Report: " not in answer.stdout
 
 
+def test_without_a_writable_directory_the_tasks_get_none(tmp_path):
+    """The training then leaves its recording on the host; monitor.yml and benchmark.yml fail, and name the remedy."""
+    (tmp_path / "file").write_text("")
+    plays = f"""
+- hosts: localhost
+  gather_facts: false
+  tasks:
+    - ansible.builtin.debug: {{msg: "found [{{{{ lookup('ansible.builtin.env', 'GPUHOST_RUN') }}}}]"}}
+    - ansible.builtin.include_tasks: {PROJECT}/playbooks/tasks/run_directory.yml
+"""
+    answer = play(tmp_path, plays, GPUHOST_REPORTS=str(tmp_path / "file/reports"))
+    assert answer.returncode == 2, answer.stdout + answer.stderr
+    assert "found []" in answer.stdout
+    assert "Set GPUHOST_REPORTS to a directory" in " ".join(answer.stdout.split())
+
+
 def test_evidence_is_written_once_where_the_callback_is_active_twice(tmp_path):
     (tmp_path / "callback_plugins").symlink_to(PROJECT / "playbooks/callback_plugins")
     answer = play(tmp_path, ONLY_PLAN)

@@ -62,5 +62,7 @@ def test_with_matplotlib_the_recording_is_drawn(tmp_path):
     assert "<svg" in (tmp_path / "reports/monitor.svg").read_text()
 
 
-def test_training_warns():
-    assert "plot_monitor_errors: warn\n" in (PROJECT / "playbooks/tasks/train.yml").read_text()
+def test_training_warns_and_needs_no_directory_for_results():
+    text = (PROJECT / "playbooks/tasks/train.yml").read_text()
+    assert "plot_monitor_errors: warn\n" in text
+    assert "and lookup('ansible.builtin.env', 'GPUHOST_RUN') is truthy" in text
