@@ -120,15 +120,15 @@ def lint(step: Step) -> None:
         step.passed, step.failed = step.passed + passed, step.failed + (not passed)
 
 
-def pytest(path: str) -> Callable[[Step], None]:
-    """Return the work of running the tests of a directory on all cores."""
+def pytest(*paths: str) -> Callable[[Step], None]:
+    """Return the work of running the tests of directories or files on all cores."""
 
     def work(step: Step) -> None:
         report = RESULTS / f"{step.name}.xml"
         report.unlink(missing_ok=True)
         # One process more than cores, because some tests wait.
         spread = (f"--numprocesses={min(CORES + 1, 8)}", "--dist=worksteal")
-        passed = step.command("pytest", path, *spread, f"--junit-xml={report}", "-ra")
+        passed = step.command("pytest", *paths, *spread, f"--junit-xml={report}", "-ra")
         step.count(report)
         if not passed and not step.failed:
             step.failed = 1
@@ -268,7 +268,8 @@ def main() -> int:
     elif options.names:
         steps = run_steps([(name, molecule) for name in options.names], options.jobs)
     else:
-        steps = run_steps([("unit", pytest("tests/unit")), ("lint", lint)], 2)
+        # Whether a clone works from elsewhere takes seconds to test; the rest of tests/collection is a tier.
+        steps = run_steps([("unit", pytest("tests/unit", "tests/collection/test_clone.py")), ("lint", lint)], 2)
         in_tiers = {name for tier in TIERS.values() for name, _ in tier}
         names = [] if options.fast else [name for name in scenarios() if name not in in_tiers]
         steps += run_steps([(name, molecule) for name in names], options.jobs)
