@@ -107,10 +107,15 @@ verify:
       returned: always
       type: dict
       sample: {pass: 41, fail: 0, skip: 3}
-    hardware_alone:
-      description: Whether something failed and every failure is caused by the hardware.
+    unknown_counts:
+      description: Whether unknown checks keep the host from being verified.
       returned: always
       type: bool
+    answered_before:
+      description: The unknown checks that had an answer when the host was last verified.
+      returned: always
+      type: list
+      elements: str
     checks:
       description: One result per check, in a fixed order. Keys without a value are omitted.
       returned: always

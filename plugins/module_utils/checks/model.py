@@ -94,8 +94,24 @@ class CheckSpec:
             data=data,
         )
 
+    def warn(
+        self,
+        found: str,
+        remedy: str | None = None,
+        expected: str | None = None,
+        versions: dict[str, str] | None = None,
+        data: dict[str, Any] | None = None,
+    ) -> Check:
+        """Return a warning: it works, but somebody should act."""
+        expected = self.expected if expected is None else expected
+        return Check(self.id, WARN, found, expected, remedy or self.remedy, versions=versions, data=data)
+
+    def unknown(self, reason: str, found: str | None = None) -> Check:
+        """Return that nothing was measured because of a tool: missing, hanging, crashing, or printing nonsense."""
+        return Check(self.id, UNKNOWN, found=found, reason=reason)
+
     def skip(self, reason: str, found: str | None = None) -> Check:
-        """Return a skip."""
+        """Return that the check does not apply to this host. A value that cannot be read is `unknown` instead."""
         return Check(self.id, SKIP, found=found, reason=reason)
 
 
@@ -110,22 +126,27 @@ def count(outcomes: Iterable[str]) -> dict[str, int]:
     return {outcome: numbers[outcome] for outcome in OUTCOMES if numbers[outcome] or outcome in _ALWAYS_COUNTED}
 
 
-def summary(checks: list[Check]) -> dict[str, Any]:
+def summary(checks: list[Check], unknown: str = FAIL, recorded: dict[str, str] | None = None) -> dict[str, Any]:
     """Return the `verify` evidence.
 
-    `status` is the worst of fail, unknown and deferred, or pass if something was measured and neither occurred.
-    `hardware_alone` is true if something failed and no failure can be repaired by other software.
+    unknown: WARN if the host is verified although checks are unknown (gpu_stack_unknown)
+    recorded: the outcomes by check id when the host was last verified, None if it never was
+
+    `status` is the worst of fail, unknown and deferred. If none counts it is pass, which alone verifies a host, or
+    unknown if nothing was measured. `answered_before` are the unknown checks that had an answer in `recorded`.
     """
     counts = count(check.status for check in checks)
+    worse = (FAIL, UNKNOWN, DEFERRED) if unknown == FAIL else (FAIL, DEFERRED)
+    worst = [outcome for outcome in worse if counts.get(outcome)]
     measured = any(counts.get(outcome) for outcome in (PASS, WARN, REUSED))
-    worst = [outcome for outcome in (FAIL, UNKNOWN, DEFERRED) if counts.get(outcome)]
-    failures = [check for check in checks if check.status == FAIL]
+    answered = {name for name, outcome in (recorded or {}).items() if outcome not in (UNKNOWN, DEFERRED, SKIP)}
     return {
         "schema": SCHEMA,
-        "status": worst[0] if worst else PASS if measured else FAIL,
+        "status": worst[0] if worst else PASS if measured else UNKNOWN,
         "checks": [check.to_dict() for check in checks],
         "counts": counts,
-        "hardware_alone": bool(failures) and all(check.cause == HARDWARE for check in failures),
+        "unknown_counts": unknown == FAIL,
+        "answered_before": [check.id for check in checks if check.status == UNKNOWN and check.id in answered],
     }
 
 
@@ -137,7 +158,7 @@ def failure_message(evidence: dict[str, Any]) -> str:
             lines.append("%(id)s: found %(found)s, expected %(expected)s. %(remedy)s" % check)
         elif check["status"] in (UNKNOWN, DEFERRED):
             lines.append("%(id)s is %(status)s: %(reason)s" % check)
-    return "\n".join(lines) or "no check passed"
+    return "\n".join(lines) or "nothing was measured"
 
 
 @dataclass(frozen=True)

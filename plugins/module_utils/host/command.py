@@ -26,6 +26,12 @@ class Answer:
         both = self.stdout + b"\n" + self.stderr
         return both.decode("utf-8", "replace").strip()
 
+    def ending(self) -> str:
+        """Return how the command ended and its last lines, for people."""
+        end = "killed by signal %d" % -self.exit_code if self.exit_code < 0 else "exit %d" % self.exit_code
+        last = " | ".join(self.text().splitlines()[-4:])[-600:]
+        return "%s: %s" % (end, last) if last else end
+
 
 # run(argv, timeout[, env]); tests pass one that answers for programs that are not installed
 Run = Callable[..., Answer]
@@ -49,3 +55,15 @@ def run(
     except OSError as error:
         return Answer(NOT_STARTED, b"", ("%s: %s" % (argv[0], error.strerror or error)).encode())
     return Answer(done.returncode, done.stdout, done.stderr)
+
+
+def ask(
+    run: Run, argv: list[str], timeout: float, env: dict[str, str] | None = None, long_timeout: float | None = None
+) -> Answer:
+    """Run a command; if it does not end in time, run it once more with a longer limit (three times by default).
+
+    A tool that is slow once, on a busy host, is not broken; one that hangs twice is.
+    """
+    more = () if env is None else (env,)
+    answer = run(argv, timeout, *more)
+    return run(argv, long_timeout or 3 * timeout, *more) if answer.exit_code == TIMED_OUT else answer

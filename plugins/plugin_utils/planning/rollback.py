@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import FAIL, HARDWARE, PASS, UNKNOWN
+
 # Ansible's message when a command fails; the cause is in stderr.
 _NO_MESSAGE = ("", "non-zero return code")
 
@@ -27,8 +29,21 @@ def reason_against_rollback(
     """
     if reboot_pending:
         return "the new driver waits for a reboot."
-    if (verify or {}).get("hardware_alone"):
-        return "the failed checks concern the hardware, which no other version repairs."
+    if verify is not None and verify["status"] != PASS and not caused_by_change(verify):
+        return {
+            FAIL: "the failed checks concern the hardware, which no other version repairs.",
+            UNKNOWN: "the checks without an answer had none before this change either.",
+        }.get(verify["status"], "the checks wait for GPUs that run a job.")
     if not enabled:
         return "gpu_stack_rollback is false."
     return None if changed and not check_mode else ""
+
+
+def caused_by_change(verify: Mapping[str, Any]) -> bool:
+    """Return whether a change may have caused what the checks found.
+
+    That is a failure of the stack, or a check without an answer which had one when the host was last verified
+    (`answered_before`); neither a failure of the hardware, nor a GPU that runs a job.
+    """
+    failed = any(check["status"] == FAIL and check.get("cause") != HARDWARE for check in verify["checks"])
+    return failed or bool(verify["unknown_counts"] and verify["answered_before"])

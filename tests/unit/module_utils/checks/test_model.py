@@ -54,11 +54,11 @@ def test_counts_have_pass_fail_and_skip_and_what_else_occurs() -> None:
     [
         (["pass", "skip"], "pass"),
         (["pass", "fail"], "fail"),
-        (["skip"], "fail"),
-        ([], "fail"),
+        (["skip"], "unknown"),
+        ([], "unknown"),
         (["warn"], "pass"),
         (["reused", "waived"], "pass"),
-        (["waived", "skip"], "fail"),
+        (["waived", "skip"], "unknown"),
         (["pass", "unknown", "deferred"], "unknown"),
         (["pass", "unknown", "fail"], "fail"),
         (["pass", "deferred"], "deferred"),
@@ -69,18 +69,32 @@ def test_status_is_the_worst_outcome_and_never_pass_without_a_measurement(outcom
 
 
 @pytest.mark.parametrize(
-    ("failed", "alone"),
+    ("outcomes", "status"),
     [
-        ([], False),
-        ([HARDWARE_SPEC], True),
-        ([HARDWARE_SPEC, HARDWARE_SPEC], True),
-        ([HARDWARE_SPEC, SPEC], False),
-        ([SPEC], False),
+        (["pass", "unknown"], "pass"),
+        (["unknown", "fail"], "fail"),
+        (["pass", "unknown", "deferred"], "deferred"),
+        (["unknown", "skip"], "unknown"),
     ],
 )
-def test_hardware_alone_if_every_failure_is_the_hardwares(failed: list[model.CheckSpec], alone: bool) -> None:
-    checks = [SPEC.compare(True, "x"), *(spec.compare(False, "x") for spec in failed)]
-    assert model.summary(checks)["hardware_alone"] is alone
+def test_unknown_checks_need_not_count(outcomes: list[str], status: str) -> None:
+    evidence = model.summary([model.Check("a.b", outcome) for outcome in outcomes], unknown=model.WARN)
+    assert (evidence["status"], evidence["unknown_counts"]) == (status, False)
+
+
+@pytest.mark.parametrize("outcome", model.OUTCOMES)
+def test_unknown_checks_with_an_earlier_answer_are_named(outcome: str) -> None:
+    checks = [SPEC.unknown("hangs"), HARDWARE_SPEC.compare(True, "x")]
+    evidence = model.summary(checks, recorded={"a.b": outcome, "a.c": "pass"})
+    assert evidence["answered_before"] == ([] if outcome in ("unknown", "deferred", "skip") else ["a.b"])
+    assert model.summary(checks)["answered_before"] == []
+
+
+def test_warning_has_a_remedy_and_no_cause() -> None:
+    assert SPEC.warn("x", "Do that.").to_dict() == {
+        "id": "a.b", "status": "warn", "found": "x", "expected": "the default", "remedy": "Do that.",
+    }  # fmt: skip
+    assert (SPEC.warn("x").remedy, SPEC.warn("x", expected="y").expected) == ("Do it.", "y")
 
 
 def test_failure_message_names_what_keeps_the_host_from_being_verified() -> None:
@@ -91,4 +105,4 @@ def test_failure_message_names_what_keeps_the_host_from_being_verified() -> None
     ]
     message = model.failure_message(model.summary(checks))
     assert message == "a.c: found x, expected e. r\na.d is unknown: nvidia-smi hangs"
-    assert model.failure_message(model.summary([SPEC.skip("no GPU")])) == "no check passed"
+    assert model.failure_message(model.summary([SPEC.skip("no GPU")])) == "nothing was measured"

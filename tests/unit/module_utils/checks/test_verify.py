@@ -6,17 +6,17 @@ import json
 from typing import Any
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks import verify
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks import driver_checks, verify
 
 from tests.unit.module_utils.checks.contexts import NO_DEVICE, cuda_host, host, prints
 
 
-def test_error_in_a_group_is_one_failure_and_the_other_groups_run() -> None:
+def test_error_in_a_group_makes_its_checks_unknown_and_the_other_groups_run() -> None:
     plan = {"components": {"driver": {"packages": []}, "cuda": None, "tensorflow": None}}
     evidence = verify.verify(host(plan=plan, kernel_module="not_managed", smi=None))
-    failed = [check for check in evidence["checks"] if check["status"] == "fail"]
-    assert [check["id"] for check in failed] == ["driver.checks"]
-    assert "version" in failed[0]["found"]
+    unknown = {check["id"]: check["reason"] for check in evidence["checks"] if check["status"] == "unknown"}
+    assert set(unknown) == {spec.id for spec in driver_checks.CHECKS}
+    assert "KeyError: 'version' (driver_checks.py:" in unknown["driver.nvidia_smi"]
     assert {check["id"] for check in evidence["checks"]} > {"cuda.nvcc_version", "tensorflow.version", "packages.held"}
 
 

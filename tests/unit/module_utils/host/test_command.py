@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
 
@@ -18,3 +20,28 @@ def test_a_command_returns_its_exit_code_and_output(argv: list[str], code: int, 
     answer = command.run(argv, 0.2 if argv[0] == "sleep" else 10)
     assert answer.exit_code == code
     assert output in answer.text()
+
+
+@pytest.mark.parametrize(
+    ("script", "ending"),
+    [
+        ("exit 3", "exit 3"),
+        ("echo one; exit 3", "exit 3: one"),
+        ("kill -SEGV $$", "killed by signal 11"),
+    ],
+)
+def test_ending_is_for_people(script: str, ending: str) -> None:
+    assert command.run(["sh", "-c", script], 10).ending() == ending
+
+
+def test_command_that_is_slow_once_is_asked_again_with_a_longer_limit(tmp_path: Path) -> None:
+    calls = tmp_path / "calls"
+    script = f"echo >> {calls}; test $(wc -l < {calls}) -gt 1 || exec sleep 60; echo answer"
+    assert command.ask(command.run, ["sh", "-c", script], 0.5).text() == "answer"
+
+
+def test_command_that_always_hangs_is_asked_twice(tmp_path: Path) -> None:
+    script = f"echo >> {tmp_path}/calls; exec sleep 60"
+    answer = command.ask(command.run, ["sh", "-c", script], 0.2, long_timeout=0.4)
+    assert (answer.exit_code, answer.text()) == (command.TIMED_OUT, "sh did not end within 0.4 s")
+    assert (tmp_path / "calls").read_text() == "\n\n"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks import model
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.rollback import (
     failure_message,
     reason_against_rollback,
@@ -14,7 +15,18 @@ CHANGED: dict[str, Any] = {
     "changed": True, "check_mode": False, "reboot_pending": False, "verify": None, "enabled": True,
 }  # fmt: skip
 REBOOT = "the new driver waits for a reboot."
+PASSED = model.summary([model.Check("a.a", "pass")])
+OF_HARDWARE = model.summary([model.Check("a.a", "fail", cause="hardware"), model.Check("a.b", "pass")])
+OF_STACK = model.summary([model.Check("a.a", "fail", cause="hardware"), model.Check("a.b", "fail", cause="stack")])
+
+
+def unknown(earlier: dict[str, str] | None, *more: model.Check, counts: str = "fail") -> dict[str, Any]:
+    return {"verify": model.summary([model.Check("a.b", "unknown"), *more], counts, earlier)}
+
+
 HARDWARE = "the failed checks concern the hardware, which no other version repairs."
+NO_ANSWER = "the checks without an answer had none before this change either."
+BUSY = "the checks wait for GPUs that run a job."
 DISABLED = "gpu_stack_rollback is false."
 
 
@@ -22,16 +34,28 @@ DISABLED = "gpu_stack_rollback is false."
     ("conditions", "reason"),
     [
         ({}, None),
-        ({"verify": {"hardware_alone": False}}, None),
-        ({"verify": {}}, None),
+        ({"verify": OF_STACK}, None),
+        ({"verify": PASSED}, None),
         ({"changed": False}, ""),
         ({"check_mode": True}, ""),
         ({"reboot_pending": True}, REBOOT),
-        ({"verify": {"hardware_alone": True}}, HARDWARE),
-        ({"verify": {"hardware_alone": True}, "changed": False}, HARDWARE),
+        ({"verify": OF_HARDWARE}, HARDWARE),
+        ({"verify": OF_HARDWARE, "changed": False}, HARDWARE),
         ({"enabled": False}, DISABLED),
-        ({"enabled": False, "verify": {"hardware_alone": True}}, HARDWARE),
-        ({"enabled": False, "verify": {"hardware_alone": True}, "reboot_pending": True}, REBOOT),
+        (unknown(None), NO_ANSWER),
+        (unknown({"a.b": "unknown"}), NO_ANSWER),
+        (unknown({"a.b": "skip"}), NO_ANSWER),
+        (unknown({"a.c": "pass"}), NO_ANSWER),
+        (unknown({"a.b": "pass"}), None),
+        (unknown({"a.b": "fail"}), None),
+        (unknown({"a.b": "waived"}), None),
+        (unknown({"a.b": "pass"}, model.Check("a.a", "fail", cause="hardware")), None),
+        (unknown(None, model.Check("a.a", "fail", cause="hardware")), HARDWARE),
+        (unknown({"a.b": "pass"}, model.Check("a.a", "fail", cause="hardware"), counts="warn"), HARDWARE),
+        (unknown(None, model.Check("a.a", "fail", cause="stack")), None),
+        ({"verify": model.summary([model.Check("a.a", "deferred"), model.Check("a.b", "pass")])}, BUSY),
+        ({"enabled": False, "verify": OF_HARDWARE}, HARDWARE),
+        ({"enabled": False, "verify": OF_HARDWARE, "reboot_pending": True}, REBOOT),
     ],
 )
 def test_reason_against_a_rollback(conditions, reason):
