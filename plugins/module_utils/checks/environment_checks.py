@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.cuda_checks import SHELL_TIMEOUT, compare_release
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
@@ -16,7 +15,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     Context,
     not_planned,
 )
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import system
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import files, system
 
 SSHD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _RELEASE = "the planned release"
@@ -80,7 +79,8 @@ def _ssh_path(root: str) -> str:
 
 
 def _sudo(context: Context) -> Check:
-    sudo = shutil.which("sudo", path=SSHD_PATH)
+    places = [directory + "/sudo" for directory in SSHD_PATH.split(":")]
+    sudo = next((path for path in places if os.path.exists(files.under(context.root, path))), None)
     if sudo is None:
         return SUDO.skip("sudo is not installed")
     answer = context.run([sudo, "-n", "nvcc", "--version"], SHELL_TIMEOUT, _minimal_environment())
@@ -90,7 +90,7 @@ def _sudo(context: Context) -> Check:
 
 
 def _systemd_unit(context: Context) -> Check:
-    if not os.path.isdir("/run/systemd/system"):
+    if not os.path.isdir(files.under(context.root, "/run/systemd/system")):
         return SYSTEMD_UNIT.skip("systemd does not run on this host")
     if os.geteuid() != 0:
         return SYSTEMD_UNIT.skip("only root can start a system unit: run gpu_verify as root (`become: true`)")
