@@ -167,6 +167,19 @@ def test_system_files_of_roles_are_restored_by_a_rollback():
     assert written - known == set()
 
 
+@pytest.mark.parametrize(
+    ("path", "preparation", "packages"),
+    [
+        ("playbooks/tasks/install.yml", "tasks_from: prepare", "install_packages_"),
+        ("roles/nvidia_driver/tasks/main.yml", "prepare.yml", "install.yml"),
+    ],
+)
+def test_nouveau_is_blacklisted_before_packages_build_the_initramfs(path, preparation, packages):
+    text = (PROJECT / path).read_text()
+    assert 0 < text.index(preparation) < text.index(packages)
+    assert "gpuhost-nouveau.conf" in (PROJECT / "roles/nvidia_driver/tasks/prepare.yml").read_text()
+
+
 def test_results_of_tasks_are_not_taken_for_misspelled_variables():
     """A site's playbook imports several of ours: stack_plan then refuses each gpu_stack_* variable it does not know."""
     request = yaml.safe_load((PROJECT / "playbooks/group_vars/all/request.yml").read_text())
