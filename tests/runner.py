@@ -44,6 +44,10 @@ class Step:
     failed: int = 0
     skipped: list[str] = field(default_factory=list)  # the reasons
     seconds: float = 0.0
+    # Of a tier that draws random numbers, or that goes on where its last invocation ended:
+    seed: int | None = None
+    finished: bool = True
+    tested_seconds: float | None = None  # over all invocations
 
     @property
     def log(self) -> Path:
@@ -150,10 +154,24 @@ def molecule(step: Step) -> None:
         step.count(report)
 
 
+def mutation(step: Step) -> None:
+    """Change the code in 500 places, one at a time: a change that a test notices passes, the others are listed."""
+    found = RESULTS / "mutation.json"
+    found.unlink(missing_ok=True)
+    seed = [f"--seed={os.environ['SEED']}"] if os.environ.get("SEED") else []
+    passed = step.command("python", "-m", "tests.mutation", f"--json={found}", *seed)
+    counts = json.loads(found.read_text()) if found.exists() else {}
+    step.passed, step.skipped = counts.get("killed", 0), counts.get("survived", [])
+    step.seed, step.finished = counts.get("seed"), counts.get("finished", True)
+    step.tested_seconds = counts.get("seconds")
+    step.failed = int(step.finished and not passed)
+
+
 # Test runs that do not fit into the default run, by name.
 TIERS: dict[str, list[tuple[str, Callable[[Step], None]]]] = {
     "virtual-machine": [("reboot", molecule)],
     "collection": [("collection", pytest("tests/collection"))],
+    "mutation": [("mutation", mutation)],
 }
 
 
@@ -214,15 +232,20 @@ def list_tiers() -> None:
 
 
 def run_tier(tier: str, jobs: int) -> list[Step]:
-    """Run a tier and add its line to the ledger if the tested commit is known."""
+    """Run a tier and add its line to the ledger if it is finished and the tested commit is known."""
     commit, start = clean_commit(), time.monotonic()
     if commit is None:
         print("script/test: there are uncommitted changes, so this run will not be added to tests/ledger.jsonl")
     steps = run_steps(TIERS[tier], jobs)
+    if not all(step.finished for step in steps):
+        print(f"script/test: {tier} is not finished; the same command goes on where it ended")
+        return steps
     if commit is not None and commit == clean_commit():
         counts = dict(zip(("passed", "failed", "skipped"), totals(steps), strict=True))
-        # No tier draws random numbers so far.
-        line = {"commit": commit, "tier": tier, "seed": None, **counts, "seconds": round(time.monotonic() - start)}
+        seed = next((step.seed for step in steps if step.seed is not None), None)
+        seconds = [step.tested_seconds for step in steps if step.tested_seconds is not None]
+        spent = round(sum(seconds) if seconds else time.monotonic() - start)
+        line = {"commit": commit, "tier": tier, "seed": seed, **counts, "seconds": spent}
         with LEDGER.open("a") as stream:
             stream.write(json.dumps({"date": datetime.date.today().isoformat(), **line}) + "\n")
     return steps

@@ -112,3 +112,19 @@ def test_completed_tier_is_recorded_for_a_clean_commit(monkeypatch, tmp_path, ca
     for line in lines:
         assert (line["commit"], line["passed"], line["failed"], line["skipped"]) == (head, 3, 0, 0)
     assert len(lines) == 2
+
+
+@pytest.mark.parametrize("finished", [False, True], ids=["stopped", "finished"])
+def test_a_tier_that_goes_on_is_recorded_when_it_is_finished(monkeypatch, tmp_path, capsys, finished):
+    def work(step: runner.Step) -> None:
+        step.passed, step.seed, step.finished, step.tested_seconds = 2, 5, finished, 4000.4
+
+    monkeypatch.setattr(runner, "LEDGER", tmp_path / "ledger.jsonl")
+    monkeypatch.setattr(runner, "clean_commit", lambda: "a1b2")
+    monkeypatch.setattr(runner, "TIERS", {"long": [("one", work)]})
+    runner.run_tier("long", 1)
+    assert ("is not finished" in capsys.readouterr().out) is not finished
+    assert runner.LEDGER.exists() is finished
+    if finished:
+        line = json.loads(runner.LEDGER.read_text())
+        assert (line["seed"], line["passed"], line["seconds"]) == (5, 2, 4000)

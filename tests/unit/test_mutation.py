@@ -1,0 +1,165 @@
+"""Tier `mutation`: which changes it makes, and how it tells those that tests notice from the others."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import runner
+from tests.mutation import __main__ as mutation
+from tests.mutation.operators import mutants
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+
+def changed(source: str) -> set[str]:
+    """Return the mutants of a source, as text."""
+    return {mutant.apply(source.encode()).decode() for mutant in mutants("x.py", source.encode())}
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("a < b", {"a <= b", "a >= b"}),
+        ("a is not b", {"a is b"}),
+        ("a  not in  b", {"a  in  b"}),
+        ("0 <= a < b", {"1 <= a < b", "0 < a < b", "0 > a < b", "0 <= a <= b", "0 <= a >= b"}),
+        ("(a) and (b or c)", {"(a) or (b or c)", "(a) and (b and c)"}),
+        ("x = not (a)", {"x =  (a)"}),
+        ("a + b | c", {"a - b | c", "a + b & c"}),
+        ("[a] + b", set()),
+        ("x = 'ä b'; y = 'ä' == c", {"x = 'ä b'; y = 'XXä' == c", "x = 'ä b'; y = 'ä' != c"}),
+        ("f'{a == b}'", set()),
+        ("def f(a: 'int') -> 'x y':\n    'Text.'", set()),
+        (
+            "x = 1 if a else True",
+            {"x = 2 if a else True", "x = 1 if a else False"}
+            | {f"x = 1 if {test} else True" for test in ("True", "False")},
+        ),
+        ("while a:\n    break", {"while False:\n    break", "while a:\n    continue"}),
+        ("[a for a in b if a]", {"[a for a in b if True]", "[a for a in b if False]"}),
+        ("raise A", {"pass"}),
+        ("a.b = f(\n    c)", {"pass"}),
+        ("a += min(b)", {"pass", "a += max(b)"}),
+        ("a.startswith(b)", {"a.endswith(b)", "pass"}),
+        ("x = (1.5, False)", {"x = (3.0, False)", "x = (1.5, True)", "x = (1.5,)", "x = (False,)"}),
+        ("if __name__ == '__main__':\n    a()", set()),
+    ],
+)
+def test_changes(source, expected):
+    assert changed(source.strip()) - {"x = a.startswith(b)"} == {text.strip() for text in expected}
+
+
+@pytest.mark.parametrize("area", sorted(mutation.AREAS))
+def test_every_area_has_files_and_tests(area):
+    sources = mutation.AREAS[area].sources()
+    assert sources
+    assert [path for path in mutation.AREAS[area].tests if not (PROJECT / "tests/unit" / path).exists()] == []
+    assert [path for path in sources if not (PROJECT / mutation.own_test(path)).exists()] == []
+
+
+def test_every_accepted_survivor_is_a_mutant_and_has_a_reason():
+    known = set()
+    for path in {file for file, *_ in mutation.accepted()}:
+        source = (PROJECT / path).read_bytes()
+        known |= {mutant.key(source) for mutant in mutants(path, source)}
+    assert [key for key in mutation.accepted() if key not in known] == []
+    assert all(len(reason) > 20 for reason in mutation.accepted().values())
+
+
+MODULE = """\
+def positive(number):
+    return number > 0
+"""
+TESTS = {
+    "strong": "assert module.positive(1) and not module.positive(0) and not module.positive(-1)",
+    "weak": "assert module.positive(2)",
+}
+
+
+@pytest.fixture
+def project(monkeypatch, tmp_path):
+    """Return a project of one module, whose mutants the tool tests."""
+    folder = tmp_path / "project"
+    for name, text in {
+        "plugins/module.py": MODULE,
+        "tests/unit/test_module.py": "",
+        "tests/mutation/survivors.yml": "[]\n",
+        "pyproject.toml": "[tool.pytest.ini_options]\npythonpath = ['plugins']\n",
+        ".gitignore": ".cache\n__pycache__\n",
+    }.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    subprocess.run(["git", "init", "-q"], cwd=folder, check=True)
+    monkeypatch.setattr(mutation, "PROJECT", folder)
+    monkeypatch.setattr(mutation, "CACHE", folder / ".cache/mutation")
+    monkeypatch.setattr(mutation, "ACCEPTED", folder / "tests/mutation/survivors.yml")
+    monkeypatch.setattr(mutation, "AREAS", {"all": mutation.Area(("plugins/*.py",), ("test_module.py",))})
+    monkeypatch.setattr(mutation, "limits", lambda copy, areas: dict.fromkeys(areas, 300.0))
+    return folder
+
+
+def run_tool(monkeypatch, folder, *options):
+    """Run the tool and return its exit status and counts."""
+    monkeypatch.setattr(sys, "argv", ["mutation", "--jobs=1", f"--json={folder}.json", *options])
+    status = mutation.main()
+    return status, json.loads(Path(f"{folder}.json").read_text())
+
+
+def test_a_change_that_a_test_notices_is_killed(monkeypatch, project, capsys):
+    (project / "tests/unit/test_module.py").write_text(f"import module\n\n\ndef test():\n    {TESTS['strong']}\n")
+    status, counts = run_tool(monkeypatch, project, "--seed=3", "--mutants=2")
+    assert (status, counts["finished"], counts["seed"], counts["killed"]) == (0, True, 3, 2)
+    status, counts = run_tool(monkeypatch, project, "--seed=3")
+    assert (status, counts["killed"], counts["survived"]) == (0, 3, [])
+    assert (project / "plugins/module.py").read_text() == MODULE
+
+
+def test_a_test_that_does_not_end_kills(project):
+    (project / "tests/unit/test_module.py").write_text("import time\n\n\ndef test():\n    time.sleep(600)\n")
+    assert mutation.Copy(project).passes(["tests/unit/test_module.py"], 2) == (False, "timeout")
+
+
+def test_survivors_fail_the_tier_and_a_second_run_goes_on(monkeypatch, project, capsys):
+    (project / "tests/unit/test_module.py").write_text(f"import module\n\n\ndef test():\n    {TESTS['weak']}\n")
+    status, counts = run_tool(monkeypatch, project, "--minutes=0", "--mutants=100")
+    assert (status, counts["finished"], counts["killed"]) == (3, False, 0)
+    status, counts = run_tool(monkeypatch, project, "--mutants=100")
+    assert (status, counts["finished"]) == (1, True)
+    output = capsys.readouterr().out
+    assert "-    return number > 0\n+    return number >= 0\nsurvived: not in tests/mutation/survivors.yml" in output
+    monkeypatch.setattr(mutation.Copy, "test", None)  # nothing is tested twice
+    (project / "tests/mutation/survivors.yml").write_text(
+        '[{file: plugins/module.py, function: positive, was: return number > 0, becomes: "return number >= 0",'
+        " reason: no caller has a zero}]"
+    )
+    status, again = run_tool(monkeypatch, project, "--mutants=100")
+    assert (status, again["killed"], again["seconds"]) == (1, counts["killed"], counts["seconds"])
+    assert "plugins/module.py: positive: return number >= 0: no caller has a zero" in again["survived"]
+
+
+def test_the_tests_must_pass_without_a_mutant(monkeypatch, project):
+    monkeypatch.undo()
+    monkeypatch.setattr(mutation, "AREAS", {"all": mutation.Area((), ("test_module.py",))})
+    (project / "tests/unit/test_module.py").write_text("def test():\n    assert False\n")
+    with pytest.raises(SystemExit, match="the tests of all fail without a mutant"):
+        mutation.limits(mutation.Copy(project), {"all"})
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_tier_counts_the_mutants(monkeypatch, tmp_path, finished):
+    monkeypatch.setattr(runner, "RESULTS", tmp_path)
+    counts = {"finished": finished, "killed": 9, "survived": ["one: equivalent"], "seed": 5, "seconds": 7}
+
+    def command(step, *words, **_):
+        (tmp_path / "mutation.json").write_text(json.dumps(counts))
+        return finished
+
+    monkeypatch.setattr(runner.Step, "command", command)
+    (step,) = runner.run_steps([("mutation", runner.mutation)], 1)
+    assert (step.passed, step.failed, step.skipped) == (9, 0, ["one: equivalent"])
+    assert (step.seed, step.finished, step.tested_seconds) == (5, finished, 7)
