@@ -13,6 +13,7 @@ import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from ansible import constants
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
@@ -25,6 +26,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import drif
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.drift import ManagedPart
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import PlanDiff
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import Preflight
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_for_probe
 
 PROBE = "gpuhost.stack.gpu_probe"
@@ -144,5 +146,6 @@ class ActionModule(ActionBase):
             decision = decide(probed["probe"], args, role_variables)
         except (CatalogError, ValueError) as error:
             raise AnsibleActionFail(f"cannot plan: {error}") from error
-        Display().display(decision.text(variables["inventory_hostname"]))
+        text = decision.text(variables["inventory_hostname"])
+        Display().display(text, stderr=terminal.belongs_on_stderr(constants.DEFAULT_STDOUT_CALLBACK))
         return {**result, "ansible_facts": decision.facts, "changed": False}

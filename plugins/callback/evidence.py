@@ -21,9 +21,11 @@ description:
   - Writes C(<folder>/<run>/<host>/NAME.json) as results arrive, NAME being probe, plan, diff, drift, preflight,
     probe_after, verify, smoke_train (smoke_train_pytorch), failure, restored (what a rollback restored) or
     verify_after_undo.
-  - When the playbook ends, writes C(report.json), C(report.md) and C(summary.txt) beside them, points the link
-    C(<folder>/latest) to the run and prints the summary.
-  - Writes nothing in runs that neither plan nor fail.
+  - When the playbook ends, also by Ctrl-C, writes C(report.json), C(report.md) and C(summary.txt) beside them, points
+    the link C(<folder>/latest) to the run, except in check mode, and prints the summary.
+  - The report lists every host of the plays of this collection, also those that were unreachable or failed at once.
+  - Prints to stdout if the stdout callback writes for people, else to stderr.
+  - Writes nothing in runs that neither plan nor fail, and in runs without a play or module of this collection.
   - Where the folder cannot be written, warns once and prints the summary alone.
   - The playbooks of this collection activate this callback. It needs to be enabled only for plays of your own.
 options:
@@ -36,14 +38,17 @@ options:
       - {name: GPUHOST_REPORTS}
 """
 
+import atexit
 import json
 import os
+import secrets
 from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
+from ansible import constants, context
 from ansible.plugins.callback import CallbackBase
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import rendering, report
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import rendering, report, terminal
 
 # Facts that the playbooks set, and the evidence that each of them is.
 FACTS = {
@@ -52,9 +57,11 @@ FACTS = {
     "gpu_stack_drift": "drift",
     "gpu_stack_preflight": "preflight",
 }
+COLLECTION = "gpuhost.stack."
+PLAYBOOKS = Path(__file__).resolve().parents[2] / "playbooks"
 PROBING_ACTIONS = ("gpuhost.stack.gpu_probe", "gpuhost.stack.stack_plan")
 # A run that only plans ends with the path of its report; with one of these it also prints the summary.
-SUMMARIZED = ("verify", "smoke_train", "smoke_train_pytorch", "failure")
+SUMMARIZED = ("verify", "smoke_train", "smoke_train_pytorch", "failure", "changed")
 
 
 class CallbackModule(CallbackBase):
@@ -72,10 +79,12 @@ class CallbackModule(CallbackBase):
         # Ansible skips a disabled callback: the playbooks and the user's ansible.cfg may both have activated this one.
         self.disabled = CallbackModule.loaded
         CallbackModule.loaded = True
-        # The process id keeps apart runs that start within the same second.
-        self.run = f"{datetime.now():%Y%m%d-%H%M%S}-{os.getpid()}"
+        # Random, because runs may start within the same second, in containers even with the same process id.
+        self.run = f"{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
         self.evidence: dict[str, dict[str, Any]] = {}
         self.writable = True
+        self.process = os.getpid()
+        self.play_hosts: list[str] = []
 
     @property
     def folder(self) -> Path:
@@ -84,6 +93,8 @@ class CallbackModule(CallbackBase):
 
     def v2_playbook_on_start(self, playbook: Any) -> None:
         """Export the run's directory to tasks that fetch or draw files; warn and export none if it is not writable."""
+        # Ansible ends with v2_playbook_on_stats, unless Ctrl-C or an error of its own stops it.
+        atexit.register(self._report_the_interruption)
         os.environ["GPUHOST_RUN"] = str(self.folder)
         existing = next(path for path in self.folder.parents if path.exists())
         if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
@@ -112,9 +123,42 @@ class CallbackModule(CallbackBase):
         self.evidence.setdefault(host, {})[name] = data
         self._write(f"{host}/{name}.json", json.dumps(data, indent=2, sort_keys=True))
 
+    def v2_playbook_on_play_start(self, play: Any) -> None:
+        """List the hosts of a play of this collection, so that the report has those as well that nothing reaches."""
+        inventory = play.get_variable_manager()._inventory
+        self.play_hosts = (
+            [host.get_name() for host in inventory.get_hosts(play.hosts, ignore_restrictions=True)] if inventory else []
+        )
+        if Path(play.get_path().rsplit(":", 1)[0]).resolve().parent == PLAYBOOKS:
+            self._list_hosts()
+
+    def _list_hosts(self) -> None:
+        for host in self.play_hosts:
+            self.evidence.setdefault(host, {})
+
+    def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:
+        """List the hosts of another play as soon as it uses a module of this collection."""
+        if task.action.startswith(COLLECTION):
+            self._list_hosts()
+
+    def v2_runner_on_start(self, host: Any, task: Any) -> None:
+        """Remember what runs on the host, for an interruption."""
+        if host.get_name() in self.evidence:
+            self.evidence[host.get_name()]["running"] = task.get_name()
+
+    def _ended(self, result: Any) -> str:
+        """Return the host of a result; its task runs no more."""
+        host: str = result.host.get_name()
+        self.evidence.get(host, {}).pop("running", None)
+        return host
+
+    def v2_runner_on_skipped(self, result: Any) -> None:
+        """Note the end of the task."""
+        self._ended(result)
+
     def v2_runner_on_ok(self, result: Any) -> None:
         """Keep module results and facts that are evidence."""
-        host, found = result.host.get_name(), result.result
+        host, found = self._ended(result), result.result
         if "probe" in found and result.task.action in PROBING_ACTIONS:
             self._keep(host, "probe_after" if "probe" in self.evidence.get(host, {}) else "probe", found["probe"])
         undone = {"failure", "restored"} <= set(self.evidence.get(host, {}))
@@ -122,40 +166,67 @@ class CallbackModule(CallbackBase):
             self._keep(host, "verify_after_undo" if undone else "verify", found["verify"])
         if found.get("restored"):
             self._keep(host, "restored", {"changes": found["restored"], "warnings": found["warnings_of_restore"]})
+        if result.task.action == "gpuhost.stack.stack_state" and not context.CLIARGS.get("check"):
+            action = found.get("invocation", {}).get("module_args", {}).get("action")
+            # The baseline is recorded right before the first change of a run, whether it was known already or not.
+            if action == "record_baseline" or (action == "restore" and found["changed"]):
+                self.evidence[host]["changed"] = True
         for fact, value in (found.get("ansible_facts") or {}).items():
             if fact in FACTS:
                 self._keep(host, FACTS[fact], value)
+            elif fact == "__gpu_stack_spared_for":
+                self.evidence.setdefault(host, {})["spared_for"] = value
             elif fact == "smoke_train_result":
                 suffix = "" if value["framework"] == "tensorflow" else f"_{value['framework']}"
                 self._keep(host, "smoke_train" + suffix, value)
 
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
-        """Keep why a host failed; only of hosts that the playbooks have probed or planned for."""
-        host = result.host.get_name()
-        if host in self.evidence and not ignore_errors:
-            task, message = result.task.get_name(), str(result.result.get("msg", ""))
-            self._keep(host, "failure", {"task": task, "message": message})
+        """Keep why a host failed, whatever else is known about it."""
+        self._keep_failure(result, ignore_errors, False)
 
     def v2_runner_on_unreachable(self, result: Any) -> None:
         """Keep that a host could not be reached, so that the report lists it."""
-        message = str(result.result.get("msg", ""))
-        self._keep(result.host.get_name(), "failure", {"task": result.task.get_name(), "message": message})
+        self._keep_failure(result, bool(result.task.ignore_unreachable), True)
+
+    def _keep_failure(self, result: Any, is_ignored: bool, is_unreachable: bool) -> None:
+        host = self._ended(result)
+        if host in self.evidence and not is_ignored:
+            message = str(result.result.get("msg", ""))
+            failure = {"task": result.task.get_name(), "message": message, "unreachable": is_unreachable}
+            self._keep(host, "failure", failure)
 
     def v2_playbook_on_stats(self, stats: Any) -> None:
-        """Write and print the report."""
+        """Write and print the report; failures from which a play recovered by itself are none."""
+        atexit.unregister(self._report_the_interruption)
+        for host, kept in self.evidence.items():
+            counts = stats.summarize(host)
+            if not counts["failures"] and not counts["unreachable"]:
+                kept.pop("failure", None)
+        self._report(interrupted=False)
+
+    def _report_the_interruption(self) -> None:
+        if os.getpid() == self.process:
+            self._report(interrupted=True)
+
+    def _report(self, interrupted: bool) -> None:
         if not any({"plan", "failure"} & set(kept) for kept in self.evidence.values()):
             return
-        summary = report.build_report(self.run, self.evidence)
+        mode = report.RunMode(bool(context.CLIARGS.get("check")), interrupted)
+        summary = report.build_report(self.run, self.evidence, mode)
         table = rendering.table(summary)
         self._write("report.json", json.dumps(summary.to_json(), indent=2, sort_keys=True))
         self._write("report.md", rendering.markdown(summary))
         self._write("summary.txt", table)
-        if self.writable:
+        if self.writable and not mode.check_mode:
             self._point_latest_to_this_run()
-        if not self.writable or any(name in kept for kept in self.evidence.values() for name in SUMMARIZED):
-            self._display.display("\n" + table.rstrip("\n"))
+        names = {name for kept in self.evidence.values() for name in kept}
+        if not self.writable or interrupted or names & set(SUMMARIZED):
+            self._show("\n" + table.rstrip("\n"))
         if self.writable:
-            self._display.display(f"Report: {self.folder / 'report.md'}")
+            self._show(f"Report: {self.folder / 'report.md'}")
+
+    def _show(self, text: str) -> None:
+        self._display.display(text, stderr=terminal.belongs_on_stderr(constants.DEFAULT_STDOUT_CALLBACK))
 
     def _point_latest_to_this_run(self) -> None:
         """Replace the link in one step, so that a reader never finds it missing."""

@@ -20,7 +20,9 @@ def results() -> Path:
 
 
 def evidence(results: Path, run: str, host: str, part: str) -> dict[str, Any]:
-    return json.loads((results / run / "latest" / host / f"{part}.json").read_text())
+    # Each run has a directory of reports of its own; in check mode there is no link `latest`.
+    (path,) = (results / run).glob(f"2*/{host}/{part}.json")
+    return json.loads(path.read_text())
 
 
 def failures(output: str) -> dict[str, str]:
@@ -74,16 +76,16 @@ def test_messages_name_what_was_found(results: Path) -> None:
 def test_report_marks_the_hosts_as_refused(results: Path) -> None:
     report = json.loads((results / "all/latest/report.json").read_text())
     statuses = {host["host"]: host["status"] for host in report["hosts"]}
-    assert statuses == {**dict.fromkeys(REFUSED, "refused"), "ready": "fail"}
+    assert statuses == {**dict.fromkeys(REFUSED, "failed"), "ready": "not changed"}
     ready = next(host for host in report["hosts"] if host["host"] == "ready")
-    assert "This host has no problem, but nothing was changed on it" in ready["reasons"][0]
-    assert report["status"] == "fail"
+    assert ready["reasons"] == [f"nothing was changed on this host, because of {', '.join(REFUSED)}"]
+    assert report["status"] == "failed"
 
 
 def test_with_partial_only_the_host_without_problems_is_installed(results: Path) -> None:
     report = json.loads((results / "partial/latest/report.json").read_text())
     found = {host["host"]: host for host in report["hosts"]}
-    assert {name: host["status"] for name, host in found.items()} == {"ready": "pass", "refused-bare": "refused"}
+    assert {name: host["status"] for name, host in found.items()} == {"ready": "verified", "refused-bare": "failed"}
     assert found["refused-bare"]["reasons"][0].startswith("no-gpu: ")
     driver = next(row for row in found["ready"]["components"] if row["component"] == "driver")
     assert driver["installed"].startswith(driver["resolved"].split()[0])
@@ -135,4 +137,4 @@ def test_interrupted_dpkg_is_finished_and_the_plan_applied(results: Path) -> Non
     assert "gpuhost-test 1 install ok installed" in after
     assert [line for line in after if line.startswith("nvidia-driver-cuda ") and line.endswith("hold ok installed")]
     report = json.loads((results / "remove/latest/report.json").read_text())
-    assert [(host["host"], host["status"]) for host in report["hosts"]] == [("refused-untidy", "pass")]
+    assert [(host["host"], host["status"]) for host in report["hosts"]] == [("refused-untidy", "verified")]

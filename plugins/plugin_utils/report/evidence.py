@@ -177,19 +177,26 @@ class Restored:
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
-    """failure.json: the task that failed and its message."""
+    """failure.json: the task that failed and its message; unreachable: the host did not answer."""
 
     task: str
     message: str
+    unreachable: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
 class HostEvidence:
-    """All evidence of one host, by the names of the files; drift: the reasons by part, empty where nothing changed."""
+    """All evidence of one host, by the names of the files.
 
+    What the callback knows without a file: changed: this run began to change the host; running: the task that had no
+    result yet; spared_for: the refused hosts because of which the preflight left this one unchanged.
+    """
+
+    changed: bool = False
+    running: str | None = None
+    spared_for: tuple[str, ...] | None = None
     probe: Probe | None = None
     plan: PlanEvidence | None = None
-    drift: Mapping[str, Any] | None = None
     preflight: PreflightEvidence | None = None
     probe_after: Probe | None = None
     verify: VerifyEvidence | None = None

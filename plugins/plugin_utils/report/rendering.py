@@ -37,6 +37,7 @@ def markdown(report: Report) -> str:
     lines = [f"# GPU hosts: {report.status}", ""]
     if report.simulated:
         lines += ["**Simulated:** " + "; ".join(report.simulated) + ".", ""]
+    lines += [line for note in report.notes for line in (f"**{note}.**", "")]
     lines += [f"Run {report.run}. Checks: {_counts(report.counts)}.", ""]
     if report.hosts:
         rows = [[host.host, host.status, _gpu_text(host), _why(host)] for host in report.hosts]
@@ -145,6 +146,7 @@ def table(report: Report) -> str:
     lines += text_table(rows)
     for host in report.hosts:
         lines += [f"{host.host}: {reason}" for reason in host.reasons]
+    lines += [f"{note}." for note in report.notes]
     lines.append(f"Overall: {report.status}" + ("" if report.hosts else ", nothing was run"))
     return "\n".join(lines)
 

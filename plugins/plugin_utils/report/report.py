@@ -1,7 +1,13 @@
 """The report: what was requested, resolved, installed, loaded and measured on each host of a run, side by side.
 
 `build_report` makes the content of report.json from the evidence, and rendering.py prints it. Missing evidence is "not
-run" in the report and never looks like a success.
+run" in the report and never looks like a success. The verdicts of hosts, from the best to the worst:
+
+verified: every check and every training of what is planned passed, or was answered by evidence that still holds
+not changed: nothing was changed, and not everything was verified: a plan, check mode, a host spared because of another
+pending: changed, and not (yet) verified
+unknown: a check had no answer
+unreachable, failed: what Ansible calls so; a refused host has failed, with its problems as reasons
 """
 
 from __future__ import annotations
@@ -11,7 +17,18 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Check, count
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
+    DEFERRED,
+    FAIL,
+    PASS,
+    REUSED,
+    SKIP,
+    UNKNOWN,
+    WAIVED,
+    WARN,
+    Check,
+    count,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import COMPONENTS, FRAMEWORKS, package_name
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning, Problem
@@ -22,11 +39,12 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.evidence impo
     VerifyEvidence,
 )
 
-SCHEMA = 1
+SCHEMA = 2
 EVIDENCE = ("probe", "plan", "preflight", "probe_after", "verify", "smoke_train", "smoke_train_pytorch")
 STAGES = ("requested", "resolved", "installed", "loaded", "measured")
 NOT_RUN, NOT_RECORDED, LEFT_OUT, NO_PLAN, NOTHING = "not run", "not recorded", "left out", "no plan", "-"
-PASS, FAIL, SKIP, REFUSED, INCOMPLETE = "pass", "fail", "skip", "refused", "incomplete"
+VERDICTS = ("verified", "not changed", "pending", "unknown", "unreachable", "failed")
+VERIFIED, NOT_CHANGED, PENDING, UNANSWERED, UNREACHABLE, FAILED = VERDICTS
 _CHECKED = {"verify": "verify", "smoke_train": "smoke training", "smoke_train_pytorch": "smoke training with PyTorch"}
 _TRAINED = {"tensorflow": "smoke_train", "pytorch": "smoke_train_pytorch"}
 _TRAINING_FIELDS = (
@@ -87,11 +105,16 @@ class CheckReport:
 
 @dataclasses.dataclass(frozen=True)
 class HostReport:
-    """One host; reasons: why the status is not `pass`; evidence: `present` or `not run` by name."""
+    """One host; status: its verdict, with the reasons for it; evidence: `present` or `not run` by name.
+
+    running: the task that was interrupted, which may go on on the host
+    """
 
     host: str
     status: str
     reasons: tuple[str, ...]
+    changed: bool = False
+    running: str | None = None
     distribution: str = NOT_RUN
     kernel: str = NOT_RUN
     evidence: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -110,11 +133,20 @@ class HostReport:
 
 
 @dataclasses.dataclass(frozen=True)
+class RunMode:
+    """How the playbook ran: in check mode; interrupted: it was stopped before its end, by Ctrl-C or by an error."""
+
+    check_mode: bool = False
+    interrupted: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
 class Report:
-    """A run; status: `pass`, `fail` (also if a host was refused) or `incomplete`."""
+    """A run; status: the worst verdict of its hosts; notes: what limits the meaning of the whole report."""
 
     run: str
     status: str
+    notes: tuple[str, ...]
     counts: Mapping[str, int]
     simulated: tuple[str, ...]
     hosts: tuple[HostReport, ...]
@@ -124,28 +156,50 @@ class Report:
         return {"schema": SCHEMA, **records.to_json(self), "hosts": [host.to_json() for host in self.hosts]}
 
 
-def build_report(run: str, evidence: Mapping[str, Mapping[str, Any]]) -> Report:
+def build_report(run: str, evidence: Mapping[str, Mapping[str, Any]], mode: RunMode = RunMode()) -> Report:
     """Return the report of a run from the evidence of each host as JSON, of which any part may be missing."""
-    hosts = tuple(host_report(name, evidence[name]) for name in sorted(evidence))
-    statuses = {host.status for host in hosts}
-    status = FAIL if statuses & {FAIL, REFUSED} else INCOMPLETE if INCOMPLETE in statuses or not hosts else PASS
+    hosts = tuple(host_report(name, evidence[name], mode) for name in sorted(evidence))
+    status = max((host.status for host in hosts), key=VERDICTS.index, default=NOT_CHANGED)
     counts = count(outcome for host in hosts for outcome in Counter(host.checks.counts).elements())
     simulated = tuple(f"{host.host}: {line}" for host in hosts for line in host.simulated)
-    return Report(run, status, counts, simulated, hosts)
+    return Report(run, status, _notes(hosts, mode), counts, simulated, hosts)
 
 
-def host_report(name: str, data: Mapping[str, Any]) -> HostReport:
+def _notes(hosts: tuple[HostReport, ...], mode: RunMode) -> tuple[str, ...]:
+    notes = []
+    if mode.check_mode:
+        notes.append("Check mode: nothing was changed or recorded")
+    elif not any(host.changed or _was_examined(host) for host in hosts):
+        notes.append("Nothing was changed or verified in this run")
+    if mode.interrupted:
+        notes.append("This run was interrupted before its end")
+        running = [f"{host.host} ({host.running})" for host in hosts if host.running]
+        if running:
+            notes.append(
+                "What was running goes on on the hosts, such as apt, a build or the training: "
+                f"{', '.join(running)}. Wait for it, then run the same command again: it continues from there"
+            )
+    return tuple(notes)
+
+
+def _was_examined(host: HostReport) -> bool:
+    return bool(host.trainings) or host.evidence.get("verify", NOT_RUN) != NOT_RUN
+
+
+def host_report(name: str, data: Mapping[str, Any], mode: RunMode = RunMode()) -> HostReport:
     """Return the report of a host; one whose evidence cannot be read has failed."""
     try:
         evidence = HostEvidence.from_json(data)
     except records.RecordError as error:
-        return HostReport(name, FAIL, (f"the evidence cannot be read: {error}",))
+        return HostReport(name, FAILED, (f"the evidence cannot be read: {error}",))
     probe = evidence.newest_probe
-    status, reasons = _status(evidence)
+    status, reasons = _verdict(evidence, mode)
     return HostReport(
         host=name,
         status=status,
         reasons=tuple(reasons),
+        changed=evidence.changed,
+        running=evidence.running if mode.interrupted else None,
         distribution=(probe.distribution.pretty_name if probe and probe.distribution else "") or NOT_RUN,
         kernel=(probe.kernel.running if probe else None) or NOT_RUN,
         evidence={part: NOT_RUN if getattr(evidence, part) is None else "present" for part in EVIDENCE},
@@ -165,33 +219,66 @@ def _checked(evidence: HostEvidence) -> Iterable[tuple[str, VerifyEvidence | Tra
     return [(name, part) for name, part in parts.items() if part is not None]
 
 
-# Status ---------------------------------------------------------------------------------------------------------
+# Verdict --------------------------------------------------------------------------------------------------------
 
 
-def _status(evidence: HostEvidence) -> tuple[str, list[str]]:
-    """Return the status and all reasons; refused precedes fail, incomplete and pass."""
-    refusals = [f"{problem.code}: {problem.message}" for problem in evidence.problems]
-    if evidence.plan and not evidence.plan.ok and not refusals:
-        refusals.append("the plan cannot be applied")
-    failures = [reason for name, part in _checked(evidence) if (reason := _failure(_CHECKED[name], part))]
-    if evidence.failure and not refusals and not failures:
-        failures.append(f"{evidence.failure.task}: {evidence.failure.message}".strip())
-    failures += _rollback(evidence)
-    if refusals and not failures:
-        return REFUSED, refusals
-    missing = _missing(evidence)
-    if refusals or failures:
-        return FAIL, refusals + failures + missing
-    return (INCOMPLETE, missing) if missing else (PASS, [])
+def _verdict(evidence: HostEvidence, mode: RunMode) -> tuple[str, list[str]]:
+    """Return the verdict and all reasons, the worst first."""
+    failure = evidence.failure
+    message = [f"{failure.task}: {failure.message}".strip()] if failure else []
+    rolled_back, missing = _rollback(evidence), _missing(evidence)
+    if failure and failure.unreachable:
+        return UNREACHABLE, message + rolled_back + missing
+    if evidence.spared_for is not None:
+        return NOT_CHANGED, [f"nothing was changed on this host, because of {', '.join(evidence.spared_for)}"]
+    wrong = [f"{problem.code}: {problem.message}" for problem in evidence.problems]
+    if evidence.plan and not evidence.plan.ok and not wrong:
+        wrong.append("the plan cannot be applied")
+    is_refused = bool(wrong)
+    wrong += [reason for name, part in _checked(evidence) if (reason := _failure(_CHECKED[name], part))]
+    unknown = _with_outcome(evidence, UNKNOWN)
+    if not wrong and not unknown:
+        wrong += message
+    if wrong or (rolled_back and not unknown):
+        return FAILED, wrong + unknown + rolled_back + (missing if evidence.verify or not is_refused else [])
+    if unknown:
+        return UNANSWERED, unknown + rolled_back + missing
+    open_ends = _with_outcome(evidence, DEFERRED) + missing
+    if evidence.running and mode.interrupted:
+        open_ends.insert(0, f"interrupted in the task {evidence.running}")
+    elif mode.interrupted:
+        open_ends.append("the run did not reach its end")
+    elif mode.check_mode:
+        open_ends.append("check mode records nothing")
+    if open_ends:
+        return PENDING if evidence.changed else NOT_CHANGED, open_ends
+    return VERIFIED, _marks(evidence)
 
 
 def _failure(name: str, part: VerifyEvidence | TrainingEvidence) -> str:
     failed = [check.id for check in part.checks if check.status == FAIL]
     if failed:
         return f"{name} failed: {', '.join(failed)}"
-    if part.status in (PASS, SKIP):
+    if part.status in (PASS, SKIP, REUSED, UNKNOWN, DEFERRED):
         return ""
     return f"{name} ended {f'with status {part.status}' if part.status else 'without a status'}"
+
+
+def _with_outcome(evidence: HostEvidence, outcome: str) -> list[str]:
+    """Return a line for each part that ended with this outcome, with its checks."""
+    lines = []
+    for name, part in _checked(evidence):
+        if part.status == outcome:
+            checks = [check.id for check in part.checks if check.status == outcome]
+            lines.append(f"{_CHECKED[name]} is {outcome}" + (f": {', '.join(checks)}" if checks else ""))
+    return lines
+
+
+def _marks(evidence: HostEvidence) -> list[str]:
+    """Return what somebody should know about a verified host: every check that did not simply pass or not apply."""
+    checks = [check for _name, part in _checked(evidence) for check in part.checks]
+    marked = [f"{check.id} ({check.status})" for check in checks if check.status in (WARN, WAIVED, UNKNOWN, REUSED)]
+    return [f"see {', '.join(marked)}"] if marked else []
 
 
 def _rollback(evidence: HostEvidence) -> list[str]:
@@ -305,12 +392,11 @@ def _resolved(name: str, evidence: HostEvidence) -> str:
 
 
 def _installed(name: str, planned: PlannedComponent | None, evidence: HostEvidence) -> str:
-    """Return the version in the newest probe, marked if the host was changed after it."""
+    """Return the version in the newest probe, marked if this run changed the host after it."""
     probe = evidence.newest_probe
     if probe is None:
         return NOT_RUN
-    is_current = evidence.probe_after is not None or evidence.drift == {}
-    suffix = "" if is_current else " (before the change)"
+    suffix = " (before the change)" if evidence.changed and evidence.probe_after is None else ""
     if name in FRAMEWORKS:
         environment = probe.environment(name)
         return f"{environment.version}{suffix}" if environment else NOTHING

@@ -2,9 +2,12 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,16 +28,27 @@ PLAYS = f"""
 ONLY_PLAN = f"- {{hosts: all, gather_facts: false, tasks: [{{{SET_PLAN}}}]}}\n"
 
 
-def play(
-    folder: Path, plays: str, *words: str, hosts: str = "localhost,", **settings: str
-) -> subprocess.CompletedProcess[str]:
-    """Run `plays` in `folder`, with reports in its subdirectory `reports`; `settings` are environment variables."""
+def started(folder: Path, plays: str, *words: str, hosts: str = "localhost,", **settings: str) -> subprocess.Popen[str]:
+    """Start `plays` in `folder`, with reports in its subdirectory `reports`; `settings` are environment variables."""
     (folder / "play.yml").write_text(plays)
     command = [str(Path(sys.executable).with_name("ansible-playbook")), str(folder / "play.yml"), "-i", hosts]
     own = {"ANSIBLE_CONFIG": str(PROJECT / "ansible.cfg"), "GPUHOST_REPORTS": str(folder / "reports"), "NO_COLOR": "1"}
     command += ["-c", "local", "-e", f"ansible_python_interpreter={sys.executable}", *words]
     environment = {name: value for name, value in {**os.environ, **own, **ENABLED, **settings}.items() if value}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True)
+
+
+def play(folder: Path, plays: str, *words: str, **settings: str) -> subprocess.CompletedProcess[str]:
+    """Run `plays` to their end; see `started`."""
+    process = started(folder, plays, *words, **settings)
+    output, errors = process.communicate()
+    return subprocess.CompletedProcess(process.args, process.returncode, output, errors)
+
+
+def report(run: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((run / "report.json").read_text())
+    return content
 
 
 def runs(reports: Path) -> list[Path]:
@@ -73,10 +87,10 @@ def test_the_report_is_written_and_its_path_printed(both):
 def test_a_failed_host_is_reported_with_its_reason(both):
     latest, output = both
     burst, good = json.loads((latest / "report.json").read_text())["hosts"]
-    assert burst["status"] == "fail" != good["status"]
+    assert (burst["status"], good["status"]) == ("failed", "not changed")
     assert "the disk burst" in burst["reasons"][0]
     assert not any("the disk burst" in reason for reason in good["reasons"])
-    assert "Overall: fail" in output.split("PLAY RECAP")[1]
+    assert "Overall: failed" in output.split("PLAY RECAP")[1]
 
 
 def test_a_run_without_evidence_leaves_no_report(tmp_path):
@@ -125,7 +139,7 @@ def test_a_run_whose_report_cannot_be_written_warns_once_and_prints_the_summary(
     output = " ".join((answer.stdout + answer.stderr).split())
     assert output.count("leaves no report") == 1
     assert "GPUHOST_REPORTS" in output
-    assert "Overall: fail" in answer.stdout
+    assert "Overall: failed" in answer.stdout
     assert "Report: " not in answer.stdout
 
 
@@ -172,8 +186,134 @@ def test_a_rollback_and_its_verification_are_kept_beside_the_failure(tmp_path):
     answer = play(tmp_path, plays, "--check")
     assert answer.returncode == 0, answer.stdout + answer.stderr
     assert "Report: " in answer.stdout
-    kept = tmp_path / "reports/latest/localhost"
+    (run,) = runs(tmp_path / "reports")
+    kept = run / "localhost"
     assert json.loads((kept / "restored.json").read_text())["changes"] == [str(tmp_path / "gone")]
     assert (kept / "verify.json").exists()
     assert (kept / "verify_after_undo.json").exists()
     assert not (tmp_path / "gone").exists()
+
+
+PROBE = "- {hosts: all, gather_facts: false, tasks: [{gpuhost.stack.gpu_probe: }, {ansible.builtin.fail: }]}\n"
+# A port on which nothing listens, and a connection that needs no other program than ssh.
+CLOSED = "{ansible_connection: ssh, ansible_host: 127.0.0.1, ansible_port: 9, ansible_ssh_common_args: -F none}"
+# A wrong password, without sudo: this program answers like it.
+DENIED = "{ansible_become: true, ansible_become_user: nobody, ansible_become_exe: PLACE/sudo}"
+
+
+def test_hosts_that_fail_at_their_first_task_are_in_the_report(tmp_path):
+    (tmp_path / "sudo").write_text("#!/bin/sh\necho Sorry, try again. >&2\nexit 1\n")
+    (tmp_path / "sudo").chmod(0o755)
+    denied = DENIED.replace("PLACE", str(tmp_path))
+    (tmp_path / "hosts.yml").write_text(f"all: {{hosts: {{gone: {CLOSED}, denied: {denied}, good: }}}}\n")
+    answer = play(tmp_path, PROBE.replace("fail", "ping"), hosts="hosts.yml")
+    assert answer.returncode != 0
+    found = report(tmp_path / "reports/latest")
+    hosts = {host["host"]: host for host in found["hosts"]}
+    assert {name: host["status"] for name, host in hosts.items()} == {
+        "gone": "unreachable",
+        "denied": "failed",
+        "good": "not changed",
+    }
+    assert found["status"] == "failed"
+    assert hosts["gone"]["reasons"][0].startswith("gpuhost.stack.gpu_probe: ")
+    assert "Overall: failed" in answer.stdout
+
+
+def test_a_report_is_written_when_every_host_fails_at_once(tmp_path):
+    (tmp_path / "hosts.yml").write_text(f"all: {{hosts: {{gone: {CLOSED}}}}}\n")
+    answer = play(tmp_path, PROBE, hosts="hosts.yml")
+    assert answer.returncode == 4, answer.stdout + answer.stderr
+    assert [host["status"] for host in report(tmp_path / "reports/latest")["hosts"]] == ["unreachable"]
+    assert "Overall: unreachable" in answer.stdout
+
+
+def test_hosts_that_a_run_does_not_reach_are_in_the_report(tmp_path):
+    """With serial, no task of the second batch is ever started after all hosts of the first one have failed."""
+    answer = play(tmp_path, PROBE.replace("hosts: all", "hosts: all, serial: 1"), hosts="a,b,")
+    assert answer.returncode == 2, answer.stdout + answer.stderr
+    hosts = report(tmp_path / "reports/latest")["hosts"]
+    assert [(host["host"], host["status"]) for host in hosts] == [("a", "failed"), ("b", "not changed")]
+
+
+def test_a_failure_from_which_the_play_recovers_is_none(tmp_path):
+    plays = f"""
+- hosts: all
+  gather_facts: false
+  tasks:
+    - {SET_PLAN}
+    - block: [{{gpuhost.stack.gpu_verify: {{plan: []}}}}]
+      rescue: [{{ansible.builtin.debug: }}]
+"""
+    answer = play(tmp_path, plays)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert [host["status"] for host in report(tmp_path / "reports/latest")["hosts"]] == ["not changed"]
+
+
+def test_failures_of_other_playbooks_leave_no_report(tmp_path):
+    answer = play(tmp_path, "- {hosts: localhost, gather_facts: false, tasks: [{ansible.builtin.fail: }]}\n")
+    assert answer.returncode == 2
+    assert not (tmp_path / "reports").exists()
+
+
+def test_ctrl_c_leaves_a_report_that_says_what_goes_on(tmp_path):
+    mark = tmp_path / "begun"
+    plays = f"""
+- hosts: all
+  gather_facts: false
+  tasks:
+    - {SET_PLAN}
+    - gpuhost.stack.stack_state: {{action: record_baseline, directory: {tmp_path}/state}}
+    - name: Install all packages
+      ansible.builtin.shell: touch {mark}; sleep 60
+"""
+    process = started(tmp_path, plays)
+    deadline = time.monotonic() + 60
+    while not mark.exists():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=30)
+    assert process.returncode == 99, output + errors
+    found = report(tmp_path / "reports/latest")
+    assert [(host["host"], host["status"]) for host in found["hosts"]] == [("localhost", "pending")]
+    assert found["hosts"][0]["reasons"][0] == "interrupted in the task Install all packages"
+    said = " ".join(output.split())
+    assert "goes on on the hosts, such as apt, a build or the training: localhost (Install all packages)" in said
+    assert "run the same command again" in said
+    assert output.count("Report: ") == 1
+
+
+def test_a_run_in_check_mode_says_so_and_leaves_the_link_alone(tmp_path):
+    assert play(tmp_path, ONLY_PLAN).returncode == 0
+    before = (tmp_path / "reports/latest").resolve()
+    answer = play(tmp_path, ONLY_PLAN, "--check")
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert (tmp_path / "reports/latest").resolve() == before
+    (checked,) = set(runs(tmp_path / "reports")) - {before}
+    assert "Check mode: nothing was changed or recorded" in (checked / "report.md").read_text()
+
+
+def test_json_on_stdout_is_not_mixed_with_text(tmp_path):
+    """With a callback as ansible.posix.json, which is not installed here: one that prints JSON at the end."""
+    (tmp_path / "callback_plugins").mkdir()
+    (tmp_path / "callback_plugins/as_json.py").write_text(
+        """
+import json
+from ansible.plugins.callback import CallbackBase
+
+class CallbackModule(CallbackBase):
+    CALLBACK_VERSION = 2.0
+    CALLBACK_TYPE = "stdout"
+    CALLBACK_NAME = "as_json"
+
+    def v2_playbook_on_stats(self, stats):
+        print(json.dumps({"hosts": sorted(stats.processed)}))
+"""
+    )
+    answer = play(tmp_path, PLAYS, hosts="localhost,burst,", ANSIBLE_STDOUT_CALLBACK="as_json")
+    assert answer.returncode == 2
+    assert json.loads(answer.stdout) == {"hosts": ["burst", "localhost"]}
+    assert "Overall: failed" in answer.stderr
+    assert "Report: " in answer.stderr

@@ -21,7 +21,7 @@ def test_markdown_lists_every_skip_and_every_failure() -> None:
     text = rendering.markdown(build_report("20261121-101010", {"hopper": parts}))
     for line in (
         "| Host | Status | GPUs | Why |",
-        "| hopper | fail | 2 x NVIDIA H200 | verify failed: packages.held |",
+        "| hopper | failed | 2 x NVIDIA H200 | verify failed: packages.held |",
         "| NVIDIA driver | auto | 595.71.05 (open) | 595.71.05-1 | 595.71.05 (open) | 595.71.05 |",
         "| packages.held | x\\|y | z | do this |",
         "| env.sudo | sudo is not installed |  |",

@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import rendering
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.report import STAGES, build_report, host_report
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.report import (
+    STAGES,
+    VERDICTS,
+    RunMode,
+    build_report,
+    host_report,
+)
 
 from tests.unit.plugin_utils.report.report_cases import (
     FULL_DISK,
@@ -24,49 +30,86 @@ from tests.unit.plugin_utils.report.report_cases import (
     failing,
 )
 
+CHANGED = {"changed": True}
+UNANSWERED = {"id": "gpu.nvlink", "status": "unknown", "reason": "nvidia-smi hangs"}
+UNKNOWN = {**VERIFY, "status": "unknown", "checks": [*VERIFY["checks"], UNANSWERED]}
+BUSY = {"id": "cuda.bandwidth", "status": "deferred", "reason": "a job runs"}
+DEFERRED = {**VERIFY, "status": "deferred", "checks": [*VERIFY["checks"], BUSY]}
+ASSERTION = {"task": "Fail if a check failed", "message": "gpu.nvlink is unknown"}
+GONE = {"task": "Probe the host and plan", "message": "no route to host", "unreachable": True}
+ONLY_PLANNED = {"verify": None, "smoke_train": None, "probe_after": None}
+
 
 @pytest.mark.parametrize(
     ("parts", "status", "reasons"),
     [
-        (evidence(), "pass", []),
-        (evidence(smoke_train=None), "incomplete", ["smoke training was not run"]),
-        (evidence(smoke_train=None, plan=NO_TENSORFLOW), "pass", []),
-        (evidence(verify=None), "incomplete", ["the checks were not run"]),
+        (evidence(), "verified", []),
+        (evidence(**CHANGED), "verified", []),
+        (evidence(smoke_train=None), "not changed", ["smoke training was not run"]),
+        (evidence(smoke_train=None, **CHANGED), "pending", ["smoke training was not run"]),
+        (evidence(smoke_train=None, plan=NO_TENSORFLOW), "verified", []),
+        (evidence(verify=None), "not changed", ["the checks were not run"]),
+        (evidence(verify=None, **CHANGED), "pending", ["the checks were not run"]),
         (
             {},
-            "incomplete",
+            "not changed",
             ["the host was not probed", "no plan was made", "the checks were not run", "smoke training was not run"],
         ),
-        (evidence(verify=failing(VERIFY, "packages.held")), "fail", ["verify failed: packages.held"]),
-        (evidence(smoke_train=failing(TRAINING, "loss")), "fail", ["smoke training failed: loss"]),
-        (evidence(verify={**VERIFY, "status": "fail"}), "fail", ["verify ended with status fail"]),
-        (evidence(smoke_train={**TRAINING, "status": None}), "fail", ["smoke training ended without a status"]),
-        (
-            evidence(plan=REFUSED, verify=None, smoke_train=None, probe_after=None),
-            "refused",
-            ["no-gpu: no GPU was found"],
-        ),
-        (
-            evidence(preflight=FULL_DISK, verify=None, smoke_train=None, probe_after=None),
-            "refused",
-            ["disk-full: /opt is full"],
-        ),
+        (evidence(verify=failing(VERIFY, "packages.held")), "failed", ["verify failed: packages.held"]),
+        (evidence(smoke_train=failing(TRAINING, "loss")), "failed", ["smoke training failed: loss"]),
+        (evidence(verify={**VERIFY, "status": "fail"}), "failed", ["verify ended with status fail"]),
+        (evidence(smoke_train={**TRAINING, "status": None}), "failed", ["smoke training ended without a status"]),
+        (evidence(plan=REFUSED, **ONLY_PLANNED), "failed", ["no-gpu: no GPU was found"]),
+        (evidence(preflight=FULL_DISK, **ONLY_PLANNED), "failed", ["disk-full: /opt is full"]),
         (
             evidence(plan=REFUSED, verify=failing(VERIFY, "a"), smoke_train=None),
-            "fail",
+            "failed",
             ["no-gpu: no GPU was found", "verify failed: a", "smoke training was not run"],
         ),
         (
             evidence(verify=failing(VERIFY, "a"), smoke_train=None),
-            "fail",
+            "failed",
             ["verify failed: a", "smoke training was not run"],
         ),
+        (
+            {"failure": GONE},
+            "unreachable",
+            [
+                "Probe the host and plan: no route to host",
+                "the host was not probed",
+                "no plan was made",
+                "the checks were not run",
+                "smoke training was not run",
+            ],
+        ),
+        (
+            evidence(spared_for=["b", "c"], failure={"task": "Refuse", "message": "others"}, **ONLY_PLANNED),
+            "not changed",
+            ["nothing was changed on this host, because of b, c"],
+        ),
+        (
+            evidence(verify=UNKNOWN, smoke_train=None, failure=ASSERTION, **CHANGED),
+            "unknown",
+            ["verify is unknown: gpu.nvlink", "smoke training was not run"],
+        ),
+        (
+            evidence(verify=failing(UNKNOWN, "a"), smoke_train=None, failure=ASSERTION),
+            "failed",
+            ["verify failed: a", "smoke training was not run"],
+        ),
+        (evidence(verify=DEFERRED), "not changed", ["verify is deferred: cuda.bandwidth"]),
+        (evidence(verify=DEFERRED, **CHANGED), "pending", ["verify is deferred: cuda.bandwidth"]),
+        (evidence(smoke_train={**TRAINING, "status": "unknown"}), "unknown", ["smoke training is unknown"]),
+        (evidence(smoke_train={**TRAINING, "status": "reused"}), "verified", []),
     ],
     ids=[
         "all",
+        "changed and all",
         "not trained",
+        "changed and not trained",
         "nothing to train",
         "not verified",
+        "changed and not verified",
         "nothing",
         "check fails",
         "training fails",
@@ -76,29 +119,98 @@ from tests.unit.plugin_utils.report.report_cases import (
         "refused by the host",
         "refused after a failure",
         "fails and misses",
+        "unreachable at once",
+        "spared",
+        "unknown",
+        "unknown and failed",
+        "deferred",
+        "changed and deferred",
+        "unknown training",
+        "reused training",
     ],
 )
-def test_status_of_a_host(parts: dict[str, Any], status: str, reasons: list[str]) -> None:
+def test_verdict_of_a_host(parts: dict[str, Any], status: str, reasons: list[str]) -> None:
     entry = host_report("a", parts)
     assert (entry.status, list(entry.reasons)) == (status, reasons)
 
 
 @pytest.mark.parametrize(
+    ("parts", "mode", "status", "reasons"),
+    [
+        (evidence(), RunMode(check_mode=True), "not changed", ["check mode records nothing"]),
+        (evidence(), RunMode(interrupted=True), "not changed", ["the run did not reach its end"]),
+        (evidence(**CHANGED), RunMode(interrupted=True), "pending", ["the run did not reach its end"]),
+        (
+            evidence(running="Install", **CHANGED),
+            RunMode(interrupted=True),
+            "pending",
+            ["interrupted in the task Install"],
+        ),
+        ({"failure": GONE}, RunMode(interrupted=True), "unreachable", None),
+    ],
+)
+def test_a_run_that_did_not_end_verifies_nothing(
+    parts: dict[str, Any], mode: RunMode, status: str, reasons: list[str] | None
+) -> None:
+    entry = host_report("a", parts, mode)
+    assert entry.status == status
+    assert reasons is None or list(entry.reasons) == reasons
+
+
+@pytest.mark.parametrize("outcome", ["warn", "waived", "unknown", "reused"])
+def test_a_verified_host_is_marked_with_outcomes_that_somebody_should_see(outcome: str) -> None:
+    """With gpu_stack_unknown=warn the checks pass although one had no answer."""
+    verify = {**VERIFY, "checks": [*VERIFY["checks"], {"id": "gpu.power", "status": outcome, "reason": "r"}]}
+    made = build_report("r", {"a": evidence(verify=verify)})
+    assert (made.status, made.hosts[0].reasons) == ("verified", (f"see gpu.power ({outcome})",))
+    assert f"gpu.power ({outcome})" in rendering.table(made)
+
+
+@pytest.mark.parametrize(
     ("hosts", "status"),
     [
-        ({"a": evidence()}, "pass"),
-        ({"a": evidence(), "b": {}}, "incomplete"),
-        ({"a": evidence(verify=failing(VERIFY, "x")), "b": {}}, "fail"),
-        ({}, "incomplete"),
+        ({"a": evidence()}, "verified"),
+        ({"a": evidence(), "b": {}}, "not changed"),
+        ({"a": evidence(), "b": evidence(verify=None, **CHANGED)}, "pending"),
+        ({"a": evidence(verify=UNKNOWN), "b": evidence(verify=None, **CHANGED)}, "unknown"),
+        ({"a": evidence(verify=UNKNOWN), "b": {"failure": GONE}}, "unreachable"),
+        ({"a": evidence(verify=failing(VERIFY, "x")), "b": {"failure": GONE}}, "failed"),
+        ({}, "not changed"),
     ],
-    ids=["pass", "incomplete", "fail", "no host"],
 )
-def test_overall_status(hosts: dict[str, Any], status: str) -> None:
+def test_overall_status_is_the_worst_verdict(hosts: dict[str, Any], status: str) -> None:
     made = build_report("r", hosts)
+    assert status in VERDICTS
     assert made.status == status
     assert made.counts["pass"] == sum(host.checks.counts["pass"] for host in made.hosts)
     assert f"# GPU hosts: {status}" in rendering.markdown(made)
     assert f"Overall: {status}" in rendering.table(made)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "mode", "notes"),
+    [
+        ({"a": evidence()}, RunMode(), []),
+        ({"a": evidence(**ONLY_PLANNED)}, RunMode(), ["Nothing was changed or verified in this run"]),
+        ({"a": evidence(**ONLY_PLANNED, **CHANGED)}, RunMode(), []),
+        ({"a": evidence()}, RunMode(check_mode=True), ["Check mode: nothing was changed or recorded"]),
+        (
+            {"a": evidence(running="Install"), "b": evidence()},
+            RunMode(interrupted=True),
+            [
+                "This run was interrupted before its end",
+                "What was running goes on on the hosts, such as apt, a build or the training: a (Install). "
+                "Wait for it, then run the same command again: it continues from there",
+            ],
+        ),
+    ],
+)
+def test_notes_say_what_limits_a_report(hosts: dict[str, Any], mode: RunMode, notes: list[str]) -> None:
+    made = build_report("r", hosts, mode)
+    assert list(made.notes) == notes
+    for note in notes:
+        assert f"**{note}.**" in rendering.markdown(made)
+        assert f"{note}." in rendering.table(made)
 
 
 def rows(parts: dict[str, Any]) -> dict[str, tuple[str, ...]]:
@@ -124,9 +236,11 @@ def test_missing_evidence_is_not_run() -> None:
 
 
 def test_a_probe_from_before_the_change_is_marked() -> None:
-    found = rows(evidence(probe=PROBE, probe_after=None))
+    found = rows(evidence(probe=PROBE, probe_after=None, **CHANGED))
     assert found["cuda"][2] == "13.2.1-1 (before the change)"
     assert found["tensorflow"][2] == "2.21.0 (before the change)"
+    unchanged = rows(evidence(probe=PROBE, probe_after=None))
+    assert (unchanged["cuda"][2], unchanged["tensorflow"][2]) == ("13.2.1-1", "2.21.0")
 
 
 def test_a_half_installed_component_is_not_reported_as_installed() -> None:
@@ -173,31 +287,31 @@ def test_the_same_evidence_in_any_order_gives_the_same_report() -> None:
 
 def test_a_failed_task_is_a_reason() -> None:
     found = host_report("a", evidence(verify=None, failure={"task": "Install", "message": "no route"}))
-    assert found.status == "fail"
+    assert found.status == "failed"
     assert found.reasons[0] == "Install: no route"
 
 
 def test_a_failure_does_not_hide_the_refusal_that_caused_it() -> None:
     plan = {"ok": False, "problems": [{"code": "no-gpu", "message": "none", "remedy": "add one"}]}
     found = host_report("a", {"plan": plan, "failure": {"task": "Refuse this host", "message": "no-gpu"}})
-    assert (found.status, found.reasons) == ("refused", ("no-gpu: none",))
+    assert (found.status, found.reasons) == ("failed", ("no-gpu: none",))
 
 
 def test_a_training_skipped_in_check_mode_is_not_a_failure() -> None:
     skipped = {"schema": 1, "status": "skip", "framework": "tensorflow", "checks": []}
     found = host_report("a", evidence(smoke_train=skipped))
-    assert (found.status, found.reasons) == ("incomplete", ("smoke training was not run",))
+    assert (found.status, found.reasons) == ("not changed", ("smoke training was not run",))
     assert "images/s" not in rendering.table(build_report("r", {"a": evidence(smoke_train=skipped)}))
 
 
 @pytest.mark.parametrize(
     ("parts", "status", "reasons"),
     [
-        ({"smoke_train_pytorch": TORCH}, "pass", []),
-        ({}, "incomplete", ["smoke training with PyTorch was not run"]),
+        ({"smoke_train_pytorch": TORCH}, "verified", []),
+        ({}, "not changed", ["smoke training with PyTorch was not run"]),
         (
             {"smoke_train_pytorch": failing(TORCH, "replicas")},
-            "fail",
+            "failed",
             ["smoke training with PyTorch failed: replicas"],
         ),
     ],
@@ -211,7 +325,7 @@ def test_a_rollback_is_reported_and_the_host_has_still_failed() -> None:
     verify = {**VERIFY, "counts": {"pass": 9, "fail": 0, "skip": 1}}
     rollback = {"restored": {"changes": ["a", "b"]}, "verify_after_undo": verify}
     entry = host_report("h", {**evidence(verify=failing(VERIFY, "driver.nvidia_smi")), **rollback})
-    assert entry.status == "fail"
+    assert entry.status == "failed"
     assert list(entry.reasons) == [
         "verify failed: driver.nvidia_smi",
         "rolled back: 2 changes restored the last verified configuration; of its checks, 9 passed and 0 failed",
@@ -224,8 +338,8 @@ def test_unreadable_evidence_is_a_failure_that_names_the_field() -> None:
     made = build_report("r", {"a": evidence(verify=verify), "b": evidence()})
     broken, good = made.hosts
     expected = "the evidence cannot be read: evidence.verify.checks[0].status: expected a string, found 5"
-    assert (broken.status, broken.reasons) == ("fail", (expected,))
-    assert (good.status, made.status) == ("pass", "fail")
+    assert (broken.status, broken.reasons) == ("failed", (expected,))
+    assert (good.status, made.status) == ("verified", "failed")
     assert expected in rendering.markdown(made)
     assert expected in rendering.table(made)
 

@@ -1,0 +1,11 @@
+"""Where text for people goes: to stdout beside Ansible's own output for people, or to stderr beside anything else."""
+
+from __future__ import annotations
+
+# Callbacks whose output on stdout is for people. Any other one, such as ansible.posix.json, may be read by a program.
+HUMAN_CALLBACKS = frozenset({"default", "debug", "dense", "minimal", "oneline", "unixy", "yaml"})
+
+
+def belongs_on_stderr(stdout_callback: str) -> bool:
+    """Return whether text for people must not be mixed with the output of the callback with this name."""
+    return stdout_callback.rsplit(".", 1)[-1] not in HUMAN_CALLBACKS
