@@ -208,7 +208,6 @@ TESTED_BY = {
     "plugins/plugin_utils/catalog/schema.py": "plugin_utils/catalog/test_loader.py",
     "plugins/plugin_utils/model/findings.py": "plugin_utils/planning/test_preflight.py",
     # Programs: tested by running the program that includes or starts them.
-    "plugins/module_utils/checks/pytorch_probe.py": "module_utils/checks/test_pytorch_checks.py",
     "roles/pytorch_env/files/verify.py": "roles/framework_env/test_verify.py",
     "roles/smoke_train/files/pytorch_replica.py": "roles/smoke_train/test_pytorch_worker.py",
     "roles/smoke_train/files/train_process.py": "roles/smoke_train/test_pytorch_worker.py",

@@ -1,63 +1,202 @@
 # Copyright: the gpuhost contributors
 # SPDX-License-Identifier: Apache-2.0
-"""Run a framework's probe in the environment's own Python, as a user would start it, and parse its output.
+"""Run framework_probe.py in a framework's environment, as a user would start it, and judge what frameworks share.
 
-The probe prints lines of MARK and a JSON object, one for each part as soon as it is known, so that a crash in a driver
-library does not lose the parts before it. All parts together are the output that the checks judge.
+What the process does not print is a failure if it crashed, and unknown if it hung, was killed or ended as if nothing
+were wrong.
 """
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
-from typing import Any
+import os
+from typing import Any, Iterator
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks import framework_probe
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import REAPPLY, Check, CheckSpec, Context
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import system
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, system
 from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Answer
 
-MARK = "GPUHOST-ANSWER "
-TIMEOUT = 300  # seconds
+TIMEOUT, LONG_TIMEOUT = 120, 300  # seconds
+SHELL = "/bin/bash"
 # Relative to the largest element of a product of 512 x 512 matrices of standard normal numbers. Single precision stays
-# within 1e-6 of double precision; TF32, which the probes disable, has 13 bits less and exceeds 1e-4.
+# within 1e-6 of double precision; TF32, which the probe disables, has 13 bits less and exceeds 1e-4.
 TOLERANCE = 1e-5
+# cuDNN may choose an algorithm (Winograd) that loses one more digit; a wrong result differs by far more.
+CONVOLUTION_TOLERANCE = 1e-4
+_CONVOLUTION = "forward and both gradients of a 3 x 3 convolution on each GPU, without TF32"
+_AGREES = "each runs on its GPU and agrees with double precision, computed %s, to %g of the largest element"
+_ON_THE_CPU = "no GPU can be used; then the result of the same code on the CPU is shown"
+CONVOLUTION_REMEDY = (
+    "A crash here and nowhere before is usually a second cuDNN in the process, such as a system's beside the wheel's: "
+    "the check of the libraries shows their paths. Remove LD_LIBRARY_PATH, and the system's cuDNN if nothing needs it. "
+)
 
 
-def run_probe(context: Context, python: str, source: str, environment: dict[str, str] | None = None) -> Answer:
-    """Run `source` with the environment variables of a login: profiles and /etc/environment can shadow libraries."""
+def convolution_spec(framework: str) -> CheckSpec:
+    """Return the check of the convolution, the first operation for which frameworks use cuDNN."""
+    return CheckSpec(
+        framework + ".convolution",
+        measures=_CONVOLUTION,
+        expected=_AGREES % ("without cuDNN", CONVOLUTION_TOLERANCE),
+        skipped=_ON_THE_CPU,
+        remedy=CONVOLUTION_REMEDY + REAPPLY,
+    )
+
+
+def matmul_spec(framework: str, remedy: str) -> CheckSpec:
+    """Return the check of the product of two matrices."""
+    return CheckSpec(
+        framework + ".matmul",
+        measures="a product of 512 x 512 matrices on each GPU, without TF32",
+        expected=_AGREES % ("on the CPU", TOLERANCE),
+        skipped=_ON_THE_CPU,
+        remedy="If one GPU fails, it is faulty: see gpu.ecc_errors and `journalctl -k -b -g Xid`. " + remedy,
+    )
+
+
+def run_probe(context: Context, framework: str, path: str, environment: dict[str, str] | None = None) -> Answer:
+    """Run the probe with the environment variables of a login: profiles and /etc/environment can shadow libraries."""
     env = dict({"HOME": "/root", "PATH": "/usr/bin:/bin"}, **(environment or {}))
     env.update(system.login_environment(context.root))
-    argv = ["/bin/bash", "-lc", 'exec "$0" "$@"', python, "-c", source]
+    source = inspect.getsource(framework_probe)
+    argv = [SHELL, "-lc", 'exec "$0" "$@"', path + "/bin/python", "-c", source, framework]
     # Where it computes on the GPUs, no other program of the checks may do so at the same time.
     with context.gpus_alone if context.no_device_reason is None else contextlib.nullcontext():
-        answer: Answer = context.run(argv, TIMEOUT, env)
-    return answer
+        return command.ask(context.run, argv, TIMEOUT, env, LONG_TIMEOUT)
 
 
 def parse(answer: Answer) -> dict[str, Any]:
-    """Return all parts of the probe's output merged into one object."""
+    """Return all parts of the probe's output merged into one object. Raise ValueError for a part that is not JSON."""
     output: dict[str, Any] = {}
     for line in answer.stdout.decode("utf-8", "replace").splitlines():
-        if line.startswith(MARK):
-            output.update(json.loads(line[len(MARK) :]))
+        if line.startswith(framework_probe.MARK):
+            output.update(json.loads(line[len(framework_probe.MARK) :]))
     return output
 
 
-def exit_text(answer: Answer) -> str:
-    """Return the exit code and the last lines of the output."""
-    return "exit %d: %s" % (answer.exit_code, " | ".join(answer.text().splitlines()[-4:])[-800:])
+def not_imported(specs: tuple[CheckSpec, ...], label: str, answer: Answer, planned: str) -> list[Check]:
+    """Return the results if the framework could not be imported; the first check is that of its version."""
+    reason = "importing %s: %s" % (label, answer.ending())
+    no_shell = answer.exit_code == command.NOT_STARTED and answer.stderr.startswith(SHELL.encode() + b": ")
+    if answer.stopped or answer.exit_code == 0 or no_shell:
+        return [spec.unknown(reason) for spec in specs]
+    rest = "%s cannot be imported, see %s" % (label, specs[0].id)
+    return [specs[0].compare(False, reason, planned, REAPPLY), *(spec.unknown(rest) for spec in specs[1:])]
 
 
-def ended_early(spec: CheckSpec, framework: str, answer: Answer, expected: str | None = None) -> Check:
-    """Fail because the probe crashed or hung before it printed this part, usually in a library of driver or CUDA."""
-    remedy = "Run the environment's Python with `-X faulthandler`: import %s, then list and use its GPUs." % framework
-    return spec.compare(False, "the process ended early: " + exit_text(answer), expected, remedy)
+def not_printed(spec: CheckSpec, label: str, answer: Answer, expected: str | None = None) -> Check:
+    """Return the result for a part that the probe did not print, usually because of a library of driver or CUDA."""
+    reason = "the process ended early: " + answer.ending()
+    if answer.stopped or answer.exit_code == 0:
+        return spec.unknown(reason)
+    remedy = "Run the environment's Python with `-X faulthandler`: import %s, then list and use its GPUs. " % label
+    if spec.id.endswith(".convolution"):
+        remedy += CONVOLUTION_REMEDY
+    return spec.compare(False, reason, expected, remedy)
 
 
-def shadowed_remedy(output: dict[str, Any], framework: str) -> str:
+def devices(context: Context, spec: CheckSpec, label: str, output: dict[str, Any], answer: Answer) -> Check:
+    """Compare the number of GPUs that the framework lists with the expected one."""
+    expected = "%d" % context.expect_gpus
+    if "devices" not in output:
+        return not_printed(spec, label, answer, expected)
+    count, reason = len(list(output["devices"])), context.no_device_reason
+    if reason is not None and count == 0:
+        return spec.skip(reason, "0")
+    return spec.compare(count == context.expect_gpus, "%d" % count, expected)
+
+
+def foreign_libraries(output: dict[str, Any]) -> list[str]:
+    """Return the CUDA libraries in the process that are not in the environment."""
+    own = own_directory(output)
+    return ["%s from %s" % (framework_probe.named(p), p) for p in _mapped(output) if not in_directory(p, own)]
+
+
+def missing_libraries(output: dict[str, Any]) -> list[str]:
+    """Return the needed libraries that the process has not loaded."""
+    names = {framework_probe.named(path) for path in _mapped(output)}
+    return [name for name in framework_probe.NEEDED if name not in names]
+
+
+def loaded_text(output: dict[str, Any]) -> str:
+    """Return the names of the loaded libraries."""
+    return ", ".join(sorted({framework_probe.named(path) for path in _mapped(output)}))
+
+
+def _mapped(output: dict[str, Any]) -> list[str]:
+    return [str(path) for path in output["libraries"]]
+
+
+def own_directory(output: dict[str, Any]) -> str:
+    """Return the environment's directory, with a slash at its end."""
+    return str(output["prefix"]).rstrip("/") + "/"
+
+
+def in_directory(path: str, directory: str) -> bool:
+    """Return whether a file is in a directory, also if a link names it."""
+    return os.path.realpath(path).startswith(directory)
+
+
+def shadowed_remedy(output: dict[str, Any], label: str) -> str:
     """Return the remedy for a library that is loaded from outside the environment."""
     search = "LD_LIBRARY_PATH is %s. " % output["search_path"] if output.get("search_path") else ""
     return search + (
         "Another library takes precedence over %s's own, or its own is missing. Remove LD_LIBRARY_PATH from "
-        "/etc/environment, /etc/profile.d and root's profile. Otherwise: %s" % (framework, REAPPLY)
+        "/etc/environment, /etc/profile.d and root's profile. Otherwise: %s" % (label, REAPPLY)
     )
+
+
+def loaded(framework: str, output: dict[str, Any]) -> dict[str, Any]:
+    """Return what the process has loaded, for the evidence: the framework's own library and CUDA's."""
+    return {framework + "_loaded": dict(output.get("loaded") or {}, libraries=list(output.get("libraries") or []))}
+
+
+def computed(
+    context: Context, spec: CheckSpec, label: str, output: dict[str, Any], answer: Answer, tolerance: float
+) -> Check:
+    """Judge the results of a computation: one on each GPU, or on the CPU if there is none."""
+    part = spec.id.split(".", 1)[1]
+    reason = context.no_device_reason
+    gpus = len(list(output["devices"])) if "devices" in output else 0
+    wanted = context.expect_gpus if reason is None else gpus
+    expected = "each of %d GPUs agrees to %g of the largest element" % (wanted, tolerance)
+    if part not in output:
+        return not_printed(spec, label, answer, expected)
+    results = list(output[part])
+    passed = bool(results) and all(_right(result, tolerance) for result in results)
+    found = "; ".join(_results_text(results)) or "no result"
+    if gpus:
+        every = len({result["device"] for result in results}) == len(results) == wanted
+        return spec.compare(passed and every, found if every else "%s (%d GPUs)" % (found, len(results)), expected)
+    if not results:
+        return spec.unknown("%s computed nothing, not even on the CPU" % label)
+    if not passed:
+        return spec.compare(False, found, "the CPU agrees to %g" % tolerance)
+    found = "the same code on the CPU: " + found
+    if reason is None:
+        return spec.unknown("%s lists no GPU, see %s.devices" % (label, spec.id.split(".", 1)[0]), found)
+    return spec.skip(reason, found)
+
+
+def _right(result: dict[str, Any], tolerance: float) -> bool:
+    """Return whether a result was computed on its device and is close enough; NaN is not."""
+    return "error" not in result and result["ran_on"] == result["device"] and result["difference"] <= tolerance
+
+
+def _results_text(results: list[dict[str, Any]]) -> Iterator[str]:
+    for result in results:
+        text = str(result["error"]) if "error" in result else "differs by %.1e" % result["difference"]
+        if "ran_on" in result and result["ran_on"] != result["device"]:
+            text += ", ran on %s" % result["ran_on"]
+        yield "%s %s" % (result["device"], text)
+
+
+def decoded(number: Any) -> str | None:
+    """Decode a version number: major * 1000 before cuDNN 9 and NCCL 2.9, since then major * 10000. Text is kept."""
+    if number is None or isinstance(number, str):
+        return number
+    unit = 1000 if number < 10000 else 10000
+    return "%d.%d.%d" % (number // unit, number % unit // 100, number % 100)

@@ -2,25 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Check the PyTorch environment: one process imports it, lists its CUDA libraries and computes on each GPU.
 
-Without PyTorch in the plan, which is the default, there is no result at all: five skips on every host would hide the
+Without PyTorch in the plan, which is the default, there is no result at all: skips on every host would hide the
 skips that matter.
 """
 
 from __future__ import annotations
 
-import inspect
-import os
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks import pytorch_probe
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks.framework_checks import (
-    TOLERANCE,
-    ended_early,
-    exit_text,
-    parse,
-    run_probe,
-    shadowed_remedy,
-)
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks import framework_checks
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
     REAPPLY,
     Check,
@@ -45,14 +35,15 @@ BUILT_FOR_CUDA = CheckSpec(
     "pytorch.built_for_cuda",
     measures="`torch.version.cuda`",
     expected="a build for the planned CUDA",
-    skipped="PyTorch cannot be imported",
+    skipped="never: without PyTorch in the plan the check is absent",
     remedy=_NOT_LOCKED,
 )
 CUDA_LIBRARIES = CheckSpec(
     "pytorch.cuda_libraries",
-    measures="files of libcudart, libcublas, libcudnn and libnccl that PyTorch loads, and the versions that cuDNN and "
-    "NCCL return when called",
-    expected="each is in the environment, in the version of its wheel",
+    measures="the process's CUDA libraries (/proc/PID/maps), also those that computing loads, and the versions that "
+    "cuDNN and NCCL return when called",
+    expected="the needed ones (libcudart, libcublas, libcudnn, libnccl) are loaded; each of NVIDIA's libraries "
+    "is the environment's; cuDNN and NCCL have the versions of their wheels",
     skipped="PyTorch was built without CUDA",
     remedy="Remove LD_LIBRARY_PATH from /etc/environment, /etc/profile.d and root's profile.",
 )
@@ -65,15 +56,12 @@ DEVICES = CheckSpec(
     "GPUs; LD_LIBRARY_PATH must not be set system-wide; a PyTorch for a newer CUDA than the driver supports sees no "
     "GPU.",
 )
-MATMUL = CheckSpec(
-    "pytorch.matmul",
-    measures="a product of 512 x 512 matrices on each GPU, without TF32",
-    expected="each runs on its GPU and agrees with the CPU's double precision to %g of the largest element" % TOLERANCE,
-    skipped="no GPU can be used; then the result of the same code on the CPU is shown",
-    remedy="If one GPU fails, it is faulty: see gpu.ecc_errors and `journalctl -k -b -g Xid`. Out of memory: other "
-    "programs use it (`nvidia-smi`). No kernel image: this PyTorch does not support that GPU.",
+MATMUL = framework_checks.matmul_spec(
+    "pytorch",
+    "Out of memory: other programs use it (`nvidia-smi`). No kernel image: this PyTorch does not support that GPU.",
 )
-CHECKS = (VERSION, BUILT_FOR_CUDA, CUDA_LIBRARIES, DEVICES, MATMUL)
+CONVOLUTION = framework_checks.convolution_spec("pytorch")
+CHECKS = (VERSION, BUILT_FOR_CUDA, CUDA_LIBRARIES, DEVICES, MATMUL, CONVOLUTION)
 
 
 def run(context: Context, path: str = installed_stack.PYTORCH) -> list[Check]:
@@ -81,27 +69,27 @@ def run(context: Context, path: str = installed_stack.PYTORCH) -> list[Check]:
     component = context.component("pytorch")
     if component is None:
         return []
-    answer = run_probe(context, path + "/bin/python", inspect.getsource(pytorch_probe))
-    output = parse(answer)
+    answer = framework_checks.run_probe(context, "pytorch", path)
+    output = framework_checks.parse(answer)
     planned = str(component["version"])
     if "version" not in output:
-        failed = VERSION.compare(False, "importing PyTorch: " + exit_text(answer), planned, REAPPLY)
-        return [failed, *(spec.skip("PyTorch cannot be imported, see pytorch.version") for spec in CHECKS[1:])]
+        return framework_checks.not_imported(CHECKS, _NAME, answer, planned)
+    tolerance = framework_checks.CONVOLUTION_TOLERANCE
     return [
         _version(output, planned),
         _built_for_cuda(output, component),
         _libraries(output, answer),
-        _devices(context, output, answer),
-        _matmul(context, output, answer),
+        framework_checks.devices(context, DEVICES, _NAME, output, answer),
+        framework_checks.computed(context, MATMUL, _NAME, output, answer, framework_checks.TOLERANCE),
+        framework_checks.computed(context, CONVOLUTION, _NAME, output, answer, tolerance),
     ]
 
 
 def _version(output: dict[str, Any], planned: str) -> Check:
     """Compare the version without its local part: the wheel 2.15.0 reports itself as 2.15.0+cu132."""
-    version = str(output["version"])
-    return VERSION.compare(
-        is_version(version, planned), version, planned, versions={"pytorch": version.split("+", 1)[0]}
-    )
+    version, data = str(output["version"]), framework_checks.loaded("pytorch", output)
+    versions = {"pytorch": version.split("+", 1)[0]}
+    return VERSION.compare(is_version(version, planned), version, planned, versions=versions, data=data)
 
 
 def _built_for_cuda(output: dict[str, Any], component: dict[str, Any]) -> Check:
@@ -111,60 +99,23 @@ def _built_for_cuda(output: dict[str, Any], component: dict[str, Any]) -> Check:
 
 
 def _libraries(output: dict[str, Any], answer: Answer) -> Check:
-    own = str(output["prefix"]).rstrip("/") + "/"
+    own = framework_checks.own_directory(output)
     expected = "each from the wheels in %s, in their versions" % own
     if not output["cuda"]:
         return CUDA_LIBRARIES.skip("PyTorch was built without CUDA, see pytorch.built_for_cuda")
     if "libraries" not in output or "called" not in output:
-        return ended_early(CUDA_LIBRARIES, _NAME, answer, expected)
-    loaded = dict(output["libraries"])
-    wrong = ["%s is not loaded" % name for name in pytorch_probe.LIBRARIES if name not in loaded]
-    for name, path in sorted(loaded.items()):
-        if not os.path.realpath(path).startswith(own):
-            wrong.append("%s from %s" % (name, path))
-    good = ["%s from the wheels" % ", ".join(sorted(loaded))]
-    for name, number in sorted(dict(output["called"]).items()):
-        version, pin = _decoded(number), dict(output["pinned"]).get(name)
+        return framework_checks.not_printed(CUDA_LIBRARIES, _NAME, answer, expected)
+    wrong = ["%s is not loaded" % name for name in framework_checks.missing_libraries(output)]
+    wrong += framework_checks.foreign_libraries(output)
+    good, called, pinned = (
+        [framework_checks.loaded_text(output) + " from the wheels"],
+        output["called"],
+        output["pinned"],
+    )
+    for name in ("cudnn", "nccl"):
+        version, pin = framework_checks.decoded(called.get(name)), pinned.get(name)
         good.append("%s returns %s" % (name, version))
         if pin is None or version is None or not is_version(str(pin), version):
             wrong.append("%s returns %s when called, its wheel is %s" % (name, version, pin))
-    return CUDA_LIBRARIES.compare(not wrong, "; ".join(wrong or good), expected, shadowed_remedy(output, _NAME))
-
-
-def _decoded(number: Any) -> str | None:
-    """Decode cuDNN's version number: major * 1000 before cuDNN 9, since then major * 10000. NCCL's is text."""
-    if number is None or isinstance(number, str):
-        return number
-    unit = 1000 if number < 10000 else 10000
-    return "%d.%d.%d" % (number // unit, number % unit // 100, number % 100)
-
-
-def _devices(context: Context, output: dict[str, Any], answer: Answer) -> Check:
-    expected = "%d" % context.expect_gpus
-    if "devices" not in output:
-        return ended_early(DEVICES, _NAME, answer, expected)
-    count, reason = int(output["devices"]), context.no_device_reason
-    if reason is not None and count == 0:
-        return DEVICES.skip(reason, "0")
-    return DEVICES.compare(count == context.expect_gpus, "%d" % count, expected)
-
-
-def _matmul(context: Context, output: dict[str, Any], answer: Answer) -> Check:
-    expected = "each of %d GPUs agrees with the CPU to %g of the largest element" % (context.expect_gpus, TOLERANCE)
-    if "matmul" not in output:
-        return ended_early(MATMUL, _NAME, answer, expected)
-    texts, passed = [], True
-    for result in list(output["matmul"]):
-        right = "error" not in result and result["ran_on"] == result["device"] and result["difference"] <= TOLERANCE
-        passed = passed and right
-        text = "differs by %.1e" % result["difference"] if "difference" in result else result["error"]
-        if "ran_on" in result and result["ran_on"] != result["device"]:
-            text += ", ran on %s" % result["ran_on"]
-        texts.append("%s %s" % (result["device"], text))
-    found = "; ".join(texts)
-    if output.get("devices"):
-        return MATMUL.compare(passed, found, expected)
-    if not passed:
-        return MATMUL.compare(False, found, "single and double precision agree to %g" % TOLERANCE)
-    reason = context.no_device_reason or "PyTorch sees no GPU, see pytorch.devices"
-    return MATMUL.skip(reason, "the same code on the CPU: " + found)
+    remedy = framework_checks.shadowed_remedy(output, _NAME)
+    return CUDA_LIBRARIES.compare(not wrong, "; ".join(wrong or good), expected, remedy)

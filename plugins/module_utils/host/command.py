@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from dataclasses import dataclass
 from typing import Callable
@@ -25,6 +26,12 @@ class Answer:
         """Return both streams, stripped: nvidia-smi prints its errors on standard output, others on standard error."""
         both = self.stdout + b"\n" + self.stderr
         return both.decode("utf-8", "replace").strip()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the command hung or was killed from outside, so that its end says nothing about what it runs."""
+        outside = (signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM)
+        return self.exit_code == TIMED_OUT or -self.exit_code in outside
 
     def ending(self) -> str:
         """Return how the command ended and its last lines, for people."""

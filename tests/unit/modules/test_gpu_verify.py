@@ -38,7 +38,9 @@ IDS = [
     "cuda.nccl_all_reduce", "cuda.bandwidth", "env.login_shell", "env.ssh_no_profile", "env.sudo", "env.systemd_unit",
     "packages.installed", "packages.held", "tensorflow.version", "tensorflow.built_for_cuda", "tensorflow.devices",
     "tensorflow.libraries", "tensorflow.cudnn_version", "tensorflow.nccl_version", "tensorflow.matmul",
+    "tensorflow.convolution",
     "pytorch.version", "pytorch.built_for_cuda", "pytorch.cuda_libraries", "pytorch.devices", "pytorch.matmul",
+    "pytorch.convolution",
 ]  # fmt: skip
 # No version of a driver can cause or repair what these find.
 HARDWARE = [

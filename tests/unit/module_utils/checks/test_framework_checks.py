@@ -1,33 +1,51 @@
-"""Running a framework's probe with the environment of a login, and parsing its output."""
+"""Running the frameworks' probe with the environment of a login, and judging what they have in common."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks import framework_checks
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks.framework_checks import MARK
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks import framework_checks, framework_probe, model
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.framework_probe import MARK
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import CheckSpec
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Answer
 
 from tests.unit.module_utils.checks.contexts import host
 
 SPEC = CheckSpec("a.b", measures="m", expected="e", skipped="s", remedy="r")
+SPECS = (CheckSpec("x.version", "m", "e", "s", "r"), SPEC)
 
 
-def test_variables_of_the_login_replace_those_of_the_check(tmp_path: Path) -> None:
+def test_probe_runs_with_the_environment_of_a_login(tmp_path: Path) -> None:
+    """The variables of the login replace those of the check."""
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/environment").write_text("# PATH=/no\nPATH='/opt/one'\nexport LANG=\"C\"\nnonsense\n=x\n")
-    environments: list[Mapping[str, str]] = []
+    calls: list[tuple[list[str], Mapping[str, str]]] = []
 
     def run(argv: list[str], timeout: float, env: Mapping[str, str]) -> Answer:
-        environments.append(env)
+        calls.append((argv, env))
         return Answer(0, b"", b"")
 
-    framework_checks.run_probe(host(tmp_path, run=run), "/venv/bin/python", "pass", {"TF": "2"})
-    assert environments == [{"HOME": "/root", "PATH": "/opt/one", "TF": "2", "LANG": "C"}]
+    framework_checks.run_probe(host(tmp_path, run=run), "tensorflow", "/venv", {"TF": "2"})
+    ((argv, env),) = calls
+    assert env == {"HOME": "/root", "PATH": "/opt/one", "TF": "2", "LANG": "C"}
+    source = Path(framework_probe.__file__).read_text()
+    assert argv == ["/bin/bash", "-lc", 'exec "$0" "$@"', "/venv/bin/python", "-c", source, "tensorflow"]
+
+
+def test_probe_that_hangs_is_run_again_with_a_longer_limit() -> None:
+    limits: list[float] = []
+
+    def run(argv: list[str], timeout: float, env: Mapping[str, str]) -> Answer:
+        limits.append(timeout)
+        return Answer(command.TIMED_OUT if len(limits) == 1 else 0, b"", b"")
+
+    assert framework_checks.run_probe(host(run=run), "pytorch", "/venv").exit_code == 0
+    assert limits == [framework_checks.TIMEOUT, framework_checks.LONG_TIMEOUT]
 
 
 def test_parts_are_merged_and_other_lines_ignored() -> None:
@@ -39,13 +57,114 @@ def test_parts_are_merged_and_other_lines_ignored() -> None:
     }
 
 
-def test_early_end_is_a_failure_with_the_last_lines() -> None:
-    check = framework_checks.ended_early(SPEC, "PyTorch", Answer(-11, b"", b"1\n2\n3\n4\nSegmentation fault\n"))
+def test_part_that_is_not_json_is_an_error() -> None:
+    with pytest.raises(ValueError, match="Expecting"):
+        framework_checks.parse(Answer(0, (MARK + "nonsense").encode(), b""))
+
+
+CRASHED = Answer(-11, b"", b"1\n2\n3\n4\nSegmentation fault\n")
+HUNG, KILLED = Answer(command.TIMED_OUT, b"", b"/bin/bash did not end within 300 s"), Answer(-9, b"", b"")
+SILENT = Answer(0, b"", b"")
+
+
+def test_crash_before_a_part_is_a_failure_with_the_last_lines() -> None:
+    check = framework_checks.not_printed(SPEC, "PyTorch", CRASHED)
     assert (check.status, check.expected) == ("fail", "e")
-    assert check.found == "the process ended early: exit -11: 2 | 3 | 4 | Segmentation fault"
+    assert check.found == "the process ended early: killed by signal 11: 2 | 3 | 4 | Segmentation fault"
     assert "import PyTorch" in str(check.remedy)
+
+
+def test_crash_in_the_convolution_names_a_second_cudnn() -> None:
+    spec = framework_checks.convolution_spec("pytorch")
+    assert "a second cuDNN" in str(framework_checks.not_printed(spec, "PyTorch", CRASHED).remedy)
+
+
+@pytest.mark.parametrize("answer", [HUNG, KILLED, SILENT], ids=["hung", "killed", "silent"])
+def test_part_without_an_answer_is_unknown(answer: Answer) -> None:
+    check = framework_checks.not_printed(SPEC, "PyTorch", answer)
+    assert (check.status, answer.ending() in str(check.reason)) == ("unknown", True)
+
+
+@pytest.mark.parametrize(
+    ("answer", "statuses"),
+    [
+        (Answer(1, b"", b"ImportError: x"), ["fail", "unknown"]),
+        (Answer(127, b"", b"/opt/tf/bin/python: line 1: /opt/tf/bin/python: No such file"), ["fail", "unknown"]),
+        (CRASHED, ["fail", "unknown"]),
+        (Answer(127, b"", b"/bin/bash: No such file or directory"), ["unknown", "unknown"]),
+        (HUNG, ["unknown", "unknown"]),
+        (KILLED, ["unknown", "unknown"]),
+        (SILENT, ["unknown", "unknown"]),
+    ],
+    ids=["import", "no environment", "crashed", "no shell", "hung", "killed", "silent"],
+)
+def test_framework_that_is_not_imported(answer: Answer, statuses: list[str]) -> None:
+    checks = framework_checks.not_imported(SPECS, "PyTorch", answer, "2.15.0")
+    assert [check.status for check in checks] == statuses
+
+
+def result(device: str, difference: float = 1e-7, **more: Any) -> dict[str, Any]:
+    return {"device": device, "ran_on": device, "difference": difference, **more}
+
+
+GOOD = [result("cuda:0"), result("cuda:1")]
+NAN = float("nan")
+SIMULATED = {"simulated": ["NVIDIA driver 595.71.05"]}
+
+
+@pytest.mark.parametrize(
+    ("devices", "results", "changes", "status"),
+    [
+        (2, GOOD, {}, "pass"),
+        (2, [result("cuda:0"), result("cuda:1", 3e-4)], {}, "fail"),
+        (2, [result("cuda:0"), result("cuda:1", NAN)], {}, "fail"),
+        (2, [result("cuda:0", NAN), result("cuda:1")], {}, "fail"),
+        (2, [result("cuda:0"), result("cuda:1", ran_on="cpu")], {}, "fail"),
+        (2, [result("cuda:0"), {"device": "cuda:1", "error": "out of memory"}], {}, "fail"),
+        (2, GOOD[:1], {}, "fail"),
+        (2, GOOD[:1] * 2, {}, "fail"),
+        (2, [], {}, "fail"),
+        (3, [*GOOD, result("cuda:2")], {}, "fail"),
+        (1, GOOD[:1], {}, "fail"),
+        (2, GOOD, SIMULATED, "pass"),
+        (0, [result("cpu")], SIMULATED, "skip"),
+        (0, [result("cpu")], {"expect_gpus": 0}, "skip"),
+        (0, [result("cpu")], {}, "unknown"),
+        (0, [result("cpu", 0.5)], SIMULATED, "fail"),
+        (0, [result("cpu", NAN)], SIMULATED, "fail"),
+        (0, [], SIMULATED, "unknown"),
+    ],
+    ids=[
+        "two GPUs", "one wrong", "NaN last", "NaN first", "elsewhere", "error", "one of two", "one twice",
+        "none of two", "three of two", "one listed", "simulated with GPUs", "CPU, simulated", "CPU, none expected",
+        "CPU, two expected", "CPU wrong", "CPU NaN", "CPU silent",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("part", ["matmul", "convolution"])
+def test_results_of_a_computation(
+    part: str, devices: int, results: list[dict[str, Any]], changes: dict[str, Any], status: str
+) -> None:
+    spec = CheckSpec("pytorch." + part, measures="m", expected="e", skipped="s", remedy="r")
+    output = {"devices": [f"cuda:{n}" for n in range(devices)], part: results}
+    check = framework_checks.computed(host(**changes), spec, "PyTorch", output, SILENT, 1e-5)
+    assert check.status == status, check
+    assert status in (model.PASS, model.FAIL) or check.reason
+
+
+@pytest.mark.parametrize(
+    ("number", "version"),
+    [(8907, "8.9.7"), (92800, "9.28.0"), (91002, "9.10.2"), (2708, "2.7.8"), (21703, "2.17.3"), (23203, "2.32.3"),
+     ("2.30.7", "2.30.7"), (None, None)],
+)  # fmt: skip
+def test_version_numbers(number: Any, version: str | None) -> None:
+    assert framework_checks.decoded(number) == version
 
 
 @pytest.mark.parametrize(("search_path", "start"), [("/opt/old", "LD_LIBRARY_PATH is /opt/old. "), ("", "Another ")])
 def test_remedy_for_a_shadowed_library_names_the_search_path(search_path: str, start: str) -> None:
     assert framework_checks.shadowed_remedy({"search_path": search_path}, "PyTorch").startswith(start)
+
+
+def test_path_that_merely_begins_like_the_environments_is_foreign() -> None:
+    output = {"prefix": "/opt/tf", "libraries": ["/opt/tf-old/lib/libcudnn.so.9", "/opt/tf/lib/libcudart.so.12"]}
+    assert framework_checks.foreign_libraries(output) == ["libcudnn from /opt/tf-old/lib/libcudnn.so.9"]
