@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ansible import constants
-from ansible.errors import AnsibleActionFail
+from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import probe_options
@@ -116,6 +116,17 @@ class ActionModule(ActionBase):
 
     _supports_check_mode = True
 
+    def _refuse_undefined(self, variables: dict[str, Any], names: Iterable[str]) -> None:
+        """Fail on a value with a misspelt variable in it, which the default of request.yml would replace silently."""
+        for name in names:
+            if name in variables:
+                try:
+                    self._templar.template(variables[name])
+                except AnsibleError as error:
+                    raise AnsibleActionFail(
+                        f"{name}: {error}. Correct the inventory or the -e option; nothing was changed."
+                    ) from error
+
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Probe the host, print the plan and return the facts; called by Ansible."""
         result: dict[str, Any] = super().run(tmp, task_vars)
@@ -127,6 +138,7 @@ class ActionModule(ActionBase):
                 f"{', '.join(unknown)}: no such variable. Known are {', '.join(args['variables'])}. "
                 "Correct the inventory or the -e option; nothing was changed."
             )
+        self._refuse_undefined(variables, args["variables"])
         try:
             names = probe_options(load_catalog())
         except CatalogError as error:

@@ -93,6 +93,9 @@ probe:
     schema:
       description: Version of this structure.
       type: int
+    uid:
+      description: The effective user of the module; only root can change the host.
+      type: int
     distribution:
       description: C(id) such as V(debian-12), C(name), C(version), C(codename), C(pretty_name).
       type: dict

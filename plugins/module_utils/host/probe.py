@@ -65,6 +65,7 @@ def probe(root: str, options: Options, run: Run = command.run) -> dict[str, Any]
     source = (repository or {}).get("url")
     result = {
         "schema": SCHEMA,
+        "uid": os.geteuid(),
         "distribution": distribution,
         "architecture": uname.machine,
         "kernel": attempt("kernel", lambda: _kernel(root, uname.release, options, run)),

@@ -295,9 +295,13 @@ class AppliedPart:
 
 @dataclasses.dataclass(frozen=True)
 class Probe:
-    """Everything that gpu_probe reads from a host; distribution: None where os-release could not be read."""
+    """Everything that gpu_probe reads from a host; distribution: None where os-release could not be read.
+
+    uid: the user that it read as, 0 for root.
+    """
 
     gpus: tuple[Gpu, ...]
+    uid: int = 0
     distribution: Distribution | None = None
     architecture: str = "x86_64"
     kernel: Kernel = Kernel()

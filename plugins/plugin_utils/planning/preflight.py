@@ -31,6 +31,10 @@ SCHEMA = 1
 ENVIRONMENT_PATHS = {"tensorflow": TENSORFLOW, "pytorch": PYTORCH}
 # Every code of a finding: its meaning and its remedy, for the generated table of docs/preflight.md.
 CODES = {
+    "not-root": (
+        "The tasks run on the host as another user than root",
+        "`ansible_become: true` in the inventory, or `--become`; with `--ask-become-pass` if sudo asks for a password",
+    ),
     "apt-busy": (
         "A process holds a lock of apt or dpkg (a warning if nothing has to be installed)",
         "Wait for the process",
@@ -152,6 +156,7 @@ def preflight(plan: Plan, probe: Probe, diff: PlanDiff, options: Options | None 
     """Check a host for its plan; diff: what the plan changes on it."""
     context, findings = _Context(plan, probe, diff, options or Options()), Findings()
     for check in (
+        _user,
         _package_manager,
         _leftovers,
         _gpu_users,
@@ -172,6 +177,15 @@ def refusal(problems: Iterable[Problem]) -> str:
     """Return all problems of a host for a terminal: a line for each, its remedy below."""
     lines = [f"- {problem.code}: {problem.message}\n  Remedy: {problem.remedy}" for problem in problems]
     return "\n".join([f"{len(lines)} problem(s) on this host; nothing was changed on it.", *lines])
+
+
+def _user(context: _Context, findings: Findings) -> None:
+    if context.probe.uid != 0:
+        findings.problem(
+            "not-root",
+            f"the tasks run as the user with uid {context.probe.uid}, expected root",
+            "set ansible_become: true in the inventory, or add --become; --ask-become-pass if sudo asks for a password",
+        )
 
 
 # Frameworks -----------------------------------------------------------------------------------------------------

@@ -128,6 +128,16 @@ def test_a_misspelt_variable_is_refused_before_the_probe(tmp_path: Path) -> None
     assert not list(tmp_path.glob("*/*/probe.json"))
 
 
+@pytest.mark.parametrize("name", ["gpu_stack_cuda", "gpu_stack_reboot"])
+def test_a_value_with_a_misspelt_variable_is_refused_and_not_replaced_by_the_default(tmp_path: Path, name: str) -> None:
+    answer = run(tmp_path, "-e", f"{name}={{{{ no_such_variable }}}}")
+    assert answer.returncode == 2, answer.stdout + answer.stderr
+    output = " ".join(answer.stdout.split())
+    assert f"{name}: " in output
+    assert "'no_such_variable' is undefined" in output
+    assert not list(tmp_path.glob("*/*/plan.json"))
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """The evidence of two runs with one fact cache, by the requested CUDA; each prints its plan or problems once."""

@@ -22,6 +22,7 @@ def test_the_probe_of_an_empty_root_has_every_part(tmp_path: Path) -> None:
     found = probe.probe(str(tmp_path), OPTIONS)
     assert set(found) == {
         "schema",
+        "uid",
         "distribution",
         "architecture",
         "kernel",

@@ -65,6 +65,7 @@ def entry(file: str, uri: str = URL, key: str | None = None) -> dict[str, Any]:
 
 
 CASES: dict[str, tuple[dict[str, Any], list[str], str]] = {
+    "without become": ({"uid": 1000}, ["not-root"], "uid 1000, expected root"),
     "locked": (
         {"package_manager": BUSY},
         ["apt-busy"],

@@ -1,0 +1,85 @@
+"""Internal plays without the plan of their run, under ansible-playbook: they name a playbook and touch nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parents[3]
+STATE = Path("/var/lib/gpuhost")
+
+
+def run(tmp_path: Path, playbook: str, *words: str, answers: str = "", **settings: str) -> tuple[int, str]:
+    """Run a playbook on this machine; return its exit status and output in one line."""
+    command = [str(Path(sys.executable).with_name("ansible-playbook")), f"playbooks/{playbook}.yml"]
+    command += [
+        "-i",
+        "inventories/local",
+        "-e",
+        "ansible_become=false",
+        "-e",
+        f"ansible_python_interpreter={sys.executable}",
+    ]
+    environment = {**os.environ, "GPUHOST_REPORTS": str(tmp_path / "reports"), "NO_COLOR": "1", **settings}
+    answer = subprocess.run(
+        [*command, *words], cwd=PROJECT, env=environment, input=answers, capture_output=True, text=True
+    )
+    return answer.returncode, " ".join((answer.stdout + answer.stderr).split())
+
+
+@pytest.fixture
+def cached(tmp_path: Path) -> dict[str, str]:
+    """Return the settings of a fact cache that has an old plan, by which the host would need everything."""
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    facts = {
+        "gpu_stack_plan": {"ok": True, "components": {}, "gpus": [], "problems": [], "warnings": []},
+        "gpu_stack_preflight": {"ok": True, "problems": [], "warnings": []},
+        "gpu_stack_drift": {"packages": ["all"]},
+        "gpu_stack_diff": {"leftovers": {"set_aside": []}},
+        "gpu_stack_parts": {},
+        "gpu_stack_probe": {},
+    }
+    for name in ("localhost", "s1_localhost"):
+        (folder / name).write_text(json.dumps(facts))
+    return {"ANSIBLE_CACHE_PLUGIN": "jsonfile", "ANSIBLE_CACHE_PLUGIN_CONNECTION": str(folder)}
+
+
+@pytest.mark.parametrize(
+    ("playbook", "words"),
+    [
+        ("_preflight", ()),
+        ("_provision", ()),
+        ("_verify", ()),
+        ("_smoke_train", ()),
+        ("gpu_host", ("--start-at-task", "Check the host")),
+    ],
+    ids=["preflight", "provision", "verify", "smoke_train", "start in the middle"],
+)
+def test_a_play_without_the_plan_of_this_run_names_a_playbook_and_touches_nothing(
+    tmp_path: Path, cached: dict[str, str], playbook: str, words: tuple[str, ...]
+) -> None:
+    assert not STATE.exists(), "this test needs a machine that gpuhost does not manage"
+    status, output = run(tmp_path, playbook, *words, **cached)
+    assert status != 0, output
+    assert "this play needs the plan of the same run" in output
+    assert "Run playbooks/gpu_host.yml" in output
+    assert "TASK [Discard the record of the applied state]" not in output
+    assert not STATE.exists()
+
+
+def test_recording_without_a_plan_does_nothing(tmp_path: Path, cached: dict[str, str]) -> None:
+    run(tmp_path, "_record_verified", **cached)
+    assert not STATE.exists()
+
+
+def test_a_plan_that_was_answered_with_no_is_missed(tmp_path: Path) -> None:
+    status, output = run(tmp_path, "gpu_host", "--step", answers="n\nn\n")
+    assert status != 0, output
+    assert 'the task "List the hosts to refuse" of this play was left out' in output
+    assert not STATE.exists()
