@@ -85,7 +85,7 @@ attributes:
         yet are no error.
   diff_mode:
     support: full
-    description: Shows the versions of the requested packages before and after.
+    description: Lists every change of the transaction, with dependencies and removals, and every package to hold.
 author: gpuhost contributors (!UNKNOWN)
 """
 
@@ -170,16 +170,12 @@ def main() -> None:
             "No repository offers these replaced packages any more, so that a rollback cannot restore them: %s"
             % ", ".join(result.not_kept)
         )
-    before = versions(request.names, result.before)
     module.exit_json(
         changed=bool(result.before.remaining),
         transaction=result.changes,
         not_kept=result.not_kept,
         installed=versions(request.names, result.after),
-        diff={
-            "before": "".join("%s=%s\n" % pair for pair in before.items()),
-            "after": "".join("%s\n" % spec for spec in request.wanted),
-        },
+        diff={"prepared": result.diff()},
     )
 
 

@@ -67,6 +67,12 @@ class Result(NamedTuple):
     changes: list[str]
     not_kept: list[str]
 
+    def diff(self) -> str:
+        """Return a line for each change and each new hold; the request itself where check mode cannot simulate it."""
+        requested = self.before.unmet + ["%s (removed)" % name for name in self.before.obsolete]
+        lines = (self.changes or requested) + ["%s (hold)" % name for name in self.before.unheld]
+        return "".join("%s\n" % line for line in lines)
+
 
 class TransactionError(Exception):
     """The transaction was refused or failed. `details`: more results for the user, such as `unplanned`."""

@@ -82,6 +82,28 @@ def test_everything_is_on_disk_before_the_first_package_is_unpacked(tmp_path, mo
     assert host.steps == ["sync", "a=2"]
 
 
+def test_the_diff_has_removals_dependencies_and_holds(tmp_path):
+    installed = {"a": ("1", "installed", "install"), "old-a": ("1", "installed", "hold")}
+    host = Host(tmp_path, packages=installed)
+    request = EMPTY._replace(packages=["a=2"], replaces=["old-.*"])
+    expected = "a 1 -> 2\nold-a 1 (removed)\na (hold)\n"
+    assert host.run_transaction(tmp_path, request, check=True).diff() == expected
+    assert host.run_transaction(tmp_path, request).diff() == expected
+
+
+def test_there_is_no_diff_where_nothing_changes(tmp_path):
+    host = Host(tmp_path, packages={"a": ("2", "installed", "hold")})
+    assert host.run_transaction(tmp_path).diff() == ""
+
+
+def test_without_the_repository_the_diff_of_check_mode_is_the_request(tmp_path):
+    host = Host(tmp_path, packages={"old-a": ("1", "installed", "install")})
+    host.offered = ""
+    request = EMPTY._replace(packages=["a=2"], replaces=["old-.*"])
+    result = host.run_transaction(tmp_path, request, check=True)
+    assert result.diff() == "a=2\nold-a (removed)\na (hold)\n"
+
+
 def test_the_state_before_the_first_change_is_in_the_journal(tmp_path):
     Host(tmp_path).run_transaction(tmp_path)
     assert store.journal(str(tmp_path)) == {"a": {"version": "1", "held": False, "auto": False}}
