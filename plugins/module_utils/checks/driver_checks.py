@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
@@ -15,7 +16,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     is_version,
     not_planned,
 )
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import files, pci, system
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, files, pci, system
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import kernel_modules, nvidia_smi, proc_driver
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import debian_version, dpkg
 
@@ -23,6 +24,10 @@ NOT_LOADED_EXIT = 9
 LOST_EXIT = 15  # some releases exit with 255 and print the reason
 FABRIC_MANAGER_UNIT = "nvidia-fabricmanager.service"
 _NOT_MANAGED = "the kernel belongs to the machine that runs this container: its module is not managed here"
+
+_MODULE_FIELDS = {"version": re.compile(r"^\d[\w.-]*$"), "license": re.compile(r"^[\w/ .-]+$")}
+# What `systemctl is-active` prints.
+_STATES = ("active", "reloading", "inactive", "failed", "activating", "deactivating", "maintenance", "refreshing")
 
 NVIDIA_SMI = CheckSpec(
     "driver.nvidia_smi",
@@ -109,7 +114,20 @@ def run(context: Context) -> list[Check]:
 
 def _smi_versions(context: Context) -> list[str]:
     gpus = (context.smi or {}).get("gpus") or []
-    return sorted({str(gpu["driver_version"]) for gpu in gpus})
+    return sorted({str(gpu["driver_version"]) for gpu in gpus if gpu["driver_version"]})
+
+
+def _smi_problem(smi: dict[str, Any]) -> str | None:
+    """Return why nvidia-smi's answer says nothing: it hangs, crashes or prints nonsense. None if it does answer."""
+    if smi["exit_code"] == 0:
+        return smi["message"] or None
+    if smi["exit_code"] in nvidia_smi.FAILURES or _lost(smi):
+        return None
+    return _smi_found(smi, [])
+
+
+def _lost(smi: dict[str, Any]) -> bool:
+    return "unable to determine the device handle" in str(smi["message"]).lower()
 
 
 def _smi_found(smi: dict[str, Any], versions: list[str]) -> str:
@@ -124,6 +142,9 @@ def _nvidia_smi(context: Context, driver: dict[str, Any]) -> Check:
     expected = "exit 0, driver %s" % version if must_work else "exit 9: the NVIDIA driver is not loaded"
     if smi is None:
         return NVIDIA_SMI.compare(False, "nvidia-smi is not installed", expected)
+    problem = _smi_problem(smi)
+    if problem is not None:
+        return NVIDIA_SMI.unknown("nvidia-smi: " + problem)
     versions = _smi_versions(context)
     if not must_work:
         passed = smi["exit_code"] == NOT_LOADED_EXIT
@@ -132,10 +153,13 @@ def _nvidia_smi(context: Context, driver: dict[str, Any]) -> Check:
             "`driver_state: working`."
         )
         return NVIDIA_SMI.compare(passed, _smi_found(smi, versions), expected, remedy)
-    passed = smi["exit_code"] == 0 and bool(versions) and all(is_version(found, version) for found in versions)
+    passed = smi["exit_code"] == 0 and bool(smi["gpus"]) and all(is_version(found, version) for found in versions)
+    if passed and not all(gpu["driver_version"] for gpu in smi["gpus"]):
+        return NVIDIA_SMI.unknown(
+            "nvidia-smi does not report the driver version of each GPU", _smi_found(smi, versions)
+        )
     reported = {"driver": ", ".join(versions)} if versions else None
-    lost = "unable to determine the device handle" in str(smi["message"]).lower()
-    remedy = _smi_remedy(LOST_EXIT if lost else int(str(smi["exit_code"])))
+    remedy = _smi_remedy(LOST_EXIT if _lost(smi) else int(str(smi["exit_code"])))
     return NVIDIA_SMI.compare(passed, _smi_found(smi, versions), expected, remedy, reported)
 
 
@@ -150,6 +174,9 @@ def _gpu_count(context: Context) -> Check:
     found = "%d on the PCI bus, %s by nvidia-smi" % (context.pci_gpus, listed if works else "not counted")
     if context.pci_gpus == context.expect_gpus and not works and context.driver_state == "not_loaded":
         return GPU_COUNT.skip("nvidia-smi cannot count: the driver is not loaded, as requested", found)
+    problem = "nvidia-smi is not installed" if context.smi is None else _smi_problem(context.smi)
+    if context.pci_gpus == context.expect_gpus and problem is not None:
+        return GPU_COUNT.unknown("nvidia-smi does not count: " + problem, found)
     passed = context.pci_gpus == listed == context.expect_gpus and works
     return GPU_COUNT.compare(passed, found, "%d by both" % context.expect_gpus)
 
@@ -159,7 +186,10 @@ def _module_matches(context: Context, driver: dict[str, Any]) -> Check:
         return MODULE_MATCHES.skip(_not_loaded_reason(context))
     if context.driver_simulated:
         return MODULE_MATCHES.skip("the NVIDIA driver is simulated: no kernel module is loaded")
-    loaded = proc_driver.read(context.root)
+    try:
+        loaded = proc_driver.read(context.root)
+    except (OSError, ValueError) as error:
+        return MODULE_MATCHES.unknown(str(error))
     libraries = _smi_versions(context)
     flavour = str(driver["kernel_modules"])
     expected = "%s modules in the version of the libraries (%s)" % (
@@ -168,11 +198,13 @@ def _module_matches(context: Context, driver: dict[str, Any]) -> Check:
     if loaded is None:
         remedy = _smi_remedy(NOT_LOADED_EXIT)
         return MODULE_MATCHES.compare(False, "no NVIDIA module is loaded", expected, remedy)
-    passed = libraries == [loaded["version"]] and loaded["kernel_modules"] == flavour
     found = "%s modules %s, libraries %s" % (
         loaded["kernel_modules"], loaded["version"], ", ".join(libraries) or "unknown",
     )  # fmt: skip
-    return MODULE_MATCHES.compare(passed, found, expected)
+    as_planned = loaded["kernel_modules"] == flavour
+    if as_planned and not libraries and (context.smi is None or _smi_problem(context.smi) is not None):
+        return MODULE_MATCHES.unknown("the version of the libraries is unknown, see driver.nvidia_smi", found)
+    return MODULE_MATCHES.compare(as_planned and libraries == [loaded["version"]], found, expected)
 
 
 def _not_loaded_reason(context: Context) -> str:
@@ -198,9 +230,17 @@ def _module_built(context: Context, driver: dict[str, Any]) -> Check:
     modules = kernel_modules.paths(context.root, kernel)
     if not modules:
         return MODULE_BUILT.compare(False, "kernel %s has no nvidia module" % kernel, expected, remedy)
-    built = sorted({(_modinfo(context, path, "version"), _modinfo(context, path, "license")) for path in modules})
+    built, problems = [], []
+    for path in modules:
+        try:
+            built.append((_modinfo(context, path, "version"), _modinfo(context, path, "license")))
+        except ValueError as error:
+            problems.append(str(error))
     passed = any(is_version(version, str(driver["version"])) and found == licence for version, found in built)
-    found = "kernel %s: %s" % (kernel, "; ".join("module %s, licence %s" % module for module in built))
+    texts = ["module %s, licence %s" % module for module in sorted(set(built))]
+    found = "kernel %s: %s" % (kernel, "; ".join([*texts, *problems]))
+    if problems and not passed:
+        return MODULE_BUILT.unknown("; ".join(problems), found)
     return MODULE_BUILT.compare(passed, found, expected, remedy)
 
 
@@ -213,8 +253,12 @@ def _next_kernel(context: Context) -> str | None:
 
 
 def _modinfo(context: Context, path: str, field: str) -> str:
-    answer = context.run(["/sbin/modinfo", "-F", field, path], 20)
-    return str(answer.text()) if answer.exit_code == 0 else "unknown (%s)" % answer.text()
+    """Return one line about a module. Raise ValueError if modinfo fails or prints something else."""
+    answer = command.ask(context.run, [kernel_modules.MODINFO, "-F", field, path], 20)
+    text = answer.stdout.decode("utf-8", "replace").strip()
+    if answer.exit_code != 0 or not _MODULE_FIELDS[field].match(text):
+        raise ValueError("modinfo -F %s: %s" % (field, answer.ending()))
+    return text
 
 
 def _make_log(root: str) -> str:
@@ -231,13 +275,28 @@ def _make_log(root: str) -> str:
 def _nouveau_absent(context: Context, gpus: list[dict[str, Any]]) -> Check:
     """Bound to a GPU, nouveau keeps NVIDIA's module from it; merely loaded, it binds the next GPU that appears."""
     bound = [gpu["pci_address"] for gpu in gpus if gpu["kernel_driver"] == "nouveau"]
-    loaded = context.kernel_module == "loaded" and proc_driver.nouveau_loaded(context.root)
-    if not bound and context.kernel_module != "loaded":
+    if bound:
+        return NOUVEAU_ABSENT.compare(False, "bound to " + ", ".join(bound), "not loaded")
+    if context.kernel_module != "loaded":
         return NOUVEAU_ABSENT.skip(_not_loaded_reason(context))
-    if not bound and not loaded and context.driver_simulated:
+    loaded, problem = False, None
+    try:
+        loaded = _loaded(context, "nouveau")
+    except (OSError, ValueError) as error:
+        problem = "/proc/modules: %s" % error
+    if context.driver_simulated and not loaded:
         return NOUVEAU_ABSENT.skip("the NVIDIA driver is simulated: no kernel module competes with it")
-    found = "bound to " + ", ".join(bound) if bound else "loaded, bound to no GPU" if loaded else "not loaded"
-    return NOUVEAU_ABSENT.compare(not bound and not loaded, found, "not loaded")
+    if problem is not None:
+        return NOUVEAU_ABSENT.unknown(problem)
+    return NOUVEAU_ABSENT.compare(not loaded, "loaded, bound to no GPU" if loaded else "not loaded", "not loaded")
+
+
+def _loaded(context: Context, module: str) -> bool:
+    """Return whether a module is loaded. Raise OSError or ValueError if the list of modules cannot be read."""
+    modules = kernel_modules.loaded(context.root)
+    if not modules:
+        raise ValueError("no module is listed")
+    return module in modules
 
 
 def _pci_binding(context: Context, gpus: list[dict[str, Any]]) -> Check:
@@ -261,9 +320,11 @@ def _fabric_manager(context: Context, driver: dict[str, Any], switches: list[dic
     if context.driver_state == "not_loaded":
         return FABRIC_MANAGER.skip("the driver is not loaded, as requested, and Fabric Manager needs it")
     version = ", ".join(_smi_versions(context)) or str(driver["version"])
-    answer = context.run(["systemctl", "is-active", FABRIC_MANAGER_UNIT], 30)
-    state = answer.stdout.decode("utf-8", "replace").strip() or answer.text() or "unknown"
-    passed = state == "active" and bool(installed) and all(is_version(v, version) for v in installed.values())
     listed = ", ".join("%s %s" % pair for pair in sorted(installed.items())) or "not installed"
-    found = "%s; service %s; %d NVSwitches" % (listed, state, len(switches))
-    return FABRIC_MANAGER.compare(passed, found, "Fabric Manager %s, active" % version)
+    right = bool(installed) and all(is_version(v, version) for v in installed.values())
+    answer = command.ask(context.run, ["systemctl", "is-active", FABRIC_MANAGER_UNIT], 30)
+    state = answer.stdout.decode("utf-8", "replace").strip()
+    if right and state not in _STATES:
+        return FABRIC_MANAGER.unknown("systemctl is-active %s: %s" % (FABRIC_MANAGER_UNIT, answer.ending()), listed)
+    found = "%s; service %s; %d NVSwitches" % (listed, state or "unknown", len(switches))
+    return FABRIC_MANAGER.compare(right and state == "active", found, "Fabric Manager %s, active" % version)

@@ -2,27 +2,33 @@
 # SPDX-License-Identifier: Apache-2.0
 """Check the health of the GPUs: memory errors, links, slowdowns, and the Xid messages in the kernel log.
 
-One `nvidia-smi -q -x` and one `nvidia-smi nvlink -s` answer all checks but the last. A value that a GPU does not report
-never passes.
+One `nvidia-smi -q -x` and one `nvidia-smi nvlink -s` answer all checks but the last. A check passes only if each GPU
+reports each value that it reads; a value that is not what it must be is unknown, and one that a product does not have
+is a reason to skip.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Callable
+from typing import Callable, Iterable
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
     FAIL,
     HARDWARE,
+    PASS,
+    SKIP,
+    UNKNOWN,
+    WAIVED,
+    WARN,
     Check,
     CheckSpec,
     Context,
     not_planned,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci
-from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import kernel_log, nvidia_smi_log
-from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia.nvidia_smi_log import Gpu, Links, Log
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import kernel_log, nvidia_smi, nvidia_smi_log
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia.nvidia_smi_log import Gpu, Links, Log, Unreadable
 
 PERSISTENCE_UNIT = "nvidia-persistenced.service"
 _LINK = "pci/pci_gpu_link_info/"
@@ -33,161 +39,250 @@ _IDLE_STATE = 5
 # up to Turing, rows remapped since Ampere (NVIDIA's "GPU memory error management"); banks since branch 615, repairs of
 # channels and TPCs since Hopper.
 _REPAIRS = ("retired_pages", "remapped_rows", "remapped_banks", "ecc_errors")
+_CLOCK_GROUPS = ("clocks_event_reasons", "clocks_throttle_reasons")
+
+
+# A GPU to which a check does not apply, beside others to which it does.
+EXEMPT = "exempt"
+_RECOVERY = ("None", "Reset", "GPU Reset", "Reset Bus", "Reboot", "Node Reboot", "Drain P2P", "Drain and Reset")
+_FABRIC_STATES = ("Not Started", "In Progress", "Completed")
+_FABRIC_HEALTH = ("Healthy", "Unhealthy", "Limited Capacity")
+_VIRTUALIZATION = ("None", "Pass-Through", "VGPU", "Host VGPU", "Host VSGA")
 
 
 @dataclass(frozen=True)
 class Reading:
-    """The state of one GPU: good, bad, or (None) not reported."""
+    """The outcome of one GPU: PASS, WARN, FAIL, UNKNOWN, SKIP or EXEMPT."""
 
-    good: bool | None
+    outcome: str
     text: str
 
 
 @dataclass(frozen=True)
 class GpuCheck:
-    """A check that is judged GPU by GPU; `spec.skipped` is the reason if a GPU does not report the value."""
+    """A check that is judged GPU by GPU; `spec.skipped` is the reason if a product does not have the value."""
 
     spec: CheckSpec
     read: Callable[[Gpu], Reading]
 
+    def reading(self, gpu: Gpu) -> Reading:
+        """Return the outcome of a GPU, UNKNOWN if a value is not what it must be."""
+        try:
+            return self.read(gpu)
+        except Unreadable as error:
+            return Reading(UNKNOWN, str(error))
+
+
+def _judged(good: bool, text: str) -> Reading:
+    return Reading(PASS if good else FAIL, text)
+
+
+def _each(
+    leaves: Iterable[tuple[str, str]], parse: Callable[[str, str], float | str | None]
+) -> tuple[dict[str, float | str], list[str]]:
+    """Parse many values; return those that are not absent by name, and what is unreadable: one bad value counts."""
+    values, unreadable = {}, []
+    for name, text in leaves:
+        try:
+            value = parse(name, text)
+        except Unreadable as error:
+            unreadable.append(str(error))
+        else:
+            if value is not None:
+                values[name] = value
+    return values, unreadable
+
+
+def _yes_or_no(name: str, text: str | None) -> str | None:
+    return nvidia_smi_log.choice(name, text, "Yes", "No")
+
+
+def _active(name: str, text: str | None) -> str | None:
+    return nvidia_smi_log.choice(name, text, "Active", "Not Active")
+
+
+def _listed(errors: dict[str, str]) -> str:
+    return "%s (%s)" % (", ".join(sorted(set(errors.values()))), ", ".join(sorted(errors)[:5]))
+
 
 def _answers(gpu: Gpu) -> Reading:
-    lost = gpu.lost()
+    lost, errors = gpu.errors(nvidia_smi_log.LOST), gpu.errors(nvidia_smi_log.ERRORS)
     if lost:
-        return Reading(False, "%s (%s)" % (", ".join(sorted(set(lost.values()))), ", ".join(sorted(lost)[:5])))
-    return Reading(True, "answers")
+        return Reading(FAIL, _listed(lost))
+    return Reading(UNKNOWN, _listed(errors)) if errors else Reading(PASS, "answers")
 
 
 def _recovery(gpu: Gpu) -> Reading:
     """Read `gpu_recovery_action`; branches before 570 report two flags instead."""
-    action = gpu.text("gpu_recovery_action")
+    action = gpu.choice("gpu_recovery_action", *_RECOVERY)
     if action is not None:
-        return Reading(action == "None", "recovery action %s" % action)
-    flags = {name: gpu.text("gpu_reset_status/" + name) for name in ("reset_required", "drain_and_reset_recommended")}
+        return _judged(action == "None", "recovery action %s" % action)
+    flags, unreadable = _each(gpu.leaves("gpu_reset_status"), _yes_or_no)
     requested = [name.replace("_", " ") for name, value in flags.items() if value == "Yes"]
     if requested:
-        return Reading(False, ", ".join(requested))
-    if flags["reset_required"] == "No":
-        return Reading(True, "no reset required")
-    return Reading(None, "recovery action not reported")
+        return Reading(FAIL, ", ".join(requested))
+    if unreadable:
+        return Reading(UNKNOWN, ", ".join(unreadable))
+    if "reset_required" in flags:
+        return Reading(PASS, "no reset required")
+    return Reading(SKIP, "recovery action not reported")
 
 
 def _persistence(gpu: Gpu) -> Reading:
-    mode = gpu.text("persistence_mode")
-    return Reading(None if mode is None else mode == "Enabled", "persistence mode %s" % (mode or "not reported"))
+    mode = gpu.choice("persistence_mode", "Enabled", "Disabled")
+    if mode is None:
+        return Reading(SKIP, "persistence mode not reported")
+    return Reading(PASS if mode == "Enabled" else WARN, "persistence mode %s" % mode)
 
 
 def _ecc_errors(gpu: Gpu) -> Reading:
-    """Read the volatile counters: one per kind of memory, before Turing only `double_bit`."""
-    mode = gpu.text("ecc_mode/current_ecc")
+    """Read the volatile counters: one per kind of memory, before Turing only `double_bit`, with MIG per instance."""
+    mode = gpu.choice("ecc_mode/current_ecc", "Enabled", "Disabled")
     if mode != "Enabled":
-        return Reading(None, "ECC %s" % (mode or "not reported"))
-    volatile = gpu.element.find("ecc_errors/volatile")
-    older = None if volatile is None else volatile.find("double_bit")
-    if older is not None:
-        counts = {"double_bit": gpu.number("ecc_errors/volatile/double_bit/total")}
-    else:
-        names = [name for name, _unused in gpu.leaves("ecc_errors/volatile") if "uncorrectable" in name]
-        counts = {name: gpu.number("ecc_errors/volatile/" + name) for name in names}
-    reported = {name: count for name, count in counts.items() if count is not None}
-    errors = ["%s %d" % (name, count) for name, count in reported.items() if count]
+        return Reading(SKIP, "ECC %s" % (mode or "not reported"))
+    counters, instances = list(_counters(gpu)), list(_instance_counters(gpu))
+    values, unreadable = _each([*counters, *instances], nvidia_smi_log.number)
+    errors = ["%s %d" % (name, count) for name, count in values.items() if count]
     if errors:
-        return Reading(False, "uncorrectable errors: " + ", ".join(errors))
-    return Reading(True, "no uncorrectable error") if reported else Reading(None, "ECC enabled, errors not reported")
+        return Reading(FAIL, "uncorrectable errors: " + ", ".join(errors))
+    if unreadable:
+        return Reading(UNKNOWN, ", ".join(unreadable))
+    if values:
+        return Reading(PASS, "no uncorrectable error")
+    if gpu.raw("mig_mode/current_mig") == "Enabled" and not instances:
+        return Reading(SKIP, "MIG without an instance")
+    guest = gpu.choice("gpu_virtualization_mode/virtualization_mode", *_VIRTUALIZATION) == "VGPU"
+    return Reading(SKIP if guest else UNKNOWN, "ECC enabled, errors not reported")
+
+
+def _counters(gpu: Gpu) -> Iterable[tuple[str, str]]:
+    """Return the counters of the whole GPU."""
+    if gpu.element.find("ecc_errors/volatile/double_bit") is not None:
+        return [("double_bit", text) for _unused, text in gpu.leaves("ecc_errors/volatile/double_bit/total")]
+    leaves = list(gpu.leaves("ecc_errors/volatile"))
+    return [leaf for leaf in leaves if leaf[0] == "volatile" or "uncorrectable" in leaf[0]]
+
+
+def _instance_counters(gpu: Gpu) -> Iterable[tuple[str, str]]:
+    """Return the counters of the MIG instances, or what is printed in place of the mode or the instances."""
+    mode, devices = gpu.raw("mig_mode/current_mig"), gpu.element.findall("mig_devices/mig_device")
+    if mode in (None, "Disabled", *nvidia_smi_log.ABSENT):
+        return
+    if mode != "Enabled":
+        yield "current_mig", str(mode)
+    if not devices and gpu.raw("mig_devices") not in (None, "", "None"):
+        yield "mig_devices", str(gpu.raw("mig_devices"))
+    for number, device in enumerate(devices):
+        for name, text in Gpu(number, device).leaves("ecc_error_count"):
+            if name in ("ecc_error_count", "volatile_count") or "uncorrectable" in name:
+                yield "%s of MIG device %d" % (name, number), text
 
 
 def _memory_repair(gpu: Gpu) -> Reading:
-    wrong, reported = [], False
-    for group in _REPAIRS:
-        for name, value in gpu.leaves(group):
-            pending = name.endswith(("_pending", "_failure", "_threshold_exceeded")) or name.startswith("pending_")
-            if pending or name == "unrepairable_memory":
-                reported = reported or value is not None
-                if value == "Yes":
-                    wrong.append(name)
+    def repair(name: str) -> bool:
+        pending = name.endswith(("_pending", "_failure", "_threshold_exceeded")) or name.startswith("pending_")
+        return pending or name == "unrepairable_memory" or name in _REPAIRS  # the group, if it is not reported
+
+    leaves = [leaf for group in _REPAIRS for leaf in gpu.leaves(group) if repair(leaf[0])]
+    values, unreadable = _each(leaves, _yes_or_no)
+    wrong = sorted(name for name, value in values.items() if value == "Yes")
     if wrong:
-        return Reading(False, ", ".join(sorted(set(wrong))))
-    return Reading(True, "nothing pending, nothing failed") if reported else Reading(None, "repairs not reported")
+        return Reading(FAIL, ", ".join(wrong))
+    if unreadable:
+        return Reading(UNKNOWN, ", ".join(unreadable))
+    return Reading(PASS, "nothing pending, nothing failed") if values else Reading(SKIP, "repairs not reported")
 
 
 def _passed_through(gpu: Gpu) -> bool:
     """Return whether this is a virtual machine, whose view of the physical slot is not reliable."""
-    return gpu.text("gpu_virtualization_mode/virtualization_mode") in ("Pass-Through", "VGPU")
+    mode = gpu.choice("gpu_virtualization_mode/virtualization_mode", *_VIRTUALIZATION)
+    return mode in ("Pass-Through", "VGPU")
 
 
 def _pcie_width(gpu: Gpu) -> Reading:
     """Compare with `max_link_width`, which is what GPU and slot support together (nvidia-smi's manual)."""
-    current, maximum = (gpu.number(_LINK + "link_widths/%s_link_width" % name) for name in ("current", "max"))
-    if not current or not maximum:
-        return Reading(None, "link width not reported")
+    current, maximum = (gpu.number(_LINK + "link_widths/%s_link_width" % name, "x") for name in ("current", "max"))
+    virtual = _passed_through(gpu)
+    if current is None or maximum is None:
+        return Reading(SKIP, "link width not reported")
     text = "x%d of x%d" % (current, maximum)
-    if current < maximum and _passed_through(gpu):
-        return Reading(None, text + ", in a virtual machine")
-    return Reading(current >= maximum, text)
+    if current < maximum and virtual:
+        return Reading(SKIP, text + ", in a virtual machine")
+    return _judged(0 < maximum <= current, text)
 
 
 def _idle(gpu: Gpu) -> bool:
-    state = gpu.text("performance_state") or ""
-    low = state[1:].isdigit() and int(state[1:]) >= _IDLE_STATE
-    return low or not gpu.number("utilization/gpu_util") or _clock_reasons(gpu).get("gpu_idle") == "Active"
+    state = gpu.choice("performance_state", *("P%d" % number for number in range(16)))
+    load = gpu.number("utilization/gpu_util", "%")
+    reasons, unreadable = _clock_reasons(gpu, ("gpu_idle",))
+    if unreadable:
+        raise Unreadable("gpu_idle", unreadable[0])
+    low = state is not None and int(state[1:]) >= _IDLE_STATE
+    return low or not load or reasons.get("gpu_idle") == "Active"
 
 
 def _pcie_generation(gpu: Gpu) -> Reading:
     generation = _LINK + "pcie_gen/"
     current, maximum = (gpu.number(generation + "%s_link_gen" % name) for name in ("current", "max"))
     device = gpu.number(generation + "max_device_link_gen")
-    if not current or not maximum:
-        return Reading(None, "link generation not reported")
+    virtual, idle = _passed_through(gpu), _idle(gpu)
+    if current is None or maximum is None:
+        return Reading(SKIP, "link generation not reported")
     text = "generation %d of %d" % (current, maximum)
     if device and device > maximum:
         text += " (the GPU supports %d, the slot does not)" % device
-    if current < maximum and _passed_through(gpu):
-        return Reading(None, text + ", in a virtual machine")
-    if current < maximum and _idle(gpu):
-        return Reading(None, text + ", idle")
-    return Reading(current >= maximum, text)
+    if current < maximum and (virtual or idle):
+        return Reading(SKIP, text + (", in a virtual machine" if virtual else ", idle"))
+    return _judged(0 < maximum <= current, text)
 
 
-def _clock_reasons(gpu: Gpu) -> dict[str, str | None]:
-    """Return the reasons for the current clocks, without their prefix, which changed with branch 535."""
-    reasons = {}
-    for group in ("clocks_event_reasons", "clocks_throttle_reasons"):
-        for name, value in gpu.leaves(group):
-            reasons[name.split("_reason_", 1)[-1]] = value
-    return reasons
+def _clock_reasons(gpu: Gpu, names: tuple[str, ...]) -> tuple[dict[str, float | str], list[str]]:
+    """Return reasons for the current clocks without their prefix, which changed with branch 535; and the unreadable."""
+    leaves = [leaf for group in _CLOCK_GROUPS for leaf in gpu.leaves(group)]
+    short = [(name.split("_reason_", 1)[-1], text) for name, text in leaves]
+    return _each([leaf for leaf in short if leaf[0].startswith(names) or leaf[0] in _CLOCK_GROUPS], _active)
 
 
 def _hardware_slowdowns(gpu: Gpu) -> list[str]:
-    return sorted(name for name, value in _clock_reasons(gpu).items() if name.startswith("hw_") and value == "Active")
+    reasons, _unused = _clock_reasons(gpu, ("hw_",))
+    return sorted(name for name, value in reasons.items() if value == "Active")
 
 
 def _slowdown(gpu: Gpu) -> Reading:
-    reasons, slowdowns = _clock_reasons(gpu), _hardware_slowdowns(gpu)
+    reasons, unreadable = _clock_reasons(gpu, ("hw_", "sw_thermal_slowdown"))
+    slowdowns = _hardware_slowdowns(gpu)
     if slowdowns:
-        return Reading(False, "slowed down by " + ", ".join(slowdowns))
-    if reasons.get("hw_slowdown") is None:
-        return Reading(None, "slowdowns not reported")
+        return Reading(FAIL, "slowed down by " + ", ".join(slowdowns))
+    if unreadable:
+        return Reading(UNKNOWN, ", ".join(unreadable))
+    if "hw_slowdown" not in reasons:
+        return Reading(SKIP, "slowdowns not reported")
     thermal = reasons.get("sw_thermal_slowdown") == "Active"
-    return Reading(True, "no hardware slowdown" + (", but the driver lowers the clocks: too hot" if thermal else ""))
+    return Reading(PASS, "no hardware slowdown" + (", but the driver lowers the clocks: too hot" if thermal else ""))
 
 
 def _fabric(gpu: Gpu) -> Reading:
-    """Read whether the GPU joined the NVLink fabric, which Fabric Manager builds from GPUs and NVSwitches."""
-    state, status = gpu.text("fabric/state"), gpu.text("fabric/status")
+    """Read whether the GPU joined the NVLink fabric, which Fabric Manager builds from GPUs and NVSwitches.
+
+    `status` is the result of joining: `Success`, or an error, so that any other text is a failure.
+    """
+    state = gpu.choice("fabric/state", *_FABRIC_STATES)
+    health = gpu.choice("fabric/health/summary", *_FABRIC_HEALTH)
     if state is None:
-        return Reading(None, "no fabric")
-    health = gpu.text("fabric/health/summary")
-    text = "fabric %s, %s" % (state, status or "status not reported") + (", %s" % health if health else "")
-    return Reading(state == "Completed" and status == "Success" and health in (None, "Healthy"), text)
+        return Reading(SKIP, "no fabric")
+    status = gpu.raw("fabric/status")
+    text = "fabric %s, %s" % (state, "status not reported" if status in (None, *nvidia_smi_log.ABSENT) else status)
+    text += ", %s" % health if health else ""
+    return _judged(state == "Completed" and status == "Success" and health in (None, "Healthy"), text)
 
 
 def _mig(gpu: Gpu) -> Reading:
-    current, pending = gpu.text("mig_mode/current_mig"), gpu.text("mig_mode/pending_mig")
+    current, pending = (gpu.choice("mig_mode/%s_mig" % name, "Enabled", "Disabled") for name in ("current", "pending"))
     if current is None:
-        return Reading(None, "no MIG")
+        return Reading(SKIP, "no MIG")
     if pending not in (None, current):
-        return Reading(False, "MIG %s, %s after a reset" % (current, pending))
-    return Reading(True, "MIG %s" % current)
+        return Reading(FAIL, "MIG %s, %s after a reset" % (current, pending))
+    return Reading(PASS, "MIG %s" % current)
 
 
 PER_GPU = (
@@ -196,7 +291,7 @@ PER_GPU = (
             "gpu.answers",
             measures="values that nvidia-smi replaces with an error, such as `GPU is lost`",
             expected="every GPU answers every query",
-            skipped="the list of nvidia-smi is incomplete",
+            skipped="no GPU is expected, or the driver must not be loaded",
             remedy="The driver lost the GPU: `journalctl -k -b -g Xid` shows when. Reboot; if it happens again, check "
             "the card's power, seating and cooling.",
         ),
@@ -207,7 +302,7 @@ PER_GPU = (
             "gpu.recovery",
             measures="recovery that the driver requests (`gpu_recovery_action`, before branch 570 `reset_required`)",
             expected="no GPU requests a reset or a reboot",
-            skipped="the driver or a GPU does not report whether a reset is required",
+            skipped="the driver does not report whether a reset is required",
             remedy="Drain the host and do what the driver requests: reset the GPU (`nvidia-smi --gpu-reset -i N`) or "
             "reboot.",
             cause=HARDWARE,
@@ -219,7 +314,7 @@ PER_GPU = (
             "gpu.persistence",
             measures="persistence mode",
             expected="persistence mode is on, so that the driver does not initialize the GPU for each program",
-            skipped="the daemon is disabled (`nvidia_driver_persistence: false`), or a GPU does not report the mode",
+            skipped="the daemon is disabled (`nvidia_driver_persistence: false`)",
             remedy="Run `systemctl enable --now nvidia-persistenced` (or, until the next reboot, `nvidia-smi -pm 1`).",
         ),
         _persistence,
@@ -227,7 +322,7 @@ PER_GPU = (
     GpuCheck(
         CheckSpec(
             "gpu.ecc_errors",
-            measures="volatile counters of uncorrectable memory errors",
+            measures="volatile counters of uncorrectable memory errors, with MIG those of each instance",
             expected="no uncorrectable memory error since the driver was loaded",
             skipped="a GPU has no ECC or ECC is disabled: its memory errors are not counted",
             remedy="Results computed since then may be wrong. Drain the host and reset the GPU (`nvidia-smi "
@@ -241,7 +336,7 @@ PER_GPU = (
             "gpu.memory_repair",
             measures="retired pages, remapped rows and other repairs: pending, failed, threshold exceeded",
             expected="no repair is pending, none failed",
-            skipped="a GPU does not report memory repairs",
+            skipped="a product without memory repairs",
             remedy="Pending: drain the host and reset the GPU (`nvidia-smi --gpu-reset -i N`). Failed or threshold "
             "exceeded: have the vendor replace the card.",
             cause=HARDWARE,
@@ -313,7 +408,7 @@ NVLINK = CheckSpec(
     "gpu.nvlink",
     measures="state and speed of each NVLink (`nvidia-smi nvlink -s`)",
     expected="every link that GPU model and board use is up, at full speed",
-    skipped="no NVLink between GPUs (none, one GPU, or no bridge), or nvidia-smi does not report the links",
+    skipped="no NVLink between GPUs: none, one GPU, no bridge, or MIG",
     remedy="`nvidia-smi nvlink -e` counts errors, `journalctl -k -b -g 'Xid|SXid|NVLink'` shows the cause; on NVSwitch "
     "systems see gpu.fabric. Reseat bridges. " + _VENDOR,
 )
@@ -321,7 +416,7 @@ XID_ERRORS = CheckSpec(
     "gpu.xid_errors",
     measures="Xid and SXid messages in the kernel log since boot",
     expected="none that asks for a reset or a reboot",
-    skipped="the kernel log is not this host's (container) or cannot be read, or the driver is simulated",
+    skipped="the kernel log is not this host's (container), or the driver is simulated",
     remedy="See `journalctl -k -b -g 'NVRM|nvswitch'`. Drain the host and reset the GPU (`nvidia-smi --gpu-reset`) or "
     "reboot; if it happens again, check power, seating and cooling, and contact the vendor. Messages since boot count: "
     "after a GPU reset alone this check fails until the next reboot.",
@@ -334,44 +429,95 @@ def run(context: Context) -> list[Check]:
     if context.component("driver") is None:
         return not_planned(CHECKS, "driver")
     xid_errors = _xid_errors(context)
-    reason = _unavailable_reason(context)
-    if reason is not None:
-        return [*(spec.skip(reason) for spec in CHECKS[:-1]), xid_errors]
+    for reason, outcome in ((_not_needed(context), SKIP), (_unavailable(context), UNKNOWN)):
+        if reason is not None:
+            return [*(Check(spec.id, outcome, reason=reason) for spec in CHECKS[:-1]), xid_errors]
     path = str((context.smi or {})["path"])
     log = nvidia_smi_log.read(path, context.run)
     if any(_hardware_slowdowns(gpu) == ["hw_slowdown"] for gpu in log.gpus):
         # NVML reports it briefly while clocks change; only a slowdown that lasts is still there in a second reading.
         log = nvidia_smi_log.read(path, context.run)
-    checks = [_judge(context, check.spec, log, [check.read(gpu) for gpu in log.gpus]) for check in PER_GPU]
+    missing, problem = _missing(context, log), log.problem or _others(context, log)
+    checks = []
+    for check in PER_GPU:
+        readings = [check.reading(gpu) for gpu in log.gpus]
+        checks.append(_judge(context, check.spec, log.gpus, readings, missing or problem))
+    if missing and checks[0].status != FAIL:
+        checks[0] = PER_GPU[0].spec.compare(False, missing)
     checks = [_accept_disabled_daemon(context, check) for check in checks]
-    return [*checks, _judge(context, NVLINK, log, _nvlinks(context, log.gpus, path)), xid_errors]
+    links = _nvlinks(context, log.gpus, path)
+    return [*checks, _judge(context, NVLINK, log.gpus, links, missing or problem), xid_errors]
 
 
-def _unavailable_reason(context: Context) -> str | None:
+def _not_needed(context: Context) -> str | None:
+    """Return why nvidia-smi need not answer on this host, None if it must."""
+    if context.driver_state == "not_loaded":
+        return "nvidia-smi cannot answer: the driver is not loaded, as requested"
+    return "no GPU is expected on this host" if context.expect_gpus == 0 else None
+
+
+def _unavailable(context: Context) -> str | None:
     """Return why nvidia-smi cannot answer, None if it can."""
     if context.smi is None:
         return "nvidia-smi is not installed"
-    if context.driver_state == "not_loaded":
-        return "nvidia-smi cannot answer: the driver is not loaded, as requested"
     # With a lost GPU it exits with 15 or 255 and still lists the others; with these codes it lists none.
     if context.smi["exit_code"] in (6, 9, 12, 18, 124, 127):
         return "nvidia-smi exits with %s, see driver.nvidia_smi" % context.smi["exit_code"]
     return None
 
 
-def _judge(context: Context, spec: CheckSpec, log: Log, readings: list[Reading]) -> Check:
-    """Fail if one GPU is bad; pass only if nvidia-smi listed every GPU and each reported a good value."""
-    by_gpu = list(zip(log.gpus, readings))  # noqa: B905
-    bad = [(gpu, reading) for gpu, reading in by_gpu if reading.good is False]
+def _missing(context: Context, log: Log) -> str | None:
+    """Return how many GPUs the document lacks, None if it lists as many as are expected, or could not be read."""
+    expected = max(context.expect_gpus, len((context.smi or {})["gpus"]))
+    if len(log.gpus) >= expected or (log.problem and not log.gpus):
+        return None
+    return "nvidia-smi -q -x lists %d of %d GPUs" % (len(log.gpus), expected)
+
+
+def _others(context: Context, log: Log) -> str | None:
+    """Return which GPUs the two queries of nvidia-smi do not agree on."""
+    if (context.smi or {})["exit_code"] != 0:
+        return None
+    queried = {str(gpu["pci_address"]) for gpu in (context.smi or {})["gpus"] if gpu.get("pci_address")}
+    listed = {_address(gpu) for gpu in log.gpus}
+    if queried <= listed and len(log.gpus) == len((context.smi or {})["gpus"]):
+        return None
+    return "nvidia-smi --query-gpu lists %s, nvidia-smi -q -x lists %s" % (
+        ", ".join(sorted(queried)) or "no GPU", ", ".join(sorted(listed)) or "no GPU",
+    )  # fmt: skip
+
+
+def _address(gpu: Gpu) -> str:
+    try:
+        return nvidia_smi.pci_address(gpu.bus_id)
+    except ValueError:
+        return gpu.bus_id
+
+
+def _names(gpu: Gpu) -> tuple[str, ...]:
+    """Return by what a waiver can name a GPU."""
+    return "%d" % gpu.index, gpu.uuid, gpu.bus_id, _address(gpu)
+
+
+def _judge(context: Context, spec: CheckSpec, gpus: list[Gpu], readings: list[Reading], problem: str | None) -> Check:
+    """Return the worst outcome of the GPUs; `problem` is why they are not all the GPUs of the host."""
     note = " (simulated values)" if context.driver_simulated else ""
-    if bad:
-        return spec.compare(False, _by_text(bad) + note)
-    found = _by_text(by_gpu) + note if by_gpu else None
-    if log.exit_code != 0:
-        return spec.skip("nvidia-smi -q -x exits with %d: it does not list every GPU" % log.exit_code, found)
-    if not by_gpu:
-        return spec.skip("nvidia-smi lists no GPU")
-    if any(reading.good is None for reading in readings):
+    by_outcome: dict[str, list[tuple[Gpu, Reading]]] = {}
+    waivers = []
+    for gpu, reading in zip(gpus, readings):  # noqa: B905
+        waiver = context.waiver(spec.id, *_names(gpu)) if reading.outcome == FAIL else None
+        waivers += [waiver] if waiver else []
+        by_outcome.setdefault(WAIVED if waiver else reading.outcome, []).append((gpu, reading))
+    found = _by_text(list(zip(gpus, readings))) + note if gpus else None  # noqa: B905
+    if FAIL in by_outcome:
+        return spec.compare(False, _by_text(by_outcome[FAIL]) + note)
+    if UNKNOWN in by_outcome or problem:
+        return spec.unknown(problem or _by_text(by_outcome[UNKNOWN]), found)
+    if WARN in by_outcome:
+        return spec.warn(_by_text(by_outcome[WARN]) + note)
+    if WAIVED in by_outcome:
+        return spec.waived(str(found), waivers)
+    if SKIP in by_outcome or PASS not in by_outcome:
         return spec.skip(spec.skipped, found)
     return spec.compare(True, str(found))
 
@@ -386,7 +532,7 @@ def _by_text(readings: list[tuple[Gpu, Reading]]) -> str:
 
 def _accept_disabled_daemon(context: Context, check: Check) -> Check:
     """Skip persistence mode where the operator disabled the daemon (nvidia_driver_persistence)."""
-    if check.id != "gpu.persistence" or check.status != FAIL:
+    if check.id != "gpu.persistence" or check.status != WARN:
         return check
     state = context.run(["systemctl", "is-enabled", PERSISTENCE_UNIT], 30).stdout.decode("utf-8", "replace").strip()
     if state != "disabled":
@@ -396,33 +542,37 @@ def _accept_disabled_daemon(context: Context, check: Check) -> Check:
 
 
 def _nvlinks(context: Context, gpus: list[Gpu], path: str) -> list[Reading]:
-    """Read the links; a line in an unknown format (of a newer release) is shown and not judged."""
+    """Read the links; if nvidia-smi does not list them, each GPU is unknown."""
     try:
         links = nvidia_smi_log.nvlinks(path, context.run) if gpus else {}
     except ValueError as error:
-        return [Reading(None, str(error)) for _unused in gpus]
+        return [Reading(UNKNOWN, str(error)) for _unused in gpus]
     return [_nvlink(context, gpu, gpus, links) for gpu in gpus]
 
 
-def _nvlink(context: Context, gpu: Gpu, gpus: list[Gpu], links: dict[int, Links] | None) -> Reading:
+def _nvlink(context: Context, gpu: Gpu, gpus: list[Gpu], links: dict[int, Links]) -> Reading:
     """Judge the links of one GPU: with NVSwitches each must be up, else it is compared with GPUs of the same model.
 
     Boards without switches leave links unused, and a bridge joins two GPUs out of three, so there a GPU whose links are
     all down is not judged. A link far slower than the fastest (1.562 GB/s instead of 26.562) counts as down.
     """
-    if links is None:
-        return Reading(None, "nvidia-smi nvlink -s does not report the links")
     own = links.get(gpu.index, Links("unsupported", {}))
-    if own.state == "unsupported":
-        return Reading(None, "no NVLink")
-    if len(gpus) == 1:
-        return Reading(None, "the only GPU: its links connect it to no other")
     peers = [links[other.index] for other in gpus if other.name == gpu.name and other.index in links]
-    switched = bool(pci.read(context.root)[1]) or gpu.text("fabric/state") is not None
+    fabric = gpu.raw("fabric/state") not in (None, *nvidia_smi_log.ABSENT)
+    switched = bool(pci.read(context.root)[1]) or fabric
+    if own.state == "unknown":
+        return Reading(UNKNOWN, "nvidia-smi nvlink -s printed %s" % (own.line or "nothing"))
+    if own.state == "mig":
+        return Reading(EXEMPT, "no NVLink in MIG mode")
+    if own.state == "unsupported":
+        linked = switched or any(peer.state in ("links", "inactive") for peer in peers)
+        return Reading(UNKNOWN if linked else EXEMPT, "nvidia-smi nvlink -s lists no link" if linked else "no NVLink")
+    if len(gpus) == 1:
+        return Reading(SKIP, "the only GPU: its links connect it to no other")
     fastest = max([speed or 0.0 for peer in peers for speed in peer.speeds.values()] or [0.0])
     if own.state == "inactive" or not any(own.speeds.values()):
         certain = switched or ("SXM" in gpu.name and fastest > 0)
-        return Reading(False if certain else None, "all links are down" + ("" if certain else ", or it has no bridge"))
+        return Reading(FAIL if certain else SKIP, "all links are down" + ("" if certain else ", or it has no bridge"))
     up = [number for number, speed in own.speeds.items() if speed is not None and speed >= fastest]
     slow = {number: speed for number, speed in own.speeds.items() if speed is not None and speed < fastest}
     down = [number for number, speed in own.speeds.items() if speed is None]
@@ -430,7 +580,7 @@ def _nvlink(context: Context, gpu: Gpu, gpus: list[Gpu], links: dict[int, Links]
     text = "%d links of %d at %g GB/s" % (len(up), len(own.speeds), fastest)
     text += "".join(", link %d at %g GB/s" % pair for pair in sorted(slow.items()))
     text += ", down: " + ", ".join("%d" % number for number in down) if down else ""
-    return Reading(not slow and not (down and (switched or len(up) < most)), text)
+    return _judged(not slow and not (down and (switched or len(up) < most)), text)
 
 
 def _xid_errors(context: Context) -> Check:
@@ -438,9 +588,9 @@ def _xid_errors(context: Context) -> Check:
         return XID_ERRORS.skip("the kernel log belongs to the machine that runs this container, or to another kernel")
     if context.driver_simulated:
         return XID_ERRORS.skip("the NVIDIA driver is simulated: it writes nothing to a kernel log")
-    text = kernel_log.read(context.run)
+    text, problem = kernel_log.read(context.run)
     if text is None:
-        return XID_ERRORS.skip("neither journalctl nor dmesg shows a kernel message")
+        return XID_ERRORS.unknown(problem)
     events = kernel_log.parse(text)
     fatal = [event for event in events if event.fatal]
     return XID_ERRORS.compare(not fatal, _count_events(fatal or events))

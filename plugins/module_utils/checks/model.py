@@ -55,6 +55,23 @@ _FIELDS = ("id", "status", "found", "expected", "remedy", "reason", "cause", "ve
 
 
 @dataclass(frozen=True)
+class Waiver:
+    """A failure that the operator accepts until a date (gpu_stack_waivers).
+
+    gpu: index, UUID or PCI address of one GPU, None for the whole host
+    until: ISO date, the last day
+    """
+
+    check: str
+    reason: str
+    until: str
+    gpu: str | None = None
+
+    def __str__(self) -> str:
+        return "waived until %s: %s" % (self.until, self.reason)
+
+
+@dataclass(frozen=True)
 class CheckSpec:
     """The description of a check: one row of docs/checks.md, and the default texts of its results.
 
@@ -109,6 +126,11 @@ class CheckSpec:
     def unknown(self, reason: str, found: str | None = None) -> Check:
         """Return that nothing was measured because of a tool: missing, hanging, crashing, or printing nonsense."""
         return Check(self.id, UNKNOWN, found=found, reason=reason)
+
+    def waived(self, found: str, waivers: list[Waiver]) -> Check:
+        """Return a failure that the operator accepted."""
+        reason = "; ".join(dict.fromkeys(str(waiver) for waiver in waivers))
+        return Check(self.id, WAIVED, found=found, expected=self.expected, reason=reason)
 
     def skip(self, reason: str, found: str | None = None) -> Check:
         """Return that the check does not apply to this host. A value that cannot be read is `unknown` instead."""
@@ -174,6 +196,7 @@ class Context:
     cuda_check_source: the text of cuda_check.cu
     gpu_thresholds: minimum bandwidths by PCI id, as the catalog's gpu_thresholds() returns them
     fabric_manager_packages: globs of Fabric Manager's packages, as in the catalog's packages.yml
+    waivers: the failures that the operator accepts
     gpus_alone: a lock held while a program uses the GPUs; two at once would take each other's memory and distort each
         other's measurements
     """
@@ -191,11 +214,18 @@ class Context:
     cuda_check_source: str = ""
     gpu_thresholds: dict[str, Any] = field(default_factory=dict)
     fabric_manager_packages: list[str] = field(default_factory=list)
+    waivers: list[Waiver] = field(default_factory=list)
     gpus_alone: Any = field(default_factory=threading.Lock, compare=False)
 
     def component(self, name: str) -> dict[str, Any] | None:
         """Return the planned component, None if the plan has none."""
         return (self.plan.get("components") or {}).get(name)
+
+    def waiver(self, check: str, *gpu: str) -> Waiver | None:
+        """Return the waiver of a check, for one GPU by any of its names, or for the whole host."""
+        names = {None, *(name.lower() for name in gpu if name)}
+        matching = (waiver for waiver in self.waivers if waiver.check == check)
+        return next((item for item in matching if (item.gpu and item.gpu.lower()) in names), None)
 
     @property
     def driver_simulated(self) -> bool:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Run
 
 TIMEOUT = 60
@@ -70,6 +71,7 @@ _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)(?:, *(.*))?")
 _SXID = re.compile(r"nvidia-nvswitch\d+: SXid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+), *(\S+?),")
 # Without a number, if the GPU disappears while the driver initializes it; the sentence spans three lines.
 _GONE = re.compile(r"NVRM: (?:GPU ([0-9a-fA-F:.]+): GPU has )?fallen off the bus", re.IGNORECASE)
+_KERNEL = re.compile(r"\bkernel: |^\[ *\d+\.\d+\]|^<\d+>|NVRM: ")
 _NONFATAL = re.compile(r"\bnon-?fatal\b", re.IGNORECASE)
 
 
@@ -110,10 +112,17 @@ def parse(text: str) -> list[Event]:
     return events
 
 
-def read(run: Run) -> str | None:
-    """Return the kernel messages since boot, None if they cannot be read (a container has none of its own)."""
+def read(run: Run) -> tuple[str | None, str]:
+    """Return the kernel messages since boot, and why they cannot be read.
+
+    A log without one line of the kernel is none: journalctl prints nothing where journald has no kernel messages.
+    """
+    problems = []
     for argv in READERS:
-        answer = run(argv, TIMEOUT)
-        if answer.exit_code == 0 and answer.stdout.strip():
-            return str(answer.stdout.decode("utf-8", "replace"))
-    return None
+        answer = command.ask(run, argv, TIMEOUT)
+        text = answer.stdout.decode("utf-8", "replace")
+        if answer.exit_code == 0 and any(_KERNEL.search(line) for line in text.splitlines()):
+            return text, ""
+        problem = answer.ending() if answer.exit_code else "no kernel message"
+        problems.append("%s: %s" % (argv[0], problem))
+    return None, "; ".join(problems)

@@ -5,13 +5,25 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from typing import Any
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Run
 
 FIELDS: tuple[str, ...] = ("index", "name", "uuid", "driver_version", "memory.total", "compute_cap", "pci.bus_id")
 TIMEOUT = 30
+# What a value of each field looks like. A name can be anything but one of nvidia-smi's errors.
+_KINDS = {
+    "index": re.compile(r"^\d+$"),
+    "name": re.compile(r"^(?!\[|ERR!$|Unknown Error$|GPU is lost$|GPU requires reset$|N/A$)."),
+    "uuid": re.compile(r"^GPU-[0-9A-Za-z-]+$"),
+    "driver_version": re.compile(r"^\d+\.\d+(\.\d+)*$"),
+    "memory.total": re.compile(r"^\d+$"),
+    "compute_cap": re.compile(r"^\d+\.\d+$"),
+    "pci.bus_id": re.compile(r"^[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f]$"),
+}
 NEWER_FIELD = "compute_cap"  # drivers before 510 do not know it and exit with 2
 DIRECTORIES = ("/usr/bin", "/usr/local/bin", "/usr/local/nvidia/bin", "/usr/lib/wsl/lib")
 
@@ -29,6 +41,8 @@ EXIT_CODES = {
     127: "could not be started",
     255: "this nvidia-smi does not know an option, or an unknown error occurred",
 }
+# These state what is wrong; after every other failure nothing is known.
+FAILURES = (6, 9, 12, 14, 15, 18, 127)
 
 
 def meaning(exit_code: int) -> str:
@@ -48,8 +62,9 @@ def pci_address(bus_id: str) -> str:
 
 
 def parse(output: str, fields: tuple[str, ...] = FIELDS) -> list[dict[str, Any]]:
-    """Parse `--format=csv,noheader,nounits`; a value in brackets ([N/A], [Not Supported]) becomes None.
+    """Parse `--format=csv,noheader,nounits`.
 
+    A value that is not of its field's kind is None: [N/A], [Unknown Error], ERR! and whatever else a driver prints.
     Raise ValueError for a row with another number of values.
     """
     gpus = []
@@ -61,20 +76,20 @@ def parse(output: str, fields: tuple[str, ...] = FIELDS) -> list[dict[str, Any]]
             raise ValueError(
                 "nvidia-smi printed %d values for %d fields: %r" % (len(values), len(fields), line.strip())
             )
-        row = {name: None if value.startswith("[") else value for name, value in zip(fields, values)}  # noqa: B905
-        gpus.append(_gpu(row))
+        gpus.append(_gpu(dict(zip(fields, values))))  # noqa: B905
     return gpus
 
 
-def _gpu(row: dict[str, str | None]) -> dict[str, Any]:
-    index, memory, bus_id = row.get("index"), row.get("memory.total"), row.get("pci.bus_id")
+def _gpu(row: dict[str, str]) -> dict[str, Any]:
+    known = {name: value for name, value in row.items() if name in _KINDS and _KINDS[name].match(value)}
+    index, memory, bus_id = (known.get(name) for name in ("index", "memory.total", "pci.bus_id"))
     return {
         "index": None if index is None else int(index),
-        "name": row.get("name"),
-        "uuid": row.get("uuid"),
-        "driver_version": row.get("driver_version"),
+        "name": known.get("name"),
+        "uuid": known.get("uuid"),
+        "driver_version": known.get("driver_version"),
         "memory_mib": None if memory is None else int(memory),
-        "compute_capability": row.get("compute_cap"),
+        "compute_capability": known.get("compute_cap"),
         "pci_address": None if bus_id is None else pci_address(bus_id),
     }
 
@@ -86,14 +101,22 @@ def find() -> str | None:
 
 
 def read(path: str | None, run: Run) -> dict[str, Any] | None:
-    """Return `nvidia_smi` of the probe: path, exit code, message and GPUs. None if the program is not installed."""
+    """Return `nvidia_smi` of the probe: path, exit code, message and GPUs. None if the program is not installed.
+
+    The query is repeated once if it hangs. With exit code 0 a message states that the output is not understood.
+    """
     if path is None:
         return None
     fields = FIELDS
-    answer = run(argv(path, fields), TIMEOUT)
+    answer = command.ask(run, argv(path, fields), TIMEOUT)
     if answer.exit_code == 2 and NEWER_FIELD in answer.text():
         fields = tuple(field for field in FIELDS if field != NEWER_FIELD)
-        answer = run(argv(path, fields), TIMEOUT)
-    gpus = parse(answer.stdout.decode("utf-8", "replace"), fields) if answer.exit_code == 0 else []
+        answer = command.ask(run, argv(path, fields), TIMEOUT)
+    gpus: list[dict[str, Any]] = []
     message = "" if answer.exit_code == 0 else " ".join(answer.text().split())
+    if answer.exit_code == 0:
+        try:
+            gpus = parse(answer.stdout.decode("utf-8", "replace"), fields)
+        except ValueError as error:
+            message = str(error)
     return {"path": path, "exit_code": answer.exit_code, "message": message, "gpus": gpus}

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Parse `nvidia-smi -q -x` and `nvidia-smi nvlink -s`: the state of every GPU and its NVLinks.
 
-Elements have the names of NVIDIA's nvsmi_device_v11, v12 and v13 documents (drivers 470 to 615). A value that is
-absent, not supported or not reported is None, which callers must not treat as a good value.
+Elements have the names of NVIDIA's nvsmi_device_v11, v12 and v13 documents (drivers 470 to 615). A value is parsed as
+what it must be (a number with its unit, one of some words); it is None if the product or the driver has no such value
+(ABSENT, or no such element), and Unreadable if it is anything else, which is never a good value.
 """
 
 from __future__ import annotations
@@ -13,25 +14,67 @@ from dataclasses import dataclass
 from typing import Iterator
 from xml.etree import ElementTree
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Answer, Run
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
+from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Run
 
 TIMEOUT = 60
-_UNKNOWN = (
-    "",
-    "N/A",
-    "Unknown",
-    "Not Supported",
-    "Not Available",
-    "Not Found",
-    "Function Not Found",
-    "Insufficient Permissions",
-    "Requested functionality has been deprecated",
-)
-# NVML's errors for a GPU that is lost (nvmlErrorString); nvidia-smi prints them in place of the value.
+ABSENT = ("N/A", "Not Supported", "Requested functionality has been deprecated")
+# NVML's errors (nvmlErrorString), which nvidia-smi prints in place of a value: those of a GPU that is lost, and others.
 LOST = ("GPU is lost", "GPU requires reset", "Interrupt Request Issue", "Corrupted infoROM")
-_NUMBER = re.compile(r"^(-?\d+(?:\.\d+)?)(?: ?[A-Za-z%/]+)?$")
+ERRORS = (
+    "Unknown Error",
+    "ERR!",
+    "Requires Reset",
+    "Timeout",
+    "Function Not Found",
+    "Driver Not Loaded",
+    "Driver/library version mismatch",
+    "GPU access blocked by the operating system",
+    "GPU not found",
+    "In use by another client",
+    "Insufficient External Power",
+    "Insufficient Memory",
+    "Insufficient Permissions",
+    "Invalid Argument",
+    "Invalid State",
+    "Not Ready",
+    "Uninitialized",
+)
+_PROCESSES = ("processes", "accounted_processes")  # their leaves are names of users' programs
 _GPU_LINE = re.compile(r"^GPU (\d+): (.*?)(?: \(UUID: .*\))?$")
-_LINK_LINE = re.compile(r"^\s*Link (\d+): (?:([\d.]+) GB/s|<?(\w+)>?)\s*$")
+_LINK_LINE = re.compile(r"^\s*Link (\d+): (?:(\d+(?:\.\d+)?) GB/s|<?inactive>?)\s*$", re.IGNORECASE)
+# Sentences of `nvlink -s` in place of a GPU's links, and what they mean.
+_SENTENCES = {
+    "all links are inactive": "inactive",
+    "not have or support nvlink": "unsupported",
+    "nvlink queries are not supported for devices in mig mode": "mig",
+}
+
+
+class Unreadable(ValueError):
+    """A value that is printed, but is not what it must be."""
+
+    def __init__(self, name: str, text: str) -> None:
+        super().__init__("%s is %r" % (name, text))
+
+
+def number(name: str, text: str | None, unit: str = "") -> float | None:
+    """Return the number in "16x", "87 %" or "5" with its unit, None if it is absent."""
+    if text is None or text in ABSENT:
+        return None
+    match = re.match(r"^(\d+(?:\.\d+)?) ?%s$" % re.escape(unit), text)
+    if not match:
+        raise Unreadable(name, text)
+    return float(match.group(1))
+
+
+def choice(name: str, text: str | None, *words: str) -> str | None:
+    """Return the text if it is one of the words, None if it is absent."""
+    if text is None or text in ABSENT:
+        return None
+    if text not in words:
+        raise Unreadable(name, text)
+    return text
 
 
 @dataclass(frozen=True)
@@ -44,57 +87,74 @@ class Gpu:
     @property
     def name(self) -> str:
         """The product name."""
-        return self.element.findtext("product_name", "").strip()
+        return self.raw("product_name") or ""
+
+    @property
+    def uuid(self) -> str:
+        """The UUID, empty if it is not printed."""
+        return self.raw("uuid") or ""
+
+    @property
+    def bus_id(self) -> str:
+        """The PCI address as nvidia-smi writes it: 00000000:05:00.0."""
+        return self.element.get("id", "").strip()
 
     def raw(self, path: str) -> str | None:
-        """Return the unchanged text of an element, None if the driver does not print it."""
+        """Return the text of an element without the brackets around errors, None if the driver does not print it."""
         text = self.element.findtext(path)
-        return None if text is None else text.strip()
+        return None if text is None else text.strip().strip("[]")
 
-    def text(self, path: str) -> str | None:
-        """Return the value of an element, None if it is unknown."""
-        text = (self.raw(path) or "").strip("[]")
-        return None if text in _UNKNOWN or text in LOST else text
+    def number(self, path: str, unit: str = "") -> float | None:
+        """Return the number of an element."""
+        return number(path, self.raw(path), unit)
 
-    def number(self, path: str) -> float | None:
-        """Return the number in a value such as "16x", "87 %" or "5", None without a number."""
-        match = _NUMBER.match(self.text(path) or "")
-        return float(match.group(1)) if match else None
+    def choice(self, path: str, *words: str) -> str | None:
+        """Return the word of an element."""
+        return choice(path, self.raw(path), *words)
 
-    def leaves(self, path: str) -> Iterator[tuple[str, str | None]]:
-        """Yield (name, value) of every leaf of an element."""
-        found = self.element.find(path)
-        for leaf in [] if found is None else found.iter():
-            if len(leaf) == 0 and leaf is not found:
-                text = (leaf.text or "").strip().strip("[]")
-                yield leaf.tag, None if text in _UNKNOWN or text in LOST else text
+    def leaves(self, path: str) -> Iterator[tuple[str, str]]:
+        """Yield (name, text) of every leaf below the elements at a path, or of the element itself if it is a leaf."""
+        for element in self.element.findall(path):
+            yield from _leaves(element)
 
-    def lost(self) -> dict[str, str]:
-        """Return the errors of LOST by the name of the element whose value they replace."""
-        texts = ((leaf.tag, (leaf.text or "").strip().strip("[]")) for leaf in self.element.iter())
-        return {name: text for name, text in texts if text in LOST}
+    def errors(self, words: tuple[str, ...]) -> dict[str, str]:
+        """Return which of the errors occur, by the name of the element whose value they replace."""
+        known = {word.lower() for word in words}
+        parts = [child for child in self.element if child.tag not in _PROCESSES or len(child) == 0]
+        leaves = (leaf for part in parts for leaf in _leaves(part))
+        return {name: text for name, text in leaves if text.lower() in known}
+
+
+def _leaves(element: ElementTree.Element) -> Iterator[tuple[str, str]]:
+    for leaf in element.iter():
+        if len(leaf) == 0:
+            yield leaf.tag, (leaf.text or "").strip().strip("[]")
 
 
 @dataclass(frozen=True)
 class Log:
-    """The GPUs of the document, the exit code, and what nvidia-smi prints before the document."""
+    """The GPUs of the document. `problem` is why it may not list every GPU, None if nvidia-smi succeeded."""
 
-    exit_code: int
-    message: str
     gpus: list[Gpu]
+    problem: str | None = None
 
 
 def read(path: str, run: Run) -> Log:
-    """Run `nvidia-smi -q -x`. Raise ValueError if it succeeds without printing a valid document."""
-    answer: Answer = run([path, "-q", "-x"], TIMEOUT)
+    """Run `nvidia-smi -q -x`, twice if it hangs."""
+    answer = command.ask(run, [path, "-q", "-x"], TIMEOUT)
     output = answer.stdout.decode("utf-8", "replace")
     # A lost GPU is reported in a line before the document, and by the exit code.
     before, start, document = output.partition("<?xml")
+    problem = None
+    if answer.exit_code != 0:
+        shown = command.Answer(answer.exit_code, before.encode(), answer.stderr)
+        problem = "nvidia-smi -q -x: " + shown.ending()
     if not start:
-        if answer.exit_code == 0:
-            raise ValueError("%s -q -x printed no XML document: %r" % (path, output[:200]))
-        return Log(answer.exit_code, " ".join(answer.text().split()), [])
-    return Log(answer.exit_code, " ".join(before.split()), parse(start + document))
+        return Log([], problem or "nvidia-smi -q -x printed no XML document: %r" % output[:200])
+    try:
+        return Log(parse(start + document), problem)
+    except ValueError as error:
+        return Log([], problem or str(error))
 
 
 def parse(document: str) -> list[Gpu]:
@@ -110,35 +170,49 @@ def parse(document: str) -> list[Gpu]:
 class Links:
     """The NVLinks of one GPU.
 
-    state: "links" (listed one by one), "inactive" (the GPU has links and all are down) or "unsupported"
+    state: "links" (listed one by one), "inactive" (the GPU has links and all are down), "unsupported", "mig" (not
+        queried in MIG mode) or "unknown"
     speeds: GB/s per direction by link, None for an inactive link
+    line: with "unknown", the line that is not understood
     """
 
     state: str
     speeds: dict[int, float | None]
+    line: str = ""
 
 
-def nvlinks(path: str, run: Run) -> dict[int, Links] | None:
-    """Return the links by GPU index, None if nvidia-smi fails. Some releases omit a GPU without NVLink."""
-    answer = run([path, "nvlink", "-s"], TIMEOUT)
-    return parse_nvlinks(answer.stdout.decode("utf-8", "replace")) if answer.exit_code == 0 else None
+def nvlinks(path: str, run: Run) -> dict[int, Links]:
+    """Return the links by GPU index. Some releases omit a GPU without NVLink. Raise ValueError if nvidia-smi fails."""
+    answer = command.ask(run, [path, "nvlink", "-s"], TIMEOUT)
+    if answer.exit_code != 0:
+        raise ValueError("nvidia-smi nvlink -s: " + answer.ending())
+    return parse_nvlinks(answer.stdout.decode("utf-8", "replace"))
 
 
 def parse_nvlinks(output: str) -> dict[int, Links]:
-    """Parse the output of `nvidia-smi nvlink --status`. Raise ValueError for a line in an unknown format."""
+    """Parse the output of `nvidia-smi nvlink --status`. Raise ValueError for a line that belongs to no GPU."""
     found: dict[int, Links] = {}
     index = None
-    for line in output.splitlines():
+    for line in filter(None, (text.strip() for text in output.splitlines())):
         gpu, link = _GPU_LINE.match(line), _LINK_LINE.match(line)
         if gpu:
             index = int(gpu.group(1))
-            found[index] = Links("unsupported", {})
-        elif index is not None and link:
-            speeds = dict(found[index].speeds)
-            speeds[int(link.group(1))] = float(link.group(2)) if link.group(2) else None
-            found[index] = Links("links", speeds)
-        elif index is not None and "all links are inactive" in line.lower():
-            found[index] = Links("inactive", {})
-        elif line.strip() and "not have or support nvlink" not in line.lower():
-            raise ValueError("nvidia-smi nvlink -s printed a line in an unknown format: %r" % line.strip())
+            found[index] = Links("unknown", {}, "nothing")
+        elif index is None:
+            raise ValueError("nvidia-smi nvlink -s printed %r" % line)
+        else:
+            found[index] = _add(found[index], line, link)
     return found
+
+
+def _add(links: Links, line: str, link: re.Match[str] | None) -> Links:
+    """Return the links of a GPU with one more line."""
+    if links.state == "unknown" and links.line != "nothing":
+        return links
+    if link:
+        speed = float(link.group(2)) if link.group(2) else None
+        return Links("links", {**links.speeds, int(link.group(1)): speed})
+    for text, state in _SENTENCES.items():
+        if text in line.lower():
+            return Links(state, {})
+    return Links("unknown", {}, line)

@@ -37,6 +37,7 @@ class SimulatedHost:
         if loaded:
             text = f"NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  {driver}  Release Build\n"
             self.write("proc/driver/nvidia/version", text)
+            self.write("proc/modules", "nvidia 56717312 2 nvidia_uvm,nvidia_modeset, Live 0x0000000000000000 (O)\n")
             self.write("run/nvidia-persistenced/nvidia-persistenced.pid", "1\n")
         self.driver = driver
 

@@ -55,6 +55,8 @@ OPEN_580 = "proc-driver-nvidia-version-open-580.txt"
             "exit 18: the loaded kernel module and the user-space",
         ),
         ({"smi": nvidia_smi(0)}, "fail", "exit 0, driver not reported: no GPU is listed"),
+        ({"smi": nvidia_smi(0, exit_code=14)}, "fail", "exit 14: a GPU's infoROM is corrupted"),
+        ({"smi": nvidia_smi(0, exit_code=127)}, "fail", "exit 127: could not be started"),
         ({"smi": None}, "fail", "nvidia-smi is not installed"),
         ({"smi": None, "driver_state": "not_loaded"}, "fail", "nvidia-smi is not installed"),
     ],
@@ -64,6 +66,36 @@ def test_nvidia_smi(tmp_path: Path, changes: dict[str, Any], status: str, found:
     assert check.status == status
     assert str(check.found).startswith(found)
     assert bool(check.remedy) is (status == "fail")
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "message"),
+    [
+        (2, "Invalid combination of input arguments"),
+        (124, "/usr/bin/nvidia-smi did not end within 90 s"),
+        (255, "Failed to initialize NVML: Unknown Error"),
+        (-11, ""),
+        (77, "hello"),
+        (0, "nvidia-smi printed 2 values for 7 fields: '0, NVIDIA A100'"),
+    ],
+)
+@pytest.mark.parametrize("driver_state", ["working", "not_loaded"])
+def test_answer_that_says_nothing_is_unknown(tmp_path: Path, exit_code: int, message: str, driver_state: str) -> None:
+    smi = nvidia_smi(0, exit_code=exit_code, message=message)
+    checks = by_id(driver_checks.run(host(driver_tree(tmp_path, OPEN_580), smi=smi, driver_state=driver_state)))
+    assert checks["driver.nvidia_smi"].status == "unknown"
+    assert message in str(checks["driver.nvidia_smi"].reason)
+    assert checks["driver.module_matches_user_space"].status == "unknown"
+
+
+def test_version_that_one_gpu_does_not_report_is_unknown(tmp_path: Path) -> None:
+    smi = nvidia_smi()
+    smi["gpus"][1]["driver_version"] = None
+    check = by_id(driver_checks.run(host(driver_tree(tmp_path, OPEN_580), smi=smi)))["driver.nvidia_smi"]
+    assert (check.status, check.found) == ("unknown", "exit 0, driver 580.95.05")
+    smi["gpus"][0]["driver_version"] = "570.1"
+    check = by_id(driver_checks.run(host(tmp_path, smi=smi)))["driver.nvidia_smi"]
+    assert check.status == "fail"
 
 
 @pytest.mark.parametrize(
@@ -77,7 +109,10 @@ def test_nvidia_smi(tmp_path: Path, changes: dict[str, Any], status: str, found:
         ({"smi": nvidia_smi(0, exit_code=9), "driver_state": "not_loaded"}, "skip"),
         ({"smi": nvidia_smi(0, exit_code=9), "driver_state": "not_loaded", "pci_gpus": 1}, "fail"),
         ({"smi": nvidia_smi(0, exit_code=9)}, "fail"),
-        ({"smi": None}, "fail"),
+        ({"smi": None}, "unknown"),
+        ({"smi": None, "pci_gpus": 1}, "fail"),
+        ({"smi": nvidia_smi(0, exit_code=124)}, "unknown"),
+        ({"smi": nvidia_smi(0, exit_code=124), "pci_gpus": 1}, "fail"),
     ],
 )
 def test_gpu_count(tmp_path: Path, changes: dict[str, Any], status: str) -> None:
@@ -233,6 +268,10 @@ def fabric_manager_missing(simulated: SimulatedHost) -> None:
     simulated.answer("systemctl is-active nvidia-fabricmanager.service", "inactive\n", exit_code=4)
 
 
+def fabric_manager_without_a_package(simulated: SimulatedHost) -> None:
+    simulated.write("var/lib/dpkg/status", "")
+
+
 def nouveau_bound(simulated: SimulatedHost) -> None:
     simulated.bind("0000:06:00.0", "nouveau")
     simulated.write("proc/modules", "nouveau 2732032 4 - Live 0x0000000000000000\n")
@@ -260,6 +299,7 @@ FAULTS: dict[Any, dict[str, str]] = {
         "driver.nvidia_smi": "exit 255: Unable to determine the device handle for GPU1: 0000:06:00.0: Unknown Error",
         "driver.gpu_count": "2 on the PCI bus, not counted by nvidia-smi",
         "driver.module_matches_user_space": f"open modules {DRIVER}, libraries unknown",
+        "gpu.answers": "nvidia-smi -q -x lists 1 of 2 GPUs",
     },
     not_loaded: {
         "driver.nvidia_smi": "exit 9: NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.",
@@ -275,6 +315,7 @@ FAULTS: dict[Any, dict[str, str]] = {
         "driver.fabric_manager": "nvidia-fabricmanager 570.211.01-1; service active; 4 NVSwitches",
     },
     fabric_manager_missing: {"driver.fabric_manager": "not installed; service inactive; 4 NVSwitches"},
+    fabric_manager_without_a_package: {"driver.fabric_manager": "not installed; service active; 4 NVSwitches"},
     nouveau_bound: {
         "driver.nouveau_absent": "bound to 0000:06:00.0",
         "driver.pci_binding": "0000:06:00.0: nouveau",
@@ -325,3 +366,44 @@ def test_simulated_driver_has_no_binding(simulated: SimulatedHost) -> None:
         "skip",
     ]
     assert all("simulated" in found[check_id]["reason"] for check_id in ("driver.pci_binding", "driver.nouveau_absent"))
+
+
+# --- tools that are missing, hang, crash or print nonsense ---
+
+SILENT: dict[str, tuple[str, int]] = {
+    "missing": ("", command.NOT_STARTED),
+    "hangs": ("", command.TIMED_OUT),
+    "dies": ("", -11),
+    "nonsense": ("<?xml", 0),
+    "silence": ("", 0),
+}
+
+
+@pytest.mark.parametrize("way", SILENT)
+@pytest.mark.parametrize(
+    ("tool", "check_id"),
+    [
+        ("systemctl is-active nvidia-fabricmanager.service", "driver.fabric_manager"),
+        ("/sbin/modinfo -F version", "driver.module_built"),
+        ("/sbin/modinfo -F license", "driver.module_built"),
+    ],
+)
+def test_tool_that_does_not_answer_is_unknown(simulated: SimulatedHost, tool: str, check_id: str, way: str) -> None:
+    simulated.answer(tool, *SILENT[way])
+    found = simulated.verify()
+    assert {name for name, check in found.items() if check["status"] not in ("pass", "skip")} == {check_id}
+    assert found[check_id]["status"] == "unknown"
+    assert found[check_id]["reason"]
+
+
+@pytest.mark.parametrize("text", ["", "nonsense\n", "nvidia x y z\n"])
+def test_list_of_modules_that_cannot_be_read_is_unknown(simulated: SimulatedHost, text: str) -> None:
+    simulated.write("proc/modules", text)
+    assert simulated.verify()["driver.nouveau_absent"]["status"] == "unknown"
+    (simulated.root / "proc/modules").unlink()
+    assert simulated.verify()["driver.nouveau_absent"]["status"] == "unknown"
+
+
+def test_version_file_of_the_module_that_cannot_be_parsed_is_unknown(simulated: SimulatedHost) -> None:
+    simulated.write("proc/driver/nvidia/version", "hello\n")
+    assert simulated.verify()["driver.module_matches_user_space"]["status"] == "unknown"

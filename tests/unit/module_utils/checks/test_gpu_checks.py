@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks import gpu_checks, model
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks import gpu_checks, model, verify
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi_log
 
@@ -25,40 +26,197 @@ from tests.unit.module_utils.simulated_host import (
 )
 
 
-def judged(fixture: str) -> dict[str, list[bool | None]]:
-    gpus = nvidia_smi_log.parse(published.document(fixture))
-    return {check.spec.id: [check.read(gpu).good for gpu in gpus] for check in gpu_checks.PER_GPU}
+def judged(document: str) -> dict[str, list[str]]:
+    gpus = nvidia_smi_log.parse(document)
+    return {check.spec.id: [check.reading(gpu).outcome for gpu in gpus] for check in gpu_checks.PER_GPU}
 
 
 # In the order of PER_GPU: answers, recovery, persistence, ECC, repairs, width, generation, fabric, slowdown, MIG.
-PUBLISHED: dict[str, list[list[bool | None]]] = {
-    "h100": [[True]] * 10,
+PUBLISHED: dict[str, list[str]] = {
+    "h100": ["pass"] * 10,
     # 8 lanes of 16 in a virtual machine, which is not judged. No fabric, no MIG.
-    "t4": [[True]] * 5 + [[None], [True], [None], [True], [None]],
+    "t4": ["pass"] * 5 + ["skip", "pass", "skip", "pass", "skip"],
     # That driver does not report row remapping; MIG is enabled, no change is pending.
-    "a100-mig": [
-        [True], [True], [False], [True], [None], [True], [True], [None], [True], [True],
-    ],
+    "a100-mig": ["pass", "pass", "warn", "pass", "skip", "pass", "pass", "skip", "pass", "pass"],
+    # Only the instances have counters, and the driver of branch 510 does not report whether a reset is required.
+    "a100-mig-instances": ["pass", "skip", "warn", "pass", "skip", "pass", "pass", "skip", "pass", "pass"],
+    # Idle, and 8 lanes of 16, in a virtual machine.
+    "a10g": ["pass", "skip", "warn", "pass", "pass", "skip", "skip", "skip", "pass", "skip"],
     # Idle, generation 1 of 4 (the card supports 5, the slot does not); ECC is off.
-    "rtx-pro-6000": [
-        [True], [True], [True], [None], [True], [True], [None], [None], [True], [None],
-    ],
-    # Five uncorrectable errors and a failed remapping on the first, the second one lost.
-    "gb200-lost": [
-        [True, False], [None, None], [True, True], [False, None], [False, True], [True, True], [True, True],
-        [True, None], [True, True], [True, True],
-    ],
-}  # fmt: skip
+    "rtx-pro-6000": ["pass", "pass", "pass", "skip", "pass", "pass", "skip", "skip", "pass", "skip"],
+    # Five uncorrectable errors and a failed remapping.
+    "gb200-lost": ["pass", "skip", "pass", "fail", "fail", "pass", "pass", "pass", "pass", "pass"],
+}
+LOST = ["fail", "skip", "pass", "unknown", "unknown", "pass", "unknown", "unknown", "pass", "pass"]
 
 
 @pytest.mark.parametrize("fixture", PUBLISHED)
 def test_published_output_of_real_machines(fixture: str) -> None:
-    assert list(judged(fixture).values()) == PUBLISHED[fixture]
+    assert [outcomes[0] for outcomes in judged(published.document(fixture)).values()] == PUBLISHED[fixture]
+
+
+def test_lost_gpu_of_published_output() -> None:
+    assert [outcomes[1] for outcomes in judged(published.document("gb200-lost")).values()] == LOST
+
+
+# Which check reads which element, as NVIDIA's manual of nvidia-smi describes them.
+READ_BY: dict[str, str] = {
+    "persistence_mode": "gpu.persistence",
+    "current_mig": "gpu.mig",
+    "pending_mig": "gpu.mig",
+    "gpu_recovery_action": "gpu.recovery",
+    "reset_required": "gpu.recovery",
+    "drain_and_reset_recommended": "gpu.recovery",
+    "virtualization_mode": "gpu.pcie_width",
+    "max_link_width": "gpu.pcie_width",
+    "current_link_width": "gpu.pcie_width",
+    "max_link_gen": "gpu.pcie_generation",
+    "current_link_gen": "gpu.pcie_generation",
+    "max_device_link_gen": "gpu.pcie_generation",
+    "performance_state": "gpu.pcie_generation",
+    "gpu_util": "gpu.pcie_generation",
+    "gpu_idle": "gpu.pcie_generation",
+    "hw_slowdown": "gpu.slowdown",
+    "hw_thermal_slowdown": "gpu.slowdown",
+    "hw_power_brake_slowdown": "gpu.slowdown",
+    "sw_thermal_slowdown": "gpu.slowdown",
+    "current_ecc": "gpu.ecc_errors",
+    "ecc_errors/volatile/sram_uncorrectable": "gpu.ecc_errors",
+    "ecc_errors/volatile/sram_uncorrectable_parity": "gpu.ecc_errors",
+    "ecc_errors/volatile/sram_uncorrectable_secded": "gpu.ecc_errors",
+    "ecc_errors/volatile/dram_uncorrectable": "gpu.ecc_errors",
+    "volatile_count/sram_uncorrectable": "gpu.ecc_errors",
+    "sram_threshold_exceeded": "gpu.memory_repair",
+    "channel_repair_pending": "gpu.memory_repair",
+    "tpc_repair_pending": "gpu.memory_repair",
+    "unrepairable_memory": "gpu.memory_repair",
+    "pending_blacklist": "gpu.memory_repair",
+    "pending_retirement": "gpu.memory_repair",
+    "remapped_row_pending": "gpu.memory_repair",
+    "remapped_row_failure": "gpu.memory_repair",
+    "gpu/remapped_rows": "gpu.memory_repair",
+    "fabric/state": "gpu.fabric",
+    "fabric/status": "gpu.fabric",
+    "fabric/health/summary": "gpu.fabric",
+}
+WORDS = (*nvidia_smi_log.LOST, *nvidia_smi_log.ERRORS, "Insufficient Size", "a word of a future driver", "")
+
+
+def leaves(document: str) -> list[tuple[str, ElementTree.Element, ElementTree.Element]]:
+    """Return (path, leaf, document) of each leaf of the first GPU; a change of the leaf changes the document."""
+    root = ElementTree.fromstring(document)
+    found: list[tuple[str, ElementTree.Element, ElementTree.Element]] = []
+
+    def walk(element: ElementTree.Element, path: str) -> None:
+        for child in element:
+            walk(child, f"{path}/{child.tag}")
+        if len(element) == 0:
+            found.append((path, element, root))
+
+    walk(root.findall("gpu")[0], "gpu")
+    return found
+
+
+def reader(path: str) -> str | None:
+    """Return the check that reads an element; branch 535 changed the prefix of the reasons for clocks."""
+    path = "/" + path.replace("clocks_event_reason_", "").replace("clocks_throttle_reason_", "")
+    return next((check_id for end, check_id in READ_BY.items() if path.endswith("/" + end)), None)
+
+
+@pytest.mark.parametrize("fixture", PUBLISHED)
+def test_no_check_passes_on_a_word_in_place_of_a_value(fixture: str) -> None:
+    """Each bad word in each leaf of a real document, one at a time, without a look at what the checks read."""
+    document = published.document(fixture)
+    well, read = judged(document), set()
+    for path, leaf, root in leaves(document):
+        value, check_id = leaf.text, reader(path)
+        for word in WORDS:
+            leaf.text = word
+            found = judged(ElementTree.tostring(root, encoding="unicode"))
+            case = (path, word, found)
+            if word in nvidia_smi_log.LOST:
+                assert found["gpu.answers"][0] == "fail", case
+            elif word in nvidia_smi_log.ERRORS:
+                assert found["gpu.answers"][0] == "unknown", case
+            if check_id and well[check_id][0] not in ("skip", "fail"):
+                assert found[check_id][0] in ("unknown", "fail"), case
+                read.add(check_id)
+            others = [name for name in found if name not in ("gpu.answers", check_id)]
+            worse = [name for name in others if found[name][0] == "pass" and well[name][0] != "pass"]
+            assert worse == [], case
+        leaf.text = value
+    measured = {name for name, outcomes in well.items() if outcomes[0] in ("pass", "warn")}
+    assert read >= measured - {"gpu.answers"}
+
+
+@pytest.mark.parametrize("value", ["GPU is lost", "Unknown Error"])
+@pytest.mark.parametrize("fixture", PUBLISHED)
+def test_no_check_passes_if_no_value_is_known(fixture: str, value: str) -> None:
+    root = ElementTree.fromstring(published.document(fixture))
+    for leaf in root.findall("gpu")[0].iter():
+        if len(leaf) == 0:
+            leaf.text = value
+    outcomes = {name: found[0] for name, found in judged(ElementTree.tostring(root, encoding="unicode")).items()}
+    assert set(outcomes.values()) <= {"unknown", "fail", "skip"}
+    assert outcomes["gpu.ecc_errors"] == outcomes["gpu.slowdown"] == outcomes["gpu.pcie_width"] == "unknown"
+
+
+def with_values(fixture: str, **values: str) -> dict[str, str]:
+    """Return the outcomes of a real document in which all elements of these names have other values."""
+    root = ElementTree.fromstring(published.document(fixture))
+    for name, value in values.items():
+        for leaf in [element for element in root.iter(name) if len(element) == 0]:
+            leaf.text = value
+    return {name: found[0] for name, found in judged(ElementTree.tostring(root, encoding="unicode")).items()}
+
+
+@pytest.mark.parametrize(
+    ("fixture", "values", "check_id"),
+    [
+        ("a10g", {"sram_uncorrectable": "1"}, "gpu.ecc_errors"),
+        ("a10g", {"dram_uncorrectable": "1"}, "gpu.ecc_errors"),
+        ("a10g", {"dram_uncorrectable": "1", "sram_uncorrectable": "ERR!"}, "gpu.ecc_errors"),
+        ("h100", {"sram_uncorrectable_parity": "1"}, "gpu.ecc_errors"),
+        ("h100", {"sram_uncorrectable_secded": "1"}, "gpu.ecc_errors"),
+        ("a100-mig-instances", {"sram_uncorrectable": "1"}, "gpu.ecc_errors"),
+        ("h100", {"sram_threshold_exceeded": "Yes"}, "gpu.memory_repair"),
+        ("h100", {"channel_repair_pending": "Yes", "tpc_repair_pending": "ERR!"}, "gpu.memory_repair"),
+        ("h100", {"summary": "Unhealthy"}, "gpu.fabric"),
+        ("h100", {"status": "Insufficient Resources"}, "gpu.fabric"),
+        ("a100-mig", {"drain_and_reset_recommended": "Yes", "reset_required": "ERR!"}, "gpu.recovery"),
+        ("h100", {"current_link_width": "0x", "virtualization_mode": "None"}, "gpu.pcie_width"),
+    ],
+)
+def test_value_that_is_wrong_fails_its_check_alone(fixture: str, values: dict[str, str], check_id: str) -> None:
+    well = dict(zip(judged(published.document(fixture)), PUBLISHED[fixture], strict=True))
+    found = with_values(fixture, **values)
+    changed = {name: outcome for name, outcome in found.items() if outcome != well[name] and name != "gpu.answers"}
+    assert changed == {check_id: "fail"}
+
+
+def test_errors_of_one_mig_instance_are_counted() -> None:
+    document = published.document("a100-mig-instances")
+    (path, leaf, root) = [
+        found for found in leaves(document) if found[0].endswith("volatile_count/sram_uncorrectable")
+    ][1]
+    leaf.text = "7"
+    (gpu,) = nvidia_smi_log.parse(ElementTree.tostring(root, encoding="unicode"))
+    (reading,) = [check.reading(gpu) for check in gpu_checks.PER_GPU if check.spec.id == "gpu.ecc_errors"]
+    assert (path, reading) == (
+        "gpu/mig_devices/mig_device/ecc_error_count/volatile_count/sram_uncorrectable",
+        gpu_checks.Reading("fail", "uncorrectable errors: sram_uncorrectable of MIG device 1 7"),
+    )
+
+
+def test_counters_must_have_values_where_ecc_is_enabled() -> None:
+    absent = dict.fromkeys(("sram_uncorrectable", "dram_uncorrectable"), "N/A")
+    assert with_values("a10g", **absent)["gpu.ecc_errors"] == "unknown"
+    assert with_values("a10g", virtualization_mode="VGPU", **absent)["gpu.ecc_errors"] == "skip"
 
 
 def test_texts_have_the_values() -> None:
     gpus = nvidia_smi_log.parse(published.document("gb200-lost"))
-    texts = {check.spec.id: [check.read(gpu).text for gpu in gpus] for check in gpu_checks.PER_GPU}
+    texts = {check.spec.id: [check.reading(gpu).text for gpu in gpus] for check in gpu_checks.PER_GPU}
     assert texts["gpu.ecc_errors"][0] == "uncorrectable errors: dram_uncorrectable 5"
     assert texts["gpu.memory_repair"][0] == "remapped_row_failure"
     assert texts["gpu.answers"][1].startswith("GPU is lost (")
@@ -72,27 +230,14 @@ OLDER = """<l><gpu><product_name>Tesla V100</product_name>
 <double_bit><device_memory>%s</device_memory><total>%s</total></double_bit></volatile></ecc_errors></gpu></l>"""
 
 
-@pytest.mark.parametrize(("slowed", "errors", "good"), [("Not Active", "0", True), ("Active", "2", False)])
-def test_drivers_before_535_and_gpus_before_turing(slowed: str, errors: str, good: bool) -> None:
-    (gpu,) = nvidia_smi_log.parse(OLDER % (slowed, errors, errors))
-    values = {check.spec.id: check.read(gpu).good for check in gpu_checks.PER_GPU}
-    assert (values["gpu.slowdown"], values["gpu.ecc_errors"]) == (good, good)
+@pytest.mark.parametrize(("slowed", "errors", "outcome"), [("Not Active", "0", "pass"), ("Active", "2", "fail")])
+def test_drivers_before_535_and_gpus_before_turing(slowed: str, errors: str, outcome: str) -> None:
+    found = judged(OLDER % (slowed, errors, errors))
+    assert (found["gpu.slowdown"], found["gpu.ecc_errors"]) == ([outcome], [outcome])
 
 
+BOOT = "kernel: Linux version 6.1.0-56-amd64\n"
 HEAD = "GPU %d: %s (UUID: GPU-00000000-0000-0000-0000-00000000000%d)\n"
-
-
-def test_nvlink_line_in_an_unknown_format_is_shown_and_not_judged(tmp_path: Path) -> None:
-    machine = simulated_host(tmp_path, [H200, H200])
-
-    def run(argv: list[str], timeout: float, env: dict[str, str] | None = None) -> command.Answer:
-        if argv[1:] == ["nvlink", "-s"]:
-            return command.Answer(0, (HEAD % (0, "NVIDIA H200", 0) + "\t Link 0: sleeping soundly\n").encode(), b"")
-        return machine.run(argv, timeout, env)
-
-    found = {check.id: check for check in gpu_checks.run(dataclasses.replace(machine.context(), run=run))}
-    assert (found["gpu.nvlink"].status, "sleeping soundly" in str(found["gpu.nvlink"].found)) == ("skip", True)
-    assert found["gpu.mig"].status == "pass"
 
 
 # --- the simulated nvidia-smi with one fault at a time ---
@@ -186,7 +331,10 @@ def test_fault_of_one_gpu_fails_its_own_check_only(tmp_path: Path, case: str) ->
     machine = simulated_host(tmp_path, gpus)
     machine.state(gpus={"1": values})
     found = checked(machine)
-    assert {check.id for check in found.values() if check.status == "fail"} == {check_id}
+    status = "warn" if check_id == "gpu.persistence" else "fail"
+    assert {check.id: check.status for check in found.values() if check.status in ("warn", "fail", "unknown")} == {
+        check_id: status
+    }
     assert found[check_id].found == text
     assert found[check_id].expected
     assert found[check_id].remedy
@@ -244,8 +392,8 @@ def test_slower_slot_passes_and_is_named() -> None:
     gpus = nvidia_smi_log.parse(
         published.document("rtx-pro-6000").replace("current_link_gen>1<", "current_link_gen>4<")
     )
-    (reading,) = [check.read(gpus[0]) for check in gpu_checks.PER_GPU if check.spec.id == "gpu.pcie_generation"]
-    assert (reading.good, reading.text) == (True, "generation 4 of 4 (the GPU supports 5, the slot does not)")
+    (reading,) = [check.reading(gpus[0]) for check in gpu_checks.PER_GPU if check.spec.id == "gpu.pcie_generation"]
+    assert (reading.outcome, reading.text) == ("pass", "generation 4 of 4 (the GPU supports 5, the slot does not)")
 
 
 def test_links_that_no_gpu_of_the_model_uses_are_no_failure(tmp_path: Path) -> None:
@@ -266,10 +414,11 @@ def test_no_check_passes_with_a_lost_gpu(tmp_path: Path) -> None:
     machine = simulated_host(tmp_path, [H200, H200])
     machine.state(state="gpu_lost", lost=[1], gpus={"0": {"current_link_width": 8}})
     found = checked(machine)
-    assert found["gpu.pcie_width"].status == "fail"
-    others = [check for check in found.values() if check.id not in ("gpu.pcie_width", "gpu.xid_errors")]
-    assert {check.status for check in others} == {"skip"}
-    assert "255" in found["gpu.mig"].reason
+    failed = {check.id for check in found.values() if check.status == "fail"}
+    assert failed == {"gpu.answers", "gpu.pcie_width"}
+    assert found["gpu.answers"].found == "nvidia-smi -q -x lists 1 of 2 GPUs"
+    others = [check for check in found.values() if check.id not in (*failed, "gpu.xid_errors")]
+    assert {check.status for check in others} == {"unknown"}
 
 
 @pytest.mark.parametrize("state", ["not_loaded", "library_missing", "mismatch", "no_devices"])
@@ -277,7 +426,7 @@ def test_broken_nvidia_smi_is_not_queried(tmp_path: Path, state: str) -> None:
     machine = simulated_host(tmp_path, [H200])
     machine.state(state=state)
     found = checked(machine)
-    assert {check.status for check in found.values() if check.id != "gpu.xid_errors"} == {"skip"}
+    assert {check.status for check in found.values() if check.id != "gpu.xid_errors"} == {"unknown"}
     assert "driver.nvidia_smi" in found["gpu.nvlink"].reason
     assert ["-q", "-x"] not in [argv[1:] for argv in machine.commands]
 
@@ -287,7 +436,7 @@ def test_driver_that_must_not_be_loaded_is_not_queried(tmp_path: Path) -> None:
     assert {check.status for check in found.values()} == {"skip"}
 
 
-@pytest.mark.parametrize(("state", "status"), [("disabled", "skip"), ("enabled", "fail"), ("", "fail")])
+@pytest.mark.parametrize(("state", "status"), [("disabled", "skip"), ("enabled", "warn"), ("", "warn")])
 def test_persistence_is_skipped_where_the_daemon_is_disabled(tmp_path: Path, state: str, status: str) -> None:
     machine = simulated_host(tmp_path, [H200])
     machine.state(gpus={"0": {"persistence": False}})
@@ -311,6 +460,217 @@ def test_brief_slowdown_is_no_failure(tmp_path: Path) -> None:
     assert [argv[1:] for argv in machine.commands].count(["-q", "-x"]) == 2
 
 
+# --- nvidia-smi as a process, on documents of real machines ---
+
+UUID = "GPU-00000000-0000-0000-0000-00000000000%d"
+LINKS = "".join(f"\t Link {number}: 26.562 GB/s\n" for number in range(18))
+
+
+class ProcessHost:
+    """A host with H100 whose nvidia-smi, systemctl and journalctl are scripts that command.run runs."""
+
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gpus: int = 2) -> None:
+        self.root, self.gpus = tmp_path, gpus
+        rows = "".join(
+            f"{n}, NVIDIA H100 80GB HBM3, {UUID % n}, 580.105.08, 81559, 9.0, {self.bus_id(n)}\n" for n in range(gpus)
+        )
+        self.script(
+            "nvidia-smi",
+            f"case $1 in -q) cat {tmp_path}/document;; nvlink) cat {tmp_path}/links;; *) cat {tmp_path}/rows;; esac",
+        )
+        self.script("systemctl", "echo enabled")
+        self.script("journalctl", f"echo '{BOOT.strip()}'")
+        self.write("rows", rows)
+        self.write("links", "".join(HEAD % (n, "NVIDIA H100 80GB HBM3", n) + LINKS for n in range(gpus)))
+        self.write_document()
+        monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
+
+    @staticmethod
+    def bus_id(number: int) -> str:
+        return f"00000000:{0x53 + number:02X}:00.0"
+
+    def write(self, name: str, text: str) -> None:
+        (self.root / name).write_text(text)
+
+    def script(self, name: str, text: str) -> None:
+        (self.root / "bin").mkdir(exist_ok=True)
+        (self.root / "bin" / name).write_text("#!/bin/sh\n" + text + "\n")
+        (self.root / "bin" / name).chmod(0o755)
+
+    def write_document(self, **values: dict[int, str]) -> None:
+        """Write the document of all GPUs, in which elements have other values by the number of the GPU."""
+        document = ElementTree.fromstring(published.document("h100"))
+        (gpu,) = document.findall("gpu")
+        document.remove(gpu)
+        for number in range(self.gpus):
+            copy = ElementTree.fromstring(ElementTree.tostring(gpu))
+            copy.set("id", self.bus_id(number))
+            ElementTree.SubElement(copy, "uuid").text = UUID % number
+            for name, by_gpu in values.items():
+                for leaf in copy.iter(name):
+                    leaf.text = by_gpu.get(number, leaf.text)
+            document.append(copy)
+        self.write("document", "<?xml version='1.0' ?>" + ElementTree.tostring(document, encoding="unicode"))
+
+    def checked(self, expect_gpus: int | None = None, **changes: Any) -> dict[str, model.Check]:
+        plan = {"components": {"driver": {"version": "580.105.08"}}}
+        context = verify.context(
+            plan, self.gpus if expect_gpus is None else expect_gpus, "loaded", "auto", "/none", root=str(self.root)
+        )
+        return by_id(gpu_checks.run(dataclasses.replace(context, **changes)))
+
+
+@pytest.fixture
+def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ProcessHost:
+    monkeypatch.undo()  # this nvidia-smi is found in PATH
+    monkeypatch.setattr(nvidia_smi_log, "TIMEOUT", 0.5)
+    return ProcessHost(tmp_path, monkeypatch)
+
+
+def outcomes(found: dict[str, model.Check]) -> dict[str, str]:
+    return {name: check.status for name, check in found.items()}
+
+
+def test_two_real_gpus_pass(processes: ProcessHost) -> None:
+    assert outcomes(processes.checked()) == {spec.id: "pass" for spec in gpu_checks.CHECKS}
+
+
+QUERIES = {
+    "hangs": "exec sleep 60",
+    "dies": "kill -SEGV $$",
+    "another status": "cat DOCUMENT; exit 3",
+    "nonsense": "echo Hello",
+    "not XML": "head -c 500 DOCUMENT",
+    "silence": "true",
+}
+
+
+@pytest.mark.parametrize("way", QUERIES)
+def test_document_that_nvidia_smi_does_not_print_is_unknown(processes: ProcessHost, way: str) -> None:
+    script = QUERIES[way].replace("DOCUMENT", f"{processes.root}/document")
+    processes.script(
+        "nvidia-smi",
+        f"case $1 in -q) {script};; nvlink) cat {processes.root}/links;; *) cat {processes.root}/rows;; esac",
+    )
+    found = processes.checked()
+    assert outcomes(found) == {**{spec.id: "unknown" for spec in gpu_checks.CHECKS}, "gpu.xid_errors": "pass"}
+    assert all("nvidia-smi -q -x" in str(check.reason) for name, check in found.items() if name != "gpu.xid_errors")
+
+
+@pytest.mark.parametrize("way", QUERIES)
+def test_nvlinks_that_nvidia_smi_does_not_print_are_unknown(processes: ProcessHost, way: str) -> None:
+    script = QUERIES[way].replace("DOCUMENT", f"{processes.root}/links")
+    if way == "not XML":
+        script = f"head -1 {processes.root}/links"
+    processes.script(
+        "nvidia-smi",
+        f"case $1 in nvlink) {script};; -q) cat {processes.root}/document;; *) cat {processes.root}/rows;; esac",
+    )
+    assert outcomes(processes.checked()) == {**{spec.id: "pass" for spec in gpu_checks.CHECKS}, "gpu.nvlink": "unknown"}
+
+
+@pytest.mark.parametrize("listed", [0, 1])
+def test_gpu_that_the_document_lacks_fails(processes: ProcessHost, listed: int) -> None:
+    processes.gpus = listed
+    processes.write_document()
+    processes.gpus = 2
+    found = processes.checked()
+    expected = {**{spec.id: "unknown" for spec in gpu_checks.CHECKS}, "gpu.xid_errors": "pass", "gpu.answers": "fail"}
+    assert outcomes(found) == expected
+    assert found["gpu.answers"].found == f"nvidia-smi -q -x lists {listed} of 2 GPUs"
+
+
+def test_gpu_that_both_queries_lack_fails(processes: ProcessHost) -> None:
+    assert processes.checked(expect_gpus=3)["gpu.answers"].found == "nvidia-smi -q -x lists 2 of 3 GPUs"
+
+
+def test_other_gpus_in_the_document_are_unknown(processes: ProcessHost) -> None:
+    rows = (processes.root / "rows").read_text()
+    processes.write("rows", rows.replace(processes.bus_id(1), "00000000:99:00.0"))
+    found = processes.checked()
+    assert outcomes(found) == {**{spec.id: "unknown" for spec in gpu_checks.CHECKS}, "gpu.xid_errors": "pass"}
+    assert found["gpu.mig"].reason == (
+        "nvidia-smi --query-gpu lists 0000:53:00.0, 0000:99:00.0, nvidia-smi -q -x lists 0000:53:00.0, 0000:54:00.0"
+    )
+
+
+@pytest.mark.parametrize("word", ["ERR!", "Unknown Error", "[GPU requires reset]"])
+@pytest.mark.parametrize("field", range(7))
+def test_error_in_a_field_of_a_row_raises_nothing(processes: ProcessHost, word: str, field: int) -> None:
+    rows = [line.split(", ") for line in (processes.root / "rows").read_text().splitlines()]
+    rows[1][field] = word
+    processes.write("rows", "".join(", ".join(row) + "\n" for row in rows))
+    assert outcomes(processes.checked()) == {spec.id: "pass" for spec in gpu_checks.CHECKS}
+
+
+def test_failure_of_one_gpu_counts_though_another_is_unreadable(processes: ProcessHost) -> None:
+    processes.write_document(dram_uncorrectable={0: "Unknown Error", 1: "5"})
+    found = processes.checked()
+    assert (found["gpu.ecc_errors"].status, found["gpu.answers"].status) == ("fail", "unknown")
+    assert found["gpu.ecc_errors"].found == "GPU 1: uncorrectable errors: dram_uncorrectable 5"
+
+
+def test_gpu_in_mig_mode_leaves_the_links_of_the_others_judged(processes: ProcessHost) -> None:
+    mig = HEAD % (0, "NVIDIA H100 80GB HBM3", 0) + "Nvlink queries are not supported for Devices in MIG mode\n"
+    other = HEAD % (1, "NVIDIA H100 80GB HBM3", 1)
+    processes.write("links", mig + other + LINKS)
+    found = processes.checked()["gpu.nvlink"]
+    assert (found.status, found.found) == ("pass", "GPU 0: no NVLink in MIG mode; GPU 1: 18 links of 18 at 26.562 GB/s")
+    processes.write("links", mig + other + LINKS.replace("Link 3: 26.562 GB/s", "Link 3: <inactive>"))
+    assert processes.checked()["gpu.nvlink"].status == "fail"
+    processes.write("links", mig + mig.replace("GPU 0", "GPU 1"))
+    assert processes.checked()["gpu.nvlink"].status == "skip"
+
+
+def test_gpu_of_a_fabric_whose_links_are_not_listed_is_unknown(processes: ProcessHost) -> None:
+    processes.write("links", HEAD % (1, "NVIDIA H100 80GB HBM3", 1) + LINKS)
+    assert processes.checked()["gpu.nvlink"].status == "unknown"
+
+
+# --- waivers ---
+
+NARROW = {"current_link_width": {1: "8x"}, "virtualization_mode": {0: "None", 1: "None"}}
+REASON = "the board wires 8 lanes to the second slot"
+
+
+@pytest.mark.parametrize("name", [None, "1", UUID % 1, (UUID % 1).upper(), "0000:54:00.0", "00000000:54:00.0"])
+def test_waived_gpu_is_waived_by_each_of_its_names(processes: ProcessHost, name: str | None) -> None:
+    processes.write_document(**NARROW)
+    found = processes.checked(waivers=[model.Waiver("gpu.pcie_width", REASON, "2027-06-30", name)])["gpu.pcie_width"]
+    assert (found.status, found.remedy, found.cause) == ("waived", None, None)
+    assert found.found == "GPU 0: x16 of x16; GPU 1: x8 of x16"
+    assert found.reason == f"waived until 2027-06-30: {REASON}"
+
+
+@pytest.mark.parametrize(
+    "waiver",
+    [
+        model.Waiver("gpu.pcie_width", REASON, "2027-06-30", "0"),
+        model.Waiver("gpu.pcie_width", REASON, "2027-06-30", "0000:53:00.0"),
+        model.Waiver("gpu.pcie_generation", REASON, "2027-06-30", "1"),
+    ],
+)
+def test_waiver_of_another_gpu_or_check_does_not_serve(processes: ProcessHost, waiver: model.Waiver) -> None:
+    processes.write_document(**NARROW)
+    assert processes.checked(waivers=[waiver])["gpu.pcie_width"].status == "fail"
+
+
+def test_gpu_that_is_not_waived_still_fails(processes: ProcessHost) -> None:
+    processes.write_document(current_link_width={0: "8x", 1: "8x"}, virtualization_mode={0: "None", 1: "None"})
+    found = processes.checked(waivers=[model.Waiver("gpu.pcie_width", REASON, "2027-06-30", "1")])["gpu.pcie_width"]
+    assert (found.status, found.found) == ("fail", "GPU 0: x8 of x16")
+
+
+def test_unknown_is_not_waived(processes: ProcessHost) -> None:
+    processes.write_document(current_link_width={1: "ERR!"})
+    found = processes.checked(waivers=[model.Waiver("gpu.pcie_width", REASON, "2027-06-30")])["gpu.pcie_width"]
+    assert (found.status, found.reason) == ("unknown", "GPU 1: " + _unreadable("current"))
+
+
+def _unreadable(name: str) -> str:
+    return f"pci/pci_gpu_link_info/link_widths/{name}_link_width is 'ERR!'"
+
+
 # --- the kernel log ---
 
 # Lines of published kernel logs, see test_kernel_log.py.
@@ -328,9 +688,6 @@ def logging_host(tmp_path: Path) -> SimulatedHost:
 
 def xid_errors(context: model.Context) -> model.Check:
     return by_id(gpu_checks.run(context))["gpu.xid_errors"]
-
-
-BOOT = "kernel: Linux version 6.1.0-56-amd64\n"
 
 
 @pytest.mark.parametrize(
@@ -369,11 +726,15 @@ def test_dmesg_is_read_without_a_journal(logging_host: SimulatedHost) -> None:
     assert xid_errors(logging_host.context()).status == "fail"
 
 
-def test_kernel_log_that_cannot_be_read_is_skipped(logging_host: SimulatedHost) -> None:
-    logging_host.answer("journalctl --dmesg", "")
+@pytest.mark.parametrize("text", ["", "no kernel messages here\n"])
+def test_kernel_log_that_cannot_be_read_is_unknown(logging_host: SimulatedHost, text: str) -> None:
+    logging_host.answer("journalctl --dmesg", text)
     logging_host.answer("dmesg", "dmesg: read kernel buffer failed: Operation not permitted", exit_code=1)
     check = xid_errors(logging_host.context())
-    assert (check.status, "neither journalctl nor dmesg" in str(check.reason)) == ("skip", True)
+    assert check.status == "unknown"
+    assert check.reason == (
+        "journalctl: no kernel message; dmesg: exit 1: dmesg: read kernel buffer failed: Operation not permitted"
+    )
 
 
 @pytest.mark.parametrize("kernel_module", ["not_managed", "built"])

@@ -46,9 +46,25 @@ def test_value_in_brackets_is_none() -> None:
     assert (gpu["memory_mib"], gpu["compute_capability"], gpu["name"]) == (None, None, "NVIDIA A100")
 
 
-def test_row_of_the_wrong_length_is_an_error() -> None:
+# Megaminer issue 376 and NVIDIA/dcgm-exporter issue 319 have such rows, with and without brackets.
+@pytest.mark.parametrize("word", ["ERR!", "Unknown Error", "[Unknown Error]", "[GPU requires reset]", "GPU is lost"])
+@pytest.mark.parametrize("field", range(7))
+def test_error_in_any_field_is_none(word: str, field: int) -> None:
+    values = ["0", "NVIDIA A100", "GPU-1", "535.161.08", "40960", "8.0", "00000000:05:00.0"]
+    values[field] = word
+    (gpu,) = nvidia_smi.parse(", ".join(values))
+    assert [name for name, value in gpu.items() if value is None] == [list(gpu)[field]]
+
+
+def test_row_of_the_wrong_length_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="2 values for 7 fields"):
         nvidia_smi.parse("0, NVIDIA A100\n")
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 0, NVIDIA A100\n")
+    program.chmod(0o755)
+    found = nvidia_smi.read(str(program), command.run)
+    assert found is not None
+    assert (found["exit_code"], found["gpus"], "2 values for 7 fields" in found["message"]) == (0, [], True)
 
 
 NO_DRIVER = (

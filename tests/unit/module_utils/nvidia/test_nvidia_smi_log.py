@@ -2,41 +2,104 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi_log
 
+from tests.unit import published
+
+# Errors of NVML, and texts that no driver prints: none of them is a value.
+BAD_WORDS = (*nvidia_smi_log.LOST, *nvidia_smi_log.ERRORS, "Insufficient Size", "a word of a future driver", "[ERR!]")
+
+
+def gpu(text: str) -> nvidia_smi_log.Gpu:
+    (found,) = nvidia_smi_log.parse(f"<nvidia_smi_log><gpu><a><b>{text}</b></a></gpu></nvidia_smi_log>")
+    return found
+
+
+@pytest.mark.parametrize("text", ["N/A", "[N/A]", "[Not Supported]", "Requested functionality has been deprecated"])
+def test_value_that_a_product_does_not_have_is_none(text: str) -> None:
+    assert (gpu(text).number("a/b"), gpu(text).choice("a/b", "Yes")) == (None, None)
+
+
+def test_element_that_the_driver_does_not_print_is_none() -> None:
+    assert (gpu("5").number("a/c"), gpu("5").choice("a/c", "Yes"), gpu("5").raw("a/c")) == (None, None, None)
+
 
 @pytest.mark.parametrize(
-    ("text", "value"),
+    ("text", "unit", "number"), [(" 16x ", "x", 16), ("87 %", "%", 87), ("5", "", 5), ("1.5", "", 1.5)]
+)
+def test_numbers(text: str, unit: str, number: float) -> None:
+    assert gpu(text).number("a/b", unit) == number
+
+
+@pytest.mark.parametrize("word", [*BAD_WORDS, "", "16", "16xx", "x16", "-1x"])
+def test_everything_else_is_unreadable(word: str) -> None:
+    with pytest.raises(nvidia_smi_log.Unreadable):
+        gpu(word).number("a/b", "x")
+    with pytest.raises(nvidia_smi_log.Unreadable):
+        gpu(word).choice("a/b", "Yes", "No")
+
+
+def test_leaves_of_a_group_that_is_replaced_by_an_error() -> None:
+    (found,) = nvidia_smi_log.parse("<l><gpu><rows><a>1</a><b>2</b></rows><lost>GPU is lost</lost></gpu></l>")
+    assert list(found.leaves("rows")) == [("a", "1"), ("b", "2")]
+    assert list(found.leaves("lost")) == [("lost", "GPU is lost")]
+    assert list(found.leaves("missing")) == []
+
+
+def test_errors_are_found_everywhere_but_in_the_names_of_programs() -> None:
+    (found,) = nvidia_smi_log.parse(
+        "<l><gpu><a><fan>[ERR!]</fan></a><processes><process_info><name>Timeout</name></process_info></processes></gpu></l>"
+    )
+    assert found.errors(nvidia_smi_log.ERRORS) == {"fan": "ERR!"}
+    assert found.errors(nvidia_smi_log.LOST) == {}
+
+
+def read(tmp_path: Path, script: str) -> nvidia_smi_log.Log:
+    return nvidia_smi_log.read(program(tmp_path, script), command.run)
+
+
+def program(tmp_path: Path, script: str) -> str:
+    path = tmp_path / "nvidia-smi"
+    path.write_text("#!/bin/sh\n" + script)
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("script", "problem"),
     [
-        ("N/A", None),
-        ("[N/A]", None),
-        ("[Not Supported]", None),
-        ("Requested functionality has been deprecated", None),
-        ("GPU is lost", None),
-        ("", None),
-        ("None", "None"),
-        (" 16x ", "16x"),
+        ("echo something else", "nvidia-smi -q -x printed no XML document: 'something else"),
+        ("echo '<?xml version=\"1.0\"?><a>'", "nvidia-smi -q -x printed a document that is not XML"),
+        ("exit 3", "nvidia-smi -q -x: exit 3"),
+        ("kill -SEGV $$", "nvidia-smi -q -x: killed by signal 11"),
+        ("echo '<?xml version=\"1.0\"?><a>'; exit 255", "nvidia-smi -q -x: exit 255"),
     ],
 )
-def test_value_that_is_not_reported_is_none(text: str, value: str | None) -> None:
-    (gpu,) = nvidia_smi_log.parse(f"<nvidia_smi_log><gpu><a><b>{text}</b></a></gpu></nvidia_smi_log>")
-    assert gpu.text("a/b") == value
-    assert gpu.text("a/c") is None
+def test_document_that_cannot_be_read(tmp_path: Path, script: str, problem: str) -> None:
+    log = read(tmp_path, script)
+    assert log.gpus == []
+    assert str(log.problem).startswith(problem)
 
 
-@pytest.mark.parametrize(("text", "number"), [("16x", 16), ("87 %", 87), ("5", 5), ("-2 C", -2), ("Enabled", None)])
-def test_numbers(text: str, number: float | None) -> None:
-    (gpu,) = nvidia_smi_log.parse(f"<l><gpu><a>{text}</a></gpu></l>")
-    assert gpu.number("a") == number
+def test_document_after_a_message_about_a_lost_gpu(tmp_path: Path) -> None:
+    (tmp_path / "document").write_text("Unable to determine the device handle for GPU1\n" + published.document("t4"))
+    log = read(tmp_path, f"cat {tmp_path}/document; exit 15")
+    assert [found.name for found in log.gpus] == ["Tesla T4"]
+    assert log.problem == "nvidia-smi -q -x: exit 15: Unable to determine the device handle for GPU1"
 
 
-def test_invalid_document_is_an_error() -> None:
-    with pytest.raises(ValueError, match="no XML document"):
-        nvidia_smi_log.read("nvidia-smi", lambda argv, timeout: command.Answer(0, b"something else", b""))
-    with pytest.raises(ValueError, match="is not XML"):
-        nvidia_smi_log.read("nvidia-smi", lambda argv, timeout: command.Answer(0, b"<?xml version='1.0'?><a>", b""))
+def test_program_that_hangs_is_asked_again_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvidia_smi_log, "TIMEOUT", 0.2)
+    log = read(tmp_path, f"echo >> {tmp_path}/calls; exec sleep 60")
+    assert (log.gpus, log.problem) == (
+        [],
+        f"nvidia-smi -q -x: exit 124: {tmp_path}/nvidia-smi did not end within 0.6 s",
+    )
+    assert (tmp_path / "calls").read_text() == "\n\n"
 
 
 HEAD = "GPU %d: %s (UUID: GPU-00000000-0000-0000-0000-00000000000%d)\n"
@@ -62,6 +125,38 @@ def test_nvlink_lines() -> None:
     assert nvidia_smi_log.parse_nvlinks("") == {}
 
 
-def test_line_in_an_unknown_format_is_an_error() -> None:
-    with pytest.raises(ValueError, match="Link 0: sleeping soundly"):
-        nvidia_smi_log.parse_nvlinks(HEAD % (0, "NVIDIA B300", 0) + "\t Link 0: sleeping soundly\n")
+# The sentence for a GPU in MIG mode, which has no lines of links.
+MIG = "Nvlink queries are not supported for Devices in MIG mode\n"
+
+
+def test_each_gpu_has_its_own_lines() -> None:
+    found = nvidia_smi_log.parse_nvlinks(
+        HEAD % (0, "NVIDIA H100", 0)
+        + MIG
+        + HEAD % (1, "NVIDIA H100", 1)
+        + "\t Link 0: sleeping soundly\n\t Link 1: 26.562 GB/s\n"
+        + HEAD % (2, "NVIDIA H100", 2)
+        + HEAD % (3, "NVIDIA H100", 3)
+        + "\t Link 0: 26.562 GB/s\n"
+    )
+    assert [links.state for links in found.values()] == ["mig", "unknown", "unknown", "links"]
+    assert (found[1].line, found[3].speeds) == ("Link 0: sleeping soundly", {0: 26.562})
+
+
+@pytest.mark.parametrize("word", ["ERR!", "<ERR!>", "Unknown Error", "0x1A GB/s", "1.2.3 GB/s"])
+def test_link_is_active_or_inactive(word: str) -> None:
+    found = nvidia_smi_log.parse_nvlinks(HEAD % (0, "NVIDIA H100", 0) + f"\t Link 0: {word}\n")
+    assert found[0].state == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("script", "problem"),
+    [
+        ("printf 'GPU 0: NVIDIA H100 (UUID: GPU-0)\\n\\t Link 0: 26.562 GB/s\\n'; exit 255", "nvlink -s: exit 255"),
+        ("kill -KILL $$", "nvlink -s: killed by signal 9"),
+        ("echo hello", "nvlink -s printed 'hello'"),
+    ],
+)
+def test_nvlink_query_that_fails_is_an_error(tmp_path: Path, script: str, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        nvidia_smi_log.nvlinks(program(tmp_path, script), command.run)
