@@ -17,6 +17,7 @@ from ansible import constants
 from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import urls
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import probe_options
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError, load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan, plan_table
@@ -83,7 +84,8 @@ def decide(probed: dict[str, Any], args: dict[str, Any], role_variables: RoleVar
     Raises CatalogError and ValueError (PlanInputError and RecordError among them).
     """
     probe = Probe.from_json(probed)
-    plan = plan_for_probe(probe, args["request"])
+    # What is planned is printed, cached and recorded; the roles get passwords from the request itself.
+    plan = plan_for_probe(probe, urls.without_credentials(args["request"]))
     diff = plan_diff.plan_diff(plan, probe)
     facts = {"gpu_stack_probe": probed, "gpu_stack_plan": plan.to_json(), "gpu_stack_diff": diff.to_json()}
     headers = tuple(role_variables(facts, (KERNEL_HEADERS,))[KERNEL_HEADERS]) if plan.components.driver else ()

@@ -48,6 +48,7 @@ from typing import Any, ClassVar
 
 from ansible import constants, context
 from ansible.plugins.callback import CallbackBase
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import urls
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import rendering, report, terminal
 
 # Facts that the playbooks set, and the evidence that each of them is.
@@ -120,6 +121,7 @@ class CallbackModule(CallbackBase):
             self._stop_writing(str(error))
 
     def _keep(self, host: str, name: str, data: Any) -> None:
+        data = urls.without_credentials(data)  # messages of apt or pip may quote an address
         self.evidence.setdefault(host, {})[name] = data
         self._write(f"{host}/{name}.json", json.dumps(data, indent=2, sort_keys=True))
 

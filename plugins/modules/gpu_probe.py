@@ -192,7 +192,7 @@ probe:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import probe
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import probe, urls
 
 FROM_THE_CATALOG = ("package_patterns", "repository_patterns", "driver_packages", "distro_cuda_package")
 
@@ -221,6 +221,9 @@ def main() -> None:
             "gpuhost.stack.gpu_probe from a task, with plugins/action/gpu_probe.py installed, or pass these options."
             % ", ".join(missing)
         )
+    addresses = [module.params["repository_url"], *module.params["repositories"].values()]
+    secrets = [urls.user_info(address) for address in addresses if address]
+    module.no_log_values.update(secret for secret in secrets if secret)  # they are in the invocation
     options = probe.Options(
         repository_url=module.params["repository_url"],
         repositories=module.params["repositories"],
@@ -233,7 +236,7 @@ def main() -> None:
         pytorch_path=module.params["pytorch_path"],
         kernel_header_offers=module.params["kernel_header_offers"],
     )
-    module.exit_json(changed=False, probe=probe.probe("/", options))
+    module.exit_json(changed=False, probe=urls.without_credentials(probe.probe("/", options)))
 
 
 if __name__ == "__main__":

@@ -78,7 +78,7 @@ import os
 import re
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import download, files
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import download, files, urls
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import openpgp
 
 LIMIT_BYTES = 1024 * 1024
@@ -95,9 +95,9 @@ def installed(dest: str) -> list[str]:
 
 def fetch(module: AnsibleModule, wanted: str) -> bytes:
     """Return the download; fail the module unless it contains the expected key."""
-    url, dest = module.params["url"], module.params["dest"]
+    url, dest = urls.without_credentials(module.params["url"]), module.params["dest"]
     try:
-        data = download.fetch(url, module.params["timeout"], LIMIT_BYTES)
+        data = download.fetch(module.params["url"], module.params["timeout"], LIMIT_BYTES)
     except download.DownloadError as error:
         module.fail_json(
             msg="The key could not be downloaded. %s. Expected the key %s there. Check the URL, name resolution and "
@@ -132,6 +132,7 @@ def main() -> None:
         add_file_common_args=True,
         supports_check_mode=True,
     )
+    module.no_log_values.update(filter(None, [urls.user_info(module.params["url"])]))  # it is in the invocation
     wanted = re.sub(r"\s", "", module.params["fingerprint"]).upper()
     if not re.match(r"^[0-9A-F]{40}$", wanted):
         module.fail_json(

@@ -92,6 +92,14 @@ def test_with_partial_only_the_host_without_problems_is_installed(results: Path)
     assert list(failures((results / "partial.txt").read_text())) == ["refused-bare"]
 
 
+def test_the_password_of_a_mirror_is_where_apt_reads_it_and_nowhere_else(results: Path) -> None:
+    assert (results / "password.txt").read_text() == "600 /etc/apt/auth.conf.d/gpuhost-nvidia-repository.conf\n"
+    written = [path for run in ("all", "partial") for path in (results / run).rglob("*") if path.is_file()]
+    assert len(written) > 10
+    for path in [*written, results / "all.txt", results / "partial.txt"]:
+        assert "s3cret-8153" not in path.read_text(), path
+
+
 # gpu_stack_leftovers=remove ----------------------------------------------------------------------------------
 
 LIST = "/etc/apt/sources.list.d/cuda-debian12-x86_64.list"

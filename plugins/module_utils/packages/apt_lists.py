@@ -12,7 +12,7 @@ import os
 import zlib
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import download, files
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import download, files, urls
 from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Run
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_sizes, deb822, debian_version, dpkg
 
@@ -53,7 +53,8 @@ def read(
 
     With `check`, apt's lists are used only while the server's release file is the one that apt has.
     """
-    result: dict[str, Any] = {"url": url, "source": "http", "packages": {}, "sizes": {}, "error": None}
+    shown = urls.without_credentials(url)
+    result: dict[str, Any] = {"url": shown, "source": "http", "packages": {}, "sizes": {}, "error": None}
     try:
         packages = _cached_packages(root, url, run)
         if packages is not None and (not check or _is_current(root, url)):
@@ -66,7 +67,7 @@ def read(
     except download.DownloadError as error:
         result["error"] = str(error)
     except (OSError, EOFError, zlib.error) as error:
-        result["error"] = "%s: the package list cannot be read: %s" % (url, error)
+        result["error"] = "%s: the package list cannot be read: %s" % (shown, error)
     return result
 
 

@@ -46,7 +46,7 @@ def read(directory: str, name: str) -> dict[str, Any] | None:
 def write(directory: str, name: str, content: dict[str, Any]) -> None:
     """Replace a record atomically: a power loss leaves the old one or the new one."""
     text = json.dumps(dict(content, schema=SCHEMA), indent=1, sort_keys=True) + "\n"
-    files.write(_path(directory, name), text.encode())
+    files.write(_path(directory, name), text.encode(), 0o600)  # a managed file may hold a password
     former = _path(directory, FORMER_NAMES.get(name, name))
     if name in FORMER_NAMES and os.path.exists(former):
         os.unlink(former)

@@ -114,3 +114,9 @@ def test_refusals_have_what_was_found_and_expected_and_what_to_do(
     assert result["failed"] is True
     assert [word for word in words if word not in result["msg"]] == []
     assert list(module.folder.iterdir()) == []
+
+
+def test_a_password_in_the_url_is_not_in_the_result(module: Module) -> None:
+    result = module("http://ann:s3cret@127.0.0.1:9/key.asc")
+    assert "could not be downloaded. http://127.0.0.1:9/key.asc: " in result["msg"]
+    assert "s3cret" not in json.dumps(result)

@@ -1,5 +1,6 @@
 """Downloads: the content, and what went wrong with the URL named."""
 
+import base64
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
@@ -9,7 +10,11 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.host import download
 
 class Server(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        self.send_response(200 if self.path == "/key" else 404)
+        if self.path == "/private":
+            wanted = "Basic " + base64.b64encode(b"ann:p/s3cret").decode()
+            self.send_response(200 if self.headers["Authorization"] == wanted else 401)
+        else:
+            self.send_response(200 if self.path == "/key" else 404)
         self.send_header("Content-Length", "5")
         self.end_headers()
         self.wfile.write(b"12345")
@@ -58,3 +63,13 @@ def test_a_failure_is_an_error_with_the_url(address, message):
     with pytest.raises(download.DownloadError, match=message) as caught:
         download.fetch(address, 5)
     assert str(caught.value).startswith(address)
+
+
+def test_a_password_in_the_url_is_sent_and_never_shown(url):
+    def private(secret: str) -> str:
+        return url.replace("://", f"://ann:{secret}@") + "/private"
+
+    assert download.fetch(private("p%2Fs3cret"), 5) == b"12345"
+    with pytest.raises(download.DownloadError, match="401") as caught:
+        download.fetch(private("wr0ng"), 5)
+    assert str(caught.value).startswith(f"{url}/private: ")

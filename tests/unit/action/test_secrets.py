@@ -1,0 +1,130 @@
+"""A password in gpu_stack_repository_url: it reaches the mirror and apt, and nothing that is printed or written."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parents[3]
+USER, PASSWORD = "ann", "p/s3cret-8153"
+AUTHORIZATION = "Basic " + base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+FILES = {"Packages.gz": gzip.compress(b""), "Packages": b"", "Release": b"Suite: lab\n"}
+
+
+class Mirror(BaseHTTPRequestHandler):
+    """A mirror that wants a password for everything; `asked`: the status of each request by its file."""
+
+    asked: list[tuple[str, int]]
+
+    def do_GET(self) -> None:
+        name = self.path.rpartition("/")[2]
+        status = 401 if self.headers["Authorization"] != AUTHORIZATION else 200 if name in FILES else 404
+        type(self).asked.append((name, status))
+        body = FILES[name] if status == 200 else b""
+        self.send_response(status)
+        if status == 401:
+            self.send_header("WWW-Authenticate", 'Basic realm="lab"')
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+@pytest.fixture
+def mirror() -> Iterator[str]:
+    """Return the mirror's URL with user name and password."""
+    Mirror.asked = []
+    server = HTTPServer(("127.0.0.1", 0), Mirror)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://{USER}:{PASSWORD.replace('/', '%2F')}@127.0.0.1:{server.server_port}/cuda"
+    server.shutdown()
+    server.server_close()
+
+
+def ansible(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [str(Path(sys.executable).with_name("ansible-playbook")), "-e", "ansible_become=false", *words]
+    command += ["-e", f"ansible_python_interpreter={sys.executable}", "-i", f"{PROJECT}/inventories/local"]
+    own = {
+        "ANSIBLE_CACHE_PLUGIN": "jsonfile",
+        "ANSIBLE_CACHE_PLUGIN_CONNECTION": str(folder / "cache"),
+        "ANSIBLE_COLLECTIONS_PATH": str(PROJECT / "collections"),
+        "ANSIBLE_LOG_PATH": str(folder / "log"),
+        "GPUHOST_REPORTS": str(folder / "reports"),
+        "NO_COLOR": "1",
+    }
+    return subprocess.run(command, cwd=folder, env={**os.environ, **own}, capture_output=True, text=True)
+
+
+def with_secret(folder: Path) -> list[str]:
+    """Return the files below a folder that contain the password, as it is or as in the URL."""
+    secrets = [PASSWORD.encode(), PASSWORD.replace("/", "%2F").encode()]
+    files = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
+    return [str(path) for path in files if any(secret in path.read_bytes() for secret in secrets)]
+
+
+def test_the_plan_of_a_mirror_with_a_password_does_not_contain_it(tmp_path: Path, mirror: str) -> None:
+    variables = tmp_path / "input" / "vars.json"
+    variables.parent.mkdir()
+    variables.write_text(json.dumps({"gpu_stack_repository_url": mirror}))
+    answer = ansible(tmp_path, f"{PROJECT}/playbooks/preflight.yml", "-vvv", "--diff", "-e", f"@{variables}")
+    assert ("Packages.gz", 200) in Mirror.asked, answer.stdout + answer.stderr
+    evidence = tmp_path / "reports/latest/localhost"
+    repository = json.loads((evidence / "probe.json").read_text())["repository"]
+    assert repository["error"] is None
+    assert "@" not in repository["url"]
+    assert (evidence / "plan.json").exists()
+    assert list((tmp_path / "cache").iterdir())
+    assert with_secret(tmp_path) == [str(variables)]
+    for secret in (PASSWORD, PASSWORD.replace("/", "%2F")):
+        assert secret not in answer.stdout + answer.stderr
+
+
+def test_apt_finds_the_password_in_its_own_file_and_not_in_the_source(tmp_path: Path, mirror: str) -> None:
+    """The role's templates, rendered by Ansible and read by this machine's apt."""
+    templates = PROJECT / "roles/nvidia_repo/templates"
+    url, key = f"{mirror}/debian12/x86_64/", tmp_path / "key.asc"
+    play = f"""
+- hosts: all
+  gather_facts: false
+  vars: {{nvidia_repo_url: "{url}", nvidia_repo_key_path: "{key}"}}
+  tasks:
+    - ansible.builtin.template: {{src: "{templates}/auth.conf.j2", dest: "{tmp_path}/auth/own.conf", mode: "0600"}}
+      no_log: true
+    - ansible.builtin.template: {{src: "{templates}/nvidia-cuda.sources.j2", dest: "{tmp_path}/own.sources"}}
+"""
+    for name in ("auth", "state/lists/partial", "archives/partial", "empty"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "input").mkdir()
+    (tmp_path / "input/play.yml").write_text(play)
+    answer = ansible(tmp_path, str(tmp_path / "input/play.yml"), "-vvv", "--diff")
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert with_secret(tmp_path) == [str(tmp_path / "auth/own.conf"), str(tmp_path / "input/play.yml")]
+    assert PASSWORD not in answer.stdout + answer.stderr
+    settings = {
+        "Dir::Etc::SourceList": tmp_path / "own.sources",
+        "Dir::Etc::SourceParts": tmp_path / "empty",
+        "Dir::Etc::NetrcParts": tmp_path / "auth",
+        "Dir::State": tmp_path / "state",
+        "Dir::State::Lists": tmp_path / "state/lists",
+        "Dir::Cache": tmp_path,
+        "APT::Sandbox::User": "root",
+        "Acquire::http::Proxy": "DIRECT",
+        "Acquire::AllowInsecureRepositories": "true",
+    }
+    options = [word for name, value in settings.items() for word in ("-o", f"{name}={value}")]
+    updated = subprocess.run(["apt-get", *options, "update"], capture_output=True, text=True)
+    assert ("Release", 200) in Mirror.asked, updated.stdout + updated.stderr
+    assert 401 not in dict(Mirror.asked).values()
+    assert "s3cret" not in updated.stdout + updated.stderr
