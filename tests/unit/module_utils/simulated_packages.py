@@ -22,6 +22,7 @@ class SimulatedPackages:
         self.packages: dict[str, tuple[str, str, str]] = {}
         self.commands: list[list[str]] = []
         self.failing: dict[str, str] = {}  # by a word of the command: what it prints when it fails
+        self.depends: dict[str, str] = {}  # the field Depends by package
         self.set(packages)
 
     def apt(self, kept: str = "") -> apt_commands.Apt:
@@ -36,7 +37,10 @@ class SimulatedPackages:
         for row, (version, state, want) in self.packages.items():
             name, _, architecture = row.partition(":")
             architecture = f"Architecture: {architecture}\n" if architecture else ""
-            paragraphs.append(f"Package: {name}\nStatus: {want} ok {state}\n{architecture}Version: {version}\n")
+            depends = f"Depends: {self.depends[row]}\n" if row in self.depends else ""
+            paragraphs.append(
+                f"Package: {name}\nStatus: {want} ok {state}\n{architecture}Version: {version}\n{depends}"
+            )
         status.write_text("\n".join(paragraphs))
 
     def __call__(self, command: list[str], **_options: Any) -> tuple[int, str, str]:

@@ -5,6 +5,7 @@ The scenarios undo, upgrade and distro_packages verify that apt and dpkg execute
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +65,18 @@ class Host(SimulatedPackages):
         request = request or EMPTY._replace(packages=["a=2"])
         apt = self.apt(str(tmp_path / "packages") if undo else "")
         return transaction.Transaction(request, apt, str(tmp_path), undo, check).run()
+
+
+class Answers(Host):
+    """A host whose simulation answers `simulated`, whatever is asked; the installation works as usual."""
+
+    simulated = ""
+
+    def _install(self, specs: list[str], simulate: bool) -> str:
+        return self.simulated if simulate else super()._install(specs, simulate)
+
+
+HELD = {"a": ("1", "installed", "install"), "b": ("1", "installed", "hold")}
 
 
 def test_a_transaction_is_one_command_of_apt(tmp_path):
@@ -176,11 +189,8 @@ def test_versions_that_no_repository_offers_are_refused_after_a_refresh(tmp_path
     ids=["a removal", "a held package", "a kernel"],
 )
 def test_an_unexpected_change_is_refused_before_anything_changes(tmp_path, simulated, unexpected):
-    class Unexpected(Host):
-        def _install(self, specs: list[str], simulate: bool) -> str:
-            return simulated if simulate else super()._install(specs, simulate)
-
-    host = Unexpected(tmp_path, packages={"a": ("1", "installed", "install"), "b": ("1", "installed", "hold")})
+    host = Answers(tmp_path, packages=HELD)
+    host.simulated = simulated
     with pytest.raises(transaction.TransactionError, match="Nothing was changed") as caught:
         host.run_transaction(tmp_path)
     assert caught.value.details == {"unplanned": unexpected}
@@ -188,7 +198,112 @@ def test_an_unexpected_change_is_refused_before_anything_changes(tmp_path, simul
     assert store.journal(str(tmp_path)) == {}
 
 
+def test_a_held_package_that_may_be_removed_is_removed(tmp_path):
+    host = Answers(tmp_path, packages=HELD)
+    host.simulated = "Remv b [1]\nInst a [1] (2 x [all])\n"
+    result = host.run_transaction(tmp_path, EMPTY._replace(packages=["a=2"], may_remove=["b"]))
+    assert result.changes == ["b 1 (removed)", "a 1 -> 2"]
+
+
+def test_a_held_part_of_our_own_package_is_changed_with_it(tmp_path):
+    host = Answers(tmp_path)
+    host.depends = {"a": "a-part (>= 1)"}
+    host.set({"a": ("1", "installed", "install"), "a-part": ("1", "installed", "hold")})
+    host.simulated = "Inst a-part [1] (2 x [all])\nInst a [1] (2 x [all])\n"
+    result = host.run_transaction(tmp_path, EMPTY._replace(packages=["a=2"], hold_dependencies=["a-.*"]))
+    assert result.changes == ["a-part 1 -> 2", "a 1 -> 2"]
+
+
+# Preferences and kept packages ------------------------------------------------------------------------------------
+
+
+class Repository(Host):
+    """A host whose repository has package files. `preferences`: of each simulation, {file: text} that bind it."""
+
+    def __init__(self, root: Path, *outcomes: str, packages: dict[str, tuple[str, str, str]] | None = None) -> None:
+        super().__init__(root, *outcomes, packages=packages)
+        self.preferences: list[dict[str, str]] = []
+        self.downloads = True
+        self.shown: list[str] = []  # the answers of `apt-cache show`
+
+    def __call__(self, command: list[str], **options: Any) -> tuple[int, str, str]:
+        if command[:2] == ["apt-get", "download"]:
+            return self._download(command[2:], Path(options["cwd"])) if self.downloads else (100, "", "E: not found")
+        if command[0] == "dpkg-deb":
+            done = subprocess.run(command, capture_output=True, text=True)
+            return done.returncode, done.stdout, done.stderr
+        if command[:2] == ["apt-cache", "show"]:
+            return 0, self.shown.pop(0) if self.shown else "", ""
+        if command[:2] == ["dpkg-query", "-L"]:
+            return 0, "".join(f"{apt_commands.PREFERENCES}/{name}\n" for name in command[2:]), ""
+        if "--simulate" in command:
+            (folder,) = [word.partition("=")[2] for word in command if word.startswith("Dir::Etc::PreferencesParts=")]
+            self.preferences.append({path.name: path.read_text() for path in Path(folder).iterdir()})
+        return super().__call__(command, **options)
+
+    def _download(self, specs: list[str], folder: Path) -> tuple[int, str, str]:
+        """Write each package, with one file of apt preferences that has its name."""
+        for spec in specs:
+            name, _, version = spec.partition("=")
+            tree = self.root / f"build-{name}"
+            preferences = tree / apt_commands.PREFERENCES.lstrip("/")
+            preferences.mkdir(parents=True, exist_ok=True)
+            (preferences / name).write_text(f"preferences of {name}\n")
+            (tree / "DEBIAN").mkdir(exist_ok=True)
+            control = f"Package: {name}\nVersion: {version}\nArchitecture: all\nMaintainer: x\nDescription: test\n"
+            (tree / "DEBIAN/control").write_text(control)
+            target = folder / f"{name}_{version}_all.deb"
+            subprocess.run(["dpkg-deb", "--build", str(tree), str(target)], check=True, capture_output=True)
+            self.steps.append(f"download {spec}")
+        return 0, "", ""
+
+
+def test_the_simulation_follows_the_preferences_of_the_new_pins_and_not_of_the_old_ones(tmp_path):
+    host = Repository(tmp_path, packages={**HELD, "pin-1": ("1", "installed", "hold")})
+    host.offered = "a | 2 | http://repository.lab ./ Packages\npin-2 | 1 | http://repository.lab ./ Packages"
+    preferences = Path(apt_commands.PREFERENCES)
+    preferences.mkdir()
+    (preferences / "pin-1").write_text("preferences of pin-1\n")
+    (preferences / "site").write_text("preferences of the site\n")
+    host.run_transaction(tmp_path, EMPTY._replace(packages=["a=2"], pins=["pin-2=1"], pins_replace=["pin-.*"]))
+    (bound,) = host.preferences
+    assert {name: text for name, text in bound.items() if "transaction" not in name} == {
+        "pin-2": "preferences of pin-2\n",
+        "site": "preferences of the site\n",
+    }
+
+
+def test_the_simulation_takes_dependencies_on_one_version_in_that_version(tmp_path):
+    host = Repository(tmp_path)
+    host.shown = ["Package: a\nVersion: 2\nDepends: a-common (= 2-1), libc6 (>= 2.17)\n"]
+    host.run_transaction(tmp_path)
+    (bound,) = host.preferences
+    assert "Package: a-common\nPin: version 2-1\nPin-Priority: 1001\n" in "".join(bound.values())
+
+
+def test_the_replaced_package_is_kept_before_the_new_one_is_installed(tmp_path):
+    host = Repository(tmp_path)
+    assert host.run_transaction(tmp_path).not_kept == []
+    assert host.steps == ["download a=1", "a=2"]
+    assert (tmp_path / "packages/a_1_all.deb").is_file()
+
+
+def test_a_replaced_package_that_cannot_be_kept_is_reported(tmp_path):
+    host = Repository(tmp_path)
+    host.downloads = False
+    assert host.run_transaction(tmp_path).not_kept == ["a 1"]
+
+
 # Failures -------------------------------------------------------------------------------------------------------
+
+
+def test_packages_that_stay_without_a_hold_are_a_failure(tmp_path):
+    class Forgetful(Host):
+        def _mark(self, how: str, names: list[str]) -> str:
+            return "" if how == "hold" else super()._mark(how, names)
+
+    with pytest.raises(transaction.TransactionError, match=r"these packages are not as planned: a$"):
+        Forgetful(tmp_path).run_transaction(tmp_path)
 
 
 def test_a_repository_that_was_published_again_is_read_again(tmp_path):
