@@ -11,6 +11,10 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 import tensorflow as tf
 build = tf.sysconfig.get_build_info()
 gpus = [device.name for device in tf.config.list_physical_devices("GPU")]
+# Without a GPU, TensorFlow loads no CUDA library. load_op_library opens one from where TensorFlow itself would.
+cuda, cudnn = build["cuda_version"].split(".")[0], build["cudnn_version"].split(".")[0]
+for name, major in ("libcudart", cuda), ("libcublas", cuda), ("libcudnn", cudnn), ("libnccl", "2"):
+    tf.load_op_library(name + ".so." + major)
 maps = {line.split()[-1] for line in open("/proc/self/maps") if ".so" in line}
 print("ANSWER" + json.dumps({
     "version": tf.__version__, "cuda_build": bool(build["is_cuda_build"]), "gpus": gpus,
@@ -56,6 +60,8 @@ def test_every_cuda_library_is_in_the_environment(host, answer, component):
     names = ("libcudart", "libcudnn", "libcublas", "libnccl", "libcufft", "libcusolver", "libcusparse")
     found = [path for path in answer["libraries"] if path.rsplit("/", 1)[-1].startswith(names)]
     environment = host.run_expect([0], "readlink -f /opt/gpuhost/tensorflow").stdout.strip()
+    loaded = {path.rsplit("/", 1)[-1].split(".so")[0] for path in found}
+    assert loaded >= {"libcudart", "libcudnn", "libcublas", "libnccl"}
     assert [path for path in found if not path.startswith(f"{environment}/")] == []
 
 

@@ -1,6 +1,7 @@
 """The result of each role on its host; the versions are read from the example playbooks."""
 
 import hashlib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import yaml
 PROJECT = Path(__file__).resolve().parents[3]
 EXAMPLES = PROJECT / "playbooks" / "examples"
 ROLES = PROJECT / "roles"
+SOURCE = "/etc/apt/sources.list.d/nvidia-cuda.sources"
 # What NVIDIA's repository for Debian 12 calls the packages of the examples' versions.
 PACKAGES = {
     "nvidia_driver": ["nvidia-driver-cuda=580.126.16-1", "nvidia-kernel-open-dkms=580.126.16-1"],
@@ -62,7 +64,11 @@ def test_nvidia_repo_offers_nvidia_packages_and_installs_none(on):
 def test_nvidia_repo_key_is_trusted_for_this_repository_only(on):
     host = on("nvidia-repo")
     assert not host.file("/etc/apt/trusted.gpg").exists
-    assert host.run_expect([0], "ls /etc/apt/trusted.gpg.d").stdout.count("nvidia") == 0
+    # A key that the role had put there would belong to no package.
+    host.run_expect([0], "dpkg-query --search /etc/apt/trusted.gpg.d/*")
+    (keyring,) = re.findall("^Signed-By: (.+)$", host.file(SOURCE).content_string, re.MULTILINE)
+    assert host.file(keyring).exists
+    assert not keyring.startswith("/etc/apt/trusted.gpg.d/")
 
 
 @pytest.mark.parametrize(

@@ -66,6 +66,7 @@ def test_libraries_that_are_not_planned_are_not_linked() -> None:
 
     plan = {"components": {"cuda": {"version": "13.2"}}, "gpus": []}
     cuda_checks.run(cuda_host(run, plan=plan))
+    assert [argv for argv in commands if "nvcc" in argv[0] and len(argv) > 3], commands
     assert not [word for argv in commands for word in argv if "nccl" in word or "NCCL" in word or "cudnn" in word]
 
 
