@@ -47,8 +47,8 @@ def sections() -> Callable[[str], Sections]:
             if line.startswith("== "):
                 lines = found.setdefault(line[3:], [])
             elif not any(word in line for word in NOISE):
-                # Modification times change with each installation of a package and are not compared.
-                lines.append(" ".join(line.split()[:2]) if line.startswith(("/opt", "/usr", "/boot", "/var")) else line)
+                # The last word is the modification time, which changes with each installation of a package.
+                lines.append(line.rpartition(" ")[0] if lines is found.get("files") else line)
         return found
 
     return read

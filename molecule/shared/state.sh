@@ -1,10 +1,25 @@
 #!/bin/sh
-# Print everything that a run could change on a host: packages and their states, configuration, files, links, services.
+# Print everything that a run could change on a host. conftest.py and the tests of the scenarios read these sections.
 set -eu
+roots="/boot /opt /usr/bin /usr/lib /usr/local /usr/sbin /usr/share/keyrings /usr/src /var/lib/dkms /var/lib/gpuhost"
+# Python's bytecode is written by whoever runs a module first.
+list() { find /etc $roots -xdev "$@" 2>/dev/null | grep -v __pycache__ | LC_ALL=C sort; }
 echo "== packages"; dpkg-query -W -f '${Package} ${Version} ${Status}\n'; apt-mark showhold
+echo "== automatically installed"; apt-mark showauto
 echo "== repository lists"; ls /var/lib/apt/lists
 echo "== /etc"; find /etc -xdev -type f -exec sha256sum {} + | sort -k 2
-echo "== links"; find /etc /usr/local /opt -xdev -type l -printf '%p -> %l\n' | sort
-echo "== files"; find /opt /usr/local /usr/bin /usr/lib /boot /var/lib/gpuhost -xdev -type f -printf '%p %s %T@\n' 2>/dev/null \
-  | grep -v __pycache__ | sort || true
+# Small files alone: a toolkit has gigabytes, whose sizes are below.
+echo "== contents"
+find $roots -xdev -type f -size -64k ! -path '*/__pycache__/*' -exec sha256sum {} + 2>/dev/null | sort -k 2
+# Paths with modes and owners. A link's mode is always 777, and a directory's size means nothing.
+echo "== links"; list -type l -printf '%p -> %l %u:%g\n'
+echo "== directories"; list -type d -printf '%p %m %u:%g\n'
+echo "== files"; list ! -type l ! -type d -printf '%p %y %m %u:%g %s %T@\n'
+echo "== alternatives"; update-alternatives --get-selections
 echo "== units"; systemctl list-unit-files --no-legend --no-pager
+# Each command on its own: in a pipeline its failure would be an empty section, equal to the next one.
+echo "== services"
+enabled="$(systemctl list-unit-files --type=service --state=enabled --no-legend --no-pager)"
+names="$(echo "$enabled" | cut -d ' ' -f 1 | grep -v @)"
+states="$(systemctl show --property=Id,ActiveState,SubState $names)"
+echo "$states" | awk -v RS= '{ print $1, $2, $3 }'
