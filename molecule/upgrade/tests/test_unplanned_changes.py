@@ -1,0 +1,105 @@
+"""A change that would touch what is not ours is refused with the list, and the host stays as it is.
+
+apt is told to ignore holds, so the refusal of gpuhost is all that protects them. The packages of others are built for
+the test and empty: one that a new kernel header package raises although it is held, one that conflicts with the new
+driver, and a kernel image that the header package pulls in.
+"""
+
+import json
+import shlex
+
+import pytest
+
+CHANGE = ("-e", "gpu_stack_driver=595", "-e", "gpu_stack_cuda=13.0")
+FOLDER = "/srv/gpuhost-test"
+SOURCE = "/etc/apt/sources.list.d/gpuhost-test.list"
+APT = "DEBIAN_FRONTEND=noninteractive apt-get -o Dpkg::Use-Pty=0 --yes"
+HEADERS = '{"nvidia_driver_kernel_headers": ["gpuhost-test-headers"]}'
+# Debian's kernel headers need a build package in the same way; a site's monitoring may not know the new branch yet.
+KBUILD = ("gpuhost-test-kbuild", "1", "")
+NEWER_KBUILD = ("gpuhost-test-kbuild", "2", "")
+HEADERS_WITH_KBUILD = ("gpuhost-test-headers", "1", "Depends: gpuhost-test-kbuild (>= 2)")
+MONITOR = ("gpuhost-test-monitor", "1", "Conflicts: nvidia-driver-pinning-595")
+KERNEL = ("linux-image-0-gpuhost-test", "1", "")
+HEADERS_WITH_KERNEL = ("gpuhost-test-headers", "1", "Depends: linux-image-0-gpuhost-test")
+BUILD = """
+set -eu
+mkdir -p {folder}/{name}/DEBIAN
+printf '%s\\n' 'Package: {name}' 'Version: {version}' 'Architecture: all' \
+  'Maintainer: gpuhost <gpuhost@example.invalid>' 'Description: empty package of a test' {relation} \
+  > {folder}/{name}/DEBIAN/control
+dpkg-deb --build {folder}/{name} {folder}/{name}_{version}_all.deb
+"""
+INDEX = """
+set -eu
+cd {folder}
+for file in *.deb; do
+  dpkg-deb --field $file
+  printf 'Filename: ./%s\\nSize: %s\\nSHA256: %s\\n\\n' $file $(stat -c %s $file) $(sha256sum $file | cut -d ' ' -f 1)
+done > Packages
+echo 'deb [trusted=yes] file:{folder} ./' > {source}
+{apt} update
+"""
+
+
+@pytest.fixture
+def root(host):
+    with host.sudo():
+        yield host
+
+
+@pytest.fixture
+def offer(root):
+    """Return a function that offers (name, version, relation) in a repository; all of it is removed afterwards."""
+
+    def build(*packages: tuple[str, str, str]) -> None:
+        for name, version, relation in packages:
+            values = {"folder": FOLDER, "name": name, "version": version, "relation": shlex.quote(relation)}
+            root.run_expect([0], "sh -c %s", BUILD.format(**values if relation else {**values, "relation": ""}))
+        root.run_expect([0], "sh -c %s", INDEX.format(folder=FOLDER, source=SOURCE, apt=APT))
+
+    yield build
+    root.run_expect([0], "sh -c %s", f"{APT} purge --allow-change-held-packages 'gpuhost-test-*'")
+    root.run_expect([0], "sh -c %s", f"rm -r {FOLDER} {SOURCE} && {APT} update")
+
+
+@pytest.fixture
+def refused(playbook, reports, state, differences):
+    """Return a function that runs the change, asserts that it was refused and changed nothing, and returns why."""
+
+    def run(*options: str) -> str:
+        before = state()
+        playbook("gpu_host", *CHANGE, *options, expect=2)
+        assert differences(before, state()) == []
+        (entry,) = json.loads((reports / "latest/report.json").read_text())["hosts"]
+        (reason,) = [text for text in entry["reasons"] if "Nothing was changed: installing" in text]
+        return str(reason)
+
+    return run
+
+
+def unplanned(reason: str) -> list[str]:
+    """Return the listed changes: the lines between the two sentences of the message."""
+    return [line.strip() for line in reason.partition("would also change\n")[2].splitlines() if line.startswith("  ")]
+
+
+def test_a_package_that_somebody_else_holds_is_not_changed(root, offer, refused, playbook):
+    offer(KBUILD)
+    root.run_expect([0], f"{APT} install gpuhost-test-kbuild=1")
+    root.run_expect([0], "apt-mark hold gpuhost-test-kbuild")
+    offer(NEWER_KBUILD, HEADERS_WITH_KBUILD)
+    assert unplanned(refused("-e", HEADERS)) == ["gpuhost-test-kbuild 1 -> 2"]
+    root.run_expect([0], "apt-mark unhold gpuhost-test-kbuild")
+    accepted = playbook("gpu_host", *CHANGE, "-e", HEADERS, "--check")
+    assert "Nothing was changed: installing" not in accepted.stdout
+
+
+def test_a_package_that_conflicts_with_the_change_is_not_removed(root, offer, refused):
+    offer(MONITOR)
+    root.run_expect([0], f"{APT} install gpuhost-test-monitor")
+    assert unplanned(refused()) == ["gpuhost-test-monitor 1 (removed)"]
+
+
+def test_another_kernel_is_not_installed(offer, refused):
+    offer(KERNEL, HEADERS_WITH_KERNEL)
+    assert unplanned(refused("-e", HEADERS)) == ["linux-image-0-gpuhost-test (new) 1"]
