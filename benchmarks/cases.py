@@ -9,12 +9,12 @@ from typing import Any
 
 from benchmarks import lab
 from benchmarks.install import first_install
-from benchmarks.measure import Command, Timing, in_turn, once, say
+from benchmarks.measure import Command, Ratio, Timing, in_turn, once, say
 from benchmarks.results import Options, Result
 from benchmarks.train import train
 
 RERUN = ("--skip-tags", "verify,smoke_train")
-VERIFY_RERUN = ("--skip-tags", "smoke_train")
+WITH_CHECKS = ("--skip-tags", "smoke_train")
 FORKS = 20
 FLEET = 20  # the size of fleet that has a target
 HOSTS_AT_ONCE = 1000
@@ -37,38 +37,32 @@ def peer_notes(case: str, timings: Mapping[str, Timing], folder: Path) -> list[s
 
 
 def rerun(options: Options) -> Result:
-    """Measure a run with nothing to do, and one that also verifies, against the floor and a peer on one host."""
+    """Measure runs with nothing to do, with and without checks, against the floor, a ping and a peer on one host."""
     limit = ("--limit", "bench-1")
     commands = [
+        lab.playbook("ping", "benchmarks/ping.yml", *limit),
         lab.playbook("floor", "benchmarks/floor.yml", *limit),
+        lab.playbook("rerun_documented", "playbooks/gpu_host.yml", *limit),
+        lab.playbook("rerun_with_checks", "playbooks/gpu_host.yml", *limit, *WITH_CHECKS),
         lab.playbook("rerun", "playbooks/gpu_host.yml", *limit, *RERUN),
-        lab.playbook("verify_rerun", "playbooks/gpu_host.yml", *limit, *VERIFY_RERUN),
         *peer_command(options, *limit),
     ]
     timings = in_turn(commands, options.runs, lab.LOGS)
-    for name in ("floor", "rerun", "verify_rerun"):
-        lab.refuse_changes(name, lab.LOGS)
-    imported = _import_seconds()
-    floor = timings["floor"].wall()
-    ratios = {
-        "rerun_over_floor": timings["rerun"].wall() / floor,
-        "verify_rerun_over_floor": (timings["verify_rerun"].wall() - imported) / floor,
+    for command in commands[:5]:
+        lab.refuse_changes(command.name, lab.LOGS)
+    walls = {name: timing.walls() for name, timing in timings.items()}
+    ratios: dict[str, Ratio | float] = {
+        f"{name}_over_{other}": Ratio.of(walls[name], walls[other])
+        for name, other in (
+            ("rerun_documented", "floor"),
+            ("rerun_documented", "ping"),
+            ("rerun", "floor"),
+            ("rerun", "ping"),
+            ("rerun_with_checks", "floor"),
+            *((("rerun", "peer"),) if "peer" in walls else ()),
+        )
     }
-    if "peer" in timings:
-        ratios["rerun_over_peer"] = timings["rerun"].wall() / timings["peer"].wall()
-    figures = {**_to_dict(timings), "import_tensorflow_seconds": round(imported, 2)}
-    note = f"verify_rerun_over_floor: the {imported:.1f} s of `import tensorflow` on the host are subtracted"
-    return Result(ratios, figures, [note, *peer_notes("rerun", timings, lab.LOGS)])
-
-
-def _import_seconds() -> float:
-    """Return the median time of three processes on the host that only import TensorFlow."""
-    python = "/opt/gpuhost/tensorflow/bin/python"
-    clock = "import subprocess, time\nfor _ in range(3):\n    begun = time.monotonic()\n"
-    clock += f"    subprocess.run(['{python}', '-c', 'import tensorflow'], check=True, stderr=subprocess.DEVNULL)\n"
-    clock += "    print(time.monotonic() - begun)\n"
-    output = lab.ssh("bench-1", f"python3 - <<'EOF'\n{clock}EOF\n")
-    return sorted(float(line) for line in output.split())[1]
+    return Result(ratios, _to_dict(timings), peer_notes("rerun", timings, lab.LOGS))
 
 
 def _to_dict(timings: Mapping[str, Timing]) -> dict[str, Any]:
@@ -94,7 +88,7 @@ def fleet(options: Options) -> Result:
             *peer_command(options, *limit, inventory=inventory),
         ]
         say(f"fleet of {count}")
-        timings = in_turn(commands, max(1, options.runs // 2), folder, warm_up=0)
+        timings = in_turn(commands, min(3, options.runs), folder)
         for name in ("floor", "rerun"):
             lab.refuse_changes(name, folder)
         result.figures[str(count)] = _to_dict(timings)
@@ -103,10 +97,10 @@ def fleet(options: Options) -> Result:
             points["hosts"].append(count)
             points["wall"].append(round(timing.wall(), 3))
             points["cpu"].append(round(timing.cpu() / count, 3))
-        result.ratios[f"fleet_{count}_cpu_over_floor"] = timings["rerun"].cpu() / timings["floor"].cpu()
+        result.ratios[f"fleet_{count}_cpu_over_floor"] = Ratio.of(timings["rerun"].cpus(), timings["floor"].cpus())
         if "peer" in timings:
             name = "fleet_cpu_over_peer" if count == FLEET else f"fleet_{count}_cpu_over_peer"
-            result.ratios[name] = timings["rerun"].cpu() / timings["peer"].cpu()
+            result.ratios[name] = Ratio.of(timings["rerun"].cpus(), timings["peer"].cpus())
             result.notes += peer_notes(f"fleet of {count}", timings, folder)
     result.figures["curve"] = curve
     return result
@@ -119,14 +113,17 @@ def plan(options: Options) -> Result:
     environment = {**lab.ENVIRONMENT, "PYTHONPATH": f"{lab.PROJECT}/collections:{lab.PROJECT}"}
     argv = (sys.executable, "-m", "benchmarks.plan_many", str(HOSTS_AT_ONCE))
     many = Command("plan_1000_hosts", argv, lab.PROJECT, environment)
-    timings = {**in_turn([one], max(3, options.runs), lab.LOGS), **in_turn([many], min(3, options.runs), lab.LOGS, 0)}
+    timings = {**in_turn([one], max(3, options.runs), lab.LOGS), **in_turn([many], min(3, options.runs), lab.LOGS)}
     kinds = int((lab.LOGS / "plan_1000_hosts.log").read_text())
-    ratios = {"plan_seconds": timings["plan"].wall(), "plan_1000_hosts_seconds": timings["plan_1000_hosts"].wall()}
+    seconds: dict[str, Ratio | float] = {
+        "plan_seconds": timings["plan"].wall(),
+        "plan_1000_hosts_seconds": timings["plan_1000_hosts"].wall(),
+    }
     notes = [
         f"plan_1000_hosts_seconds: {kinds} kinds of host (distribution and GPU), one plan per host; results that "
         "depend on the catalog and the GPUs only are cached between hosts"
     ]
-    return Result(ratios, _to_dict(timings), notes)
+    return Result(seconds, _to_dict(timings), notes)
 
 
 # In the order of execution: first_install needs bare hosts, the later cases need the host that it installed.
@@ -147,12 +144,15 @@ def in_order(chosen: Sequence[str]) -> list[str]:
 
 
 def prepare(name: str) -> None:
-    """Install the whole stack on bench-1, untimed, if the case needs it; first_install creates its own hosts."""
+    """Install the whole stack on bench-1, untimed, if the case needs it; first_install creates its own hosts.
+
+    With checks and training: a rerun of the README's command has nothing to do only on a verified host.
+    """
     if name in NEEDS_STACK:
         lab.lab("up")
         lab.LOGS.mkdir(parents=True, exist_ok=True)
         say("provisioning bench-1 (several minutes if it is bare)")
         once(
-            lab.playbook("provision", "playbooks/gpu_host.yml", "--limit", "bench-1", *RERUN),
+            lab.playbook("provision", "playbooks/gpu_host.yml", "--limit", "bench-1"),
             lab.LOGS / "provision.log",
         )

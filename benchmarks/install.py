@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import lab
-from benchmarks.measure import Failed, Sample, Timing, by_round, once, say
+from benchmarks.measure import Failed, Ratio, Sample, Timing, once, say
 from benchmarks.results import Options, Result
 
 ROLES = lab.PROJECT / "roles"
@@ -103,7 +103,7 @@ def first_install(options: Options) -> Result:
             say(f"first_install: {name}: run {round_ + 1} of {runs}: {sample.wall:.1f} s")
             samples[name].append(sample)
     bare, installed = (Timing(tuple(found)) for found in samples.values())
-    ratio = by_round([sample.wall for sample in installed.samples], [sample.wall for sample in bare.samples])
+    ratio = Ratio.of(installed.walls(), bare.walls())
     note = (
         "first_install: downloads are cached; the playbook also simulates the transaction, keeps packages for a "
         "rollback, sets paths and imports TensorFlow to verify the environment"

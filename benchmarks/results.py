@@ -9,6 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.figures import FIGURES, SIGNS, targets
+from benchmarks.measure import Ratio
+
+TARGETS = targets()
+
 
 @dataclass(frozen=True)
 class Options:
@@ -22,49 +27,41 @@ class Options:
 
 @dataclass
 class Result:
-    """Results of a case: ratios (and seconds) by name, the figures behind them, and notes for the reader."""
+    """Results of a case: ratios (or seconds) by name, the figures behind them, and notes for the reader."""
 
-    ratios: dict[str, float] = field(default_factory=dict)
+    ratios: dict[str, Ratio | float] = field(default_factory=dict)
     figures: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 
-# docs/performance.md has the same table with the reasons.
-TARGETS: Mapping[str, float] = {
-    "rerun_over_floor": 0.75,
-    "verify_rerun_over_floor": 2.0,
-    "fleet_cpu_over_peer": 0.3,
-    "first_install_over_bare": 1.5,
-    "plan_seconds": 0.5,
-    "plan_1000_hosts_seconds": 10.0,
-    "train_over_keras": 0.95,
-}
-AT_LEAST = frozenset({"train_over_keras"})  # the others: at most
-UNDER = frozenset({"plan_1000_hosts_seconds"})  # the others may equal the target
 # Always in the document, null if not measured, so that a program need not know which cases ran.
-ALWAYS = (*TARGETS, "rerun_over_peer")
+ALWAYS = tuple(name for name, figure in FIGURES.items() if not figure.elsewhere)
 ELSEWHERE = (
     "reboots (first install, CUDA upgrade, rerun) cannot be counted in containers: `script/test reboot` shows them",
     "script/test prints its own time",
 )
 
 
-def met(name: str, value: float) -> bool:
-    """Return whether a figure meets its target."""
-    target = TARGETS[name]
-    if name in AT_LEAST:
-        return value >= target
-    return value < target if name in UNDER else value <= target
-
-
-def ratios(results: Mapping[str, Result]) -> dict[str, float]:
-    """Return the ratios of all cases."""
+def ratios(results: Mapping[str, Result]) -> dict[str, Ratio | float]:
+    """Return the ratios, and figures in seconds, of all cases."""
     return {name: value for result in results.values() for name, value in result.ratios.items()}
+
+
+def _values(value: Ratio | float) -> tuple[float, ...]:
+    """Return what must meet a target: both ways of forming a ratio."""
+    return (value.median, value.of_medians) if isinstance(value, Ratio) else (value,)
+
+
+def verdicts(results: Mapping[str, Result]) -> dict[str, bool]:
+    """Return whether each measured figure with a target meets it."""
+    return {
+        name: bool(FIGURES[name].met(*_values(value))) for name, value in ratios(results).items() if name in TARGETS
+    }
 
 
 def all_met(results: Mapping[str, Result]) -> bool:
     """Return whether all measured targets are met."""
-    return all(met(name, value) for name, value in ratios(results).items() if name in TARGETS)
+    return all(verdicts(results).values())
 
 
 def notes(results: Mapping[str, Result]) -> list[str]:
@@ -73,14 +70,17 @@ def notes(results: Mapping[str, Result]) -> list[str]:
 
 
 def table(results: Mapping[str, Result]) -> str:
-    """Return a text table of the ratios with their targets, then the timings, then the notes."""
-    lines = [f"{'figure':<28}{'measured':>10}{'target':>10}"]
+    """Return a text table of the figures with their targets, then the timings, then the notes."""
+    lines = [f"{'figure':<28}{'measured':>10}{'of medians':>12}{'range':>14}{'target':>10}"]
     for name, value in ratios(results).items():
         target, verdict = "", ""
         if name in TARGETS:
-            sign = ">=" if name in AT_LEAST else "<" if name in UNDER else "<="
-            target, verdict = f"{sign} {TARGETS[name]:g}", "  met" if met(name, value) else "  MISSED"
-        lines.append(f"{name:<28}{value:>10.2f}{target:>10}{verdict}")
+            target = f"{SIGNS[FIGURES[name].sense]} {TARGETS[name]:g}"
+            verdict = f"  {FIGURES[name].verdict(*_values(value))}"
+        medians, range_ = "", ""
+        if isinstance(value, Ratio):
+            medians, range_ = f"{value.of_medians:.2f}", f"{min(value.rounds):.2f}-{max(value.rounds):.2f}"
+        lines.append(f"{name:<28}{_values(value)[0]:>10.2f}{medians:>12}{range_:>14}{target:>10}{verdict}")
     timings = [(f"{case}: {name}", row) for case, result in results.items() for name, row in _timings(result.figures)]
     if timings:
         lines += ["", f"{'medians':<28}{'wall s':>10}{'range':>16}{'CPU s':>9}{'peak MiB':>10}{'runs':>6}"]
@@ -105,14 +105,20 @@ def _timings(figures: Mapping[str, Any], before: str = "") -> list[tuple[str, Ma
 
 
 def document(results: Mapping[str, Result]) -> dict[str, Any]:
-    """Return the JSON document: every ratio at the top level, then targets, machine, figures and notes."""
-    measured: dict[str, float | None] = {name: round(value, 3) for name, value in ratios(results).items()}
+    """Return the JSON document: every figure at the top level, then how it was formed, targets, machine and timings.
+
+    The figure of a ratio is the median of its rounds; below `ratios` stands the ratio of the medians beside it.
+    """
+    found = ratios(results)
+    measured: dict[str, float | None] = {name: round(_values(value)[0], 3) for name, value in found.items()}
     return {
         **{name: measured.get(name) for name in ALWAYS},
         **measured,
-        "schema": 1,
-        "targets": dict(TARGETS),
-        "met": {name: met(name, value) for name, value in ratios(results).items() if name in TARGETS},
+        "schema": 2,
+        "ratios": {name: value.to_dict() for name, value in found.items() if isinstance(value, Ratio)},
+        "definitions": {name: FIGURES[name].what for name in found if name in FIGURES},
+        "targets": TARGETS,
+        "met": verdicts(results),
         "machine": {
             "cores": os.cpu_count(),
             "load_average": [round(value, 2) for value in os.getloadavg()],

@@ -8,7 +8,7 @@ import statistics
 from typing import Any
 
 from benchmarks import lab
-from benchmarks.measure import Failed, by_round, say
+from benchmarks.measure import Failed, Ratio, say
 from benchmarks.results import Options, Result
 
 FOLDER = "/root/bench-train"  # on the host
@@ -31,18 +31,20 @@ def commands() -> dict[str, str]:
 
 
 def train(options: Options) -> Result:
-    """Measure the images per second of both, in turn."""
+    """Measure the images per second of both, in turn, after a round that does not count."""
     files = [*(lab.PROJECT / "roles/smoke_train/files").glob("*.py"), lab.PROJECT / "benchmarks/keras_loop.py"]
     lab.put("bench-1", FOLDER, {path.name: path.read_text() for path in files})
     sides = commands()
     rates: dict[str, list[float]] = {name: [] for name in sides}
-    for round_ in range(options.runs):
+    for round_ in range(-1, options.runs):
         for name, command in sides.items():
             rate = images_per_second(name, lab.ssh("bench-1", f"cd {FOLDER} && {command}"))
-            say(f"{name}: run {round_ + 1} of {options.runs}: {rate:.1f} images/s")
-            rates[name].append(rate)
+            label = "warm-up" if round_ < 0 else f"run {round_ + 1} of {options.runs}"
+            say(f"{name}: {label}: {rate:.1f} images/s")
+            if round_ >= 0:
+                rates[name].append(rate)
     medians = {name: statistics.median(found) for name, found in rates.items()}
-    ratio = by_round(rates["smoke_train"], rates["keras"])
+    ratio = Ratio.of(rates["smoke_train"], rates["keras"])
     figures: dict[str, Any] = {
         name: {"images_per_second": round(medians[name], 2), "runs": [round(rate, 2) for rate in found]}
         for name, found in rates.items()

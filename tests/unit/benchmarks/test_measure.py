@@ -1,12 +1,15 @@
 """Measure children of known resource usage; no assertion depends on this machine's speed."""
 
 import os
+import random
+import statistics
 import sys
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
 
-from benchmarks.measure import Command, Failed, Sample, Timing, in_turn, once
+from benchmarks.measure import Command, Failed, Ratio, Sample, Timing, in_turn, once
 
 LARGE = 500 * 2**20  # bytes, more than the test suite itself holds
 
@@ -78,3 +81,45 @@ def test_timing_has_median_times_and_peak_memory():
         "cpu_seconds": 20.0,
         "peak_memory_bytes": 7,
     }
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_statistics_are_those_of_the_standard_library(seed):
+    """Compared with exact fractions, for odd and even numbers of rounds."""
+    draw = random.Random(seed)
+    ours, theirs = ([draw.uniform(0.1, 100) for _ in range(1 + seed % 6)] for _ in range(2))
+    found = Ratio.of(ours, theirs)
+    exact = [[Fraction(value) for value in side] for side in (ours, theirs)]
+    rounds = [one / other for one, other in zip(*exact, strict=True)]
+    assert found.rounds == pytest.approx([float(value) for value in rounds])
+    assert found.median == pytest.approx(float(statistics.median(rounds)))
+    assert found.of_medians == pytest.approx(float(statistics.median(exact[0]) / statistics.median(exact[1])))
+    timing = Timing(tuple(Sample(wall, cpu, 1) for wall, cpu in zip(ours, theirs, strict=True)))
+    assert (timing.wall(), timing.cpu()) == (statistics.median(ours), statistics.median(theirs))
+
+
+def test_slower_rounds_do_not_change_the_ratio():
+    assert Ratio.of([12.0, 24.0, 48.0], [10.0, 20.0, 40.0]).median == pytest.approx(1.2)
+    assert Ratio.of([12.0, 30.0, 10.0], [10.0, 10.0, 10.0]).median == pytest.approx(1.2)
+
+
+def test_a_lucky_round_shows_in_the_ratio_of_the_medians():
+    found = Ratio.of([9.0, 10.0, 30.0], [10.0, 10.0, 29.0])
+    assert (found.median, found.of_medians) == (1.0, 1.0)
+    lucky = Ratio.of([9.0, 20.0, 21.0], [10.0, 9.9, 30.0])
+    assert (lucky.median, lucky.of_medians) == (0.9, 2.0)
+
+
+def test_rounds_of_different_numbers_are_refused():
+    with pytest.raises(ValueError, match="zip"):
+        Ratio.of([1.0, 2.0], [1.0])
+
+
+def test_each_run_has_its_own_ssh_connections(tmp_path):
+    """Ansible puts the sockets of its shared connections there; ssh(1) closes what listens behind one."""
+    seen = tmp_path / "seen"
+    code = f"import os; open({str(seen)!r}, 'a').write(os.environ['ANSIBLE_SSH_CONTROL_PATH_DIR'] + chr(10))"
+    in_turn([python("a", code), python("b", code)], 2, tmp_path / "logs")
+    folders = seen.read_text().splitlines()
+    assert len(folders) == len(set(folders)) == 6
+    assert [folder for folder in folders if Path(folder).exists()] == []
