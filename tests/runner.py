@@ -124,20 +124,33 @@ def lint(step: Step) -> None:
         step.passed, step.failed = step.passed + passed, step.failed + (not passed)
 
 
-def pytest(*paths: str) -> Callable[[Step], None]:
-    """Return the work of running the tests of directories or files on all cores."""
+def pytest(*words: str, **variables: str) -> Callable[[Step], None]:
+    """Return the work of running the tests of directories or files on all cores; `words` may also be options."""
 
     def work(step: Step) -> None:
         report = RESULTS / f"{step.name}.xml"
         report.unlink(missing_ok=True)
         # One process more than cores, because some tests wait.
         spread = (f"--numprocesses={min(CORES + 1, 8)}", "--dist=worksteal")
-        passed = step.command("pytest", *paths, *spread, f"--junit-xml={report}", "-ra")
+        passed = step.command("pytest", *words, *spread, f"--junit-xml={report}", "-ra", **variables)
         step.count(report)
         if not passed and not step.failed:
             step.failed = 1
 
     return work
+
+
+def frameworks(step: Step) -> None:
+    """Run the unit tests that need a framework, with those of the roles' locks; here none of them may be skipped."""
+    if not step.command("script/bootstrap", "frameworks"):
+        step.failed = 1
+        return
+    pythons = {name: PROJECT / ".cache/frameworks" / name / "bin/python" for name in ("tensorflow", "pytorch")}
+    variables = {f"GPUHOST_{name.upper()}_PYTHON": str(python) for name, python in pythons.items()}
+    pytest("tests/unit", "-m", "frameworks", **variables)(step)
+    for reason in step.skipped:
+        step.print(f"ERROR: skipped, although this step has both frameworks: {reason}")
+    step.failed += len(step.skipped)
 
 
 def molecule(step: Step) -> None:
@@ -292,10 +305,13 @@ def main() -> int:
         steps = run_steps([(name, molecule) for name in options.names], options.jobs)
     else:
         # Whether a clone works from elsewhere takes seconds to test; the rest of tests/collection is a tier.
-        steps = run_steps([("unit", pytest("tests/unit", "tests/collection/test_clone.py")), ("lint", lint)], 2)
-        in_tiers = {name for tier in TIERS.values() for name, _ in tier}
-        names = [] if options.fast else [name for name in scenarios() if name not in in_tiers]
-        steps += run_steps([(name, molecule) for name in names], options.jobs)
+        # With --fast, the tests that need a framework are among those that are skipped, and counted.
+        units = ("tests/unit", "tests/collection/test_clone.py", *(() if options.fast else ("-m", "not frameworks")))
+        steps = run_steps([("unit", pytest(*units)), ("lint", lint)], 2)
+        if not options.fast:
+            in_tiers = {name for tier in TIERS.values() for name, _ in tier}
+            names = [name for name in scenarios() if name not in in_tiers]
+            steps += run_steps([("frameworks", frameworks), *((name, molecule) for name in names)], options.jobs)
     print_summary(steps, time.monotonic() - start)
     return 1 if totals(steps)[1] else 0
 

@@ -1,7 +1,10 @@
 """script/test: counts, error lines and the ledger of tiers."""
 
 import json
+import os
+import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -128,3 +131,45 @@ def test_a_tier_that_goes_on_is_recorded_when_it_is_finished(monkeypatch, tmp_pa
     if finished:
         line = json.loads(runner.LEDGER.read_text())
         assert (line["seed"], line["passed"], line["seconds"]) == (5, 2, 4000)
+
+
+SKIPPING = """<testsuites><testsuite tests="2" failures="0" errors="0">
+<testcase name="a"/><testcase name="b"><skipped message="no pytorch"/></testcase>
+</testsuite></testsuites>"""
+
+
+@pytest.mark.parametrize(
+    ("report", "counts"),
+    [(SKIPPING, (1, 1, 1)), (SKIPPING.replace("<skipped", "<properties"), (2, 0, 0)), (None, (0, 1, 0))],
+    ids=["one skipped", "all run", "no environment"],
+)
+def test_a_test_that_is_skipped_fails_the_step_of_the_frameworks(monkeypatch, results, report, counts):
+    asked = []
+
+    def command(step: runner.Step, *words: str, **variables: str) -> bool:
+        asked.append((words, variables))
+        if words[0] == "pytest":
+            (results / "frameworks.xml").write_text(report)
+        return report is not None
+
+    monkeypatch.setattr(runner.Step, "command", command)
+    (step,) = runner.run_steps([("frameworks", runner.frameworks)], 1)
+    assert runner.totals([step]) == counts
+    assert asked[0] == (("script/bootstrap", "frameworks"), {})
+    if report:
+        words, variables = asked[1]
+        assert words[:4] == ("pytest", "tests/unit", "-m", "frameworks")
+        assert set(variables) == {"GPUHOST_TENSORFLOW_PYTHON", "GPUHOST_PYTORCH_PYTHON"}
+
+
+def test_every_test_that_needs_a_framework_is_in_that_step():
+    """Without a framework, they and no others name its variable when they are skipped."""
+    paths = ["tests/unit/roles/smoke_train", "tests/unit/module_utils/checks"]
+    absent = {f"GPUHOST_{name}_PYTHON": "/nowhere/python" for name in ("TENSORFLOW", "PYTORCH")}
+    command = [sys.executable, "-m", "pytest", "-n0", "-rs", "-m", "frameworks", *paths]
+    answer = subprocess.run(
+        command, cwd=runner.PROJECT, env={**os.environ, **absent}, capture_output=True, text=True, check=True
+    )
+    found = re.search(r"^(\d+) skipped, \d+ deselected", answer.stdout, re.MULTILINE)
+    assert found, answer.stdout
+    assert int(found[1]) >= 20

@@ -192,11 +192,11 @@ def test_gpus_are_locked_only_where_the_probe_uses_them(changes: dict[str, Any],
     assert not context.gpus_alone.locked()
 
 
-REAL = Path(os.environ.get("GPUHOST_TENSORFLOW", "/opt/gpuhost/tensorflow")) / "bin/python"
+REAL = Path(os.environ.get("GPUHOST_TENSORFLOW_PYTHON") or "/opt/gpuhost/tensorflow/bin/python")
 
 
 @pytest.mark.skipif(
-    not REAL.exists(), reason="no TensorFlow environment on this machine (GPUHOST_TENSORFLOW names one)"
+    not REAL.exists(), reason="no TensorFlow environment on this machine (GPUHOST_TENSORFLOW_PYTHON names one)"
 )
 def test_probe_in_a_real_tensorflow_environment() -> None:
     context = host(command.run, root="/", tensorflow_path=str(REAL.parents[1]), **SIMULATED)
