@@ -12,7 +12,7 @@ from typing import Any
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import gpu_thresholds
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import gpu_thresholds, link_thresholds
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError, load_catalog
 
 MODULE = "gpuhost.stack.gpu_verify"
@@ -28,6 +28,8 @@ def arguments(args: dict[str, Any]) -> dict[str, Any]:
         plan = args.get("plan")
         gpus = plan.get("gpus") if isinstance(plan, dict) else None  # the module rejects an invalid plan
         added["gpu_thresholds"] = gpu_thresholds(load_catalog(), [str(gpu.get("pci_id")) for gpu in gpus or []])
+    if added.get("link_thresholds") is None:
+        added["link_thresholds"] = link_thresholds(load_catalog())
     if added.get("fabric_manager_packages") is None:
         added["fabric_manager_packages"] = list(load_catalog().packages.fabric_manager)
     return added

@@ -54,6 +54,13 @@ options:
         and C(name) (shown in the results). GPUs without an entry are measured and not judged.
       - By default the action plugin adds the thresholds of the planned GPUs from C(catalog/gpu_thresholds.yml).
     type: dict
+  link_thresholds:
+    description:
+      - What part of a link's rate its measurements must reach. C(pcie) has C(percent) and C(lanes), the GB/s of one
+        lane by GT/s. C(nvlink) has C(percent), C(rates), the GB/s of a link by the speed that nvidia-smi prints, and
+        C(links), the number of links by PCI ID. Without a key, such links are not judged.
+      - By default the action plugin adds those of C(catalog/gpu_thresholds.yml).
+    type: dict
   fabric_manager_packages:
     description: Globs of Fabric Manager's packages. By default the action plugin adds those of C(catalog/packages.yml).
     type: list
@@ -82,6 +89,7 @@ EXAMPLES = r"""
   gpuhost.stack.gpu_verify:
     plan: "{{ gpu_stack_plan }}"
     gpu_thresholds: {}
+    link_thresholds: {}
     fail: true
 """
 
@@ -181,6 +189,7 @@ def main() -> None:
             # Not a secret: no_log keeps 20 kB of C++ out of the system journal.
             "cuda_check_source": {"type": "str", "no_log": True},
             "gpu_thresholds": {"type": "dict"},
+            "link_thresholds": {"type": "dict"},
             "fabric_manager_packages": {"type": "list", "elements": "str"},
             "fail": {"type": "bool", "default": False},
         },
@@ -206,6 +215,7 @@ def main() -> None:
         params["tensorflow_path"],
         cuda_check_source=params["cuda_check_source"],
         gpu_thresholds=params["gpu_thresholds"],
+        link_thresholds=params["link_thresholds"],
         fabric_manager_packages=params["fabric_manager_packages"],
     )
     result = verify.verify(context)

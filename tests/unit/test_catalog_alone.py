@@ -27,12 +27,12 @@ ADDRESS = "developer.download.nvidia.com"
 # Names that look like a package's and are something else, wherever they are.
 NOT_PACKAGES = {
     "components, vendors and roles": r"cuda|cudnn|nvidia|nouveau|gpuhost\.stack\..*",
-    "commands": r"nvidia-smi|cuda-gdb",
+    "commands": r"nvidia-(smi|modprobe)|cuda-gdb",
     "systemd units and the processes that they start": (
         r"nvidia-(persistenced|fabricmanager|imex|dcgm)(\.service)?|nvidia-persiste"
     ),
-    "kernel modules and devices": r"nvidia-(uvm|nvswitch)|.*\.ko",
-    "shared libraries": r"lib(cublas|cudart|cudnn|nccl|nvidia-ml)(\.so.*)?",
+    "kernel modules and devices": r"nvidia-(uvm|nvswitch)|nvidiactl|.*\.ko",
+    "shared libraries": r"lib(cublas|cudart|cudnn|cufft|curand|cusolver|cusparse|nccl|nvidia-ml)(\.so.*)?",
     "files of the project": r".*\.(yml|j2)(\..*)?",
     "fields of a document": r"document\..*",
     "roles of the collection": r"gpuhost\.stack\..*",

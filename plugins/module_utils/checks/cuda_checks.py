@@ -11,7 +11,11 @@ import shutil
 import tempfile
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks import cuda_device_checks
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks import (
+    cuda_bandwidth_check,
+    cuda_device_checks,
+    cuda_unprivileged_check,
+)
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
     REAPPLY,
     Check,
@@ -20,12 +24,13 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     is_version,
     not_planned,
 )
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Answer
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_program
 
 # Seconds. The program usually ends after a few; a single hung GPU makes it use up its limit.
 COMPILE_TIMEOUT, RUN_TIMEOUT, SHELL_TIMEOUT = 180, 120, 60
-_RELEASE = re.compile(r"release (\d+\.\d+)")
+_RELEASE = re.compile(r"release \d+\.\d+")
 
 NVCC_VERSION = CheckSpec(
     "cuda.nvcc_version",
@@ -41,7 +46,13 @@ COMPILE_LINK_RUN = CheckSpec(
     skipped="no CUDA is planned",
     remedy="Another version comes first in the library path: see `ldconfig -p` and /etc/ld.so.conf.d. " + REAPPLY,
 )
-CHECKS = (NVCC_VERSION, COMPILE_LINK_RUN, *cuda_device_checks.CHECKS)
+CHECKS = (
+    NVCC_VERSION,
+    COMPILE_LINK_RUN,
+    *cuda_device_checks.CHECKS,
+    cuda_bandwidth_check.BANDWIDTH,
+    cuda_unprivileged_check.UNPRIVILEGED,
+)
 
 
 def run(context: Context) -> list[Check]:
@@ -49,61 +60,82 @@ def run(context: Context) -> list[Check]:
     cuda = context.component("cuda")
     if cuda is None:
         return not_planned(CHECKS, "CUDA")
-    answer = context.run([_nvcc(cuda), "--version"], SHELL_TIMEOUT)
+    answer = command.ask(context.run, [_nvcc(cuda), "--version"], SHELL_TIMEOUT)
     return [compare_release(context, NVCC_VERSION, answer), *_compile_link_run(context, cuda)]
 
 
 def compare_release(context: Context, spec: CheckSpec, answer: Answer) -> Check:
-    """Compare the output of `nvcc --version` with the planned CUDA version."""
-    planned = str((context.component("cuda") or {})["version"])
-    text = answer.text()
-    match = _RELEASE.search(text)
-    passed = answer.exit_code == 0 and match is not None and is_version(match.group(1), planned)
-    found = "release " + match.group(1) if match else "exit %s: %s" % (answer.exit_code, _end(text))
-    return spec.compare(passed, found, "release " + planned)
+    """Compare the output of `nvcc --version` with the planned CUDA version.
+
+    An nvcc that is missing or that fails is a failure; one that hangs, is killed or prints something else is unknown.
+    """
+    planned = "release " + str((context.component("cuda") or {})["version"])
+    match = _RELEASE.search(answer.text())
+    if answer.stopped or (answer.exit_code == 0 and match is None):
+        return spec.unknown("nvcc --version: " + answer.ending())
+    if answer.exit_code != 0 or match is None:
+        return spec.compare(False, answer.ending(), planned)
+    return spec.compare(is_version(match.group(0), planned), match.group(0), planned)
 
 
 def _nvcc(cuda: dict[str, Any]) -> str:
     return str(cuda.get("home") or "/usr/local/cuda-%s" % cuda["version"]) + "/bin/nvcc"
 
 
-def _end(text: str) -> str:
-    return " | ".join(text.splitlines()[-4:])[-600:]
-
-
 def _compile_link_run(context: Context, cuda: dict[str, Any]) -> list[Check]:
+    """Compile the program, run it as an unprivileged user and as this one, and judge both documents.
+
+    The unprivileged user is first: root's programs create device nodes that others then find.
+    """
     if not context.cuda_check_source:
         raise ValueError("the source of the CUDA program is missing")
     libraries = tuple(name for name in cuda_program.LIBRARIES if context.component(name))
     planned = {name: str((context.component(name) or {})["version"]) for name in ("cuda", *libraries)}
     expected = _versions_text(planned)
-    reason = "the CUDA program did not run, see " + COMPILE_LINK_RUN.id
-    no_devices = [spec.skip(reason) for spec in cuda_device_checks.CHECKS]
-    directory = tempfile.mkdtemp(prefix="gpuhost-verify-")
+    directory = tempfile.mkdtemp(prefix=cuda_unprivileged_check.DIRECTORY)
     try:
         source, program = os.path.join(directory, "cuda_check.cu"), os.path.join(directory, "cuda_check")
         with open(source, "w", encoding="utf-8") as handle:
             handle.write(context.cuda_check_source)
         codes = _architectures(context, cuda)
-        command = cuda_program.arguments(_nvcc(cuda), source, program, libraries, codes)
-        built = context.run(command, COMPILE_TIMEOUT)
+        compiler = cuda_program.arguments(_nvcc(cuda), source, program, libraries, codes)
+        built = context.run(compiler, COMPILE_TIMEOUT)
         if built.exit_code != 0:
-            found = "nvcc: exit %d: %s" % (built.exit_code, _end(built.text()))
             remedy = (
                 "See nvcc's message: a header or library of %s is missing, or this CUDA does not support the host's "
                 "compiler." % ", ".join(planned)
             )
-            return [COMPILE_LINK_RUN.compare(False, found, expected, remedy), *no_devices]
+            return _not_run(context, "nvcc", built, expected, remedy)
         with context.gpus_alone if context.no_device_reason is None else contextlib.nullcontext():
+            unprivileged = cuda_unprivileged_check.run_program(context, directory, program)
             ran = context.run([program, "--time-limit", str(RUN_TIMEOUT)], RUN_TIMEOUT + 30)
     finally:
         shutil.rmtree(directory)
-    document = _document(ran)
-    if document is None:
-        found = "the program: exit %d: %s" % (ran.exit_code, _end(ran.text()))
+    try:
+        document = cuda_program.parse(ran.stdout.decode("utf-8", "replace"))
+    except ValueError:
         remedy = "The dynamic linker does not find a library: see `ldconfig -p | grep -E 'cudart|cudnn|nccl'`."
-        return [COMPILE_LINK_RUN.compare(False, found, expected, remedy), *no_devices]
-    return [_versions(document, planned, ran), *cuda_device_checks.run(context, document)]
+        return _not_run(context, "the program", ran, expected, remedy)
+    of_devices = cuda_device_checks.run(context, document)
+    return [
+        _versions(document, planned, ran),
+        *of_devices,
+        cuda_bandwidth_check.judge(context, document, of_devices[0]),
+        cuda_unprivileged_check.judge(context, document, unprivileged),
+    ]
+
+
+def _not_run(context: Context, what: str, answer: Answer, expected: str, remedy: str) -> list[Check]:
+    """Return the results if nvcc or the program failed: the others are unknown unless no program can use a GPU here.
+
+    A document that cannot be read although the program succeeded, a hang and a kill are no failure of CUDA.
+    """
+    found = "%s: %s" % (what, answer.ending())
+    first = COMPILE_LINK_RUN.compare(False, found, expected, remedy)
+    if answer.stopped or answer.exit_code == 0:
+        first = COMPILE_LINK_RUN.unknown(found)
+    reason, why = context.no_device_reason, "the CUDA program did not run, see " + COMPILE_LINK_RUN.id
+    return [first, *(spec.skip(reason) if reason else spec.unknown(why) for spec in CHECKS[2:])]
 
 
 def _architectures(context: Context, cuda: dict[str, Any]) -> list[str]:
@@ -112,16 +144,8 @@ def _architectures(context: Context, cuda: dict[str, Any]) -> list[str]:
     known = [str(capability) for capability in capabilities if capability]
     if not known:
         return []
-    listed = context.run([_nvcc(cuda), "--list-gpu-code"], SHELL_TIMEOUT)
+    listed = command.ask(context.run, [_nvcc(cuda), "--list-gpu-code"], SHELL_TIMEOUT)
     return cuda_program.architectures(known, listed.stdout.decode("utf-8", "replace"))
-
-
-def _document(ran: Answer) -> cuda_program.Document | None:
-    """Parse the program's output; None if it never started, for example because a library is missing."""
-    output = ran.stdout.decode("utf-8", "replace")
-    if not output.strip():
-        return None
-    return cuda_program.parse(output)
 
 
 def _versions_text(versions: dict[str, str]) -> str:
@@ -137,8 +161,8 @@ def _versions(document: cuda_program.Document, planned: dict[str, str], ran: Ans
         outcome = "no device: " + cuda_device_checks.no_device(document)
     unfinished = cuda_program.unfinished_text(document)
     if unfinished is not None:
-        error_output = _end(ran.stderr.decode("utf-8", "replace").strip())
-        outcome = "%s: %s" % (unfinished, error_output or "no message on stderr")
+        last = ran.stderr.decode("utf-8", "replace").strip().splitlines()[-4:]
+        outcome = "%s: %s" % (unfinished, " | ".join(last)[-600:] or "no message on stderr")
     found = "%s; %s" % (_versions_text(versions), outcome)
     return COMPILE_LINK_RUN.compare(
         passed, found, _versions_text(planned), versions=versions, data={"cuda_check": document}

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Iterator
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Check, CheckSpec, Context
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import PASS, Check, CheckSpec, Context
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_program, nvidia_smi
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia.cuda_program import Document
 
@@ -74,16 +73,7 @@ ALL_REDUCE = CheckSpec(
     "it with NCCL_DEBUG=INFO, which shows the transport that NCCL selects. See cuda.peer_access: if it works with "
     "NCCL_P2P_DISABLE=1, peer access is the cause. " + _PEER_REMEDY,
 )
-BANDWIDTH = CheckSpec(
-    "cuda.bandwidth",
-    measures="bandwidths, against the thresholds for the GPU model in `catalog/gpu_thresholds.yml`",
-    expected="none is below its threshold",
-    skipped=_NO_DEVICE + ", or the model has no threshold",
-    remedy="See gpu.pcie_width, gpu.pcie_generation and gpu.nvlink for a degraded link. Otherwise another program uses "
-    "the GPU or the bus, its power is capped (`nvidia-smi -q -d PERFORMANCE`), or confidential computing encrypts each "
-    "copy.",
-)
-CHECKS = (DEVICES, DEVICE_QUERY, MEMORY_COPIES, PEER_ACCESS, CUDNN_HANDLE, ALL_REDUCE, BANDWIDTH)
+CHECKS = (DEVICES, DEVICE_QUERY, MEMORY_COPIES, PEER_ACCESS, CUDNN_HANDLE, ALL_REDUCE)
 
 
 def run(context: Context, document: Document) -> list[Check]:
@@ -94,13 +84,25 @@ def run(context: Context, document: Document) -> list[Check]:
         _peer_access,
         _cudnn_handle,
         _all_reduce,
-        _bandwidth,
     ]
     devices = _devices(context, document)
     if document["devices"]:
-        return [devices, *(judge(context, document) for judge in judges)]
-    reason = devices.reason or "CUDA sees no device, see cuda.devices"
-    return [devices, *(spec.skip(reason) for spec in CHECKS[1:])]
+        return [devices, *(_of_all(context, document, judge(context, document)) for judge in judges)]
+    return [devices, *(without_devices(devices, spec) for spec in CHECKS[1:])]
+
+
+def without_devices(devices: Check, spec: CheckSpec) -> Check:
+    """Return the result if CUDA lists no device: skipped where cuda.devices is, else unknown."""
+    return spec.skip(devices.reason) if devices.reason else spec.unknown("CUDA lists no device, see cuda.devices")
+
+
+def _of_all(context: Context, document: Document, check: Check) -> Check:
+    """Return the result, unknown if it passed on another number of devices than the expected one."""
+    count = len(document["devices"])
+    if check.status != PASS or count == context.expect_gpus:
+        return check
+    (spec,) = (spec for spec in CHECKS if spec.id == check.id)
+    return spec.unknown("CUDA lists %d devices, expected %d" % (count, context.expect_gpus), check.found)
 
 
 def no_device(document: Document) -> str:
@@ -131,7 +133,8 @@ def _cause(part: dict[str, Any]) -> str:
     return "a wrong result" if wrong is None else "%s of %d words wrong" % (wrong, part["bytes"] // 4)
 
 
-def _address(device: dict[str, Any]) -> str | None:
+def address(device: dict[str, Any]) -> str | None:
+    """Return the PCI address of a device as sysfs writes it."""
     bus_id = device.get("pci_bus_id")
     return nvidia_smi.pci_address(bus_id) if bus_id else None
 
@@ -139,6 +142,7 @@ def _address(device: dict[str, Any]) -> str | None:
 def _device_query(context: Context, document: Document) -> Check:
     """Compare CUDA's devices with nvidia-smi's GPU at the same PCI address, and with the plan."""
     smi = {gpu.get("pci_address"): gpu for gpu in (context.smi or {}).get("gpus") or []}
+    unnamed = [str(at) for at, gpu in smi.items() if not (gpu.get("name") and gpu.get("uuid"))]
     planned = sorted(str(gpu.get("compute_capability")) for gpu in context.plan.get("gpus") or [])
     shown, wrong = [], []
     for device in document["devices"]:
@@ -146,31 +150,36 @@ def _device_query(context: Context, document: Document) -> Check:
             wrong.append("%d: %s" % (device["index"], _cause(device)))
             continue
         values = (device["index"], device["name"], device["compute_capability"], device["memory_bytes"] / 2.0**30)
-        shown.append("%d: %s, %s, %.1f GiB, %s" % (*values, _address(device)))
+        shown.append("%d: %s, %s, %.1f GiB, %s" % (*values, address(device)))
         wrong += _differences(device, smi)
+    unseen = set(smi) - {address(device) for device in document["devices"]}
+    wrong += ["%s: unknown to CUDA" % at for at in sorted(map(str, unseen))]
     wrong += _ended_in(document, ": properties")
     capabilities = sorted(device.get("compute_capability", "unknown") for device in document["devices"])
     if len(planned) == len(capabilities) and planned != capabilities:
         wrong.append("compute capabilities %s, planned %s" % (", ".join(capabilities), ", ".join(planned)))
     expected = "%d GPUs, the same in CUDA, nvidia-smi and the plan" % len(document["devices"])
+    if not wrong and (not smi or unnamed):
+        of_which = "of %s" % ", ".join(unnamed) if smi else "of any GPU"
+        return DEVICE_QUERY.unknown("nvidia-smi does not report name and UUID " + of_which, "; ".join(shown))
     return DEVICE_QUERY.compare(not wrong, "; ".join(wrong or shown), expected)
 
 
 def _differences(device: dict[str, Any], smi: dict[Any, dict[str, Any]]) -> Iterator[str]:
-    """Yield where nvidia-smi reports other values; a value that it does not report is no difference."""
+    """Yield where nvidia-smi reports other values; drivers before branch 510 do not report the capability."""
     if not smi:
         return
-    address = _address(device)
-    other = smi.get(address)
+    at = address(device)
+    other = smi.get(at)
     if other is None:
-        yield "%s: unknown to nvidia-smi, which lists %s" % (address, ", ".join(sorted(map(str, smi))))
+        yield "%s: unknown to nvidia-smi, which lists %s" % (at, ", ".join(sorted(map(str, smi))))
         return
     for name in ("name", "compute_capability", "uuid"):
         if other.get(name) is not None and other[name] != device[name]:
-            yield "%s: %s %s, in nvidia-smi %s" % (address, name, device[name], other[name])
+            yield "%s: %s %s, in nvidia-smi %s" % (at, name, device[name], other[name])
 
 
-def _figure(rate: float | None) -> str:
+def figure(rate: float | None) -> str:
     """Format GB/s with three significant digits, but never round before the decimal point."""
     return "unknown" if rate is None else "%.0f" % rate if rate >= 100 else "%.3g" % rate
 
@@ -184,7 +193,7 @@ def _memory_copies(context: Context, document: Document) -> Check:
             continue
         parts = [(text, device["copies"][name]) for name, text in COPIES.items()]
         wrong += ["%d %s: %s" % (device["index"], text, _cause(part)) for text, part in parts if not part["right"]]
-        rates = ", ".join("%s %s" % (text, _figure(part["gb_per_second"])) for text, part in parts)
+        rates = ", ".join("%s %s" % (text, figure(part["gb_per_second"])) for text, part in parts)
         shown.append("%d: %s GB/s" % (device["index"], rates))
     wrong += _ended_in(document, ": copies")
     return MEMORY_COPIES.compare(not wrong, "; ".join(wrong or shown))
@@ -211,22 +220,25 @@ def _peer_access(context: Context, document: Document) -> Check:
     expected = "the data of all %d ordered pairs arrive unchanged" % pairs
     for ended in _ended_in(document, " to device "):
         return PEER_ACCESS.compare(False, "%s, after %d pairs" % (ended, len(peers)), expected)
-    if len(peers) < pairs:
-        return PEER_ACCESS.skip("%s, before the pairs" % cuda_program.unfinished_text(document))
-    if not pairs:
-        return PEER_ACCESS.skip("there is one usable GPU and therefore no pair")
+    if len(document["devices"]) == context.expect_gpus == 1:
+        return PEER_ACCESS.skip("there is one GPU and therefore no pair")
+    if len(peers) < pairs or not pairs:
+        return PEER_ACCESS.unknown(_not_reached(document))
     wrong = [text for pair in peers for text in _wrong_pair(pair)]
     without = ["%(from)d-%(to)d" % pair for pair in peers if not pair["access"]]
-    rates = [rate for rate in (_pair_rate(pair) for pair in peers) if rate is not None]
+    rates = [rate for rate in (pair_rate(pair) for pair in peers) if rate is not None]
     shown = ["%d of %d pairs with peer access (%s)" % (pairs - len(without), pairs, matrix(document))]
     if rates:
-        shown.append("%s to %s GB/s" % (_figure(min(rates)), _figure(max(rates))))
+        shown.append("%s to %s GB/s" % (figure(min(rates)), figure(max(rates))))
     if without:
         shown.append("without access, staged through host memory: " + ", ".join(without))
+    if not wrong and usable < len(document["devices"]):
+        return PEER_ACCESS.unknown("only %d GPUs are usable, see cuda.memory_copies" % usable, "; ".join(shown))
     return PEER_ACCESS.compare(not wrong, "; ".join(wrong + shown), expected)
 
 
-def _pair_rate(pair: dict[str, Any]) -> float | None:
+def pair_rate(pair: dict[str, Any]) -> float | None:
+    """Return the GB/s between a pair, None if not measured."""
     return (pair["copy"] or {}).get("gb_per_second")
 
 
@@ -246,7 +258,7 @@ def _cudnn_handle(context: Context, document: Document) -> Check:
     created = document["cudnn"]
     ended = _ended_in(document, "cudnn")
     if created is None and not ended:
-        return CUDNN_HANDLE.skip(_not_reached(document))
+        return CUDNN_HANDLE.unknown(_not_reached(document))
     passed = created is not None and created["error"] is None
     if created is None:
         return CUDNN_HANDLE.compare(False, ended[0])
@@ -264,7 +276,7 @@ def _all_reduce(context: Context, document: Document) -> Check:
     reduced = document["all_reduce"]
     ended = _ended_in(document, "all-reduce")
     if reduced is None and not ended:
-        return ALL_REDUCE.skip(_not_reached(document))
+        return ALL_REDUCE.unknown(_not_reached(document))
     expected = "the exact sum over %d GPUs" % context.expect_gpus
     if reduced is None:
         return ALL_REDUCE.compare(False, ended[0], expected)
@@ -278,73 +290,5 @@ def _all_reduce(context: Context, document: Document) -> Check:
     else:
         found = "the exact sum over %d GPUs" % size
         if reduced["bus_gb_per_second"] is not None:
-            found += ", bus bandwidth %s GB/s" % _figure(reduced["bus_gb_per_second"])
+            found += ", bus bandwidth %s GB/s" % figure(reduced["bus_gb_per_second"])
     return ALL_REDUCE.compare(reduced["right"] and size == context.expect_gpus, found, expected)
-
-
-def _bandwidth(context: Context, document: Document) -> Check:
-    """Judge the models that have a threshold in the catalog; show the measurements of the others."""
-    ids = {gpu["pci_address"]: gpu["pci_id"] for gpu in pci.read(context.root)[0]}
-    limits, unknown = {}, set()
-    for device in document["devices"]:
-        pci_id = ids.get(_address(device), "")
-        name = device.get("name", "device %d" % device["index"])
-        limit = context.gpu_thresholds.get(pci_id)
-        if limit is None or "MIG" in name:  # a MIG instance has a share of the bandwidth
-            unknown.add("%s (%s)" % (name, pci_id or "no PCI id"))
-        else:
-            limits[device["index"]] = limit
-    no_threshold = "no threshold for " + ", ".join(sorted(unknown))
-    measured = list(_measured(document))
-    if not limits:
-        return BANDWIDTH.skip(no_threshold, "; ".join(_shown(measured)))
-    judged = [(what, rate, _minimum(limits, devices, kind)) for devices, kind, what, rate in measured]
-    known = [(what, rate, minimum) for what, rate, minimum in judged if minimum is not None]
-    below = ["%s %s GB/s, at least %s" % (w, _figure(rate), _figure(low)) for w, rate, low in known if rate < low]
-    found = "; ".join(below) or "%d measurements, none below its threshold" % len(known)
-    if unknown:
-        found += "; " + no_threshold
-    expected = "at least, in GB/s: " + "; ".join(sorted({_limit_text(limit) for limit in limits.values()}))
-    return BANDWIDTH.compare(bool(known) and not below, found, expected)
-
-
-def _limit_text(limit: dict[str, Any]) -> str:
-    kinds = (
-        "%s %g" % (kind, float(limit[kind])) for kind in ("host", "memory", "nvlink") if limit.get(kind) is not None
-    )
-    return "%s %s" % (limit.get("name", "GPU"), ", ".join(kinds))
-
-
-def _shown(measured: list[Any]) -> Iterator[str]:
-    """Yield the figures of single devices and of the all-reduce, and the range of those of the pairs."""
-    pairs = [rate for devices, _unused, what, rate in measured if len(devices) == 2 and what != "all-reduce"]
-    yield from ("%s %s GB/s" % (what, _figure(rate)) for d, _unused, what, rate in measured if len(d) == 1)
-    if pairs:
-        yield "pairs %s to %s GB/s" % (_figure(min(pairs)), _figure(max(pairs)))
-    yield from (
-        "%s %s GB/s" % (what, _figure(rate)) for _unused, _unused, what, rate in measured if what == "all-reduce"
-    )
-
-
-def _measured(document: Document) -> Iterator[tuple[tuple[int, ...], str, str, float]]:
-    """Yield (devices, kind, what, GB/s) of each measurement; kind is host, memory, nvlink or staged."""
-    for device in document["devices"]:
-        for name, text in COPIES.items():
-            rate = (device["copies"] or {}).get(name, {}).get("gb_per_second")
-            if rate is not None:
-                kind = "memory" if name == "device_to_device" else "host"
-                yield (device["index"],), kind, "%d %s" % (device["index"], text), rate
-    for pair in document["peers"]:
-        rate = _pair_rate(pair)
-        if rate is not None:
-            kind = "nvlink" if pair["access"] else "staged"
-            yield (pair["from"], pair["to"]), kind, "%(from)d-%(to)d" % pair, rate
-    reduced = document["all_reduce"]
-    if reduced is not None and reduced["bus_gb_per_second"] is not None:
-        yield tuple(reduced["devices"]), "nvlink", "all-reduce", reduced["bus_gb_per_second"]
-
-
-def _minimum(limits: dict[int, dict[str, Any]], devices: tuple[int, ...], kind: str) -> float | None:
-    """Return the lowest threshold of these devices; None if one of them has no threshold for this kind."""
-    values = [limits.get(device, {}).get(kind) for device in devices]
-    return None if None in values else min(float(value) for value in values if value is not None)

@@ -8,14 +8,14 @@ import os
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.cuda_checks import SHELL_TIMEOUT, compare_release
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
-    FAIL,
     REAPPLY,
     Check,
     CheckSpec,
     Context,
     not_planned,
 )
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import files, system
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, files, system
+from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Answer
 
 SSHD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _RELEASE = "the planned release"
@@ -56,10 +56,9 @@ def run(context: Context) -> list[Check]:
     """Run the environment checks."""
     if context.component("cuda") is None:
         return not_planned(CHECKS, "CUDA")
-    ssh_environment = dict(_minimal_environment(), PATH=_ssh_path(context.root))
     return [
-        _shell(context, LOGIN_SHELL, ["/bin/bash", "-lc", "nvcc --version"], _minimal_environment()),
-        _shell(context, SSH, ["/bin/sh", "-c", "nvcc --version"], ssh_environment),
+        _compare(context, LOGIN_SHELL, ["/bin/bash", "-lc", "nvcc --version"], _minimal_environment()),
+        _ssh(context),
         _sudo(context),
         _systemd_unit(context),
     ]
@@ -69,8 +68,26 @@ def _minimal_environment() -> dict[str, str]:
     return {"HOME": "/root", "LC_ALL": "C", "PATH": "/usr/bin:/bin"}
 
 
-def _shell(context: Context, spec: CheckSpec, argv: list[str], env: dict[str, str]) -> Check:
-    return compare_release(context, spec, context.run(argv, SHELL_TIMEOUT, env))
+def _compare(context: Context, spec: CheckSpec, argv: list[str], env: dict[str, str] | None = None) -> Check:
+    """Fail if nvcc is not found or of another release; what starts it may be missing or fail, which is unknown."""
+    return _judge(context, spec, argv, command.ask(context.run, argv, SHELL_TIMEOUT, env))
+
+
+def _judge(context: Context, spec: CheckSpec, argv: list[str], answer: Answer) -> Check:
+    text = answer.text()
+    not_found = answer.exit_code in (126, 127) or "command not found" in text  # sudo exits with 1
+    no_tool = answer.exit_code == command.NOT_STARTED and text.startswith(argv[0] + ": ") and "nvcc" not in text
+    if no_tool or (answer.exit_code != 0 and not not_found):
+        return spec.unknown("%s: %s" % (argv[0], answer.ending()))
+    return compare_release(context, spec, answer)
+
+
+def _ssh(context: Context) -> Check:
+    try:
+        environment = dict(_minimal_environment(), PATH=_ssh_path(context.root))
+    except OSError as error:
+        return SSH.unknown("/etc/environment cannot be read: %s" % error.strerror)
+    return _compare(context, SSH, ["/bin/sh", "-c", "nvcc --version"], environment)
 
 
 def _ssh_path(root: str) -> str:
@@ -83,10 +100,11 @@ def _sudo(context: Context) -> Check:
     sudo = next((path for path in places if os.path.exists(files.under(context.root, path))), None)
     if sudo is None:
         return SUDO.skip("sudo is not installed")
-    answer = context.run([sudo, "-n", "nvcc", "--version"], SHELL_TIMEOUT, _minimal_environment())
+    argv = [sudo, "-n", "nvcc", "--version"]
+    answer = command.ask(context.run, argv, SHELL_TIMEOUT, _minimal_environment())
     if "password is required" in answer.text():
         return SUDO.skip("sudo asks this user for a password: run gpu_verify as root (`become: true`)")
-    return compare_release(context, SUDO, answer)
+    return _judge(context, SUDO, argv, answer)
 
 
 def _systemd_unit(context: Context) -> Check:
@@ -95,8 +113,4 @@ def _systemd_unit(context: Context) -> Check:
     if os.geteuid() != 0:
         return SYSTEMD_UNIT.skip("only root can start a system unit: run gpu_verify as root (`become: true`)")
     unit = ["systemd-run", "--quiet", "--wait", "--pipe", "--collect", "/bin/sh", "-c", "exec nvcc --version"]
-    answer = context.run(unit, SHELL_TIMEOUT)
-    check = compare_release(context, SYSTEMD_UNIT, answer)
-    if check.status == FAIL and answer.exit_code == 127:
-        return SYSTEMD_UNIT.compare(False, "a systemd unit does not find nvcc", check.expected)
-    return check
+    return _compare(context, SYSTEMD_UNIT, unit)

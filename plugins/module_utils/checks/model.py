@@ -195,6 +195,7 @@ class Context:
     simulated: what is simulated on this host, one line each
     cuda_check_source: the text of cuda_check.cu
     gpu_thresholds: minimum bandwidths by PCI id, as the catalog's gpu_thresholds() returns them
+    link_thresholds: rates of PCIe and NVLink links, as the catalog's link_thresholds() returns them
     fabric_manager_packages: globs of Fabric Manager's packages, as in the catalog's packages.yml
     waivers: the failures that the operator accepts
     gpus_alone: a lock held while a program uses the GPUs; two at once would take each other's memory and distort each
@@ -213,6 +214,7 @@ class Context:
     simulated: list[str] = field(default_factory=list)
     cuda_check_source: str = ""
     gpu_thresholds: dict[str, Any] = field(default_factory=dict)
+    link_thresholds: dict[str, Any] = field(default_factory=dict)
     fabric_manager_packages: list[str] = field(default_factory=list)
     waivers: list[Waiver] = field(default_factory=list)
     gpus_alone: Any = field(default_factory=threading.Lock, compare=False)

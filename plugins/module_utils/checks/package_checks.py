@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import REAPPLY, Check, CheckSpec, Context
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import dpkg
 
 INSTALLED = CheckSpec(
@@ -35,7 +36,17 @@ def run(context: Context, machine: str | None = None) -> list[Check]:
             planned[package] = version
     if not planned:
         return [spec.skip("the plan has no package") for spec in CHECKS]
-    packages = dpkg.read(context.root, list(planned), machine)
+    try:
+        unreadable = _unreadable(context.root)
+        packages = {} if unreadable else dpkg.read(context.root, list(planned), machine)
+    except OSError as error:
+        unreadable = "cannot be read: %s" % error.strerror
+    if unreadable:
+        return [spec.unknown("%s %s" % (dpkg.STATUS_FILE, unreadable)) for spec in CHECKS]
+    damaged = [name for name in sorted(packages) if not _is_complete(packages[name])]
+    if damaged:
+        reason = "%s has no complete paragraph of %s" % (dpkg.STATUS_FILE, ", ".join(damaged))
+        return [spec.unknown(reason) for spec in CHECKS]
     differences = [text for text in (_difference(n, planned[n], packages.get(n)) for n in sorted(planned)) if text]
     not_held = [name for name in sorted(planned) if name not in packages or not packages[name].held]
     total = "%d packages" % len(planned)
@@ -47,6 +58,20 @@ def run(context: Context, machine: str | None = None) -> list[Check]:
             remedy="Run `apt-mark hold %s`." % " ".join(not_held),
         ),
     ]
+
+
+def _unreadable(root: str) -> str | None:
+    """Return what is wrong with dpkg's status file, None if it is whole as far as can be seen."""
+    data = files.read_bytes(root, dpkg.STATUS_FILE)
+    if data is None:
+        return "is missing"
+    if b"\nPackage: " not in b"\n" + data or b"\0" in data:
+        return "is no list of packages"
+    return None if data.endswith(b"\n") else "ends within a line"
+
+
+def _is_complete(package: dpkg.Package) -> bool:
+    return bool(package.status) and (bool(package.version) or package.status == "not-installed")
 
 
 def _difference(name: str, version: str, package: dpkg.Package | None) -> str | None:

@@ -47,6 +47,7 @@ def context(
     run: Run = command.run,
     cuda_check_source: str = "",
     gpu_thresholds: dict[str, Any] | None = None,
+    link_thresholds: dict[str, Any] | None = None,
     fabric_manager_packages: list[str] | None = None,
 ) -> model.Context:
     """Return the input of the checks. With `expect_gpus` None the plan's number of GPUs is expected."""
@@ -66,6 +67,7 @@ def context(
         simulated=installed_stack.simulated(root),
         cuda_check_source=cuda_check_source,
         gpu_thresholds=gpu_thresholds or {},
+        link_thresholds=link_thresholds or {},
         fabric_manager_packages=fabric_manager_packages or [],
     )
 

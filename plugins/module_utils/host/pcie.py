@@ -66,6 +66,11 @@ def _link(root: str, address: str) -> dict[str, Any]:
     }
 
 
+def path(root: str, address: str) -> list[dict[str, Any]]:
+    """Return the links of a device and of each bridge above it, nearest first: `speed` in GT/s, `width` and maxima."""
+    return [_link(root, each) for each in [address, *_bridges(root, address)]]
+
+
 def _bridges(root: str, address: str) -> list[str]:
     """Return the addresses of the bridges above a device, nearest first: the directories of its real path."""
     path = os.path.realpath(files.under(root, "%s/%s" % (pci.DEVICES, address)))

@@ -7,6 +7,8 @@
 // read and written. The bus bandwidth of the all-reduce is defined as in nccl-tests (doc/PERFORMANCE.md):
 // S / t * 2 (n - 1) / n.
 //
+// With --contexts-only 1 it opens each device, runs a kernel on it, and leaves out copies, pairs and the libraries.
+//
 // An error of one device or pair is reported with it; the others are tested all the same. Even after a crash or a hang
 // in a library the document is printed, and its "unfinished" names the step. Exit status: 0, also without a device; 1
 // if the document is unfinished; 2 for bad usage.
@@ -45,6 +47,7 @@ struct Options {
   size_t bytes = size_t(128) << 20;  // of each transfer; less if little device memory is free
   int repetitions = 5;
   int time_limit = 90;  // seconds
+  int contexts_only = 0;  // 1: only open each device and run a kernel on it
 };
 
 static Options options;
@@ -422,9 +425,11 @@ static Device examine(int index) {
   step(name + ": a kernel");
   const Error kernel_error = compute(index, &right);
   fields.push_back("\"kernel\": {\"right\": " + boolean(right) + ", \"error\": " + kernel_error.json() + "}");
-  step(name + ": copies");
-  if (!error && !kernel_error) error = prepare(&device);
-  device.usable = !error && !kernel_error && right;
+  if (!options.contexts_only) {
+    step(name + ": copies");
+    if (!error && !kernel_error) error = prepare(&device);
+    device.usable = !error && !kernel_error && right;
+  }
   fields.push_back("\"copies\": " + (device.usable ? copies(device) : std::string("null")));
   fields.push_back("\"error\": " + error.json());
   document.devices.push_back("{" + joined(fields) + "}");
@@ -714,6 +719,8 @@ static bool parse(int words, char **word) {
       options.repetitions = int(value);
     } else if (std::strcmp(word[i], "--time-limit") == 0) {
       options.time_limit = int(value);
+    } else if (std::strcmp(word[i], "--contexts-only") == 0) {
+      options.contexts_only = 1;
     } else {
       return false;
     }
@@ -723,7 +730,7 @@ static bool parse(int words, char **word) {
 
 int main(int words, char **word) {
   if (!parse(words, word)) {
-    std::fprintf(stderr, "usage: %s [--bytes N] [--repetitions N] [--time-limit SECONDS]\n", word[0]);
+    std::fprintf(stderr, "usage: %s [--bytes N] [--repetitions N] [--time-limit SECONDS] [--contexts-only 1]\n", word[0]);
     return 2;
   }
   // NCCL prints its messages on standard output, which is reserved for the document.

@@ -40,6 +40,24 @@ def gpu_thresholds(catalog: Catalog, pci_ids: Iterable[str]) -> dict[str, dict[s
     return found
 
 
+def link_thresholds(catalog: Catalog) -> dict[str, dict[str, Any]]:
+    """Return what gpu_verify needs to judge links; keys are text, as numbers are not in JSON.
+
+    `pcie`: `percent`, and `lanes`, the GB/s of a lane by GT/s. `nvlink`: `percent`, `rates`, the GB/s of a link by the
+    speed that nvidia-smi prints, and `links`, the number of links of a GPU by PCI id.
+    """
+    file = catalog.gpu_thresholds
+    links = {f"10de:{device}": model.links for model in file.models for device in model.devices if model.links}
+    return {
+        "pcie": {"percent": file.pcie_percent, "lanes": {f"{rate.speed:g}": rate.lane for rate in file.pcie_rates}},
+        "nvlink": {
+            "percent": file.pair_percent,
+            "rates": {f"{rate.printed:g}": rate.gb_per_second for rate in file.nvlink_rates},
+            "links": links,
+        },
+    }
+
+
 def driver_name_pattern(catalog: Catalog) -> str:
     """Return the regular expression that matches the whole names of driver packages, NVIDIA's and the archives'."""
     return f"(?!(?:{_globs(catalog.driver.name_exceptions)})$)(?:{_globs(catalog.driver.name_patterns)})"

@@ -51,13 +51,35 @@ class Product:
 
 @dataclasses.dataclass(frozen=True)
 class GpuModel:
-    """Bandwidths of a GPU model in GB/s, one direction; nvlink is None where it depends on the host's wiring."""
+    """Bandwidths of a GPU model in GB/s, one direction; nvlink is None where it depends on the host's wiring.
+
+    links: the number of NVLinks, None where the model has none or boards leave some unused.
+    """
 
     name: str
     devices: tuple[str, ...]
     host: int
     memory: int
     nvlink: int | None
+    links: int | None
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class PcieRate:
+    """The GB/s of one PCIe lane (lane) at a speed in GT/s."""
+
+    speed: float
+    lane: float
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class NvlinkRate:
+    """The GB/s of one NVLink for which nvidia-smi prints a speed."""
+
+    printed: float
+    gb_per_second: float
     source: str
 
 
@@ -66,6 +88,10 @@ class GpuThresholdFile:
     """gpu_thresholds.yml."""
 
     schema: int
+    pcie_percent: int
+    pcie_rates: tuple[PcieRate, ...]
+    pair_percent: int
+    nvlink_rates: tuple[NvlinkRate, ...]
     host_percent: int
     memory_percent: int
     nvlink_percent: int

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.action import gpu_verify
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 
 from tests.doubles import simulated_cuda
@@ -42,6 +43,7 @@ def test_program_thresholds_and_package_names_are_added() -> None:
     assert args["cuda_check_source"] == simulated_cuda.SOURCE.read_text()
     assert list(args["gpu_thresholds"]) == ["10de:2335"]
     assert args["gpu_thresholds"]["10de:2335"]["memory"] == 2400
+    assert args["link_thresholds"] == facts.link_thresholds(load_catalog())
     assert args["fabric_manager_packages"] == list(load_catalog().packages.fabric_manager)
 
 
@@ -50,6 +52,7 @@ def test_arguments_of_the_task_are_kept(given: dict[str, Any]) -> None:
     args = {
         "plan": {"gpus": [H200]},
         "gpu_thresholds": given,
+        "link_thresholds": {},
         "cuda_check_source": "mine",
         "fabric_manager_packages": [],
     }

@@ -23,11 +23,12 @@ def outcomes(found: list[model.Check], status: str) -> list[str]:
     assert [check.id for check in found] == IDS
     for check in found:
         assert (check.status == "fail") == bool(check.remedy), check
-        assert (check.status == "skip") == bool(check.reason), check
-        assert check.status == "skip" or (check.found and check.expected), check
+        assert (check.status in ("skip", "unknown")) == bool(check.reason), check
+        assert check.reason or (check.found and check.expected), check
     return [check.id for check in found if check.status == status]
 
 
+HUNG = command.Answer(command.TIMED_OUT, b"", b"nvcc did not end within 60 s")
 TOGETHER = ["cuda.nvcc_version", "cuda.compile_link_run"]
 
 
@@ -57,6 +58,57 @@ def test_without_a_device(run: Run, changes: dict[str, Any], passed: list[str], 
     assert outcomes(found, "fail") == failed
 
 
+@pytest.mark.parametrize(
+    ("ran", "status"),
+    [
+        (command.Answer(0, b"", b""), "unknown"),
+        (command.Answer(0, b"nonsense", b""), "unknown"),
+        (command.Answer(0, b'{"schema": 1}', b""), "unknown"),
+        (HUNG, "unknown"),
+        (command.Answer(-9, b"", b""), "unknown"),
+        (command.Answer(127, b"", b"cuda_check: libcudnn.so.9: cannot open shared object file"), "fail"),
+        (command.Answer(-11, b"", b""), "fail"),
+    ],
+    ids=["silent", "nonsense", "another document", "hangs", "killed", "library missing", "crashes"],
+)
+def test_program_without_a_document(ran: command.Answer, status: str) -> None:
+    """Every check that needs the document is unknown, unless no program can use a GPU here."""
+    found = by_id(cuda_checks.run(cuda_host(toolkit(lambda argv: ran))))
+    assert found["cuda.compile_link_run"].status == status
+    assert {check.status for check in list(found.values())[2:]} == {"unknown"}
+    found = by_id(cuda_checks.run(cuda_host(toolkit(lambda argv: ran), simulated=["NVIDIA driver 580"])))
+    assert {check.status for check in list(found.values())[2:]} == {"skip"}
+
+
+@pytest.mark.parametrize(
+    ("answer", "status"),
+    [
+        (command.Answer(0, b"Cuda compilation tools, release 13.2, V13.2.78\n", b""), "pass"),
+        (command.Answer(0, b"Cuda compilation tools, release 13.20, V13.20.1\n", b""), "fail"),
+        (command.Answer(0, b"", b""), "unknown"),
+        (command.Answer(0, b"release of nothing\n", b""), "unknown"),
+        (HUNG, "unknown"),
+        (command.Answer(-15, b"", b""), "unknown"),
+        (command.Answer(1, b"Cuda compilation tools, release 13.2, V13.2.78\n", b"broken"), "fail"),
+        (command.Answer(-11, b"", b""), "fail"),
+        (command.Answer(127, b"", b"nvcc: No such file or directory"), "fail"),
+    ],
+    ids=["planned", "another", "silent", "nonsense", "hangs", "killed", "fails", "crashes", "missing"],
+)
+def test_nvcc_version(answer: command.Answer, status: str) -> None:
+    def run(argv: list[str], timeout: float, env: Any = None) -> command.Answer:
+        return answer if argv[1:] == ["--version"] else prints(NO_DEVICE)(argv, timeout, env)
+
+    assert by_id(cuda_checks.run(cuda_host(run)))["cuda.nvcc_version"].status == status
+
+
+def test_compiler_that_hangs_is_unknown() -> None:
+    def run(argv: list[str], timeout: float, env: Any = None) -> command.Answer:
+        return HUNG if "-O2" in argv else prints(NO_DEVICE)(argv, timeout, env)
+
+    assert by_id(cuda_checks.run(cuda_host(run)))["cuda.compile_link_run"].status == "unknown"
+
+
 def test_libraries_that_are_not_planned_are_not_linked() -> None:
     commands = []
 
@@ -74,13 +126,15 @@ def test_only_one_program_at_a_time_uses_the_gpus() -> None:
     """The lock is held while the program runs, but not while nvcc compiles it."""
     held = []
 
-    def run(argv: list[str], timeout: float) -> command.Answer:
+    def run(argv: list[str], timeout: float, env: Any = None) -> command.Answer:
         held.append((Path(argv[0]).name, context.gpus_alone.locked()))
         return prints(NO_DEVICE)(argv, timeout)
 
     context = cuda_host(run)
     cuda_checks.run(context)
-    assert held == [("nvcc", False), ("nvcc", False), ("nvcc", False), ("cuda_check", True)]
+    assert held[:3] == [("nvcc", False)] * 3
+    assert held[-1] == ("cuda_check", True)
+    assert all(locked for _name, locked in held[3:])
     assert not context.gpus_alone.locked()
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import environment_checks
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
 
@@ -37,6 +38,76 @@ def test_missing_or_other_nvcc_fails() -> None:
     assert checks["env.login_shell"].status == checks["env.ssh_no_profile"].status == "fail"
     assert "command not found" in str(checks["env.login_shell"].found)
     assert checks["env.ssh_no_profile"].found == "release 12.9"
+
+
+NVCC = b"Cuda compilation tools, release 13.2, V13.2.86\n"
+NOT_FOUND = {
+    "bash": (127, b"/bin/bash: line 1: nvcc: command not found"),
+    "sh": (127, b"/bin/sh: 1: exec: nvcc: not found"),
+    "sudo": (1, b"sudo: nvcc: command not found"),
+    "systemd-run": (127, b""),
+}
+
+
+@pytest.fixture
+def every(tmp_path: Path) -> Callable[..., dict[str, str]]:
+    """every(answer) returns the outcome of each check, with sudo and systemd, where each program ends with `answer`."""
+    for path in ("usr/bin/sudo", "run/systemd/system/x"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text("")
+
+    def outcomes(answer: Callable[[list[str]], command.Answer]) -> dict[str, str]:
+        def run(argv: list[str], timeout: float, env: Mapping[str, str] | None = None) -> command.Answer:
+            return answer(argv)
+
+        checks = environment_checks.run(host(tmp_path, run=run))
+        return {check.id: check.status for check in checks if not str(check.reason).startswith("only root")}
+
+    return outcomes
+
+
+def test_every_environment_finds_nvcc(every: Callable[..., dict[str, str]]) -> None:
+    assert set(every(lambda argv: command.Answer(0, NVCC, b"")).values()) == {"pass"}
+
+
+def test_nvcc_that_is_not_found_fails_in_each(every: Callable[..., dict[str, str]]) -> None:
+    def answer(argv: list[str]) -> command.Answer:
+        code, message = NOT_FOUND[Path(argv[0]).name]
+        return command.Answer(code, b"", message)
+
+    assert set(every(answer).values()) == {"fail"}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda argv: command.Answer(command.NOT_STARTED, b"", f"{argv[0]}: No such file or directory".encode()),
+        lambda argv: command.Answer(command.TIMED_OUT, b"", b"did not end within 60 s"),
+        lambda argv: command.Answer(-9, b"", b""),
+        lambda argv: command.Answer(0, b"", b""),
+        lambda argv: command.Answer(0, b"nonsense\n", b""),
+        lambda argv: command.Answer(1, b"", b"Failed to connect to bus: No such file or directory"),
+        lambda argv: command.Answer(1, NVCC, b""),
+    ],
+    ids=["missing", "hangs", "killed", "silent", "nonsense", "fails", "fails after its answer"],
+)
+def test_program_that_gives_no_answer_is_unknown(
+    every: Callable[..., dict[str, str]], answer: Callable[[list[str]], command.Answer]
+) -> None:
+    assert set(every(answer).values()) == {"unknown"}
+
+
+def test_sudo_that_asks_for_a_password_is_skipped(every: Callable[..., dict[str, str]]) -> None:
+    found = every(lambda argv: command.Answer(1, b"", b"sudo: a password is required"))
+    assert found["env.sudo"] == "skip"
+
+
+def test_environment_file_that_cannot_be_read_is_unknown(tmp_path: Path) -> None:
+    (tmp_path / "etc/environment").mkdir(parents=True)
+    found = by_id(environment_checks.run(host(tmp_path, run=lambda *args: command.Answer(0, NVCC, b""))))
+    assert found["env.ssh_no_profile"].status == "unknown"
+    assert found["env.ssh_no_profile"].reason == "/etc/environment cannot be read: Is a directory"
+    assert found["env.login_shell"].status == "pass"
 
 
 def test_without_cuda_in_the_plan_all_are_skipped() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,3 +54,28 @@ def test_texts_name_the_packages(root: Path) -> None:
     )
     assert checks["packages.held"].found == "not held: libnccl-dev, nvidia-absent"
     assert checks["packages.held"].remedy == "Run `apt-mark hold libnccl-dev nvidia-absent`."
+
+
+def test_status_file_that_cannot_be_read_is_unknown(root: Path) -> None:
+    status = root / "var/lib/dpkg/status"
+    whole = status.read_bytes()
+    planned = plan("libnccl2=2.32.3-1+cuda13.2")
+    damages: dict[str, Callable[[], Any]] = {
+        "missing": status.unlink,
+        "empty": lambda: status.write_bytes(b""),
+        "nonsense": lambda: status.write_bytes(b"\x7fELF nonsense\n"),
+        "zeros": lambda: status.write_bytes(whole[:-600] + bytes(600)),
+        "cut in a line": lambda: status.write_bytes(whole[: whole.index(b"Package: libnccl2") + 40]),
+        "no version": lambda: status.write_bytes(whole.replace(b"Version: 2.32.3-1+cuda13.2\n", b"")),
+        "no status": lambda: status.write_bytes(b"Package: libnccl2\nVersion: 2.32.3-1+cuda13.2\n"),
+        "a directory": lambda: (status.unlink(), status.mkdir()),
+    }
+    for name, damage in damages.items():
+        damage()
+        checks = package_checks.run(host(root, plan=planned), "x86_64")
+        assert [check.status for check in checks] == ["unknown", "unknown"], name
+        assert "/var/lib/dpkg/status" in str(checks[0].reason), name
+        if status.is_dir():
+            status.rmdir()
+        status.write_bytes(whole)
+        assert [check.status for check in package_checks.run(host(root, plan=planned), "x86_64")] == ["pass", "pass"]

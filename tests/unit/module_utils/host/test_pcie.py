@@ -74,3 +74,14 @@ def test_links_iommu_groups_and_bridges_are_read_from_sysfs(tmp_path: Path) -> N
         "kernel_options": ["intel_iommu=on", "iommu=pt"],
     }
     json.dumps(found)
+
+
+def test_path_has_the_links_of_the_device_and_of_each_bridge_above(tmp_path: Path) -> None:
+    real = "/sys/devices/pci0000:00/0000:00:01.0/0000:02:08.0/0000:05:00.0"
+    devices = tmp_path / "sys/bus/pci/devices"
+    devices.mkdir(parents=True)
+    for depth, width in ((6, "16"), (5, "8"), (4, "4")):
+        place = "/".join(real.split("/")[: depth + 1])
+        put(tmp_path, f"{place}/max_link_width", width + "\n")
+        (devices / place.rsplit("/", 1)[1]).symlink_to(tmp_path / place[1:])
+    assert [link["max_width"] for link in pcie.path(str(tmp_path), "0000:05:00.0")] == [16, 8, 4]

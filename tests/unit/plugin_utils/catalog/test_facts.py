@@ -22,6 +22,17 @@ def test_repository_has_the_key_of_its_slug():
     )
 
 
+def test_link_thresholds_have_text_as_keys():
+    """JSON, through which they reach the host, has no other."""
+    found = facts.link_thresholds(loader.load_catalog())
+    assert found["pcie"]["percent"] == 50
+    assert found["pcie"]["lanes"]["2.5"] == 0.25
+    assert found["pcie"]["lanes"]["32"] == 3.938
+    assert found["nvlink"]["rates"]["26.562"] == 25
+    assert found["nvlink"]["links"]["10de:2330"] == 18
+    assert "10de:1db5" not in found["nvlink"]["links"]
+
+
 def test_gpu_thresholds_are_a_fraction_of_the_data_sheets_figures():
     found = facts.gpu_thresholds(loader.load_catalog(), ["10de:2335", "10de:1eb8", "10de:ffff", "1002:2335"])
     assert found == {

@@ -1,0 +1,199 @@
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Judge the bandwidths that cuda_check measured.
+
+Three kinds of thresholds: what the GPU model has according to the catalog; what the PCIe path of a GPU supports at
+most; and what the NVLinks of a pair should give, the failed ones included.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Iterator
+
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks import cuda_device_checks
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.cuda_device_checks import COPIES, figure, pair_rate
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Check, CheckSpec, Context
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import files, pci, pcie
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi_log, topology
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia.cuda_program import Document
+
+BANDWIDTH = CheckSpec(
+    "cuda.bandwidth",
+    measures="bandwidths, against the widest and fastest PCIe path that GPU and slots support, the number of NVLinks "
+    "of each pair, and the figures of the GPU model in `catalog/gpu_thresholds.yml`",
+    expected="none is below its threshold",
+    skipped="as `cuda.devices`, or nothing that was measured has a threshold",
+    remedy="See gpu.pcie_width, gpu.pcie_generation and gpu.nvlink for a degraded link. Otherwise another program uses "
+    "the GPU or the bus, its power is capped (`nvidia-smi -q -d PERFORMANCE`), or confidential computing encrypts each "
+    "copy.",
+)
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A bandwidth in GB/s (None: not measured), its threshold (None: there is none) and where that is from."""
+
+    what: str
+    rate: float | None
+    minimum: float | None
+    source: str
+
+    @property
+    def below(self) -> bool:
+        """Whether the bandwidth is below its threshold."""
+        return self.rate is not None and self.minimum is not None and self.rate < self.minimum
+
+    def __str__(self) -> str:
+        limit = ", at least %s (%s)" % (figure(self.minimum), self.source) if self.below else ""
+        return "%s %s GB/s%s" % (self.what, figure(self.rate), limit)
+
+
+def judge(context: Context, document: Document, devices: Check) -> Check:
+    """Compare each measurement with the highest threshold that there is for it; `devices` is the result of it."""
+    if not document["devices"]:
+        return cuda_device_checks.without_devices(devices, BANDWIDTH)
+    try:
+        thresholds = Thresholds(context, document)
+    except (OSError, ValueError) as error:
+        return BANDWIDTH.unknown("what the links should give cannot be read: %s" % error)
+    measured = list(_measurements(thresholds, document))
+    below = [str(item) for item in measured if item.below]
+    known = [item for item in measured if item.minimum is not None]
+    without = thresholds.without()
+    if below:
+        return BANDWIDTH.compare(False, "; ".join([*below, *without]))
+    if not known:
+        return BANDWIDTH.skip("; ".join(without) or "nothing has a threshold", "; ".join(map(str, measured)))
+    absent = [item.what for item in known if item.rate is None]
+    count = len(document["devices"])
+    if absent or count != context.expect_gpus:
+        reason = "not measured: " + ", ".join(absent) if absent else "CUDA lists another number of devices"
+        return BANDWIDTH.unknown("%s; %d devices, expected %d" % (reason, count, context.expect_gpus))
+    lowest = min(known, key=lambda item: float(item.rate or 0) / float(item.minimum or 1))
+    text = "%d measurements, none below its threshold; nearest to it: %s %s GB/s of at least %s (%s)"
+    found = text % (len(known), lowest.what, figure(lowest.rate), figure(lowest.minimum), lowest.source)
+    return BANDWIDTH.compare(True, "; ".join([found, *without]))
+
+
+class Thresholds:
+    """The thresholds of one host. Raise ValueError where nvidia-smi does not tell how GPUs are connected."""
+
+    def __init__(self, context: Context, document: Document) -> None:
+        self._links = context.link_thresholds
+        gpus, switches = pci.read(context.root)
+        self._ids = {gpu["pci_address"]: gpu["pci_id"] for gpu in gpus}
+        self._switched = bool(switches)
+        self._names = {device["index"]: str(device.get("name")) for device in document["devices"]}
+        self._addresses = {device["index"]: cuda_device_checks.address(device) for device in document["devices"]}
+        self._models = {
+            index: context.gpu_thresholds.get(self._ids.get(str(address), "")) or {}
+            for index, address in self._addresses.items()
+            if "MIG" not in self._names[index]  # an instance has a share of the bandwidth
+        }
+        virtual = "hypervisor" in (files.read_text(context.root, "/proc/cpuinfo") or "").split()
+        self._paths = {} if virtual else self._read_paths(context)
+        self._pairs: dict[tuple[int, int], int] = {}
+        self._nvlinks: dict[int, nvidia_smi_log.Links] = {}
+        self._unrated: set[float] = set()
+        if any(pair["access"] for pair in document["peers"]) and self._links.get("nvlink"):
+            self._read_nvlinks(context)
+
+    def _read_paths(self, context: Context) -> dict[int, list[dict[str, Any]]]:
+        """Return the links of the PCIe path of each GPU; in a virtual machine they are not those of the hardware."""
+        return {
+            index: pcie.path(context.root, str(self._addresses[index]))
+            for index in self._models
+            if self._links.get("pcie") and self._addresses[index]
+        }
+
+    def _read_nvlinks(self, context: Context) -> None:
+        smi = context.smi or {}
+        indexes = {gpu.get("pci_address"): gpu.get("index") for gpu in smi.get("gpus") or []}
+        own = {indexes.get(address): index for index, address in self._addresses.items()}
+        if None in own or not smi.get("path"):
+            raise ValueError("nvidia-smi does not list the GPUs that CUDA lists")
+        links = nvidia_smi_log.nvlinks(str(smi["path"]), context.run)
+        if links is None:
+            raise ValueError("nvidia-smi nvlink -s failed")
+        pairs = topology.read(str(smi["path"]), context.run)
+        self._nvlinks = {index: links[number] for number, index in own.items() if number in links}
+        self._pairs = {
+            (index, other): pairs[number, second]
+            for number, index in own.items()
+            for second, other in own.items()
+            if (number, second) in pairs
+        }
+
+    def model(self, index: int, kind: str) -> float | None:
+        """Return the minimum of a device's model for copies with the host, within the device, or over NVLink."""
+        value = self._models.get(index, {}).get(kind)
+        return None if value is None else float(value)
+
+    def path(self, index: int) -> tuple[float | None, str]:
+        """Return the minimum for copies with the host: a part of the slowest link of the path at its best.
+
+        Each link is as fast and as wide as both its ends can be.
+        """
+        lanes = self._links.get("pcie", {}).get("lanes", {})
+        ends = self._paths.get(index) or []
+        minima = []
+        for one, other in zip(ends, ends[1:]):  # noqa: B905, RUF007
+            speed, width = (min(one[name] or 0, other[name] or 0) for name in ("max_speed", "max_width"))
+            lane = lanes.get("%g" % speed)
+            if not lane or not width:
+                return self.model(index, "host"), "the model's"
+            minima.append((lane * width * self._links["pcie"]["percent"] / 100, "PCIe %g GT/s x%d" % (speed, width)))
+        return min(minima) if minima else (self.model(index, "host"), "the model's")
+
+    def pair(self, index: int, other: int) -> tuple[float | None, str]:
+        """Return the minimum for copies between two devices with peer access: a part of their NVLinks, or the model's.
+
+        nvidia-smi counts the active links of a pair. A link that failed is inactive at both ends; behind NVSwitches at
+        one. The catalog limits their number, as some boards leave links unused.
+        """
+        floors = [self.model(device, "nvlink") for device in (index, other)]
+        floor = None if None in floors else min(value for value in floors if value is not None)
+        active = self._pairs.get((index, other), 0)
+        speeds = [self._nvlinks[device].speeds for device in (index, other) if device in self._nvlinks]
+        if not active or len(speeds) < 2:
+            return floor, "the model's"
+        fastest = max(speed or 0.0 for links in speeds for speed in links.values())
+        rate = self._links["nvlink"]["rates"].get("%g" % fastest)
+        if rate is None:
+            self._unrated.add(fastest)
+            return floor, "the model's"
+        inactive = [sum(speed is None for speed in links.values()) for links in speeds]
+        failed = max(inactive) if self._switched else min(inactive)
+        most = [self._links["nvlink"]["links"].get(self._ids.get(str(self._addresses[d]), "")) for d in (index, other)]
+        expected = max(active, min(active + failed, *most)) if None not in most else active
+        minimum = max(expected * rate * self._links["nvlink"]["percent"] / 100, floor or 0)
+        return minimum, "%d NVLinks of %g" % (expected, rate)
+
+    def without(self) -> list[str]:
+        """Return which models and links have no threshold."""
+        unknown = {
+            "%s (%s)" % (name, self._ids.get(str(self._addresses[index])) or "no PCI id")
+            for index, name in self._names.items()
+            if not self._models.get(index)
+        }
+        found = ["no threshold for " + ", ".join(sorted(unknown))] if unknown else []
+        return found + ["no rate for NVLinks of %g GB/s" % speed for speed in sorted(self._unrated)]
+
+
+def _measurements(thresholds: Thresholds, document: Document) -> Iterator[Measurement]:
+    """Yield every bandwidth that the document should have."""
+    for device in document["devices"]:
+        index, copies = device["index"], device["copies"] or {}
+        path = thresholds.path(index)
+        for name, text in COPIES.items():
+            limit = (thresholds.model(index, "memory"), "the model's") if name == "device_to_device" else path
+            yield Measurement("%d %s" % (index, text), copies.get(name, {}).get("gb_per_second"), *limit)
+    for pair in document["peers"]:
+        limit = thresholds.pair(pair["from"], pair["to"]) if pair["access"] else (None, "")
+        yield Measurement("%(from)d-%(to)d" % pair, pair_rate(pair), *limit)
+    reduced = document["all_reduce"]
+    if reduced is not None and len(reduced["devices"]) > 1:
+        floors = [thresholds.model(index, "nvlink") for index in reduced["devices"]]
+        floor = None if None in floors else min(value for value in floors if value is not None)
+        yield Measurement("all-reduce", reduced["bus_gb_per_second"], floor, "the model's")
