@@ -11,9 +11,10 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
-from ansible import constants
+from ansible import constants, context
 from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
@@ -44,6 +45,9 @@ ARGUMENTS = {
     "converge": {"type": "str", "default": "drift"},
 }
 
+STEP_TAGS = ("preflight", "verify", "smoke_train", "record", "report")
+SPECIAL_TAGS = ("all", "always", "never", "tagged", "untagged")
+
 RoleVariables = Callable[[dict[str, Any], tuple[str, ...]], dict[str, Any]]
 
 # Ansible imports this file before it forks a process for each host, so the catalog is read once for all of them. Errors
@@ -55,6 +59,17 @@ with contextlib.suppress(CatalogError, ImportError):
 def unknown_variables(names: Iterable[str], known: Iterable[str]) -> list[str]:
     """Return the gpu_stack_* variables that nothing reads: misspellings, reported before the host is probed."""
     return sorted({name for name in names if name.startswith(PREFIX)} - set(known))
+
+
+def unknown_tags(tags: Iterable[str], known: Iterable[str], playbooks: Iterable[str]) -> list[str]:
+    """Return the tags that nothing has, with which a run would do nothing, or what it was to skip.
+
+    playbooks: as they were called. Those of a user may have tags of their own, so that any tag is accepted.
+    """
+    own = drift.PROJECT / "playbooks"
+    if not all(name.startswith("gpuhost.stack.") or Path(name).resolve().parent == own for name in playbooks):
+        return []
+    return sorted(set(tags) - {*known, *SPECIAL_TAGS})
 
 
 def lock_files() -> list[str]:
@@ -139,6 +154,13 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail(
                 f"{', '.join(unknown)}: no such variable. Known are {', '.join(args['variables'])}. "
                 "Correct the inventory or the -e option; nothing was changed."
+            )
+        called = context.CLIARGS
+        known_tags = [*STEP_TAGS, *args["managed"]]
+        unknown = unknown_tags([*called["tags"], *called["skip_tags"]], known_tags, called["args"])
+        if unknown:
+            raise AnsibleActionFail(
+                f"{', '.join(unknown)}: no such tag. Known are {', '.join(known_tags)}. Nothing was changed."
             )
         self._refuse_undefined(variables, args["variables"])
         try:

@@ -128,6 +128,37 @@ def test_a_misspelt_variable_is_refused_before_the_probe(tmp_path: Path) -> None
     assert not list(tmp_path.glob("*/*/probe.json"))
 
 
+@pytest.mark.parametrize("words", [("--tags", "cuda"), ("--skip-tags", "verify,train")], ids=["tags", "skip-tags"])
+def test_a_tag_that_nothing_has_is_refused(tmp_path: Path, words: tuple[str, str]) -> None:
+    answer = run(tmp_path, *words)
+    assert answer.returncode == 2
+    wrong = words[1].split(",")[-1]
+    assert f"{wrong}: no such tag. Known are preflight, verify, smoke_train, record, report, packages" in answer.stdout
+
+
+def test_every_tag_of_the_playbooks_is_known() -> None:
+    found: set[str] = set()
+
+    def collect(value: Any) -> None:
+        if isinstance(value, dict):
+            found.update(value.get("tags", []))
+        for item in value.values() if isinstance(value, dict) else value if isinstance(value, list) else []:
+            collect(item)
+
+    steps = ["plan", "_preflight", "_provision", "_verify", "_smoke_train", "_record_verified"]
+    for path in [*(PROJECT / "playbooks/tasks").glob("*.yml"), *(PROJECT / f"playbooks/{s}.yml" for s in steps)]:
+        collect(yaml.safe_load(path.read_text()))
+    assert len(found) > 10
+    known = [*stack_plan.STEP_TAGS, *MANAGED["gpu_stack_managed"]]
+    assert stack_plan.unknown_tags(found, known, ["gpuhost.stack.gpu_host"]) == []
+
+
+def test_a_users_own_playbook_may_have_tags_of_its_own(tmp_path: Path) -> None:
+    assert stack_plan.unknown_tags(["web"], [], [str(PROJECT / "playbooks/plan.yml")]) == ["web"]
+    assert stack_plan.unknown_tags(["web"], [], ["gpuhost.stack.gpu_host"]) == ["web"]
+    assert stack_plan.unknown_tags(["web"], [], [str(tmp_path / "site.yml")]) == []
+
+
 @pytest.mark.parametrize("name", ["gpu_stack_cuda", "gpu_stack_reboot"])
 def test_a_value_with_a_misspelt_variable_is_refused_and_not_replaced_by_the_default(tmp_path: Path, name: str) -> None:
     answer = run(tmp_path, "-e", f"{name}={{{{ no_such_variable }}}}")
