@@ -135,25 +135,33 @@ def simulated_batch(number: int, records: int, seed: int) -> bytes:
 
 
 def write_simulated(data_dir: Path, seed: int, records: int) -> Dataset:
-    """Write the generated set unless it exists already; it appears completely or not at all."""
+    """Write the generated set unless exactly that exists already; it appears completely or not at all.
+
+    Generating it takes less than a second, so files of an earlier run are compared byte by byte.
+    """
     directory = data_dir / f"{SIMULATED_DIRECTORY}-{seed}-{records}"
-    names = [f"simulated_batch_{number}.bin" for number in range(1, SIMULATED_TRAIN_FILES + 1)]
-    complete = all(
-        (directory / name).is_file() and (directory / name).stat().st_size == records * RECORD_BYTES for name in names
-    )
-    if not complete:
+    contents = {
+        f"simulated_batch_{number}.bin": simulated_batch(number, records, seed)
+        for number in range(1, SIMULATED_TRAIN_FILES + 1)
+    }
+    if not all(holds(directory / name, content) for name, content in contents.items()):
         data_dir.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=data_dir, prefix="unfinished-") as scratch:
-            for number, name in enumerate(names, start=1):
-                (Path(scratch) / name).write_bytes(simulated_batch(number, records, seed))
+            for name, content in contents.items():
+                (Path(scratch) / name).write_bytes(content)
             replace_directory(Path(scratch), directory)
     return Dataset(
         kind="simulated",
-        files=tuple(directory / name for name in names),
-        records=records * len(names),
+        files=tuple(directory / name for name in contents),
+        records=records * len(contents),
         description="simulated: generated images in CIFAR-10's binary format (class pattern plus noise)",
         source=f"generated, seed {seed}",
     )
+
+
+def holds(path: Path, content: bytes) -> bool:
+    """Return whether the file exists and has this content."""
+    return path.is_file() and path.read_bytes() == content
 
 
 def replace_directory(scratch: Path, directory: Path) -> None:

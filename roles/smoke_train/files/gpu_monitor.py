@@ -43,6 +43,7 @@ GPU_PROPERTIES: dict[str, str] = {
     "temperature_c": "temperature.gpu",
     "sm_clock_mhz": "clocks.current.sm",
     "memory_clock_mhz": "clocks.current.memory",
+    "mig_mode": "mig.mode.current",
     "name": "name",
 }
 # A process name may contain commas, so it is placed between columns that cannot.

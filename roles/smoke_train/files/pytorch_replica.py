@@ -15,7 +15,7 @@ import struct
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -127,6 +127,7 @@ class Distributed:
         self.devices = [self.device]
         self.implementation, self.fallbacks = config.backend, list(config.fallbacks)
         self.groups: dict[int, Any] = {}
+        self.questions = 0  # that the replicas asked each other through the store
         self.store = rendezvous(torch, config, self.device)
 
     def local_part(self, indices: Any, count: int) -> Any:
@@ -176,17 +177,20 @@ class Distributed:
         all_values[self.rank] = local
         return [float(value) for value in self.all_reduce(all_values, self.replicas)]
 
-    def device_count(self, model: Any) -> int:
-        """Return the number of distinct devices that hold the trained weights.
+    def computed(self, loss: Any) -> tuple[int, list[dict[str, Any]]]:
+        """Return the number of replicas that computed a loss, and those of this host: their device and process.
 
-        For replicas on the CPU or on a shared GPU: the number of processes.
+        Replicas are counted by device; on the CPU or on a shared GPU, by process.
         """
-        where = sorted({str(parameter.device) for parameter in model.parameters()})
         shared = self.config.physical.count(self.config.physical[self.config.local_rank]) > 1
-        process = os.getpid() if shared or self.device.type == "cpu" else 0
         # Through the store: PyTorch's own exchange of objects needs NumPy, which may not be installed.
-        self.store.set(f"where/{self.rank}", json.dumps([self.config.node, where, process]))
-        return len({self.store.get(f"where/{rank}") for rank in range(self.replicas)})
+        own = [self.config.node, str(loss.device), os.getpid(), shared or loss.device.type == "cpu"]
+        self.questions += 1
+        self.store.set(f"computed/{self.questions}/{self.rank}", json.dumps(own))
+        found = [json.loads(self.store.get(f"computed/{self.questions}/{rank}")) for rank in range(self.replicas)]
+        distinct = {(node, device, process if by_process else 0) for node, device, process, by_process in found}
+        here = [{"device": device, "process": pid} for node, device, pid, _unused in found if node == self.config.node]
+        return len(distinct), here
 
     def weights_disagreement(self, model: Any) -> float:
         """Return the largest difference of a weight to rank 0's, relative to the largest of its tensor."""
@@ -252,11 +256,10 @@ class Parallel:
         total = torch.nn.parallel.comm.reduce_add(local, destination=indices[0])
         return [float(copy) for copy in torch.nn.parallel.comm.broadcast(total, indices)]
 
-    def device_count(self, model: Any) -> int:
-        """Return the number of devices that the training steps ran on."""
-        return (
-            len(self.devices_seen) if self.replicas > 1 else len({str(weight.device) for weight in model.parameters()})
-        )
+    def computed(self, loss: Any) -> tuple[int, list[dict[str, Any]]]:
+        """Return the number of GPUs that the training steps ran on, and these with this process."""
+        devices = self.devices_seen if self.replicas > 1 else {str(loss.device)}
+        return len(devices), [{"device": device, "process": os.getpid()} for device in sorted(devices)]
 
     def weights_disagreement(self, model: Any) -> float:
         """Return the largest relative difference of a weight between the copies of the next step."""
@@ -284,6 +287,20 @@ def relative_difference(local: Any, first: Any) -> float:
     """Return the largest difference relative to the largest weight; infinity if a weight is not finite."""
     difference = float((local - first).abs().max() / first.abs().max().clamp(min=1e-12))
     return difference if math.isfinite(difference) else math.inf
+
+
+def gradient_difference(one: Sequence[Any], many: Sequence[Any]) -> float:
+    """Return the largest difference of a weight's gradient between one replica and many.
+
+    Relative to the gradient of one replica, as Euclidean norms. A percent too much in one of N replicas changes it by
+    about 1/N percent, but the losses hardly. Infinity for a weight without a gradient.
+    """
+    worst = 0.0
+    for alone, together in zip(one, many):  # noqa: B905
+        size = float(alone.norm())
+        difference = float((together - alone).norm()) / size if size else math.inf
+        worst = max(worst, math.inf if math.isnan(difference) else difference)
+    return worst
 
 
 def device_of(torch: Any, physical: int | None) -> Any:
@@ -350,7 +367,7 @@ class Run:
         )
         self.train()
         if options["agreement_steps"] and self.count > 1 and self.config.nodes == 1:
-            self.compare_losses(options["agreement_steps"])
+            self.compare_with_one(options["agreement_steps"])
         scaling = not self.virtual if options["scaling"] == "auto" else options["scaling"] == "on"
         if scaling and self.config.nodes == 1:
             self.measure_scaling(options["scaling_steps"])
@@ -400,42 +417,52 @@ class Run:
         started, first = time.monotonic(), math.nan
         for number in range(1, steps + 1):
             batch = self.data.select(replicas.local_part(next(batches), count), self.device)
-            loss = replicas.mean(self.step(net, optimizer, scaler, batch), count)
+            local_loss = self.step(net, optimizer, scaler, batch)
+            loss = replicas.mean(local_loss, count)
             now = time.monotonic()
             first = now - started if number == 1 else first
             self.send("step", phase="train", step=number, steps=steps, loss=loss, time=now)
+        computed, here = replicas.computed(local_loss)
         self.send(
             "trained",
-            replicas=replicas.device_count(model),
+            replicas=computed,
+            ran=here,
             batch_size=size,
             weights_disagreement=replicas.weights_disagreement(model),
             first_step_seconds=round(first, 3),
         )
 
-    def compare_losses(self, steps: int) -> None:
-        """Compare the losses of one replica and of all: same batches, same initial weights, SGD, float32.
+    def compare_with_one(self, steps: int) -> None:
+        """Train one replica and all of them on the same batches from the same initial weights, with SGD, and compare.
 
         Normalisation layers are frozen, since batch statistics differ between a whole batch and its parts by design.
         Their statistics come from one batch beforehand: without any, an untrained network has losses in the hundreds.
         """
-        counts, losses = [1, self.count], []
-        for turn, count in enumerate(counts):
-            history = self.agreement_losses(count, steps, turn * steps)
+        losses, gradients, counts = [], [], []
+        for turn, count in enumerate((1, self.count)):
+            history, first_gradients, computed = self.agreement_training(count, steps, turn * steps)
             self.replicas.barrier()
             losses.append(history)
-        self.send("agreement", replicas=counts, losses=losses)
+            gradients.append(first_gradients)
+            counts.append(computed)
+        # Replicas that did not train alone have nothing to compare, and send nothing.
+        self.send("agreement", replicas=counts, losses=losses, gradients_differ=gradient_difference(*gradients))
 
-    def agreement_losses(self, count: int, steps: int, done: int) -> list[float]:
-        """Return the losses of `count` replicas; empty on replicas that do not take part."""
+    def agreement_training(self, count: int, steps: int, done: int) -> tuple[list[float], list[Any], int]:
+        """Return the losses of `count` replicas, the gradients of the first step, and how many replicas computed.
+
+        Nothing on replicas that do not take part. Always in float32 without TensorFloat-32.
+        """
         torch, options, replicas = self.torch, self.options, self.replicas
         size = self.local_batch * self.count
         batches = self.data.batches(size, options["seed"] + 1)
         history: list[float] = []
+        gradients: list[Any] = []
         with full_precision(torch):
             model = build_model(torch, AGREEMENT_BLOCKS, options["seed"]).to(self.device)
             net = replicas.wrap(model, count)
             if replicas.rank >= count:
-                return history
+                return [], [], 0
             freeze_normalisation(torch, model, self.data.select(next(batches), self.device)[0])
             optimizer = torch.optim.SGD(model.parameters(), lr=AGREEMENT_LEARNING_RATE)
             for number in range(1, steps + 1):
@@ -443,6 +470,7 @@ class Run:
                 optimizer.zero_grad()
                 loss = torch.nn.functional.cross_entropy(net(images), labels)
                 loss.backward()
+                gradients = gradients or [parameter.grad.clone() for parameter in model.parameters()]
                 optimizer.step()
                 history.append(replicas.mean(loss, count))
                 self.send(
@@ -453,7 +481,7 @@ class Run:
                     loss=history[-1],
                     time=time.monotonic(),
                 )
-        return history
+        return history, gradients, replicas.computed(loss)[0] if count > 1 else 1
 
     def measure_scaling(self, steps: int) -> None:
         """Measure weak scaling: images per second on 1, 2, 4, ... and all replicas, with the same batch on each."""

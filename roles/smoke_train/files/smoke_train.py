@@ -3,7 +3,7 @@
 Runs on the managed host with the Python of an environment that has TensorFlow or PyTorch; also usable by hand. It
 imports neither: the framework runs in a child process (tensorflow_worker.py, pytorch_worker.py), so that a crash or a
 hang in a driver library is reported as a failed check. Standard output is one JSON document, everything else goes to
-standard error or to the job directory. Exit status: 0 all checks passed, 1 a check failed, 2 bad usage.
+standard error or to the job directory. Exit status: 0 all checks passed, 1 a check failed or is unknown, 2 bad usage.
 
 Virtual GPUs are logical devices that share a GPU, or the CPU if there is no GPU. The result marks them as "virtual" and
 states what such a run verifies and what it does not (train_checks.VERIFIED, NOT_VERIFIED).
@@ -12,7 +12,6 @@ states what such a run verifies and what it does not (train_checks.VERIFIED, NOT
 from __future__ import annotations
 
 import contextlib
-import csv
 import json
 import os
 import signal
@@ -205,11 +204,13 @@ class Monitor:
         """Stop the recording and check that the GPUs that were trained on were active."""
         self.recorder.mark("after")
         report.monitor = self.recorder.stop()
-        with self.path.open(newline="", encoding="utf-8") as stream:
-            gpus = gpu_activity(list(csv.DictReader(stream)))
-        if report.training.devices and report.training.virtual_kind != "cpu":
-            used = trained_gpus(report.training, os.environ.get("CUDA_VISIBLE_DEVICES"), gpus)
-            report.checks.append(check_activity(used, report.monitor["errors"]))
+        rows = gpu_monitor.read_rows(self.path)
+        gpus = gpu_activity(rows, gpu_monitor.read_rows(gpu_monitor.sibling_path(self.path, "processes")))
+        training = report.training
+        if training.trained and training.virtual_kind != "cpu":
+            used = trained_gpus(training, os.environ.get("CUDA_VISIBLE_DEVICES"), gpus)
+            own = {item["process"] for item in training.trained["ran"]}
+            report.checks.append(check_activity(used, own, report.monitor["errors"]))
 
 
 def skip_activity(report: Report) -> None:
@@ -270,7 +271,7 @@ def write_evidence(result: dict[str, Any], options: Options) -> None:
 
 
 def summary(result: dict[str, Any]) -> str:
-    """Return the result as text: one line for the run, then one for each failed check."""
+    """Return the result as text: one line for the run, then one for each check that failed or is unknown."""
     kinds = {"cpu": "virtual replicas (CPU)", "gpu": "virtual replicas (sharing GPUs)"}
     lines = [
         f"{result['status']}: {result['replicas']} {kinds.get(result['virtual_kind'], 'replicas')}, "
@@ -280,8 +281,11 @@ def summary(result: dict[str, Any]) -> str:
     if result["virtual"]:
         lines.append(f"  virtual: verifies {result['proves']}; does not verify {result['proves_not']}")
     for item in result["checks"]:
-        if item["status"] == "fail":
-            lines.append(f"  {item['id']}: found {item['found']}; expected {item['expected']}; {item['remedy']}")
+        if item["status"] in ("fail", "unknown"):
+            lines.append(
+                f"  {item['id']} ({item['status']}): found {item['found']}; expected {item['expected']}; "
+                f"{item['remedy']}"
+            )
     return "\n".join(lines)
 
 

@@ -19,12 +19,15 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import cifar10
+from train_checks import WARM_UP_STEPS
 
 LOSS_SCALE = 1024.0  # float16 gradients of a network this small underflow below about 6e-8
-WARM_UP_STEPS = 2  # tracing and, on GPUs, kernel selection: excluded from images per second
 VIRTUAL_MEMORY_LIMIT = 2048  # MiB; TensorFlow requires a limit if several logical devices share a GPU
 AGREEMENT_BLOCKS = 1
 AGREEMENT_LEARNING_RATE = 0.01
+# An update by this times the gradient is the gradient to float32's precision: the weight disappears in it. A power
+# of two, so that the product is exact.
+GRADIENT_LEARNING_RATE = 1024.0
 COLLECTIVE_KEYS_PER_STRATEGY = 100000  # the spacing used by TensorFlow's own tests
 
 
@@ -299,7 +302,7 @@ def input_pipeline(tf: Any, data: tuple[Any, Any], batch_size: int, seed: int) -
 
 
 def make_step(tf: Any, strategy: Any, model: Any, optimizer: Any, batch_size: int, scale: float, frozen: bool) -> Any:
-    """Return a function that trains on one global batch and returns its loss.
+    """Return a function, to be compiled, that trains on one global batch; it returns the loss and each replica's part.
 
     The optimizer sums the replicas' gradients (all-reduce) before it applies them, so each replica divides its loss by
     the global batch size. frozen: normalisation layers use their moving statistics.
@@ -315,9 +318,10 @@ def make_step(tf: Any, strategy: Any, model: Any, optimizer: Any, batch_size: in
         return loss
 
     def step(batch: Any) -> Any:
-        return strategy.reduce(tf.distribute.ReduceOp.SUM, strategy.run(replica_step, args=batch), axis=None)
+        parts = strategy.run(replica_step, args=batch)
+        return strategy.reduce(tf.distribute.ReduceOp.SUM, parts, axis=None), parts
 
-    return tf.function(step, autograph=False)
+    return step
 
 
 def global_batch(options: Any, replicas: int) -> int:
@@ -326,28 +330,35 @@ def global_batch(options: Any, replicas: int) -> int:
 
 
 def run_custom(tf: Any, strategy: Any, data: Any, options: Any, batch_size: int, steps: int, report: Any) -> Any:
-    """Train with Adam in a custom loop and return the model; `report` is called with each step and its loss."""
+    """Train with Adam in a custom loop; return the model and the devices that computed the last step.
+
+    `report` is called with each step and its loss.
+    """
     with strategy.scope():
         model = build_model(tf, options.blocks)
         optimizer = tf.keras.optimizers.Adam(options.learning_rate)
         optimizer.build(model.trainable_variables)
     scale = LOSS_SCALE if options.mixed_precision else 1.0
     step = make_step(tf, strategy, model, optimizer, batch_size, scale, frozen=False)
-    # Fetch the batch inside the graph, like model.fit: a fetch from Python would stall the devices.
+    # Fetch the batch inside the graph, like model.fit: a fetch from Python would stall the devices. In one function:
+    # the results of a nested one are copied to the first device, which hides what computed them.
     advance = tf.function(lambda batches: step(next(batches)), autograph=False)
     batches = iter(strategy.experimental_distribute_dataset(input_pipeline(tf, data, batch_size, options.seed)))
-    report(1, float(advance(batches)))
-    loss = advance(batches) if steps > 1 else None
-    for number in range(2, steps + 1):
-        # Queue the next step before waiting for this loss, so that GPUs do not wait for Python.
-        next_loss = advance(batches) if number < steps else None
-        report(number, float(loss))
-        loss = next_loss
-    return model
+    queued: list[tuple[int, Any]] = []
+    parts = None
+    for number in range(1, steps + 1):
+        loss, parts = advance(batches)
+        queued.append((number, loss))
+        # Keep one step queued while waiting for a loss, so that GPUs do not wait for Python; but not at the ends of the
+        # timed steps, so that exactly these are computed between the first and the last time.
+        while len(queued) > (WARM_UP_STEPS < number < steps):
+            done, loss = queued.pop(0)
+            report(done, float(loss))
+    return model, devices_of(strategy, parts)
 
 
 def run_fit(tf: Any, strategy: Any, data: Any, options: Any, batch_size: int, steps: int, report: Any) -> Any:
-    """Train the same way with model.fit of Keras and return the model."""
+    """Train the same way with model.fit of Keras; return the model and the devices that hold its weights."""
 
     class Reporter(tf.keras.callbacks.Callback):  # type: ignore[misc]
         def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
@@ -363,7 +374,7 @@ def run_fit(tf: Any, strategy: Any, data: Any, options: Any, batch_size: int, st
         model.compile(optimizer=tf.keras.optimizers.Adam(options.learning_rate), loss=loss)
     batches = input_pipeline(tf, data, batch_size, options.seed)
     model.fit(batches, steps_per_epoch=steps, epochs=1, verbose=0, callbacks=[Reporter()])
-    return model
+    return model, [copy.device for copy in replica_copies(strategy, model.trainable_variables[0])]
 
 
 # Results of the training -------------------------------------------------------------------------------------------
@@ -379,9 +390,9 @@ def replica_copies(strategy: Any, variable: Any) -> tuple[Any, ...]:
     return tuple(strategy.experimental_local_results(variable if callable(inner) else inner))
 
 
-def devices_used(strategy: Any, model: Any) -> int:
-    """Return the number of devices that hold a copy of the trained weights."""
-    return len({copy.device for copy in replica_copies(strategy, model.trainable_variables[0])})
+def devices_of(strategy: Any, parts: Any) -> list[str]:
+    """Return the device that computed each part of a result on this host, whatever the strategy was asked for."""
+    return [part.backing_device for part in strategy.experimental_local_results(parts)]
 
 
 def cluster_sum(tf: Any, strategy: Any, values: Sequence[Any]) -> list[Any]:
@@ -412,13 +423,13 @@ def weights_disagreement(strategy: Any, model: Any, means: Sequence[Any] | None 
     return worst
 
 
-def cluster_result(tf: Any, strategy: Any, model: Any) -> tuple[int, float]:
+def cluster_result(tf: Any, strategy: Any, model: Any, devices: Sequence[str]) -> tuple[int, float]:
     """Return the number of replicas and their disagreement over all hosts; a collective, so all hosts must call it."""
     import numpy as np
 
     here = len(strategy.extended.worker_devices)
     weights = [replica_copies(strategy, variable)[0].numpy() for variable in model.trainable_variables]
-    count = np.float32(devices_used(strategy, model) / here)
+    count = np.float32(len(set(devices)) / here)
     replicas, *sums = cluster_sum(tf, strategy, [count, *weights])
     means = [value / strategy.num_replicas_in_sync for value in sums]
     return round(float(replicas)), weights_disagreement(strategy, model, means)
@@ -437,22 +448,28 @@ def train(tf: Any, strategy: Any, data: Any, options: Any, events: Events, clust
         events.step("train", step, options.train_steps, loss)
 
     loop = run_fit if options.loop == "fit" else run_custom
-    model = loop(tf, strategy, data, options, batch_size, options.train_steps, report)
+    model, devices = loop(tf, strategy, data, options, batch_size, options.train_steps, report)
     if cluster:
-        replicas, disagreement = cluster_result(tf, strategy, model)
+        replicas, disagreement = cluster_result(tf, strategy, model, devices)
     else:
-        replicas, disagreement = devices_used(strategy, model), weights_disagreement(strategy, model)
+        replicas, disagreement = len(set(devices)), weights_disagreement(strategy, model)
     events.send(
         "trained",
         replicas=replicas,
+        ran=[{"device": short_name(device), "process": os.getpid()} for device in devices],
         batch_size=batch_size,
         weights_disagreement=disagreement,
         first_step_seconds=round(first[0], 2),
     )
 
 
+def short_name(device: str) -> str:
+    """Return "GPU:0" of "/job:localhost/replica:0/task:0/device:GPU:0"."""
+    return device.rpartition("/device:")[2]
+
+
 def agreement(tf: Any, strategy: Any, names: Sequence[str], data: Any, options: Any, events: Events) -> None:
-    """Compare the losses of one replica and of all, on the same global batches from the same weights, with plain SGD.
+    """Train one replica and all of them on the same global batches from the same weights, with plain SGD, and compare.
 
     Always in float32 without TensorFloat-32: reduced precision would hide a wrong sum in rounding errors. Normalisation
     layers use their moving statistics, since batch statistics differ between a whole batch and its parts by design.
@@ -466,24 +483,57 @@ def agreement(tf: Any, strategy: Any, names: Sequence[str], data: Any, options: 
     chosen = np.arange(steps * batch_size) % len(data[1])
     images, labels = np.asarray(data[0][chosen], np.float32) / 127.5 - 1.0, data[1][chosen]
     losses: list[list[float]] = []
-    weights = None
+    replicas: list[int] = []
+    gradients: list[list[list[Any]]] = []  # of one replica and of all: each weight's, from each replica's update
+    weights: Any = None
     for current in (mirrored_strategy(tf, names[:1]), strategy):
         with current.scope():
             model = build_model(tf, AGREEMENT_BLOCKS)
-            optimizer = tf.keras.optimizers.SGD(AGREEMENT_LEARNING_RATE)
+            optimizer = tf.keras.optimizers.SGD(GRADIENT_LEARNING_RATE)
             optimizer.build(model.trainable_variables)
-        if weights is None:
-            weights = model.get_weights()
+        weights = weights or model.get_weights()
         model.set_weights(weights)
-        step = make_step(tf, current, model, optimizer, batch_size, 1.0, frozen=True)
+        step = tf.function(make_step(tf, current, model, optimizer, batch_size, 1.0, frozen=True), autograph=False)
+        batches = [
+            split_batch(tf, current, images[at : at + batch_size], labels[at : at + batch_size])
+            for at in range(0, steps * batch_size, batch_size)
+        ]
+        before = [variable.numpy() for variable in model.trainable_variables]
+        step(batches[0])
+        gradients.append(
+            [
+                [(start - copy.numpy()) / GRADIENT_LEARNING_RATE for copy in replica_copies(current, variable)]
+                for start, variable in zip(before, model.trainable_variables)  # noqa: B905
+            ]
+        )
+        model.set_weights(weights)
+        optimizer.learning_rate = AGREEMENT_LEARNING_RATE
         history: list[float] = []
-        for at in range(0, steps * batch_size, batch_size):
-            batch = split_batch(tf, current, images[at : at + batch_size], labels[at : at + batch_size])
-            history.append(float(step(batch)))
+        for batch in batches:
+            loss, parts = step(batch)
+            history.append(float(loss))
             events.step("agreement", len(losses) * steps + len(history), 2 * steps, history[-1])
         losses.append(history)
+        replicas.append(len(set(devices_of(current, parts))))
     tf.config.experimental.enable_tensor_float_32_execution(rounding)
-    events.send("agreement", replicas=[1, strategy.num_replicas_in_sync], losses=losses)
+    events.send("agreement", replicas=replicas, losses=losses, gradients_differ=gradient_difference(*gradients))
+
+
+def gradient_difference(one: Sequence[Any], many: Sequence[Any]) -> float:
+    """Return the largest difference of a weight's gradient between one replica and any of many.
+
+    Relative to the gradient of one replica, as Euclidean norms. A percent too much in one of N replicas changes it by
+    about 1/N percent, but the losses hardly. Infinity for a weight without a gradient.
+    """
+    import numpy as np
+
+    worst = 0.0
+    for (alone,), copies in zip(one, many):  # noqa: B905
+        size = float(np.linalg.norm(alone))
+        for copy in copies:
+            difference = float(np.linalg.norm(copy - alone)) / size if size else math.inf
+            worst = max(worst, difference, key=lambda value: math.inf if math.isnan(value) else value)
+    return worst
 
 
 def split_batch(tf: Any, strategy: Any, images: Any, labels: Any) -> tuple[Any, Any]:

@@ -16,10 +16,9 @@ from train_process import Event, Outcome
 
 SCHEMA = 2
 WARM_UP_STEPS = 2  # tracing and, on GPUs, kernel selection: excluded from images per second
+CHANCE = math.log(10)  # the loss of guessing among CIFAR-10's ten classes
 WEIGHTS_TOLERANCE = 1e-6
 BUSY_PERCENT = 3.0  # a GPU that only has a context and a desktop stays below
-# A framework's context alone takes a few hundred MiB; a display server's memory varies by less than this.
-GROWTH_MIB = 64.0
 STRATEGIES = {"tensorflow": "MirroredStrategy", "pytorch": "DistributedDataParallel"}
 CLUSTER_STRATEGIES = {"tensorflow": "MultiWorkerMirroredStrategy", "pytorch": "DistributedDataParallel"}
 # virtual_kind -> what such a run verifies and what it does not.
@@ -57,7 +56,7 @@ class Check:
     """The outcome of one check: what was found, what was expected, and how to fix a difference."""
 
     id: str
-    status: str  # pass, fail or skip
+    status: str  # pass, fail, skip or unknown (not measured)
     found: str
     expected: str
     remedy: str = ""
@@ -161,15 +160,21 @@ def check_finite(history: Sequence[float]) -> Check:
 
 
 def check_falls(history: Sequence[float], margin: float) -> Check:
-    """Check that the loss fell by at least `margin`, a fraction."""
-    width = loss_window(len(history))
-    expected = f"mean of the last {width} losses at least {margin:.0%} below that of the first {width}"
-    remedy = "train longer (--train-steps) and check the loss history in the result: a flat loss means no learning"
+    """Check that the loss fell below that of guessing by at least `margin`, a fraction.
+
+    The first losses are no measure: a network's initial weights may be worse than guessing, and reaching that alone is
+    no learning.
+    """
+    width, most = loss_window(len(history)), CHANCE * (1 - margin)
+    expected = f"mean of the last {width} losses at most {most:.4f}, {margin:.0%} below guessing among ten classes"
+    remedy = (
+        "train longer (--train-steps) and check the loss history in the result: a loss near 2.3026 means that the "
+        "network guesses, because labels and images do not belong together or the weights are not updated"
+    )
     if len(history) < 2 * width:
         return Check("loss-falls", "fail", f"{len(history)} losses", f"{2 * width} losses or more", remedy)
     first, last = first_and_last_loss(history)
-    fell = math.isfinite(first) and math.isfinite(last) and last <= first * (1 - margin)
-    return check("loss-falls", fell, f"{first:.4f} to {last:.4f}", expected, remedy)
+    return check("loss-falls", last <= most, f"{first:.4f} to {last:.4f}", expected, remedy)  # false for NaN
 
 
 def requested_local_replicas(options: Options, training: Training) -> int:
@@ -206,12 +211,13 @@ def check_visible(options: Options, training: Training, on_pci: int) -> Check:
     return check("gpus-visible", bool(training.devices), models, "every requested GPU", "see the log")
 
 
-def check_replicas(used: int, requested: int, virtual_kind: str | None) -> Check:
-    """Check that the weights were trained on as many devices as were requested."""
+def check_replicas(trained: Event, requested: int, virtual_kind: str | None) -> Check:
+    """Check that as many replicas computed the last step as were requested."""
+    here = ", ".join(f"{item['device']} by process {item['process']}" for item in trained["ran"])
     return check(
         "replicas",
-        used == requested,
-        f"{used} {KINDS[virtual_kind]} replicas",
+        trained["replicas"] == requested,
+        f"{trained['replicas']} {KINDS[virtual_kind]} replicas computed the last step; here: {here}",
         f"{requested} replicas",
         "compare nvidia-smi -L with --num-gpus; CUDA_VISIBLE_DEVICES hides GPUs, and a GPU missing from nvidia-smi "
         "is a driver problem (dmesg, Xid errors); hosts that train together need equal numbers of GPUs",
@@ -286,11 +292,14 @@ def largest_difference(losses: Sequence[Sequence[float]]) -> float:
     return max(abs(a - b) / max(abs(a), 1e-12) for a, b in zip(one, many))  # noqa: B905
 
 
-def check_losses(event: Event, options: Options, requested: int) -> Check:
-    """Check that all replicas together computed the losses of a single one."""
+def check_agreement(event: Event, options: Options, requested: int) -> Check:
+    """Check that all replicas together computed the losses and the first gradients of a single one."""
     replicas, losses, tolerance = event["replicas"], event["losses"], options.agreement_tolerance
     steps = options.agreement_steps
-    expected = f"{steps} losses of 1 and {requested} replicas, same weights and global batches, within {tolerance:g}"
+    expected = (
+        f"{steps} losses and the first gradients of 1 and {requested} replicas, same weights and global batches, "
+        f"within {tolerance:g}"
+    )
     remedy = (
         "the gradient sum is wrong or a GPU computes wrong results: run on each GPU alone (--gpus 0, --gpus 1, ...), "
         "then with NCCL_P2P_DISABLE=1"
@@ -298,9 +307,10 @@ def check_losses(event: Event, options: Options, requested: int) -> Check:
     if list(replicas) != [1, requested] or [len(history) for history in losses] != [steps, steps]:
         counts = [len(history) for history in losses]
         return Check("same-as-one-replica", "fail", f"{counts} losses of {replicas} replicas", expected, remedy)
-    difference = largest_difference(losses)
-    found = f"largest relative difference {difference:.3g}"
-    return check("same-as-one-replica", difference <= tolerance, found, expected, remedy)
+    differences = (largest_difference(losses), float(event["gradients_differ"]))
+    found = "largest relative difference of losses {:.3g}, of first gradients {:.3g}".format(*differences)
+    agree = all(difference <= tolerance for difference in differences)  # false for NaN
+    return check("same-as-one-replica", agree, found, expected, remedy)
 
 
 def comparison_skip_reason(options: Options, training: Training) -> str:
@@ -324,29 +334,23 @@ def parse_number(text: str | None) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def gpu_activity(rows: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
-    """Return the activity of each GPU of a recording during the training.
+def gpu_activity(rows: Sequence[Mapping[str, str]], processes: Sequence[Mapping[str, str]]) -> list[dict[str, Any]]:
+    """Return what a recording shows of each GPU.
 
-    utilization_max: percent; growth_mib: increase of used memory. None if nvidia-smi gave no value.
+    mig: whether the GPU is divided into MIG instances; samples: for each one during the training, the utilisation in
+    percent (None if nvidia-smi gave no value) and the processes on the GPU.
     """
-    found = []
-    for uuid in dict.fromkeys(row["uuid"] for row in rows):
-        mine = [row for row in rows if row["uuid"] == uuid]
-
-        def values(mark: str, column: str, mine: Sequence[Mapping[str, str]] = mine) -> list[float]:
-            cells = [parse_number(row[column]) for row in mine if row["mark"] == mark]
-            return [cell for cell in cells if cell is not None]
-
-        before, during = values("before", "memory_used_mib"), values("during", "memory_used_mib")
-        found.append(
-            {
-                "index": int(mine[0]["gpu"]),
-                "uuid": uuid,
-                "utilization_max": max(values("during", "utilization_percent"), default=None),
-                "growth_mib": max(during) - min(before) if before and during else None,
-            }
-        )
-    return found
+    listed: dict[tuple[str, str], set[int]] = {}
+    for row in processes:
+        listed.setdefault((row["gpu_uuid"], row["seconds"]), set()).add(int(row["pid"]))
+    found: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        gpu = {"index": int(row["gpu"]), "uuid": row["uuid"], "mig": row["mig_mode"] == "Enabled", "samples": []}
+        gpu = found.setdefault(row["uuid"], gpu)
+        if row["mark"] == "during":
+            pids = listed.get((row["uuid"], row["seconds"]), set())
+            gpu["samples"].append((parse_number(row["utilization_percent"]), pids))
+    return list(found.values())
 
 
 def is_uuid(name: str, uuid: str) -> bool:
@@ -370,26 +374,52 @@ def trained_gpus(
     return found
 
 
-def check_activity(gpus: Sequence[Mapping[str, Any] | str], errors: Sequence[str]) -> Check:
-    """Check that every GPU that was trained on was busy or had memory allocated."""
-    expected = f"memory grown by {GROWTH_MIB:g} MiB, or {BUSY_PERCENT:g}% utilisation or more, on every GPU trained on"
-    remedy = (
-        "see monitor.csv in the job directory: the training ran on other devices than reported, or too briefly to be "
-        "sampled (--train-steps, --monitor-interval); CUDA_VISIBLE_DEVICES may name GPUs in another order"
+def activity_of(gpu: Mapping[str, Any] | str, own: set[int]) -> tuple[str, str]:
+    """Return the outcome of one GPU that was trained on, and what was seen of it; own: the training's processes.
+
+    A sample shows the training at work if its processes alone are on the GPU. Allocated memory shows nothing, since a
+    framework may allocate all of it before its first step.
+    """
+    if isinstance(gpu, str):
+        if "MIG-" in gpu:
+            return "skip", f"{gpu}: nvidia-smi gives no utilisation of a MIG instance"
+        return "unknown", f"{gpu}: not recorded"
+    name, samples = f"GPU {gpu['index']}", gpu["samples"]
+    if gpu["mig"]:
+        return "skip", f"{name}: in MIG mode, and nvidia-smi gives no utilisation of an instance"
+    known = [(busy, pids) for busy, pids in samples if busy is not None]
+    if not known:
+        return "unknown", f"{name}: no utilisation in {len(samples)} samples"
+    most = max(busy for busy, _unused in known)
+    if most < BUSY_PERCENT:
+        return "fail", f"{name}: at most {most:g}% in {len(known)} samples"
+    alone = [busy for busy, pids in known if pids and pids <= own]
+    if alone:
+        most = max(alone)
+        return "pass" if most >= BUSY_PERCENT else "fail", f"{name}: {most:g}% by the training alone"
+    pids = set().union(*(pids for _unused, pids in known))
+    if not pids:
+        return "unknown", f"{name}: {most:g}%, but nvidia-smi lists no process on it"
+    listed = ", ".join(map(str, sorted(pids - own)))
+    if pids & own:
+        return "unknown", f"{name}: {most:g}%, but shared with the processes {listed}"
+    return "fail", f"{name}: {most:g}% by the processes {listed}, none of the training"
+
+
+def check_activity(gpus: Sequence[Mapping[str, Any] | str], own: set[int], errors: Sequence[str]) -> Check:
+    """Check that every GPU that was trained on was busy with the training's own processes."""
+    expected = (
+        f"{BUSY_PERCENT:g}% utilisation or more of every GPU trained on, while only the training's processes used it"
     )
-    texts, active = [], bool(gpus)
-    for gpu in gpus:
-        if isinstance(gpu, str):
-            texts.append(f"{gpu}: not recorded")
-            active = False
-            continue
-        busy, growth = gpu["utilization_max"], gpu["growth_mib"]
-        active &= (busy or 0.0) >= BUSY_PERCENT or (growth or 0.0) >= GROWTH_MIB
-        parts = ["no utilisation" if busy is None else f"{busy:g}%"]
-        parts.append("no memory" if growth is None else f"{growth:+g} MiB")
-        texts.append(f"GPU {gpu['index']}: " + ", ".join(parts))
-    texts += [] if active else errors
-    return check("gpu-activity", active, "; ".join(texts) or "no GPU was trained on", expected, remedy)
+    remedy = (
+        "see monitor.csv and monitor-processes.csv in the job directory: the training ran on other devices than "
+        "reported, or too briefly to be sampled (--train-steps, --monitor-interval); other programs use the GPUs; or a "
+        "container hides the processes"
+    )
+    outcomes = [activity_of(gpu, own) for gpu in gpus] or [("unknown", "no GPU was trained on")]
+    worst = min((status for status, _unused in outcomes), key=("fail", "unknown", "skip", "pass").index)
+    texts = [text for _unused, text in outcomes] + (list(errors) if worst in ("fail", "unknown") else [])
+    return Check("gpu-activity", worst, "; ".join(texts), expected, remedy if worst in ("fail", "unknown") else "")
 
 
 # The run -----------------------------------------------------------------------------------------------------------
@@ -467,18 +497,20 @@ def evaluate(
     if training.all_reduce:
         checks.append(check_all_reduce(training, options, nccl))
     if training.trained:
-        checks.append(check_replicas(training.trained["replicas"], requested, training.virtual_kind))
+        checks.append(check_replicas(training.trained, requested, training.virtual_kind))
         checks.append(check_finite(training.history))
         checks.append(check_falls(training.history, options.loss_margin))
         checks.append(check_weights(training.trained["weights_disagreement"]))
     skip_reason = comparison_skip_reason(options, training) if training.trained else ""
     if skip_reason:
-        checks.append(Check("same-as-one-replica", "skip", skip_reason, "the losses of one replica"))
+        checks.append(Check("same-as-one-replica", "skip", skip_reason, "the losses and gradients of one replica"))
     elif training.agreement:
-        checks.append(check_losses(training.agreement, options, requested))
+        checks.append(check_agreement(training.agreement, options, requested))
     elif training_check and training_check.status == "pass":
         remedy = "worker and supervisor are from different versions: run the role again to install both"
-        checks.append(Check("same-as-one-replica", "fail", "not reported", "the losses of one replica", remedy))
+        checks.append(
+            Check("same-as-one-replica", "fail", "not reported", "the losses and gradients of one replica", remedy)
+        )
     if outcome.timed_out or outcome.ended:
         checks.append(check_time(outcome, training, seconds, options))
     return checks
@@ -490,6 +522,12 @@ def add_skipped(checks: Sequence[Check]) -> list[Check]:
     results = {item.id: item for item in checks}
     skipped = {name: Check(name, "skip", f"not run: {failed} failed", "a training run") for name in CHECKS}
     return [results.get(name, skipped[name]) for name in CHECKS]
+
+
+def worst_status(checks: Sequence[Check]) -> str:
+    """Return fail, unknown or pass; skipped checks do not count."""
+    found = {item.status for item in checks}
+    return next((status for status in ("fail", "unknown") if status in found), "pass")
 
 
 # The result --------------------------------------------------------------------------------------------------------
@@ -540,6 +578,7 @@ def agreement_result(training: Training, options: Options) -> dict[str, Any] | N
         "replicas": event["replicas"],
         "losses": [[loss if math.isfinite(loss) else None for loss in history] for history in event["losses"]],
         "largest_relative_difference": difference if math.isfinite(difference) else None,
+        "gradients_differ": event["gradients_differ"] if math.isfinite(event["gradients_differ"]) else None,
         "tolerance": options.agreement_tolerance,
     }
 
@@ -561,13 +600,14 @@ def build_result(report: Report, seconds: float) -> dict[str, Any]:
     workers = list(options.cluster_workers)
     return {
         "schema": SCHEMA,
-        "status": "fail" if any(item.status == "fail" for item in checks) else "pass",
+        "status": worst_status(checks),
         "checks": [asdict(item) for item in checks],
         "framework": options.framework,
         "version": training.version,
         "strategy": strategy_name(options),
         "loop": options.loop,
         "devices": list(training.devices),
+        "ran": list(trained.get("ran", [])),
         "replicas": trained.get("replicas", 0),
         "virtual": training.virtual,
         "virtual_kind": training.virtual_kind,

@@ -188,20 +188,20 @@ def add_checks(add: Callable[..., Any]) -> None:
     add(
         "--loss-margin",
         type=at_least(0, float),
-        default=0.1,
-        help="fraction by which the loss must fall (default: %(default)s)",
+        default=0.2,
+        help="fraction by which the last losses must lie below guessing, ln 10 (default: %(default)s)",
     )
     add(
         "--agreement-steps",
         type=at_least(0),
         default=5,
         metavar="N",
-        help="steps for comparing the losses of all replicas with those of one (default: %(default)s; 0: skip)",
+        help="steps for comparing all replicas with one (default: %(default)s; 0: skip)",
     )
     add(
         "--agreement-tolerance",
         type=at_least(0, float),
-        default=1e-3,
+        default=2e-4,
         help="relative tolerance of that comparison (default: %(default)s)",
     )
     add(

@@ -22,7 +22,7 @@ from tests.unit.doubles.test_simulated_nvidia_smi import Host, m60_values
 
 SCRIPT = Path(gpu_monitor.__file__)
 ADDRESSES = ["0000:05:00.0", "0000:06:00.0"]
-ROW = "0, GPU-a, 50, 10, 1000, 8192, 120.50, 60, 1980, 3201, NVIDIA H200"
+ROW = "0, GPU-a, 50, 10, 1000, 8192, 120.50, 60, 1980, 3201, Disabled, NVIDIA H200"
 
 
 @pytest.fixture
@@ -99,7 +99,7 @@ def test_columns_are_the_documented_ones(tmp_path, host, smi):
     header = (tmp_path / "monitor.csv").read_text().splitlines()[0]
     assert header.startswith(
         "time,seconds,mark,gpu,uuid,utilization_percent,memory_utilization_percent,memory_used_mib,memory_total_mib,"
-        "power_w,temperature_c,sm_clock_mhz,memory_clock_mhz"
+        "power_w,temperature_c,sm_clock_mhz,memory_clock_mhz,mig_mode"
     )
     processes = (tmp_path / "monitor-processes.csv").read_text().splitlines()[0]
     assert processes == "time,seconds,gpu_uuid,pid,process,memory_used_mib"
@@ -288,7 +288,7 @@ def recording(path: Path, *samples: tuple[float, str, str, str, str]) -> Path:
     """Write rows of (seconds, mark, utilisation, MiB, W) of one GPU."""
     lines = [",".join(gpu_monitor.GPU_COLUMNS)]
     lines += [
-        f"2026-01-01T00:00:00Z,{seconds:.3f},{mark},0,GPU-a,{use},0,{memory},8192,{power},50,1000,3000,NVIDIA H200"
+        f"2026-01-01T00:00:00Z,{seconds:.3f},{mark},0,GPU-a,{use},0,{memory},8192,{power},50,1000,3000,Disabled,H200"
         for seconds, mark, use, memory, power in samples
     ]
     path.write_text("\n".join(lines) + "\n")
@@ -322,7 +322,7 @@ def test_gpu_lost_before_the_training_has_no_figures(tmp_path):
     other = path.read_text().splitlines()[1].replace(",0,GPU-a,", ",1,GPU-b,")
     path.write_text(path.read_text() + other.replace("0.000,before", "5.000,during") + "\n")
     lost, other = gpu_monitor.summary(path)["gpus"]
-    assert (lost["index"], lost["uuid"], lost["name"]) == (0, "GPU-a", "NVIDIA H200")
+    assert (lost["index"], lost["uuid"], lost["name"]) == (0, "GPU-a", "H200")
     assert (lost["samples"], lost["utilization_max"]) == (0, None)
     assert (other["index"], other["samples"]) == (1, 1)
 

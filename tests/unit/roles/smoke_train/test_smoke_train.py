@@ -43,11 +43,12 @@ def steps(first=1, last=options["train_steps"], loss=lambda step: 2.3 / step):
     for step in range(first, last + 1):
         send("step", phase="train", step=step, steps=options["train_steps"], loss=loss(step), time=time.monotonic())
 
-def trained(replicas=2, differs=0.0):
-    send("trained", replicas=replicas, batch_size=64, weights_disagreement=differs, first_step_seconds=0.1)
+def trained(replicas=2, differs=0.0, process=None):
+    ran = [{"device": "GPU:%d" % n, "process": process or os.getpid()} for n in range(replicas)]
+    send("trained", replicas=replicas, ran=ran, batch_size=64, weights_disagreement=differs, first_step_seconds=0.1)
 
-def agreed(many=(2.0,) * 5):
-    send("agreement", replicas=[1, 2], losses=[[2.0] * 5, list(many)])
+def agreed(many=(2.0,) * 5, gradients=0.0):
+    send("agreement", replicas=[1, 2], losses=[[2.0] * 5, list(many)], gradients_differ=gradients)
 
 def end():
     send("end")
@@ -182,6 +183,12 @@ def test_good_run_passes_and_writes_its_files(train: Callable[..., Run]) -> None
             "0.05",
             id="losses differ",
         ),
+        pytest.param(
+            "begin(); steps(); trained(); agreed(gradients=0.005); end()",
+            "same-as-one-replica",
+            "of first gradients 0.005",
+            id="gradients differ",
+        ),
         pytest.param(GOOD + "; os.kill(os.getpid(), signal.SIGSEGV)", "training", "SIGSEGV", id="crash after the end"),
         pytest.param("send('missing_gpus', visible=0); sys.exit(1)", "gpus-visible", "sees 0", id="no GPUs"),
         pytest.param(
@@ -208,7 +215,7 @@ def test_end_of_the_log_leaves_out_informational_messages(train: Callable[..., R
 def test_end_of_the_log_of_a_hanging_worker_is_complete(train: Callable[..., Run]) -> None:
     # Log of the first worker of a cluster with TensorFlow 2.21 whose second worker never joined.
     message = "I0000 00:00:1795281407.774878   25436 coordination_service.cc:502] Waiting for 1/2 tasks to connect."
-    run = train(f"print({message!r}, flush=True); time.sleep(60)", "--time-limit", "1")
+    run = train(f"print({message!r}, flush=True); time.sleep(60)", "--time-limit", "4")
     assert run.failed == {"time-limit"}
     remedy = next(item["remedy"] for item in run.result["checks"] if item["id"] == "time-limit")
     assert "Waiting for 1/2 tasks to connect" in remedy
@@ -276,23 +283,29 @@ def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
 # The monitor
 
 NVIDIA_SMI = r"""#!/bin/sh
-# Two simulated GPUs; once the file "busy" exists, the GPUs that it lists are busy.
+# Two simulated GPUs. Each line of the file "busy" is a GPU, a process on it and its utilisation.
+value() { awk -v gpu="$1" -v column="$2" '$1 == gpu { print $column; exit }' "BUSY" 2>/dev/null; }
+uuid() { echo "GPU-0000000$1-0000-0000-0000-000000000000"; }
 case "$*" in
-*--query-gpu=*) ;;
-*) exit 0 ;;
+*--query-compute-apps=*)
+    [ -f "BUSY" ] && while read -r gpu process _rest; do
+        [ "$process" = - ] || echo "$(uuid "$gpu"), $process, python, 5000"
+    done < "BUSY"
+    exit 0 ;;
 esac
 names=$(printf '%s' "$*" | sed 's/.*--query-gpu=\([^ ]*\).*/\1/' | tr , ' ')
 for gpu in 0 1; do
-    used=4
-    grep -q "$gpu" "BUSY" 2>/dev/null && used=5000
+    busy=$(value "$gpu" 3)
     line=
     for name in $names; do
         case $name in
         index) value=$gpu ;;
-        uuid) value=GPU-0000000$gpu-0000-0000-0000-000000000000 ;;
+        uuid) value=$(uuid "$gpu") ;;
         name) value='NVIDIA H200' ;;
-        memory.used) value=$used ;;
+        mig.mode.current) value=MIG ;;
+        memory.used) value=140000 ;;
         memory.total) value=143771 ;;
+        utilization.gpu) value=${busy:-IDLE} ;;
         *) value=0 ;;
         esac
         line="$line${line:+, }$value"
@@ -303,38 +316,51 @@ done
 
 
 @pytest.mark.parametrize(
-    ("busy_gpus", "failed"),
-    [pytest.param("01", set(), id="both"), pytest.param("0", {"gpu-activity"}, id="one idle")],
+    ("busy", "mig", "status", "found"),
+    [
+        pytest.param("0 OWN 97\n1 OWN 95", "Disabled", "pass", "GPU 1: 95% by the training alone", id="both"),
+        pytest.param("0 OWN 97\n1 OWN 0", "Disabled", "fail", "GPU 1: at most 0% in ", id="one with memory alone"),
+        pytest.param("0 OWN 97", "Disabled", "fail", "GPU 1: at most 0% in ", id="one without a process"),
+        pytest.param("0 OWN 97\n1 1 95", "Disabled", "fail", "by the processes 1, none of the", id="other program"),
+        pytest.param("0 OWN 97\n1 1 95\n1 OWN 95", "Disabled", "unknown", "shared with the processes 1", id="shared"),
+        pytest.param("0 OWN 97\n1 - 95", "Disabled", "unknown", "lists no process on it", id="hidden processes"),
+        pytest.param("0 OWN 97\n1 OWN [N/A]", "[N/A]", "unknown", "GPU 1: no utilisation in", id="no value"),
+        pytest.param("0 OWN [N/A]\n1 OWN [N/A]", "Enabled", "skip", "GPU 1: in MIG mode", id="MIG"),
+    ],
 )
-def test_gpus_are_recorded_during_the_training(
-    train: Callable[..., Run], tmp_path: Path, busy_gpus: str, failed: set[str]
+def test_gpus_are_busy_with_the_training(
+    train: Callable[..., Run], tmp_path: Path, busy: str, mig: str, status: str, found: str
 ) -> None:
     program = tmp_path / "bin/nvidia-smi"
     program.parent.mkdir()
-    program.write_text(NVIDIA_SMI.replace("BUSY", str(tmp_path / "busy")))
+    idle = "[N/A]" if "N/A" in busy else "0"
+    text = NVIDIA_SMI.replace("MIG", mig).replace("IDLE", idle)
+    program.write_text(text.replace("BUSY", str(tmp_path / "busy")))
     program.chmod(0o755)
     body = f"""
         begin(devices=GPUS, kind=None)
-        open({str(tmp_path / "busy")!r}, "w").write({busy_gpus!r})
-        time.sleep(1.0)
+        open({str(tmp_path / "busy")!r}, "w").write({busy + chr(10)!r}.replace("OWN", str(os.getpid())))
+        time.sleep(1.5)
         steps(); trained(); agreed(); end()
     """
     path = {"PATH": f"{program.parent}:{os.environ['PATH']}"}
     run = train(body, "--monitor-interval", "0.1", environment=path)
-    assert run.failed == failed
-    assert "GPU 0: 0%, +4996 MiB" in run.found("gpu-activity")
-    assert [gpu["index"] for gpu in run.result["monitor"]["gpus"]] == [0, 1]
+    (check,) = [item for item in run.result["checks"] if item["id"] == "gpu-activity"]
+    assert (check["status"], run.result["status"]) == (status, "pass" if status == "skip" else status)
+    assert run.status == (0 if status in ("pass", "skip") else 1)
+    assert found in check["found"]
     assert (run.job / "monitor.csv").exists()
 
 
-def test_failed_recording_fails_gpu_activity(train: Callable[..., Run], tmp_path: Path) -> None:
+def test_failed_recording_leaves_gpu_activity_unknown(train: Callable[..., Run], tmp_path: Path) -> None:
     (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho NVIDIA-SMI has failed\nexit 9\n")
     (tmp_path / "nvidia-smi").chmod(0o755)
     path = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     body = "begin(devices=GPUS, kind=None); steps(); trained(); agreed(); end()"
     run = train(body, "--monitor-interval", "0.1", environment=path)
-    assert run.failed == {"gpu-activity"}
+    assert (run.status, run.failed, run.result["status"]) == (1, set(), "unknown")
     assert "NVIDIA-SMI has failed" in run.found("gpu-activity")
+    assert "gpu-activity (unknown): found GPU 0: not recorded" in run.error
 
 
 def test_worker_orders_gpus_like_nvidia_smi(train: Callable[..., Run], tmp_path: Path) -> None:

@@ -1,14 +1,24 @@
-"""tensorflow_worker.py's choice of devices, without TensorFlow; its training is tested on the lab's hosts.
+"""tensorflow_worker.py: its choice of devices without TensorFlow, and its training if a Python has TensorFlow.
 
 `Recorded` replaces the functions of tf.config that set up devices and records their calls.
 """
 
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import tensorflow_worker as worker
+from real_workers import LEARNING, Worker, listen_to_all, needs, shuffled, start_cluster
 from train_options import parse_arguments
+
+real = needs("tensorflow")
+
+
+@pytest.fixture
+def framework() -> str:
+    return "tensorflow"
 
 
 def options(*arguments: str) -> Any:
@@ -175,3 +185,114 @@ def test_error_text_has_no_graph_locations() -> None:
     assert (
         message == "RuntimeError: Collective ops is aborted by: Connection reset by peer Restart your program to reset."
     )
+
+
+# Training on logical CPU devices -----------------------------------------------------------------------------------
+
+
+@real
+def test_replicas_train_like_one(start: Callable[..., Worker]) -> None:
+    run = start("--virtual-gpus", "2", "--learning-rate", "0.003", "--agreement-steps", "3")
+    assert run.listen() == 0, run.log.read_text()[-3000:]
+    assert run.failed() == set()
+    trained = run.the("trained")
+    assert trained["replicas"] == 2
+    assert [item["device"] for item in trained["ran"]] == ["CPU:0", "CPU:1"]
+    assert {item["process"] for item in trained["ran"]} == {run.process.pid}
+    agreement = run.the("agreement")
+    assert agreement["replicas"] == [1, 2]
+    assert agreement["gradients_differ"] < 2e-5
+
+
+SLOW_STEP = """
+import time
+make_step = worker.make_step
+def slow(tf, *rest, **named):
+    step = make_step(tf, *rest, **named)
+    def delayed(batch):
+        with tf.control_dependencies([tf.py_function(lambda: time.sleep(1.0) or 0.0, [], tf.float32)]):
+            return step(batch)
+    return delayed
+worker.make_step = slow
+"""
+
+
+@real
+def test_timed_steps_are_computed_while_they_are_timed(start: Callable[..., Worker]) -> None:
+    run = start("--virtual-gpus", "1", "--train-steps", "7", "--agreement-steps", "0", patch=SLOW_STEP)
+    assert run.listen() == 0, run.log.read_text()[-3000:]
+    times = [event["time"] for event in run.by("step")]
+    assert times[-1] - times[worker.WARM_UP_STEPS - 1] >= 5.0  # five steps of a second or more, none computed before
+
+
+@real
+@pytest.mark.parametrize("small", LEARNING)
+def test_shuffled_labels_fail(
+    start: Callable[..., Worker], dataset: dict[str, Any], tmp_path: Path, small: tuple[str, ...]
+) -> None:
+    run = start(*("--virtual-gpus", "2", "--agreement-steps", "0"), small=small, data=shuffled(dataset, tmp_path))
+    assert run.listen() == 0
+    assert run.failed() == {"loss-falls"}
+
+
+WRONG_GRADIENT = """
+step = worker.make_step
+def wrong(tf, *rest, **named):
+    cost = tf.nn.sparse_softmax_cross_entropy_with_logits
+    def scaled(labels, logits):
+        replica = tf.cast(tf.distribute.get_replica_context().replica_id_in_sync_group, tf.float32)
+        loss, factor = cost(labels, logits), tf.where(replica == 3.0, 1.01, 1.0)
+        return factor * loss + tf.stop_gradient(loss - factor * loss)
+    tf.nn.sparse_softmax_cross_entropy_with_logits = scaled
+    return step(tf, *rest, **named)
+worker.make_step = wrong
+"""
+# As one function in another, the results of all replicas are on the first device.
+ONE_DEVICE = """
+step = worker.make_step
+worker.make_step = lambda tf, *rest, **named: tf.function(step(tf, *rest, **named), autograph=False)
+"""
+
+
+@real
+def test_gradient_wrong_by_a_percent_in_one_of_four_replicas_fails(start: Callable[..., Worker]) -> None:
+    run = start("--virtual-gpus", "4", "--learning-rate", "0.003", patch=WRONG_GRADIENT)
+    assert run.listen() == 0
+    assert run.failed() == {"same-as-one-replica"}
+    assert run.the("agreement")["gradients_differ"] < 0.05
+
+
+@real
+def test_replicas_are_those_that_computed(start: Callable[..., Worker]) -> None:
+    """The strategy has two replicas, whose results are on one device."""
+    run = start("--virtual-gpus", "2", "--learning-rate", "0.003", "--agreement-steps", "0", patch=ONE_DEVICE)
+    assert run.listen() == 0
+    assert run.the("trained")["replicas"] == 1
+    assert run.failed() == {"replicas"}
+
+
+LOST_UPDATE = """
+custom = worker.run_custom
+def lost(tf, strategy, *rest):
+    model, devices = custom(tf, strategy, *rest)
+    copy = worker.replica_copies(strategy, model.trainable_variables[0])[0]
+    copy.assign(copy + 0.01)
+    return model, devices
+worker.run_custom = lost
+"""
+
+
+@real
+@pytest.mark.parametrize(
+    ("patches", "failed"),
+    [pytest.param(("", ""), set(), id="good"), pytest.param(("", LOST_UPDATE), {"replicas-agree"}, id="lost update")],
+)
+def test_hosts_of_a_cluster_are_compared_with_each_other(
+    start: Callable[..., Worker], patches: tuple[str, str], failed: set[str]
+) -> None:
+    runs = start_cluster(start, [1, 1], "--learning-rate", "0.003", patches=patches)
+    assert listen_to_all(runs) == [0, 0], [run.log.read_text()[-2000:] for run in runs]
+    for run in runs:
+        assert run.failed() == failed
+        assert run.the("trained")["replicas"] == 2
+        assert len(run.the("trained")["ran"]) == 1
