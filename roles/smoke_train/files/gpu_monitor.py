@@ -155,7 +155,7 @@ class Caller:
                 [self.program, query, FORMAT],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
+                stderr=subprocess.PIPE,
                 encoding="utf-8",
                 errors="replace",
                 start_new_session=True,  # Ctrl-C ends the recording, not the current call
@@ -171,7 +171,7 @@ class Caller:
             if not ending and self.ending.is_set():
                 ending, deadline = True, min(deadline, time.monotonic() + GRACE_PERIOD)
             try:
-                text, _unused = process.communicate(timeout=POLL_INTERVAL)
+                text, messages = process.communicate(timeout=POLL_INTERVAL)
             except subprocess.TimeoutExpired:
                 if time.monotonic() < deadline:
                     continue
@@ -179,8 +179,8 @@ class Caller:
                 limit = "before the recording ended" if ending else f"within {self.timeout:g} s"
                 return Answer("", f"nvidia-smi did not answer {limit}")
             if process.returncode != 0:
-                return Answer(text, f"nvidia-smi ended with exit status {process.returncode}")
-            return Answer(text, "")
+                return Answer(f"{text}\n{messages}", f"nvidia-smi ended with exit status {process.returncode}")
+            return Answer(text, "")  # what a successful call prints on standard error is no row
 
     def _kill(self, process: subprocess.Popen[str]) -> None:
         # It leads its own session, so this also kills its children.

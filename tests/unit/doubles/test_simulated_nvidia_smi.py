@@ -9,6 +9,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi as nvidia_smi_csv
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi_log, topology
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 
 from tests.doubles.nvidia_repository.contents import product_table
@@ -21,6 +23,7 @@ M60_ADDRESSES = ["0000:05:00.0", "0000:06:00.0", "0000:85:00.0", "0000:86:00.0"]
 BUSY = {"utilization": 87, "used_mib": 6144, "power_draw": 121.43, "temperature": 71, "pstate": "P0"}
 # The transcript stops after the first lines of the list of properties.
 CUT_SHORT = "nvidia-smi --help-query-gpu"
+LABEL = "simulated: no driver and no GPU are behind these values"
 
 
 @dataclass(frozen=True)
@@ -85,6 +88,13 @@ class Host:
         self.write("etc/gpuhost-simulated/nvidia-smi.json", json.dumps(state))
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run it and return what the genuine program would print: without the lines that say that it is simulated."""
+        result = self.labelled(*arguments)
+        result.stdout = re.sub(rf"(?m)^(?:# |\t<!-- )?{LABEL}(?: -->)?\n", "", result.stdout)
+        result.stderr = result.stderr.replace(f"nvidia-smi ({LABEL})\n", "")
+        return result
+
+    def labelled(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [*nvidia_smi(), *arguments],
             capture_output=True,
@@ -133,6 +143,49 @@ def test_output_equals_that_of_the_genuine_program(host: Host, run: Run) -> None
     result = host.run(*run.command.split()[1:])
     assert (without_date(result.stdout), result.returncode) == (without_date(run.output), run.code)
     assert result.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("command", "shown"),
+    [
+        ("", True),
+        ("topo -m", True),
+        ("topo -p2p r", True),
+        ("--version", True),
+        ("--help-query-gpu", True),
+        ("--help-query-compute-apps", True),
+        ("--help", True),
+        ("dmon -c 1", True),
+        ("pmon -c 1", True),
+        ("-q -x", True),
+        ("-L", False),
+        ("nvlink -s", False),
+        ("--query-gpu=index --format=csv", False),
+        ("--query-gpu=index --format=csv,noheader", False),
+        ("--query-compute-apps=pid --format=csv", False),
+        ("--bogus", False),
+        ("-q", True),
+    ],
+)
+def test_every_mode_says_that_it_is_simulated(m60_host: Host, command: str, shown: bool) -> None:
+    """On standard error always; in the output too unless programs read it line by line."""
+    result = m60_host.labelled(*command.split())
+    assert result.stderr == f"nvidia-smi ({LABEL})\n"
+    assert ("simulated" in result.stdout) == shown
+
+
+@pytest.mark.parametrize("state", ["not_loaded", "library_missing", "mismatch", "no_devices", "gpu_lost"])
+def test_every_state_says_that_it_is_simulated(m60_host: Host, state: str) -> None:
+    m60_host.state(state=state)
+    assert LABEL in m60_host.labelled("--query-gpu=index", "--format=csv").stderr
+
+
+def test_labels_do_not_disturb_our_parsers(m60_host: Host) -> None:
+    assert len(nvidia_smi_log.parse(m60_host.labelled("-q", "-x").stdout)) == 4
+    assert len(topology.parse(m60_host.labelled("topo", "-m").stdout)) == 12
+    assert nvidia_smi_log.parse_nvlinks(m60_host.labelled("nvlink", "-s").stdout) == {}
+    rows = m60_host.labelled("--query-gpu=" + ",".join(nvidia_smi_csv.FIELDS), "--format=csv,noheader,nounits").stdout
+    assert len(nvidia_smi_csv.parse(rows)) == 4
 
 
 @pytest.mark.parametrize(
