@@ -11,7 +11,10 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve imp
 
 
 def main(count: int) -> int:
-    """Plan `count` hosts, with the resolver's caches as users have them, and return the number of kinds of host."""
+    """Plan `count` hosts and return the number of kinds of host.
+
+    One process shares what depends on the catalog alone; a playbook plans each host in a worker of its own.
+    """
     catalog = load_catalog()
     gpus = {product.compute_capability: HostGpu(f"10de:{device}") for device, product in catalog.products.items()}
     kinds = [Host(distro, gpus=(gpu,) * 2) for distro in catalog.distros for gpu in gpus.values()]

@@ -42,7 +42,7 @@ class Step:
     work: Callable[[Step], None]
     passed: int = 0
     failed: int = 0
-    skipped: list[str] = field(default_factory=list)  # the reasons
+    skipped: list[str] = field(default_factory=list)  # names and reasons
     seconds: float = 0.0
     # Of a tier that draws random numbers, or that goes on where its last invocation ended:
     seed: int | None = None
@@ -87,10 +87,15 @@ class Step:
             self.print(f"ERROR: expected a report of at least one test in {report}")
             self.failed += 1
             return
-        failed, skips = int(suite.get("failures", "0")) + int(suite.get("errors", "0")), suite.findall(".//skipped")
+        failed = int(suite.get("failures", "0")) + int(suite.get("errors", "0"))
+        skips = [
+            f"{case.get('name')}: {skip.get('message', 'no reason given')}"
+            for case in suite.iter("testcase")
+            for skip in case.findall("skipped")
+        ]
         self.failed += failed
         self.passed += int(suite.get("tests", "0")) - failed - len(skips)
-        self.skipped += [skip.get("message", "no reason given") for skip in skips]
+        self.skipped += skips
 
     def run(self) -> Step:
         """Do the work; a program that is missing or a truncated report fails only this step."""

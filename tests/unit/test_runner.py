@@ -54,7 +54,7 @@ def test_scenario_counts_its_host_suite_and_fails_without_one(monkeypatch, resul
 
     monkeypatch.setattr(runner.Step, "command", command)
     (step,) = runner.run_steps([("undo", runner.molecule)], 1)
-    assert (step.passed, step.failed, step.skipped) == ((3, 1, ["no gpg"]) if report else (1, 1, []))
+    assert (step.passed, step.failed, step.skipped) == ((3, 1, ["d: no gpg"]) if report else (1, 1, []))
 
 
 def test_missing_program_fails_its_step_only(capfd):
