@@ -74,6 +74,8 @@ OLD_UBUNTU = {
             "upgrade",
         ),
         ("driver", DRIVER, {"packages": packages(*OPEN_595, "nvidia-kernel-dkms=595.71.05-1")}, "595.71.05", "remove"),
+        # Without its pinning package apt may install another branch.
+        ("driver", DRIVER, {"packages": packages(*DRIVER["packages"])}, "595.71.05", "install"),
         ("driver", DRIVER, {"packages": packages(*OPEN_595, status="half-configured")}, "595.71.05", "install"),
         ("driver", DRIVER, {"packages": packages(*OPEN_595, status="config-files")}, None, "install"),
         ("driver", None, {"packages": packages(*OPEN_595)}, "595.71.05", "keep"),
@@ -159,6 +161,21 @@ def test_a_host_that_matches_the_plan_is_not_changed() -> None:
         "NCCL           2.29.7     2.29.7     keep",
         "The host matches the plan.",
     ]
+
+
+def test_a_host_with_nothing_but_leftovers_is_changed() -> None:
+    """All packages are those of the plan, beside a driver from a .run file that is to be removed."""
+    found = plan_diff.plan_diff(
+        make_plan({"driver": DRIVER}, {"leftovers": "remove"}),
+        make_probe(
+            packages=packages(*OPEN_595),
+            runfile={"driver": {"uninstaller": "/usr/bin/nvidia-uninstall", "traces": [], "version": "550.54.14"}},
+        ),
+    )
+    assert [change.action for change in found.components if change.action != "keep"] == []
+    assert found.changes is True
+    assert found.to_json()["changes"] is True
+    assert plan_diff.diff_table(found).splitlines()[-1].startswith("First: ")
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def debian_offers(
 def plan(distro, *gpus, offers=None, host=None, catalog=None, **request):
     """Return a plan as JSON; for the frozen catalog where none is given."""
     devices = tuple(HostGpu(GPUS[g][0] if g in GPUS else g) for g in gpus)
-    made = Host(distro, gpus=devices, offers=offers, **(host or {}))
+    made = Host(distro, gpus=devices, **{"offers": offers, **(host or {})})
     return resolve(catalog or frozen_catalog(), Request.from_mapping(request), made).to_json()
 
 

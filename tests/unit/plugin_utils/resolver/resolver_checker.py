@@ -25,6 +25,7 @@ def products():
         return {row["device"]: row for row in csv.DictReader(stream)}
 
 
+@functools.cache
 def num(text):
     """Return a version as numbers, zero-padded so that 13.2 equals 13.2.0."""
     return tuple([int(n) for n in re.findall(r"\d+", text)] + [0] * 5)[:5]

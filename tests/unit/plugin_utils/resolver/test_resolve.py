@@ -298,3 +298,46 @@ def test_warnings(host, code):
     made = plan("debian-12", "H200", host=host)
     assert made["ok"]
     assert code in [w["code"] for w in made["warnings"]]
+
+
+NVIDIA_URL = "https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64/"
+FINGERPRINT = "EB693B3035CD5710E231E123A4B469963BF863CC"  # of 3bf863cc.pub, by gpg --show-keys
+
+
+@pytest.mark.parametrize(
+    ("host", "request_", "url", "key_url"),
+    [
+        ({}, {}, NVIDIA_URL, f"{NVIDIA_URL}3bf863cc.pub"),
+        (
+            {"repository_url": "http://mirror.example/cuda"},
+            {},
+            "http://mirror.example/cuda/",
+            "http://mirror.example/cuda/3bf863cc.pub",
+        ),
+        (
+            {"repository_url": "http://mirror.example/cuda/"},
+            {"repository_url": "http://other.example/repos"},
+            "http://other.example/repos/debian12/x86_64/",
+            "http://other.example/repos/debian12/x86_64/3bf863cc.pub",
+        ),
+        (
+            {"repository_url": "http://mirror.example/cuda/"},
+            {"repository_key_url": "http://keys.example/key.pub", "repository_key_fingerprint": "A" * 40},
+            "http://mirror.example/cuda/",
+            "http://keys.example/key.pub",
+        ),
+    ],
+    ids=["NVIDIA's", "the one that was read", "the requested one", "the requested key"],
+)
+def test_repository_and_its_key(host, request_, url, key_url):
+    repository = plan("debian-12", "H200", host=host, **request_)["repository"]
+    assert (repository["url"], repository["key_url"]) == (url, key_url)
+    assert repository["key_fingerprint"] == request_.get("repository_key_fingerprint", FINGERPRINT)
+
+
+@pytest.mark.parametrize("configured", [False, True])
+def test_a_configured_repository_stays_in_the_plan_of_the_archives_driver(configured):
+    """Its driver packages must be blocked, or apt would take them."""
+    host = {"repository_configured": configured, "repository_url": "http://mirror.example/cuda/"}
+    request = {"driver_source": "distro", "cuda_source": "distro"}
+    assert bool(plan("debian-12", "H200", host=host, **request)["repository"]) == configured
