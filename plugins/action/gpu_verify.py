@@ -7,6 +7,7 @@ They are on the controller: Ansible transfers Python modules to the host, but no
 
 from __future__ import annotations
 
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import gpu_thresholds, link_thresholds
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError, load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import waivers
 
 MODULE = "gpuhost.stack.gpu_verify"
 SOURCE = Path(__file__).resolve().parents[1] / "module_utils" / "nvidia" / "cuda_check.cu"
@@ -45,7 +47,10 @@ class ActionModule(ActionBase):
         """Return the module's result; raise AnsibleActionFail if the program or the catalog cannot be read."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         try:
-            args = arguments(self._task.args)
+            accepted = waivers.read(self._task.args.get("waivers") or [], date.today())
+            args = {**arguments(self._task.args), "waivers": accepted.arguments()}
+        except waivers.WaiverError as error:
+            raise AnsibleActionFail(f"{error}. Nothing was checked.") from error
         except (OSError, CatalogError) as error:
             raise AnsibleActionFail(f"{MODULE}: cannot read the CUDA program or the catalog: {error}") from error
         executed = self._execute_module(

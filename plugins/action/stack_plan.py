@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader impor
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan, plan_table
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.records import to_json
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import drift, plan_diff, preflight
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import drift, plan_diff, preflight, waivers
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.drift import ManagedPart
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import PlanDiff
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import Preflight
@@ -43,6 +44,8 @@ ARGUMENTS = {
     "managed": {"type": "dict", "required": True},
     "transitions": {"type": "list", "elements": "str", "default": []},
     "converge": {"type": "str", "default": "drift"},
+    "waivers": {"type": "raw", "default": []},
+    "unknown": {"type": "str", "choices": ["fail", "warn"], "default": "fail"},
 }
 
 STEP_TAGS = ("preflight", "verify", "smoke_train", "record", "report")
@@ -163,6 +166,11 @@ class ActionModule(ActionBase):
                 f"{', '.join(unknown)}: no such tag. Known are {', '.join(known_tags)}. Nothing was changed."
             )
         self._refuse_undefined(variables, args["variables"])
+        try:
+            accepted = waivers.read(args["waivers"], date.today())
+        except waivers.WaiverError as error:
+            raise AnsibleActionFail(f"{error}. Correct the inventory or the -e option; nothing was changed.") from error
+        result["warnings"] = list(accepted.warnings)
         try:
             names = probe_options(load_catalog())
         except CatalogError as error:

@@ -65,6 +65,32 @@ options:
     description: Globs of Fabric Manager's packages. By default the action plugin adds those of C(catalog/packages.yml).
     type: list
     elements: str
+  waivers:
+    description: Failures that are accepted until a date. Such a check has the outcome V(waived).
+    type: list
+    elements: dict
+    default: []
+    suboptions:
+      check:
+        description: Id of the check.
+        type: str
+        required: true
+      reason:
+        description: Why the failure is accepted.
+        type: str
+        required: true
+      until:
+        description: The last day, as C(YYYY-MM-DD). The action plugin ignores waivers that have expired.
+        type: str
+        required: true
+      gpu:
+        description: Index, UUID or PCI address of one GPU. By default the check is waived for the whole host.
+        type: str
+  unknown:
+    description: With V(fail), a host with a check that has no answer (V(unknown)) is not verified; with V(warn) it is.
+    type: str
+    choices: [fail, warn]
+    default: fail
   fail:
     description: Whether the task fails if the host is not verified.
     type: bool
@@ -176,6 +202,13 @@ verify:
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import model, verify
 
+WAIVER = {
+    "check": {"type": "str", "required": True},
+    "reason": {"type": "str", "required": True},
+    "until": {"type": "str", "required": True},
+    "gpu": {"type": "str"},
+}
+
 
 def main() -> None:
     """Run the module."""
@@ -191,6 +224,8 @@ def main() -> None:
             "gpu_thresholds": {"type": "dict"},
             "link_thresholds": {"type": "dict"},
             "fabric_manager_packages": {"type": "list", "elements": "str"},
+            "waivers": {"type": "list", "elements": "dict", "default": [], "options": WAIVER},
+            "unknown": {"choices": [model.FAIL, model.WARN], "default": model.FAIL},
             "fail": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
@@ -217,6 +252,8 @@ def main() -> None:
         gpu_thresholds=params["gpu_thresholds"],
         link_thresholds=params["link_thresholds"],
         fabric_manager_packages=params["fabric_manager_packages"],
+        waivers=[model.Waiver(**waiver) for waiver in params["waivers"]],
+        unknown=params["unknown"],
     )
     result = verify.verify(context)
     if params["fail"] and result["status"] != model.PASS:

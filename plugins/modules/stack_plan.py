@@ -62,6 +62,17 @@ options:
     type: str
     choices: [drift, always]
     default: drift
+  waivers:
+    description:
+      - The failures of checks that are accepted, as for the option O(gpuhost.stack.gpu_verify#module:waivers).
+        They are only validated here, before anything is changed; one that has expired is a warning.
+    type: raw
+    default: []
+  unknown:
+    description: As for M(gpuhost.stack.gpu_verify); only validated here.
+    type: str
+    choices: [fail, warn]
+    default: fail
 attributes:
   check_mode:
     description: Changes nothing in either mode.

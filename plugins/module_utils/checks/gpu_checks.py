@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from typing import Callable, Iterable
+from typing import Callable, Iterable, TypeVar
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
     FAIL,
@@ -50,6 +50,9 @@ _FABRIC_HEALTH = ("Healthy", "Unhealthy", "Limited Capacity")
 _VIRTUALIZATION = ("None", "Pass-Through", "VGPU", "Host VGPU", "Host VSGA")
 
 
+Value = TypeVar("Value", float, str)
+
+
 @dataclass(frozen=True)
 class Reading:
     """The outcome of one GPU: PASS, WARN, FAIL, UNKNOWN, SKIP or EXEMPT."""
@@ -78,10 +81,11 @@ def _judged(good: bool, text: str) -> Reading:
 
 
 def _each(
-    leaves: Iterable[tuple[str, str]], parse: Callable[[str, str], float | str | None]
-) -> tuple[dict[str, float | str], list[str]]:
+    leaves: Iterable[tuple[str, str]], parse: Callable[[str, str], Value | None]
+) -> tuple[dict[str, Value], list[str]]:
     """Parse many values; return those that are not absent by name, and what is unreadable: one bad value counts."""
-    values, unreadable = {}, []
+    values: dict[str, Value] = {}
+    unreadable = []
     for name, text in leaves:
         try:
             value = parse(name, text)
@@ -236,7 +240,7 @@ def _pcie_generation(gpu: Gpu) -> Reading:
     return _judged(0 < maximum <= current, text)
 
 
-def _clock_reasons(gpu: Gpu, names: tuple[str, ...]) -> tuple[dict[str, float | str], list[str]]:
+def _clock_reasons(gpu: Gpu, names: tuple[str, ...]) -> tuple[dict[str, str], list[str]]:
     """Return reasons for the current clocks without their prefix, which changed with branch 535; and the unreadable."""
     leaves = [leaf for group in _CLOCK_GROUPS for leaf in gpu.leaves(group)]
     short = [(name.split("_reason_", 1)[-1], text) for name, text in leaves]
@@ -422,6 +426,7 @@ XID_ERRORS = CheckSpec(
     "after a GPU reset alone this check fails until the next reboot.",
 )
 CHECKS = (*(check.spec for check in PER_GPU), NVLINK, XID_ERRORS)
+BY_GPU = frozenset(spec.id for spec in CHECKS if spec is not XID_ERRORS)  # those that a waiver can limit to one GPU
 
 
 def run(context: Context) -> list[Check]:

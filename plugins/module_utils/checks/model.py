@@ -198,6 +198,7 @@ class Context:
     link_thresholds: rates of PCIe and NVLink links, as the catalog's link_thresholds() returns them
     fabric_manager_packages: globs of Fabric Manager's packages, as in the catalog's packages.yml
     waivers: the failures that the operator accepts
+    unknown: WARN if a host is verified although checks are unknown, otherwise FAIL
     gpus_alone: a lock held while a program uses the GPUs; two at once would take each other's memory and distort each
         other's measurements
     """
@@ -217,6 +218,7 @@ class Context:
     link_thresholds: dict[str, Any] = field(default_factory=dict)
     fabric_manager_packages: list[str] = field(default_factory=list)
     waivers: list[Waiver] = field(default_factory=list)
+    unknown: str = FAIL
     gpus_alone: Any = field(default_factory=threading.Lock, compare=False)
 
     def component(self, name: str) -> dict[str, Any] | None:

@@ -49,6 +49,8 @@ def context(
     gpu_thresholds: dict[str, Any] | None = None,
     link_thresholds: dict[str, Any] | None = None,
     fabric_manager_packages: list[str] | None = None,
+    waivers: list[model.Waiver] | None = None,
+    unknown: str = model.FAIL,
 ) -> model.Context:
     """Return the input of the checks. With `expect_gpus` None the plan's number of GPUs is expected."""
     if driver_state == "auto":
@@ -69,6 +71,8 @@ def context(
         gpu_thresholds=gpu_thresholds or {},
         link_thresholds=link_thresholds or {},
         fabric_manager_packages=fabric_manager_packages or [],
+        waivers=waivers or [],
+        unknown=unknown,
     )
 
 
@@ -77,7 +81,7 @@ def verify(context: model.Context) -> dict[str, Any]:
     with ThreadPoolExecutor(max_workers=len(GROUPS)) as pool:
         results = list(pool.map(lambda name: _run_group(name, context), GROUPS))
     checks = [_waive(check, context) for group in results for check in group]
-    evidence = dict(model.summary(checks), simulated=context.simulated)
+    evidence = dict(model.summary(checks, context.unknown), simulated=context.simulated)
     for check in checks:
         evidence.update(check.data or {})
     return evidence

@@ -88,7 +88,12 @@ def verified(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         },
         "gpus": [H200, H200],
     }
-    task = {"gpuhost.stack.gpu_verify": {"plan": plan, "kernel_module": "not_managed"}}
+    waived = [
+        {"check": "cuda.memory_copies", "reason": "it passes", "until": "2999-12-31"},
+        {"check": "env.login_shell", "reason": "nvcc is not in PATH", "until": "2999-12-31"},
+        {"check": "env.ssh_no_profile", "reason": "an expired waiver", "until": "2000-01-01"},
+    ]
+    task = {"gpuhost.stack.gpu_verify": {"plan": plan, "kernel_module": "not_managed", "waivers": waived}}
     (directory / "play.json").write_text(json.dumps([{"hosts": "localhost", "gather_facts": False, "tasks": [task]}]))
     playbook = [str(Path(sys.executable).with_name("ansible-playbook")), str(directory / "play.json")]
     environment = {
@@ -117,3 +122,13 @@ def test_play_finds_the_fault(verified: dict[str, Any]) -> None:
     assert found["cuda.peer_access"]["status"] == "fail"
     assert "0-1 copy: " in found["cuda.peer_access"]["found"]
     assert verified["status"] == "fail"
+
+
+def test_waiver_serves_until_it_expires(verified: dict[str, Any]) -> None:
+    found = {check["id"]: check for check in verified["checks"]}
+    assert found["cuda.memory_copies"]["status"] == "pass"
+    assert found["env.login_shell"]["status"] == "waived"
+    assert found["env.login_shell"]["reason"] == "waived until 2999-12-31: nvcc is not in PATH"
+    assert found["env.login_shell"]["found"]
+    assert found["env.ssh_no_profile"]["status"] == "fail"
+    assert verified["counts"]["waived"] == 1

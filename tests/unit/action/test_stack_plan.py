@@ -169,6 +169,34 @@ def test_a_value_with_a_misspelt_variable_is_refused_and_not_replaced_by_the_def
     assert not list(tmp_path.glob("*/*/plan.json"))
 
 
+def test_mistakes_in_waivers_are_refused_before_the_probe(tmp_path: Path) -> None:
+    waivers = [
+        {"check": "gpu.pcie_widht", "until": "soon"},
+        {"check": "env.sudo", "reason": "x", "until": "2000-01-01"},
+    ]
+    answer = run(tmp_path, "-e", json.dumps({"gpu_stack_waivers": waivers}))
+    assert answer.returncode == 2
+    output = " ".join(answer.stdout.split())
+    for mistake in ("did you mean gpu.pcie_width?", "no reason", "until is 'soon'", "nothing was changed"):
+        assert mistake in output
+    assert not list(tmp_path.glob("*/*/probe.json"))
+
+
+@pytest.mark.parametrize("value", ["ignore", "pass"])
+def test_unknown_is_fail_or_warn(tmp_path: Path, value: str) -> None:
+    answer = run(tmp_path, "-e", f"gpu_stack_unknown={value}")
+    assert answer.returncode == 2
+    assert "value of unknown must be one of: fail, warn" in answer.stdout
+
+
+def test_expired_waiver_is_a_warning(tmp_path: Path) -> None:
+    waiver = {"check": "env.sudo", "reason": "x", "until": "2000-01-01"}
+    answer = run(tmp_path, "-e", json.dumps({"gpu_stack_waivers": [waiver]}))
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    warning = "the waiver of env.sudo expired on 2000-01-01 and waives nothing"
+    assert warning in " ".join((answer.stdout + answer.stderr).split())
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """The evidence of two runs with one fact cache, by the requested CUDA; each prints its plan or problems once."""

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks import driver_checks, verify
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks import driver_checks, model, verify
 
 from tests.unit.module_utils.checks.contexts import NO_DEVICE, cuda_host, host, prints
 
@@ -20,6 +20,24 @@ def test_error_in_a_group_makes_its_checks_unknown_and_the_other_groups_run() ->
     }
     assert with_error == {spec.id for spec in driver_checks.CHECKS}
     assert {check["id"] for check in evidence["checks"]} > {"cuda.nvcc_version", "tensorflow.version", "packages.held"}
+
+
+@pytest.mark.parametrize(("unknown", "counts"), [("fail", True), ("warn", False)])
+def test_unknown_checks_count_unless_the_operator_says_otherwise(unknown: str, counts: bool) -> None:
+    evidence = verify.verify(host(kernel_module="not_managed", smi=None, unknown=unknown))
+    assert evidence["counts"]["unknown"]
+    assert evidence["unknown_counts"] is counts
+
+
+@pytest.mark.parametrize("gpu", [None, "0"])
+def test_waiver_of_the_whole_host_serves_every_check(gpu: str | None) -> None:
+    waiver = model.Waiver("driver.nvidia_smi", "replaced next week", "2027-06-30", gpu)
+    evidence = verify.verify(host(kernel_module="not_managed", smi=None, waivers=[waiver]))
+    found = {check["id"]: check for check in evidence["checks"]}["driver.nvidia_smi"]
+    assert found["status"] == ("fail" if gpu else "waived")
+    if not gpu:
+        assert found["reason"] == "waived until 2027-06-30: replaced next week"
+        assert (found["found"], "cause" in found, "remedy" in found) == ("nvidia-smi is not installed", False, False)
 
 
 def test_measurements_are_stored_beside_the_checks(monkeypatch: pytest.MonkeyPatch) -> None:
