@@ -54,6 +54,7 @@ class Host:
     def start(self, **more: Any) -> subprocess.Popen[str]:
         request = {"directory": str(self.environment), "python": PYTHON, "lock": LOCK,
                    "commands": {"tool": "framework/tool"}, "uv": str(self.uv), "uv_lock": "uv==1\n",
+                   "environment": {"UV_NO_PROGRESS": "1"},
                    "package": "framework", "version": "1.2.3", "verify_script": VERIFY,
                    "check_packages_script": (FILES / "check_packages.py").read_text(), **more}  # fmt: skip
         run = subprocess.Popen(

@@ -22,8 +22,11 @@ CATALOG = {
 RUNNING = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
-def run(tmp_path: Path, framework: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """Run the role in check mode with an environment below `tmp_path`; {framework}_env_ is the variables' prefix."""
+def run(tmp_path: Path, framework: str, *words: str, **variables: object) -> subprocess.CompletedProcess[str]:
+    """Run the role with an environment below `tmp_path`, by default in check mode.
+
+    {framework}_env_ is the prefix of the variables.
+    """
     path = {f"{framework}_env_path": str(tmp_path / framework), f"{framework}_env_uv_path": str(tmp_path / "uv")}
     role = {"role": f"gpuhost.stack.{framework}_env", **path}
     role |= {f"{framework}_env_{name}": value for name, value in variables.items()}
@@ -32,7 +35,11 @@ def run(tmp_path: Path, framework: str, **variables: str) -> subprocess.Complete
     play["pre_tasks"] = [{"ansible.builtin.setup": {"gather_subset": ["!all", "min", "pkg_mgr"]}}]
     (tmp_path / "play.yml").write_text(json.dumps([play]))
     return subprocess.run(
-        [Path(sys.executable).with_name("ansible-playbook"), "--check", "-i", "localhost,", tmp_path / "play.yml"],
+        [
+            Path(sys.executable).with_name("ansible-playbook"),
+            *(words or ["--check"]),
+            *("-i", "localhost,", tmp_path / "play.yml"),
+        ],
         capture_output=True,
         text=True,
         cwd=PROJECT,
@@ -63,3 +70,19 @@ def test_missing_version_is_a_missing_argument(tmp_path: Path) -> None:
 def test_catalog_lists_pythons_in_ascending_order() -> None:
     lists = [pythons for releases in CATALOG.values() for pythons in releases.values()]
     assert lists == [sorted(pythons, key=lambda python: [int(part) for part in python.split(".")]) for pythons in lists]
+
+
+def test_a_password_of_the_index_reaches_uv_and_no_output(tmp_path: Path) -> None:
+    """With a program in place of uv that records the index and fails."""
+    (tmp_path / "uv/bin").mkdir(parents=True)
+    (tmp_path / "uv/gpuhost.lock").write_bytes((ROLES / "framework_env/files/uv.txt").read_bytes())
+    uv = tmp_path / "uv/bin/uv"
+    uv.write_text('#!/bin/sh\necho "$UV_DEFAULT_INDEX" > "$0.index"\necho Hash mismatch >&2\nexit 1\n')
+    uv.chmod(0o755)
+    index = "https://ann:s3cret-8153@127.0.0.1:9/simple"
+    variables = {"version": "2.21.0", "index_url": index, "system_packages": []}
+    result = run(tmp_path, "tensorflow", "-vvv", "--diff", **variables)
+    assert result.returncode == 2
+    assert uv.with_name("uv.index").read_text().strip() == index, result.stdout + result.stderr
+    assert "Create the virtual environment: status 1" in result.stdout
+    assert "s3cret-8153" not in result.stdout + result.stderr
