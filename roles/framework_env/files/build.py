@@ -103,8 +103,8 @@ def build(request: dict[str, Any]) -> str:
     """Build and verify the requested environment, unless it is complete; return the verification's output.
 
     The request's keys: directory, python ("X.Y"), lock (text), commands ({name in bin: path in site-packages}), package
-    and version of the environment; environment (variables of uv and pip); uv (directory) and uv_lock (text); the scripts
-    check_packages_script and verify_script (text).
+    and version of the environment; environment (variables of uv and pip); uv (directory) and uv_lock (text); the
+    scripts check_packages_script and verify_script (text).
     """
     os.environ.update(request["environment"])
     os.umask(0o022)  # root installs what users run
