@@ -37,35 +37,35 @@ def playbook(pytestconfig: pytest.Config, reports: Path) -> Callable[..., subpro
     return run
 
 
+def read_sections(text: str) -> Sections:
+    """Split the output of shared/state.sh by heading, without NOISE and modification times."""
+    found: Sections = {}
+    for line in text.splitlines():
+        if line.startswith("== "):
+            lines = found.setdefault(line[3:], [])
+        elif not any(word in line for word in NOISE):
+            # The last word is the modification time, which changes with each installation of a package.
+            lines.append(line.rpartition(" ")[0] if lines is found.get("files") else line)
+    return found
+
+
+def compare(before: Sections, after: Sections) -> list[str]:
+    """Return the lines that were added (+) and removed (-) between two states."""
+    lines = []
+    for section in {**before, **after}:
+        old, new = set(before.get(section, [])), set(after.get(section, []))
+        lines += [f"{section}: - {line}" for line in sorted(old - new)]
+        lines += [f"{section}: + {line}" for line in sorted(new - old)]
+    return lines
+
+
 @pytest.fixture(scope="session")
 def sections() -> Callable[[str], Sections]:
-    """Return a function that splits the output of shared/state.sh by heading, without NOISE."""
-
-    def read(text: str) -> Sections:
-        found: Sections = {}
-        for line in text.splitlines():
-            if line.startswith("== "):
-                lines = found.setdefault(line[3:], [])
-            elif not any(word in line for word in NOISE):
-                # The last word is the modification time, which changes with each installation of a package.
-                lines.append(line.rpartition(" ")[0] if lines is found.get("files") else line)
-        return found
-
-    return read
+    return read_sections
 
 
 @pytest.fixture(scope="session")
 def differences() -> Callable[[Sections, Sections], list[str]]:
-    """Return a function that lists the lines that were added (+) and removed (-) between two states."""
-
-    def compare(before: Sections, after: Sections) -> list[str]:
-        lines = []
-        for section in {**before, **after}:
-            old, new = set(before.get(section, [])), set(after.get(section, []))
-            lines += [f"{section}: - {line}" for line in sorted(old - new)]
-            lines += [f"{section}: + {line}" for line in sorted(new - old)]
-        return lines
-
     return compare
 
 
