@@ -140,7 +140,7 @@ def checkout() -> list[str]:
     """Return the files of the checkout that git does not ignore."""
     words = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
     names = subprocess.run(words, cwd=PROJECT, check=True, capture_output=True, text=True).stdout.split("\0")
-    return sorted(name for name in names if name and os.path.lexists(PROJECT / name))
+    return sorted(name for name in names if name not in ("", ".venv") and os.path.lexists(PROJECT / name))
 
 
 def digest(names: list[str]) -> str:

@@ -214,7 +214,6 @@ TESTED_BY = {
     "roles/tensorflow_env/files/verify.py": "roles/framework_env/test_verify.py",
     # Few lines, used by every plan.
     "plugins/plugin_utils/resolver/gpu_support.py": "plugin_utils/catalog/test_data.py",
-    "plugins/plugin_utils/resolver/gpus.py": "plugin_utils/resolver/test_resolve.py",
 }
 
 

@@ -1,0 +1,91 @@
+"""GPUs: identified by PCI id, or by what the loaded driver reports; counted against what is expected."""
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.gpus import check_gpu_count, identify_gpus
+
+from tests.unit.plugin_utils.resolver.resolver_cases import GPUS, codes, plan
+from tests.unit.plugin_utils.resolver.resolver_checker import products, raw
+
+ARCHITECTURES = {c: a["name"] for a in raw("gpu")["architectures"] for c in a["compute_capabilities"]}
+ACCEPTS = {name: rule["accepts"] for rule in raw("gpu")["kernel_modules"] for name in rule["architectures"]}
+
+
+def identify(*gpus: HostGpu) -> tuple[tuple[Gpu, ...], Findings]:
+    findings = Findings()
+    return identify_gpus(load_catalog(), Host("debian-12", gpus=gpus), findings), findings
+
+
+def test_products_are_those_of_the_table():
+    found, findings = identify(*(HostGpu(f"10de:{device}") for device in products()))
+    assert [(g.name, g.compute_capability, g.architecture, g.kernel_modules, g.last_driver_branch) for g in found] == [
+        tuple(row[k] for k in ("name", "compute_capability", "architecture", "kernel_modules", "last_driver_branch"))
+        for row in products().values()
+    ]
+    assert findings.problems == findings.warnings == []
+
+
+@pytest.mark.parametrize("capability", ARCHITECTURES)
+def test_a_gpu_that_only_the_loaded_driver_knows(capability):
+    (gpu,), findings = identify(HostGpu("10de:ffff", "0000:01:00.0", "NVIDIA X1", capability))
+    architecture = ARCHITECTURES[capability]
+    assert gpu == Gpu("10de:ffff", "NVIDIA X1", capability, architecture, ACCEPTS[architecture])
+    assert [w.code for w in findings.warnings] == ["unknown-gpu"]
+    assert f"calls it NVIDIA X1 of compute capability {capability}" in findings.warnings[0].message
+    assert findings.problems == []
+
+
+def test_a_compute_capability_alone_describes_a_gpu():
+    """As `script/plan --gpu cc:9.0` asks: there is no host that could have another driver."""
+    (gpu,), findings = identify(HostGpu("10de:ffff", compute_capability="9.0"))
+    assert (gpu.name, gpu.architecture) == ("GPU of compute capability 9.0", "Hopper")
+    assert findings.warnings == findings.problems == []
+
+
+@pytest.mark.parametrize(
+    "gpu",
+    [
+        HostGpu("10de:ffff", "0000:01:00.0"),
+        HostGpu("10de:ffff", "0000:01:00.0", "NVIDIA X1", "99.0"),
+        HostGpu("1002:2335", "0000:01:00.0"),  # another vendor's device with the number of an H200
+    ],
+    ids=["no driver", "new architecture", "vendor"],
+)
+def test_an_unknown_gpu_is_a_problem(gpu):
+    found, findings = identify(HostGpu(GPUS["H200"][0]), gpu)
+    assert [g.name for g in found] == ["NVIDIA H200"]
+    (problem,) = findings.problems
+    assert problem.code == "unknown-gpu"
+    assert problem.message == f"PCI id {gpu.pci_id} at 0000:01:00.0 is not in the catalog"
+
+
+@pytest.mark.parametrize(
+    ("expected", "count", "found"),
+    [
+        ("auto", 0, ["no-gpu"]),
+        ("auto", 1, []),
+        ("0", 0, []),
+        ("0", 2, []),
+        ("2", 0, ["no-gpu"]),
+        ("2", 1, ["no-gpu"]),
+        ("2", 2, []),
+        ("2", 3, []),
+    ],
+)
+def test_expected_gpus(expected, count, found):
+    findings = Findings()
+    gpus, _ = identify(*[HostGpu(GPUS["H200"][0])] * count)
+    check_gpu_count(Request(expect_gpus=expected), gpus, findings)
+    assert [problem.code for problem in findings.problems] == found
+    if found and count:
+        assert findings.problems[0].message == "found 1 usable NVIDIA GPU(s), expected 2"
+
+
+def test_the_plan_of_a_host_with_an_unknown_gpu():
+    assert codes(plan("debian-12", "H200", "10de:ffff")) == ["unknown-gpu"]
