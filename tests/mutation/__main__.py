@@ -52,7 +52,9 @@ class Area:
 
 
 AREAS = {
-    "resolver": Area(("plugins/plugin_utils/resolver/*.py",), ("plugin_utils/resolver", "plugin_utils/catalog")),
+    "resolver": Area(
+        ("plugins/plugin_utils/resolver/*.py",), ("plugin_utils/resolver", "plugin_utils/planning/test_plan_cli.py")
+    ),
     "checks": Area(
         ("plugins/module_utils/checks/*.py", "plugins/module_utils/nvidia/*.py"),
         ("module_utils/checks", "module_utils/nvidia", "modules"),
@@ -68,7 +70,10 @@ AREAS = {
         ),
         ("module_utils/packages",),
     ),
-    "training": Area(("roles/smoke_train/files/train_checks.py",), ("roles/smoke_train",)),
+    "training": Area(
+        ("roles/smoke_train/files/train_checks.py",),
+        ("roles/smoke_train/test_train_checks.py", "roles/smoke_train/test_smoke_train.py"),
+    ),
 }
 
 

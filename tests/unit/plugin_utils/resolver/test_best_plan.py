@@ -9,7 +9,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader impor
 
 from tests.unit.plugin_utils.resolver.best_plan import Question, best, of_plan, read_files
 from tests.unit.plugin_utils.resolver.made_up_catalog import made_up, write
-from tests.unit.plugin_utils.resolver.resolver_cases import GPUS, plan
+from tests.unit.plugin_utils.resolver.resolver_cases import GPUS, picked, plan
 
 REQUESTS = [
     *[{}] * 6,
@@ -73,8 +73,12 @@ def compare(files: dict, catalog, draw, count: int) -> int:
         if draw.random() < 0.5:
             host["offers"] = offers(Question(files, distro, [], {}), draw)
         expected = best(Question(files, distro, devices, request, **host))
-        made = of_plan(plan(distro, *gpus, catalog=catalog, host=host, **request))
-        assert made == expected, (distro, gpus, request, host)
+        made = plan(distro, *gpus, catalog=catalog, host=host, **request)
+        assert of_plan(made) == expected, (distro, gpus, request, host)
+        if made["ok"]:
+            reasons = [(reason["component"], reason["choice"]) for reason in made["reasons"]]
+            choices = {name: choice or "none" for name, choice in picked(made).items()}
+            assert sorted(reasons) == sorted(choices.items()), "each component has one reason"
         planned += expected is not None
     return planned
 

@@ -6,6 +6,7 @@ import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import remedies
 
+from tests.unit.frozen_catalog import frozen_catalog
 from tests.unit.plugin_utils.resolver.resolver_cases import codes, plan
 
 
@@ -64,3 +65,81 @@ def test_nearest_tensorflow_with_a_wheel_is_a_remedy():
 def test_nearest_python_is_a_remedy():
     made = plan("ubuntu-26.04", "H200")
     assert made["remedies"][0]["host"] == {"python": ["3.13"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "asked", "nearest"),
+    [
+        ("cuda", "12.7", ["12.8", "12.6", "12.9", "12.5", "13.0", "12.4", "13.1"]),
+        ("cuda", "13.9", ["13.5", "13.4", "13.3", "13.2", "13.1", "13.0", "12.9"]),
+        ("cuda", "7", ["8.0", "9.0", "9.1", "9.2", "10.0", "10.1", "10.2"]),
+        ("driver", "585", ["590", "580", "595", "575", "610", "570", "615"]),
+        ("cudnn", "9.12", ["9.12", "9.11", "9.13", "9.10", "9.14", "9.9", "9.15"]),
+        ("nccl", "2.28", ["2.28.3", "2.27.7", "2.28.7", "2.27.5", "2.28.9", "2.27.3", "2.29.2"]),
+        ("tensorflow", "2.99", ["2.21", "2.20", "2.19", "2.18", "2.17", "2.16", "2.15"]),
+        ("pytorch", "1.0", ["2.7", "2.8", "2.9", "2.10", "2.11", "2.12", "2.13"]),
+    ],
+)
+def test_versions_around_a_requested_one(name, asked, nearest):
+    """The nearest come first; of two that are equally near, the newer."""
+    assert remedies._neighbours(frozen_catalog(), name, asked) == nearest
+
+
+def test_sets_of_gpus_without_the_rarest_kind_come_first():
+    host = Host("debian-12", gpus=tuple(HostGpu(kind) for kind in "abbccc"))
+    assert remedies._subsets(host) == [("c", "b"), ("c", "a"), ("b", "a"), ("c",), ("b",), ("a",)]
+    assert remedies._subsets(Host("debian-12", gpus=(HostGpu("a"), HostGpu("a")))) == []
+
+
+@pytest.mark.parametrize(
+    ("distro", "gpus", "request_", "expected"),
+    [
+        (
+            "ubuntu-22.04",
+            ["K40c", "H200", "H200"],
+            {},
+            [({}, {"gpus": ["10de:2335"]}), ({}, {"gpus": ["10de:1024"]})],
+        ),
+        ("ubuntu-20.04", ["K520"], {}, [({"tensorflow": "none"}, {})]),
+        ("ubuntu-20.04", ["10de:ffff"], {}, []),
+        ("debian-13", ["K40c"], {}, [({}, {"distribution": ["debian-12"]})]),
+        (
+            "ubuntu-26.04",
+            ["H200"],
+            {"tensorflow": "2.20", "cuda": "12.9"},
+            [({"cuda": "none", "tensorflow": "none"}, {})],
+        ),
+        ("fedora-42", ["H200"], {}, [({}, {"distribution": ["ubuntu-24.04"]})]),
+        (
+            "ubuntu-26.04",
+            ["V100", "B200"],
+            {"driver": "580"},
+            [({}, {"distribution": ["ubuntu-24.04"], "gpus": ["10de:1db4"]})],
+        ),
+        ("debian-13", ["V100"], {"driver": "580", "cuda": "12.9"}, [({"driver": "550", "cuda": "12.4"}, {})]),
+        ("debian-12", ["H200"], {"pytorch": "2.5"}, [({"pytorch": "2.7"}, {})]),
+        ("debian-12", ["K40c"], {"pytorch": "auto"}, [({"pytorch": "none"}, {})]),
+        ("debian-12", [], {"driver": "999"}, [({"driver": "620", "expect_gpus": "0"}, {})]),
+    ],
+    ids=[
+        "fewer",
+        "left-out",
+        "none",
+        "elsewhere",
+        "two-out",
+        "fedora",
+        "two",
+        "pair",
+        "pytorch",
+        "no-pytorch",
+        "no-gpu",
+    ],
+)
+def test_all_remedies_in_their_order(distro, gpus, request_, expected):
+    made = plan(distro, *gpus, **request_)
+    assert [(remedy["request"], remedy["host"]) for remedy in made["remedies"]] == expected
+    for remedy in made["remedies"]:
+        words = [f"gpu_stack_{name}={value}" for name, value in remedy["request"].items()]
+        words += [f"use {name}" for name in remedy["host"].get("distribution", [])]
+        assert all(word in remedy["text"] for word in words), remedy
+        assert ("to another host" in remedy["text"]) == ("gpus" in remedy["host"])
