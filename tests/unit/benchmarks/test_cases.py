@@ -209,6 +209,14 @@ def test_both_sides_train_with_the_same_settings():
     assert (smoke["--train-steps"], smoke["--virtual-gpus"]) == (keras["--steps"], keras["--replicas"])
 
 
+def test_options_of_the_training_exist():
+    words = train.commands()["smoke_train"].split()[2:]
+    code = "import sys, train_options; train_options.parse_arguments(sys.argv[1:])"
+    folder = lab.PROJECT / "roles/smoke_train/files"
+    answer = subprocess.run([sys.executable, "-c", code, *words], cwd=folder, capture_output=True, text=True)
+    assert (answer.returncode, answer.stderr) == (0, "")
+
+
 def pairs(command: str) -> list[tuple[str, str]]:
     words = command.split()[2:]
     return list(zip(words[::2], words[1::2], strict=True))
