@@ -173,6 +173,7 @@ class CallbackModule(CallbackBase):
             # The baseline is recorded right before the first change of a run, whether it was known already or not.
             if action == "record_baseline" or (action == "restore" and found["changed"]):
                 self.evidence[host]["changed"] = True
+            self.evidence[host]["recorded"] = action == "record_verified"
         for fact, value in (found.get("ansible_facts") or {}).items():
             if fact in FACTS:
                 self._keep(host, FACTS[fact], value)

@@ -188,11 +188,13 @@ class Failure:
 class HostEvidence:
     """All evidence of one host, by the names of the files.
 
-    What the callback knows without a file: changed: this run began to change the host; running: the task that had no
+    What the callback knows without a file: changed: this run began to change the host; recorded: it then recorded the
+    configuration as verified, by which rollback.yml ends without a training; running: the task that had no
     result yet; spared_for: the refused hosts because of which the preflight left this one unchanged.
     """
 
     changed: bool = False
+    recorded: bool = False
     running: str | None = None
     spared_for: tuple[str, ...] | None = None
     probe: Probe | None = None

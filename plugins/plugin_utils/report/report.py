@@ -243,6 +243,8 @@ def _verdict(evidence: HostEvidence, mode: RunMode) -> tuple[str, list[str]]:
         return FAILED, wrong + unknown + rolled_back + (missing if evidence.verify or not is_refused else [])
     if unknown:
         return UNANSWERED, unknown + rolled_back + missing
+    if evidence.recorded:
+        return VERIFIED, _marks(evidence)
     open_ends = _with_outcome(evidence, DEFERRED) + missing
     if evidence.running and mode.interrupted:
         open_ends.insert(0, f"interrupted in the task {evidence.running}")

@@ -101,6 +101,8 @@ ONLY_PLANNED = {"verify": None, "smoke_train": None, "probe_after": None}
         (evidence(verify=DEFERRED, **CHANGED), "pending", ["verify is deferred: cuda.bandwidth"]),
         (evidence(smoke_train={**TRAINING, "status": "unknown"}), "unknown", ["smoke training is unknown"]),
         (evidence(smoke_train={**TRAINING, "status": "reused"}), "verified", []),
+        (evidence(smoke_train=None, recorded=True, **CHANGED), "verified", []),
+        (evidence(verify=failing(VERIFY, "a"), recorded=True, **CHANGED), "failed", ["verify failed: a"]),
     ],
     ids=[
         "all",
@@ -127,6 +129,8 @@ ONLY_PLANNED = {"verify": None, "smoke_train": None, "probe_after": None}
         "changed and deferred",
         "unknown training",
         "reused training",
+        "rolled back on request",
+        "failed after it was recorded",
     ],
 )
 def test_verdict_of_a_host(parts: dict[str, Any], status: str, reasons: list[str]) -> None:
