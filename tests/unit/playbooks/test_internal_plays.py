@@ -83,3 +83,14 @@ def test_a_plan_that_was_answered_with_no_is_missed(tmp_path: Path) -> None:
     assert status != 0, output
     assert 'the task "List the hosts to refuse" of this play was left out' in output
     assert not STATE.exists()
+
+
+def test_verify_runs_its_checks_in_check_mode_and_changes_nothing(tmp_path: Path) -> None:
+    """This machine has no stack, so that checks fail, as without check mode."""
+    status, output = run(tmp_path, "verify", "--check")
+    assert status == 2, output
+    assert "Checks failed: " in output
+    (verify,) = tmp_path.glob("reports/*/localhost/verify.json")
+    assert json.loads(verify.read_text())["counts"]["fail"] > 0
+    assert not (tmp_path / "reports/latest").exists()
+    assert not STATE.exists()
