@@ -178,6 +178,15 @@ probe:
     applied:
       description: C(fingerprint) and C(changed) things by part of the last complete run.
       type: dict
+    verified:
+      description:
+        - "What verified the last verified configuration: C(at), C(stack), C(checks) (outcomes by id) and C(trainings) by
+          framework."
+        - Empty in a record of an earlier version, null if no configuration was verified.
+      type: dict
+    pending:
+      description: C(since) when a change waits to be verified; null if none does.
+      type: dict
     applied_plan:
       description: The plan that was applied last.
       type: dict

@@ -20,14 +20,15 @@ options:
     description:
       - V(record_baseline) records O(files) and O(shared_folders) before the first change of a host; what is in the
         baseline already keeps its recorded state. O(parts), which are about to be changed, are dropped from the record
-        of the last complete run.
+        of the last complete run, and the change is recorded as pending.
       - V(record_verified) records O(plan), packages with their versions and holds, O(files) and O(alternatives) as the
-        verified configuration. The one before it becomes the previous one, and package files that neither needs are
-        removed.
+        verified configuration, with O(evidence). The one before it becomes the previous one, and package files that
+        neither needs are removed. No change is pending any more.
       - V(record_applied) records, at the end of a complete run, the state of each of O(parts), so that the next run
         detects what has changed since.
       - V(clear_applied) drops that record, so that the next run applies every part.
-      - V(restore) brings the host back to the state O(to), and drops the record of the last complete run.
+      - V(restore) brings the host back to the state O(to), and drops the records of the last complete run and of a
+        pending change.
     type: str
     choices: [record_baseline, record_verified, record_applied, clear_applied, restore]
     required: true
@@ -42,6 +43,10 @@ options:
   plan:
     description: The verified plan. Required with O(action=record_verified).
     type: dict
+  evidence:
+    description: With O(action=record_verified), what verified it, from the filter P(gpuhost.stack.verification#filter).
+    type: dict
+    default: {}
   parts:
     description:
       - With O(action=record_applied), C(fingerprint) and C(watch) by part, the fact C(gpu_stack_parts) of
@@ -110,6 +115,10 @@ warnings_of_restore:
   returned: O(action=restore)
   type: list
   elements: str
+evidence:
+  description: What verified the restored configuration; empty for O(to=baseline).
+  returned: O(action=restore) and there is a record
+  type: dict
 plan:
   description: The plan of the restored configuration; none for O(to=baseline).
   returned: O(action=restore) and there is a record
@@ -136,13 +145,15 @@ def restore(module: AnsibleModule, apt: apt_commands.Apt) -> dict:
         "restored": result.changes,
         "warnings_of_restore": result.warnings,
         "plan": result.plan,
+        "evidence": result.evidence,
     }
 
 
 def record_baseline(module: AnsibleModule, _apt: apt_commands.Apt) -> dict:
-    """Record the baseline, and drop the parts that are about to be changed from the record of the last run."""
+    """Record the baseline and a pending change; drop the parts to be changed from the record of the last run."""
     options = module.params
     if not module.check_mode:
+        recording.record_pending(options["directory"])
         applied.clear(options["directory"], list(options["parts"]))
     return {
         "changed": recording.record_baseline(
@@ -156,7 +167,13 @@ def record_verified(module: AnsibleModule, apt: apt_commands.Apt) -> dict:
     options = module.params
     return {
         "changed": recording.record_verified(
-            options["directory"], apt, options["plan"], options["files"], options["alternatives"], module.check_mode
+            options["directory"],
+            apt,
+            options["plan"],
+            options["files"],
+            options["alternatives"],
+            options["evidence"],
+            module.check_mode,
         )
     }
 
@@ -190,6 +207,7 @@ def main() -> None:
             "action": {"type": "str", "choices": list(ACTIONS), "required": True},
             "to": {"type": "str", "choices": ["verified", "previous", "baseline"], "default": "verified"},
             "plan": {"type": "dict"},
+            "evidence": {"type": "dict", "default": {}},
             "parts": {"type": "dict", "default": {}},
             "files": paths,
             "alternatives": names,

@@ -8,7 +8,7 @@ import os
 from dataclasses import dataclass
 from typing import Any, Callable
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, os_release, pci, pcie, system
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, files, os_release, pci, pcie, system
 from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Run
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import (
     gpu_processes,
@@ -63,6 +63,7 @@ def probe(root: str, options: Options, run: Run = command.run) -> dict[str, Any]
     smi = driver["nvidia_smi"]
     repository = _repository(root, options, uname.machine, run, distribution)
     source = (repository or {}).get("url")
+    state = files.under(root, store.DIRECTORY)
     result = {
         "schema": SCHEMA,
         "uid": os.geteuid(),
@@ -90,6 +91,8 @@ def probe(root: str, options: Options, run: Run = command.run) -> dict[str, Any]
         "secure_boot_keys": attempt("module signing keys", lambda: system.secure_boot_keys(root), []),
         "disk": attempt("disk", lambda: system.disk(root)),
         "applied": attempt("record of the last run", lambda: applied.differences(store.DIRECTORY, root, run), {}),
+        "verified": attempt("record of the verified configuration", lambda: store.evidence(state)),
+        "pending": attempt("record of a pending change", lambda: store.read(state, store.PENDING)),
         "applied_plan": attempt("applied plan", lambda: installed_stack.applied_plan(root)),
         "simulated": attempt("simulated parts", lambda: installed_stack.simulated(root), []),
     }

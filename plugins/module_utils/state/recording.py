@@ -8,6 +8,7 @@ Each function returns whether its record changes; with `check` it writes nothing
 from __future__ import annotations
 
 import os
+import time
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import alternatives, apt_commands, restore
@@ -30,6 +31,12 @@ def record_baseline(directory: str, paths: list[str], shared: list[str], check: 
     return bool(files or folders)
 
 
+def record_pending(directory: str) -> None:
+    """Record that a change begins, which is pending until it is verified or rolled back. An earlier one keeps its time."""
+    if store.read(directory, store.PENDING) is None:
+        store.write(directory, store.PENDING, {"since": time.strftime(store.NOW, time.gmtime())})
+
+
 def record_applied(directory: str, parts: dict[str, Any], check: bool = False) -> bool:
     """Record what a complete run left; the part `packages` also watches every package in the journal."""
     parts = dict(parts)
@@ -46,12 +53,14 @@ def record_verified(
     plan: dict[str, Any],
     paths: list[str],
     names: list[str],
+    evidence: dict[str, Any] | None = None,
     check: bool = False,
 ) -> bool:
-    """Record the plan, packages, files and alternatives (`names`) as the verified configuration.
+    """Record the plan, packages, files and alternatives (`names`) as the verified configuration, with its evidence.
 
     The configuration that was verified before becomes the previous one, unless only the plan differs; .deb files that
-    neither of them installs are removed.
+    neither of them installs are removed. A change is no longer pending. Newer evidence of the same configuration is
+    recorded, but the configuration has not changed.
     """
     before = store.read(directory, store.VERIFIED)
     now = {
@@ -60,15 +69,16 @@ def record_verified(
         "files": {path: file_state.capture(path) for path in paths},
         "alternatives": {name: alternatives.read("/", name) for name in names},
     }
-    if before is not None and {name: before.get(name) for name in now} == now:
-        return False
+    changed = before is None or {name: before.get(name) for name in now} != now
     if not check:
         os.sync()  # what is recorded as verified must survive a power failure
         if before is not None and _host_state(before) != _host_state(now):
             store.write(directory, store.PREVIOUS, before)
-        store.write(directory, store.VERIFIED, now)
-        apt.prune(_versions(now) | _versions(store.read(directory, store.PREVIOUS) or now))
-    return True
+        store.write(directory, store.VERIFIED, dict(now, evidence=evidence or {}))
+        store.remove(directory, store.PENDING)
+        if changed:
+            apt.prune(_versions(now) | _versions(store.read(directory, store.PREVIOUS) or now))
+    return changed
 
 
 def _host_state(record: dict[str, Any]) -> tuple[Any, ...]:

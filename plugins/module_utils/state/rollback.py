@@ -17,6 +17,7 @@ class Restored(NamedTuple):
     """The plan of the record, the changes (with `check`, those to make), and failures that left the host restored."""
 
     plan: dict[str, Any] | None  # None for the baseline
+    evidence: dict[str, Any]  # what verified it; empty for the baseline, and for records of earlier versions
     changes: list[str]
     warnings: list[str]
 
@@ -48,7 +49,9 @@ class Rollback:
         if to == store.BASELINE:
             shared = [path for path, existed in record.get("folders", {}).items() if not existed]
             changes += file_state.remove_directories(own_directories, shared, self.check)
-        return Restored(record.get("plan"), changes, self.warnings)
+        elif not self.check:
+            store.remove(self.directory, store.PENDING)
+        return Restored(record.get("plan"), dict(record.get("evidence") or {}), changes, self.warnings)
 
     def _packages(self, record: dict[str, Any]) -> list[str]:
         """Restore the packages of a record, and those first changed after it was written to their state before that."""

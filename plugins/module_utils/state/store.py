@@ -5,14 +5,17 @@
 /var/lib/gpuhost (the directory of the module stack_state):
 
 baseline.json   the host before gpuhost: {"files": {path: state}, "folders": {path: whether it existed}}
-verified.json   the last verified configuration: {"plan", "packages", "files", "alternatives"}
+verified.json   the last verified configuration: {"plan", "packages", "files", "alternatives", "evidence"}
 previous.json   the verified configuration before that one, in the same form
 journal.json    each package that a transaction changed, as it was before its first change: {"packages": {name: state}}
 applied.json    what the last complete run left, part by part (applied.py)
+pending.json    a change that is not verified yet: {"since"}; removed when it is verified, or rolled back
 packages/       the .deb files of the verified and the previous configuration
 
 The state of a package is {"version", "held", "auto"}, or None where it was not installed; that of a file is what
-`file_state.py` returns, that of an alternative what `packages/alternatives.py` returns. Runs on the managed host.
+`file_state.py` returns, that of an alternative what `packages/alternatives.py` returns. The evidence is what verified
+the configuration, as planning/verification.py on the controller composes it: {"at", "stack", "checks", "trainings"};
+records of earlier versions have none. Times are UTC, as NOW formats them. Runs on the managed host.
 """
 
 from __future__ import annotations
@@ -26,7 +29,8 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
 DIRECTORY = "/var/lib/gpuhost"
 SCHEMA = 1
 BASELINE, VERIFIED, PREVIOUS = "baseline", "verified", "previous"
-JOURNAL, APPLIED = "journal", "applied"
+JOURNAL, APPLIED, PENDING = "journal", "applied", "pending"
+NOW = "%Y-%m-%dT%H:%M:%SZ"
 # Names of the records before version 0.1.0, which a host may still have.
 FORMER_NAMES = {BASELINE: "found", VERIFIED: "good"}
 
@@ -50,6 +54,18 @@ def write(directory: str, name: str, content: dict[str, Any]) -> None:
     former = _path(directory, FORMER_NAMES.get(name, name))
     if name in FORMER_NAMES and os.path.exists(former):
         os.unlink(former)
+
+
+def remove(directory: str, name: str) -> None:
+    """Remove a record that has no former name, if it is there."""
+    if os.path.exists(_path(directory, name)):
+        os.unlink(_path(directory, name))
+
+
+def evidence(directory: str) -> dict[str, Any] | None:
+    """Return what verified the configuration: {} if that was not recorded yet, None if nothing was verified."""
+    record = read(directory, VERIFIED)
+    return None if record is None else dict(record.get("evidence") or {})
 
 
 def journal(directory: str) -> dict[str, Any]:

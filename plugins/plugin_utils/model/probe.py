@@ -111,6 +111,8 @@ class SmiGpu:
     pci_address: str | None = None
     name: str | None = None
     compute_capability: str | None = None
+    uuid: str | None = None
+    driver_version: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -294,6 +296,41 @@ class AppliedPart:
 
 
 @dataclasses.dataclass(frozen=True)
+class VerifiedTraining:
+    """A training that verified a configuration.
+
+    finished: UTC, in ISO 8601; stack: the fingerprint of components and locks; hardware: the GPUs and the driver;
+    result: its key figures.
+    """
+
+    finished: str
+    stack: str
+    hardware: Mapping[str, Any]
+    status: str
+    result: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Verified:
+    """What verified the last verified configuration, and when (UTC, ISO 8601); empty in records of earlier versions.
+
+    checks: the outcome of each check by id; trainings: by framework.
+    """
+
+    at: str = ""
+    stack: str = ""
+    checks: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    trainings: Mapping[str, VerifiedTraining] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Pending:
+    """A change that was begun and is neither verified nor rolled back."""
+
+    since: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
 class Probe:
     """Everything that gpu_probe reads from a host; distribution: None where os-release could not be read.
 
@@ -325,6 +362,8 @@ class Probe:
     secure_boot_keys: tuple[SigningKey, ...] = ()
     disk: Mapping[str, DiskSpace] = dataclasses.field(default_factory=dict)
     applied: Mapping[str, AppliedPart] = dataclasses.field(default_factory=dict)
+    verified: Verified | None = None
+    pending: Pending | None = None
     simulated: tuple[str, ...] = ()
 
     @classmethod

@@ -37,9 +37,9 @@ PARTS = {"plan": {"fingerprint": "f", "watch": {}}}
 
 def test_each_action_writes_its_record(module: Module) -> None:
     assert module("record_baseline", files=["/nonexistent"], shared_folders=["/"])["changed"] is True
-    assert module.records() == ["baseline.json"]
+    assert module.records() == ["baseline.json", "pending.json"]
     assert module("record_applied", parts=PARTS)["changed"] is True
-    assert module.records() == ["applied.json", "baseline.json"]
+    assert module.records() == ["applied.json", "baseline.json", "pending.json"]
     assert module("record_verified", plan={})["changed"] is True
     assert module.records() == ["applied.json", "baseline.json", "verified.json"]
     assert module("record_verified", plan={})["changed"] is False
@@ -73,10 +73,12 @@ def test_a_host_without_a_record_has_nothing_to_restore(module: Module, to: str)
 
 def test_a_restore_reports_its_changes_and_the_plan(module: Module, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    module("record_verified", plan={"ok": True}, files=[str(tmp_path / "file")])
+    evidence = {"at": "2026-11-01T00:00:00Z"}
+    module("record_verified", plan={"ok": True}, evidence=evidence, files=[str(tmp_path / "file")])
     (tmp_path / "file").write_text("y")
     result = module("restore", check=True)
     assert (result["available"], result["restored"], result["plan"]) == (True, [str(tmp_path / "file")], {"ok": True})
+    assert result["evidence"] == evidence
 
 
 def test_a_damaged_record_is_reported_with_its_path(module: Module) -> None:

@@ -47,6 +47,8 @@ def test_the_probe_of_an_empty_root_has_every_part(tmp_path: Path) -> None:
         "secure_boot_keys",
         "disk",
         "applied",
+        "verified",
+        "pending",
         "applied_plan",
         "simulated",
         "errors",
@@ -91,6 +93,20 @@ def test_the_repository_of_the_hosts_distribution_is_read(
         str(tmp_path), dataclasses.replace(OPTIONS, repository_url=given[0], repositories=given[1])
     )["repository"]
     assert (repository and repository["url"]) == asked  # type: ignore[index]
+
+
+def test_the_evidence_of_the_verified_configuration_is_read_and_a_pending_change(tmp_path: Path) -> None:
+    put(tmp_path, "/var/lib/gpuhost/verified.json", '{"plan": {}, "evidence": {"at": "2026-11-01T00:00:00Z"}}')
+    put(tmp_path, "/var/lib/gpuhost/pending.json", '{"since": "2026-11-02T00:00:00Z", "schema": 1}')
+    found = probe.probe(str(tmp_path), OPTIONS)
+    assert found["verified"] == {"at": "2026-11-01T00:00:00Z"}
+    assert found["pending"]["since"] == "2026-11-02T00:00:00Z"  # type: ignore[index]
+
+
+def test_a_verified_configuration_of_an_earlier_version_has_no_evidence(tmp_path: Path) -> None:
+    put(tmp_path, "/var/lib/gpuhost/good.json", '{"plan": {}, "packages": {}, "files": {}, "alternatives": {}}')
+    assert probe.probe(str(tmp_path), OPTIONS)["verified"] == {}
+    assert probe.probe(str(tmp_path / "new"), OPTIONS)["verified"] is None
 
 
 def test_a_damaged_applied_plan_is_an_error(tmp_path: Path) -> None:

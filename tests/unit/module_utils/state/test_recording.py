@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,13 @@ class Recorder:
         (self.directory / "packages").mkdir(parents=True)
         store.record_packages(str(self.directory), {"libnccl2": None})
 
-    def verified(self, plan: dict[str, Any] = PLAN, check: bool = False) -> bool:
+    def verified(
+        self, plan: dict[str, Any] = PLAN, check: bool = False, evidence: dict[str, Any] | None = None
+    ) -> bool:
         apt = self.packages.apt(str(self.directory / "packages"))
-        return recording.record_verified(str(self.directory), apt, plan, [str(self.settings)], ["cuda"], check)
+        return recording.record_verified(
+            str(self.directory), apt, plan, [str(self.settings)], ["cuda"], evidence, check
+        )
 
     def upgrade(self, version: str) -> None:
         self.packages.set({"libnccl2": (version, "installed", "hold")})
@@ -82,6 +87,53 @@ def test_another_plan_of_the_same_host_leaves_the_previous_configuration(recorde
     assert recorder.verified({**PLAN, "reasons": ["another"]})
     assert store.read(str(recorder.directory), store.PREVIOUS) is None
     assert store.read(str(recorder.directory), store.VERIFIED)["plan"]["reasons"] == ["another"]
+
+
+def test_newer_evidence_of_the_same_configuration_is_recorded_and_is_no_change(recorder):
+    recorder.verified(evidence={"at": "2026-11-01T00:00:00Z"})
+    assert not recorder.verified(evidence={"at": "2026-12-01T00:00:00Z"})
+    assert store.evidence(str(recorder.directory)) == {"at": "2026-12-01T00:00:00Z"}
+    assert store.read(str(recorder.directory), store.PREVIOUS) is None
+
+
+def test_the_previous_configuration_keeps_its_evidence(recorder):
+    recorder.verified(evidence={"at": "2026-11-01T00:00:00Z"})
+    recorder.upgrade("2.32.3-1")
+    recorder.verified(evidence={"at": "2026-12-01T00:00:00Z"})
+    assert store.read(str(recorder.directory), store.PREVIOUS)["evidence"] == {"at": "2026-11-01T00:00:00Z"}
+
+
+def test_a_record_of_an_earlier_version_gets_its_evidence(recorder):
+    recorder.verified()
+    record = store.read(str(recorder.directory), store.VERIFIED)
+    del record["evidence"]
+    store.write(str(recorder.directory), store.VERIFIED, record)
+    assert store.evidence(str(recorder.directory)) == {}
+    assert not recorder.verified(evidence={"at": "2026-12-01T00:00:00Z"})
+    assert store.evidence(str(recorder.directory)) == {"at": "2026-12-01T00:00:00Z"}
+
+
+# A pending change -----------------------------------------------------------------------------------------------
+
+
+def test_a_change_is_pending_from_its_first_run_until_it_is_verified(recorder, monkeypatch):
+    directory = str(recorder.directory)
+    recording.record_pending(directory)
+    assert datetime.strptime(store.read(directory, store.PENDING)["since"], store.NOW).year >= 2026
+    (recorder.directory / "pending.json").write_text('{"since": "2026-11-01T00:00:00Z"}')
+    recording.record_pending(directory)  # the next run continues the change
+    assert store.read(directory, store.PENDING)["since"] == "2026-11-01T00:00:00Z"
+    recorder.verified(check=True)
+    assert store.read(directory, store.PENDING) is not None
+    recorder.verified()
+    assert store.read(directory, store.PENDING) is None
+
+
+def test_a_pending_change_that_left_everything_as_it_was_is_verified_without_a_new_record(recorder):
+    recorder.verified(evidence={"at": "2026-11-01T00:00:00Z"})
+    recording.record_pending(str(recorder.directory))
+    assert not recorder.verified(evidence={"at": "2026-11-01T00:00:00Z"})
+    assert store.read(str(recorder.directory), store.PENDING) is None
 
 
 def test_package_files_of_older_configurations_are_removed(recorder):

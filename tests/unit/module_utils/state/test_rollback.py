@@ -73,6 +73,20 @@ def test_the_verified_configuration_is_restored(changed):
     ]
 
 
+def test_a_restored_change_is_no_longer_pending(changed):
+    store.write(str(changed.directory), store.PENDING, {"since": "2026-11-01T00:00:00Z"})
+    changed.restore(check=True)
+    assert store.read(str(changed.directory), store.PENDING) is not None
+    changed.restore()
+    assert store.read(str(changed.directory), store.PENDING) is None
+
+
+def test_a_restored_configuration_has_its_evidence(changed):
+    assert changed.restore(check=True).evidence == {}  # recorded by an earlier version
+    store.write(str(changed.directory), store.VERIFIED, {**changed.record, "evidence": {"at": "2026-11-01T00:00:00Z"}})
+    assert changed.restore().evidence == {"at": "2026-11-01T00:00:00Z"}
+
+
 def test_files_are_restored_before_packages_and_alternatives_after_them(changed):
     changed.packages.failing = {"--simulate": "E: no"}
     with pytest.raises(apt_commands.AptError):
