@@ -180,8 +180,15 @@ class CallbackModule(CallbackBase):
             elif fact == "__gpu_stack_spared_for":
                 self.evidence.setdefault(host, {})["spared_for"] = value
             elif fact == "smoke_train_result":
-                suffix = "" if value["framework"] == "tensorflow" else f"_{value['framework']}"
-                self._keep(host, "smoke_train" + suffix, value)
+                self._keep_training(host, value)
+            elif fact == "gpu_stack_trainings":
+                for training in value.values():
+                    if training["result"]:  # reused or deferred: no other result will come
+                        self._keep_training(host, training["result"])
+
+    def _keep_training(self, host: str, result: Any) -> None:
+        suffix = "" if result["framework"] == "tensorflow" else f"_{result['framework']}"
+        self._keep(host, "smoke_train" + suffix, result)
 
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
         """Keep why a host failed, whatever else is known about it."""

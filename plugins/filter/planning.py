@@ -4,7 +4,44 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import package_transaction, rollback, training
+from ansible.errors import AnsibleFilterError
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import (
+    package_transaction,
+    rollback,
+    training,
+    verification,
+)
+
+
+def trainings(
+    plan: Any, probe: Any, *, changed: bool, jobs: str, now: str, framework: str = "", mode: str = "auto",
+    max_age: Any = training.MAX_AGE,
+) -> dict[str, Any]:  # fmt: skip
+    """Return what happens with each framework; takes gpu_stack_plan and gpu_stack_probe."""
+    try:
+        request = training.Request.from_values(now, framework, mode, max_age)
+        decided = training.trainings(plan, _host(probe), request, changed=changed, jobs=jobs)
+    except ValueError as error:
+        raise AnsibleFilterError(f"gpuhost.stack.trainings: {error}") from error
+    return {name: records.to_json(entry) for name, entry in decided.items()}
+
+
+def verified(
+    plan: Any, probe: Any, *, verify: Any, trainings: Any, results: Any, left_out: Any, changed: bool, now: str
+) -> dict[str, Any]:
+    """Return what a run verified; takes gpu_stack_plan, a probe and the results of this run."""
+    actions = {name: entry["action"] for name, entry in trainings.items()}
+    run = verification.Run(verify, actions, results, left_out, changed)
+    try:
+        found = verification.verification(plan, _host(probe), run, now)
+    except ValueError as error:
+        raise AnsibleFilterError(f"gpuhost.stack.verification: {error}") from error
+    return dict(records.to_json(found))
+
+
+def _host(probe: Any) -> training.HostFacts:
+    return records.from_json(training.HostFacts, probe, "probe")
 
 
 class FilterModule:
@@ -16,6 +53,7 @@ class FilterModule:
             "failure_message": rollback.failure_message,
             "package_transaction": package_transaction.package_transaction,
             "reason_against_rollback": rollback.reason_against_rollback,
-            "training_frameworks": training.training_frameworks,
             "training_refusal": training.training_refusal,
+            "trainings": trainings,
+            "verification": verified,
         }

@@ -180,8 +180,8 @@ probe:
       type: dict
     verified:
       description:
-        - "What verified the last verified configuration: C(at), C(stack), C(checks) (outcomes by id) and C(trainings) by
-          framework."
+        - "What verified the last verified configuration: C(at), C(stack), C(checks) (outcomes by id) and C(trainings)
+          by framework."
         - Empty in a record of an earlier version, null if no configuration was verified.
       type: dict
     pending:

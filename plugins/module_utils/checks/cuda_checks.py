@@ -46,13 +46,12 @@ COMPILE_LINK_RUN = CheckSpec(
     skipped="no CUDA is planned",
     remedy="Another version comes first in the library path: see `ldconfig -p` and /etc/ld.so.conf.d. " + REAPPLY,
 )
-CHECKS = (
-    NVCC_VERSION,
-    COMPILE_LINK_RUN,
+USES_GPUS = (
     *cuda_device_checks.CHECKS,
     cuda_bandwidth_check.BANDWIDTH,
     cuda_unprivileged_check.UNPRIVILEGED,
 )
+CHECKS = (NVCC_VERSION, COMPILE_LINK_RUN, *USES_GPUS)
 
 
 def run(context: Context) -> list[Check]:

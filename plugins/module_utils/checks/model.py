@@ -132,6 +132,10 @@ class CheckSpec:
         reason = "; ".join(dict.fromkeys(str(waiver) for waiver in waivers))
         return Check(self.id, WAIVED, found=found, expected=self.expected, reason=reason)
 
+    def deferred(self, reason: str) -> Check:
+        """Return that nothing was measured because the GPUs run a job."""
+        return Check(self.id, DEFERRED, reason=reason)
+
     def skip(self, reason: str, found: str | None = None) -> Check:
         """Return that the check does not apply to this host. A value that cannot be read is `unknown` instead."""
         return Check(self.id, SKIP, found=found, reason=reason)
@@ -199,6 +203,7 @@ class Context:
     fabric_manager_packages: globs of Fabric Manager's packages, as in the catalog's packages.yml
     waivers: the failures that the operator accepts
     unknown: WARN if a host is verified although checks are unknown, otherwise FAIL
+    gpu_jobs: the programs of others that use the GPUs, as text; nothing of ours may compute beside them
     gpus_alone: a lock held while a program uses the GPUs; two at once would take each other's memory and distort each
         other's measurements
     """
@@ -219,6 +224,7 @@ class Context:
     fabric_manager_packages: list[str] = field(default_factory=list)
     waivers: list[Waiver] = field(default_factory=list)
     unknown: str = FAIL
+    gpu_jobs: str = ""
     gpus_alone: Any = field(default_factory=threading.Lock, compare=False)
 
     def component(self, name: str) -> dict[str, Any] | None:

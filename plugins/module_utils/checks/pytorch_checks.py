@@ -62,6 +62,7 @@ MATMUL = framework_checks.matmul_spec(
 )
 CONVOLUTION = framework_checks.convolution_spec("pytorch")
 CHECKS = (VERSION, BUILT_FOR_CUDA, CUDA_LIBRARIES, DEVICES, MATMUL, CONVOLUTION)
+USES_GPUS = (DEVICES, MATMUL, CONVOLUTION)
 
 
 def run(context: Context, path: str = installed_stack.PYTORCH) -> list[Check]:

@@ -72,6 +72,7 @@ MATMUL = framework_checks.matmul_spec(
 )
 CONVOLUTION = framework_checks.convolution_spec("tensorflow")
 CHECKS = (VERSION, BUILT_FOR_CUDA, DEVICES, LIBRARIES, CUDNN_VERSION, NCCL_VERSION, MATMUL, CONVOLUTION)
+USES_GPUS = (DEVICES, MATMUL, CONVOLUTION)
 
 
 def run(context: Context) -> list[Check]:

@@ -20,12 +20,13 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks import (
     pytorch_checks,
     tensorflow_checks,
 )
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, pci
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, files, pci
 from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Run
-from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import installed_stack, nvidia_smi
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_processes, installed_stack, nvidia_smi
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import store
 
 # By the prefix of the checks' ids, in the order of the evidence. Each module has CHECKS, the specs of its checks, and
-# run(context), which returns one result for each.
+# run(context), which returns one result for each. Where checks compute on the GPUs, USES_GPUS has their specs.
 GROUPS: dict[str, Any] = {
     "driver": driver_checks,
     "gpu": gpu_checks,
@@ -56,6 +57,7 @@ def context(
     if driver_state == "auto":
         driver_state = "not_loaded" if kernel_module == "built" else "working"
     planned_gpus = list(plan.get("gpus") or [])
+    smi = nvidia_smi.read(nvidia_smi.find(), run)
     return model.Context(
         plan=plan,
         root=root,
@@ -65,7 +67,7 @@ def context(
         driver_state=driver_state,
         tensorflow_path=tensorflow_path,
         pci_gpus=len(pci.read(root)[0]),
-        smi=nvidia_smi.read(nvidia_smi.find(), run),
+        smi=smi,
         simulated=installed_stack.simulated(root),
         cuda_check_source=cuda_check_source,
         gpu_thresholds=gpu_thresholds or {},
@@ -73,15 +75,30 @@ def context(
         fabric_manager_packages=fabric_manager_packages or [],
         waivers=waivers or [],
         unknown=unknown,
+        gpu_jobs=gpu_processes.listed(_jobs(root, smi, run)),
     )
 
 
+def _jobs(root: str, smi: dict[str, Any] | None, run: Run) -> list[Any]:
+    """Return the jobs of others on the GPUs; where nvidia-smi cannot list them, those that have a device open."""
+    try:
+        return gpu_processes.jobs(gpu_processes.read(root, smi, run))
+    except ValueError:
+        return gpu_processes.jobs(gpu_processes.read(root, None, run))
+
+
 def verify(context: model.Context) -> dict[str, Any]:
-    """Return the `verify` evidence: model.summary, what is simulated, and the measurements of the checks."""
+    """Return the `verify` evidence: model.summary, what is simulated, the GPUs' jobs, the checks' measurements.
+
+    While the GPUs run a job, they are hidden from the programs of the checks, and what those would measure is deferred.
+    """
+    if context.gpu_jobs:
+        context = dataclasses.replace(context, run=_without_gpus(context.run))
     with ThreadPoolExecutor(max_workers=len(GROUPS)) as pool:
         results = list(pool.map(lambda name: _run_group(name, context), GROUPS))
     checks = [_waive(check, context) for group in results for check in group]
-    evidence = dict(model.summary(checks, context.unknown), simulated=context.simulated)
+    summary = model.summary(checks, context.unknown, _recorded(context.root))
+    evidence = dict(summary, simulated=context.simulated, gpu_jobs=context.gpu_jobs)
     for check in checks:
         evidence.update(check.data or {})
     return evidence
@@ -95,6 +112,14 @@ def _waive(check: model.Check, context: model.Context) -> model.Check:
     return dataclasses.replace(check, status=model.WAIVED, reason=str(waiver), remedy=None, cause=None)
 
 
+def _recorded(root: str) -> dict[str, str] | None:
+    """Return the outcomes when the host was last verified; None without a record, and where it is damaged."""
+    try:
+        return (store.evidence(files.under(root, store.DIRECTORY)) or {}).get("checks")
+    except ValueError:  # record_verified reports it
+        return None
+
+
 def _run_group(name: str, context: model.Context) -> list[model.Check]:
     """Run one group. After an unexpected error its checks are unknown, and the other groups still run."""
     try:
@@ -104,4 +129,18 @@ def _run_group(name: str, context: model.Context) -> list[model.Check]:
         place = "%s:%d" % (os.path.basename(last.filename), last.lineno or 0)
         reason = "the checks of this group ended with %s: %s (%s)" % (type(error).__name__, error, place)
         return [spec.unknown(reason) for spec in GROUPS[name].CHECKS]
-    return checks
+    if not context.gpu_jobs or context.component(name) is None:
+        return checks
+    reason = "programs use the GPUs: " + context.gpu_jobs
+    waiting = {spec.id: spec.deferred(reason) for spec in getattr(GROUPS[name], "USES_GPUS", ())}
+    return [waiting.get(check.id, check) for check in checks]
+
+
+def _without_gpus(run: Run) -> Run:
+    """Return a `run` whose programs see no GPU; nvidia-smi, which does not compute, still does."""
+
+    def hidden(argv: list[str], timeout: float, env: dict[str, str] | None = None) -> command.Answer:
+        environment = dict(os.environ, LC_ALL="C") if env is None else env
+        return run(argv, timeout, dict(environment, CUDA_VISIBLE_DEVICES=""))
+
+    return hidden

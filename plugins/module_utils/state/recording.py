@@ -32,7 +32,7 @@ def record_baseline(directory: str, paths: list[str], shared: list[str], check: 
 
 
 def record_pending(directory: str) -> None:
-    """Record that a change begins, which is pending until it is verified or rolled back. An earlier one keeps its time."""
+    """Record that a change begins; it is pending until it is verified or rolled back. One that is keeps its time."""
     if store.read(directory, store.PENDING) is None:
         store.write(directory, store.PENDING, {"since": time.strftime(store.NOW, time.gmtime())})
 

@@ -1,11 +1,109 @@
-"""Decide with which frameworks the smoke training runs on a host."""
+"""Decide with which frameworks a run trains, and compose the record of a training that verified a host."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import DEFERRED, PASS, REUSED
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import FRAMEWORKS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Driver, Gpu, Pending, Verified
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.records import to_json
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.drift import PROJECT
+
+TRAIN, LEFT_OUT = "train", "left out"  # the other actions are the outcomes REUSED and DEFERRED
+MAX_AGE = 30.0  # days
+AUTO, ALWAYS = "auto", "always"
+TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
+SCHEMA = 2  # of smoke_train.json
+# What is kept of a training's result: what the report shows, without histories and recordings.
+KEY_FIGURES = (
+    *("version", "strategy", "replicas", "virtual", "virtual_kind", "simulated", "cluster", "data", "model", "steps"),
+    *("images_per_second", "seconds", "proves", "proves_not"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class HostFacts:
+    """The part of a probe that these decisions read."""
+
+    gpus: tuple[Gpu, ...] = ()
+    driver: Driver = dataclasses.field(default_factory=Driver)
+    verified: Verified | None = None
+    pending: Pending | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What the user asked for, and when.
+
+    framework: the only one to train with, or empty; always: train, whatever evidence there is; max_age: in days.
+    """
+
+    now: datetime
+    framework: str = ""
+    always: bool = False
+    max_age: float = MAX_AGE
+
+    @classmethod
+    def from_values(cls, now: str, framework: str, mode: Any, max_age: Any) -> Request:
+        """Read the values of variables; raises ValueError for one that cannot be used."""
+        if mode not in (AUTO, ALWAYS):
+            raise ValueError(f"gpu_stack_smoke_train is {mode!r}, expected {AUTO} or {ALWAYS}")
+        try:
+            days = float(max_age)
+        except (TypeError, ValueError):
+            days = -1.0
+        if not days >= 0:
+            raise ValueError(f"smoke_train_max_age is {max_age!r}, expected a number of days")
+        return cls(_time(now), framework, mode == ALWAYS, days)
+
+
+@dataclasses.dataclass(frozen=True)
+class Training:
+    """What happens with one framework: `train`, `reused`, `deferred` or `left out`, and why.
+
+    result: for `reused` and `deferred` the evidence of this run, smoke_train.json.
+    """
+
+    action: str
+    reason: str
+    result: Mapping[str, Any] | None = None
+
+
+# What evidence belongs to -----------------------------------------------------------------------------------------
+
+
+def stack_fingerprint(plan: Mapping[str, Any], project: Path = PROJECT) -> str:
+    """Return a hash of a plan's components and of the content of their lock files."""
+    locks = {}
+    for name in FRAMEWORKS:
+        lock = (plan["components"].get(name) or {}).get("lock")
+        path = project / "roles" / f"{name}_env" / "files" / str(lock)
+        if lock and path.is_file():  # a user's own lock has its release and Python in its name
+            locks[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    text = json.dumps({"components": plan["components"], "locks": locks}, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def hardware(host: HostFacts) -> dict[str, Any]:
+    """Return what identifies the GPUs of a host, in the order of their addresses, and the loaded driver."""
+    listed = {gpu.pci_address: gpu for gpu in host.driver.nvidia_smi.gpus}
+    identities = []
+    for gpu in sorted(host.gpus, key=lambda gpu: gpu.pci_address):
+        uuid = listed[gpu.pci_address].uuid if gpu.pci_address in listed else None
+        identities.append(" ".join([gpu.pci_address, gpu.pci_id, *([uuid] if uuid else [])]))
+    versions = {gpu.driver_version for gpu in listed.values() if gpu.driver_version}
+    loaded = host.driver.loaded.version if host.driver.loaded else ", ".join(sorted(versions))
+    return {"gpus": identities, "driver": loaded}
+
+
+# The decision -----------------------------------------------------------------------------------------------------
 
 
 def training_frameworks(plan: Mapping[str, Any], requested: str | None = None) -> list[str]:
@@ -22,3 +120,95 @@ def training_refusal(plan: Mapping[str, Any], requested: str | None = None) -> s
         f"smoke_train_framework={requested}, but the plan of this host has {' and '.join(planned) or 'no framework'}: "
         f"set gpu_stack_{requested}=auto and run playbooks/gpu_host.yml, or do not set smoke_train_framework"
     )
+
+
+def trainings(
+    plan: Mapping[str, Any], host: HostFacts, request: Request, *, changed: bool, jobs: str = ""
+) -> dict[str, Training]:
+    """Return what happens with each planned framework.
+
+    changed: whether this run changed the host; jobs: the programs that use its GPUs, as text, beside which nothing is
+    trained.
+    """
+    stack, devices = stack_fingerprint(plan), hardware(host)
+    found = {}
+    for framework in training_frameworks(plan):
+        is_left_out = request.framework not in ("", framework)
+        reason = _reason_to_train(framework, host, request, stack, devices, changed)
+        if not reason and (is_left_out or not request.always):
+            found[framework] = _reused(framework, host, request)
+        elif is_left_out:
+            found[framework] = Training(LEFT_OUT, f"smoke_train_framework is {request.framework}")
+        elif jobs:
+            found[framework] = _deferred(framework, jobs)
+        else:
+            found[framework] = Training(TRAIN, reason or "it was requested")
+    return found
+
+
+def _reason_to_train(
+    framework: str, host: HostFacts, request: Request, stack: str, devices: Mapping[str, Any], changed: bool
+) -> str:
+    """Return why the last evidence of a training does not serve; empty where it does."""
+    record = host.verified.trainings.get(framework) if host.verified else None
+    if changed or host.pending:
+        return "the host was changed since it was last verified"
+    if record is None or record.status != PASS:
+        return "no training that passed is recorded"
+    if record.stack != stack:
+        return f"the stack has changed since {record.finished}"
+    if record.hardware != devices:
+        return f"the GPUs or the driver have changed since {record.finished}"
+    try:
+        age = request.now - _time(record.finished)
+    except ValueError:
+        return f"the date of the last training is {record.finished!r}"
+    if not timedelta(0) <= age <= timedelta(days=request.max_age):
+        return f"the last training, of {record.finished}, is not of the last {request.max_age:g} days"
+    return ""
+
+
+def _reused(framework: str, host: HostFacts, request: Request) -> Training:
+    record = host.verified.trainings[framework]  # type: ignore[union-attr]  # _reason_to_train found it
+    reason = (
+        f"trained on {record.finished} with the same components, locks, GPUs and driver; it is repeated after "
+        f"{request.max_age:g} days"
+    )
+    check = {"id": "training", "status": REUSED, "found": f"{record.status}, {record.finished}", "reason": reason}
+    identity = {"schema": SCHEMA, "framework": framework, "status": REUSED, "finished": record.finished}
+    return Training(REUSED, reason, {**to_json(record.result), **identity, "checks": [check]})
+
+
+def _deferred(framework: str, jobs: str) -> Training:
+    reason = f"programs use the GPUs: {jobs}"
+    check = {"id": "training", "status": DEFERRED, "reason": reason}
+    return Training(DEFERRED, reason, {"schema": SCHEMA, "framework": framework, "status": DEFERRED, "checks": [check]})
+
+
+def _time(text: str) -> datetime:
+    return datetime.strptime(text, TIME_FORMAT).replace(tzinfo=UTC)
+
+
+# The record -------------------------------------------------------------------------------------------------------
+
+
+def training_records(
+    plan: Mapping[str, Any], host: HostFacts, decided: Mapping[str, str], results: Sequence[Mapping[str, Any]], now: str
+) -> dict[str, Any]:
+    """Return the record of each training that verifies a host: those of this run, and those that it reused.
+
+    decided: the action by framework; results: of the trainings of this run, smoke_train.json.
+    """
+    earlier = host.verified.trainings if host.verified else {}
+    records = {name: to_json(earlier[name]) for name, action in decided.items() if action == REUSED}
+    for result in results:
+        loss = {name: (result.get("loss") or {}).get(name) for name in ("first", "last")}
+        figures = {name: result[name] for name in KEY_FIGURES if name in result}
+        records[str(result["framework"])] = {
+            "finished": now,
+            "stack": stack_fingerprint(plan),
+            "hardware": hardware(host),
+            "status": result["status"],
+            "result": {**figures, "loss": loss},
+        }
+    return records

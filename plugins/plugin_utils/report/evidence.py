@@ -128,10 +128,11 @@ class Cluster:
 
 @dataclasses.dataclass(frozen=True)
 class TrainingEvidence:
-    """smoke_train.json and smoke_train_pytorch.json."""
+    """smoke_train.json and smoke_train_pytorch.json; finished: when a reused training ended, UTC."""
 
     framework: str
     status: str | None = None
+    finished: str | None = None
     checks: tuple[Check, ...] = ()
     version: str | None = None
     strategy: str | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Check
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import DEFERRED, Check
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import LABELS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.evidence import TrainingEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.report import (
@@ -88,10 +88,14 @@ def _checks(entries: tuple[PartCheck, ...]) -> list[Check]:
 
 
 def _training_text(training: TrainingEvidence) -> str:
+    if training.status == DEFERRED:
+        reasons = "; ".join(check.reason or "" for check in training.checks)
+        return f"Smoke training with {training.framework}: deferred, {reasons}."
     cluster, agreement, all_reduce = training.cluster, training.agreement, training.all_reduce
+    outcome = f"{training.status} from {training.finished}" if training.finished else training.status
     where = f" on {len(cluster.workers)} hosts (this one is worker {cluster.index})" if cluster else ""
     text = (
-        f"Smoke training with {training.framework}{where}: {training.status}, {training.model.name} on "
+        f"Smoke training with {training.framework}{where}: {outcome}, {training.model.name} on "
         f"{training.data.kind} data, {training.replicas} {training.replica_kind}, {training.steps} steps, loss "
         f"{_number(training.loss.first)} to {_number(training.loss.last)}, "
         f"{_number(training.images_per_second)} images/s, {_number(training.seconds)} s."
@@ -152,7 +156,12 @@ def table(report: Report) -> str:
 
 
 def _speeds(host: HostReport) -> str:
-    speeds = [f"{training.status}, {_number(training.images_per_second)} images/s" for training in host.trainings]
+    speeds = [
+        f"{training.status}, {_number(training.images_per_second)} images/s"
+        if training.version
+        else str(training.status)
+        for training in host.trainings
+    ]
     if len(speeds) > 1:
         names = [training.framework for training in host.trainings]
         speeds = [f"{name} {speed}" for name, speed in zip(names, speeds, strict=True)]

@@ -48,7 +48,7 @@ VERIFIED, NOT_CHANGED, PENDING, UNANSWERED, UNREACHABLE, FAILED = VERDICTS
 _CHECKED = {"verify": "verify", "smoke_train": "smoke training", "smoke_train_pytorch": "smoke training with PyTorch"}
 _TRAINED = {"tensorflow": "smoke_train", "pytorch": "smoke_train_pytorch"}
 _TRAINING_FIELDS = (
-    *("status", "framework", "strategy", "replicas", "steps", "images_per_second", "seconds", "all_reduce"),
+    *("status", "finished", "framework", "strategy", "replicas", "steps", "images_per_second", "seconds", "all_reduce"),
     *("agreement", "monitor", "cluster", "virtual", "replica_kind", "scaling", "proves", "proves_not"),
 )
 _CUDA_LIBRARIES = {"wheel": "CUDA from wheels", "system": "CUDA of the system"}

@@ -167,6 +167,21 @@ def test_evidence_is_written_once_where_the_callback_is_active_twice(tmp_path):
     assert len(runs(tmp_path / "reports")) == 1
 
 
+def test_a_training_that_is_reused_or_deferred_is_evidence(tmp_path):
+    trainings = {
+        "tensorflow": {"action": "reused", "reason": "r", "result": {"framework": "tensorflow", "status": "reused"}},
+        "pytorch": {"action": "deferred", "reason": "r", "result": {"framework": "pytorch", "status": "deferred"}},
+        "jax": {"action": "train", "reason": "r", "result": None},
+    }
+    decided = f"ansible.builtin.set_fact: {{gpu_stack_trainings: {json.dumps(trainings)}}}"
+    plays = f"- {{hosts: all, gather_facts: false, tasks: [{{{SET_PLAN}}}, {{{decided}}}]}}\n"
+    answer = play(tmp_path, plays)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    kept = tmp_path / "reports/latest/localhost"
+    assert sorted(path.name for path in kept.iterdir()) == ["plan.json", "smoke_train.json", "smoke_train_pytorch.json"]
+    assert json.loads((kept / "smoke_train.json").read_text())["status"] == "reused"
+
+
 def test_a_rollback_and_its_verification_are_kept_beside_the_failure(tmp_path):
     """In check mode, with a record of one file that is not there any more: nothing of this machine is touched."""
     content = {"kind": "file", "content": "", "mode": 420, "uid": 0, "gid": 0}

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks import driver_checks, model, verify
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks import cuda_checks, driver_checks, model, verify
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
 
 from tests.unit.module_utils.checks.contexts import NO_DEVICE, cuda_host, host, prints
+from tests.unit.module_utils.simulated_host import H200, SimulatedHost, use_simulated_nvidia_smi
 
 
 def test_error_in_a_group_makes_its_checks_unknown_and_the_other_groups_run() -> None:
@@ -69,3 +73,82 @@ def test_context_has_defaults_from_the_plan(
     monkeypatch.setattr(verify.nvidia_smi, "find", lambda: None)
     context = verify.context({"gpus": [{}, {}]}, *arguments, "/opt/tf", root=str(tmp_path))
     assert (context.expect_gpus, context.driver_state) == (expect_gpus, driver_state)
+
+
+# A job on the GPUs ----------------------------------------------------------------------------------------------
+
+
+def test_what_computes_on_the_gpus_is_deferred_while_they_run_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify, "GROUPS", {"cuda": verify.GROUPS["cuda"]})
+    environments = []
+
+    def run(argv: list[str], timeout: float, env: dict[str, str] | None = None) -> command.Answer:
+        environments.append((argv[0].rsplit("/", 1)[-1], (env or {}).get("CUDA_VISIBLE_DEVICES")))
+        return prints(NO_DEVICE)(argv, timeout, env)
+
+    evidence = verify.verify(cuda_host(run, gpu_jobs="4242 (python3 train.py)"))
+    outcomes = {check["id"]: check["status"] for check in evidence["checks"]}
+    assert {name for name, status in outcomes.items() if status == "deferred"} == {
+        spec.id for spec in cuda_checks.USES_GPUS
+    }
+    assert outcomes["cuda.nvcc_version"] == outcomes["cuda.compile_link_run"] == "pass"
+    assert (evidence["status"], evidence["gpu_jobs"]) == ("deferred", "4242 (python3 train.py)")
+    assert ("cuda_check", "") in environments
+
+
+def test_nothing_is_deferred_of_what_is_not_planned(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = ("cuda", "tensorflow", "pytorch")
+    monkeypatch.setattr(verify, "GROUPS", {name: verify.GROUPS[name] for name in groups})
+    plan = {"components": {}, "gpus": []}
+    evidence = verify.verify(cuda_host(prints(NO_DEVICE), plan=plan, gpu_jobs="4242 (python3)"))
+    assert {check["status"] for check in evidence["checks"]} == {"skip"}
+
+
+def test_the_jobs_of_others_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_simulated_nvidia_smi(monkeypatch)
+    host = SimulatedHost(tmp_path, [H200])
+    host.state(processes=[{"gpu": 0, "pid": 4242, "type": "C", "name": "python3", "used_mib": 6144}])
+    assert host.context().gpu_jobs == "4242 (python3)"
+
+
+def test_without_nvidia_smi_an_open_device_is_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """nvidia-smi lists the GPUs, and fails when it is asked for their processes."""
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/nvidia-uvm").write_text("")
+    fd = tmp_path / "proc/77/fd"
+    fd.mkdir(parents=True)
+    (fd / "3").symlink_to("/dev/nvidia-uvm")
+    (tmp_path / "proc/77/comm").write_text("python3\n")
+
+    def run(argv: list[str], timeout: float, env: dict[str, str] | None = None) -> command.Answer:
+        is_query = argv[1].startswith("--query-compute-apps")
+        return command.Answer(255, b"", b"Unknown Error") if is_query else command.Answer(0, b"", b"")
+
+    monkeypatch.setattr(verify.nvidia_smi, "find", lambda: "/usr/bin/nvidia-smi")
+    context = verify.context({"gpus": []}, None, "loaded", "auto", "/opt/tf", root=str(tmp_path), run=run)
+    assert context.gpu_jobs.startswith("77 (")
+
+
+def test_every_check_that_computes_on_the_gpus_is_one_of_its_group() -> None:
+    for name in ("cuda", "tensorflow", "pytorch"):
+        group = verify.GROUPS[name]
+        assert set(group.USES_GPUS) < set(group.CHECKS), name
+
+
+@pytest.mark.parametrize(
+    ("record", "answered"),
+    [
+        ('{"plan": {}, "evidence": {"checks": {"driver.nvidia_smi": "pass"}}}', ["driver.nvidia_smi"]),
+        ('{"plan": {}, "evidence": {"checks": {"driver.nvidia_smi": "deferred"}}}', []),
+        ('{"plan": {}}', []),
+        ("{", []),
+    ],
+)
+def test_a_check_without_an_answer_is_compared_with_the_last_verification(
+    tmp_path: Path, record: str, answered: list[str]
+) -> None:
+    host = SimulatedHost(tmp_path, [H200])
+    host.write("var/lib/gpuhost/verified.json", record)
+    plan = {"components": {"driver": {"packages": []}}}  # without a version: the driver's checks end with an error
+    evidence = verify.verify(dataclasses.replace(host.context(), plan=plan))
+    assert evidence["answered_before"] == answered

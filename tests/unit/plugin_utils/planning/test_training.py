@@ -1,19 +1,68 @@
-"""Which frameworks the smoke training uses."""
+"""With which frameworks a run trains: again, not again, later, or not at all."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import COMPONENTS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.training import (
+    HostFacts,
+    Request,
+    hardware,
+    stack_fingerprint,
     training_frameworks,
+    training_records,
     training_refusal,
+    trainings,
 )
 
+TRAINED, LATER = "2026-11-01T12:00:00Z", datetime(2026, 11, 20, tzinfo=UTC)
+PROBE: dict[str, Any] = {
+    "gpus": [
+        {"pci_id": "10de:2335", "pci_address": "0000:06:00.0"},
+        {"pci_id": "10de:2335", "pci_address": "0000:05:00.0"},
+    ],
+    "driver": {
+        "loaded": {"version": "595.71.05", "kernel_modules": "open"},
+        "nvidia_smi": {
+            "gpus": [
+                {"pci_address": "0000:05:00.0", "uuid": "GPU-a", "driver_version": "595.71.05"},
+                {"pci_address": "0000:06:00.0", "uuid": "GPU-b", "driver_version": "595.71.05"},
+            ]
+        },
+    },
+}
+RESULT: dict[str, Any] = {
+    "framework": "tensorflow", "status": "pass", "version": "2.21.0", "replicas": 2, "images_per_second": 555.3,
+    "loss": {"first": 2.4, "last": 1.1, "history": [2.4, 1.1]}, "model": {"name": "ResNet-8"}, "monitor": {"gpus": []},
+}  # fmt: skip
 
-def plan(*components: str) -> dict[str, Any]:
-    return {"components": {name: {"version": "1"} if name in components else None for name in COMPONENTS}}
+
+def plan(*components: str, **locks: str) -> dict[str, Any]:
+    found = {name: {"version": "1"} if name in components else None for name in COMPONENTS}
+    return {"components": {**found, **{name: {"version": "1", "lock": lock} for name, lock in locks.items()}}}
+
+
+PLAN = plan("driver", "tensorflow")
+
+
+def host(probe: dict[str, Any] = PROBE, **more: Any) -> HostFacts:
+    return records.from_json(HostFacts, {**probe, **more}, "probe")
+
+
+def verified(trained: dict[str, Any] = PLAN, probe: dict[str, Any] = PROBE, **changes: Any) -> dict[str, Any]:
+    """Return what the probe reads on a host that was verified with a training of this plan on these GPUs."""
+    record = training_records(trained, host(probe), {}, [RESULT], TRAINED)["tensorflow"]
+    return {"at": TRAINED, "stack": stack_fingerprint(trained), "trainings": {"tensorflow": {**record, **changes}}}
+
+
+def action(host: HostFacts, request: Request | None = None, changed: bool = False, jobs: str = "") -> tuple[str, str]:
+    found = trainings(PLAN, host, request or Request(LATER), changed=changed, jobs=jobs)["tensorflow"]
+    return found.action, found.reason
 
 
 @pytest.mark.parametrize(
@@ -38,3 +87,125 @@ def test_a_framework_that_is_not_planned_is_refused(planned, named):
 @pytest.mark.parametrize("requested", [None, "", "tensorflow"])
 def test_a_planned_framework_is_not_refused(requested):
     assert training_refusal(plan("tensorflow"), requested) == ""
+
+
+# Reused or not ----------------------------------------------------------------------------------------------------
+
+
+def test_a_training_of_the_same_stack_on_the_same_gpus_is_reused_with_its_date_and_figures():
+    found = trainings(PLAN, host(verified=verified()), Request(LATER), changed=False)["tensorflow"]
+    assert found.action == "reused"
+    assert found.result is not None
+    assert found.result["finished"] == TRAINED
+    assert (found.result["status"], found.result["framework"]) == ("reused", "tensorflow")
+    assert (found.result["images_per_second"], found.result["version"]) == (555.3, "2.21.0")
+    assert found.result["loss"] == {"first": 2.4, "last": 1.1}
+    assert "monitor" not in found.result
+    (check,) = found.result["checks"]
+    assert (check["id"], check["status"]) == ("training", "reused")
+    assert TRAINED in check["found"]
+    assert TRAINED in check["reason"]
+
+
+OTHER_GPU = {**PROBE["driver"]["nvidia_smi"]["gpus"][1], "uuid": "GPU-c"}
+SMI = {"gpus": [PROBE["driver"]["nvidia_smi"]["gpus"][0], OTHER_GPU]}
+
+
+@pytest.mark.parametrize(
+    ("record", "reason"),
+    [
+        (None, "no training that passed is recorded"),
+        ({}, "no training that passed is recorded"),  # of an earlier version
+        (verified(status="fail"), "no training that passed is recorded"),
+        (verified(plan("driver", "tensorflow", "nccl")), "the stack has changed"),
+        (verified(probe={**PROBE, "gpus": PROBE["gpus"][:1]}), "the GPUs or the driver have changed"),
+        (verified(probe={**PROBE, "driver": {**PROBE["driver"], "nvidia_smi": SMI}}), "the GPUs or the driver have"),
+        (verified(probe={**PROBE, "driver": {**PROBE["driver"], "loaded": {"version": "595.1"}}}), "the GPUs or"),
+        (verified(finished="2026-10-20T23:59:59Z"), "is not of the last 30 days"),
+        (verified(finished="2026-11-20T00:00:01Z"), "is not of the last 30 days"),  # a clock was wrong
+        (verified(finished="yesterday"), "the date of the last training is 'yesterday'"),
+    ],
+)
+def test_a_training_is_repeated_if_its_evidence_does_not_serve(record, reason):
+    found = action(host(verified=record))
+    assert found[0] == "train"
+    assert reason in found[1]
+
+
+def test_evidence_serves_up_to_the_maximum_age():
+    record = host(verified=verified(finished="2026-10-21T00:00:00Z"))  # 30 days
+    assert action(record)[0] == "reused"
+    assert action(record, Request(LATER, max_age=29.9))[0] == "train"
+    assert action(record, Request(LATER, max_age=0))[0] == "train"
+
+
+def test_a_change_is_trained_on_in_this_run_and_while_it_is_pending():
+    assert action(host(verified=verified()), changed=True)[0] == "train"
+    assert action(host(verified=verified(), pending={"since": TRAINED}))[0] == "train"
+
+
+def test_a_request_trains_with_what_it_names():
+    both = plan("driver", "tensorflow", "pytorch")
+    record = host(verified=verified(both))
+    always = Request(LATER, always=True)
+    assert action(host(verified=verified()), always) == ("train", "it was requested")
+    found = {name: entry.action for name, entry in trainings(both, record, always, changed=False).items()}
+    assert found == {"tensorflow": "train", "pytorch": "train"}
+    only = Request(LATER, "pytorch", always=True)
+    found = {name: entry.action for name, entry in trainings(both, record, only, changed=False).items()}
+    assert found == {"tensorflow": "reused", "pytorch": "train"}
+    found = {name: entry.action for name, entry in trainings(both, record, only, changed=True).items()}
+    assert found == {"tensorflow": "left out", "pytorch": "train"}
+
+
+def test_nothing_is_trained_beside_a_job():
+    jobs = "4242 (python3)"
+    found = trainings(PLAN, host(), Request(LATER, always=True), changed=True, jobs=jobs)["tensorflow"]
+    assert (found.action, found.reason) == ("deferred", "programs use the GPUs: 4242 (python3)")
+    assert found.result is not None
+    assert (found.result["status"], found.result["checks"][0]["status"]) == ("deferred", "deferred")
+    assert action(host(verified=verified()), jobs=jobs)[0] == "reused"
+
+
+@pytest.mark.parametrize("value", ["", "a month", None, "-1", "nan"])
+def test_a_maximum_age_must_be_a_number(value):
+    with pytest.raises(ValueError, match="smoke_train_max_age is"):
+        Request.from_values("2026-11-20T00:00:00Z", "", "auto", value)
+
+
+def test_the_mode_is_auto_or_always():
+    assert Request.from_values("2026-11-20T00:00:00Z", "", "always", "7") == Request(LATER, "", True, 7.0)
+    with pytest.raises(ValueError, match="gpu_stack_smoke_train is 'yes', expected auto or always"):
+        Request.from_values("2026-11-20T00:00:00Z", "", "yes", 30)
+
+
+# What evidence belongs to ---------------------------------------------------------------------------------------
+
+
+def test_the_content_of_a_lock_is_part_of_the_stack(tmp_path: Path) -> None:
+    lock = tmp_path / "roles/tensorflow_env/files/tensorflow-2.21.0.txt"
+    lock.parent.mkdir(parents=True)
+    locked = plan("driver", tensorflow="tensorflow-2.21.0.txt")
+    lock.write_text("numpy==2.0\n")
+    before = stack_fingerprint(locked, tmp_path)
+    assert stack_fingerprint(locked, tmp_path) == before
+    lock.write_text("numpy==2.1\n")
+    assert stack_fingerprint(locked, tmp_path) != before
+    assert stack_fingerprint(plan("driver", tensorflow="a-users-own.txt"), tmp_path) not in (before, "")
+
+
+def test_the_hardware_has_each_gpu_and_the_driver_in_use():
+    assert hardware(host()) == {
+        "gpus": ["0000:05:00.0 10de:2335 GPU-a", "0000:06:00.0 10de:2335 GPU-b"],
+        "driver": "595.71.05",
+    }
+    without_module = {**PROBE, "driver": {**PROBE["driver"], "loaded": None}}
+    assert hardware(host(without_module)) == hardware(host())  # as nvidia-smi reports it
+    assert hardware(host({"gpus": PROBE["gpus"]}))["gpus"] == ["0000:05:00.0 10de:2335", "0000:06:00.0 10de:2335"]
+
+
+def test_a_reused_training_keeps_its_record():
+    earlier = host(verified=verified())
+    records_now = training_records(PLAN, earlier, {"tensorflow": "reused"}, [], "2026-11-20T00:00:00Z")
+    assert records_now == verified()["trainings"]
+    assert training_records(PLAN, earlier, {"tensorflow": "left out"}, [], "2026-11-20T00:00:00Z") == {}

@@ -33,6 +33,21 @@ def test_markdown_lists_every_skip_and_every_failure() -> None:
         assert line in text.splitlines(), line
 
 
+def test_a_reused_training_is_printed_with_its_date_and_a_deferred_one_with_its_reason() -> None:
+    checks = [{"id": "training", "status": "reused", "reason": "trained on 2026-11-01"}]
+    reused = {**evidence()["smoke_train"], "status": "reused", "finished": "2026-11-01T00:00:00Z", "checks": checks}
+    made = build_report("r", {"h": evidence(smoke_train=reused)})
+    assert made.status == "verified"
+    assert "Smoke training with tensorflow: reused from 2026-11-01T00:00:00Z, ResNet-8 on" in rendering.markdown(made)
+    assert "reused, 5120 images/s" in rendering.table(made)
+    checks = [{"id": "training", "status": "deferred", "reason": "programs use the GPUs: 42 (python3)"}]
+    deferred = {"framework": "tensorflow", "status": "deferred", "checks": checks}
+    made = build_report("r", {"h": evidence(smoke_train=deferred)})
+    assert made.status == "not changed"
+    assert "Smoke training with tensorflow: deferred, programs use the GPUs: 42 (python3)." in rendering.markdown(made)
+    assert rendering.table(made).splitlines()[-3].endswith("deferred")
+
+
 def test_other_outcomes_are_counted_and_listed_where_they_occur() -> None:
     unknown = {"id": "gpu.nvlink", "status": "unknown", "reason": "nvidia-smi hangs"}
     verify = {**VERIFY, "checks": [*VERIFY["checks"], unknown]}

@@ -1,0 +1,115 @@
+"""Decide whether a run verified a host: every check and every training passed, or was reused for the same host."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import DEFERRED, PASS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import LABELS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.records import to_json
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.training import (
+    LEFT_OUT,
+    TRAIN,
+    HostFacts,
+    stack_fingerprint,
+    training_frameworks,
+    training_records,
+)
+
+VERIFIED = "verified"
+KEPT = "kept"  # something was deferred, and nothing was changed since the host was last verified
+PENDING = "pending"  # something was deferred, and a change waits for it
+NOT_VERIFIED = "not verified"
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What a run did to verify a host.
+
+    verify: the summary of the checks, None if they did not run; actions: the action by framework, empty if the training
+    was left out; results: of the trainings of this run; left_out: the parts that were not installed; changed: whether
+    the run changed the host.
+    """
+
+    verify: Mapping[str, Any] | None
+    actions: Mapping[str, str]
+    results: Sequence[Mapping[str, Any]]
+    left_out: Sequence[str]
+    changed: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Verification:
+    """The state of a host, why it is not `verified`, and the evidence to record; None if nothing is to be recorded."""
+
+    state: str
+    reasons: tuple[str, ...] = ()
+    message: str = ""
+    evidence: Mapping[str, Any] | None = None
+
+
+def state(plan: Mapping[str, Any], run: Run, change_pending: bool) -> tuple[str, tuple[str, ...]]:
+    """Return the state of a host after a run, and the reasons where it is not `verified`.
+
+    change_pending: whether this run or an earlier one changed the host since it was last verified.
+    """
+    missing, waiting = _of_checks(run.verify)
+    missing += [f"{part} was left out" for part in run.left_out]
+    passed = {result["framework"] for result in run.results if result["status"] == PASS}
+    for framework in training_frameworks(plan):
+        action, name = run.actions.get(framework, LEFT_OUT), f"the training with {LABELS[framework]}"
+        if action == LEFT_OUT:
+            missing.append(f"{name} was left out")
+        elif action == DEFERRED:
+            waiting.append(f"{name} waits for idle GPUs")
+        elif action == TRAIN and framework not in passed:
+            missing.append(f"{name} did not pass")
+    if missing:
+        return NOT_VERIFIED, (*missing, *waiting)
+    if waiting:
+        return PENDING if change_pending else KEPT, tuple(waiting)
+    return VERIFIED, ()
+
+
+def _of_checks(verify: Mapping[str, Any] | None) -> tuple[list[str], list[str]]:
+    """Return what the checks lack, and for what they wait."""
+    if verify is None:
+        return ["the checks were left out"], []
+    if verify["status"] == PASS:
+        return [], []
+    outcomes = [check["id"] for check in verify["checks"] if check["status"] == verify["status"]]
+    text = f"{', '.join(outcomes) or 'the checks'}: {verify['status']}"
+    return ([], [text]) if verify["status"] == DEFERRED else ([text], [])
+
+
+def verification(plan: Mapping[str, Any], host: HostFacts, run: Run, now: str) -> Verification:
+    """Return what this run verified of a host.
+
+    Nothing is recorded, and nothing said, of a host that was verified before in the same way.
+    """
+    stack = stack_fingerprint(plan)
+    is_new = run.changed or host.pending is not None or host.verified is None or host.verified.stack != stack
+    found, reasons = state(plan, run, is_new)
+    if found == VERIFIED and run.verify is not None:
+        evidence = {
+            "at": now,
+            "stack": stack,
+            "checks": {check["id"]: check["status"] for check in run.verify["checks"]},
+            "trainings": training_records(plan, host, run.actions, run.results, now),
+        }
+        recorded = to_json(host.verified) if host.verified else {}
+        is_same = not is_new and all(evidence[name] == recorded[name] for name in evidence if name != "at")
+        return Verification(VERIFIED, evidence=None if is_same else evidence)
+    last = f"last verified on {host.verified.at}" if host.verified and host.verified.at else "not verified before"
+    text = "; ".join(reasons)
+    if found == NOT_VERIFIED:
+        message = (
+            f"Nothing was recorded as verified: {text}. Run playbooks/gpu_host.yml with all its tags" if is_new else ""
+        )
+    elif found == PENDING:
+        message = f"The change stays pending: {text}. Run the same command again when they are idle"
+    else:
+        message = f"Nothing has changed since the host was last verified, but {text}"
+    return Verification(found, reasons, f"{message} ({last})." if message else "")
