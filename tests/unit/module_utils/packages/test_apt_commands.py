@@ -210,3 +210,136 @@ def test_preferences_of_obsolete_packages_do_not_bind_and_exact_versions_do(tmp_
     preferences = (bound / "00gpuhost-transaction.pref").read_text()
     assert "Package: libcuda1\nPin: version 570.1-1\nPin-Priority: 1001" in preferences
     assert apt.bound == ["-o", f"Dir::Etc::PreferencesParts={bound}"]
+
+
+@pytest.mark.parametrize("pins", [True, False])
+def test_preferences_of_new_pins_bind_before_they_are_installed(tmp_path, monkeypatch, pins):
+    installed, bound, tree = tmp_path / "installed", tmp_path / "bound", tmp_path / "tree"
+    for folder in (installed, bound, tree / "DEBIAN", tree / str(installed)[1:]):
+        folder.mkdir(parents=True)
+    (tree / "DEBIAN/control").write_text("Package: pin\nVersion: 1\nArchitecture: all\nMaintainer: x\nDescription: x\n")
+    (tree / f"{installed}/pin-595"[1:]).write_text("595\n")
+    monkeypatch.setattr(apt_commands, "PREFERENCES", str(installed))
+
+    def answer(command: list[str], cwd: str | None = None, **_options: object) -> tuple[int, str, str]:
+        if command[:2] == ["apt-get", "download"]:
+            command = ["dpkg-deb", "--build", str(tree), str(Path(str(cwd), "pin_1_all.deb"))]
+        done = subprocess.run(command, capture_output=True, text=True)
+        return done.returncode, done.stdout, done.stderr
+
+    apt_commands.Apt(answer, 1).bind(str(bound), ["pin=1"] if pins else [], [], {})
+    assert (bound / "pin-595").exists() == pins
+    assert list(installed.iterdir()) == []
+
+
+# Command lines --------------------------------------------------------------------------------------------------
+
+# apt-get(8): what the words mean; the scenarios show that apt and dpkg accept them.
+LOCK = ["-o", "DPkg::Lock::Timeout=7"]
+ALLOW = ["-y", "--no-install-recommends", "--allow-downgrades", "--allow-change-held-packages", "--ignore-hold"]
+OLD_CONFIGURATION = ["-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold"]
+
+
+@pytest.mark.parametrize(
+    ("call", "command"),
+    [
+        (lambda apt, kept: apt.update(), ["apt-get", *LOCK, "update"]),
+        (lambda apt, kept: apt.offered(["a", "b"]), ["apt-cache", "madison", "a", "b"]),
+        (lambda apt, kept: apt.exact_dependencies(["a=1", "b"]), ["apt-cache", "show", "a=1"]),
+        (lambda apt, kept: apt.automatic(), ["apt-mark", "showauto"]),
+        (lambda apt, kept: apt.mark("hold", ["b", "a"]), ["apt-mark", "hold", "a", "b"]),
+        (lambda apt, kept: apt.simulate(["a=1"]), ["apt-get", "--simulate", *ALLOW, "install", "a=1"]),
+        (
+            lambda apt, kept: apt.simulate(["a-"], purge=True),
+            ["apt-get", "--simulate", *ALLOW, "--purge", "install", "a-"],
+        ),
+        (
+            lambda apt, kept: apt.install(["a-"], purge=True),
+            ["apt-get", *ALLOW, *OLD_CONFIGURATION, *LOCK, "--purge", "install", "a-"],
+        ),
+        (
+            lambda apt, kept: (setattr(apt, "kept", kept), apt.install(["a=1"])),
+            [
+                *("apt-get", *ALLOW, *OLD_CONFIGURATION, *LOCK, "-o", "Dir::Cache::Archives={kept}/"),
+                *("-o", "APT::Keep-Downloaded-Packages=true", "install", "a=1"),
+            ],
+        ),
+    ],
+)
+def test_command_lines(tmp_path, call, command):
+    asked = []
+
+    def answer(words: list[str], **options: object) -> tuple[int, str, str]:
+        asked.append(words)
+        environment = options["environ_update"]
+        assert environment == {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8", "NEEDRESTART_SUSPEND": "1"}
+        return 0, "", ""
+
+    call(apt_commands.Apt(answer, 7), str(tmp_path))
+    assert asked == [[word.replace("{kept}", str(tmp_path)) for word in command]]
+
+
+def test_nothing_is_asked_about_no_packages(tmp_path):
+    host = Host(tmp_path / "root", {})
+    apt = host.apt()
+    assert apt.offered([]) == {}
+    apt.mark("hold", [])
+    assert host.commands == []
+
+
+def test_apts_status_for_unknown_packages_is_an_answer():
+    """apt-cache ends with 100 where it knows none of them."""
+    apt = apt_commands.Apt(lambda *_words, **_options: (100, "", "E: No packages found"), 1)
+    assert apt.offered(["a"]) == {}
+    assert apt.exact_dependencies(["a=1"]) == {}
+    with pytest.raises(apt_commands.AptError):
+        apt.automatic()
+
+
+def test_exact_dependencies_are_followed_through_each_other():
+    shown = {
+        "a1=1": "Package: a1\nVersion: 1\nDepends: b1 (= 2), c1 (>= 1)\n",
+        "b1=2": "Package: b1\nVersion: 2\nPre-Depends: a1 (= 1), d1 (= 4)\n",
+    }
+    apt = apt_commands.Apt(lambda words, **_options: (0, "\n".join(shown.get(word, "") for word in words[2:]), ""), 1)
+    assert apt.exact_dependencies(["a1=1"]) == {"b1": "2", "a1": "1", "d1": "4"}
+
+
+@pytest.mark.parametrize("step", ["recover", "broken"])
+def test_recovery_keeps_changed_settings(tmp_path, step):
+    """dpkg must not ask about a configuration file while nobody can answer."""
+    host = Host(tmp_path / "root", {"a": ("1", "half-configured" if step == "recover" else "installed", "install")})
+    host.failing = {"check": "E: Unmet dependencies"} if step == "broken" else {}
+    host.recover(tmp_path)
+    if step == "recover":
+        assert host.commands[0] == ["dpkg", "--force-confdef", "--force-confold", "--configure", "-a"]
+    else:
+        lock = ["-o", "DPkg::Lock::Timeout=1"]
+        assert host.commands[-1] == ["apt-get", "-y", *OLD_CONFIGURATION, *lock, "--fix-broken", "install"]
+
+
+# What apt 2.6 and dpkg 1.21 print for steps that succeed.
+SUCCEEDED = """Reading package lists...
+Building dependency tree...
+Need to get 12.3 MB of archives.
+After this operation, 40.1 MB of additional disk space will be used.
+Get:1 http://deb.debian.org/debian bookworm/main amd64 gcc amd64 4:12.2.0-3 [5,216 B]
+Hit:1 http://deb.debian.org/debian bookworm InRelease
+Fetched 12.3 MB in 1s (12.3 MB/s)
+debconf: delaying package configuration, since apt-utils is not installed
+Selecting previously unselected package gcc.
+(Reading database ... 6090 files and directories currently installed.)
+Preparing to unpack .../gcc_4%3a12.2.0-3_amd64.deb ...
+Unpacking gcc (4:12.2.0-3) ...
+Setting up gcc (4:12.2.0-3) ...
+Processing triggers for libc-bin (2.36-9+deb12u10) ...
+"""
+
+
+def test_an_error_has_nothing_of_the_steps_that_succeeded_and_the_end_of_the_rest():
+    lines = [f"error {number}" for number in range(30)]
+    output = SUCCEEDED + "\n".join(lines) + "\n\n" + SUCCEEDED
+    message = str(apt_commands.AptError(["apt-get", "install"], 100, output, {}))
+    assert message.splitlines()[1:] == lines[5:]
+    assert apt_commands.AptError(["apt-get"], -9, "", {"make.log": "x"}).rc == -9
+    assert apt_commands.AptError(["apt-get"], 1, "", {"make.log": "x"}).make_logs == {"make.log": "x"}

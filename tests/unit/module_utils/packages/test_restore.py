@@ -43,6 +43,7 @@ def test_kept_files_other_versions_and_removals_are_one_transaction(tmp_path, ke
     host = SimulatedPackages(tmp_path, PACKAGES)
     changes = restore.restore(host.apt(str(kept)), TARGETS)
     (install,) = host.run("apt-get")
+    assert host.run("dpkg") == [], "apt has purged everything itself"
     assert install[install.index("install") + 1 :] == [str(kept / "a_1%3a2.0_all.deb"), "b=2", "c-"]
     assert "--purge" in install
     assert host.packages == {"a": ("1:2.0", "installed", "hold"), "b": ("2", "installed", "install")}
@@ -111,3 +112,24 @@ def test_settings_of_removed_packages_are_purged(tmp_path):
     host = Removed(tmp_path, {"a": ("1", "config-files", "deinstall")})
     restore.restore(host.apt(), {"a": None})
     assert host.run("dpkg") == [["dpkg", "--purge", "a"]]
+
+
+def test_settings_alone_are_purged_and_other_packages_are_not(tmp_path):
+    """apt leaves what it could not purge: that is an error, and no second attempt of dpkg's."""
+
+    class Idle(SimulatedPackages):
+        def _install(self, specs: list[str], simulate: bool) -> str:
+            return ""
+
+    host = Idle(tmp_path, {"a": ("1", "installed", "install"), "b": ("1", "not-installed", "purge")})
+    with pytest.raises(ValueError, match=r"not restored: a$"):
+        restore.restore(host.apt(), {"a": None, "b": None})
+    assert host.run("dpkg") == []
+    (install,) = host.run("apt-get")
+    assert install[-1] == "a-"
+
+
+def test_a_half_installed_package_is_restored_in_its_version(tmp_path):
+    host = SimulatedPackages(tmp_path, {"a": ("1", "half-configured", "install")})
+    assert restore.restore(host.apt(), {"a": state("1")}) == ["a 1 -> 1"]
+    assert host.packages == {"a": ("1", "installed", "install")}
