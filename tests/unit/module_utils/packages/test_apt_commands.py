@@ -279,6 +279,11 @@ def test_command_lines(tmp_path, call, command):
     assert asked == [[word.replace("{kept}", str(tmp_path)) for word in command]]
 
 
+def test_the_database_is_that_of_the_host():
+    assert apt_commands.Apt(lambda *_words, **_options: (0, "", ""), 1).packages() == dpkg.read("/")
+    assert Path("/", dpkg.STATUS_FILE.lstrip("/")).exists(), "nothing was compared"
+
+
 def test_nothing_is_asked_about_no_packages(tmp_path):
     host = Host(tmp_path / "root", {})
     apt = host.apt()

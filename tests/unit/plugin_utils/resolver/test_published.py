@@ -92,3 +92,133 @@ def test_message_has_request_finding_and_alternatives(gpus, request_, words):
     made = plan("ubuntu-22.04", *gpus, **request_)
     message = made["problems"][0]["message"]
     assert [w for w in words if w not in message] == []
+
+
+# What was asked for and found, what would work, what to type: the facts of a message, one problem each.
+EXPLAINED = [
+    ("ubuntu-22.04", ["K40c", "H200"], {}, "K40c (compute capability 3.5) needs driver branch 390 to 470, NVIDIA H200"),
+    ("ubuntu-22.04", ["V100", "B200"], {}, "NVIDIA B200 (compute capability 10.0) works only with the open kernel mod"),
+    ("ubuntu-22.04", ["V100", "B200"], {}, "V100-PCIE-16GB (compute capability 7.0) only with the proprietary ones"),
+    (
+        "debian-12",
+        ["V100", "H100"],
+        {"driver_kernel_modules": "open"},
+        "the open kernel modules do not drive Tesla V100",
+    ),
+    ("debian-12", ["T4", "B200"], {"driver_kernel_modules": "proprietary"}, "kernel modules do not drive NVIDIA B200"),
+    (
+        "debian-12",
+        ["A100"],
+        {"driver": "615", "driver_kernel_modules": "proprietary"},
+        "branch 615 has no proprietary kernel modules, only open ones",
+    ),
+    (
+        "ubuntu-22.04",
+        ["A100"],
+        {"cuda": "11.7", "cuda_source": "distro"},
+        "ubuntu-22.04's own archive does not offer CUDA toolkit 11.7; it offers 11.5.1",
+    ),
+    (
+        "ubuntu-22.04",
+        ["A100"],
+        {"driver": "570", "driver_source": "distro"},
+        "does not offer NVIDIA driver 570; it offers branch 615, branch 595, branch 580, branch 470, branch 390",
+    ),
+    (
+        "debian-13",
+        ["A100"],
+        {"cuda": "12.9"},
+        "glibc 2.41: it works with glibc 2.40 and older; CUDA 13.0 and newer can",
+    ),
+    ("debian-13", ["A100"], {"cuda": "12.9"}, "does not offer CUDA 12.9.2 (cuda-toolkit-12-9); it offers 13.5, 13.4"),
+    (
+        "ubuntu-26.04",
+        ["A100"],
+        {"cuda": "10.2"},
+        "works with gcc up to 8; the host has 15 and ubuntu-26.04 offers 11, 12",
+    ),
+    (
+        "ubuntu-22.04",
+        ["A100"],
+        {"tensorflow": "2.18", "tensorflow_cuda_libraries": "system", "cuda": "13.0"},
+        "loads libcudart.so.12 when it starts, and without that file it runs without the GPUs; CUDA 13.0.3 brings",
+    ),
+    (
+        "ubuntu-22.04",
+        ["A100"],
+        {"tensorflow": "2.18", "tensorflow_cuda_libraries": "system", "cuda": "12.1"},
+        "CUDA 12.1.1 brings libcudart.so.12 of an older release",
+    ),
+    (
+        "ubuntu-22.04",
+        ["A100"],
+        {"tensorflow": "2.18", "tensorflow_cuda_libraries": "system", "cuda": "none"},
+        "the plan has no CUDA toolkit",
+    ),
+    (
+        "ubuntu-22.04",
+        ["M60"],
+        {"tensorflow": "2.17"},
+        "its wheel covers 6.0, 7.0, 8.0, 8.9, 9.0 and what is newer than 9",
+    ),
+    ("ubuntu-22.04", ["B200"], {"tensorflow": "2.19"}, "brings cuDNN ==9.3.0.75, which has no code for NVIDIA B200"),
+    (
+        "ubuntu-22.04",
+        ["A100"],
+        {"tensorflow": "2.12", "tensorflow_cuda_libraries": "wheel"},
+        "no CUDA libraries of its own ([and-cuda] began with 2.14.0)",
+    ),
+    (
+        "ubuntu-22.04",
+        ["V100"],
+        {"tensorflow": "1.8"},
+        "TensorFlow 1.8.0 is made for Python 2.7, 3.4, 3.5, 3.6; this host",
+    ),
+    ("ubuntu-22.04", ["V100"], {"tensorflow": "1.8"}, "inspected ones are 1.12.2, 1.12.0, 1.4.1, 1.4.0"),
+    ("ubuntu-22.04", ["V100"], {"tensorflow": "1.8"}, "what fits this host is CUDA 11.5 to 12.9"),
+    (
+        "ubuntu-22.04",
+        ["V100"],
+        {"cudnn": "9.28", "cuda": "12.8"},
+        "9.28.0.42 for CUDA 12 has no code for Tesla V100-PCIE",
+    ),
+    (
+        "ubuntu-22.04",
+        ["A100"],
+        {"cuda": "13.2", "cudnn": "9.10"},
+        "built for CUDA 11.x and 12.x, the toolkit here is CU",
+    ),
+    (
+        "ubuntu-22.04",
+        ["A100"],
+        {"cuda": "13.2", "nccl": "2.27.5"},
+        "built for CUDA 12.4, the toolkit here is CUDA 13.2",
+    ),
+    ("ubuntu-22.04", ["B200"], {"cuda": "12.8", "nccl": "2.26"}, "2.26.5 for CUDA 12.4 has no code for NVIDIA B200"),
+    (
+        "ubuntu-22.04",
+        ["A100"],
+        {"driver": "470", "cuda": "12.8"},
+        "needs driver 525.60.13 or newer; the requested driver is",
+    ),
+    ("ubuntu-22.04", ["A100"], {"cuda": "none", "cudnn": "9.28"}, "cuDNN 9.28 needs a CUDA toolkit; there is none"),
+    (
+        "ubuntu-22.04",
+        ["K40c"],
+        {"tensorflow": "2.20"},
+        "libraries needs driver 525.60.13 or newer; the newest that fits",
+    ),
+]
+
+
+@pytest.mark.parametrize(("distro", "gpus", "request_", "facts"), EXPLAINED)
+def test_a_message_has_the_facts(distro, gpus, request_, facts):
+    messages = [problem["message"] for problem in plan(distro, *gpus, **request_)["problems"]]
+    assert [message for message in messages if facts in message], messages
+
+
+def test_a_loaded_driver_that_is_too_old_is_named():
+    host = {"loaded_driver": "470.1.1", "offers": {"cuda-toolkit-12-8": ("12.8.1-1",)}}
+    made = plan("ubuntu-22.04", "A100", host=host, driver="none", cuda="12.8", tensorflow="none")
+    assert codes(made) == ["driver-too-old-for-cuda"]
+    assert "CUDA 12.8.1 needs driver 525.60.13 or newer; the loaded driver is 470.1.1" in made["problems"][0]["message"]
