@@ -90,3 +90,28 @@ def test_a_mount_point_stays_with_the_directories_above_it(tmp_path, directories
         Path("data/disk"),
         Path("data/disk/file"),
     ]
+
+
+def test_the_mount_points_of_this_machine_are_found():
+    """Deleting below one would delete another file system's files."""
+    points = {Path(line.split()[1]) for line in Path("/proc/self/mounts").read_text().splitlines()}
+    assert len(points) > 1
+    for point in points:
+        assert file_state._holds_mount(str(point))
+        assert all(file_state._holds_mount(str(parent)) for parent in point.parents)
+        beside = point.with_name(point.name + "x") if point.name else Path("/no-such-directory")
+        below = [other for other in points if other == beside or beside in other.parents]
+        assert file_state._holds_mount(str(beside)) == bool(below)
+        begins = Path(str(point)[:-1])
+        if len(point.name) > 1:
+            inside = [other for other in points if other == begins or begins in other.parents]
+            assert file_state._holds_mount(str(begins)) == bool(inside)
+
+
+def test_a_captured_file_has_its_owner_mode_and_content(tree):
+    found = (tree / "settings").stat()
+    state = file_state.capture(str(tree / "settings"))
+    assert file_state.content(state) == b"old\n"
+    assert (state["mode"], state["uid"], state["gid"]) == (0o640, found.st_uid, found.st_gid)
+    assert file_state.capture(str(tree / "settings/below")) is None, "below a file there is nothing"
+    assert file_state.capture(str(tree)) == {"kind": "folder"}

@@ -194,3 +194,18 @@ def test_an_interrupted_dpkg_is_finished_first_and_its_failure_is_a_warning(chan
     result = changed.restore()
     assert "error processing package libcudnn9" in result.warnings[0]
     assert "libcudnn9" not in changed.packages.packages
+
+
+@pytest.mark.parametrize(
+    ("path", "refreshed"),
+    [
+        ("/etc/apt/sources.list.d/nvidia-cuda.sources", True),
+        ("/etc/apt/keyrings/nvidia-cuda.gpg", True),
+        ("/etc/apt/preferences.d/nvidia", False),
+        ("/etc/profile.d/cuda.sh", False),
+    ],
+)
+def test_sources_and_keys_refresh_the_package_lists(changed, monkeypatch, path, refreshed):
+    monkeypatch.setattr(file_state, "restore", lambda _states, _check: [path])
+    changed.restore()
+    assert any("update" in command for command in changed.packages.commands) == refreshed
