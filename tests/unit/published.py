@@ -7,6 +7,12 @@ from xml.sax.saxutils import escape
 import yaml
 
 FOLDER = Path(__file__).resolve().parents[1] / "fixtures/nvidia-smi"
+# Errors of NVML as nvmlErrorString has them, which nvidia-smi prints in place of values; `ERR!` is its short form.
+LOST = ("GPU is lost", "GPU requires reset", "Interrupt Request Issue", "Corrupted infoROM")
+ERRORS = (
+    *("Unknown Error", "ERR!", "Timeout", "Function Not Found", "GPU access blocked by the operating system"),
+    *("Requires Reset", "Driver Not Loaded", "Insufficient Permissions", "Uninitialized"),
+)
 MACHINES: dict[str, dict[str, Any]] = yaml.safe_load((FOLDER / "published.yml").read_text())
 
 

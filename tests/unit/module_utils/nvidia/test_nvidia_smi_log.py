@@ -11,7 +11,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia
 from tests.unit import published
 
 # Errors of NVML, and texts that no driver prints: none of them is a value.
-BAD_WORDS = (*nvidia_smi_log.LOST, *nvidia_smi_log.ERRORS, "Insufficient Size", "a word of a future driver", "[ERR!]")
+BAD_WORDS = (*published.LOST, *published.ERRORS, "Insufficient Size", "a word of a future driver", "[ERR!]")
 
 
 def gpu(text: str) -> nvidia_smi_log.Gpu:
@@ -48,6 +48,12 @@ def test_leaves_of_a_group_that_is_replaced_by_an_error() -> None:
     assert list(found.leaves("rows")) == [("a", "1"), ("b", "2")]
     assert list(found.leaves("lost")) == [("lost", "GPU is lost")]
     assert list(found.leaves("missing")) == []
+
+
+@pytest.mark.parametrize("word", [*published.LOST, *published.ERRORS])
+def test_error_is_that_of_a_lost_gpu_or_another(word: str) -> None:
+    lost, others = gpu(word).errors(nvidia_smi_log.LOST), gpu(word).errors(nvidia_smi_log.ERRORS)
+    assert (lost, others) == (({"b": word}, {}) if word in published.LOST else ({}, {"b": word}))
 
 
 def test_errors_are_found_everywhere_but_in_the_names_of_programs() -> None:
