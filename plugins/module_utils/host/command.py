@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from typing import Callable
 
 TIMED_OUT = 124
 NOT_STARTED = 127
+KILL_TIMEOUT = 5  # seconds
 
 
 @dataclass(frozen=True)
@@ -52,16 +54,24 @@ def run(
     The locale is C, as messages are parsed, unless `env` gives the exact environment.
     """
     environment = dict(os.environ, LC_ALL="C") if env is None else env
+    pipe = subprocess.PIPE
     try:
-        done = subprocess.run(
-            argv, input=stdin, capture_output=True, check=False, timeout=timeout, env=environment, cwd=cwd
-        )
-    except subprocess.TimeoutExpired as error:
-        message = ("%s did not end within %g s" % (argv[0], timeout)).encode()
-        return Answer(TIMED_OUT, error.stdout or b"", message)
+        process = subprocess.Popen(argv, stdin=pipe, stdout=pipe, stderr=pipe, env=environment, cwd=cwd)
     except OSError as error:
         return Answer(NOT_STARTED, b"", ("%s: %s" % (argv[0], error.strerror or error)).encode())
-    return Answer(done.returncode, done.stdout, done.stderr)
+    try:
+        output, errors = process.communicate(stdin, timeout)
+    except subprocess.TimeoutExpired as error:
+        process.kill()
+        # A process that waits for a broken GPU does not die, and subprocess.run would wait for it for ever.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(KILL_TIMEOUT)
+        for stream in (process.stdin, process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
+        message = ("%s did not end within %g s" % (argv[0], timeout)).encode()
+        return Answer(TIMED_OUT, error.stdout or b"", message)
+    return Answer(process.returncode, output, errors)
 
 
 def ask(

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -45,3 +49,26 @@ def test_command_that_always_hangs_is_asked_twice(tmp_path: Path) -> None:
     answer = command.ask(command.run, ["sh", "-c", script], 0.2, long_timeout=0.4)
     assert (answer.exit_code, answer.text()) == (command.TIMED_OUT, "sh did not end within 0.4 s")
     assert (tmp_path / "calls").read_text() == "\n\n"
+
+
+# Traced by another process, a killed process stays until that one ends, like one that waits for a broken GPU.
+UNKILLABLE = """
+import ctypes, os, sys, time
+if os.fork() == 0:
+    attached = ctypes.CDLL(None).ptrace(16, os.getppid(), None, None) == 0
+    open(sys.argv[1], "w").write("%d %d" % (os.getpid(), attached))
+    time.sleep(60)
+    os._exit(0)
+time.sleep(60)
+"""
+
+
+def test_process_that_does_not_die_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "KILL_TIMEOUT", 0.3)
+    begin = time.monotonic()
+    answer = command.run([sys.executable, "-c", UNKILLABLE, str(tmp_path / "tracer")], 5)
+    seconds = time.monotonic() - begin
+    tracer, attached = (int(word) for word in (tmp_path / "tracer").read_text().split())
+    assert attached, "this machine forbids ptrace"
+    assert (answer.exit_code, seconds < 30) == (command.TIMED_OUT, True)
+    os.kill(tracer, signal.SIGKILL)
