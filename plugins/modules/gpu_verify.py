@@ -186,6 +186,13 @@ verify:
           description: Versions that the running software reports, by component.
           type: dict
           sample: {driver: 595.71.05}
+        loaded:
+          description: Versions of the files that the check's program has loaded, by component.
+          type: dict
+          sample: {cudnn: 9.28.0}
+        simulated:
+          description: Whether the check judged values of a simulated driver.
+          type: bool
     simulated:
       description: What is simulated on the host, empty on a real host.
       returned: always

@@ -163,6 +163,7 @@ def _versions(document: cuda_program.Document, planned: dict[str, str], ran: Ans
         last = ran.stderr.decode("utf-8", "replace").strip().splitlines()[-4:]
         outcome = "%s: %s" % (unfinished, " | ".join(last)[-600:] or "no message on stderr")
     found = "%s; %s" % (_versions_text(versions), outcome)
+    loaded = cuda_program.loaded(document) or None
     return COMPILE_LINK_RUN.compare(
-        passed, found, _versions_text(planned), versions=versions, data={"cuda_check": document}
+        passed, found, _versions_text(planned), versions=versions, data={"cuda_check": document}, loaded=loaded
     )

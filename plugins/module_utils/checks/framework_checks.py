@@ -149,9 +149,13 @@ def shadowed_remedy(output: dict[str, Any], label: str) -> str:
     )
 
 
-def loaded(framework: str, output: dict[str, Any]) -> dict[str, Any]:
-    """Return what the process has loaded, for the evidence: the framework's own library and CUDA's."""
-    return {framework + "_loaded": dict(output.get("loaded") or {}, libraries=list(output.get("libraries") or []))}
+def loaded(framework: str, output: dict[str, Any]) -> dict[str, str] | None:
+    """Return the version that is recorded beside the framework's library in the process, and its environment."""
+    found = output.get("loaded")
+    if not found or not found.get("version"):
+        return None
+    environment = os.path.basename(str(found["path"]).split("/lib/python", 1)[0])
+    return {framework: "%s (%s)" % (found["version"], environment)}
 
 
 def computed(

@@ -33,6 +33,8 @@ class Check:
     """One result. `warn` and `fail` have a remedy, every other outcome but `pass` has a reason.
 
     versions: the versions that the running software reports, by component, for the report
+    loaded: the versions of the files that the process has loaded, by component, for the report
+    simulated: whether simulated values were judged
     data: measurements, by the key under which they are stored in the evidence beside the checks
     """
 
@@ -45,13 +47,15 @@ class Check:
     cause: str | None = None
     versions: dict[str, str] | None = None
     data: dict[str, Any] | None = None
+    loaded: dict[str, str] | None = None
+    simulated: bool | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as it is in the evidence, without `data` and without empty fields."""
         return {name: getattr(self, name) for name in _FIELDS if getattr(self, name) is not None}
 
 
-_FIELDS = ("id", "status", "found", "expected", "remedy", "reason", "cause", "versions")
+_FIELDS = ("id", "status", "found", "expected", "remedy", "reason", "cause", "versions", "loaded", "simulated")
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,7 @@ class CheckSpec:
         remedy: str | None = None,
         versions: dict[str, str] | None = None,
         data: dict[str, Any] | None = None,
+        loaded: dict[str, str] | None = None,
     ) -> Check:
         """Return a pass, or a failure with its cause and remedy. `expected` and `remedy` default to the spec's own."""
         return Check(
@@ -109,6 +114,7 @@ class CheckSpec:
             cause=None if passed else self.cause,
             versions=versions,
             data=data,
+            loaded=loaded,
         )
 
     def warn(

@@ -88,9 +88,9 @@ def run(context: Context, path: str = installed_stack.PYTORCH) -> list[Check]:
 
 def _version(output: dict[str, Any], planned: str) -> Check:
     """Compare the version without its local part: the wheel 2.15.0 reports itself as 2.15.0+cu132."""
-    version, data = str(output["version"]), framework_checks.loaded("pytorch", output)
+    version, loaded = str(output["version"]), framework_checks.loaded("pytorch", output)
     versions = {"pytorch": version.split("+", 1)[0]}
-    return VERSION.compare(is_version(version, planned), version, planned, versions=versions, data=data)
+    return VERSION.compare(is_version(version, planned), version, planned, versions=versions, loaded=loaded)
 
 
 def _built_for_cuda(output: dict[str, Any], component: dict[str, Any]) -> Check:

@@ -99,8 +99,9 @@ def run(context: Context) -> list[Check]:
 
 
 def _version(output: dict[str, Any], planned: str) -> Check:
-    version, data = str(output["version"]), framework_checks.loaded("tensorflow", output)
-    return VERSION.compare(is_version(version, planned), version, planned, versions={"tensorflow": version}, data=data)
+    version, loaded = str(output["version"]), framework_checks.loaded("tensorflow", output)
+    versions = {"tensorflow": version}
+    return VERSION.compare(is_version(version, planned), version, planned, versions=versions, loaded=loaded)
 
 
 def _built_for_cuda(output: dict[str, Any]) -> Check:

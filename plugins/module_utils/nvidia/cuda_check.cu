@@ -20,6 +20,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -103,6 +105,7 @@ struct Error {
 
 struct Document {
   std::string versions = "{}";
+  std::string libraries = "null";  // the files of CUDA's libraries that this process has mapped
   Error error;  // why there is no device at all
   bool counted = false;
   std::vector<std::string> devices, peers;
@@ -115,8 +118,8 @@ struct Document {
     const std::string simulated = "null";
 #endif
     const std::string outcome = !counted ? "null" : error ? "\"no device\"" : "\"devices\"";
-    return "{\"schema\": 1,\n \"simulated\": " + simulated + ",\n \"versions\": " + versions + ",\n \"outcome\": " +
-           outcome + ",\n \"error\": " + error.json() + ",\n \"devices\": [" + lines(devices) + "],\n \"peers\": [" +
+    return "{\"schema\": 1,\n \"simulated\": " + simulated + ",\n \"versions\": " + versions + ",\n \"libraries\": " +
+           libraries + ",\n \"outcome\": " + outcome + ",\n \"error\": " + error.json() + ",\n \"devices\": [" + lines(devices) + "],\n \"peers\": [" +
            lines(peers) + "],\n \"cudnn\": " + cudnn + ",\n \"all_reduce\": " + all_reduce + ",\n \"unfinished\": ";
   }
 
@@ -679,8 +682,23 @@ static void examine_versions() {
 #endif
 }
 
+static void examine_libraries() {
+  std::set<std::string> paths;
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    const size_t start = line.find('/');
+    if (start == std::string::npos) continue;
+    const std::string path = line.substr(start), file = path.substr(path.rfind('/') + 1);
+    for (const char *name : {"libcudart", "libcudnn", "libnccl"}) {
+      if (file.compare(0, std::strlen(name), name) == 0) paths.insert(quoted(path));
+    }
+  }
+  document.libraries = "[" + joined(std::vector<std::string>(paths.begin(), paths.end())) + "]";
+}
+
 static void examine_all() {
   examine_versions();
+  examine_libraries();
   step("cudaGetDeviceCount");
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);

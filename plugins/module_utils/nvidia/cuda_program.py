@@ -8,6 +8,7 @@ gpu_verify compiles, links and runs it: installed files alone do not show that a
 from __future__ import annotations
 
 import json
+import os
 import signal
 from typing import Any
 
@@ -71,6 +72,21 @@ def versions(document: Document) -> dict[str, str]:
     """Return the versions of the called libraries in dotted form. A library that returned none is omitted."""
     found = document["versions"]
     return {name: DECODERS[name](found[name]) for name in DECODERS if found.get(name)}
+
+
+def loaded(document: Document) -> dict[str, str]:
+    """Return the versions in the names of the mapped files, by library; a file without one is shown by its path.
+
+    The runtime is linked into the program, so that no file tells its version.
+    """
+    found = {}
+    for path in document.get("libraries") or []:
+        name = os.path.basename(path)
+        for library in LIBRARIES:
+            if name.startswith("lib%s.so" % library):
+                version = name.partition(".so.")[2]
+                found[library] = version if "." in version else str(path)
+    return found
 
 
 def error_text(error: dict[str, Any]) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import DEFERRED, Check
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import LABELS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.evidence import TrainingEvidence
@@ -38,7 +36,7 @@ def markdown(report: Report) -> str:
     if report.simulated:
         lines += ["**Simulated:** " + "; ".join(report.simulated) + ".", ""]
     lines += [line for note in report.notes for line in (f"**{note}.**", "")]
-    lines += [f"Run {report.run}. Checks: {_counts(report.counts)}.", ""]
+    lines += [f"Run {report.run}. Checks: {_counts(report)}.", ""]
     if report.hosts:
         rows = [[host.host, host.status, _gpu_text(host), _why(host)] for host in report.hosts]
         lines += [*markdown_table(["Host", "Status", "GPUs", "Why"], rows), ""]
@@ -58,7 +56,11 @@ def _host_markdown(host: HostReport) -> list[str]:
     rows = [[LABELS[row.component], *(getattr(row, stage) for stage in STAGES)] for row in host.components]
     lines += [*markdown_table(["Component", *(stage.capitalize() for stage in STAGES)], rows), ""]
     verify = " (verify: not run)" if host.evidence.get("verify", NOT_RUN) == NOT_RUN else ""
-    lines += [f"Checks: {_counts(host.checks.counts)}{verify}.", "", *_check_tables(host.checks)]
+    lines += [
+        f"Checks: {_counts(host.checks)}{verify}.",
+        "",
+        *_check_tables(host.checks),
+    ]
     lines += [_training_text(training) for training in host.trainings] or ["Smoke training: not run."]
     lines += [line for training in host.trainings for line in _training_tables(training)] + [""]
     problems = [f"- problem `{item.code}`: {item.message} Remedy: {item.remedy}" for item in host.problems]
@@ -146,7 +148,16 @@ def table(report: Report) -> str:
     for host in report.hosts:
         installed = {row.component: row.installed for row in host.components}
         versions = [installed.get(name, NOT_RUN) for name in ("driver", "cuda", "tensorflow")]
-        rows.append([host.host, host.status, _gpu_text(host), *versions, _counts(host.checks.counts), _speeds(host)])
+        rows.append(
+            [
+                host.host,
+                host.status,
+                _gpu_text(host),
+                *versions,
+                _counts(host.checks),
+                _speeds(host),
+            ]
+        )
     lines += text_table(rows)
     for host in report.hosts:
         lines += [f"{host.host}: {reason}" for reason in host.reasons]
@@ -178,8 +189,12 @@ def _number(value: float | None) -> str:
     return f"{value:.0f}" if isinstance(value, float) and value >= 1000 else f"{value:.4g}"
 
 
-def _counts(counts: Mapping[str, int]) -> str:
-    return ", ".join(f"{number} {_OUTCOMES[outcome]}" for outcome, number in counts.items())
+def _counts(checks: Report | CheckReport) -> str:
+    """Return the number of checks by outcome, and how many of the passes are those of a simulated driver's values."""
+    texts = {outcome: f"{number} {_OUTCOMES[outcome]}" for outcome, number in checks.counts.items()}
+    if checks.on_simulated_values:
+        texts["pass"] += f" ({checks.on_simulated_values} on simulated values)"
+    return ", ".join(texts.values())
 
 
 def _gpu_text(host: HostReport) -> str:

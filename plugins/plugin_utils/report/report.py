@@ -90,9 +90,13 @@ class PartCheck:
 
 @dataclasses.dataclass(frozen=True)
 class CheckReport:
-    """The number of checks by outcome, and those that did not pass; other: neither failed nor skipped."""
+    """The number of checks by outcome, and those that did not pass; other: neither failed nor skipped.
+
+    on_simulated_values: how many of those that passed judged values of a simulated driver
+    """
 
     counts: Mapping[str, int]
+    on_simulated_values: int = 0
     failed: tuple[PartCheck, ...] = ()
     skipped: tuple[PartCheck, ...] = ()
     other: tuple[PartCheck, ...] = ()
@@ -100,7 +104,7 @@ class CheckReport:
     def to_json(self) -> dict[str, Any]:
         """Return plain data."""
         lists = {name: [check.to_json() for check in getattr(self, name)] for name in ("failed", "skipped", "other")}
-        return {"counts": dict(self.counts), **lists}
+        return {"counts": dict(self.counts), "on_simulated_values": self.on_simulated_values, **lists}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,9 +155,20 @@ class Report:
     simulated: tuple[str, ...]
     hosts: tuple[HostReport, ...]
 
+    @property
+    def on_simulated_values(self) -> int:
+        """How many checks passed on values of a simulated driver."""
+        return sum(host.checks.on_simulated_values for host in self.hosts)
+
     def to_json(self) -> dict[str, Any]:
         """Return the content of report.json."""
-        return {"schema": SCHEMA, **records.to_json(self), "hosts": [host.to_json() for host in self.hosts]}
+        simulated = {"on_simulated_values": self.on_simulated_values}
+        return {
+            "schema": SCHEMA,
+            **records.to_json(self),
+            **simulated,
+            "hosts": [host.to_json() for host in self.hosts],
+        }
 
 
 def build_report(run: str, evidence: Mapping[str, Mapping[str, Any]], mode: RunMode = RunMode()) -> Report:
@@ -346,6 +361,7 @@ def _checks(evidence: HostEvidence) -> CheckReport:
     found = [PartCheck(name, check) for name, part in _checked(evidence) for check in part.checks]
     return CheckReport(
         count(entry.check.status for entry in found),
+        sum(entry.check.status == PASS and bool(entry.check.simulated) for entry in found),
         tuple(entry for entry in found if entry.check.status == FAIL),
         tuple(entry for entry in found if entry.check.status == SKIP),
         tuple(entry for entry in found if entry.check.status not in (PASS, FAIL, SKIP)),
@@ -415,9 +431,9 @@ def _installed(name: str, planned: PlannedComponent | None, evidence: HostEviden
 
 
 def _loaded(name: str, evidence: HostEvidence) -> str:
-    """Return the loaded kernel module, or the version that a program reports after loading the library."""
+    """Return the loaded kernel module, or the version of the file that a program of the checks has loaded."""
     if name != "driver":
-        return _reported(name, evidence)
+        return _reported(name, evidence, "loaded", NOT_RECORDED)
     probe = evidence.newest_probe
     if probe is None:
         return NOT_RUN
@@ -430,9 +446,11 @@ def _measured(name: str, evidence: HostEvidence) -> str:
     return f"{training.version}, trained" if training and training.version else _reported(name, evidence)
 
 
-def _reported(name: str, evidence: HostEvidence) -> str:
-    """Return the version that the checks read from the running software."""
+def _reported(name: str, evidence: HostEvidence, kind: str = "versions", absent: str = NOTHING) -> str:
+    """Return the version that the running software returns (versions), or that of the file it has loaded (loaded)."""
     if evidence.verify is None:
         return NOT_RUN
-    versions = {key: version for check in evidence.verify.checks for key, version in (check.versions or {}).items()}
-    return versions.get(name, NOTHING)
+    versions = {
+        key: version for check in evidence.verify.checks for key, version in (getattr(check, kind) or {}).items()
+    }
+    return versions.get(name, absent)

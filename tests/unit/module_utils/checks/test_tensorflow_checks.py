@@ -176,9 +176,13 @@ def test_without_a_gpu_the_result_of_the_cpu_is_shown() -> None:
     assert "simulated" in str(check.reason)
 
 
-def test_loaded_files_are_in_the_evidence() -> None:
-    data = by_id(printed(**TWO))["tensorflow.version"].data
-    assert data == {"tensorflow_loaded": {**CAPTURED["loaded"], "libraries": CAPTURED["libraries"]}}
+def test_loaded_is_what_is_recorded_beside_the_library_in_the_process() -> None:
+    found = by_id(printed(**{**TWO, "loaded": {**CAPTURED["loaded"], "version": "2.20.0"}}))["tensorflow.version"]
+    assert (found.loaded, found.versions) == (
+        {"tensorflow": "2.20.0 (tensorflow-2.21.0-py3.11)"},
+        {"tensorflow": "2.21.0"},
+    )
+    assert by_id(printed(**TWO, loaded=None))["tensorflow.version"].loaded is None
 
 
 @pytest.mark.parametrize(("changes", "alone"), [({}, True), (SIMULATED, False)], ids=["GPUs", "none"])

@@ -152,3 +152,10 @@ def test_a_check_without_an_answer_is_compared_with_the_last_verification(
     plan = {"components": {"driver": {"packages": []}}}  # without a version: the driver's checks end with an error
     evidence = verify.verify(dataclasses.replace(host.context(), plan=plan))
     assert evidence["answered_before"] == answered
+
+
+@pytest.mark.parametrize("simulated", [[], ["NVIDIA driver 580.95.05"]])
+def test_values_of_a_simulated_driver_are_marked(simulated: list[str]) -> None:
+    evidence = verify.verify(host(plan={"components": {}}, smi=None, simulated=simulated))
+    marked = {check["id"].split(".")[0] for check in evidence["checks"] if check.get("simulated")}
+    assert marked == ({"driver", "gpu"} if simulated else set())

@@ -55,3 +55,9 @@ LISTED = (FIXTURES / "nvcc-13.2-list-gpu-code.txt").read_text()
 def test_options_for_the_planned_gpus(capabilities: list[str], listed: str, codes: list[str]) -> None:
     options = [f"-gencode=arch=compute_{code},code=sm_{code}" for code in codes]
     assert cuda_program.architectures(capabilities, listed) == options
+
+
+def test_loaded_versions_are_those_of_the_files_names() -> None:
+    libraries = ["/usr/lib/libcudnn.so.9.28.0", "/usr/lib/libcudnn_graph.so.9.27.0", "/opt/nccl/libnccl.so.2"]
+    assert cuda_program.loaded({"libraries": libraries}) == {"cudnn": "9.28.0", "nccl": "/opt/nccl/libnccl.so.2"}
+    assert cuda_program.loaded({"libraries": None}) == cuda_program.loaded({}) == {}

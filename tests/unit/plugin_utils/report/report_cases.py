@@ -53,8 +53,14 @@ VERIFY: dict[str, Any] = {
             "id": "cuda.compile_link_run",
             "status": "pass",
             "versions": {"cuda": "13.2", "cudnn": "9.28.0", "nccl": "2.32.3"},
+            "loaded": {"cudnn": "9.28.0", "nccl": "2.31.1"},
         },
-        {"id": "tensorflow.version", "status": "pass", "versions": {"tensorflow": "2.21.0"}},
+        {
+            "id": "tensorflow.version",
+            "status": "pass",
+            "versions": {"tensorflow": "2.21.0"},
+            "loaded": {"tensorflow": "2.21.0 (tensorflow-2.21.0-py3.11)"},
+        },
         {"id": "env.sudo", "status": "skip", "reason": "sudo is not installed"},
     ],
 }

@@ -222,13 +222,17 @@ def rows(parts: dict[str, Any]) -> dict[str, tuple[str, ...]]:
     return {row.component: tuple(getattr(row, stage) for stage in STAGES) for row in components}
 
 
+TENSORFLOW = "2.21.0 (tensorflow-2.21.0-py3.11)"  # the environment whose files the process has loaded
+
+
 def test_versions_of_each_stage() -> None:
+    """Loaded is never taken from what a program returns: here another NCCL is loaded, and nothing tells the runtime."""
     assert rows(evidence()) == {
         "driver": ("auto", "595.71.05 (open)", "595.71.05-1", "595.71.05 (open)", "595.71.05"),
-        "cuda": ("13.2", "13.2.1", "13.2.1-1", "13.2", "13.2"),
+        "cuda": ("13.2", "13.2.1", "13.2.1-1", "not recorded", "13.2"),
         "cudnn": ("auto", "9.28.0.42", "9.28.0.42-1", "9.28.0", "9.28.0"),
-        "nccl": ("auto", "2.32.3", "2.32.3-1+cuda13.2", "2.32.3", "2.32.3"),
-        "tensorflow": ("auto", "2.21.0 (CUDA from wheels)", "2.21.0", "2.21.0", "2.21.0, trained"),
+        "nccl": ("auto", "2.32.3", "2.32.3-1+cuda13.2", "2.31.1", "2.32.3"),
+        "tensorflow": ("auto", "2.21.0 (CUDA from wheels)", "2.21.0", TENSORFLOW, "2.21.0, trained"),
         "pytorch": ("none", "left out", "-", "-", "-"),
     }
 
@@ -358,3 +362,19 @@ def test_the_json_has_plain_entries_for_each_host() -> None:
     assert [training["framework"] for training in host["trainings"]] == ["tensorflow", "pytorch"]
     assert host["trainings"][1]["monitor"]["gpus"][0]["power_max_w"] == 512.5
     assert host["gpus"] == [{"name": "NVIDIA H200", "compute_capability": "9.0", "pci_id": "10de:2335", "count": 2}]
+
+
+def test_passes_on_simulated_values_are_counted_apart() -> None:
+    checks = [
+        {"id": "driver.nvidia_smi", "status": "pass", "simulated": True},
+        {"id": "gpu.mig", "status": "skip", "reason": "no MIG", "simulated": True},
+        {"id": "cuda.nvcc_version", "status": "pass"},
+    ]
+    made = build_report("r", {"one": evidence(verify={**VERIFY, "checks": checks})})
+    passed = made.counts["pass"]
+    assert (made.on_simulated_values, made.to_json()["on_simulated_values"]) == (1, 1)
+    assert made.hosts[0].to_json()["checks"]["on_simulated_values"] == 1
+    text = f"{passed} passed (1 on simulated values), "
+    assert text in rendering.markdown(made)
+    assert text in rendering.table(made)
+    assert "on simulated values" not in rendering.markdown(build_report("r", {"one": evidence()}))
