@@ -94,3 +94,19 @@ def test_verify_runs_its_checks_in_check_mode_and_changes_nothing(tmp_path: Path
     assert json.loads(verify.read_text())["counts"]["fail"] > 0
     assert not (tmp_path / "reports/latest").exists()
     assert not STATE.exists()
+
+
+def test_waivers_and_unknown_reach_the_checks(tmp_path: Path) -> None:
+    """This machine has no stack: what fails is waived, and nothing was measured, so that it is still not verified."""
+    failing = ("cuda.nvcc_version", "packages.installed", "tensorflow.version")
+    waivers = [{"check": check, "reason": "no stack here", "until": "2999-12-31"} for check in failing]
+    variables = {"gpu_stack_waivers": waivers, "gpu_stack_unknown": "warn"}
+    status, output = run(tmp_path, "verify", "--check", "-e", json.dumps(variables))
+    assert status == 2, output
+    (evidence,) = tmp_path.glob("reports/*/localhost/verify.json")
+    verify = json.loads(evidence.read_text())
+    found = {check["id"]: check for check in verify["checks"]}
+    assert {found[check]["status"] for check in failing} == {"waived"}
+    assert {found[check]["reason"] for check in failing} == {"waived until 2999-12-31: no stack here"}
+    assert verify["unknown_counts"] is False
+    assert "cuda.nvcc_version: found" not in output
