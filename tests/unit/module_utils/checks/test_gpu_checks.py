@@ -8,9 +8,9 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks import gpu_checks, model, verify
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks import driver_checks, gpu_checks, model, verify
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
-from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi_log
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi, nvidia_smi_log
 
 from tests.unit import published
 from tests.unit.module_utils.checks.contexts import by_id, host, without
@@ -209,6 +209,14 @@ def test_errors_of_one_mig_instance_are_counted() -> None:
         "gpu/mig_devices/mig_device/ecc_error_count/volatile_count/sram_uncorrectable",
         gpu_checks.Reading("fail", "uncorrectable errors: sram_uncorrectable of MIG device 1 7"),
     )
+
+
+# An A10G that nvidia-smi's table shows as ERR! (NVIDIA/dcgm-exporter issue 319), and another card
+# (utkuozdemir/nvidia_gpu_exporter issue 393).
+@pytest.mark.parametrize("name", ["product_brand", "fan_speed"])
+def test_error_in_a_value_that_no_other_check_reads_is_unknown(name: str) -> None:
+    well = {name: outcomes[0] for name, outcomes in judged(published.document("a10g")).items()}
+    assert with_values("a10g", **{name: "Unknown Error"}) == {**well, "gpu.answers": "unknown"}
 
 
 def test_counters_must_have_values_where_ecc_is_enabled() -> None:
@@ -515,12 +523,13 @@ class ProcessHost:
             document.append(copy)
         self.write("document", "<?xml version='1.0' ?>" + ElementTree.tostring(document, encoding="unicode"))
 
+    def context(self, expect_gpus: int | None = None) -> model.Context:
+        plan = {"components": {"driver": {"version": "580.105.08", "kernel_modules": "open"}}}
+        expected = self.gpus if expect_gpus is None else expect_gpus
+        return verify.context(plan, expected, "loaded", "auto", "/none", root=str(self.root))
+
     def checked(self, expect_gpus: int | None = None, **changes: Any) -> dict[str, model.Check]:
-        plan = {"components": {"driver": {"version": "580.105.08"}}}
-        context = verify.context(
-            plan, self.gpus if expect_gpus is None else expect_gpus, "loaded", "auto", "/none", root=str(self.root)
-        )
-        return by_id(gpu_checks.run(dataclasses.replace(context, **changes)))
+        return by_id(gpu_checks.run(dataclasses.replace(self.context(expect_gpus), **changes)))
 
 
 @pytest.fixture
@@ -570,6 +579,26 @@ def test_nvlinks_that_nvidia_smi_does_not_print_are_unknown(processes: ProcessHo
         f"case $1 in nvlink) {script};; -q) cat {processes.root}/document;; *) cat {processes.root}/rows;; esac",
     )
     assert outcomes(processes.checked()) == {**{spec.id: "pass" for spec in gpu_checks.CHECKS}, "gpu.nvlink": "unknown"}
+
+
+@pytest.mark.parametrize("way", QUERIES)
+def test_list_of_gpus_that_nvidia_smi_does_not_print_is_unknown(
+    processes: ProcessHost, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    monkeypatch.setattr(nvidia_smi, "TIMEOUT", 0.5)
+    script = QUERIES[way].replace("DOCUMENT", f"{processes.root}/rows")
+    if way == "not XML":
+        script = f"head -c 30 {processes.root}/rows"
+    queries = f"-q) cat {processes.root}/document;; nvlink) cat {processes.root}/links;;"
+    processes.script("nvidia-smi", f"case $1 in {queries} *) {script};; esac")
+    found = {check.id: check for check in driver_checks.run(processes.context())}
+    if way == "silence":  # it lists no GPU, and that is an answer
+        assert found["driver.nvidia_smi"].status == "fail"
+    else:
+        assert found["driver.nvidia_smi"].status == "unknown"
+    # The document alone answers where the list fails; what it prints must not contradict the document.
+    document = processes.checked()["gpu.mig"].status
+    assert document == ("pass" if way in ("dies", "another status") else "unknown")
 
 
 @pytest.mark.parametrize("listed", [0, 1])
