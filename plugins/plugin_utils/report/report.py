@@ -3,9 +3,10 @@
 `build_report` makes the content of report.json from the evidence, and rendering.py prints it. Missing evidence is "not
 run" in the report and never looks like a success. The verdicts of hosts, from the best to the worst:
 
-verified: every check and every training of what is planned passed, or was answered by evidence that still holds
+verified: every check and every training of what is planned passed, or was answered by evidence that still holds, or
+    was deferred on a host that was verified before and not changed since
 not changed: nothing was changed, and not everything was verified: a plan, check mode, a host spared because of another
-pending: changed, and not (yet) verified
+pending: changed by this run or an earlier one, and not verified since
 unknown: a check had no answer
 unreachable, failed: what Ansible calls so; a refused host has failed, with its problems as reasons
 """
@@ -260,16 +261,20 @@ def _verdict(evidence: HostEvidence, mode: RunMode) -> tuple[str, list[str]]:
         return UNANSWERED, unknown + rolled_back + missing
     if evidence.recorded:
         return VERIFIED, _marks(evidence)
-    open_ends = _with_outcome(evidence, DEFERRED) + missing
+    deferred, before = _with_outcome(evidence, DEFERRED), evidence.probe
+    open_ends = deferred + missing
     if evidence.running and mode.interrupted:
         open_ends.insert(0, f"interrupted in the task {evidence.running}")
     elif mode.interrupted:
         open_ends.append("the run did not reach its end")
     elif mode.check_mode:
         open_ends.append("check mode records nothing")
-    if open_ends:
-        return PENDING if evidence.changed else NOT_CHANGED, open_ends
-    return VERIFIED, _marks(evidence)
+    if evidence.changed or (before and before.pending):
+        return PENDING, open_ends or ["the change was not recorded as verified"]
+    last = [f"last verified {before.verified.at}"] if before and before.verified and before.verified.at else []
+    if not open_ends or (open_ends == deferred and last):  # unchanged, and what was deferred was verified then
+        return VERIFIED, [*deferred, *(last if deferred else []), *_marks(evidence)]
+    return NOT_CHANGED, open_ends + last
 
 
 def _failure(name: str, part: VerifyEvidence | TrainingEvidence) -> str:
@@ -450,7 +455,7 @@ def _reported(name: str, evidence: HostEvidence, kind: str = "versions", absent:
     """Return the version that the running software returns (versions), or that of the file it has loaded (loaded)."""
     if evidence.verify is None:
         return NOT_RUN
-    versions = {
+    versions: dict[str, str] = {
         key: version for check in evidence.verify.checks for key, version in (getattr(check, kind) or {}).items()
     }
     return versions.get(name, absent)

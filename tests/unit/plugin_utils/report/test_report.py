@@ -31,6 +31,8 @@ from tests.unit.plugin_utils.report.report_cases import (
 )
 
 CHANGED = {"changed": True}
+WAITING = {**PROBE, "pending": {"since": "2026-11-02T10:00:00Z"}}
+KNOWN = {**PROBE, "verified": {"at": "2026-11-01T10:00:00Z"}}
 UNANSWERED = {"id": "gpu.nvlink", "status": "unknown", "reason": "nvidia-smi hangs"}
 UNKNOWN = {**VERIFY, "status": "unknown", "checks": [*VERIFY["checks"], UNANSWERED]}
 BUSY = {"id": "cuda.bandwidth", "status": "deferred", "reason": "a job runs"}
@@ -44,7 +46,10 @@ ONLY_PLANNED = {"verify": None, "smoke_train": None, "probe_after": None}
     ("parts", "status", "reasons"),
     [
         (evidence(), "verified", []),
-        (evidence(**CHANGED), "verified", []),
+        (evidence(recorded=True, **CHANGED), "verified", []),
+        (evidence(**CHANGED), "pending", ["the change was not recorded as verified"]),
+        (evidence(probe=WAITING), "pending", ["the change was not recorded as verified"]),
+        (evidence(probe=WAITING, verify=None), "pending", ["the checks were not run"]),
         (evidence(smoke_train=None), "not changed", ["smoke training was not run"]),
         (evidence(smoke_train=None, **CHANGED), "pending", ["smoke training was not run"]),
         (evidence(smoke_train=None, plan=NO_TENSORFLOW), "verified", []),
@@ -99,6 +104,16 @@ ONLY_PLANNED = {"verify": None, "smoke_train": None, "probe_after": None}
         ),
         (evidence(verify=DEFERRED), "not changed", ["verify is deferred: cuda.bandwidth"]),
         (evidence(verify=DEFERRED, **CHANGED), "pending", ["verify is deferred: cuda.bandwidth"]),
+        (
+            evidence(probe=KNOWN, verify=DEFERRED),
+            "verified",
+            ["verify is deferred: cuda.bandwidth", "last verified 2026-11-01T10:00:00Z"],
+        ),
+        (
+            evidence(probe=KNOWN, verify=None),
+            "not changed",
+            ["the checks were not run", "last verified 2026-11-01T10:00:00Z"],
+        ),
         (evidence(smoke_train={**TRAINING, "status": "unknown"}), "unknown", ["smoke training is unknown"]),
         (evidence(smoke_train={**TRAINING, "status": "reused"}), "verified", []),
         (evidence(smoke_train=None, recorded=True, **CHANGED), "verified", []),
@@ -107,6 +122,9 @@ ONLY_PLANNED = {"verify": None, "smoke_train": None, "probe_after": None}
     ids=[
         "all",
         "changed and all",
+        "changed and not recorded",
+        "changed earlier and not recorded",
+        "changed earlier and not verified",
         "not trained",
         "changed and not trained",
         "nothing to train",
@@ -127,6 +145,8 @@ ONLY_PLANNED = {"verify": None, "smoke_train": None, "probe_after": None}
         "unknown and failed",
         "deferred",
         "changed and deferred",
+        "deferred and verified before",
+        "not verified and verified before",
         "unknown training",
         "reused training",
         "rolled back on request",
