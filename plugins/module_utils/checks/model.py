@@ -209,6 +209,7 @@ class Context:
     fabric_manager_packages: globs of Fabric Manager's packages, as in the catalog's packages.yml
     waivers: the failures that the operator accepts
     unknown: WARN if a host is verified although checks are unknown, otherwise FAIL
+    idle_before: what idle_checks.before read, for the comparison after all other checks
     gpu_jobs: the programs of others that use the GPUs, as text; nothing of ours may compute beside them
     gpus_alone: a lock held while a program uses the GPUs; two at once would take each other's memory and distort each
         other's measurements
@@ -231,6 +232,7 @@ class Context:
     waivers: list[Waiver] = field(default_factory=list)
     unknown: str = FAIL
     gpu_jobs: str = ""
+    idle_before: dict[str, Any] = field(default_factory=dict)
     gpus_alone: Any = field(default_factory=threading.Lock, compare=False)
 
     def component(self, name: str) -> dict[str, Any] | None:

@@ -15,6 +15,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks import (
     driver_checks,
     environment_checks,
     gpu_checks,
+    idle_checks,
     model,
     package_checks,
     pytorch_checks,
@@ -35,7 +36,9 @@ GROUPS: dict[str, Any] = {
     "packages": package_checks,
     "tensorflow": tensorflow_checks,
     "pytorch": pytorch_checks,
+    "idle": idle_checks,
 }
+LAST = "idle"  # after all others: it looks for what they left
 # Groups whose values a simulated driver makes up; all others are measured, or skipped, on such a host.
 OF_THE_DRIVER = ("driver", "gpu")
 
@@ -96,8 +99,11 @@ def verify(context: model.Context) -> dict[str, Any]:
     """
     if context.gpu_jobs:
         context = dataclasses.replace(context, run=_without_gpus(context.run))
+    context = dataclasses.replace(context, idle_before=idle_checks.before(context))
+    names = [name for name in GROUPS if name != LAST]
     with ThreadPoolExecutor(max_workers=len(GROUPS)) as pool:
-        results = list(pool.map(lambda name: _run_group(name, context), GROUPS))
+        results = list(pool.map(lambda name: _run_group(name, context), names))
+    results += [_run_group(name, context) for name in GROUPS if name == LAST]
     checks = [_waive(check, context) for group in results for check in group]
     summary = model.summary(checks, context.unknown, _recorded(context.root))
     evidence = dict(summary, simulated=context.simulated, gpu_jobs=context.gpu_jobs)

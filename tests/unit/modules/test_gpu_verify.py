@@ -41,7 +41,7 @@ IDS = [
     "tensorflow.libraries", "tensorflow.cudnn_version", "tensorflow.nccl_version", "tensorflow.matmul",
     "tensorflow.convolution",
     "pytorch.version", "pytorch.built_for_cuda", "pytorch.cuda_libraries", "pytorch.devices", "pytorch.matmul",
-    "pytorch.convolution",
+    "pytorch.convolution", "idle.gpus",
 ]  # fmt: skip
 # No version of a driver can cause or repair what these find.
 HARDWARE = [
