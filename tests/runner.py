@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import functools
 import json
 import os
 import re
@@ -158,15 +159,14 @@ def frameworks(step: Step) -> None:
     step.failed += len(step.skipped)
 
 
-def molecule(step: Step) -> None:
-    """Run `molecule test` on the step's scenario: one test, plus those of its host suite."""
+def molecule(step: Step, scenario: str = "", **variables: str) -> None:
+    """Run `molecule test` on a scenario (default: that of the step's name): one test, plus those of its host suite."""
     report = RESULTS / f"{step.name}.xml"
     report.unlink(missing_ok=True)
     # A report directory per scenario: its name is the second at which a run began.
     reports = str(RESULTS / "reports" / step.name)
-    passed = step.command(
-        "molecule", "test", "--scenario-name", step.name, GPUHOST_HOST_SUITE_REPORT=str(report), GPUHOST_REPORTS=reports
-    )
+    command = ("molecule", "test", "--scenario-name", scenario or step.name)
+    passed = step.command(*command, GPUHOST_HOST_SUITE_REPORT=str(report), GPUHOST_REPORTS=reports, **variables)
     step.passed, step.failed = int(passed), int(not passed)
     if passed or report.exists():
         step.count(report)
@@ -188,6 +188,7 @@ def mutation(step: Step) -> None:
 # Test runs that do not fit into the default run, by name.
 TIERS: dict[str, list[tuple[str, Callable[[Step], None]]]] = {
     "virtual-machine": [("reboot", molecule)],
+    "faults-long": [("faults-long", functools.partial(molecule, scenario="drift", FAULTS="all"))],
     "collection": [("collection", pytest("tests/collection"))],
     "mutation": [("mutation", mutation)],
 }

@@ -110,6 +110,7 @@ def decide(probed: dict[str, Any], args: dict[str, Any], role_variables: RoleVar
     options = preflight.Options(own_kernel=args["own_kernel"], kernel_headers=headers, locks=tuple(lock_files()))
     findings = preflight.preflight(plan, probe, diff, options)
     facts |= {"gpu_stack_preflight": findings.to_json(), "gpu_stack_parts": {}, "gpu_stack_drift": {}}
+    facts["gpu_stack_repairs"] = to_json(drift.repairs(probe.applied))
     if plan.ok:
         managed = {name: ManagedPart.from_json(entry) for name, entry in args["managed"].items()}
         parts = drift.parts(plan, managed, _fingerprints(plan, managed, args["transitions"], facts, role_variables))
@@ -173,9 +174,16 @@ class ActionModule(ActionBase):
         result["warnings"] = list(accepted.warnings)
         try:
             names = probe_options(load_catalog())
-        except CatalogError as error:
+            contents = drift.compares_contents(args["converge"])
+        except (CatalogError, ValueError) as error:
             raise AnsibleActionFail(f"cannot plan: {error}") from error
-        options = {**names, "repositories": args["repositories"], "kernel_header_offers": args["own_kernel"]}
+        options = {
+            **names,
+            "repositories": args["repositories"],
+            "kernel_header_offers": args["own_kernel"],
+            "contents": contents,
+            "managed": {name: ManagedPart.from_json(entry).watch for name, entry in args["managed"].items()},
+        }
         probed = self._execute_module(module_name=PROBE, module_args=options, task_vars=variables)
         result.update(probed)
         if "probe" not in probed:

@@ -65,6 +65,14 @@ options:
     type: list
     elements: str
     default: []
+  reinstall:
+    description:
+      - Names of damaged packages. Those that are requested here, and held ones that match O(hold_dependencies), are
+        installed again in their version, in the same transaction; the others are ignored.
+      - A version that no repository offers any more is taken from the files in C(packages) of O(state_directory).
+    type: list
+    elements: str
+    default: []
   undo:
     description: Whether to undo a transaction that fails, and to keep the files of replaced packages for a rollback.
     type: bool
@@ -150,6 +158,7 @@ def main() -> None:
             "hold_dependencies": names,
             "replaces": names,
             "may_remove": names,
+            "reinstall": names,
             "undo": {"type": "bool", "default": True},
             "state_directory": {"type": "path", "default": "/var/lib/gpuhost"},
             "lock_timeout": {"type": "int", "default": 300},

@@ -64,6 +64,18 @@ options:
         Needed for hosts that build kernel modules; takes a few tenths of a second.
     type: bool
     default: false
+  contents:
+    description:
+      - Whether to compare the content of all managed files with the checksums of their packages and wheels, which takes
+        some ten seconds. Otherwise their size, time of modification, mode and owner are compared with the last record.
+    type: bool
+    default: false
+  managed:
+    description:
+      - What each part of the stack manages, as in C(playbooks/group_vars/all/managed.yml). The content of parts that
+        the last complete run has not recorded is always compared.
+    type: dict
+    default: {}
 attributes:
   action:
     description: An action plugin of the same name adds the catalog's package names on the controller.
@@ -176,7 +188,9 @@ probe:
       description: C(free_mib), C(total_mib) and C(mount) by directory.
       type: dict
     applied:
-      description: C(fingerprint) and C(changed) things by part of the last complete run.
+      description:
+        - C(fingerprint), C(changed) things and C(repairs) by part of the last complete run. C(repairs) lists damaged
+          C(packages) and C(environments), C(services) to enable, and C(lines) of settings that break the stack.
       type: dict
     verified:
       description:
@@ -220,6 +234,8 @@ def main() -> None:
             "tensorflow_path": {"type": "path", "default": "/opt/gpuhost/tensorflow"},
             "pytorch_path": {"type": "path", "default": "/opt/gpuhost/pytorch"},
             "kernel_header_offers": {"type": "bool", "default": False},
+            "contents": {"type": "bool", "default": False},
+            "managed": {"type": "dict", "default": {}},
         },
         supports_check_mode=True,
     )
@@ -244,6 +260,8 @@ def main() -> None:
         tensorflow_path=module.params["tensorflow_path"],
         pytorch_path=module.params["pytorch_path"],
         kernel_header_offers=module.params["kernel_header_offers"],
+        contents=module.params["contents"],
+        managed=module.params["managed"],
     )
     module.exit_json(changed=False, probe=urls.without_credentials(probe.probe("/", options)))
 

@@ -58,9 +58,11 @@ options:
     elements: str
     default: []
   converge:
-    description: With V(drift) only parts with drift are applied, with V(always) every part.
+    description:
+      - With V(drift) only parts with drift are applied, with V(always) every part. Both V(always) and V(deep) compare
+        the content of files, too; V(deep) then applies parts with drift.
     type: str
-    choices: [drift, always]
+    choices: [drift, always, deep]
     default: drift
   waivers:
     description:

@@ -25,7 +25,8 @@ options:
         verified configuration, with O(evidence). The one before it becomes the previous one, and package files that
         neither needs are removed. No change is pending any more.
       - V(record_applied) records, at the end of a complete run, the state of each of O(parts), so that the next run
-        detects what has changed since.
+        detects what has changed since. It fails where a difference that the run found is as it was, or a package in
+        O(repaired) is still damaged.
       - V(clear_applied) drops that record, so that the next run applies every part.
       - V(restore) brings the host back to the state O(to), and drops the records of the last complete run and of a
         pending change.
@@ -54,6 +55,11 @@ options:
       - With O(action=record_baseline), the parts that are about to be changed; their values are ignored.
     type: dict
     default: {}
+  repaired:
+    description: Names of the packages that were installed again because they were damaged.
+    type: list
+    elements: str
+    default: []
   files:
     description: Absolute paths of all files and links that the roles may write.
     type: list
@@ -181,7 +187,8 @@ def record_verified(module: AnsibleModule, apt: apt_commands.Apt) -> dict:
 def record_applied(module: AnsibleModule, _apt: apt_commands.Apt) -> dict:
     """Record what a complete run left."""
     options = module.params
-    return {"changed": recording.record_applied(options["directory"], options["parts"], module.check_mode)}
+    changed = recording.record_applied(options["directory"], options["parts"], module.check_mode, options["repaired"])
+    return {"changed": changed}
 
 
 def clear_applied(module: AnsibleModule, _apt: apt_commands.Apt) -> dict:
@@ -209,6 +216,7 @@ def main() -> None:
             "plan": {"type": "dict"},
             "evidence": {"type": "dict", "default": {}},
             "parts": {"type": "dict", "default": {}},
+            "repaired": names,
             "files": paths,
             "alternatives": names,
             "own_folders": paths,

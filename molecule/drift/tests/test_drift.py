@@ -5,17 +5,21 @@ tests/unit/module_utils/state/test_applied.py shows that each kind of change is 
 """
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from tests.damages import DAMAGES, Damage
+
 pytestmark = pytest.mark.usefixtures("host")
 
 MANAGED: dict[str, dict[str, Any]] = yaml.safe_load(Path("playbooks/group_vars/all/managed.yml").read_text())[
     "gpu_stack_managed"
 ]
+ALL = os.environ.get("FAULTS") == "all"
 WITHOUT_CHECKS = ("--skip-tags", "verify,smoke_train")
 
 
@@ -98,16 +102,83 @@ def test_packages_are_restored(as_root, rerun, unchanged):
     assert unchanged() == []
 
 
-def test_service_and_alternative_are_restored(as_root, rerun, unchanged):
-    as_root.run_expect([0], "systemctl disable nvidia-persistenced")
-    home = as_root.run_expect([0], "readlink -f /usr/local/cuda").stdout.strip()
-    as_root.run_expect([0], "mkdir -p /opt/other && update-alternatives --install /usr/local/cuda cuda /opt/other 1")
-    as_root.run_expect([0], "update-alternatives --set cuda /opt/other")
-    found = rerun()
-    assert {"nvidia_driver", "cuda_toolkit"} <= set(found)
-    as_root.run_expect([0], "update-alternatives --remove cuda /opt/other && rmdir /opt/other")
-    assert as_root.run_expect([0], "readlink -f /usr/local/cuda").stdout.strip() == home
-    assert as_root.service("nvidia-persistenced").is_enabled
+@pytest.fixture(scope="module")
+def damage(as_root):
+    """Return a function that runs a command of damages.py on the host."""
+
+    def run(command: str) -> None:
+        home = as_root.run_expect([0], "readlink -f /etc/alternatives/cuda").stdout.strip()
+        names = f"CUDA={home} LIB=/usr/lib/x86_64-linux-gnu ENV=/opt/gpuhost/tensorflow"
+        as_root.run_expect(
+            [0], "bash -c %s", f"set -e; export {names}; SITE=$(echo $ENV/lib/python*/site-packages)\n{command}"
+        )
+
+    return run
+
+
+def assert_found(found: dict[str, list[str]], damages: list[Damage]) -> None:
+    assert set(found) == {row.part for row in damages}
+    assert [row.name for row in damages if not any(row.words in reason for reason in found[row.part])] == []
+
+
+@pytest.mark.parametrize("options", sorted({row.options for row in DAMAGES if row.default}), ids=" ".join)
+def test_damages_of_each_kind_are_found_and_repaired(options, damage, rerun, unchanged):
+    damages = [row for row in DAMAGES if row.default and row.options == options]
+    for row in damages:
+        damage(row.command)
+    assert_found(rerun(*options), damages)
+    for row in damages:
+        damage(row.cleanup)
+    assert unchanged() == []
+    assert rerun() == {}
+
+
+@pytest.fixture(scope="module")
+def with_environment(playbook):
+    """Build the TensorFlow environment; return the option that plans it."""
+    options = ("-e", "gpu_stack_tensorflow=auto")
+    playbook("gpu_host", *WITHOUT_CHECKS, *options)
+    yield options
+    playbook("gpu_host", *WITHOUT_CHECKS)
+
+
+@pytest.mark.skipif(not ALL, reason="each damage alone is in the tier faults-long (FAULTS=all)")
+@pytest.mark.parametrize("row", [row for row in DAMAGES if not row.environment], ids=lambda row: row.name)
+def test_each_damage_is_found_and_repaired_alone(row, damage, rerun, state, differences):
+    if row.before:
+        damage(row.before)
+        rerun()
+    before = state()
+    damage(row.command)
+    assert_found(rerun(*row.options), [row])
+    damage(row.cleanup)
+    assert differences(before, state()) == []
+    assert rerun() == {}
+
+
+@pytest.mark.skipif(
+    not ALL, reason="damages of an environment, which takes minutes to build, are in the tier faults-long"
+)
+@pytest.mark.parametrize("row", [row for row in DAMAGES if row.environment], ids=lambda row: row.name)
+def test_damaged_environment_is_built_again(row, damage, rerun, as_root, with_environment):
+    damage(row.command)
+    assert_found(rerun(*with_environment, *row.options), [row])
+    check = "/opt/gpuhost/tensorflow/bin/python -c 'import tensorflow' && /opt/gpuhost/uv/bin/uv --version"
+    as_root.run_expect([0], check)
+    assert rerun(*with_environment) == {}
+
+
+def test_damage_that_cannot_be_repaired_fails_each_run_until_it_is_gone(as_root, playbook, rerun, unchanged):
+    """A directory in place of the link: nothing of others is removed."""
+    as_root.run_expect([0], "rm /usr/local/cuda && mkdir /usr/local/cuda")
+    for _unused in range(2):
+        failed = playbook("gpu_host", *WITHOUT_CHECKS, expect=2).stdout
+        assert "These differences were not repaired" in failed
+        assert "link of the alternative cuda was points=/etc/alternatives/cuda, is points=not a link" in failed
+    as_root.run_expect([0], "rmdir /usr/local/cuda")
+    assert "cuda_toolkit" in rerun()
+    assert unchanged() == []
+    assert rerun() == {}
 
 
 def test_changed_variable_runs_its_role_only(rerun):
@@ -121,16 +192,19 @@ def test_converge_always_runs_every_part_and_changes_nothing(rerun, unchanged):
     assert rerun() == {}
 
 
-def test_next_run_after_a_failed_check_runs_every_part(as_root, rerun, playbook):
-    """The fault may be in something that is not watched, such as a compiler's file."""
-    home = as_root.run_expect([0], "readlink -f /usr/local/cuda").stdout.strip()
-    as_root.run_expect([0], f"mv {home}/bin/nvcc {home}/bin/nvcc.away")
+def test_next_run_after_a_failed_check_runs_every_part_and_repairs_what_no_record_has(as_root, rerun, playbook, damage):
+    """A profile that hides nvcc fails a check and is no setting that is watched."""
+    as_root.run_expect([0], "echo PATH=/usr/bin:/bin > /etc/profile.d/zz-site.sh")
     try:
         playbook("gpu_host", "--skip-tags", "smoke_train", expect=2)
     finally:
-        as_root.run_expect([0], f"mv {home}/bin/nvcc.away {home}/bin/nvcc")
-    assert len(rerun()) > 5
+        as_root.run_expect([0], "rm /etc/profile.d/zz-site.sh")
+    damage("rm $CUDA/bin/nvcc")
+    found = rerun()
+    assert len(found) > 5
+    assert any("content of" in reason and "/bin/nvcc is missing" in reason for reason in found["packages"])
     assert rerun() == {}
+    playbook("verify")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Callable
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, files, os_release, pci, pcie, system
@@ -42,6 +42,8 @@ class Options:
     distro_cuda_package: str
     kernel_header_offers: bool = False
     pytorch_path: str = installed_stack.PYTORCH
+    contents: bool = False
+    managed: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
 def probe(root: str, options: Options, run: Run = command.run) -> dict[str, Any]:
@@ -90,7 +92,7 @@ def probe(root: str, options: Options, run: Run = command.run) -> dict[str, Any]
         "secure_boot": attempt("Secure Boot", lambda: system.secure_boot(root), "unknown"),
         "secure_boot_keys": attempt("module signing keys", lambda: system.secure_boot_keys(root), []),
         "disk": attempt("disk", lambda: system.disk(root)),
-        "applied": attempt("record of the last run", lambda: applied.differences(store.DIRECTORY, root, run), {}),
+        "applied": attempt("record of the last run", lambda: _applied(root, options, run), {}),
         "verified": attempt("record of the verified configuration", lambda: store.evidence(state)),
         "pending": attempt("record of a pending change", lambda: store.read(state, store.PENDING)),
         "applied_plan": attempt("applied plan", lambda: installed_stack.applied_plan(root)),
@@ -109,6 +111,10 @@ def _kernel(root: str, running: str, options: Options, run: Run) -> dict[str, An
 
 def _packages(root: str, options: Options) -> dict[str, dict[str, Any]]:
     return {name: package.to_json() for name, package in dpkg.read(root, list(options.package_patterns)).items()}
+
+
+def _applied(root: str, options: Options, run: Run) -> dict[str, Any]:
+    return applied.differences(store.DIRECTORY, root, run, options.contents, options.managed)
 
 
 def _driver(root: str, run: Run, attempt: Callable[..., Any]) -> dict[str, Any]:

@@ -13,7 +13,9 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import 
 
 MODINFO = "/sbin/modinfo"
 LICENCES = {"open": "Dual MIT/GPL", "proprietary": "NVIDIA"}
-_FILE = re.compile(r"^nvidia(-current|-tesla[a-z0-9-]*|-legacy[a-z0-9-]*)?\.ko(\.(xz|zst|gz))?$")
+_NAME = r"^nvidia(-current|-tesla[a-z0-9-]*|-legacy[a-z0-9-]*)?"
+_FILE = re.compile(_NAME + r"\.ko(\.(xz|zst|gz))?$")
+_ANY_FILE = re.compile(_NAME + r"(-uvm|-modeset|-drm|-peermem)?\.ko(\.(xz|zst|gz))?$")
 
 
 @dataclass(frozen=True)
@@ -31,10 +33,14 @@ class Loaded:
 
 def paths(root: str, kernel: str) -> list[str]:
     """Return the paths of a kernel's nvidia.ko, which Debian names nvidia-current.ko."""
-    top = files.under(root, "/lib/modules/%s" % kernel)
+    return [path for path in all_paths(root, kernel) if _FILE.match(os.path.basename(path))]
+
+
+def all_paths(root: str, kernel: str) -> list[str]:
+    """Return the paths of all modules of NVIDIA's driver that a kernel has: nvidia, nvidia-uvm and others."""
     found = []
-    for directory, _unused, names in os.walk(top):
-        found += [os.path.join(directory, name) for name in names if _FILE.match(name)]
+    for directory, _unused, names in os.walk(files.under(root, "/lib/modules/%s" % kernel)):
+        found += [os.path.join(directory, name) for name in names if _ANY_FILE.match(name)]
     return sorted(found)
 
 

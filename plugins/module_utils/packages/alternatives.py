@@ -25,6 +25,19 @@ def read(root: str, name: str) -> dict[str, str] | None:
     return {"mode": record.splitlines()[0], "value": os.readlink(link) if os.path.islink(link) else "none"}
 
 
+def link(root: str, name: str) -> dict[str, str] | None:
+    """Return the `path` that users call an alternative by, and where it `points`; None for an unknown name.
+
+    `points` is "missing" without it, and "not a link" where something else is there.
+    """
+    lines = (files.read_text(root, "%s/%s" % (RECORDS, name)) or "").splitlines()
+    if len(lines) < 2:
+        return None
+    path = files.under(root, lines[1])
+    found = "missing" if not os.path.lexists(path) else "not a link"
+    return {"path": lines[1], "points": os.readlink(path) if os.path.islink(path) else found}
+
+
 def set_command(name: str, state: dict[str, Any]) -> list[str]:
     """Return the command that brings an alternative to `state`, as `read` returned it."""
     how = ["--auto", name] if state["mode"] == "auto" else ["--set", name, state["value"]]

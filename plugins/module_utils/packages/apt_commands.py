@@ -150,22 +150,32 @@ class Apt:
                 stream.write("Package: %s\nPin: version %s\nPin-Priority: 1001\n\n" % (name, version))
         self.bound = ["-o", "Dir::Etc::PreferencesParts=%s" % directory]
 
+    def discard_preferences(self, names: list[str]) -> None:
+        """Remove apt's preferences of packages, so that dpkg, which keeps edited settings, installs them again."""
+        for path in self._preferences_of(names):
+            if os.path.lexists(path):
+                os.unlink(path)
+
     def _preferences_of(self, names: list[str]) -> list[str]:
         files = self.run(["dpkg-query", "-L"] + names, accepted=(0, 1)).splitlines() if names else []
         return [path for path in files if path.startswith(PREFERENCES + "/")]
 
     # Changes ------------------------------------------------------------------------------------------------------
 
-    def simulate(self, wanted: list[str], purge: bool = False) -> list[apt_output.Change]:
+    def simulate(self, wanted: list[str], purge: bool = False, reinstall: bool = False) -> list[apt_output.Change]:
         """Return the changes that `apt-get install WANTED` would make; `NAME-` removes a package."""
-        options = APT_OPTIONS + (["--purge"] if purge else [])
+        options = APT_OPTIONS + (["--purge"] if purge else []) + (["--reinstall"] if reinstall else [])
         return apt_output.parse_simulation(
             self.run(["apt-get", "--simulate"] + options + self.bound + ["install"] + wanted)
         )
 
-    def install(self, wanted: list[str], purge: bool = False) -> None:
-        """Run `apt-get install WANTED`, which downloads everything before it unpacks the first package."""
+    def install(self, wanted: list[str], purge: bool = False, reinstall: bool = False) -> None:
+        """Run `apt-get install WANTED`, which downloads everything before it unpacks the first package.
+
+        `reinstall`: packages of `wanted` that are installed are unpacked again, with the settings that are missing.
+        """
         options = APT_OPTIONS + DPKG_OPTIONS + self.lock + self.bound
+        options += ["--reinstall", "-o", "Dpkg::Options::=--force-confmiss"] if reinstall else []
         if self.kept:
             os.makedirs(self.kept + "/partial", exist_ok=True)
             options += ["-o", "Dir::Cache::Archives=%s/" % self.kept, "-o", "APT::Keep-Downloaded-Packages=true"]

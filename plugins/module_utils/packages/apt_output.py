@@ -26,11 +26,13 @@ class Change(NamedTuple):
     new: Optional[str]
 
     def describe(self) -> str:
-        """Return `name 1.0 -> 2.0`, `name (new) 2.0` or `name 1.0 (removed)`."""
+        """Return `name 1.0 -> 2.0`, `name (new) 2.0`, `name 1.0 (removed)` or `name 1.0 (installed again)`."""
         if self.old is None:
             return "%s (new) %s" % (self.name, self.new)
         if self.new is None:
             return "%s %s (removed)" % (self.name, self.old)
+        if self.old == self.new:
+            return "%s %s (installed again)" % (self.name, self.old)
         return "%s %s -> %s" % (self.name, self.old, self.new)
 
 

@@ -18,6 +18,7 @@ MACHINE_TO_DEBIAN = {"x86_64": "amd64", "aarch64": "arm64"}
 STATUS_FILE = "/var/lib/dpkg/status"
 # dpkg appends each change of a package as a numbered file here, and merges them into the status file at times.
 JOURNAL = "/var/lib/dpkg/updates"
+INFO = "/var/lib/dpkg/info"
 # In these states nothing is left to do; any other is what an interrupted dpkg leaves.
 SETTLED = ("installed", "config-files", "not-installed")
 _UNFINISHED = re.compile(rb"\nStatus: \S+ (?:reinstreq \S+|ok (?:half-installed|unpacked|half-configured))[ \t]*(?=\n)")
@@ -70,6 +71,18 @@ def unfinished(root: str, machine: str | None = None) -> dict[str, Package]:
 def journal_files(root: str) -> list[str]:
     """Return the names of the journal's files, oldest first; none after a dpkg that was not interrupted."""
     return [name for name in files.names(root, JOURNAL) if name.isdigit()]
+
+
+def info(root: str, name: str, kind: str) -> list[str]:
+    """Return the lines of a file that dpkg keeps of a package: `list`, `conffiles` or `md5sums`; none without it.
+
+    The directory / is left out of `list`.
+    """
+    for row in (name, "%s:%s" % (name, native_architecture())):
+        text = files.read_text(root, "%s/%s.%s" % (INFO, row, kind))
+        if text is not None:
+            return [line for line in text.split("\n") if line not in ("", "/.")]
+    return []
 
 
 def _database(root: str) -> bytes:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 import tempfile
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Sequence
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_commands, apt_output, dpkg, restore
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import store
@@ -23,7 +23,8 @@ class Request(NamedTuple):
 
     packages: held afterwards; helpers: not held; pins: packages with apt preferences, which bind the transaction.
     replaces, pins_replace: purged where installed; may_remove: apt may remove them; hold_dependencies: of those that
-    `packages` depend on, the ones to hold too.
+    `packages` depend on, the ones to hold too. reinstall: names of damaged packages; those of this request, and held
+    ones that match hold_dependencies, are installed again in their version.
     """
 
     packages: list[str]
@@ -33,6 +34,7 @@ class Request(NamedTuple):
     hold_dependencies: list[str]
     replaces: list[str]
     may_remove: list[str]
+    reinstall: Sequence[str] = ()
 
     @property
     def wanted(self) -> list[str]:
@@ -46,17 +48,18 @@ class Request(NamedTuple):
 
 
 class PackageState(NamedTuple):
-    """The installed packages, and what remains to do: specs to install, names to purge, names to hold."""
+    """The installed packages, and what remains: specs to install, names to purge, names to hold, specs to repair."""
 
     packages: dict[str, dpkg.Package]
     unmet: list[str]
     obsolete: list[str]
     unheld: list[str]
+    damaged: list[str]
 
     @property
     def remaining(self) -> list[str]:
         """Everything that remains to do; empty when the request is met."""
-        return self.unmet + self.obsolete + self.unheld
+        return self.unmet + self.obsolete + self.unheld + self.damaged
 
 
 class Result(NamedTuple):
@@ -91,6 +94,7 @@ class Transaction:
         self.request, self.apt, self.directory = request, apt, directory
         self.undo, self.check = undo, check
         self.unfinished = ""  # what could not be finished of an interrupted run
+        self.reinstalled = False
 
     def run(self) -> Result:
         """Bring the packages to their versions. Raise TransactionError, whose message states what was undone."""
@@ -113,13 +117,26 @@ class Transaction:
     def state(self) -> PackageState:
         """Return the installed packages and what remains to do for the request."""
         packages = self.apt.packages()
+        unmet = apt_output.unmet(self.request.wanted, packages)
         held = [apt_output.split_spec(spec)[0] for spec in self.request.pins + self.request.packages]
         return PackageState(
             packages,
-            apt_output.unmet(self.request.wanted, packages),
+            unmet,
             self._obsolete_pins(packages) + apt_output.replaced(self.request.names, packages, self.request.replaces),
             [n for n in held + self._dependencies_to_hold(held, packages) if n not in packages or not packages[n].held],
+            self._damaged(packages, unmet),
         )
+
+    def _damaged(self, packages: dict[str, dpkg.Package], unmet: list[str]) -> list[str]:
+        """Return the specs of the damaged packages of this request that no other change replaces."""
+        replaced = [apt_output.split_spec(spec)[0] for spec in unmet]
+        parts = [name for name in self.request.reinstall if name in packages and packages[name].held]
+        names = self.request.names + [n for n in parts if apt_output.matches(n, self.request.hold_dependencies)]
+        return [
+            "%s=%s" % (name, packages[name].version)
+            for name in self.request.reinstall
+            if not self.reinstalled and name in names and name in packages and name not in replaced
+        ]
 
     def _dependencies_to_hold(self, names: list[str], packages: dict[str, dpkg.Package]) -> list[str]:
         return apt_output.dependencies(names, packages, self.request.hold_dependencies)
@@ -136,14 +153,14 @@ class Transaction:
 
     def _change(self, before: PackageState, preferences: str) -> tuple[list[str], list[str]]:
         """Run every step from the simulation to the holds; return (changes, packages whose files were not kept)."""
-        if not self._make_available():
+        if not self._make_available(before):
             return [], []
         exact = self.apt.exact_dependencies(self.request.wanted)
         self.apt.bind(preferences, self.request.pins, self._obsolete_pins(before.packages), exact)
         if not self.check:
             self.unfinished = self.apt.recover(before.packages)
             before = self.state()
-        changes = self._simulate(before) if before.unmet or before.obsolete else []
+        changes = self._simulate(before) if before.unmet or before.obsolete or before.damaged else []
         described = [change.describe() for change in changes]
         if self.check:
             return described, []
@@ -154,19 +171,24 @@ class Transaction:
         not_kept = self.apt.keep(replaced) if self.undo else []
         if changes:
             self._install(before, states)
-        self._hold(automatic)
+        self._hold(before, automatic)
         return described, not_kept
 
-    def _make_available(self) -> bool:
+    def _make_available(self, before: PackageState) -> bool:
         """Refresh the package lists if they lack a version; return False where check mode must not do that."""
-        offered = self.apt.offered(self.request.names)
-        missing = apt_output.not_offered(self.request.wanted, offered)
-        if not missing and all(name in offered for name in self.request.names):
+        # What is installed and whole need not be on offer any more for a repair.
+        wanted = (before.unmet if before.damaged else self.request.wanted) + [
+            spec for spec in before.damaged if not self._kept(spec)
+        ]
+        names = [apt_output.split_spec(spec)[0] for spec in wanted]
+        offered = self.apt.offered(names)
+        missing = apt_output.not_offered(wanted, offered)
+        if not missing and all(name in offered for name in names):
             return True
         if self.check:
             return False
         self.apt.update()
-        missing = apt_output.not_offered(self.request.wanted, self.apt.offered(self.request.names))
+        missing = apt_output.not_offered(wanted, self.apt.offered(names))
         if missing:
             raise self._error(
                 "No configured repository offers these versions:\n  %s\nCheck the repository's configuration, or plan "
@@ -174,13 +196,26 @@ class Transaction:
             )
         return True
 
+    def _kept(self, spec: str) -> str | None:
+        name, version = apt_output.split_spec(spec)
+        return self.apt.file_of(name, version or "")
+
     def _command(self, before: PackageState) -> list[str]:
-        return self.request.wanted + [name + "-" for name in before.obsolete]
+        """Return what `apt-get install` gets. With --reinstall it would install again all that it gets."""
+        wanted = before.unmet if before.damaged else self.request.wanted
+        damaged = [self._kept(spec) or spec for spec in before.damaged]
+        return wanted + damaged + [name + "-" for name in before.obsolete]
 
     def _simulate(self, before: PackageState) -> list[apt_output.Change]:
         """Return the changes of the transaction. Raise TransactionError if one of them is unexpected."""
-        changes = self.apt.simulate(self._command(before), purge=bool(before.obsolete))
-        ours = self.request.names + before.obsolete + self._dependencies_to_hold(self.request.names, before.packages)
+        changes = self.apt.simulate(self._command(before), bool(before.obsolete), bool(before.damaged))
+        damaged = [apt_output.split_spec(spec)[0] for spec in before.damaged]
+        ours = (
+            self.request.names
+            + damaged
+            + before.obsolete
+            + self._dependencies_to_hold(self.request.names, before.packages)
+        )
         may_remove = self.request.may_remove + [re.escape(name) for name in before.obsolete]
         held = [
             name
@@ -192,7 +227,7 @@ class Transaction:
             raise self._error(
                 "Nothing was changed: installing %s would also change\n  %s\nRemove these packages, release their hold "
                 "(apt-mark unhold) or allow their removal, then run this again."
-                % (" ".join(self.request.wanted), "\n  ".join(unexpected)),
+                % (" ".join(self._command(before)), "\n  ".join(unexpected)),
                 unplanned=unexpected,
             )
         return changes
@@ -203,19 +238,22 @@ class Transaction:
         A failure that changed nothing is tried once more with fresh lists: apt downloads everything before it unpacks
         the first package, and a repository that was published again in between has files of another size.
         """
+        command, options = self._command(before), (bool(before.obsolete), bool(before.damaged))
+        self.apt.discard_preferences([apt_output.split_spec(spec)[0] for spec in before.damaged])
         os.sync()  # what was written before the transaction must survive a power failure in the middle of it
         try:
             try:
-                self.apt.install(self._command(before), purge=bool(before.obsolete))
+                self.apt.install(command, *options)
             except apt_commands.AptError as error:
                 if not self._failed_unchanged(error, before):
                     raise
                 self.apt.update()
-                self.apt.install(self._command(before), purge=bool(before.obsolete))
+                self.apt.install(command, *options)
         except apt_commands.AptError as error:
             unchanged = self._failed_unchanged(error, before)
             outcome = "No package was changed." if unchanged else self._restore(states)
             raise self._error("%s\n%s" % (error, outcome), rc=error.rc, make_logs=error.make_logs) from error
+        self.reinstalled = True
 
     def _failed_unchanged(self, error: apt_commands.AptError, before: PackageState) -> bool:
         """Return whether apt ended by itself and changed no package."""
@@ -238,9 +276,13 @@ class Transaction:
             return "It could not be undone: %s\nThe next run tries to finish the change." % error
         return "It was undone: all %d packages of the transaction are in their state before it." % len(states)
 
-    def _hold(self, automatic: set[str]) -> None:
+    def _hold(self, before: PackageState, automatic: set[str]) -> None:
+        """Hold what the request holds, and what was held before it was installed again."""
         after = self.state()
-        if after.unheld:
-            states = restore.states(after.unheld, after.packages, automatic)
+        damaged = [apt_output.split_spec(spec)[0] for spec in before.damaged]
+        lost = [n for n in damaged if before.packages[n].held and not after.packages[n].held and n not in after.unheld]
+        unheld = after.unheld + lost
+        if unheld:
+            states = restore.states(unheld, after.packages, automatic)
             store.record_packages(self.directory, states)
-            self.apt.mark("hold", after.unheld)
+            self.apt.mark("hold", unheld)

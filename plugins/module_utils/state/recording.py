@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any
+from typing import Any, Iterable
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import alternatives, apt_commands, restore
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, file_state, store
@@ -37,14 +37,16 @@ def record_pending(directory: str) -> None:
         store.write(directory, store.PENDING, {"since": time.strftime(store.NOW, time.gmtime())})
 
 
-def record_applied(directory: str, parts: dict[str, Any], check: bool = False) -> bool:
-    """Record what a complete run left; the part `packages` also watches every package in the journal."""
+def record_applied(directory: str, parts: dict[str, Any], check: bool = False, repaired: Iterable[str] = ()) -> bool:
+    """Record what a complete run left; the part `packages` also watches every package in the journal.
+
+    `repaired`: packages that were damaged. Raise ValueError where a difference was not repaired.
+    """
     parts = dict(parts)
-    if "packages" in parts:
-        watch = parts["packages"]["watch"]
-        names = sorted(set(watch.get("packages") or []) | set(store.journal(directory)))
-        parts["packages"] = dict(parts["packages"], watch=dict(watch, packages=names))
-    return False if check else applied.record(directory, parts)
+    if applied.PACKAGES in parts:
+        part = parts[applied.PACKAGES]
+        parts[applied.PACKAGES] = dict(part, watch=applied.with_journal(directory, part["watch"]))
+    return False if check else applied.record(directory, parts, repaired=repaired)
 
 
 def record_verified(

@@ -9,6 +9,8 @@ verified.json   the last verified configuration: {"plan", "packages", "files", "
 previous.json   the verified configuration before that one, in the same form
 journal.json    each package that a transaction changed, as it was before its first change: {"packages": {name: state}}
 applied.json    what the last complete run left, part by part (applied.py)
+listings.json   the files of the packages and environments of that record
+damage.json     the differences from it that a run set out to repair, until a run completes
 pending.json    a change that is not verified yet: {"since"}; removed when it is verified, or rolled back
 packages/       the .deb files of the verified and the previous configuration
 
@@ -30,6 +32,7 @@ DIRECTORY = "/var/lib/gpuhost"
 SCHEMA = 1
 BASELINE, VERIFIED, PREVIOUS = "baseline", "verified", "previous"
 JOURNAL, APPLIED, PENDING = "journal", "applied", "pending"
+LISTINGS, DAMAGE = "listings", "damage"
 NOW = "%Y-%m-%dT%H:%M:%SZ"
 # Names of the records before version 0.1.0, which a host may still have.
 FORMER_NAMES = {BASELINE: "found", VERIFIED: "good"}

@@ -288,11 +288,33 @@ class DiskSpace:
 
 
 @dataclasses.dataclass(frozen=True)
-class AppliedPart:
-    """A part as the last complete run recorded it; changed: one sentence for each difference from the record."""
+class SettingsLine:
+    """A line in a file of settings of others that breaks the stack, such as a global LD_LIBRARY_PATH."""
 
-    fingerprint: str
+    file: str
+    line: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Repairs:
+    """What is damaged: packages to install again, environments to rebuild, services to enable, lines to disable."""
+
+    packages: tuple[str, ...] = ()
+    environments: tuple[str, ...] = ()
+    services: tuple[str, ...] = ()
+    lines: tuple[SettingsLine, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class AppliedPart:
+    """A part as the last complete run recorded it; changed: one sentence for each difference from the record.
+
+    fingerprint: None for a part without a record, of which only damage is known.
+    """
+
+    fingerprint: str | None = None
     changed: tuple[str, ...] = ()
+    repairs: Repairs = Repairs()
 
 
 @dataclasses.dataclass(frozen=True)

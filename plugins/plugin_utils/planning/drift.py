@@ -17,16 +17,17 @@ from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
     COMPONENTS,
-    package_name,
     package_specs,
+    split_spec,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import AppliedPart
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import AppliedPart, Repairs
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import KEEP, PlanDiff
 
 PROJECT = Path(__file__).resolve().parents[3]
 ALWAYS = "always"
-CONVERGE = ("drift", ALWAYS)
+DEEP = "deep"
+CONVERGE = ("drift", ALWAYS, DEEP)
 PACKAGES, PLAN = "packages", "plan"  # the parts that are not roles
 
 
@@ -120,12 +121,15 @@ def parts(plan: Plan, managed: Managed, fingerprints: Mapping[str, str]) -> dict
         raise KeyError(f"no fingerprint of {', '.join(missing)}")
     found = {name: Part(known[name], managed[name].watch) for name in names}
     if PACKAGES in found:
-        found[PACKAGES] = Part(known[PACKAGES], {**managed[PACKAGES].watch, "packages": _packages(plan)})
+        found[PACKAGES] = Part(known[PACKAGES], {**managed[PACKAGES].watch, **_packages(plan)})
     return found
 
 
-def _packages(plan: Plan) -> list[str]:
-    return sorted({package_name(spec) for part in plan.components.packaged() for spec in package_specs(part)})
+def _packages(plan: Plan) -> dict[str, list[str]]:
+    """Return the names of the plan's packages, and of those that are planned in one exact version."""
+    specs = [split_spec(spec) for part in plan.components.packaged() for spec in package_specs(part)]
+    exact = {name for name, version in specs if version}
+    return {"packages": sorted({name for name, _version in specs}), "exact_packages": sorted(exact)}
 
 
 # Drift ----------------------------------------------------------------------------------------------------------
@@ -141,10 +145,8 @@ def drift(
     """Return the reasons to apply each part that has some, in the order of the parts.
 
     desired: the parts of the plan; applied: the probe's; converge: gpu_stack_converge, with `always` every part is
-    applied. Raises ValueError where that is none of CONVERGE.
+    applied.
     """
-    if converge not in CONVERGE:
-        raise ValueError(f"gpu_stack_converge is {converge!r}, expected one of {', '.join(CONVERGE)}")
     changes = _changes(diff)
     reasons = {}
     for name, part in desired.items():
@@ -155,9 +157,27 @@ def drift(
     return {name: texts for name, texts in reasons.items() if texts}
 
 
+def compares_contents(converge: str) -> bool:
+    """Return whether a probe compares the content of files; raises ValueError if `converge` is none of CONVERGE."""
+    if converge not in CONVERGE:
+        raise ValueError(f"gpu_stack_converge is {converge!r}, expected one of {', '.join(CONVERGE)}")
+    return converge != "drift"
+
+
+def repairs(applied: Mapping[str, AppliedPart]) -> Repairs:
+    """Return what the parts together have to repair."""
+    found = [part.repairs for part in applied.values()]
+    return Repairs(
+        packages=tuple(dict.fromkeys(name for part in found for name in part.packages)),
+        environments=tuple(dict.fromkeys(path for part in found for path in part.environments)),
+        services=tuple(dict.fromkeys(name for part in found for name in part.services)),
+        lines=tuple(dict.fromkeys(line for part in found for line in part.lines)),
+    )
+
+
 def _since_applied(part: Part, applied: AppliedPart | None) -> list[str]:
-    if applied is None:
-        return ["no complete run is recorded for it"]
+    if applied is None or applied.fingerprint is None:
+        return ["no complete run is recorded for it", *(applied.changed if applied else ())]
     differs = applied.fingerprint != part.fingerprint
     return [*(["its variables or files have changed since the last run"] if differs else []), *applied.changed]
 

@@ -82,14 +82,25 @@ def remove(directory: pathlib.Path) -> None:
         shutil.rmtree(str(directory))
 
 
+def shares_files(environment: pathlib.Path) -> bool:
+    """Return whether files of an environment are hard links into uv's cache."""
+    records = environment.glob("lib/python*/site-packages/*.dist-info/METADATA")
+    return any(path.stat().st_nlink > 1 for path in records)
+
+
 def create(directory: pathlib.Path, request: dict[str, Any]) -> str:
     """Create the environment and return the verification's output."""
     remove(directory)
+    for path in request["damaged"]:  # so that no later run takes it for complete
+        pathlib.Path(path, "gpuhost.lock").unlink(missing_ok=True)
     uv, python = str(pathlib.Path(request["uv"], "bin/uv")), str(directory / "bin/python")
     venv = [uv, "venv", "--quiet", "--no-project", f"--python={request['python']}", "--python-preference=system"]
     run_step("Create the virtual environment", [*venv, str(directory)], attempts=ATTEMPTS)
     # Not byte-compiled: the verification compiles what the framework uses (TensorFlow: 3 s of CPU time instead of 6).
     sync = [uv, "pip", "sync", "--quiet", "--require-hashes", f"--python={python}", "-"]
+    # A file that is a hard link into uv's cache was damaged there, too.
+    if any(shares_files(pathlib.Path(path)) for path in request["damaged"]):
+        sync.insert(1, "--no-cache")
     run_step("Install the framework and its CUDA libraries, checked by hash", sync, request["lock"], ATTEMPTS)
     for name, target in request["commands"].items():
         (directory / "bin" / name).symlink_to(f"../lib/python{request['python']}/site-packages/{target}")
@@ -103,8 +114,9 @@ def build(request: dict[str, Any]) -> str:
     """Build and verify the requested environment, unless it is complete; return the verification's output.
 
     The request's keys: directory, python ("X.Y"), lock (text), commands ({name in bin: path in site-packages}), package
-    and version of the environment; environment (variables of uv and pip); uv (directory) and uv_lock (text); the
-    scripts check_packages_script and verify_script (text).
+    and version of the environment; environment (variables of uv and pip); uv (directory) and uv_lock (text); damaged
+    (directories of environments that are replaced, and that of uv); the scripts check_packages_script and verify_script
+    (text).
     """
     os.environ.update(request["environment"])
     os.umask(0o022)  # root installs what users run
@@ -112,7 +124,10 @@ def build(request: dict[str, Any]) -> str:
     directory.parent.mkdir(parents=True, exist_ok=True)
     # One build at a time: other frameworks share uv, and the job of an interrupted run may still be running.
     fcntl.flock(os.open(str(directory.parent), os.O_RDONLY), fcntl.LOCK_EX)
-    install_uv(pathlib.Path(request["uv"]), request["uv_lock"])
+    uv = pathlib.Path(request["uv"])
+    if request["uv"] in request["damaged"]:
+        remove(uv)
+    install_uv(uv, request["uv_lock"])
     return reuse_finished(directory, request) or create(directory, request)
 
 

@@ -94,7 +94,9 @@ def choose(directory: str, names: list[str], used: set[str], request: dict[str, 
     reasons = []
     candidates = (entry for entry in names if re.fullmatch(re.escape(name) + r"(-\d+)?", entry))
     for entry in sorted(candidates, key=lambda entry: entry != current):
-        reason, verified = damage(os.path.join(directory, entry), request)
+        path = os.path.join(directory, entry)
+        changed = ("its files have changed since they were recorded", {})
+        reason, verified = changed if path in request["damaged"] else damage(path, request)
         if not reason:
             return {"environment": entry, "complete": True, "verified": verified, "reason": ""}
         reasons.append(f"{entry}: {reason}")
@@ -124,8 +126,8 @@ def expired_environments(directory: str, others: list[str], current: str, keep: 
 def main(request: dict[str, Any]) -> dict[str, Any]:
     """Return the state of the environments.
 
-    The request's keys: path (of the link), framework, name, package, version, python, keep; uv (directory); lock and
-    uv_lock (SHA-256); the scripts check_packages_script and verify_script (text).
+    The request's keys: path (of the link), framework, name, package, version, python, keep; uv (directory); damaged
+    (directories not to use); lock and uv_lock (SHA-256); the scripts check_packages_script and verify_script (text).
 
     The result's keys: problem (a message, then the only key, or ""), current and environment (names), complete, linked
     (whether the link is right), verified (output of the verification), reason (why it must be built), remove (names),
@@ -154,7 +156,9 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
         "current": current if current in names else "",
         "linked": current == chosen["environment"] and os.readlink(path) == "environments/" + current,
         "remove": expired_environments(directory, others, current, max(0, int(request["keep"]))),
-        "uv": sha256(uv + "/gpuhost.lock") == request["uv_lock"] and os.access(uv + "/bin/uv", os.X_OK),
+        "uv": uv not in request["damaged"]
+        and sha256(uv + "/gpuhost.lock") == request["uv_lock"]
+        and os.access(uv + "/bin/uv", os.X_OK),
         **chosen,
     }
 

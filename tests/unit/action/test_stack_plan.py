@@ -65,6 +65,23 @@ def test_all_parts_of_a_bare_host_drift_and_none_of_a_converged_one(probed: dict
     assert set(decide(probed, converge="always")["gpu_stack_drift"]) == expected
 
 
+def test_damage_goes_from_the_probe_to_the_roles_without_changing_a_fingerprint(probed: dict[str, Any]) -> None:
+    before = decide(probed)["gpu_stack_parts"]
+    damage = {
+        "packages": ["libnccl2"],
+        "environments": [],
+        "services": [],
+        "lines": [["/etc/environment", "LD_LIBRARY_PATH=/x"]],
+    }
+    applied = {n: {"fingerprint": p["fingerprint"], "changed": []} for n, p in before.items()}
+    applied["env_paths"] |= {"changed": ["LD_LIBRARY_PATH in /etc/environment"], "repairs": damage}
+    facts = decide({**probed, "applied": applied})
+    line = {"file": "/etc/environment", "line": "LD_LIBRARY_PATH=/x"}
+    assert facts["gpu_stack_repairs"] == {**damage, "lines": [line]}
+    assert "LD_LIBRARY_PATH in /etc/environment" in facts["gpu_stack_drift"]["env_paths"]
+    assert facts["gpu_stack_parts"] == before
+
+
 def test_transition_variables_do_not_change_the_fingerprint(probed: dict[str, Any]) -> None:
     before = decide(probed)["gpu_stack_parts"]["nvidia_driver"]["fingerprint"]
 

@@ -39,15 +39,27 @@ def test_each_action_writes_its_record(module: Module) -> None:
     assert module("record_baseline", files=["/nonexistent"], shared_folders=["/"])["changed"] is True
     assert module.records() == ["baseline.json", "pending.json"]
     assert module("record_applied", parts=PARTS)["changed"] is True
-    assert module.records() == ["applied.json", "baseline.json", "pending.json"]
+    assert module.records() == ["applied.json", "baseline.json", "listings.json", "pending.json"]
     assert module("record_verified", plan={})["changed"] is True
-    assert module.records() == ["applied.json", "baseline.json", "verified.json"]
+    assert module.records() == ["applied.json", "baseline.json", "listings.json", "verified.json"]
     assert module("record_verified", plan={})["changed"] is False
 
 
 def test_parts_that_are_about_to_be_changed_are_dropped_from_the_record(module: Module) -> None:
     module("record_applied", parts=PARTS)
     module("record_baseline", parts=PARTS)
+    assert json.loads((module.directory / "applied.json").read_text())["parts"] == {}
+
+
+def test_what_was_not_repaired_fails_the_run_and_is_not_recorded(module: Module, tmp_path: Path) -> None:
+    watched = tmp_path / "watched"
+    parts = {"plan": {"fingerprint": "f", "watch": {"files": [str(watched)]}}}
+    module("record_applied", parts=parts)
+    watched.write_text("new")
+    module("record_baseline", parts=parts)
+    failed = module("record_applied", parts=parts)
+    assert failed["failed"] is True
+    assert f"file {watched} was missing" in failed["msg"]
     assert json.loads((module.directory / "applied.json").read_text())["parts"] == {}
 
 

@@ -43,3 +43,21 @@ def test_built_modules_have_version_and_flavour(tmp_path: Path) -> None:
         {"version": "595.71.05", "kernel_modules": "open"},
     ]
     assert kernel_modules.built(str(tmp_path), NEXT, run) == []
+
+
+def test_all_modules_of_the_driver_are_found(tmp_path: Path) -> None:
+    """Names of NVIDIA's and of Debian's packages; nvidia-fs and the kernel's own modules are others."""
+    directory = tmp_path / f"lib/modules/{RUNNING}/updates/dkms"
+    directory.mkdir(parents=True)
+    ours = [
+        "nvidia-current-drm.ko",
+        "nvidia-drm.ko.zst",
+        "nvidia-modeset.ko",
+        "nvidia-peermem.ko.xz",
+        "nvidia-uvm.ko",
+        "nvidia.ko",
+    ]
+    for name in [*ours, "nvidia-fs.ko", "nvidiafb.ko", "nvidia-wmi-ec-backlight.ko", "nvidia.ko.bak"]:
+        (directory / name).touch()
+    assert [Path(path).name for path in kernel_modules.all_paths(str(tmp_path), RUNNING)] == ours
+    assert kernel_modules.all_paths(str(tmp_path), NEXT) == []

@@ -70,3 +70,42 @@ def test_an_alternative_in_each_mode_is_what_update_alternatives_reports(tmp_pat
     found = alternatives.read(str(tmp_path), "gpuhost-test")
     assert found == query(*where, name="gpuhost-test")
     assert found["mode"] == ("manual" if action == "set" else "auto")
+
+
+def test_the_link_that_users_follow_is_read(root):
+    link = root / "usr/local/cuda"
+    link.parent.mkdir(parents=True)
+    assert alternatives.link(str(root), "pager") is None
+    assert alternatives.link(str(root), "cuda") == {"path": "/usr/local/cuda", "points": "missing"}
+    link.mkdir()
+    assert alternatives.link(str(root), "cuda") == {"path": "/usr/local/cuda", "points": "not a link"}
+    link.rmdir()
+    link.symlink_to("/etc/alternatives/cuda")
+    assert alternatives.link(str(root), "cuda") == {"path": "/usr/local/cuda", "points": "/etc/alternatives/cuda"}
+
+
+@needs_dpkg
+@pytest.mark.parametrize("damage", ["replaced", "deleted", "automatic"])
+def test_update_alternatives_restores_the_link_when_the_same_value_is_set(tmp_path, damage):
+    """The role cuda_toolkit relies on it."""
+    for name in ("admin", "links", "a", "b"):
+        (tmp_path / name).mkdir()
+    link = tmp_path / "cuda"
+
+    def run(*words: str) -> None:
+        options = ["--altdir", str(tmp_path / "links"), "--admindir", str(tmp_path / "admin"), "--log", "/dev/null"]
+        subprocess.run(["update-alternatives", *options, *words], check=True, capture_output=True)
+
+    run("--install", str(link), "cuda", str(tmp_path / "a"), "2")
+    run("--install", str(link), "cuda", str(tmp_path / "b"), "1")
+    run("--set", "cuda", str(tmp_path / "a"))
+    if damage == "automatic":
+        run("--auto", "cuda")
+    else:
+        link.unlink()
+    if damage == "replaced":
+        link.symlink_to(tmp_path / "b")
+    run("--set", "cuda", str(tmp_path / "a"))
+    assert link.readlink() == tmp_path / "links/cuda"
+    assert link.resolve() == tmp_path / "a"
+    assert (tmp_path / "admin/cuda").read_text().splitlines()[0] == "manual"

@@ -136,3 +136,13 @@ def test_the_native_architecture_is_dpkgs_own():
     assert dpkg.native_architecture("aarch64") == "arm64"
     assert dpkg.native_architecture("riscv64") == "riscv64"
     assert dpkg.native_architecture(os.uname().machine) == dpkg.native_architecture()
+
+
+def test_the_files_of_a_package_are_those_of_dpkg_query():
+    if shutil.which("dpkg-query") is None:
+        pytest.skip("this machine has no dpkg")
+    for name in ("bash", "libc6"):  # the second one is installed for several architectures at once
+        found = subprocess.run(["dpkg-query", "--listfiles", name], capture_output=True, text=True, check=True).stdout
+        listed = [line for line in found.splitlines() if line.startswith("/") and line != "/."]
+        assert dpkg.info("/", name, "list") == listed
+    assert dpkg.info("/", "no-such-package", "list") == []

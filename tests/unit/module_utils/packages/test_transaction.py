@@ -13,6 +13,7 @@ import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_commands, transaction
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import store
 
+from tests.unit.module_utils.real_dpkg import RealDpkg, needs_dpkg
 from tests.unit.module_utils.simulated_packages import SimulatedPackages
 
 # apt's own words, where a file has another size than its list says, and where dpkg has failed.
@@ -292,6 +293,118 @@ def test_a_replaced_package_that_cannot_be_kept_is_reported(tmp_path):
     host = Repository(tmp_path)
     host.downloads = False
     assert host.run_transaction(tmp_path).not_kept == ["a 1"]
+
+
+# Repairs --------------------------------------------------------------------------------------------------------
+
+
+DAMAGED = {"a": ("2", "installed", "hold"), "b": ("1", "installed", "hold"), "c": ("1", "installed", "hold")}
+
+
+def repair(host: Host, tmp_path: Path, *names: str, **request: Any) -> transaction.Result:
+    host.offered = "a | 2 | http://repository.lab ./ Packages\nb | 1 | http://repository.lab ./ Packages"
+    return host.run_transaction(tmp_path, EMPTY._replace(packages=["a=2"], reinstall=list(names), **request))
+
+
+def test_a_damaged_package_is_installed_again_in_its_version_and_no_other_one(tmp_path):
+    host = Host(tmp_path, packages=DAMAGED)
+    result = repair(host, tmp_path, "b", hold_dependencies=["b"])
+    (install,) = [c for c in host.commands if c[0] == "apt-get" and "install" in c and "--simulate" not in c]
+    assert install[install.index("install") + 1 :] == ["b=1"]
+    assert "--reinstall" in install
+    assert "Dpkg::Options::=--force-confmiss" in install
+    assert result.changes == ["b 1 (installed again)"]
+    assert result.before.remaining == ["b=1"]
+    assert result.after.remaining == []
+    assert host.packages == DAMAGED
+
+
+def test_a_repair_is_simulated_with_the_same_options_and_refusals(tmp_path):
+    class Unexpected(Host):
+        def _install(self, specs: list[str], simulate: bool) -> str:
+            return "Inst a [2] (2 x [all])\nRemv c [1]\n" if simulate else super()._install(specs, simulate)
+
+    host = Unexpected(tmp_path, packages=DAMAGED)
+    with pytest.raises(transaction.TransactionError, match="Nothing was changed") as caught:
+        repair(host, tmp_path, "a")
+    assert caught.value.details == {"unplanned": ["c 1 (removed)"]}
+    (simulated,) = [c for c in host.commands if "--simulate" in c]
+    assert "--reinstall" in simulated
+    assert host.steps == []
+
+
+@pytest.mark.parametrize(
+    ("name", "patterns", "packages"),
+    [
+        ("c", ["b"], DAMAGED),
+        ("b", ["b"], {**DAMAGED, "b": ("1", "installed", "install")}),
+        ("d", ["d"], DAMAGED),
+    ],
+    ids=["another part's", "not held", "not installed"],
+)
+def test_damaged_packages_of_others_are_left_alone(tmp_path, name, patterns, packages):
+    host = Host(tmp_path, packages=packages)
+    assert repair(host, tmp_path, name, hold_dependencies=patterns).before.damaged == []
+    assert host.steps == []
+
+
+def test_a_damaged_package_that_is_replaced_anyway_is_not_installed_twice(tmp_path):
+    host = Host(tmp_path, packages={"a": ("1", "installed", "hold")})
+    assert repair(host, tmp_path, "a").before.damaged == []
+    assert not any("--reinstall" in command for command in host.commands)
+
+
+def test_a_version_that_the_repository_has_no_more_is_taken_from_the_kept_files(tmp_path):
+    kept = tmp_path / "packages"
+    kept.mkdir()
+    (kept / "a_2_all.deb").write_text("")
+    host = Host(tmp_path, packages=DAMAGED)
+    request = EMPTY._replace(packages=["a=2"], reinstall=["a"])
+    host.offered = "a | 3 | http://repository.lab ./ Packages"
+    host.run_transaction(tmp_path, request)
+    assert host.steps == [str(kept / "a_2_all.deb")]
+
+
+def test_a_damaged_package_that_is_neither_offered_nor_kept_is_refused(tmp_path):
+    host = Host(tmp_path, packages=DAMAGED)
+    host.offered = "a | 3 | http://repository.lab ./ Packages"
+    with pytest.raises(transaction.TransactionError, match=r"offers these versions:\n  a 2: .* offer 3\n"):
+        host.run_transaction(tmp_path, EMPTY._replace(packages=["a=2"], reinstall=["a"]))
+    assert host.steps == ["update"]
+
+
+def test_edited_preferences_of_a_damaged_pinning_package_are_removed_first(tmp_path):
+    """dpkg keeps settings that were edited, and installs those that are missing with --force-confmiss."""
+    pin = tmp_path / "preferences.d/pin"
+    pin.parent.mkdir()
+    pin.write_text("Package: edited")
+
+    class Pinned(Host):
+        def __call__(self, command: list[str], **options: Any) -> tuple[int, str, str]:
+            if command[:2] == ["dpkg-query", "-L"]:
+                return 0, f"/.\n{pin}\n", ""
+            if "install" in command and "--simulate" not in command:
+                self.steps.append(f"{pin.name} {'exists' if pin.exists() else 'is removed'}")
+            return super().__call__(command, **options)
+
+    host = Pinned(tmp_path, packages=DAMAGED)
+    repair(host, tmp_path, "a")
+    assert host.steps == ["pin is removed", "a=2"]
+
+
+@needs_dpkg
+def test_dpkg_installs_missing_settings_again_and_keeps_edited_ones(tmp_path):
+    """What the options of a repair mean is dpkg's decision."""
+    dpkg = RealDpkg(tmp_path / "root")
+    deb = dpkg.build("pin", {"/etc/pin": "1", "/etc/edited": "1"}, conffiles=["/etc/pin", "/etc/edited"])
+    dpkg.install(deb)
+    (dpkg.root / "etc/pin").unlink()
+    (dpkg.root / "etc/edited").write_text("2")
+    dpkg.install(deb, *apt_commands.DPKG[1:])
+    assert not (dpkg.root / "etc/pin").exists(), "without the option, dpkg respects that it was deleted"
+    dpkg.install(deb, *apt_commands.DPKG[1:], "--force-confmiss")
+    assert (dpkg.root / "etc/pin").read_text() == "1"
+    assert (dpkg.root / "etc/edited").read_text() == "2"
 
 
 # Failures -------------------------------------------------------------------------------------------------------

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Answer
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, store
 
 STATUS = """Package: libnccl2
 Status: hold ok installed
@@ -21,8 +23,15 @@ Status: install ok installed
 Architecture: amd64
 Version: 5.2.15-2+b8
 """
+LIBCUDNN = "Package: libcudnn9\nStatus: install ok installed\nArchitecture: amd64\nVersion: 9.28\n"
+LISTING = "/.\n/usr\n/usr/lib\n/usr/lib/libnccl.so.2.32.3\n/usr/lib/libnccl.so.2\n"
+# The kernel that GRUB starts next: the newest one.
+NEXT = "9999.1.0-1-amd64"
 # `systemctl show --property=Id,LoadState,UnitFileState,ActiveState` of systemd 252.
-SERVICE = "Id=nvidia-persistenced.service\nLoadState=loaded\nActiveState=active\nUnitFileState=enabled\n"
+SERVICE = (
+    "Id=nvidia-fabricmanager.service\nLoadState=not-found\nActiveState=inactive\nUnitFileState=\n\n"
+    "Id=nvidia-persistenced.service\nLoadState=loaded\nActiveState=active\nUnitFileState=enabled\n"
+)
 ALTERNATIVE = "auto\n/usr/local/cuda\n\n/usr/local/cuda-13.2\n132\n\n"
 LOADED = (
     "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  595.71.05  Release Build  (dvs-builder@U22-I3-B01-1-1)\n"
@@ -30,10 +39,14 @@ LOADED = (
 WATCH = {
     "files": ["/etc/profile.d/cuda.sh", "/usr/local/bin/nvcc", "/etc/absent"],
     "alternatives": ["cuda"],
-    "services": ["nvidia-persistenced"],
-    "packages": ["libnccl2", "libcudnn9"],
+    "services": ["nvidia-fabricmanager", "nvidia-persistenced"],
+    "packages": ["libnccl2", "libcudnn9", "bash"],
+    "exact_packages": ["libnccl2"],
     "environments": ["/opt/gpuhost/tensorflow"],
+    "trees": ["/opt/gpuhost/uv"],
     "driver": True,
+    "blacklists": True,
+    "library_path": True,
     "linker_cache": True,
 }
 
@@ -51,7 +64,15 @@ def root(tmp_path: Path) -> Path:
     write("var/lib/dpkg/alternatives/cuda", ALTERNATIVE)
     write("proc/driver/nvidia/version", LOADED)
     write("proc/modules", "nvidia 1 0 - Live 0x0\n")
-    write(f"lib/modules/{os.uname().release}/updates/dkms/nvidia.ko.xz", "")
+    for kernel in (os.uname().release, NEXT):
+        for module in ("nvidia.ko.xz", "nvidia-uvm.ko.xz", "nvidia-drm.ko"):
+            write(f"lib/modules/{kernel}/updates/dkms/{module}", "module")
+        write(f"lib/modules/{kernel}/kernel/drivers/video/nvidiafb.ko", "")
+        write(f"boot/vmlinuz-{kernel}", "")
+    write("var/lib/dpkg/info/libnccl2.list", LISTING)
+    write("usr/lib/libnccl.so.2.32.3", "library")
+    (tmp_path / "usr/lib/libnccl.so.2").symlink_to("libnccl.so.2.32.3")
+    write("opt/gpuhost/uv/bin/uv", "uv")
     write("etc/ld.so.conf.d/gpuhost-cuda.conf", "/usr/local/cuda/lib64\n")
     write("etc/ld.so.cache", "")
     environment = "opt/gpuhost/environments/tensorflow-2.21.0-py3.11-0a1b2c3d"
@@ -64,6 +85,7 @@ def root(tmp_path: Path) -> Path:
     (tmp_path / "usr/local/bin/nvcc").symlink_to("/usr/local/lib/gpuhost/cuda-command")
     (tmp_path / "etc/alternatives").mkdir()
     (tmp_path / "etc/alternatives/cuda").symlink_to("/usr/local/cuda-13.2")
+    (tmp_path / "usr/local/cuda").symlink_to("/etc/alternatives/cuda")
     return tmp_path
 
 
@@ -141,7 +163,7 @@ CHANGES: dict[str, tuple[Callable[[Path], Any], str]] = {
         "unpacked",
     ),
     "a package is installed": (
-        replace("var/lib/dpkg/status", "Package: bash", "Package: libcudnn9"),
+        lambda root: (root / "var/lib/dpkg/status").write_text(STATUS + "\n" + LIBCUDNN),
         "libcudnn9 was missing",
     ),
     "the alternative points elsewhere": (
@@ -152,18 +174,62 @@ CHANGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "another module is loaded": (replace("proc/driver/nvidia/version", "595.71.05", "580.95.05"), "version=580.95.05"),
     "no module is loaded": (lambda root: (root / "proc/driver/nvidia/version").unlink(), "is missing"),
     "nouveau is loaded": (replace("proc/modules", "nvidia", "nouveau"), "nouveau was loaded=False, is loaded=True"),
-    "the module is gone": (
-        lambda root: (root / f"lib/modules/{os.uname().release}/updates/dkms/nvidia.ko.xz").unlink(),
+    "a module of the running kernel is gone": (
+        lambda root: (root / f"lib/modules/{os.uname().release}/updates/dkms/nvidia-uvm.ko.xz").unlink(),
+        f"NVIDIA modules of kernel {os.uname().release} was nvidia-uvm.ko.xz=6 bytes",
+    ),
+    "a module of the next-boot kernel is truncated": (
+        lambda root: (root / f"lib/modules/{NEXT}/updates/dkms/nvidia.ko.xz").write_text(""),
+        f"NVIDIA modules of kernel {NEXT} was nvidia.ko.xz=6 bytes",
+    ),
+    "all modules are gone": (
+        lambda root: shutil.rmtree(root / f"lib/modules/{NEXT}/updates"),
         "modules=none",
+    ),
+    "a library is deleted": (
+        lambda root: (root / "usr/lib/libnccl.so.2.32.3").unlink(),
+        "files of libnccl2=2.32.3-1+cuda13.2: /usr/lib/libnccl.so.2.32.3 is missing",
+    ),
+    "a library's link points elsewhere": (link("usr/lib/libnccl.so.2", "/x"), "libnccl.so.2 pointed to"),
+    "uv is deleted": (lambda root: shutil.rmtree(root / "opt/gpuhost/uv"), "/opt/gpuhost/uv is missing"),
+    "/usr/local/cuda points elsewhere": (
+        link("usr/local/cuda", "/usr/local/cuda-12.9"),
+        "points=/usr/local/cuda-12.9",
+    ),
+    "/usr/local/cuda is deleted": (lambda root: (root / "usr/local/cuda").unlink(), "points=missing"),
+    "/usr/local/cuda is a directory": (
+        lambda root: ((root / "usr/local/cuda").unlink(), (root / "usr/local/cuda").mkdir()),
+        "points=not a link",
+    ),
+    "LD_LIBRARY_PATH is set for everybody": (
+        lambda root: (root / "etc/environment").write_text("LD_LIBRARY_PATH=/x\n"),
+        "LD_LIBRARY_PATH in /etc/environment was missing, is LD_LIBRARY_PATH=/x",
+    ),
+    "the module is blacklisted": (
+        lambda root: (
+            (root / "etc/modprobe.d").mkdir(),
+            (root / "etc/modprobe.d/a.conf").write_text("blacklist nvidia"),
+        ),
+        "blacklist in /etc/modprobe.d/a.conf was missing, is blacklist nvidia",
+    ),
+    "the module is blacklisted for the kernel": (
+        lambda root: (root / "proc/cmdline").write_text("ro modprobe.blacklist=nvidia"),
+        "blacklist in /proc/cmdline",
     ),
     "a setting of the linker is newer": (later("etc/ld.so.conf.d/gpuhost-cuda.conf"), "is older than"),
     "the linker's cache is gone": (lambda root: (root / "etc/ld.so.cache").unlink(), "is missing"),
     "a package of the environment is gone": (
         lambda root: (root / ENVIRONMENT / "lib/python3.11/site-packages/numpy-2.1.0.dist-info").rename(root / "gone"),
-        "environment /opt/gpuhost/tensorflow",
+        "numpy-2.1.0.dist-info is missing",
     ),
-    "the environment's lock is another": (replace(f"{ENVIRONMENT}/gpuhost.lock", "2.21.0", "2.20.0"), "lock="),
-    "the environment's Python is gone": (lambda root: (root / ENVIRONMENT / "bin/python").unlink(), "python=False"),
+    "the environment's lock is another": (
+        replace(f"{ENVIRONMENT}/gpuhost.lock", "2.21.0", "2.20.10"),
+        "gpuhost.lock size was 19, is 20",
+    ),
+    "the environment's Python is gone": (
+        lambda root: (root / ENVIRONMENT / "bin/python").unlink(),
+        "bin/python is missing",
+    ),
     "the environment's link dangles": (link("opt/gpuhost/tensorflow", "environments/none"), "is missing"),
 }
 
@@ -192,8 +258,8 @@ def test_a_changed_service_is_reported(
     assert changes() == []
     systemd.text, systemd.code = text, code
     found = changes()
-    assert len(found) == 1
-    assert words in found[0]
+    assert len(found) == (1 if code == 0 else 2)  # without systemd, nothing is known of any service
+    assert words in found[-1]
 
 
 def test_parts_that_are_about_to_be_changed_are_dropped(root: Path, systemd: Systemd) -> None:
@@ -201,9 +267,9 @@ def test_parts_that_are_about_to_be_changed_are_dropped(root: Path, systemd: Sys
     parts = {name: {"fingerprint": name, "watch": {"files": ["/etc/absent"]}} for name in ("a", "b")}
     assert applied.record(directory, parts, str(root), systemd)
     assert not applied.record(directory, parts, str(root), systemd), "nothing changed"
-    assert applied.clear(directory, ["a", "unknown"])
+    assert applied.clear(directory, ["a", "unknown"], str(root), systemd)
     assert list(applied.differences("/var/lib/gpuhost", str(root), systemd)) == ["b"]
-    assert not applied.clear(directory, ["a"])
+    assert not applied.clear(directory, ["a"], str(root), systemd)
     assert applied.clear(directory)
     assert applied.differences("/var/lib/gpuhost", str(root), systemd) == {}
 
@@ -216,3 +282,278 @@ def test_a_host_without_a_record_has_no_parts(tmp_path: Path) -> None:
 def test_an_unknown_kind_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="cannot watch mounts"):
         applied.observe(str(tmp_path), {"mounts": ["/"]})
+
+
+def test_another_owner_is_reported(root: Path, changes: Callable[[], list[str]]) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("only root can change the owner of a file")
+    os.chown(root / "etc/profile.d/cuda.sh", 7, 8)
+    assert changes() == ["file /etc/profile.d/cuda.sh was owner=[0, 0], is owner=[7, 8]"]
+
+
+def test_a_message_names_some_files_and_counts_the_others(root: Path, changes: Callable[[], list[str]]) -> None:
+    shutil.rmtree(root / ENVIRONMENT / "lib")
+    (message,) = changes()
+    assert message.count("is missing") == applied.NAMED
+    assert message.endswith("; and 4 more")
+
+
+# What roles are told to repair --------------------------------------------------------------------------------
+
+
+def repairs_after(change: Callable[[Path], Any], root: Path, systemd: Systemd) -> dict[str, list[Any]]:
+    assert applied.record(
+        str(root / "var/lib/gpuhost"), {"all": {"fingerprint": "f", "watch": WATCH}}, str(root), systemd
+    )
+    change(root)
+    found: dict[str, list[Any]] = applied.differences("/var/lib/gpuhost", str(root), systemd)["all"]["repairs"]
+    return {kind: items for kind, items in found.items() if items}
+
+
+@pytest.mark.parametrize(
+    ("name", "repairs"),
+    [
+        ("a library is deleted", {"packages": ["libnccl2"]}),
+        ("the environment's Python is gone", {"environments": [f"/{ENVIRONMENT}"]}),
+        ("uv is deleted", {"environments": ["/opt/gpuhost/uv"]}),
+        ("LD_LIBRARY_PATH is set for everybody", {"lines": [["/etc/environment", "LD_LIBRARY_PATH=/x"]]}),
+        ("the module is blacklisted", {"lines": [["/etc/modprobe.d/a.conf", "blacklist nvidia"]]}),
+        ("the module is blacklisted for the kernel", {}),
+        ("a package is downgraded", {}),
+        ("a file is edited", {}),
+    ],
+)
+def test_repairs_name_what_is_damaged(name: str, repairs: dict[str, Any], root: Path, systemd: Systemd) -> None:
+    assert repairs_after(CHANGES[name][0], root, systemd) == repairs
+
+
+def test_a_disabled_service_is_enabled_again(root: Path, systemd: Systemd) -> None:
+    def disable(_root: Path) -> None:
+        systemd.text = SERVICE.replace("=enabled", "=disabled")
+
+    assert repairs_after(disable, root, systemd) == {"services": ["nvidia-persistenced"]}
+
+
+@pytest.mark.parametrize(
+    "path", ["/usr/src/nvidia-595.71.05/dkms.conf", "/lib/modules/6.8.0-41-generic/kernel/nvidia-580/nvidia.ko"]
+)
+def test_a_damaged_module_is_repaired_by_the_held_package_that_provides_it(
+    path: str, root: Path, systemd: Systemd
+) -> None:
+    status = root / "var/lib/dpkg/status"
+    for name, want in (("nvidia-kernel-open-dkms", "hold"), ("nvidia-kernel-dkms", "install"), ("zfs-dkms", "hold")):
+        status.write_text(
+            f"{status.read_text()}\nPackage: {name}\nStatus: {want} ok installed\nArchitecture: amd64\nVersion: 1\n"
+        )
+        listing = "/usr/src/zfs-2.1/dkms.conf" if name == "zfs-dkms" else path
+        (root / f"var/lib/dpkg/info/{name}.list").write_text(f"{listing}\n")
+    found = repairs_after(CHANGES["a module of the next-boot kernel is truncated"][0], root, systemd)
+    assert found == {"packages": ["nvidia-kernel-open-dkms"]}
+
+
+def test_a_new_kernel_is_a_difference_and_no_damage(root: Path, systemd: Systemd) -> None:
+    def upgrade(root: Path) -> None:
+        (root / "boot/vmlinuz-9999.2.0-1-amd64").write_text("")
+        (root / "lib/modules/9999.2.0-1-amd64/updates/dkms").mkdir(parents=True)
+        (root / "lib/modules/9999.2.0-1-amd64/updates/dkms/nvidia.ko").write_text("")
+
+    assert repairs_after(upgrade, root, systemd) == {}
+    directory, parts = str(root / "var/lib/gpuhost"), {"all": {"fingerprint": "f", "watch": WATCH}}
+    assert len(applied.differences("/var/lib/gpuhost", str(root), systemd)["all"]["changed"]) == 2
+    assert applied.clear(directory, ["all"], str(root), systemd)
+    assert applied.record(directory, parts, str(root), systemd)
+
+
+# What was not repaired ----------------------------------------------------------------------------------------
+
+
+class Runs:
+    """Runs on a host: `begin` drops the part that is about to be changed, `end` records what the run left."""
+
+    def __init__(self, root: Path, systemd: Systemd, watch: dict[str, Any] | None = None) -> None:
+        self.root, self.systemd, self.watch = root, systemd, watch or WATCH
+        self.directory = str(root / "var/lib/gpuhost")
+        self.end()
+
+    def begin(self) -> None:
+        applied.clear(self.directory, ["all"], str(self.root), self.systemd)
+
+    def end(self, fingerprint: str = "f", **options: Any) -> None:
+        parts = {"all": {"fingerprint": fingerprint, "watch": self.watch}}
+        applied.record(self.directory, parts, str(self.root), self.systemd, **options)
+
+    def changed(self) -> list[str]:
+        found = applied.differences("/var/lib/gpuhost", str(self.root), self.systemd)
+        return list(found["all"]["changed"]) if "all" in found else ["no record"]
+
+
+@pytest.mark.parametrize(
+    "name", ["a file is edited", "a library is deleted", "/usr/local/cuda is a directory", "a hold is removed",
+             "a package is downgraded", "the alternative is set manually", "the module is blacklisted for the kernel",
+             "a module of the running kernel is gone", "the environment's Python is gone", "nouveau is loaded"],
+)  # fmt: skip
+def test_what_was_not_repaired_is_never_recorded(name: str, root: Path, systemd: Systemd) -> None:
+    runs = Runs(root, systemd)
+    change, words = CHANGES[name]
+    change(root)
+    for _unused in range(2):
+        runs.begin()
+        with pytest.raises(ValueError, match="These differences were not repaired") as caught:
+            runs.end()
+        assert words in str(caught.value)
+        assert "damage.json" in str(caught.value)
+        assert runs.changed() == ["no record"], "the next run applies the part again"
+
+
+def test_what_was_repaired_or_changed_by_the_run_is_recorded(root: Path, systemd: Systemd) -> None:
+    """The driver's module after an upgrade, a rebuilt environment: other than recorded, and other than found."""
+    runs = Runs(root, systemd)
+    CHANGES["a file is edited"][0](root)
+    CHANGES["a library is deleted"][0](root)
+    runs.begin()
+    (root / "etc/profile.d/cuda.sh").write_text("PATH=$PATH:/usr/local/cuda-13.2/bin\n")
+    (root / "usr/lib/libnccl.so.2.32.3").write_text("library")
+    CHANGES["another module is loaded"][0](root)
+    runs.end()
+    assert runs.changed() == []
+    assert store.read(runs.directory, store.DAMAGE) is None
+
+
+def test_one_file_of_two_that_is_not_repaired_is_named_alone(root: Path, systemd: Systemd) -> None:
+    runs = Runs(root, systemd)
+    CHANGES["a library is deleted"][0](root)
+    CHANGES["a library's link points elsewhere"][0](root)
+    runs.begin()
+    (root / "usr/lib/libnccl.so.2.32.3").write_text("library")
+    with pytest.raises(ValueError, match="not repaired") as caught:
+        runs.end()
+    assert "libnccl.so.2 pointed to libnccl.so.2.32.3, points to /x" in str(caught.value)
+    assert "libnccl.so.2.32.3 is missing" not in str(caught.value)
+
+
+def test_damage_of_an_interrupted_run_is_remembered(root: Path, systemd: Systemd) -> None:
+    runs = Runs(root, systemd)
+    CHANGES["a file is edited"][0](root)
+    runs.begin()  # and killed
+    applied.clear(runs.directory)
+    runs.begin()
+    with pytest.raises(ValueError, match=r"file /etc/profile\.d/cuda\.sh"):
+        runs.end()
+
+
+def test_other_variables_may_want_what_was_found(root: Path, systemd: Systemd) -> None:
+    """But no variable wants a package's file deleted."""
+    runs = Runs(root, systemd)
+    CHANGES["a file is edited"][0](root)
+    runs.begin()
+    runs.end("other variables")
+    assert runs.changed() == []
+    CHANGES["a library is deleted"][0](root)
+    runs.begin()
+    with pytest.raises(ValueError, match="libnccl"):
+        runs.end("still others")
+
+
+BASH = "Package: bash\nStatus: install ok installed"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("Version: 5.2.15-2+b8", "Version: 5.2.37-1"), (BASH, BASH.replace("installed", "config-files"))],
+    ids=["upgraded", "removed"],
+)
+def test_a_dependency_that_the_system_upgrades_or_removes_is_no_damage(
+    old: str, new: str, root: Path, systemd: Systemd
+) -> None:
+    runs = Runs(root, systemd)
+    replace("var/lib/dpkg/status", old, new)(root)
+    runs.begin()
+    runs.end()
+    assert runs.changed() == []
+
+
+def test_a_package_that_is_planned_without_a_version_keeps_its_hold_and_not_its_version(
+    root: Path, systemd: Systemd
+) -> None:
+    runs = Runs(root, systemd, {**WATCH, "exact_packages": []})
+    CHANGES["a package is downgraded"][0](root)
+    runs.begin()
+    runs.end()
+    CHANGES["a hold is removed"][0](root)
+    runs.begin()
+    with pytest.raises(ValueError, match="package libnccl2"):
+        runs.end()
+
+
+def test_a_service_that_an_administrator_adds_is_no_damage(root: Path, systemd: Systemd) -> None:
+    runs = Runs(root, systemd)
+    systemd.text = SERVICE.replace("not-found", "loaded").replace("UnitFileState=\n", "UnitFileState=enabled\n")
+    runs.begin()
+    runs.end()
+    assert runs.changed() == []
+
+
+# Contents -----------------------------------------------------------------------------------------------------
+
+
+def corrupt(path: Path) -> None:
+    found, data = path.stat(), path.read_bytes()
+    path.write_bytes(bytes([data[0] ^ 255]) + data[1:])
+    os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+
+@pytest.fixture
+def packaged(root: Path) -> Path:
+    """A host whose dpkg knows the checksum of NCCL's library; `/packages` is the part of all packages."""
+    digest = hashlib.md5(b"library").hexdigest()
+    (root / "var/lib/dpkg/info/libnccl2.md5sums").write_text(f"{digest}  usr/lib/libnccl.so.2.32.3\n")
+    return root
+
+
+MANAGED = {"packages": {}, "tensorflow_env": {"environments": ["/opt/gpuhost/tensorflow"]}}
+
+
+def test_corruption_with_size_and_time_kept_is_found_by_contents_alone(packaged: Path, systemd: Systemd) -> None:
+    parts = {"packages": {"fingerprint": "f", "watch": {"packages": ["libnccl2"], "exact_packages": ["libnccl2"]}}}
+    assert applied.record(str(packaged / "var/lib/gpuhost"), parts, str(packaged), systemd)
+    corrupt(packaged / "usr/lib/libnccl.so.2.32.3")
+    place = ("/var/lib/gpuhost", str(packaged), systemd)
+    assert applied.differences(*place, managed={"packages": {}})["packages"]["changed"] == []
+    found = applied.differences(*place, contents=True, managed={"packages": {}})["packages"]
+    assert found["changed"] == ["content of libnccl2: /usr/lib/libnccl.so.2.32.3 has another content"]
+    assert found["repairs"]["packages"] == ["libnccl2"]
+    with pytest.raises(ValueError, match="content of libnccl2"):
+        applied.record(str(packaged / "var/lib/gpuhost"), parts, str(packaged), systemd, repaired=["libnccl2"])
+
+
+def test_damage_without_a_record_is_found_by_contents(packaged: Path, systemd: Systemd) -> None:
+    """After a first run that failed: nothing is recorded, but the journal names the packages."""
+    store.record_packages(str(packaged / "var/lib/gpuhost"), {"libnccl2": None, "bash": None})
+    place = ("/var/lib/gpuhost", str(packaged), systemd)
+    metadata = f"{ENVIRONMENT}/lib/python3.11/site-packages/numpy-2.1.0.dist-info"
+    for package in ("tensorflow-2.21.0", "numpy-2.1.0"):
+        (packaged / metadata).with_name(f"{package}.dist-info").joinpath("RECORD").write_text(
+            f"{package}.dist-info/METADATA,,\n"
+        )
+    assert applied.differences(*place, managed=MANAGED) == {}
+    (packaged / "usr/lib/libnccl.so.2").unlink()
+    (packaged / metadata / "METADATA").unlink()
+    found = applied.differences(*place, managed=MANAGED)
+    assert {name: part["fingerprint"] for name, part in found.items()} == {"packages": None, "tensorflow_env": None}
+    assert found["packages"]["changed"] == ["content of libnccl2: /usr/lib/libnccl.so.2 is missing"]
+    assert found["packages"]["repairs"]["packages"] == ["libnccl2"]
+    assert found["tensorflow_env"]["repairs"]["environments"] == [f"/{ENVIRONMENT}"]
+
+
+def test_what_no_run_dropped_is_not_read(packaged: Path, systemd: Systemd) -> None:
+    """An environment that is not planned any more has no record; reading it would take a rerun many seconds."""
+    directory = str(packaged / "var/lib/gpuhost")
+    place = ("/var/lib/gpuhost", str(packaged), systemd)
+    applied.record(directory, {"tensorflow_env": {"fingerprint": "f", "watch": {}}}, str(packaged), systemd)
+    store.record_packages(directory, {"libnccl2": None})
+    (packaged / "usr/lib/libnccl.so.2").unlink()
+    assert list(applied.differences(*place, managed=MANAGED)) == ["tensorflow_env"]
+    parts = {"packages": {"fingerprint": "f", "watch": {}}, "tensorflow_env": {"fingerprint": "f", "watch": {}}}
+    applied.record(directory, parts, str(packaged), systemd)
+    applied.clear(directory, ["packages"], str(packaged), systemd)
+    assert applied.differences(*place, managed=MANAGED)["packages"]["repairs"]["packages"] == ["libnccl2"]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import AppliedPart
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import AppliedPart, Repairs, SettingsLine
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import drift
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.drift import ManagedPart, Part
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.leftovers import Cleanup
@@ -70,6 +71,8 @@ def test_parts_are_those_of_the_planned_components(desired: dict[str, Part]) -> 
         "nvidia-driver-cuda",
         "nvidia-driver-pinning-595",
     ]
+    # The archive decides the version of a package that is planned without one.
+    assert desired["packages"].watch["exact_packages"] == ["cuda-toolkit-13-2", "nvidia-driver-cuda"]
     # A container borrows its kernel: with `driver: false` the loaded driver is not watched.
     assert desired["nvidia_driver"].watch == {"services": ["nvidia-persistenced"]}
     assert desired["env_paths"].watch == {"files": ["/etc/profile.d/cuda.sh"], "linker_cache": True}
@@ -111,8 +114,51 @@ def test_leftovers_are_removed_even_if_all_else_matches(desired: Any, applied: A
 
 def test_always_applies_every_part(desired: Any, applied: Any) -> None:
     assert set(detect(desired, applied, converge="always")) == set(desired)
-    with pytest.raises(ValueError, match="gpu_stack_converge is 'sometimes', expected one of drift, always"):
-        detect(desired, applied, converge="sometimes")
+    assert detect(desired, applied, converge="deep") == {}
+
+
+def test_contents_are_compared_on_request() -> None:
+    assert [drift.compares_contents(word) for word in drift.CONVERGE] == [False, True, True]
+    with pytest.raises(ValueError, match="gpu_stack_converge is 'sometimes', expected one of drift, always, deep"):
+        drift.compares_contents("sometimes")
+
+
+def test_damage_without_a_record_is_a_reason(desired: Any, applied: Any) -> None:
+    damage = "content of libnccl2: /usr/lib/libnccl.so.2 is missing"
+    applied["packages"] = AppliedPart(None, (damage,))
+    assert detect(desired, applied) == {"packages": ["no complete run is recorded for it", damage]}
+
+
+def test_repairs_of_all_parts_are_merged() -> None:
+    line = SettingsLine("/etc/environment", "LD_LIBRARY_PATH=/x")
+    parts = {
+        "packages": AppliedPart("f", (), Repairs(packages=("cuda", "nccl"))),
+        "nvidia_driver": AppliedPart("f", (), Repairs(packages=("dkms", "cuda"), services=("nvidia-fabricmanager",))),
+        "env_paths": AppliedPart("f", (), Repairs(lines=(line,))),
+        "tensorflow_env": AppliedPart("f", (), Repairs(environments=("/opt/gpuhost/uv",))),
+    }
+    expected = Repairs(("cuda", "nccl", "dkms"), ("/opt/gpuhost/uv",), ("nvidia-fabricmanager",), (line,))
+    assert drift.repairs(parts) == expected
+
+
+def test_the_fingerprints_of_packages_and_plan_follow_theirs() -> None:
+    """That of the packages is of all roles with packages, that of the plan is of the plan."""
+    managed = {**MANAGED, "plan": ManagedPart(("driver",), (), {})}
+    before = drift.parts(PLAN, managed, FINGERPRINTS)
+    other = drift.parts(PLAN, managed, {**FINGERPRINTS, "nvidia_driver": "another"})
+    assert before["packages"].fingerprint != other["packages"].fingerprint
+    assert before["plan"].fingerprint == other["plan"].fingerprint
+    repository = drift.parts(PLAN, managed, {**FINGERPRINTS, "nvidia_repo": "another"})
+    assert before["packages"].fingerprint == repository["packages"].fingerprint
+    planned = drift.parts(dataclasses.replace(PLAN, distribution="ubuntu-24.04"), managed, FINGERPRINTS)
+    assert before["plan"].fingerprint != planned["plan"].fingerprint
+
+
+def test_each_missing_fingerprint_is_refused() -> None:
+    for name in ("nvidia_repo", "nvidia_driver", "env_paths"):
+        known = {role: text for role, text in FINGERPRINTS.items() if role != name}
+        with pytest.raises(KeyError, match=f"no fingerprint of {name}"):
+            drift.parts(PLAN, MANAGED, known)
 
 
 # The fingerprint --------------------------------------------------------------------------------------------------

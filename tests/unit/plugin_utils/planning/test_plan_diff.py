@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 import subprocess
 from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.leftovers import Cleanup
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import ComponentChange, PlanDiff
 
 from tests.unit.plugin_utils.planning.planning_cases import make_plan, make_probe
@@ -150,6 +152,23 @@ def test_packages_that_are_removed_are_named() -> None:
 def test_toolkits_that_stay_are_named() -> None:
     found = row("cuda", CUDA, cuda={"installed": ["9.2", "12.9"], "distro": "11.8"})
     assert found.note == "keeps CUDA 9.2, CUDA 11.8, CUDA 12.9"
+
+
+def test_a_missing_pinning_package_is_installed() -> None:
+    found = row("driver", DRIVER, packages=packages(*DRIVER["packages"]))
+    assert [(p.name, p.action) for p in found.packages if p.action != "keep"] == [
+        ("nvidia-driver-pinning-595", "install")
+    ]
+    assert found.action != "keep"
+
+
+def test_leftovers_alone_are_a_change() -> None:
+    found = diff({"packages": packages(*OPEN_595)}, driver=DRIVER)
+    leftovers = dataclasses.replace(found, leftovers=Cleanup(does=("uninstall the driver of the .run installer",)))
+    assert (found.changes, leftovers.changes) == (False, True)
+    table = plan_diff.diff_table(leftovers)
+    assert "First: uninstall the driver of the .run installer" in table
+    assert "The host matches the plan." not in table
 
 
 def test_a_host_that_matches_the_plan_is_not_changed() -> None:

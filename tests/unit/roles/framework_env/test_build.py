@@ -54,7 +54,7 @@ class Host:
     def start(self, **more: Any) -> subprocess.Popen[str]:
         request = {"directory": str(self.environment), "python": PYTHON, "lock": LOCK,
                    "commands": {"tool": "framework/tool"}, "uv": str(self.uv), "uv_lock": "uv==1\n",
-                   "environment": {"UV_NO_PROGRESS": "1"},
+                   "environment": {"UV_NO_PROGRESS": "1"}, "damaged": [],
                    "package": "framework", "version": "1.2.3", "verify_script": VERIFY,
                    "check_packages_script": (FILES / "check_packages.py").read_text(), **more}  # fmt: skip
         run = subprocess.Popen(
@@ -120,6 +120,21 @@ def test_damaged_environment_is_rebuilt(host: Host, damage: str) -> None:
     assert host.calls() == ["venv --quiet", "pip sync"] * 2
 
 
+@pytest.mark.parametrize(("linked", "calls"), [(False, "pip sync"), (True, "--no-cache pip")])
+def test_replacement_of_a_damaged_environment_does_not_copy_the_damage(host: Host, linked: bool, calls: str) -> None:
+    """A file that is a hard link into uv's cache is damaged in the cache, too."""
+    damaged = host.environment.with_name("framework-1.2.2")
+    metadata = damaged / f"lib/python{PYTHON}/site-packages/framework-1.2.2.dist-info/METADATA"
+    metadata.parent.mkdir(parents=True)
+    metadata.write_text("Name: framework\n")
+    (damaged / "gpuhost.lock").write_text("framework==1.2.2\n")
+    if linked:
+        (host.base / "cached").hardlink_to(metadata)
+    assert host.build(damaged=[str(damaged)])[0] == 0
+    assert host.calls() == ["venv --quiet", calls]
+    assert not (damaged / "gpuhost.lock").exists(), "a later run would take it for complete"
+
+
 def test_failed_download_is_retried_twice(host: Host) -> None:
     (host.uv / "bin/failures").write_text("Failed to fetch\n" * 2)
     assert host.build()[0] == 0
@@ -159,6 +174,18 @@ rm -rf "$4"; mkdir -p "$4/bin"
 printf '#!/bin/sh\\ncat > %s/lock; cp %s/uv %s/bin/uv; chmod 755 %s/bin/uv\\n' "$4" "{base}" "$4" "$4" > "$4/bin/pip"
 chmod 755 "$4/bin/pip"; echo "$@" >> "{base}/venvs"
 """
+
+
+def test_damaged_uv_is_replaced_beside_a_complete_environment(host: Host) -> None:
+    (host.base / "bin").mkdir()
+    (host.base / "bin/python3").write_text(VENV.replace("{base}", str(host.base)))
+    (host.base / "bin/python3").chmod(0o755)
+    (host.base / "uv").write_text(UV)
+    assert host.build()[0] == 0
+    (host.uv / "left").write_text("")
+    assert host.build(damaged=[str(host.uv)])[0] == 0
+    assert not (host.uv / "left").exists()
+    assert host.calls() == [], "the environment is not built again"
 
 
 def test_uv_of_another_lock_is_replaced(host: Host) -> None:

@@ -102,6 +102,15 @@ def test_damaged_environment_in_use_is_kept_until_its_replacement_is_built(host:
     assert host.state()["environment"] == host.new
 
 
+def test_environment_whose_files_have_changed_is_replaced(host: Host) -> None:
+    path = host.build(host.new)
+    host.use(host.new, 1000)
+    assert host.state()["complete"] is True
+    found = host.state(damaged=[str(path)])
+    assert (found["environment"], found["complete"]) == (host.new + "-2", False)
+    assert found["reason"] == f"{host.new}: its files have changed since they were recorded"
+
+
 def test_environment_of_another_python_is_not_used(host: Host) -> None:
     host.build(host.new)
     host.use(host.new)
@@ -195,6 +204,7 @@ def test_uv_is_installed_if_its_record_is_this_lock(host: Host) -> None:
     (host.base / "uv/bin/uv").chmod(0o755)
     assert host.state()["uv"] is True
     assert host.state(uv_lock=sha256("newer"))["uv"] is False
+    assert host.state(damaged=[str(host.base / "uv")])["uv"] is False
 
 
 def test_frameworks_do_not_affect_each_other(tmp_path: Path) -> None:

@@ -1,0 +1,108 @@
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""List the files of packages and directories with what lstat reports, and compare such listings.
+
+A listing is a text, because it has tens of thousands of entries: one line a file, its path, a tab, and its state:
+
+    f 644 0:0 1234 1767225600000000000      a file: mode, owner, bytes, time of modification in ns
+    l TARGET                                a link
+    d 755 0:0                               a directory
+    conffile                                a configuration file of a package, which an administrator may edit
+    missing                                 nothing
+
+Runs on the managed host.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import dpkg
+
+MISSING = "missing"
+_FIELDS = {"f": ("type", "mode", "owner", "size", "modification time"), "d": ("type", "mode", "owner")}
+_TYPES = {"f": "a file", "d": "a directory", "l": "a link", "o": "a special file", "conffile": "a file"}
+# Preferences of apt are no settings to edit: those of a pinning package bind the driver's branch.
+_BINDING = "/etc/apt/preferences.d/"
+
+
+def of_package(root: str, name: str) -> str:
+    """Return the listing of an installed package's files, without its directories, which others may share."""
+    settings = set(dpkg.info(root, name, "conffiles"))
+    prefix = root.rstrip("/")
+    lines = []
+    for path in dpkg.info(root, name, "list"):
+        state = _state(prefix + path)
+        if state[0] == "d":
+            continue
+        if path in settings and state[0] == "f" and not path.startswith(_BINDING):
+            state = "conffile"
+        lines.append("%s\t%s" % (path, state))
+    return "\n".join(lines)
+
+
+def of_tree(root: str, top: str) -> str:
+    """Return the listing of everything below a directory, without compiled Python, which Python itself rewrites."""
+    prefix = root.rstrip("/")
+    lines = ["%s\t%s" % (top, _state(prefix + top))]
+    waiting = [top] if lines[0].split("\t")[1][0] == "d" else []
+    while waiting:
+        directory = waiting.pop()
+        for name in sorted(os.listdir(prefix + directory)):
+            if name == "__pycache__" or name.endswith(".pyc"):
+                continue
+            path = "%s/%s" % (directory, name)
+            state = _state(prefix + path)
+            lines.append("%s\t%s" % (path, state))
+            if state[0] == "d":
+                waiting.append(path)
+    return "\n".join(lines)
+
+
+def differing(before: str, now: str) -> dict[str, tuple[str, str]]:
+    """Return {path: (state before, state now)} of the files that differ."""
+    if before == now:
+        return {}
+    old, new = _parse(before), _parse(now)
+    return {
+        path: (old.get(path, MISSING), new.get(path, MISSING))
+        for path in sorted(set(old) | set(new))
+        if old.get(path, MISSING) != new.get(path, MISSING)
+    }
+
+
+def describe(before: str, now: str) -> str:
+    """Return in words how the state of a file has changed, such as `is missing` or `size was 9, is 0`."""
+    if now == MISSING:
+        return "is missing"
+    if before == MISSING:
+        return "is new"
+    old, new = before.split(" "), now.split(" ")
+    if old[0] != new[0]:
+        return "was %s, is %s" % (_TYPES[old[0]], _TYPES[new[0]])
+    if old[0] == "l":
+        return "pointed to %s, points to %s" % (before[2:], now[2:])
+    changed = [
+        "%s was %s, is %s" % (field, was, is_now)
+        for field, was, is_now in zip(_FIELDS[old[0]], old, new)  # noqa: B905
+        if was != is_now and field != "modification time"
+    ]
+    return ", ".join(changed) or "was modified"
+
+
+def _parse(text: str) -> dict[str, str]:
+    return dict(line.split("\t", 1) for line in text.split("\n") if "\t" in line)
+
+
+def _state(path: str) -> str:
+    try:
+        found = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return MISSING
+    mode = found.st_mode
+    if stat.S_ISREG(mode):
+        return "f %o %d:%d %d %d" % (mode & 0o7777, found.st_uid, found.st_gid, found.st_size, found.st_mtime_ns)
+    if stat.S_ISDIR(mode):
+        return "d %o %d:%d" % (mode & 0o7777, found.st_uid, found.st_gid)
+    return "l " + os.readlink(path) if stat.S_ISLNK(mode) else "o"

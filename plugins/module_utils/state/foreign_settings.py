@@ -1,0 +1,62 @@
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Find settings of others that break the stack: a global LD_LIBRARY_PATH, and blacklists of NVIDIA's modules.
+
+Runs on the managed host.
+"""
+
+from __future__ import annotations
+
+import re
+
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
+
+PROFILES = ("/etc/environment", "/etc/profile", "/etc/bash.bashrc")
+ROOT_PROFILES = ("/root/.profile", "/root/.bash_profile", "/root/.bash_login", "/root/.bashrc")
+PROFILE_DIRECTORY = "/etc/profile.d"
+MODPROBE_DIRECTORIES = ("/etc/modprobe.d", "/run/modprobe.d", "/usr/local/lib/modprobe.d", "/usr/lib/modprobe.d")
+COMMAND_LINE = "/proc/cmdline"
+_LIBRARY_PATH = re.compile(r"^[^#\n]*\bLD_LIBRARY_PATH\s*\+?=")
+_MODULE = r"nvidia(?:[-_](?:current|uvm|modeset|drm|peermem))*"
+# Debian's own packages have `install nvidia modprobe -i nvidia-current`, which loads the module.
+_BLACKLIST = re.compile(r"^\s*(?:blacklist\s+%s\s*|install\s+%s\s+\S*\b(?:false|true)\b.*)$" % (_MODULE, _MODULE))
+_OPTION = re.compile(r"^(?:modprobe\.blacklist|module_blacklist|rd\.driver\.blacklist)=(.*)$")
+
+
+def library_path(root: str) -> dict[str, list[str]]:
+    """Return the lines that set LD_LIBRARY_PATH for everybody or for root, by file."""
+    names = ["%s/%s" % (PROFILE_DIRECTORY, name) for name in files.names(root, PROFILE_DIRECTORY)]
+    return _matching(root, [*PROFILES, *names, *ROOT_PROFILES], _LIBRARY_PATH)
+
+
+def blacklists(root: str) -> dict[str, list[str]]:
+    """Return the lines of modprobe.d and the options of the kernel that keep NVIDIA's modules from loading, by file."""
+    paths = [
+        "%s/%s" % (directory, name)
+        for directory in MODPROBE_DIRECTORIES
+        for name in files.names(root, directory)
+        if name.endswith(".conf")
+    ]
+    found = _matching(root, paths, _BLACKLIST)
+    options = []
+    for word in (files.read_text(root, COMMAND_LINE) or "").split():
+        option = _OPTION.match(word)
+        if option and any(re.fullmatch(_MODULE, name) for name in option.group(1).split(",")):
+            options.append(word)
+    return dict(found, **{COMMAND_LINE: options}) if options else found
+
+
+def _matching(root: str, paths: list[str], pattern: re.Pattern[str]) -> dict[str, list[str]]:
+    found = {}
+    for path in paths:
+        lines = [line for line in (_read(root, path) or "").splitlines() if pattern.match(line)]
+        if lines:
+            found[path] = lines
+    return found
+
+
+def _read(root: str, path: str) -> str | None:
+    try:
+        return files.read_text(root, path)
+    except IsADirectoryError:
+        return None
