@@ -277,10 +277,10 @@ class Apt:
         return lost
 
 
-def make_logs() -> dict[str, str]:
+def make_logs(root: str = "/") -> dict[str, str]:
     """Return {path: its last lines} of DKMS builds that failed: DKMS keeps build/make.log only of those."""
     logs = {}
-    for path in sorted(glob.glob("/var/lib/dkms/*/*/build/make.log")):
+    for path in sorted(glob.glob(os.path.join(root, "var/lib/dkms/*/*/build/make.log"))):
         if not os.path.islink(path):
             with open(path, errors="replace") as stream:
                 logs[path] = "".join(stream.readlines()[-MAKE_LOG_LINES:])

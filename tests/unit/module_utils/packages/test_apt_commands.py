@@ -348,3 +348,17 @@ def test_an_error_has_nothing_of_the_steps_that_succeeded_and_the_end_of_the_res
     assert message.splitlines()[1:] == lines[5:]
     assert apt_commands.AptError(["apt-get"], -9, "", {"make.log": "x"}).rc == -9
     assert apt_commands.AptError(["apt-get"], 1, "", {"make.log": "x"}).make_logs == {"make.log": "x"}
+
+
+def test_the_end_of_the_log_of_a_failed_build_is_read(tmp_path):
+    for version in ("580.1", "595.1"):
+        log = tmp_path / f"var/lib/dkms/nvidia/{version}/build/make.log"
+        log.parent.mkdir(parents=True)
+        log.write_text("".join(f"line {number}\n" for number in range(40)))
+    other = tmp_path / "var/lib/dkms/other/1/build/make.log"
+    other.parent.mkdir(parents=True)
+    other.symlink_to(log)
+    logs = apt_commands.make_logs(str(tmp_path))
+    assert [path.split("/")[-3] for path in logs] == ["580.1", "595.1"]
+    assert {text.splitlines()[0] for text in logs.values()} == {"line 10"}
+    assert {text.splitlines()[-1] for text in logs.values()} == {"line 39"}

@@ -149,3 +149,23 @@ def test_exact_dependencies_are_those_with_an_equals_sign():
     version = "12.2.0-14+deb12u1"
     names = ["cpp-12", "g++-12", "gcc-12", "gcc-12-base", "libgcc-12-dev", "libstdc++-12-dev"]
     assert exact == {name: version for name in names if name != "g++-12"}
+
+
+def test_a_kernel_that_is_planned_is_expected():
+    image = apt_output.Change("linux-image-6.12-amd64", None, "6.12")
+    for spec in ("linux-image-6.12-amd64=6.12", "linux-image-6.12-amd64"):
+        assert apt_output.unexpected([image], [spec], [], held=[]) == []
+
+
+def test_packages_that_left_nothing_are_not_replaced():
+    states = {"a-1": "not-installed", "a-2": "config-files", "a-3": "half-installed", "a-4": "installed"}
+    packages = {name: dpkg.Package("1", status, held=False) for name, status in states.items()}
+    assert apt_output.replaced([], packages, ["a-.*"]) == ["a-2", "a-3", "a-4"]
+
+
+@pytest.mark.parametrize(
+    ("offered", "words"),
+    [({}, "no version"), ({"a": list("7654321")}, "7, 6, 5, 4, 3"), ({"a": ["1"]}, "1")],
+)
+def test_up_to_five_offered_versions_are_named(offered, words):
+    assert apt_output.not_offered(["a=9"], offered) == [f"a 9: the configured repositories offer {words}"]
