@@ -274,7 +274,8 @@ def test_healthy_host_passes_every_check_with_three_commands(tmp_path: Path) -> 
     found = checked(machine)
     assert {check.id: check.status for check in found.values() if check.status != "pass"} == {}
     assert found["gpu.nvlink"].found == "GPU 0, 1: 18 links of 18 at 26.562 GB/s"
-    assert [argv[1:] for argv in machine.commands[1:]] == [
+    # Before them, the context lists GPUs and processes.
+    assert [argv[1:] for argv in machine.commands[2:]] == [
         ["--dmesg", "--boot", "--quiet", "--no-pager", "--output=short-iso"], ["-q", "-x"], ["nvlink", "-s"],
     ]  # fmt: skip
 
