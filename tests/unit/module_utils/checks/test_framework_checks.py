@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks import framework_checks, framework_probe, model
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks import (
+    framework_checks,
+    framework_probe,
+    model,
+    verify,
+)
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.framework_probe import MARK
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import CheckSpec
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
@@ -168,3 +173,21 @@ def test_remedy_for_a_shadowed_library_names_the_search_path(search_path: str, s
 def test_path_that_merely_begins_like_the_environments_is_foreign() -> None:
     output = {"prefix": "/opt/tf", "libraries": ["/opt/tf-old/lib/libcudnn.so.9", "/opt/tf/lib/libcudart.so.12"]}
     assert framework_checks.foreign_libraries(output) == ["libcudnn from /opt/tf-old/lib/libcudnn.so.9"]
+
+
+@pytest.mark.parametrize("framework", ["tensorflow", "pytorch"])
+@pytest.mark.parametrize("damage", ["/etc/environment", "output"])
+def test_what_cannot_be_read_makes_every_check_unknown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, framework: str, damage: str
+) -> None:
+    """An /etc/environment that is a directory, and a part that is cut."""
+    if damage == "/etc/environment":
+        (tmp_path / "etc/environment").mkdir(parents=True)
+    cut = Answer(0, (MARK + '{"version": "2.21.0"}\n' + MARK + '{"devices": [').encode(), b"")
+    plan = {"components": {framework: {"version": "2.21.0", "cuda": "13.2"}}}
+    group = verify.GROUPS[framework]
+    monkeypatch.setattr(verify, "GROUPS", {framework: group})
+    evidence = verify.verify(host(tmp_path, run=lambda *args: cut, plan=plan))
+    assert {check["id"] for check in evidence["checks"]} == {spec.id for spec in group.CHECKS}
+    assert {check["status"] for check in evidence["checks"]} == {"unknown"}
+    assert evidence["status"] == "unknown"
