@@ -72,15 +72,16 @@ def wheel_libraries():
 
 
 def sonames(build, wheels):
-    """Return the file names under which TensorFlow loads its libraries, by library.
+    """Return the file names under which TensorFlow loads the needed libraries, by library.
 
     The wheels have them; without wheels, the major versions of the build information give them. A needed library for
-    which neither does is absent.
+    which neither does is absent. Others are not asked for: where TensorFlow does not load them by itself, its library
+    has no path to the wheel, and would find the system's.
     """
     cuda = str(build.get("cuda_version") or "").split(".", 1)[0]
     cudnn = str(build.get("cudnn_version") or "").split(".", 1)[0]
     majors = {"libcudart": cuda, "libcublas": cuda, "libcudnn": cudnn, "libnccl": "2"}
-    found = {named(name): name for name in wheels if not named(name).startswith("libcudnn_")}
+    found = {named(name): name for name in wheels if named(name) in NEEDED}
     found.update({name: "%s.so.%s" % (name, major) for name, major in majors.items() if major})
     return found
 

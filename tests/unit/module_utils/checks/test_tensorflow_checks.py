@@ -20,7 +20,6 @@ NAMES = {
     "libcublas": "libcublas.so.12",
     "libcudart": "libcudart.so.12",
     "libcudnn": "libcudnn.so.9",
-    "libcurand": "libcurand.so.10",
     "libnccl": "libnccl.so.2",
 }
 BUILD = {"cuda_version": "12.5.1", "cudnn_version": "9", "is_cuda_build": True, "is_rocm_build": False}
@@ -33,7 +32,7 @@ CAPTURED: dict[str, Any] = {
     "search_path": "",
     "pinned": {"cudnn": "9.28.0.42", "nccl": "2.32.3"},
     "asked": NAMES,
-    "errors": {"libcurand.so.10": "libcurand.so.10: cannot open shared object file: No such file or directory"},
+    "errors": {},
     "libraries": [
         WHEELS + "/cublas/lib/libcublas.so.12",
         WHEELS + "/cuda_runtime/lib/libcudart.so.12",
