@@ -20,6 +20,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import 
 TIMEOUT = 60
 ABSENT = ("N/A", "Not Supported", "Requested functionality has been deprecated")
 # NVML's errors (nvmlErrorString), which nvidia-smi prints in place of a value: those of a GPU that is lost, and others.
+# `Insufficient Permissions` is none of them: well B200 and GB200 have it for `power_smoothing`.
 LOST = ("GPU is lost", "GPU requires reset", "Interrupt Request Issue", "Corrupted infoROM")
 ERRORS = (
     "Unknown Error",
@@ -34,7 +35,6 @@ ERRORS = (
     "In use by another client",
     "Insufficient External Power",
     "Insufficient Memory",
-    "Insufficient Permissions",
     "Invalid Argument",
     "Invalid State",
     "Not Ready",
