@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -202,10 +203,18 @@ REAL = Path(os.environ.get("GPUHOST_TENSORFLOW_PYTHON") or "/opt/gpuhost/tensorf
     not REAL.exists(), reason="no TensorFlow environment on this machine (GPUHOST_TENSORFLOW_PYTHON names one)"
 )
 def test_probe_in_a_real_tensorflow_environment() -> None:
-    context = host(command.run, root="/", tensorflow_path=str(REAL.parents[1]), **SIMULATED)
+    """A build without CUDA, as the CPU wheels are, fails for that alone."""
+    metadata = "from importlib.metadata import version; print(version('tensorflow'))"
+    version = subprocess.run([REAL, "-c", metadata], capture_output=True, check=True, text=True).stdout.strip()
+    plan = {"components": {"tensorflow": {"version": version, "cuda_libraries": "wheel"}}}
+    context = host(command.run, root="/", tensorflow_path=str(REAL.parents[1]), plan=plan, **SIMULATED)
     found = {check.id: check for check in tensorflow_checks.run(context)}
-    assert {check.id: check.found for check in found.values() if check.status == "fail"} == {}
-    assert found["tensorflow.matmul"].found
+    without_cuda = found["tensorflow.built_for_cuda"].found == "built without CUDA"
+    failed = {check.id: check.found for check in found.values() if check.status not in ("pass", "skip")}
+    assert failed == ({"tensorflow.built_for_cuda": "built without CUDA"} if without_cuda else {})
+    assert str((found["tensorflow.version"].loaded or {})["tensorflow"]).startswith(version + " (")
+    for name in ("matmul", "convolution"):
+        assert "differs by" in str(found["tensorflow." + name].found)
 
 
 def test_without_tensorflow_in_the_plan_all_are_skipped() -> None:
