@@ -52,3 +52,9 @@ def test_the_journal_keeps_the_first_state_of_a_package(tmp_path):
     store.record_packages(directory, {"libnccl2": None, "gcc": GCC})
     store.record_packages(directory, {"libnccl2": {"version": "2", "held": True, "auto": False}, "curl": None})
     assert store.journal(directory) == {"libnccl2": None, "gcc": GCC, "curl": None}
+
+
+def test_only_root_can_read_a_record(tmp_path):
+    """The content of a managed file may be a password."""
+    store.write(str(tmp_path), store.VERIFIED, {"files": {}})
+    assert (tmp_path / "verified.json").stat().st_mode & 0o777 == 0o600
