@@ -3,6 +3,7 @@
 The changes alternate between two configurations. INTERRUPT=all tries every boundary between tasks; by default a sample.
 """
 
+import json
 import os
 import random
 import subprocess
@@ -62,6 +63,10 @@ class Change:
         self.at = to or self.target
         found = self.read_state()
         assert self.differences(self.expected[self.at], found) == []
+        # The run that completed it also verified it, whether anything was left to change or not.
+        assert in_host("ls /var/lib/gpuhost/pending.json 2>/dev/null || true") == ""
+        verified = json.loads(in_host("cat /var/lib/gpuhost/verified.json"))
+        assert verified["plan"] == json.loads(in_host("cat /etc/ansible/facts.d/gpu_stack.fact"))
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,80 @@
+"""What a run records as verified: its training is reused, left out, deferred because of a job, or repeated.
+
+The state file of the simulated nvidia-smi lists the job. The tests continue each other, in this order.
+"""
+
+import json
+import subprocess
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+RECORDS = "/var/lib/gpuhost"
+STATE = "/etc/gpuhost-simulated/nvidia-smi.json"
+JOB = {"processes": [{"gpu": 1, "pid": 4194304, "type": "C", "name": "python3", "used_mib": 6144}]}
+
+
+@pytest.fixture(scope="module")
+def as_root(host):
+    with host.sudo():
+        yield host
+
+
+@pytest.fixture
+def verified(as_root) -> Callable[[], dict[str, Any]]:
+    """Return a function that reads the record of the verified configuration."""
+    return lambda: json.loads(as_root.file(f"{RECORDS}/verified.json").content_string)
+
+
+@pytest.fixture
+def training(reports) -> Callable[[], dict[str, Any]]:
+    """Return a function that reads the evidence of the last run's training."""
+    return lambda: json.loads((reports / "latest/default-hopper/smoke_train.json").read_text())
+
+
+def said(done: subprocess.CompletedProcess[str]) -> str:
+    """Return what a run printed, without its line breaks."""
+    return " ".join(done.stdout.split())
+
+
+def test_rerun_reuses_the_training_with_its_date_and_records_nothing(playbook, verified, training):
+    before = verified()
+    done = playbook("gpu_host")
+    assert "changed=0" in done.stdout
+    assert training()["status"] == "reused"
+    assert training()["finished"] == before["evidence"]["trainings"]["tensorflow"]["finished"]
+    assert verified() == before
+
+
+def test_change_without_its_proof_is_not_recorded_as_verified(as_root, playbook, verified):
+    before = verified()
+    as_root.run_expect([0], "chmod 0600 /etc/profile.d/cuda.sh")
+    done = playbook("gpu_host", "--skip-tags", "verify,smoke_train")
+    left_out = "the checks were left out; the training with TensorFlow was left out"
+    assert f"Nothing was recorded as verified: {left_out}." in said(done)
+    assert verified() == before
+    assert as_root.file(f"{RECORDS}/pending.json").exists
+
+
+def test_change_stays_pending_while_a_job_uses_the_gpus(as_root, playbook, verified, training):
+    before = verified()
+    as_root.run_expect([0], "mkdir -p /etc/gpuhost-simulated")
+    as_root.run_expect([0], "sh -c %s", f"echo '{json.dumps(JOB)}' > {STATE}")
+    try:
+        done = playbook("gpu_host")
+    finally:
+        as_root.run_expect([0], "rm -r /etc/gpuhost-simulated")
+    assert "The change stays pending: cuda." in said(done)
+    assert "python3" in training()["checks"][0]["reason"]
+    assert training()["status"] == "deferred"
+    assert verified() == before
+    assert as_root.file(f"{RECORDS}/pending.json").exists
+
+
+def test_next_run_verifies_the_pending_change(as_root, playbook, verified, training):
+    before = verified()
+    playbook("gpu_host")
+    assert training()["status"] == "pass"
+    assert verified()["evidence"]["at"] > before["evidence"]["at"]
+    assert not as_root.file(f"{RECORDS}/pending.json").exists
