@@ -109,7 +109,7 @@ def verification(plan: Mapping[str, Any], host: HostFacts, run: Run, now: str) -
             f"Nothing was recorded as verified: {text}. Run playbooks/gpu_host.yml with all its tags" if is_new else ""
         )
     elif found == PENDING:
-        message = f"The change stays pending: {text}. Run the same command again when they are idle"
+        message = f"The change stays pending: {text}. Run the same command again when the GPUs are idle"
     else:
         message = f"Nothing has changed since the host was last verified, but {text}"
     return Verification(found, reasons, f"{message} ({last})." if message else "")
