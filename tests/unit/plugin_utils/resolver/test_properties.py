@@ -178,6 +178,6 @@ def test_planning_stays_linear_in_the_hosts():
     for host in hosts[20:90]:
         resolve(catalog, Request(), host)
     assert first > 1000
-    # Some lines differ by what other tests left in the caches of versions. One line for each of the 80 hosts that were
+    # A few comparisons depend on what other tests left in the caches. One line more for each of the 80 hosts that were
     # planned in between would be 800.
     assert abs(_steps(catalog, hosts[90:]) - first) < 100
