@@ -313,6 +313,9 @@ def _pci_binding(context: Context, gpus: list[dict[str, Any]]) -> Check:
 
 
 def _fabric_manager(context: Context, driver: dict[str, Any], switches: list[dict[str, Any]]) -> Check:
+    unreadable = dpkg.unreadable(context.root)
+    if unreadable:
+        return FABRIC_MANAGER.unknown(unreadable)
     packages = dpkg.read(context.root, context.fabric_manager_packages)
     installed = {name: package.version for name, package in packages.items() if package.status == "installed"}
     if not switches and not installed:

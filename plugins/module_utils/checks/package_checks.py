@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import REAPPLY, Check, CheckSpec, Context
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import dpkg
 
 INSTALLED = CheckSpec(
@@ -36,13 +35,10 @@ def run(context: Context, machine: str | None = None) -> list[Check]:
             planned[package] = version
     if not planned:
         return [spec.skip("the plan has no package") for spec in CHECKS]
-    try:
-        unreadable = _unreadable(context.root)
-        packages = {} if unreadable else dpkg.read(context.root, list(planned), machine)
-    except OSError as error:
-        unreadable = "cannot be read: %s" % error.strerror
+    unreadable = dpkg.unreadable(context.root)
     if unreadable:
-        return [spec.unknown("%s %s" % (dpkg.STATUS_FILE, unreadable)) for spec in CHECKS]
+        return [spec.unknown(unreadable) for spec in CHECKS]
+    packages = dpkg.read(context.root, list(planned), machine)
     damaged = [name for name in sorted(packages) if not _is_complete(packages[name])]
     if damaged:
         reason = "%s has no complete paragraph of %s" % (dpkg.STATUS_FILE, ", ".join(damaged))
@@ -58,16 +54,6 @@ def run(context: Context, machine: str | None = None) -> list[Check]:
             remedy="Run `apt-mark hold %s`." % " ".join(not_held),
         ),
     ]
-
-
-def _unreadable(root: str) -> str | None:
-    """Return what is wrong with dpkg's status file, None if it is whole as far as can be seen."""
-    data = files.read_bytes(root, dpkg.STATUS_FILE)
-    if data is None:
-        return "is missing"
-    if b"\nPackage: " not in b"\n" + data or b"\0" in data:
-        return "is no list of packages"
-    return None if data.endswith(b"\n") else "ends within a line"
 
 
 def _is_complete(package: dpkg.Package) -> bool:

@@ -50,6 +50,19 @@ def native_architecture(machine: str | None = None) -> str:
     return MACHINE_TO_DEBIAN.get(machine, machine)
 
 
+def unreadable(root: str) -> str | None:
+    """Return what is wrong with the status file as a sentence, None if it is whole as far as can be seen."""
+    try:
+        data = files.read_bytes(root, STATUS_FILE)
+    except OSError as error:
+        return "%s cannot be read: %s" % (STATUS_FILE, error.strerror)
+    if data is None:
+        return STATUS_FILE + " is missing"
+    if b"\nPackage: " not in b"\n" + data or b"\0" in data:
+        return STATUS_FILE + " is no list of packages"
+    return None if data.endswith(b"\n") else STATUS_FILE + " ends within a line"
+
+
 def read(root: str, globs: list[str] | None = None, machine: str | None = None) -> dict[str, Package]:
     """Return the packages whose names match one of `globs` (None: all), by name.
 

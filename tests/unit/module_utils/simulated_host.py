@@ -30,6 +30,7 @@ class SimulatedHost:
         self.answers: dict[str, command.Answer] = {}
         self.commands: list[list[str]] = []
         self.write("usr/share/gpuhost-simulated/nvidia-smi.json", product_table(driver, "13.0"))
+        self.write("var/lib/dpkg/status", "Package: base-files\nStatus: install ok installed\nVersion: 12.4\n")
         for number, device in enumerate(gpus):
             self.add_device(f"0000:{5 + number:02x}:00.0", device, "0x030200", "nvidia" if loaded else None)
         for number in range(switches):

@@ -264,12 +264,12 @@ def fabric_manager_of_another_version(simulated: SimulatedHost) -> None:
 
 
 def fabric_manager_missing(simulated: SimulatedHost) -> None:
-    simulated.write("var/lib/dpkg/status", "")
+    simulated.write("var/lib/dpkg/status", "Package: base-files\nStatus: install ok installed\nVersion: 12.4\n")
     simulated.answer("systemctl is-active nvidia-fabricmanager.service", "inactive\n", exit_code=4)
 
 
 def fabric_manager_without_a_package(simulated: SimulatedHost) -> None:
-    simulated.write("var/lib/dpkg/status", "")
+    simulated.write("var/lib/dpkg/status", "Package: base-files\nStatus: install ok installed\nVersion: 12.4\n")
 
 
 def nouveau_bound(simulated: SimulatedHost) -> None:

@@ -1,0 +1,825 @@
+"""The faults of the matrix: what each does to a host, the checks that must see it, and what follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks import model
+
+from tests.unit.matrix import host as at
+from tests.unit.matrix.host import Host
+
+Apply = Callable[[Host], None]
+Outcomes = dict[str, str]  # by check id
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault of a host.
+
+    text: one line of docs/checks.md; own: the checks for which it is meant, which must fail; follows: other checks that
+    rightly do not pass, by id with their outcome; why: the reason for those
+    """
+
+    text: str
+    apply: Apply
+    own: tuple[str, ...]
+    follows: Mapping[str, str] = field(default_factory=dict)
+    why: str = ""
+    outcome: str = model.FAIL
+
+    @property
+    def outcomes(self) -> dict[str, str]:
+        """The checks that do not pass, with their outcomes."""
+        return {**dict.fromkeys(self.own, self.outcome), **self.follows}
+
+
+FAULTS: dict[str, Fault] = {}
+
+
+def fault(
+    text: str, *own: str, follows: Outcomes | None = None, why: str = "", outcome: str = model.FAIL
+) -> Callable[[Apply], Apply]:
+    """Register a function that applies a fault, under its own name."""
+
+    def register(apply: Apply) -> Apply:
+        FAULTS[apply.__name__.replace("_", "-")] = Fault(text, apply, own, follows or {}, why, outcome)
+        return apply
+
+    return register
+
+
+def fails(*ids: str) -> Outcomes:
+    return dict.fromkeys(ids, model.FAIL)
+
+
+def unknown(*ids: str) -> Outcomes:
+    return dict.fromkeys(ids, model.UNKNOWN)
+
+
+FROM_THE_DOCUMENT = (
+    *("gpu.answers", "gpu.recovery", "gpu.persistence", "gpu.ecc_errors", "gpu.memory_repair", "gpu.pcie_width"),
+    *("gpu.pcie_generation", "gpu.fabric", "gpu.slowdown", "gpu.mig"),
+)
+ON_DEVICES = (
+    *("cuda.device_query", "cuda.memory_copies", "cuda.peer_access", "cuda.cudnn_handle", "cuda.nccl_all_reduce"),
+    *("cuda.bandwidth", "cuda.unprivileged"),
+)
+COMPUTATIONS = ("tensorflow.matmul", "tensorflow.convolution", "pytorch.matmul", "pytorch.convolution")
+OF_TENSORFLOW = (
+    *("tensorflow.version", "tensorflow.built_for_cuda", "tensorflow.devices", "tensorflow.libraries"),
+    *("tensorflow.cudnn_version", "tensorflow.nccl_version", "tensorflow.matmul", "tensorflow.convolution"),
+)
+OF_PYTORCH = (
+    *("pytorch.version", "pytorch.built_for_cuda", "pytorch.cuda_libraries", "pytorch.devices", "pytorch.matmul"),
+    "pytorch.convolution",
+)
+IN_SHELLS = ("env.login_shell", "env.ssh_no_profile", "env.sudo", "env.systemd_unit")
+NO_NVIDIA_SMI = {**unknown(*FROM_THE_DOCUMENT, "gpu.nvlink", "idle.gpus"), **fails("driver.gpu_count")}
+NO_CUDA = unknown(*ON_DEVICES, *COMPUTATIONS)
+NO_DEVICE = {**NO_CUDA, **fails("cuda.devices", "tensorflow.devices", "pytorch.devices")}
+ONE_GPU = {
+    **unknown(*ON_DEVICES),
+    **fails("cuda.devices", "cuda.nccl_all_reduce", "tensorflow.devices", "pytorch.devices", *COMPUTATIONS),
+}
+NOT_COMPILED = unknown("cuda.devices", *ON_DEVICES)
+NO_PROGRAM = "Without the program nothing runs on a GPU"
+A_GPU_LESS = "Every program sees a GPU less"
+
+
+def smi_gpu(host: Host, number: int, **values: object) -> None:
+    host.smi["gpus"][str(number)].update(values)
+
+
+def log(host: Host, line: str) -> None:
+    with host.path(at.KERNEL_LOG).open("a") as stream:
+        stream.write(f"2026-11-22T06:10:00+00:00 host kernel: {line}\n")
+
+
+def part(answer: dict, key: str) -> dict:
+    """Return the part of a framework's answer that has this key."""
+    return next(found for found in answer["parts"] if key in found)
+
+
+def cut(answer: dict, key: str, signal: int = 11) -> None:
+    """End a framework's process before it prints a part."""
+    index = next(number for number, found in enumerate(answer["parts"]) if key in found)
+    del answer["parts"][index:]
+    answer["signal"] = signal
+
+
+def lose_cuda(host: Host, error: str) -> None:
+    """CUDA refuses to start with an error's number: no program sees a GPU."""
+    host.cuda["settings"]["ERROR"] = error
+    for answer, device in ((host.tensorflow, "/CPU:0"), (host.pytorch, "cpu")):
+        part(answer, "devices")["devices"] = []
+        compute_on(answer, device)
+
+
+def compute_on(answer: dict, device: str) -> None:
+    """Without a GPU, the probe computes on the CPU."""
+    for computation in ("matmul", "convolution"):
+        part(answer, computation)[computation] = [{"device": device, "ran_on": device, "difference": 4.7e-07}]
+
+
+def keep_one_gpu(host: Host) -> None:
+    """Programs see the first GPU alone."""
+    host.cuda["settings"]["DEVICES"] = "1"
+    for answer in (host.tensorflow, host.pytorch):
+        for key in ("devices", "matmul", "convolution"):
+            part(answer, key)[key].pop()
+
+
+# The driver ---------------------------------------------------------------------------------------------------------
+
+
+@fault(
+    "The management library is missing (nvidia-smi exits with 12)",
+    "driver.nvidia_smi",
+    follows={**NO_NVIDIA_SMI, **fails("driver.module_matches_user_space"), **unknown("cuda.device_query")},
+    why="nvidia-smi answers nothing, not even the version of the libraries",
+)
+def library_missing(host: Host) -> None:
+    host.smi["state"] = "library_missing"
+
+
+@fault(
+    "The loaded module is of another version than the libraries (nvidia-smi exits with 18)",
+    "driver.nvidia_smi",
+    "driver.module_matches_user_space",
+    follows={**NO_NVIDIA_SMI, **NO_DEVICE},
+    why="Neither nvidia-smi nor CUDA can use the module",
+)
+def version_mismatch(host: Host) -> None:
+    host.smi["state"] = "mismatch"
+    host.edit("proc/driver/nvidia/version", at.DRIVER, "580.95.05")
+    lose_cuda(host, "35")
+
+
+@fault(
+    "The driver is not loaded (nvidia-smi exits with 9)",
+    "driver.nvidia_smi",
+    "driver.module_matches_user_space",
+    "driver.pci_binding",
+    follows={**NO_NVIDIA_SMI, **NO_DEVICE},
+    why="Neither nvidia-smi nor CUDA has a module",
+)
+def driver_not_loaded(host: Host) -> None:
+    host.smi["state"] = "not_loaded"
+    host.remove("proc/driver/nvidia/version")
+    for address in at.ADDRESSES:
+        host.path(f"sys/bus/pci/devices/{address}/driver").unlink()
+    lose_cuda(host, "100")
+
+
+@fault(
+    "nvidia-smi reports another driver version",
+    "driver.nvidia_smi",
+    follows=fails("driver.module_matches_user_space", "driver.fabric_manager"),
+    why="Module and Fabric Manager have the planned version, which is not that of the libraries",
+)
+def other_driver(host: Host) -> None:
+    host.smi["driver_version"] = "590.48.01"
+
+
+@fault(
+    "A GPU is lost: nvidia-smi no longer lists it",
+    "driver.gpu_count",
+    "gpu.answers",
+    "gpu.xid_errors",
+    follows={
+        **unknown(*FROM_THE_DOCUMENT[1:], "gpu.nvlink", "idle.gpus"),
+        **ONE_GPU,
+        **fails("driver.nvidia_smi", "driver.module_matches_user_space"),
+    },
+    why=f"{A_GPU_LESS}, and nvidia-smi ends with an error",
+)
+def lost_gpu(host: Host) -> None:
+    host.smi |= {"state": "gpu_lost", "lost": [1]}
+    log(host, "NVRM: Xid (PCI:0000:1b:00): 79, pid=1234, name=python3, GPU has fallen off the bus.")
+    keep_one_gpu(host)
+
+
+@fault(
+    "A GPU is gone from the PCI bus",
+    "driver.gpu_count",
+    "gpu.answers",
+    follows={**unknown(*FROM_THE_DOCUMENT[1:], "gpu.nvlink", "idle.gpus"), **ONE_GPU},
+    why=A_GPU_LESS,
+)
+def gpu_off_the_bus(host: Host) -> None:
+    directory = host.path(f"sys/bus/pci/devices/{at.ADDRESSES[1]}")
+    directory.rename(host.path("gone"))
+    keep_one_gpu(host)
+
+
+@fault(
+    "The PCI bus has a GPU that was not planned",
+    "driver.gpu_count",
+    follows={**fails("cuda.device_query"), **unknown("idle.gpus")},
+    why="nvidia-smi lists the GPU, CUDA does not",
+)
+def unplanned_gpu(host: Host) -> None:
+    host.add_device("0000:1c:00.0", at.H100, "0x030200", "nvidia")
+    host.smi["gpus"]["2"] = at.gpu(2)
+
+
+@fault("The proprietary module is loaded instead of the open one", "driver.module_matches_user_space")
+def other_flavour(host: Host) -> None:
+    host.edit("proc/driver/nvidia/version", "NVIDIA UNIX Open Kernel Module", "NVIDIA UNIX x86_64 Kernel Module")
+
+
+@fault("The module's file of the next-boot kernel is deleted", "driver.module_built")
+def module_deleted(host: Host) -> None:
+    host.remove(at.MODULE)
+
+
+@fault("The module's file is of an older driver", "driver.module_built")
+def module_outdated(host: Host) -> None:
+    host.edit(at.MODULE, at.DRIVER, "580.95.05")
+
+
+@fault("The module's file has another licence: it is the proprietary one", "driver.module_built")
+def module_proprietary(host: Host) -> None:
+    host.edit(at.MODULE, "Dual MIT/GPL", "NVIDIA")
+
+
+@fault("A newer kernel is installed, for which no module is built", "driver.module_built")
+def kernel_without_module(host: Host) -> None:
+    host.write("boot/vmlinuz-6.1.0-57-amd64", "")
+
+
+@fault("nouveau is loaded", "driver.nouveau_absent")
+def nouveau_loaded(host: Host) -> None:
+    host.write("proc/modules", host.path("proc/modules").read_text() + "nouveau 3 0 - Live 0x0\n")
+
+
+@fault("nouveau is bound to a GPU", "driver.nouveau_absent", "driver.pci_binding")
+def nouveau_bound(host: Host) -> None:
+    host.bind(at.ADDRESSES[1], "nouveau")
+
+
+@fault("A GPU is bound to vfio-pci, for a virtual machine", "driver.pci_binding")
+def gpu_for_a_virtual_machine(host: Host) -> None:
+    host.bind(at.ADDRESSES[1], "vfio-pci")
+
+
+@fault("Fabric Manager is stopped", "driver.fabric_manager")
+def fabric_manager_stopped(host: Host) -> None:
+    host.program(at.SYSTEMCTL, 'case "$*" in *is-active*) echo inactive; exit 3 ;; *) echo enabled ;; esac\n')
+
+
+@fault("Fabric Manager has another version than the driver", "driver.fabric_manager", "packages.installed")
+def fabric_manager_outdated(host: Host) -> None:
+    package = "Package: nvidia-fabricmanager\nStatus: hold ok installed\nArchitecture: amd64\nVersion: "
+    host.edit(at.STATUS, package + at.DRIVER, package + "580.95.05")
+
+
+@fault("Fabric Manager runs, but its package is not installed", "driver.fabric_manager", "packages.installed",
+       "packages.held")  # fmt: skip
+def fabric_manager_without_package(host: Host) -> None:
+    host.edit(at.STATUS, "Package: nvidia-fabricmanager\n", "Package: another\n")
+
+
+# GPUs ---------------------------------------------------------------------------------------------------------------
+
+
+def smi_value(host: Host, element: str, value: str) -> None:
+    """Replace a value of the document that nvidia-smi prints, of each GPU."""
+    host.filter(at.NVIDIA_SMI, f"s|<{element}>[^<]*<|<{element}>{value}<|", "*-q*-x*")
+
+
+@fault("nvidia-smi prints `GPU is lost` in place of a value", "gpu.answers")
+def value_lost(host: Host) -> None:
+    smi_value(host, "gpu_temp", "GPU is lost")
+
+
+@fault("The driver asks for a reset of a GPU", "gpu.recovery")
+def reset_required(host: Host) -> None:
+    smi_gpu(host, 1, recovery_action="GPU Reset")
+
+
+@fault("Persistence mode is off", "gpu.persistence", outcome=model.WARN)
+def persistence_off(host: Host) -> None:
+    host.remove("run/nvidia-persistenced/nvidia-persistenced.pid")
+
+
+@fault("Uncorrectable errors of a GPU's DRAM", "gpu.ecc_errors")
+def dram_errors(host: Host) -> None:
+    smi_gpu(host, 1, ecc_errors={"dram_uncorrectable": 5})
+
+
+@fault("Uncorrectable errors of a GPU's SRAM", "gpu.ecc_errors")
+def sram_errors(host: Host) -> None:
+    smi_gpu(host, 0, ecc_errors={"sram_uncorrectable_parity": 1})
+
+
+@fault("A row remapping is pending", "gpu.memory_repair")
+def remapping_pending(host: Host) -> None:
+    smi_gpu(host, 1, row_pending=True)
+
+
+@fault("A row remapping failed", "gpu.memory_repair")
+def remapping_failed(host: Host) -> None:
+    smi_gpu(host, 1, row_failure=True)
+
+
+@fault("A link has 8 of its 16 lanes", "gpu.pcie_width")
+def half_the_lanes(host: Host) -> None:
+    smi_gpu(host, 1, current_link_width=8)
+
+
+@fault("Under load, a link runs at generation 3 of 5", "gpu.pcie_generation")
+def slow_link(host: Host) -> None:
+    smi_gpu(host, 1, current_link_gen=3, utilization=97, pstate="P0")
+
+
+@fault("A GPU has not joined the fabric", "gpu.fabric")
+def fabric_not_joined(host: Host) -> None:
+    smi_gpu(host, 1, fabric_state="In Progress")
+
+
+@fault("The hardware slows a GPU down: too hot", "gpu.slowdown")
+def too_hot(host: Host) -> None:
+    smi_gpu(host, 1, slowdown=["hw_slowdown", "hw_thermal_slowdown"])
+
+
+@fault("The hardware slows a GPU down: power brake", "gpu.slowdown")
+def power_brake(host: Host) -> None:
+    smi_gpu(host, 0, slowdown=["hw_slowdown", "hw_power_brake_slowdown"])
+
+
+@fault("A change of the MIG mode waits for a reset", "gpu.mig")
+def mig_pending(host: Host) -> None:
+    smi_gpu(host, 1, mig_pending="Enabled")
+
+
+@fault("One NVLink is down", "gpu.nvlink")
+def link_down(host: Host) -> None:
+    smi_gpu(host, 1, links_down=[3])
+
+
+@fault("One NVLink runs at a fraction of its speed", "gpu.nvlink")
+def link_slow(host: Host) -> None:
+    smi_gpu(host, 1, slow_links={"2": 1.562})
+
+
+@fault("All NVLinks of a GPU are down", "gpu.nvlink")
+def links_down(host: Host) -> None:
+    smi_gpu(host, 1, links_down="all")
+
+
+@fault("Xid 48: an uncorrectable ECC error", "gpu.xid_errors")
+def xid_memory(host: Host) -> None:
+    log(host, "NVRM: Xid (PCI:0000:1a:00): 48, pid=77, name=python3, An uncorrectable double bit error (DBE)")
+
+
+@fault("Xid 74: an NVLink error", "gpu.xid_errors")
+def xid_nvlink(host: Host) -> None:
+    log(host, "NVRM: Xid (PCI:0000:1b:00): 74, pid='<unknown>', name=<unknown>, NVLink: fatal error detected on link 6")
+
+
+@fault("Xid 119: the GPU's own processor does not answer", "gpu.xid_errors")
+def xid_gsp(host: Host) -> None:
+    log(host, "NVRM: Xid (PCI:0000:1a:00): 119, pid=88, name=nvidia-smi, Timeout after 6s of waiting for RPC response")
+
+
+@fault("A fatal SXid of an NVSwitch", "gpu.xid_errors")
+def sxid(host: Host) -> None:
+    log(host, "nvidia-nvswitch0: SXid (PCI:0000:c0:00.0): 12028, Fatal, Link 32 egress non-posted PRIV error")
+
+
+# CUDA ---------------------------------------------------------------------------------------------------------------
+
+
+def device_fault(kind: str, value: str) -> Apply:
+    def apply(host: Host) -> None:
+        host.cuda["settings"][kind] = value
+
+    return apply
+
+
+@fault("nvcc is of another release", "cuda.nvcc_version", "env.login_shell", "env.ssh_no_profile", "env.sudo",
+       "env.systemd_unit")  # fmt: skip
+def other_toolkit(host: Host) -> None:
+    host.edit(at.NVCC, "release 13.2, V13.2.78", "release 12.9, V12.9.86")
+
+
+@fault("cuDNN's header is missing", "cuda.compile_link_run", follows=NOT_COMPILED, why=NO_PROGRAM)
+def header_missing(host: Host) -> None:
+    host.remove("usr/include/cudnn.h")
+
+
+@fault("NCCL's library is missing", "cuda.compile_link_run", follows=NOT_COMPILED, why=NO_PROGRAM)
+def library_file_missing(host: Host) -> None:
+    host.remove("usr/lib/libnccl.so")
+
+
+@fault("The linker loads another cuDNN", "cuda.compile_link_run")
+def other_cudnn(host: Host) -> None:
+    host.cuda["values"]["versions.cudnn"] = 90100
+
+
+@fault(
+    "CUDA refuses to start: the fabric is not ready (error 802)",
+    "cuda.devices",
+    "tensorflow.devices",
+    "pytorch.devices",
+    follows=NO_CUDA,
+    why="No program can use a GPU",
+)
+def system_not_ready(host: Host) -> None:
+    lose_cuda(host, "802")
+
+
+@fault(
+    "CUDA sees one GPU of two",
+    "cuda.devices",
+    "tensorflow.devices",
+    "pytorch.devices",
+    follows={**ONE_GPU, **fails("cuda.device_query")},
+    why=f"{A_GPU_LESS}, which nvidia-smi still lists",
+)
+def hidden_gpu(host: Host) -> None:
+    keep_one_gpu(host)
+
+
+@fault(
+    "A kernel on one GPU does nothing",
+    "cuda.devices",
+    follows={
+        **fails("cuda.memory_copies", "cuda.nccl_all_reduce"),
+        **unknown("cuda.peer_access", "cuda.bandwidth", "cuda.unprivileged"),
+    },
+    why="The program leaves out the GPU after that",
+)
+def kernel_wrong(host: Host) -> None:
+    host.cuda["settings"]["WRONG"] = "kernel@1"
+
+
+@fault("nvidia-smi and CUDA name different GPUs", "cuda.device_query")
+def other_uuid(host: Host) -> None:
+    smi_gpu(host, 1, uuid="GPU-00000000-0000-0000-0000-000000000000")
+
+
+@fault("Only root may open the GPUs' device nodes", "cuda.unprivileged")
+def device_nodes_of_root(host: Host) -> None:
+    host.path("dev/nvidia0").chmod(0o600)
+
+
+@fault("A copy to a GPU arrives changed", "cuda.memory_copies")
+def copy_wrong(host: Host) -> None:
+    host.cuda["settings"]["WRONG"] = "to@1"
+
+
+@fault("A copy within a GPU arrives changed", "cuda.memory_copies")
+def memory_wrong(host: Host) -> None:
+    host.cuda["settings"]["WRONG"] = "within@0"
+
+
+@fault("A copy between GPUs arrives changed", "cuda.peer_access")
+def peer_copy_wrong(host: Host) -> None:
+    host.cuda["settings"]["WRONG"] = "peer@0-1"
+
+
+@fault("A GPU reads zeros in another one's memory", "cuda.peer_access")
+def peer_read_wrong(host: Host) -> None:
+    host.cuda["settings"]["WRONG"] = "read@1-0"
+
+
+@fault("cuDNN cannot create a handle", "cuda.cudnn_handle")
+def cudnn_broken(host: Host) -> None:
+    host.cuda["settings"]["FAIL"] = "cudnnCreate@0"
+
+
+@fault("The sum of the all-reduce is wrong on one GPU", "cuda.nccl_all_reduce")
+def sum_wrong(host: Host) -> None:
+    host.cuda["settings"]["WRONG"] = "sum@1"
+
+
+@fault("NCCL cannot connect the GPUs", "cuda.nccl_all_reduce")
+def nccl_broken(host: Host) -> None:
+    host.cuda["settings"]["FAIL"] = "ncclCommInitAll@0"
+
+
+@fault("Copies from and to the host are slow", "cuda.bandwidth")
+def slow_host_copies(host: Host) -> None:
+    host.cuda["settings"]["RATE"] = "2"
+
+
+@fault("The all-reduce is slow", "cuda.bandwidth")
+def slow_all_reduce(host: Host) -> None:
+    host.cuda["values"][at.BUS_RATE] = 12.0
+
+
+# The environment of programs ------------------------------------------------------------------------------------------
+
+
+@fault("No profile puts nvcc into the PATH", "env.login_shell")
+def profile_missing(host: Host) -> None:
+    host.remove(at.PROFILE)
+
+
+@fault("An older nvcc comes first in the PATH of a login", "env.login_shell")
+def older_nvcc_first(host: Host) -> None:
+    host.program("opt/old/bin/nvcc", 'echo "Cuda compilation tools, release 11.8, V11.8.89"\n')
+    host.write(at.PROFILE, f'PATH="{host.root}/opt/old/bin:$PATH"\n')
+
+
+@fault("/usr/local/bin has no nvcc", "env.ssh_no_profile", "env.sudo", "env.systemd_unit")
+def link_missing(host: Host) -> None:
+    host.remove("usr/local/bin/nvcc")
+
+
+@fault("sudo does not search /usr/local/bin", "env.sudo")
+def secure_path(host: Host) -> None:
+    host.write("etc/sudoers", "secure_path=/usr/bin\n")
+
+
+@fault("systemd's units do not search /usr/local/bin", "env.systemd_unit")
+def unit_path(host: Host) -> None:
+    host.write("etc/systemd/system.conf", "PATH=/bin\n")
+
+
+# Packages -------------------------------------------------------------------------------------------------------------
+
+
+@fault("A planned package has another version", "packages.installed")
+def other_package(host: Host) -> None:
+    host.edit(at.STATUS, at.PACKAGES["libnccl2"], "2.28.3-1+cuda13.0")
+
+
+@fault("A planned package is half configured", "packages.installed")
+def package_unfinished(host: Host) -> None:
+    name = "Package: libcudnn9-cuda-13\nStatus: hold ok "
+    host.edit(at.STATUS, name + "installed", name + "half-configured")
+
+
+@fault("A planned package is gone", "packages.installed", "packages.held")
+def package_missing(host: Host) -> None:
+    host.edit(at.STATUS, "Package: libcudnn9-cuda-13\n", "Package: another\n")
+
+
+@fault("A planned package is not held", "packages.held")
+def package_not_held(host: Host) -> None:
+    name = "Package: libnccl2\nStatus: "
+    host.edit(at.STATUS, name + "hold", name + "install")
+
+
+# Frameworks -----------------------------------------------------------------------------------------------------------
+
+
+@fault("TensorFlow has another version", "tensorflow.version")
+def other_tensorflow(host: Host) -> None:
+    part(host.tensorflow, "version")["version"] = "2.20.0"
+
+
+@fault(
+    "TensorFlow cannot be imported",
+    "tensorflow.version",
+    follows=unknown(*OF_TENSORFLOW[1:]),
+    why="The process ends at the import",
+)
+def tensorflow_broken(host: Host) -> None:
+    host.tensorflow |= {"parts": [], "exit": 1}
+
+
+@fault(
+    "TensorFlow is a build without CUDA",
+    "tensorflow.built_for_cuda",
+    "tensorflow.devices",
+    follows={
+        **dict.fromkeys(("tensorflow.libraries", "tensorflow.cudnn_version", "tensorflow.nccl_version"), model.SKIP),
+        **unknown("tensorflow.matmul", "tensorflow.convolution"),
+    },
+    why="Such a build has no CUDA libraries, and computes on the CPU",
+)
+def tensorflow_for_cpu(host: Host) -> None:
+    part(host.tensorflow, "build")["build"] = {"is_cuda_build": False}
+    of_cuda = {"asked", "errors", "libraries", "called"}
+    host.tensorflow["parts"] = [found for found in host.tensorflow["parts"] if not of_cuda & set(found)]
+    part(host.tensorflow, "devices")["devices"] = []
+    compute_on(host.tensorflow, "/CPU:0")
+
+
+@fault(
+    "TensorFlow sees no GPU",
+    "tensorflow.devices",
+    follows=unknown("tensorflow.matmul", "tensorflow.convolution"),
+    why="It computes on the CPU",
+)
+def tensorflow_without_gpus(host: Host) -> None:
+    part(host.tensorflow, "devices")["devices"] = []
+    compute_on(host.tensorflow, "/CPU:0")
+
+
+@fault("LD_LIBRARY_PATH in a profile puts the system's cuDNN before those of the environments", "tensorflow.libraries",
+       "pytorch.cuda_libraries")  # fmt: skip
+def shadowed_libraries(host: Host) -> None:
+    host.write("usr/local/cuda-13.2/lib64/libcudnn.so.9", "")
+    host.write("etc/profile.d/old.sh", "export LD_LIBRARY_PATH=/usr/local/cuda-13.2/lib64\n")
+
+
+@fault(
+    "TensorFlow's own NCCL cannot be loaded",
+    "tensorflow.libraries",
+    follows=unknown("tensorflow.nccl_version"),
+    why="The library is not there to be asked",
+)
+def tensorflow_library_missing(host: Host) -> None:
+    libraries = part(host.tensorflow, "libraries")
+    libraries["libraries"] = [path for path in libraries["libraries"] if "libnccl" not in path]
+    part(host.tensorflow, "errors")["errors"] = {"libnccl.so.2": "libnccl.so.2: cannot open shared object file"}
+    part(host.tensorflow, "called")["called"].pop("nccl")
+
+
+@fault("TensorFlow's cuDNN is of another version than its wheel", "tensorflow.cudnn_version")
+def tensorflow_cudnn(host: Host) -> None:
+    part(host.tensorflow, "called")["called"]["cudnn"] = 91002
+
+
+@fault("TensorFlow's NCCL is of another version than its wheel", "tensorflow.nccl_version")
+def tensorflow_nccl(host: Host) -> None:
+    part(host.tensorflow, "called")["called"]["nccl"] = 22703
+
+
+@fault("TensorFlow computes a wrong product on a GPU", "tensorflow.matmul")
+def tensorflow_product(host: Host) -> None:
+    part(host.tensorflow, "matmul")["matmul"][1]["difference"] = 0.25
+
+
+@fault("TensorFlow's product on a GPU is not a number", "tensorflow.matmul")
+def tensorflow_nan(host: Host) -> None:
+    part(host.tensorflow, "matmul")["matmul"][0]["difference"] = float("nan")
+
+
+@fault("TensorFlow computes a wrong convolution on a GPU", "tensorflow.convolution")
+def tensorflow_convolution(host: Host) -> None:
+    part(host.tensorflow, "convolution")["convolution"][1]["difference"] = 0.25
+
+
+@fault("TensorFlow crashes at its first convolution, as with a system's cuDNN beside the wheel's",
+       "tensorflow.convolution")  # fmt: skip
+def tensorflow_crash(host: Host) -> None:
+    cut(host.tensorflow, "convolution")
+
+
+@fault("PyTorch has another version", "pytorch.version")
+def other_pytorch(host: Host) -> None:
+    part(host.pytorch, "version")["version"] = "2.14.1+cu132"
+
+
+@fault("PyTorch is built for another CUDA", "pytorch.built_for_cuda")
+def pytorch_for_another_cuda(host: Host) -> None:
+    part(host.pytorch, "cuda")["cuda"] = "12.6"
+
+
+@fault("PyTorch's cuDNN is of another version than its wheel", "pytorch.cuda_libraries")
+def pytorch_cudnn(host: Host) -> None:
+    part(host.pytorch, "called")["called"]["cudnn"] = 91002
+
+
+@fault(
+    "PyTorch sees no GPU",
+    "pytorch.devices",
+    follows=unknown("pytorch.matmul", "pytorch.convolution"),
+    why="It computes on the CPU",
+)
+def pytorch_without_gpus(host: Host) -> None:
+    part(host.pytorch, "devices")["devices"] = []
+    compute_on(host.pytorch, "cpu")
+
+
+@fault("PyTorch crashes at its first convolution, as with a system's cuDNN beside the wheel's", "pytorch.convolution")
+def pytorch_crash(host: Host) -> None:
+    cut(host.pytorch, "convolution")
+
+
+@fault("PyTorch computes a wrong product on a GPU", "pytorch.matmul")
+def pytorch_product(host: Host) -> None:
+    part(host.pytorch, "matmul")["matmul"][1]["difference"] = 0.25
+
+
+@fault("PyTorch runs on the CPU in place of a GPU", "pytorch.matmul")
+def pytorch_on_cpu(host: Host) -> None:
+    part(host.pytorch, "matmul")["matmul"][1]["ran_on"] = "cpu"
+
+
+@fault("A program of the checks leaves memory in use on a GPU", "idle.gpus")
+def memory_left(host: Host) -> None:
+    uuid = at.gpu(1)["uuid"]
+    edit = f'sed -i \'s/"{uuid}"/&, "used_mib": 9000/\' {host.path(at.SMI_STATE)}'
+    host.wrap(f"{at.TENSORFLOW}/bin/python", f'{edit}\nexec "$REAL" "$@"\n')
+
+
+# Tools that give no answer --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Silence:
+    """A tool or a file without which checks have no answer.
+
+    text: one line of docs/checks.md; tools: its path, or several; checks: those that need it; when: the arguments for
+    which it is silent, as a shell pattern; ways: how it can be silent; fails: the checks that fail, by way: the tool is
+    what they check, or its silence is an answer
+    """
+
+    text: str
+    tools: str | tuple[str, ...]
+    checks: tuple[str, ...]
+    when: str = "*"
+    ways: tuple[str, ...] = ("missing", "hangs", "dies", "nonsense")
+    fails: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def outcomes(self, way: str) -> dict[str, str]:
+        """Return the checks that do not pass, with their outcomes."""
+        return {**dict.fromkeys(self.checks, model.UNKNOWN), **dict.fromkeys(self.fails.get(way, ()), model.FAIL)}
+
+
+def each(change: Callable[[Host, str, str], None]) -> Callable[[Host, Silence], None]:
+    def silence_all(host: Host, silence: Silence) -> None:
+        for tool in (silence.tools,) if isinstance(silence.tools, str) else silence.tools:
+            change(host, tool, silence.when)
+
+    return silence_all
+
+
+WAYS = {
+    "missing": each(lambda host, tool, _when: host.remove(tool)),
+    "hangs": each(Host.hang),
+    "dies": each(Host.die),
+    "nonsense": each(Host.nonsense),
+}
+FILE = ("missing", "nonsense")
+
+SILENCES = {
+    "nvidia-smi": Silence(
+        "`nvidia-smi`",
+        at.NVIDIA_SMI,
+        (
+            *("driver.nvidia_smi", "driver.gpu_count", "driver.module_matches_user_space", "cuda.device_query"),
+            *(*FROM_THE_DOCUMENT, "gpu.nvlink", "idle.gpus"),
+        ),
+        fails={"missing": ("driver.nvidia_smi",)},
+    ),
+    "nvidia-smi-document": Silence(
+        "`nvidia-smi -q -x`",
+        at.NVIDIA_SMI,
+        (*FROM_THE_DOCUMENT, "gpu.nvlink"),
+        when="*-q*-x*",
+        ways=("hangs", "dies", "nonsense"),
+    ),
+    "nvidia-smi-links": Silence(
+        "`nvidia-smi nvlink -s`", at.NVIDIA_SMI, ("gpu.nvlink",), when="*nvlink*", ways=("hangs", "dies", "nonsense")
+    ),
+    "loaded-module": Silence(
+        "/proc/driver/nvidia/version, which is missing if no module is loaded",
+        "proc/driver/nvidia/version",
+        ("driver.module_matches_user_space",),
+        ways=FILE,
+        fails={"missing": ("driver.module_matches_user_space",)},
+    ),
+    "modules": Silence("/proc/modules", "proc/modules", ("driver.nouveau_absent",), ways=FILE),
+    "modinfo": Silence("`modinfo`", at.MODINFO, ("driver.module_built",)),
+    "systemctl": Silence("`systemctl`", at.SYSTEMCTL, ("driver.fabric_manager",)),
+    # Nonsense in the log cannot be told from messages of other drivers.
+    "kernel-log": Silence(
+        "`journalctl` and `dmesg`", (at.JOURNALCTL, at.DMESG), ("gpu.xid_errors",), ways=("missing", "hangs", "dies")
+    ),
+    "nvcc": Silence(
+        "`nvcc`",
+        at.NVCC,
+        ("cuda.nvcc_version", "cuda.compile_link_run", "cuda.devices", *ON_DEVICES, *IN_SHELLS),
+        fails={
+            "missing": ("cuda.nvcc_version", "cuda.compile_link_run", *IN_SHELLS),
+            "dies": ("cuda.nvcc_version", "cuda.compile_link_run"),
+            "nonsense": ("cuda.compile_link_run",),
+        },
+    ),
+    "login-shell": Silence(
+        "the login shell",
+        at.BASH,
+        ("env.login_shell", *OF_TENSORFLOW, *OF_PYTORCH),
+        fails={"dies": ("tensorflow.version", "pytorch.version")},
+    ),
+    "shell": Silence("`sh`", at.SHELL, ("env.ssh_no_profile",)),
+    "setpriv": Silence("`setpriv`", at.SETPRIV, ("cuda.unprivileged",)),
+    "sudo": Silence("`sudo`", at.SUDO, ("env.sudo",), ways=("hangs", "dies", "nonsense")),
+    "systemd-run": Silence("`systemd-run`", at.SYSTEMD_RUN, ("env.systemd_unit",)),
+    "tensorflow": Silence(
+        "TensorFlow's Python",
+        f"{at.TENSORFLOW}/bin/python",
+        OF_TENSORFLOW,
+        fails={"missing": ("tensorflow.version",), "dies": ("tensorflow.version",)},
+    ),
+    "pytorch": Silence(
+        "PyTorch's Python",
+        f"{at.PYTORCH}/bin/python",
+        OF_PYTORCH,
+        fails={"missing": ("pytorch.version",), "dies": ("pytorch.version",)},
+    ),
+    "dpkg": Silence(
+        "dpkg's database", at.STATUS, ("packages.installed", "packages.held", "driver.fabric_manager"), ways=FILE
+    ),
+}
