@@ -23,7 +23,7 @@ def commands() -> dict[str, str]:
     shared = shlex.join([word for name, value in SETTING.items() for word in (f"--{name}", str(value))])
     data = f"--data-dir {FOLDER}/data"
     # Only training is timed; the monitor runs during it, as it does for users.
-    smoke = f"--framework tensorflow --data simulated --agreement-steps 0 --scaling off --virtual-gpus {REPLICAS}"
+    smoke = f"--framework tensorflow --data simulated --agreement-steps 0 --virtual-gpus {REPLICAS}"
     return {
         "smoke_train": f"{PYTHON} {FOLDER}/smoke_train.py {smoke} --train-steps {STEPS} {data} {shared}",
         "keras": f"{PYTHON} {FOLDER}/keras_loop.py --replicas {REPLICAS} --steps {STEPS} {data} {shared}",

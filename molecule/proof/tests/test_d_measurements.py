@@ -24,8 +24,9 @@ def test_gpus_of_all_hosts_are_recorded_and_plotted(playbook, reports):
         assert ElementTree.parse(directory / host / "monitor.svg").getroot().tag.endswith("svg")
 
 
-def test_without_a_gpu_only_the_cpu_is_measured(playbook, reports):
-    playbook("benchmark", "-e", "gpu_benchmark_largest=5", "-e", "gpu_benchmark_time_limit=60")
+def test_without_a_gpu_the_cpu_and_virtual_replicas_are_measured(playbook, reports):
+    virtual = ("-e", "gpu_benchmark_virtual_gpus=2", "-e", "gpu_benchmark_blocks=1", "-e", "gpu_benchmark_steps=4")
+    playbook("benchmark", "-e", "gpu_benchmark_largest=5", *virtual, "-e", "gpu_benchmark_training=fit")
     directory = newest(reports, "benchmark.json")
     for host in HOSTS:
         result = json.loads((directory / host / "benchmark.json").read_text())
@@ -33,4 +34,8 @@ def test_without_a_gpu_only_the_cpu_is_measured(playbook, reports):
         (compared,) = [check for check in result["checks"] if check["id"] == "gpu-compared"]
         assert compared["status"] == "skip"
         assert "CPU only" in compared["found"] + compared.get("reason", "")
-        assert ElementTree.parse(directory / host / "benchmark.svg").getroot().tag.endswith("svg")
+        scaling = json.loads((directory / host / "scaling.json").read_text())
+        assert (scaling["status"], scaling["training"], scaling["virtual"]) == ("pass", "fit", True)
+        assert [point["replicas"] for point in scaling["scaling"]] == [1, 2]
+        for name in ("benchmark", "scaling"):
+            assert ElementTree.parse(directory / host / f"{name}.svg").getroot().tag.endswith("svg")

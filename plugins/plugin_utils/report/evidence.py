@@ -109,16 +109,6 @@ class Agreement:
 
 
 @dataclasses.dataclass(frozen=True)
-class ScalingPoint:
-    """The speed with a number of replicas; efficiency: its ratio to that many times the speed of one."""
-
-    replicas: int
-    batch_size: int | None = None
-    images_per_second: float | None = None
-    efficiency: float | None = None
-
-
-@dataclasses.dataclass(frozen=True)
 class Cluster:
     """The hosts of a training, as HOST:PORT, and the index of this one."""
 
@@ -148,7 +138,6 @@ class TrainingEvidence:
     seconds: float | None = None
     all_reduce: AllReduce | None = None
     agreement: Agreement | None = None
-    scaling: tuple[ScalingPoint, ...] = ()
     monitor: MonitorSummary | None = None
     cluster: Cluster | None = None
     proves: str = ""

@@ -117,14 +117,6 @@ def _training_text(training: TrainingEvidence) -> str:
 
 def _training_tables(training: TrainingEvidence) -> list[str]:
     lines: list[str] = []
-    if training.scaling:
-        note = " (on shared hardware: no speed-up expected)" if training.virtual else ""
-        rows = [
-            [point.replicas, point.batch_size, _number(point.images_per_second), _number(point.efficiency)]
-            for point in training.scaling
-        ]
-        head = ["Replicas" + note, "Global batch", "Images/s", "Scaling efficiency"]
-        lines += ["", *markdown_table(head, rows)]
     if training.monitor and training.monitor.gpus:
         values = " (simulated values)" if training.simulated else ""
         head = ["GPU during the training" + values, "Utilisation max, %", "Memory max, MiB", "Power max, W"]

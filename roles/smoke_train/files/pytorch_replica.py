@@ -1,7 +1,4 @@
-"""Train one replica for pytorch_worker.py: build the network, train, measure; the first replica of a host sends events.
-
-DistributedDataParallel: one process per replica. DataParallel: one process has all replicas of the host.
-"""
+"""Train one replica for pytorch_worker.py with DistributedDataParallel; the first replica of a host sends events."""
 
 from __future__ import annotations
 
@@ -22,7 +19,6 @@ from typing import Any
 
 import cifar10
 
-WARM_UP_STEPS = 3  # kernel selection, first allocations, rebuilt gradient buckets: not timed
 # A small network and a learning rate at which a wrong gradient shows in the next loss, while rounding differences stay
 # small. Measured on a CPU with 2 replicas and 5 steps: 4e-7 between one replica and two, 5e-3 if the gradients are not
 # summed. A deep network amplifies rounding differences in each step.
@@ -118,7 +114,7 @@ class Data:
 
 
 class Distributed:
-    """DistributedDataParallel: this process is one replica; `count` is how many of them take part in an operation."""
+    """DistributedDataParallel: this process is one replica; `alone` marks an operation of rank 0 without the others."""
 
     def __init__(self, torch: Any, config: Any) -> None:
         self.torch, self.config = torch, config
@@ -126,56 +122,42 @@ class Distributed:
         self.device = device_of(torch, config.physical[config.local_rank])
         self.devices = [self.device]
         self.implementation, self.fallbacks = config.backend, list(config.fallbacks)
-        self.groups: dict[int, Any] = {}
         self.questions = 0  # that the replicas asked each other through the store
         self.store = rendezvous(torch, config, self.device)
 
-    def local_part(self, indices: Any, count: int) -> Any:
+    def local_part(self, indices: Any, alone: bool) -> Any:
         """Return this replica's part of a global batch."""
-        size = len(indices) // count
-        return indices[self.rank * size : (self.rank + 1) * size]
+        size = len(indices) // self.replicas
+        return indices if alone else indices[self.rank * size : (self.rank + 1) * size]
 
-    def wrap(self, model: Any, count: int) -> Any:
-        """Return the network with gradients averaged over `count` replicas.
-
-        Creating the group is a collective: replicas outside of it must call this, too.
-        """
-        if count == 1:
-            return model
-        group = self.group(count)
-        if self.rank >= count:
+    def wrap(self, model: Any, alone: bool) -> Any:
+        """Return the network with gradients averaged over the replicas."""
+        if alone or self.replicas == 1:
             return model
         devices = [self.device] if self.device.type == "cuda" else None
-        return self.torch.nn.parallel.DistributedDataParallel(model, device_ids=devices, process_group=group)
+        return self.torch.nn.parallel.DistributedDataParallel(model, device_ids=devices)
 
-    def group(self, count: int) -> Any:
-        """Return the process group of the first `count` replicas."""
-        if count not in self.groups:
-            distributed = self.torch.distributed
-            everybody = count == self.replicas
-            self.groups[count] = distributed.group.WORLD if everybody else distributed.new_group(list(range(count)))
-        return self.groups[count]
-
-    def all_reduce(self, value: Any, count: int) -> Any:
-        """Sum a tensor on the replica's device over `count` replicas, in place, and return it."""
-        if count > 1:
-            self.torch.distributed.all_reduce(value, group=self.group(count))
+    def all_reduce(self, value: Any) -> Any:
+        """Sum a tensor on the replica's device over the replicas, in place, and return it."""
+        if self.replicas > 1:
+            self.torch.distributed.all_reduce(value)
         return value
 
-    def mean(self, loss: Any, count: int) -> float:
-        """Return the mean of a loss over `count` replicas."""
-        return float(self.all_reduce(loss.detach().float().clone(), count)) / count
+    def mean(self, loss: Any, alone: bool) -> float:
+        """Return the mean of a loss over the replicas."""
+        value = loss.detach().float().clone()
+        return float(value) if alone else float(self.all_reduce(value)) / self.replicas
 
     def barrier(self) -> None:
         """Wait for all replicas, by means of an all-reduce."""
-        float(self.all_reduce(self.torch.ones((), device=self.device), self.replicas))
+        float(self.all_reduce(self.torch.ones((), device=self.device)))
 
     def all_reduce_values(self) -> list[float]:
         """All-reduce i + 1 of each replica i and return the sums that the replicas received."""
-        local = self.all_reduce(self.torch.full((), float(self.rank + 1), device=self.device), self.replicas)
+        local = self.all_reduce(self.torch.full((), float(self.rank + 1), device=self.device))
         all_values = self.torch.zeros(self.replicas, device=self.device)
         all_values[self.rank] = local
-        return [float(value) for value in self.all_reduce(all_values, self.replicas)]
+        return [float(value) for value in self.all_reduce(all_values)]
 
     def computed(self, loss: Any) -> tuple[int, list[dict[str, Any]]]:
         """Return the number of replicas that computed a loss, and those of this host: their device and process.
@@ -210,77 +192,6 @@ class Distributed:
         """Leave the process group, after all replicas are done."""
         self.barrier()
         self.torch.distributed.destroy_process_group()
-
-
-class Parallel:
-    """DataParallel: this process has all replicas; the weights are on the first GPU and are copied in each step."""
-
-    def __init__(self, torch: Any, config: Any) -> None:
-        self.torch, self.config = torch, config
-        self.rank, self.replicas = 0, len(config.physical)
-        self.devices = [device_of(torch, physical) for physical in config.physical]
-        self.device = self.devices[0]
-        self.devices_seen: set[str] = set()
-        probes = [torch.ones((), device=device) for device in self.devices]
-        nccl = self.replicas == 1 or torch.cuda.nccl.is_available(probes)
-        self.implementation = "nccl" if nccl else "copies between GPUs"
-        self.fallbacks = [] if nccl else ["PyTorch reports that NCCL does not support these GPUs"]
-
-    def local_part(self, indices: Any, count: int) -> Any:
-        """Return the whole batch: DataParallel splits it itself."""
-        return indices
-
-    def wrap(self, model: Any, count: int) -> Any:
-        """Return the network that runs on the first `count` GPUs."""
-        if count == 1:
-            return model
-        model.register_forward_pre_hook(lambda module, inputs: self.devices_seen.add(str(inputs[0].device)))
-        return self.torch.nn.DataParallel(model, device_ids=[device.index for device in self.devices[:count]])
-
-    def mean(self, loss: Any, count: int) -> float:
-        """Return the loss as a number."""
-        return float(loss.detach())
-
-    def barrier(self) -> None:
-        """Wait for all GPUs."""
-        for device in self.devices:
-            self.torch.cuda.synchronize(device)
-
-    def all_reduce_values(self) -> list[float]:
-        """Sum i + 1 of each GPU i with DataParallel's own operations: a reduction and a broadcast."""
-        torch = self.torch
-        local = [torch.full((1,), index + 1.0, device=device) for index, device in enumerate(self.devices)]
-        if self.replicas == 1:
-            return [float(local[0])]
-        indices = [device.index for device in self.devices]
-        total = torch.nn.parallel.comm.reduce_add(local, destination=indices[0])
-        return [float(copy) for copy in torch.nn.parallel.comm.broadcast(total, indices)]
-
-    def computed(self, loss: Any) -> tuple[int, list[dict[str, Any]]]:
-        """Return the number of GPUs that the training steps ran on, and these with this process."""
-        devices = self.devices_seen if self.replicas > 1 else {str(loss.device)}
-        return len(devices), [{"device": device, "process": os.getpid()} for device in sorted(devices)]
-
-    def weights_disagreement(self, model: Any) -> float:
-        """Return the largest relative difference of a weight between the copies of the next step."""
-        if self.replicas == 1:
-            return 0.0
-        copies = self.torch.nn.parallel.replicate(model, [device.index for device in self.devices], detach=True)
-        weights = [list(copy.parameters()) or replica_weights(copy) for copy in copies]
-        return max(
-            relative_difference(other.to(first.device).float(), first.float())
-            for others in weights[1:]
-            for first, other in zip(weights[0], others)  # noqa: B905
-        )
-
-    def shut_down(self) -> None:
-        """Wait for all GPUs."""
-        self.barrier()
-
-
-def replica_weights(copy: Any) -> list[Any]:
-    """Return the weights of a copy made by `replicate`: plain tensors, which `parameters` does not list."""
-    return [weight for module in copy.modules() for weight in module._former_parameters.values() if weight is not None]
 
 
 def relative_difference(local: Any, first: Any) -> float:
@@ -333,13 +244,13 @@ def rendezvous(torch: Any, config: Any, device: Any) -> Any:
 class Run:
     """One replica's share of a run. Only the first replica of a host sends events."""
 
-    def __init__(self, torch: Any, request: dict[str, Any], config: Any, events: Any) -> None:
+    def __init__(
+        self, torch: Any, request: dict[str, Any], config: Any, events: Any, strategy: Any = Distributed
+    ) -> None:
         self.torch, self.options, self.config = torch, request["options"], config
         self.send: Callable[..., None] = events.send if config.local_rank == 0 else lambda event, **values: None
-        devices = describe(torch, config)
-        self.virtual = devices["virtual"]
-        self.send("devices", **devices)
-        self.replicas = (Parallel if self.options["strategy"] == "dp" else Distributed)(torch, config)
+        self.send("devices", **describe(torch, config))
+        self.replicas = strategy(torch, config)
         self.device, self.count = self.replicas.device, self.replicas.replicas
         # The global batch is rounded down to a multiple of the number of replicas: 64 on 3 GPUs becomes 63.
         self.local_batch = max(1, self.options["batch_size"] // self.count)
@@ -368,9 +279,6 @@ class Run:
         self.train()
         if options["agreement_steps"] and self.count > 1 and self.config.nodes == 1:
             self.compare_with_one(options["agreement_steps"])
-        scaling = not self.virtual if options["scaling"] == "auto" else options["scaling"] == "on"
-        if scaling and self.config.nodes == 1:
-            self.measure_scaling(options["scaling_steps"])
         replicas.shut_down()
 
     def forward(self, net: Any, batch: tuple[Any, Any]) -> Any:
@@ -403,22 +311,22 @@ class Run:
 
     def train(self) -> None:
         """Run the training that is checked and send its result."""
-        options, replicas, count = self.options, self.replicas, self.count
+        options, replicas = self.options, self.replicas
         # Each replica starts with different weights: only the framework's broadcast makes them equal.
         model = build_model(self.torch, options["blocks"], options["seed"] + self.config.rank).to(self.device)
-        net = replicas.wrap(model, count)
+        net = replicas.wrap(model, alone=False)
         if options["log_device_placement"]:
             log_placement(self.config, model)
         if options["mixed_precision"] and self.device.type == "cpu":
             log(self.config, "mixed precision on a CPU: bfloat16 instead of float16, and no scaling of the loss")
         optimizer = self.torch.optim.Adam(model.parameters(), lr=options["learning_rate"])
-        scaler, size, steps = self.scaler(), self.local_batch * count, options["train_steps"]
+        scaler, size, steps = self.scaler(), self.local_batch * self.count, options["train_steps"]
         batches = self.data.batches(size, options["seed"])
         started, first = time.monotonic(), math.nan
         for number in range(1, steps + 1):
-            batch = self.data.select(replicas.local_part(next(batches), count), self.device)
+            batch = self.data.select(replicas.local_part(next(batches), alone=False), self.device)
             local_loss = self.step(net, optimizer, scaler, batch)
-            loss = replicas.mean(local_loss, count)
+            loss = replicas.mean(local_loss, alone=False)
             now = time.monotonic()
             first = now - started if number == 1 else first
             self.send("step", phase="train", step=number, steps=steps, loss=loss, time=now)
@@ -439,8 +347,8 @@ class Run:
         Their statistics come from one batch beforehand: without any, an untrained network has losses in the hundreds.
         """
         losses, gradients, counts = [], [], []
-        for turn, count in enumerate((1, self.count)):
-            history, first_gradients, computed = self.agreement_training(count, steps, turn * steps)
+        for alone in (True, False):
+            history, first_gradients, computed = self.agreement_training(alone, steps, len(losses) * steps)
             self.replicas.barrier()
             losses.append(history)
             gradients.append(first_gradients)
@@ -448,8 +356,8 @@ class Run:
         # Replicas that did not train alone have nothing to compare, and send nothing.
         self.send("agreement", replicas=counts, losses=losses, gradients_differ=gradient_difference(*gradients))
 
-    def agreement_training(self, count: int, steps: int, done: int) -> tuple[list[float], list[Any], int]:
-        """Return the losses of `count` replicas, the gradients of the first step, and how many replicas computed.
+    def agreement_training(self, alone: bool, steps: int, done: int) -> tuple[list[float], list[Any], int]:
+        """Return the losses, the gradients of the first step, and how many replicas computed the last one.
 
         Nothing on replicas that do not take part. Always in float32 without TensorFloat-32.
         """
@@ -460,19 +368,19 @@ class Run:
         gradients: list[Any] = []
         with full_precision(torch):
             model = build_model(torch, AGREEMENT_BLOCKS, options["seed"]).to(self.device)
-            net = replicas.wrap(model, count)
-            if replicas.rank >= count:
+            net = replicas.wrap(model, alone)
+            if alone and replicas.rank:
                 return [], [], 0
             freeze_normalisation(torch, model, self.data.select(next(batches), self.device)[0])
             optimizer = torch.optim.SGD(model.parameters(), lr=AGREEMENT_LEARNING_RATE)
             for number in range(1, steps + 1):
-                images, labels = self.data.select(replicas.local_part(next(batches), count), self.device)
+                images, labels = self.data.select(replicas.local_part(next(batches), alone), self.device)
                 optimizer.zero_grad()
                 loss = torch.nn.functional.cross_entropy(net(images), labels)
                 loss.backward()
                 gradients = gradients or [parameter.grad.clone() for parameter in model.parameters()]
                 optimizer.step()
-                history.append(replicas.mean(loss, count))
+                history.append(replicas.mean(loss, alone))
                 self.send(
                     "step",
                     phase="agreement",
@@ -481,54 +389,7 @@ class Run:
                     loss=history[-1],
                     time=time.monotonic(),
                 )
-        return history, gradients, replicas.computed(loss)[0] if count > 1 else 1
-
-    def measure_scaling(self, steps: int) -> None:
-        """Measure weak scaling: images per second on 1, 2, 4, ... and all replicas, with the same batch on each."""
-        counts = [count for count in (2**power for power in range(self.count.bit_length())) if count < self.count]
-        counts.append(self.count)
-        for turn, count in enumerate(counts):
-            rate = self.images_per_second(count, steps, turn * steps, len(counts) * steps)
-            if rate:
-                self.send(
-                    "scaling", replicas=count, batch_size=self.local_batch * count, images_per_second=round(rate, 3)
-                )
-
-    def images_per_second(self, count: int, steps: int, done: int, total: int) -> float:
-        """Return the throughput of `count` replicas; 0 on replicas that do not take part."""
-        options, replicas = self.options, self.replicas
-        model = build_model(self.torch, options["blocks"], options["seed"]).to(self.device)
-        net = replicas.wrap(model, count)
-        optimizer = self.torch.optim.Adam(model.parameters(), lr=options["learning_rate"])
-        scaler, size = self.scaler(), self.local_batch * count
-        batches = self.data.batches(size, options["seed"])
-        started, rate = 0.0, 0.0
-        replicas.barrier()
-        if replicas.rank < count:
-            for number in range(1 - WARM_UP_STEPS, steps + 1):
-                if number == 1:
-                    self.synchronize()
-                    started = time.monotonic()
-                batch = self.data.select(replicas.local_part(next(batches), count), self.device)
-                loss = self.step(net, optimizer, scaler, batch)
-                if number == steps:
-                    self.synchronize()
-                    rate = steps * size / (time.monotonic() - started)
-                    self.send(
-                        "step",
-                        phase="scaling",
-                        step=done + steps,
-                        steps=total,
-                        loss=replicas.mean(loss, count),
-                        time=time.monotonic(),
-                    )
-        replicas.barrier()
-        return rate
-
-    def synchronize(self) -> None:
-        """Wait until the GPU has finished its queue."""
-        if self.device.type == "cuda":
-            self.torch.cuda.synchronize(self.device)
+        return history, gradients, 1 if alone else replicas.computed(loss)[0]
 
 
 @contextlib.contextmanager

@@ -4,8 +4,6 @@ Run as `python pytorch_worker.py REQUEST.json` (protocol: train_process.py). Eac
 with a second argument, its RankConfig as JSON, and with torchrun's environment variables; pytorch_replica.py is what it
 runs. torchrun itself is not used: its processes may outlive this process group, and they do not inherit the file
 descriptor for events.
-
-DataParallel (`--strategy dp`) runs all replicas in one process.
 """
 
 from __future__ import annotations
@@ -99,20 +97,6 @@ def choose(options: dict[str, Any], visible: int, on_pci: int, simulated: bool) 
         return None
     count = virtual or len(gpus)
     return Devices(tuple(gpus[replica % len(gpus)] for replica in range(count)), visible)
-
-
-def check_data_parallel(options: dict[str, Any], devices: Devices) -> None:
-    """Raise UnsupportedRequest if DataParallel cannot run on these devices.
-
-    It copies one model to distinct GPUs: it supports neither the CPU nor two replicas on one GPU.
-    """
-    if options["strategy"] != "dp" or devices.virtual_kind is None:
-        return
-    found = "no GPU that PyTorch sees" if devices.virtual_kind == "cpu" else "several replicas on one GPU"
-    raise UnsupportedRequest(
-        f"found {found}, expected one or more GPUs with one replica each for DataParallel (--strategy dp); "
-        "use --strategy ddp, which also runs on the CPU and on virtual GPUs"
-    )
 
 
 def choose_backend(kinds: list[str | None], nccl: bool) -> tuple[str, tuple[str, ...]]:
@@ -266,7 +250,6 @@ def rank_configs(
     backend, fallbacks = choose_backend([host["kind"] for host in hosts], nccl)
     first_rank = sum(host["replicas"] for host in hosts[: cluster.node])
     options = request["options"]
-    processes = 1 if options["strategy"] == "dp" else len(devices.physical)
     return [
         RankConfig(
             rank=first_rank + local,
@@ -285,7 +268,7 @@ def rank_configs(
             error_file=os.path.join(directory, f"error-{first_rank + local}.json"),
             parent=os.getpid(),
         )
-        for local in range(processes)
+        for local in range(len(devices.physical))
     ]
 
 
@@ -380,7 +363,6 @@ def launch(torch: Any, path: str, request: dict[str, Any], events: Events) -> st
     if devices is None:
         events.send("missing_gpus", visible=visible)
         return "missing"
-    check_data_parallel(options, devices)
     cluster = Cluster(torch, request["cluster"], collective_timeout(options["time_limit"]))
     with tempfile.TemporaryDirectory(prefix="smoke_train-replicas-") as directory:
         configs = rank_configs(request, devices, cluster, torch.distributed.is_nccl_available(), directory)

@@ -83,8 +83,6 @@ class Progress:
             self.message(f"{len(event['devices'])} {kind}")
         elif event["event"] == "all_reduce":
             self.message("; ".join([f"all-reduce by {event['implementation']}", *event["fallbacks"]]))
-        elif event["event"] == "scaling":
-            self.message(f"{event['images_per_second']:.0f} images/s on {event['replicas']} replicas")
 
     def update(self, phase: str, step: int, steps: int, loss: float) -> None:
         """Draw the bar or print a line, unless the previous update was less than `interval` seconds ago."""
@@ -228,7 +226,7 @@ def train(report: Report, dataset: cifar10.Dataset, directory: Path, deadline: f
     """Run the worker and the monitor and add their checks to the report."""
     options, on_pci = report.options, count_pci_gpus()
     monitor = Monitor(directory, options) if options.monitor_interval else None
-    worker, log = HERE / f"{options.framework}_worker.py", directory / f"{options.framework}.log"
+    worker, log = options.worker or HERE / f"{options.framework}_worker.py", directory / f"{options.framework}.log"
     worker_request = request(options, dataset, on_pci, bool(report.simulated))
     if monitor:
         monitor.recorder.mark("during")

@@ -218,8 +218,8 @@ def implementation_name(strategy: Any) -> str:
     return f"{name} ({communication.value})" if name == "CollectiveAllReduce" and communication is not None else name
 
 
-def local_strategy(tf: Any, devices: Devices, events: Events) -> tuple[Any, Callable[[], Any] | None]:
-    """Return a strategy whose all-reduce works, and its reduction if TensorFlow's own choice failed.
+def local_strategy(tf: Any, devices: Devices, events: Events) -> Any:
+    """Return a strategy whose all-reduce works: TensorFlow's own choice, or else a slower one.
 
     Sends the event `all_reduce`. Raises tf.errors.OpError if no all-reduce works.
     """
@@ -237,7 +237,7 @@ def local_strategy(tf: Any, devices: Devices, events: Events) -> tuple[Any, Call
             fallbacks.append(f"{implementation_name(strategy)} failed: {error_text(error)}")
             continue
         events.send("all_reduce", values=values, implementation=implementation_name(strategy), fallbacks=fallbacks)
-        return strategy, reduction
+        return strategy
     raise AssertionError("unreachable: the last choice either works or raises")
 
 
@@ -357,26 +357,6 @@ def run_custom(tf: Any, strategy: Any, data: Any, options: Any, batch_size: int,
     return model, devices_of(strategy, parts)
 
 
-def run_fit(tf: Any, strategy: Any, data: Any, options: Any, batch_size: int, steps: int, report: Any) -> Any:
-    """Train the same way with model.fit of Keras; return the model and the devices that hold its weights."""
-
-    class Reporter(tf.keras.callbacks.Callback):  # type: ignore[misc]
-        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-            # Keras reports the mean since the last reset; with this reset, that of the batch.
-            (getattr(self.model, "reset_metrics", None) or self.model.reset_states)()
-
-        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            report(batch + 1, float(logs["loss"]))
-
-    with strategy.scope():
-        model = build_model(tf, options.blocks)
-        loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile(optimizer=tf.keras.optimizers.Adam(options.learning_rate), loss=loss)
-    batches = input_pipeline(tf, data, batch_size, options.seed)
-    model.fit(batches, steps_per_epoch=steps, epochs=1, verbose=0, callbacks=[Reporter()])
-    return model, [copy.device for copy in replica_copies(strategy, model.trainable_variables[0])]
-
-
 # Results of the training -------------------------------------------------------------------------------------------
 
 
@@ -438,7 +418,7 @@ def cluster_result(tf: Any, strategy: Any, model: Any, devices: Sequence[str]) -
 # Phases ------------------------------------------------------------------------------------------------------------
 
 
-def train(tf: Any, strategy: Any, data: Any, options: Any, events: Events, cluster: bool) -> None:
+def train(tf: Any, strategy: Any, data: Any, options: Any, events: Events, cluster: bool, loop: Any) -> None:
     """Run the training that is checked and send its result."""
     batch_size = global_batch(options, strategy.num_replicas_in_sync)
     started, first = time.monotonic(), []
@@ -447,7 +427,6 @@ def train(tf: Any, strategy: Any, data: Any, options: Any, events: Events, clust
         first.append(time.monotonic() - started)
         events.step("train", step, options.train_steps, loss)
 
-    loop = run_fit if options.loop == "fit" else run_custom
     model, devices = loop(tf, strategy, data, options, batch_size, options.train_steps, report)
     if cluster:
         replicas, disagreement = cluster_result(tf, strategy, model, devices)
@@ -477,7 +456,6 @@ def agreement(tf: Any, strategy: Any, names: Sequence[str], data: Any, options: 
     import numpy as np
 
     tf.keras.mixed_precision.set_global_policy("float32")
-    rounding = tf.config.experimental.tensor_float_32_execution_enabled()
     tf.config.experimental.enable_tensor_float_32_execution(False)
     steps, batch_size = options.agreement_steps, global_batch(options, len(names))
     chosen = np.arange(steps * batch_size) % len(data[1])
@@ -515,7 +493,6 @@ def agreement(tf: Any, strategy: Any, names: Sequence[str], data: Any, options: 
             events.step("agreement", len(losses) * steps + len(history), 2 * steps, history[-1])
         losses.append(history)
         replicas.append(len(set(devices_of(current, parts))))
-    tf.config.experimental.enable_tensor_float_32_execution(rounding)
     events.send("agreement", replicas=replicas, losses=losses, gradients_differ=gradient_difference(*gradients))
 
 
@@ -550,37 +527,7 @@ def split_batch(tf: Any, strategy: Any, images: Any, labels: Any) -> tuple[Any, 
     return part(images), part(labels)
 
 
-def scaling(tf: Any, reduction: Any, names: Sequence[str], data: Any, options: Any, events: Events) -> None:
-    """Measure weak scaling: images per second, input included, on 1, 2, 4, ... and all replicas, same batch on each."""
-    share = max(1, options.batch_size // len(names))
-    if options.mixed_precision:
-        tf.keras.mixed_precision.set_global_policy("mixed_float16")
-    for count in replica_counts(len(names)):
-        strategy = mirrored_strategy(tf, names[:count], reduction)
-        rate = scaling_rate(tf, strategy, data, options, share * count, events)
-        events.send("scaling", replicas=count, batch_size=share * count, images_per_second=round(rate, 2))
-
-
-def scaling_rate(tf: Any, strategy: Any, data: Any, options: Any, batch_size: int, events: Events) -> float:
-    """Train with one number of replicas, and return images per second after the warm-up."""
-    times: list[float] = []
-    steps = WARM_UP_STEPS + options.scaling_steps
-
-    def report(step: int, loss: float) -> None:
-        times.append(time.monotonic())
-        events.step("scaling", step, steps, loss)
-
-    run_custom(tf, strategy, data, options, batch_size, steps, report)
-    return options.scaling_steps * batch_size / (times[-1] - times[WARM_UP_STEPS - 1])
-
-
-def replica_counts(replicas: int) -> list[int]:
-    """Return 1, 2, 4, ... below `replicas`, and `replicas`."""
-    counts = [2**power for power in range(replicas.bit_length()) if 2**power < replicas]
-    return [*counts, replicas]
-
-
-def execute(request: dict[str, Any], events: Events) -> int:
+def execute(request: dict[str, Any], events: Events, loop: Any) -> int:
     """Run all phases; return 0, or 1 if requested GPUs are missing."""
     options = SimpleNamespace(**request["options"])
     hide_other_gpus(options)
@@ -602,14 +549,12 @@ def execute(request: dict[str, Any], events: Events) -> int:
     if options.mixed_precision:
         tf.keras.mixed_precision.set_global_policy("mixed_float16")
     if request["cluster"]:
-        train(tf, cluster_strategy(tf, request, devices, events), data, options, events, cluster=True)
+        train(tf, cluster_strategy(tf, request, devices, events), data, options, events, True, loop)
     else:
-        strategy, reduction = local_strategy(tf, devices, events)
-        train(tf, strategy, data, options, events, cluster=False)
+        strategy = local_strategy(tf, devices, events)
+        train(tf, strategy, data, options, events, False, loop)
         if options.agreement_steps and len(devices.names) > 1:
             agreement(tf, strategy, devices.names, data, options, events)
-        if options.scaling == "on" or (options.scaling == "auto" and kind is None):
-            scaling(tf, reduction, devices.names, data, options, events)
     events.send("end")
     return 0
 
@@ -621,12 +566,15 @@ def error_text(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(lines)[:1000]}"
 
 
-def main(request_path: str) -> int:
-    """Run the request in the given file and return the exit status; an exception is also sent as an event."""
+def main(request_path: str, loop: Any = None) -> int:
+    """Run the request in the given file and return the exit status; an exception is also sent as an event.
+
+    loop: replaces run_custom.
+    """
     request = json.loads(Path(request_path).read_text())
     events = Events(request["events_fd"])
     try:
-        return execute(request, events)
+        return execute(request, events, loop or run_custom)
     except Exception as error:
         events.send("error", text=error_text(error))
         raise

@@ -76,7 +76,6 @@ class Training:
     times: tuple[float, ...] = ()
     trained: Event | None = None
     agreement: Event | None = None
-    scaling: tuple[Event, ...] = ()
     error: str = ""
     last_step: Event | None = None
 
@@ -116,7 +115,6 @@ def collect(events: Sequence[Event]) -> Training:
         times=tuple(float(event["time"]) for event in train),
         trained=last.get("trained"),
         agreement=last.get("agreement"),
-        scaling=tuple(event for event in events if event["event"] == "scaling"),
         error=last.get("error", {}).get("text", ""),
         last_step=steps[-1] if steps else None,
     )
@@ -545,26 +543,8 @@ def images_per_second(training: Training) -> float | None:
     return done / timed if timed > 0 and training.trained else None
 
 
-def scaling_efficiency(training: Training) -> list[dict[str, Any]]:
-    """Return the weak scaling: images per second, and their ratio to N times those of one replica."""
-    rates = {event["replicas"]: event["images_per_second"] for event in training.scaling}
-    return [
-        {
-            "replicas": event["replicas"],
-            "batch_size": event["batch_size"],
-            "images_per_second": rounded(event["images_per_second"]),
-            "efficiency": rounded(event["images_per_second"] / (event["replicas"] * rates[1]))
-            if rates.get(1)
-            else None,
-        }
-        for event in training.scaling
-    ]
-
-
 def strategy_name(options: Options) -> str:
     """Return the name of the framework's strategy for this run."""
-    if options.framework == "pytorch" and options.strategy == "dp":
-        return "DataParallel"
     return (CLUSTER_STRATEGIES if options.cluster_workers else STRATEGIES)[options.framework]
 
 
@@ -605,7 +585,6 @@ def build_result(report: Report, seconds: float) -> dict[str, Any]:
         "framework": options.framework,
         "version": training.version,
         "strategy": strategy_name(options),
-        "loop": options.loop,
         "devices": list(training.devices),
         "ran": list(trained.get("ran", [])),
         "replicas": trained.get("replicas", 0),
@@ -622,7 +601,6 @@ def build_result(report: Report, seconds: float) -> dict[str, Any]:
         "mixed_precision": options.mixed_precision,
         "all_reduce": all_reduce_result(report),
         "agreement": agreement_result(training, options),
-        "scaling": scaling_efficiency(training),
         "monitor": report.monitor,
         "loss": {
             "first": rounded(first),

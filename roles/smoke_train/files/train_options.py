@@ -30,8 +30,6 @@ class Options:
     memory_growth: bool
     mixed_precision: bool
     log_device_placement: bool
-    loop: str
-    strategy: str
     data_dir: Path
     data: str
     mirror_url: str
@@ -44,13 +42,12 @@ class Options:
     time_limit: float
     agreement_steps: int
     agreement_tolerance: float
-    scaling: str
-    scaling_steps: int
     monitor_interval: float
     cluster_workers: tuple[str, ...]
     cluster_index: int | None
     job_dir: Path | None
     json: Path | None
+    worker: Path | None
 
     def for_worker(self) -> dict[str, Any]:
         """Return the options as JSON types, for the worker's request."""
@@ -108,6 +105,7 @@ def make_parser() -> argparse.ArgumentParser:
     add = parser.add_argument_group("output").add_argument
     add("--job-dir", type=Path, help="directory for result.json, loss.csv, the log and the GPU recording")
     add("--json", type=Path, metavar="FILE", help="also write the result to FILE")
+    add("--worker", type=Path, metavar="FILE", help="program that trains (default: the one of the framework)")
     return parser
 
 
@@ -160,18 +158,6 @@ def add_training(add: Callable[..., Any]) -> None:
     )
     add("--learning-rate", type=at_least(0, float), default=0.001, help="learning rate of Adam (default: %(default)s)")
     add("--mixed-precision", action="store_true", help="compute in float16, keep weights in float32")
-    add(
-        "--loop",
-        choices=("custom", "fit"),
-        default="custom",
-        help="TensorFlow's training loop: custom (the default) or Keras's model.fit",
-    )
-    add(
-        "--strategy",
-        choices=("ddp", "dp"),
-        default="ddp",
-        help="PyTorch's strategy: DistributedDataParallel (the default) or DataParallel",
-    )
     add("--log-device-placement", action="store_true", help="log the device of each operation")
     add("--seed", type=int, default=1, help="seed of weights, batches and simulated data (default: %(default)s)")
     add(
@@ -205,19 +191,6 @@ def add_checks(add: Callable[..., Any]) -> None:
         help="relative tolerance of that comparison (default: %(default)s)",
     )
     add(
-        "--scaling",
-        choices=("auto", "on", "off"),
-        default="auto",
-        help="measure images per second on 1, 2, 4, ... GPUs; auto (the default): only on real GPUs",
-    )
-    add(
-        "--scaling-steps",
-        type=at_least(1),
-        default=10,
-        metavar="N",
-        help="timed steps per measurement (default: %(default)s)",
-    )
-    add(
         "--monitor-interval",
         type=at_least(0, float),
         default=1.0,
@@ -246,7 +219,7 @@ def default_framework() -> str:
 
 def usage_problems(options: Options) -> list[str]:
     """Return a message for each combination of options that cannot work."""
-    return [*device_problems(options), *framework_problems(options), *cluster_problems(options)]
+    return [*device_problems(options), *cluster_problems(options)]
 
 
 def device_problems(options: Options) -> list[str]:
@@ -266,16 +239,6 @@ def device_problems(options: Options) -> list[str]:
     return problems
 
 
-def framework_problems(options: Options) -> list[str]:
-    """Return the options that the selected framework does not have."""
-    problems = []
-    if options.framework == "tensorflow" and options.strategy != "ddp":
-        problems.append(f"--strategy {options.strategy} is for PyTorch; add --framework pytorch or remove it")
-    if options.framework == "pytorch" and options.loop != "custom":
-        problems.append(f"--loop {options.loop} is for TensorFlow; add --framework tensorflow or remove it")
-    return problems
-
-
 def cluster_problems(options: Options) -> list[str]:
     """Return the problems of training on several hosts."""
     workers, index = options.cluster_workers, options.cluster_index
@@ -290,12 +253,4 @@ def cluster_problems(options: Options) -> list[str]:
         problems.append("--cluster-workers needs --cluster-index")
     elif index >= len(workers):
         problems.append(f"--cluster-index {index} is not one of the {len(workers)} workers (0 to {len(workers) - 1})")
-    if options.loop == "fit":
-        problems.append(
-            "--loop fit cannot be combined with --cluster-workers: Keras 3 does not support MultiWorkerMirroredStrategy"
-        )
-    if options.strategy == "dp":
-        problems.append("--strategy dp works on a single host; use --strategy ddp with --cluster-workers")
-    if options.scaling == "on":
-        problems.append("--scaling on cannot be combined with --cluster-workers; measure each host on its own")
     return problems

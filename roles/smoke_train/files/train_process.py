@@ -52,7 +52,6 @@ EVENTS: dict[str, dict[str, Any]] = {
         "first_step_seconds": NUMBER,
     },
     "agreement": {"replicas": list, "losses": list, "gradients_differ": NUMBER},
-    "scaling": {"replicas": int, "batch_size": int, "images_per_second": NUMBER},
     "error": {"text": str},
     "end": {},
 }

@@ -8,10 +8,10 @@ run_custom = worker.run_custom
 
 
 def broken(tf, strategy, *rest):
-    model = run_custom(tf, strategy, *rest)
+    model, devices = run_custom(tf, strategy, *rest)
     copies = worker.replica_copies(strategy, model.trainable_variables[0])
     copies[1].assign(0 * copies[0])
-    return model
+    return model, devices
 
 
 worker.run_custom = broken

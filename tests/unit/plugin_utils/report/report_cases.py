@@ -110,10 +110,6 @@ TORCH = {
     "version": "2.11.0+cu130",
     "all_reduce": {"implementation": "gloo", "fallbacks": ["two replicas share GPU 0"]},
     "agreement": {"replicas": [1, 2], "largest_relative_difference": 2.5e-06, "tolerance": 0.001},
-    "scaling": [
-        {"replicas": 1, "batch_size": 64, "images_per_second": 100.0, "efficiency": 1.0},
-        {"replicas": 2, "batch_size": 128, "images_per_second": 180.0, "efficiency": 0.9},
-    ],
     "monitor": {
         "gpus": [
             {

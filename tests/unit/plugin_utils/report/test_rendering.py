@@ -79,8 +79,6 @@ def test_both_trainings_are_printed_with_their_measurements() -> None:
         "Smoke training with pytorch on 2 hosts (this one is worker 1): pass",
         "The losses of 2 replicas differ from those of one by at most 2.5e-06 (tolerance 0.001).",
         "All-reduce: gloo (two replicas share GPU 0).",
-        "| Replicas | Global batch | Images/s | Scaling efficiency |",
-        "| 2 | 128 | 180 | 0.9 |",
         "| 0: NVIDIA H200 | 97 | 5120 | 512.5 | 51 |",
     ):
         assert part in text, part
@@ -101,4 +99,3 @@ def test_virtual_replicas_are_named_as_such(kind: str, words: str) -> None:
     made = build_report("r", {"h": evidence(smoke_train=training)})
     assert any(words in line for line in made.simulated)
     assert words in rendering.markdown(made)
-    assert "no speed-up expected" in rendering.markdown(made)

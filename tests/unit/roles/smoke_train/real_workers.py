@@ -11,16 +11,19 @@ import signal
 import socket
 import subprocess
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import cifar10
 import pytest
 import train_checks
 import train_options
 import train_process
 
 FILES = Path(train_checks.__file__).parent
+BENCHMARKS = FILES.parents[1] / "gpu_benchmark/files"
 TIMEOUT = 240  # seconds, for a busy machine; a run takes about ten
 RECORD_BYTES = 3073
 # Settings that the criteria must fit: those of the demo's hosts, and the defaults.
@@ -59,7 +62,8 @@ def shuffled(dataset: dict[str, Any], directory: Path) -> dict[str, Any]:
 class Worker:
     """A worker as the supervisor runs it, in its own session; `patch` is code that runs in every process of it.
 
-    In the patch, `worker` is the module that trains, and `rank` is the replica of PyTorch's process.
+    module: another program that trains. In the patch, `worker` is the module that trains, and `rank` is the replica of
+    PyTorch's process.
     """
 
     def __init__(
@@ -71,18 +75,17 @@ class Worker:
         patch: str = "",
         cluster: Any = None,
         small: Sequence[str] = SMALL,
+        module: str = "",
     ) -> None:
-        script = FILES / f"{framework}_worker.py"
+        module = module or f"{framework}_worker"
+        script = (FILES if module == f"{framework}_worker" else BENCHMARKS) / f"{module}.py"
         if patch:
-            trains, main = {
-                "tensorflow": ("tensorflow_worker", "worker.main(sys.argv[1])"),
-                "pytorch": ("pytorch_replica", "pytorch_worker.main(sys.argv[1:])"),
-            }[framework]
+            trains = "pytorch_replica" if module == "pytorch_worker" else module
+            arguments_of_main = "sys.argv[1:]" if module == "pytorch_worker" else "sys.argv[1]"
             script = directory / "patched_worker.py"
             script.write_text(
-                f"import os, sys\nsys.path.insert(0, {str(FILES)!r})\n"
-                f"import {framework}_worker\nimport {trains} as worker\n"
-                f"rank = int(os.environ.get('RANK', -1))\n{patch}\nsys.exit({main})\n"
+                f"import os, sys\nimport {module}\nimport {trains} as worker\n"
+                f"rank = int(os.environ.get('RANK', -1))\n{patch}\nsys.exit({module}.main({arguments_of_main}))\n"
             )
         self.options = train_options.parse_arguments(["--framework", framework, *small, *arguments])
         reading, writing = os.pipe()
@@ -104,7 +107,7 @@ class Worker:
                 stdin=subprocess.DEVNULL,
                 stdout=log_stream,
                 stderr=log_stream,
-                env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+                env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": f"{FILES}:{BENCHMARKS}"},
                 pass_fds=[writing],
                 start_new_session=True,
             )
@@ -193,3 +196,26 @@ def listen_to_all(
     for thread in threads:
         thread.join()
     return [first, *(others[at] for at in range(1, len(workers)))]
+
+
+@pytest.fixture(scope="session")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Return the generated set, as a request has it."""
+    made = cifar10.write_simulated(tmp_path_factory.mktemp("cifar10"), seed=1, records=cifar10.SIMULATED_PER_FILE)
+    return {**asdict(made), "files": [str(path) for path in made.files]}
+
+
+@pytest.fixture
+def start(tmp_path: Path, dataset: dict[str, Any], framework: str) -> Iterator[Callable[..., Worker]]:
+    """Return a function that starts a worker of the module's framework; the workers end with the test."""
+    workers: list[Worker] = []
+
+    def begin(*arguments: str, data: dict[str, Any] = dataset, **more: Any) -> Worker:
+        directory = tmp_path / str(len(workers))
+        directory.mkdir()
+        workers.append(Worker(framework, directory, data, *arguments, **more))
+        return workers[-1]
+
+    yield begin
+    for worker in workers:
+        worker.stop()

@@ -15,7 +15,7 @@ import pytest
 import pytorch_replica
 import pytorch_worker
 import train_options
-from pytorch_worker import Devices, UnsupportedRequest
+from pytorch_worker import Devices
 from real_workers import LEARNING, TIMEOUT, Worker, free_port, listen_to_all, needs, shuffled, start_cluster
 
 real = needs("pytorch")
@@ -88,14 +88,6 @@ def test_gloo_on_gpus_has_a_reason(kinds: list[str | None], nccl: bool, backend:
     assert reason in "; ".join(fallbacks)
 
 
-@pytest.mark.parametrize("physical", [(None, None), (0, 0)], ids=["CPU", "shared GPU"])
-def test_data_parallel_needs_a_gpu_for_each_replica(physical: tuple[int | None, ...]) -> None:
-    with pytest.raises(UnsupportedRequest, match=r"found .*, expected one or more GPUs.*use --strategy ddp"):
-        pytorch_worker.check_data_parallel(options("--strategy", "dp"), Devices(physical, 1))
-    pytorch_worker.check_data_parallel(options("--strategy", "dp"), Devices((0, 1), 2))
-    pytorch_worker.check_data_parallel(options(), Devices(physical, 1))
-
-
 @pytest.mark.parametrize(
     ("arguments", "physical", "limit"),
     [
@@ -150,10 +142,10 @@ def relative(losses: Sequence[Sequence[float]]) -> float:
 @real
 @pytest.mark.parametrize("replicas", [1, 2, 4])
 def test_replicas_train_together_on_the_cpu(start: Callable[..., Worker], replicas: int) -> None:
-    worker = start("--virtual-gpus", str(replicas), "--scaling", "on", "--scaling-steps", "2", "--agreement-steps", "4")
+    worker = start("--virtual-gpus", str(replicas), "--agreement-steps", "4")
     assert worker.listen() == 0, worker.log.read_text()[-3000:]
     kinds = list(dict.fromkeys(event["event"] for event in worker.events))
-    expected = ["start", "devices", "all_reduce", "step", "trained", "agreement", "scaling", "end"]
+    expected = ["start", "devices", "all_reduce", "step", "trained", "agreement", "end"]
     assert kinds == [kind for kind in expected if replicas > 1 or kind != "agreement"]
     devices = worker.the("devices")
     assert (devices["virtual"], devices["virtual_kind"], devices["visible"]) == (True, "cpu", 0)
@@ -169,10 +161,6 @@ def test_replicas_train_together_on_the_cpu(start: Callable[..., Worker], replic
     history = worker.losses("train")
     assert len(history) == 12
     assert sum(history[-3:]) < 0.95 * sum(history[:3])
-    assert [event["replicas"] for event in worker.by("scaling")] == [1, 2, 4][: replicas.bit_length()]
-    assert [event["batch_size"] for event in worker.by("scaling")] == [
-        32 // replicas * event["replicas"] for event in worker.by("scaling")
-    ]
     if replicas > 1:
         agreement = worker.the("agreement")
         assert agreement["replicas"] == [1, replicas]
@@ -183,7 +171,7 @@ def test_replicas_train_together_on_the_cpu(start: Callable[..., Worker], replic
 
 @real
 def test_missing_gradient_sum_is_detected(start: Callable[..., Worker]) -> None:
-    worker = start("--virtual-gpus", "2", patch="worker.Distributed.wrap = lambda self, model, count: model")
+    worker = start("--virtual-gpus", "2", patch="worker.Distributed.wrap = lambda self, model, alone: model")
     assert worker.listen() == 0
     assert {"replicas-agree", "same-as-one-replica"} <= worker.failed()
 
@@ -192,10 +180,10 @@ def test_missing_gradient_sum_is_detected(start: Callable[..., Worker]) -> None:
 def test_gradient_wrong_by_a_percent_in_one_of_four_replicas_fails(start: Callable[..., Worker]) -> None:
     patch = (
         "wrap = worker.Distributed.wrap\n"
-        "def wrong(self, model, count):\n"
+        "def wrong(self, model, alone):\n"
         "    for weight in model.parameters() if rank == 3 else ():\n"
         "        weight.register_hook(lambda gradient: gradient * 1.01)\n"
-        "    return wrap(self, model, count)\n"
+        "    return wrap(self, model, alone)\n"
         "worker.Distributed.wrap = wrong"
     )
     worker = start("--virtual-gpus", "4", patch=patch)
@@ -290,21 +278,10 @@ def test_mixed_precision_on_the_cpu_is_bfloat16(start: Callable[..., Worker]) ->
 
 
 @real
-@pytest.mark.parametrize(
-    ("arguments", "event", "text"),
-    [
-        (["--strategy", "dp"], "error", "found no GPU that PyTorch sees, expected one or more GPUs"),
-        (["--virtual-gpus", "0"], "missing_gpus", ""),
-    ],
-    ids=["DataParallel", "no GPU"],
-)
-def test_unsupported_request_is_reported_before_training(
-    start: Callable[..., Worker], arguments: list[str], event: str, text: str
-) -> None:
-    worker = start(*arguments)
+def test_missing_gpus_are_reported_before_training(start: Callable[..., Worker]) -> None:
+    worker = start("--virtual-gpus", "0")
     assert worker.listen() == 1
-    assert [item["event"] for item in worker.events] == ["start", event]
-    assert text in worker.events[-1].get("text", "")
+    assert [item["event"] for item in worker.events] == ["start", "missing_gpus"]
 
 
 # Several hosts -----------------------------------------------------------------------------------------------------
@@ -320,7 +297,7 @@ def test_hosts_with_different_numbers_of_replicas(start: Callable[..., Worker]) 
         trained = worker.the("trained")
         assert (trained["replicas"], trained["batch_size"]) == (3, 30)
         assert trained["weights_disagreement"] <= 1e-6
-        assert worker.by("agreement") == worker.by("scaling") == []
+        assert worker.by("agreement") == []
     assert [len(worker.the("devices")["devices"]) for worker in workers] == [2, 1]
 
 
@@ -369,81 +346,3 @@ def test_missing_host_is_named(start: Callable[..., Worker]) -> None:
     worker = start("--virtual-gpus", "1", "--time-limit", "4", cluster=cluster)
     assert worker.listen() == 1
     assert worker.the("error")["text"].startswith(f"worker 1 ({address}) did not join: ")
-
-
-# DataParallel, whose replicas are GPUs: two simulated ones ------------------------------------------------------------
-
-SIMULATED_GPUS = """
-import copy, types
-import torch
-
-class Sliced(torch.nn.Module):
-    '''DataParallel's behaviour on one device: copies of the network, each with its slice of the batch.'''
-    def __init__(self, module, device_ids):
-        super().__init__()
-        self.module, self.device_ids = module, device_ids
-    def forward(self, images):
-        parts = images.chunk(len(self.device_ids))
-        for hook in self.module._forward_pre_hooks.values():
-            for number in self.device_ids:
-                hook(self.module, (types.SimpleNamespace(device=f"simulated:{number}"),))
-        hooks, self.module._forward_pre_hooks = self.module._forward_pre_hooks, {}
-        try:
-            return torch.cat([self.module(part) for part in parts])
-        finally:
-            self.module._forward_pre_hooks = hooks
-
-def device_of(torch, physical):
-    return torch.device("cpu", physical)
-
-def replicate(network, devices, detach):
-    return [copy.deepcopy(network) for _ in devices]
-
-def damaged(network, devices, detach):
-    copies = replicate(network, devices, detach)
-    next(copies[1].parameters()).data[0] += 1.0
-    return copies
-
-torch.nn.DataParallel = Sliced
-torch.nn.parallel.replicate = replicate
-torch.nn.parallel.comm.reduce_add = lambda tensors, destination: sum(tensors)
-torch.nn.parallel.comm.broadcast = lambda tensor, devices: [tensor] * len(devices)
-if rank < 0:
-    torch.cuda.is_available = lambda: True
-    torch.cuda.device_count = lambda: 2
-torch.cuda.nccl.is_available = lambda tensors: True
-torch.cuda.synchronize = lambda device: None
-torch.cuda.get_device_properties = lambda device: types.SimpleNamespace(
-    name="simulated GPU", major=9, minor=0, total_memory=2**34
-)
-torch.cuda.set_per_process_memory_fraction = lambda share, device: print("share", share, device)
-worker.device_of = device_of
-"""
-
-
-@real
-def test_data_parallel_on_simulated_gpus(start: Callable[..., Worker]) -> None:
-    scaling = ["--scaling", "on", "--scaling-steps", "2", "--memory-limit", "4096"]
-    worker = start("--strategy", "dp", *scaling, patch=SIMULATED_GPUS)
-    assert worker.listen() == 0, worker.log.read_text()[-3000:]
-    devices = worker.the("devices")
-    assert (devices["virtual"], [device["physical"] for device in devices["devices"]]) == (False, [0, 1])
-    assert devices["devices"][1]["compute_capability"] == "9.0"
-    assert worker.the("all_reduce")["values"] == [3.0, 3.0]
-    assert worker.the("all_reduce")["implementation"] == "nccl"
-    trained = worker.the("trained")
-    assert (trained["replicas"], trained["batch_size"], trained["weights_disagreement"]) == (2, 32, 0.0)
-    assert worker.the("agreement")["replicas"] == [1, 2]
-    assert relative(worker.the("agreement")["losses"]) < 1e-4
-    assert [event["replicas"] for event in worker.by("scaling")] == [1, 2]
-    log = worker.log.read_text()
-    assert log.count("share 0.25 ") == 2
-    assert log.count("at most 4096 of 16384 MiB") == 2
-
-
-@real
-def test_damaged_copy_of_data_parallel_is_detected(start: Callable[..., Worker]) -> None:
-    patch = SIMULATED_GPUS + "torch.nn.parallel.replicate = damaged\n"
-    worker = start("--strategy", "dp", "--scaling", "off", "--agreement-steps", "0", patch=patch)
-    assert worker.listen() == 0
-    assert worker.the("trained")["weights_disagreement"] > 0.1

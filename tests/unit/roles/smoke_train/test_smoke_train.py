@@ -417,13 +417,13 @@ def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere() -> None:
         for step in range(1, 11):
             now[0] += 1.0
             progress.show_event({"event": "step", "phase": "train", "step": step, "steps": 10, "loss": 1.0})
-        progress.show_event({"event": "scaling", "replicas": 2, "images_per_second": 99.6})
+        progress.show_event({"event": "devices", "devices": [{}, {}], "virtual_kind": None})
     assert [line.split(",")[0] for line in plain.getvalue().splitlines()] == [
         "smoke_train: step 1 of 10",
         "smoke_train: step 6 of 10",
         "smoke_train: step 10 of 10",
-        "smoke_train: 100 images/s on 2 replicas",
+        "smoke_train: 2 GPUs",
     ]
     assert terminal.getvalue().count("\r") == 10
     assert "[##############################] step 10 of 10" in terminal.getvalue()
-    assert terminal.getvalue().endswith("\x1b[K\nsmoke_train: 100 images/s on 2 replicas\n")
+    assert terminal.getvalue().endswith("\x1b[K\nsmoke_train: 2 GPUs\n")

@@ -145,14 +145,6 @@ def test_other_gpus_are_hidden_from_cuda(
     assert worker.os.environ.get("CUDA_VISIBLE_DEVICES") == expected
 
 
-@pytest.mark.parametrize(
-    ("replicas", "counts"),
-    [(1, [1]), (2, [1, 2]), (3, [1, 2, 3]), (4, [1, 2, 4]), (6, [1, 2, 4, 6]), (8, [1, 2, 4, 8])],
-)
-def test_scaling_uses_powers_of_two_and_all_replicas(replicas: int, counts: list[int]) -> None:
-    assert worker.replica_counts(replicas) == counts
-
-
 @pytest.mark.parametrize(("batch", "replicas", "size"), [(64, 4, 64), (64, 3, 63), (2, 4, 4)])
 def test_global_batch_is_a_multiple_of_the_replicas(batch: int, replicas: int, size: int) -> None:
     assert worker.global_batch(options("--batch-size", str(batch)), replicas) == size

@@ -388,15 +388,6 @@ def test_nan_losses_make_valid_json() -> None:
     assert found["agreement"]["largest_relative_difference"] is None
 
 
-def test_scaling_efficiency_is_relative_to_one_replica() -> None:
-    rates = [(1, 100.0), (2, 190.0), (4, 300.0)]
-    events = [
-        {"event": "scaling", "replicas": count, "batch_size": 32 * count, "images_per_second": rate}
-        for count, rate in rates
-    ]
-    assert [item["efficiency"] for item in result([*run_events(), *events])["scaling"]] == [1.0, 0.95, 0.75]
-
-
 @pytest.mark.parametrize(
     ("arguments", "strategy"),
     [
@@ -407,7 +398,6 @@ def test_scaling_efficiency_is_relative_to_one_replica() -> None:
             id="cluster",
         ),
         pytest.param(["--framework", "pytorch"], "DistributedDataParallel", id="PyTorch"),
-        pytest.param(["--framework", "pytorch", "--strategy", "dp"], "DataParallel", id="PyTorch dp"),
     ],
 )
 def test_result_names_the_strategy(arguments: list[str], strategy: str) -> None:

@@ -45,8 +45,6 @@ def test_bad_usage_exits_2_with_nothing_on_stdout(arguments: list[str], capsys: 
         pytest.param(["--gpus", "0,0"], ["--gpus 0,0 names a GPU twice"], id="twice"),
         pytest.param(["--memory-limit", "1", "--memory-growth"], ["mutually exclusive"], id="memory"),
         pytest.param(["--memory-growth", "--virtual-gpus", "2"], ["fixed memory"], id="growth of virtual GPUs"),
-        pytest.param(["--framework", "tensorflow", "--strategy", "dp"], ["is for PyTorch"], id="option of PyTorch"),
-        pytest.param(["--framework", "pytorch", "--loop", "fit"], ["is for TensorFlow"], id="option of TensorFlow"),
         pytest.param(["--cluster-index", "0"], ["needs --cluster-workers"], id="index alone"),
         pytest.param(["--cluster-workers", "a:1,b:1"], ["needs --cluster-index"], id="workers alone"),
         pytest.param(["--cluster-workers", "a:1", "--cluster-index", "0"], ["names 1 worker"], id="one worker"),
@@ -54,8 +52,6 @@ def test_bad_usage_exits_2_with_nothing_on_stdout(arguments: list[str], capsys: 
         pytest.param(
             ["--cluster-workers", "a:1,b:1", "--cluster-index", "2"], ["not one of the 2 workers"], id="index"
         ),
-        pytest.param([*CLUSTER, "--loop", "fit"], ["--loop fit cannot be combined"], id="fit in a cluster"),
-        pytest.param([*CLUSTER, "--scaling", "on"], ["--scaling on cannot be combined"], id="scaling in a cluster"),
         pytest.param(
             ["--gpus", "1,1", "--num-gpus", "3", "--memory-growth", "--memory-limit", "9", "--cluster-index", "0"],
             ["twice", "--num-gpus is 3", "mutually exclusive", "needs --cluster-workers"],

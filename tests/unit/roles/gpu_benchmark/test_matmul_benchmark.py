@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[3] / "playbooks/files/matmul_benchmark.py"
+SCRIPT = Path(__file__).resolve().parents[4] / "roles/gpu_benchmark/files/matmul_benchmark.py"
 SPEC = importlib.util.spec_from_file_location("matmul_benchmark", SCRIPT)
 bench = importlib.util.module_from_spec(SPEC)
 SPEC.loader.exec_module(bench)
