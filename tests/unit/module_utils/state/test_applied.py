@@ -557,3 +557,19 @@ def test_what_no_run_dropped_is_not_read(packaged: Path, systemd: Systemd) -> No
     applied.record(directory, parts, str(packaged), systemd)
     applied.clear(directory, ["packages"], str(packaged), systemd)
     assert applied.differences(*place, managed=MANAGED)["packages"]["repairs"]["packages"] == ["libnccl2"]
+
+
+def test_the_recorded_state_of_a_file(tmp_path: Path) -> None:
+    """Its fields are in the messages of drift, and in the records of hosts that an older version set up."""
+    file = tmp_path / "file"
+    file.write_text("old\n")
+    file.chmod(0o640)
+    (tmp_path / "link").symlink_to("file")
+    (tmp_path / "folder").mkdir()
+    owner = [file.stat().st_uid, file.stat().st_gid]
+    # `printf 'old\n' | sha256sum`
+    digest = "01d09d19c2139a46aebfb577780d123d7396e97201bc7ead210a2ebff8239dee"
+    assert applied._file(str(tmp_path), "/file") == {"sha256": digest, "mode": "0640", "owner": owner}
+    assert applied._file(str(tmp_path), "/link") == {"link": "file"}
+    assert applied._file(str(tmp_path), "/folder") == {"directory": True}
+    assert applied._file(str(tmp_path), "/missing") is None
