@@ -45,7 +45,9 @@ class Sliced(torch.nn.Module):
         parts = images.chunk(len(self.device_ids))
         for hook in self.module._forward_pre_hooks.values():
             for number in self.device_ids:
-                hook(self.module, (types.SimpleNamespace(device=f"simulated:{number}"),))
+                # The first device is the one that the whole network is on, as with real GPUs.
+                device = f"simulated:{number}" if number else str(images.device)
+                hook(self.module, (types.SimpleNamespace(device=device),))
         hooks, self.module._forward_pre_hooks = self.module._forward_pre_hooks, {}
         try:
             return torch.cat([self.module(part) for part in parts])
@@ -69,6 +71,8 @@ torch.nn.parallel.comm.reduce_add = lambda tensors, destination: sum(tensors)
 torch.nn.parallel.comm.broadcast = lambda tensor, devices: [tensor] * len(devices)
 torch.cuda.is_available = lambda: True
 torch.cuda.device_count = lambda: 2
+# A PyTorch that is built for CUDA would ask the driver in each step of an optimizer.
+torch.accelerator.current_accelerator = lambda check_available=False: None
 torch.cuda.nccl.is_available = lambda tensors: True
 torch.cuda.synchronize = lambda device: None
 torch.cuda.get_device_properties = lambda device: types.SimpleNamespace(
