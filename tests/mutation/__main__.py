@@ -57,7 +57,7 @@ AREAS = {
     ),
     "checks": Area(
         ("plugins/module_utils/checks/*.py", "plugins/module_utils/nvidia/*.py"),
-        ("module_utils/checks", "module_utils/nvidia", "modules"),
+        ("module_utils/checks", "module_utils/nvidia", "modules", "matrix"),
     ),
     "drift": Area(
         ("plugins/plugin_utils/planning/drift.py", "plugins/module_utils/state/*.py"),

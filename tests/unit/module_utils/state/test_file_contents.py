@@ -112,3 +112,13 @@ def test_a_wheel_without_its_record_is_damaged(tmp_path: Path, site: Path) -> No
     found = file_contents.of_environment(str(tmp_path), "/opt/gpuhost/tensorflow")
     assert list(found.values()) == ["is missing"]
     assert file_contents.of_environment(str(tmp_path), "/opt/gpuhost/pytorch") == {}, "no environment"
+
+
+def test_the_digest_of_what_is_no_file_is_empty(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("old\n")
+    (tmp_path / "link").symlink_to("missing")
+    expected = subprocess.run(["md5sum", str(tmp_path / "file")], check=True, capture_output=True, text=True).stdout
+    assert file_contents._digest(str(tmp_path / "file"), "md5").hex() == expected.split()[0]
+    assert file_contents._digest(str(tmp_path / "file"), "no-such-algorithm") == b""
+    for name in ("missing", "link", "."):
+        assert file_contents._digest(str(tmp_path / name), "md5") == b""
