@@ -110,9 +110,18 @@ def devices(context: Context, spec: CheckSpec, label: str, output: dict[str, Any
 
 
 def foreign_libraries(output: dict[str, Any]) -> list[str]:
-    """Return the CUDA libraries in the process that are not in the environment."""
-    own = own_directory(output)
-    return ["%s from %s" % (framework_probe.named(p), p) for p in _mapped(output) if not in_directory(p, own)]
+    """Return the CUDA libraries in the process that are not in the environment.
+
+    cuDNN's parts may be the system's if they are of the same release: libcudnn.so.9 of cuDNN 9.28.0 first looks for
+    libcudnn_graph.so.9.28.0, a name that NVIDIA's packages have and its wheels lack (seen with LD_DEBUG=libs).
+    """
+    own, cudnn = own_directory(output), decoded(dict(output.get("called") or {}).get("cudnn"))
+
+    def is_foreign(path: str) -> bool:
+        is_same = framework_probe.named(path).startswith("libcudnn_") and path.endswith(".so.%s" % cudnn)
+        return not in_directory(path, own) and not is_same
+
+    return ["%s from %s" % (framework_probe.named(path), path) for path in _mapped(output) if is_foreign(path)]
 
 
 def missing_libraries(output: dict[str, Any]) -> list[str]:

@@ -110,6 +110,9 @@ P, F, S, U = "pass", "fail", "skip", "unknown"
         (printed(**{**TWO, **SHADOWED}), {}, [P, P, P, F, F, P, P, P]),
         (printed(**{**TWO, "libraries": mapped("/usr/lib/libcudnn_engines_tensor_ir.so.9")}), {},
          [P, P, P, F, P, P, P, P]),
+        # The release of the wheel, and another one:
+        (printed(**{**TWO, "libraries": mapped("/usr/lib/libcudnn_graph.so.9.28.0")}), {}, [P, P, P, P, P, P, P, P]),
+        (printed(**{**TWO, "libraries": mapped("/usr/lib/libcudnn_graph.so.9.27.0")}), {}, [P, P, P, F, P, P, P, P]),
         (printed(**{**TWO, "libraries": mapped("/usr/local/cuda/lib64/libcufft.so.11")}), {}, [P, P, P, F, P, P, P, P]),
         (printed(**{**TWO, **MISSING}), {}, [P, P, P, F, P, U, P, P]),
         (printed(**{**TWO, "libraries": [], "called": {}}), {}, [P, P, P, F, U, U, P, P]),
@@ -131,7 +134,8 @@ P, F, S, U = "pass", "fail", "skip", "unknown"
     ids=[
         "healthy", "simulated", "not loaded", "no devices", "simulated with devices", "another version",
         "built without CUDA", "build without versions", "build without anything", "shadowed cuDNN",
-        "second cuDNN", "cuFFT of the system", "NCCL missing", "no library at all", "no wheel and no version",
+        "second cuDNN", "part of the same release", "part of another release",
+        "cuFFT of the system", "NCCL missing", "no library at all", "no wheel and no version",
         "nothing pinned", "NCCL without a version", "TF32 or worse", "NaN", "convolution NaN", "crashed in convolution",
         "aborted in matmul", "hung listing devices", "crashed loading libraries", "no import", "import hangs",
     ],
