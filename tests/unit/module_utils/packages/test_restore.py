@@ -131,5 +131,5 @@ def test_settings_alone_are_purged_and_other_packages_are_not(tmp_path):
 
 def test_a_half_installed_package_is_restored_in_its_version(tmp_path):
     host = SimulatedPackages(tmp_path, {"a": ("1", "half-configured", "install")})
-    assert restore.restore(host.apt(), {"a": state("1")}) == ["a 1 -> 1"]
+    assert restore.restore(host.apt(), {"a": state("1")}) == ["a 1 (installed again)"]
     assert host.packages == {"a": ("1", "installed", "install")}
