@@ -30,7 +30,7 @@ def failure(reports: Path) -> str:
     """Return why the last run failed, from its report."""
     report = json.loads((reports / "latest/report.json").read_text())
     (entry,) = report["hosts"]
-    assert entry["status"] == "fail"
+    assert entry["status"] == "failed"
     return " ".join(entry["reasons"])
 
 
@@ -44,7 +44,7 @@ def no_environment(tmp_path):
 
 def without_environments(found):
     """Return differences without uv and unfinished environments, which stay for the next run."""
-    return [line for line in found if "/opt/gpuhost/" not in line]
+    return [line for line in found if "/opt/gpuhost" not in line]
 
 
 def test_failed_package_transaction_restores_packages_and_holds(playbook, state, differences, root, no_environment):
