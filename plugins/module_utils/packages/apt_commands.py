@@ -188,9 +188,9 @@ class Apt:
         to be replaced: therefore this raises nothing.
         """
         errors = []
-        # A half-installed package counts as installed for apt, and dpkg --configure leaves it as it is.
+        # Such a package counts as installed for apt, and dpkg --configure refuses it or leaves it as it is.
         for name, state in packages.items():
-            if state.status == "half-installed":
+            if state.unpack_again:
                 errors.append(self._unpack_again(name, state.version))
         if any(state.status not in dpkg.SETTLED for state in packages.values()):
             errors.append(self._try(DPKG + ["--configure", "-a"]))

@@ -35,6 +35,11 @@ class Package(NamedTuple):
     reinstall: bool = False  # dpkg's flag reinstreq: the package must be unpacked again
 
     @property
+    def unpack_again(self) -> bool:
+        """Whether dpkg was killed while it unpacked the package, so that configuring it is not enough."""
+        return self.reinstall or self.status == "half-installed"
+
+    @property
     def unfinished(self) -> bool:
         """Whether neither apt nor dpkg finishes this state by itself, as they do with pending triggers."""
         return self.reinstall or self.status in ("half-installed", "unpacked", "half-configured")

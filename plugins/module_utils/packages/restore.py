@@ -38,7 +38,10 @@ def restore(apt: Apt, targets: States, check: bool = False) -> List[str]:
     changes = []
     if wanted or obsolete:
         command = wanted + [name + "-" for name in obsolete]
-        simulated = apt.simulate(command, purge=True)
+        # Without --reinstall, apt only configures a package whose version is the wanted one.
+        packages = apt.packages()
+        again = any(name in packages and packages[name].unpack_again for name in targets)
+        simulated = apt.simulate(command, purge=True, reinstall=again)
         unexpected = apt_output.unexpected(simulated, sorted(targets), [re.escape(name) for name in obsolete], [])
         if unexpected:
             raise ValueError(
@@ -47,7 +50,7 @@ def restore(apt: Apt, targets: States, check: bool = False) -> List[str]:
             )
         changes = [change.describe() for change in simulated]
         if not check:
-            apt.install(command, purge=True)
+            apt.install(command, purge=True, reinstall=again)
             _purge_settings(apt, obsolete)
     changes += _restore_marks(apt, targets, check)
     if not check:

@@ -23,6 +23,7 @@ class SimulatedPackages:
         self.commands: list[list[str]] = []
         self.failing: dict[str, str] = {}  # by a word of the command: what it prints when it fails
         self.depends: dict[str, str] = {}  # the field Depends by package
+        self.reinstreq: set[str] = set()  # packages with dpkg's flag: it was killed while it unpacked them
         self.set(packages)
 
     def apt(self, kept: str = "") -> apt_commands.Apt:
@@ -38,8 +39,9 @@ class SimulatedPackages:
             name, _, architecture = row.partition(":")
             architecture = f"Architecture: {architecture}\n" if architecture else ""
             depends = f"Depends: {self.depends[row]}\n" if row in self.depends else ""
+            flag = "reinstreq" if row in self.reinstreq else "ok"
             paragraphs.append(
-                f"Package: {name}\nStatus: {want} ok {state}\n{architecture}Version: {version}\n{depends}"
+                f"Package: {name}\nStatus: {want} {flag} {state}\n{architecture}Version: {version}\n{depends}"
             )
         status.write_text("\n".join(paragraphs))
 
@@ -51,7 +53,12 @@ class SimulatedPackages:
         if command[0] == "apt-mark":
             return 0, self._mark(command[1], command[2:]), ""
         if command[0] == "apt-get" and "install" in command:
-            return 0, self._install(command[command.index("install") + 1 :], "--simulate" in command), ""
+            specs = command[command.index("install") + 1 :]
+            # As captured: apt 2.6.1 says "already the newest version" and dpkg 1.21.22 refuses to configure.
+            broken = [_name_and_version(spec)[0] for spec in specs if not spec.endswith("-")]
+            if "--reinstall" not in command and "--simulate" not in command and self.reinstreq & set(broken):
+                return 100, "", "dpkg: error: package is in a very bad inconsistent state"
+            return 0, self._install(specs, "--simulate" in command), ""
         return 0, "", ""
 
     def run(self, program: str) -> list[list[str]]:
@@ -80,6 +87,7 @@ class SimulatedPackages:
             lines.append(f"Inst {name} {old}({version} Debian:12.12/oldstable [amd64])\n")
             after[name] = (version, "installed", "install")
         if not simulate:
+            self.reinstreq -= {_name_and_version(spec)[0] for spec in specs}
             self.set(after)
         return "".join(lines)
 

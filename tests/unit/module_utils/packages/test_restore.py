@@ -133,3 +133,15 @@ def test_a_half_installed_package_is_restored_in_its_version(tmp_path):
     host = SimulatedPackages(tmp_path, {"a": ("1", "half-configured", "install")})
     assert restore.restore(host.apt(), {"a": state("1")}) == ["a 1 (installed again)"]
     assert host.packages == {"a": ("1", "installed", "install")}
+
+
+def test_a_package_that_dpkg_was_killed_while_unpacking_is_unpacked_again(tmp_path):
+    """dpkg sets its flag before the status: a package in the wanted version that cannot be configured."""
+    host = SimulatedPackages(tmp_path, {})
+    host.reinstreq = {"a"}
+    host.set({"a": ("1", "unpacked", "install"), "b": ("1", "installed", "install")})
+    assert restore.restore(host.apt(), {"a": state("1"), "b": state("1")}) == ["a 1 (installed again)"]
+    assert host.packages["a"] == ("1", "installed", "install")
+    (install,) = host.run("apt-get")
+    assert "--reinstall" in install
+    assert install[-1] == "a=1"
