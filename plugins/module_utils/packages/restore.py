@@ -51,7 +51,7 @@ def restore(apt: Apt, targets: States, check: bool = False) -> List[str]:
         changes = [change.describe() for change in simulated]
         if not check:
             apt.install(command, purge=True, reinstall=again)
-            _purge_settings(apt, obsolete)
+            purge_settings(apt, obsolete)
     changes += _restore_marks(apt, targets, check)
     if not check:
         wanted, obsolete = _differences(apt, targets)
@@ -75,7 +75,7 @@ def _differences(apt: Apt, targets: States) -> Tuple[List[str], List[str]]:
     return wanted, obsolete
 
 
-def _purge_settings(apt: Apt, names: list[str]) -> None:
+def purge_settings(apt: Apt, names: list[str]) -> None:
     """Purge settings that an earlier removal left: `apt-get install NAME-` ignores them."""
     packages = apt.packages()
     left = [name for name in names if name in packages and packages[name].status == "config-files"]

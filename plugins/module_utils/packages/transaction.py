@@ -171,6 +171,8 @@ class Transaction:
         not_kept = self.apt.keep(replaced) if self.undo else []
         if changes:
             self._install(before, states)
+        # An interrupted run may have removed a package without purging it: apt leaves its settings.
+        restore.purge_settings(self.apt, before.obsolete)
         self._hold(before, automatic)
         return described, not_kept
 

@@ -52,6 +52,8 @@ class SimulatedPackages:
                 return 100, "", message
         if command[0] == "apt-mark":
             return 0, self._mark(command[1], command[2:]), ""
+        if command[:2] == ["dpkg", "--purge"]:
+            self.set({name: state for name, state in self.packages.items() if name not in command[2:]})
         if command[0] == "apt-get" and "install" in command:
             specs = command[command.index("install") + 1 :]
             # As captured: apt 2.6.1 says "already the newest version" and dpkg 1.21.22 refuses to configure.
@@ -79,6 +81,8 @@ class SimulatedPackages:
         lines = []
         after = dict(self.packages)
         for spec in specs:
+            if spec.endswith("-") and self.packages[spec[:-1]][1] == "config-files":
+                continue  # apt: "Package is not installed, so not removed"
             if spec.endswith("-"):
                 lines.append(f"Purg {spec[:-1]} [{after.pop(spec[:-1])[0]}]\n")
                 continue

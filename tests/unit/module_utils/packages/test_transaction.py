@@ -155,6 +155,15 @@ def test_replaced_packages_are_purged_in_the_same_command(tmp_path):
     assert result.changes == ["a 1 -> 2", "old-a 1 (removed)"]
 
 
+def test_settings_that_an_interrupted_run_left_are_purged(tmp_path):
+    """Killed between removing and purging, a package has its settings alone, which apt's NAME- leaves."""
+    packages = {"a": ("2", "installed", "hold"), "old-a": ("1", "config-files", "deinstall")}
+    host = Host(tmp_path, packages=packages)
+    host.run_transaction(tmp_path, EMPTY._replace(packages=["a=2"], replaces=["old-.*"]))
+    assert host.packages == {"a": ("2", "installed", "hold")}
+    assert host.run("dpkg") == [["dpkg", "--purge", "old-a"]]
+
+
 def test_check_mode_reports_the_changes_and_makes_none(tmp_path):
     host = Host(tmp_path)
     result = host.run_transaction(tmp_path, check=True)
