@@ -28,8 +28,8 @@ _PATH_FILTER = re.compile(r"^\s*path-(exclude|include)[=\s]\s*(\S+)", re.MULTILI
 def of_package(root: str, name: str) -> dict[str, str]:
     """Return {path: what is wrong} of an installed package's files.
 
-    Settings (conffiles) are not compared, as administrators edit them; neither is what dpkg was told to leave out
-    (path-exclude), and a diverted file is compared where it was diverted to.
+    Conffiles are not compared, as administrators edit them, nor files that dpkg's settings exclude (path-exclude). A
+    diverted file is compared at the path to which it was diverted.
     """
     diverted, filters = _diversions(root), _path_filters(root)
     sums = {}

@@ -1,8 +1,8 @@
 """Time float32 matrix products of 10^2 to 10^8 elements on the CPU and on each GPU, and verify the products.
 
-Runs on the managed host in the TensorFlow or the PyTorch environment and needs nothing else; also usable by hand.
-Standard output is one JSON document; progress and the framework's messages go to standard error. Exit status: 0 all
-checks passed, 1 a check failed, 2 bad usage.
+Runs on the managed host in the TensorFlow or the PyTorch environment, with gpu_monitor.py of the role smoke_train
+beside it; also usable by hand. Standard output is one JSON document; progress and the framework's messages go to
+standard error. Exit status: 0 all checks passed, 1 a check failed, 2 bad usage.
 
 One product C = A B of square matrices is timed from the call until the device has finished. For small sizes that is the
 launch overhead, not the device's throughput. A and B are on the device before, and C stays there; transfers are
@@ -26,6 +26,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import gpu_monitor
+
 SCHEMA = 1
 FRAMEWORKS = ("tensorflow", "pytorch")
 DECADES = range(2, 9)  # 10^2 to 10^8 elements
@@ -45,8 +48,6 @@ UNIT_ROUNDOFF = 2.0**-24  # of float32
 # (Higham and Mary, A new approach to probabilistic rounding error analysis, 2019). A factor of 8 allows for any
 # blocking and is still several times below the errors of TF32's 10-bit mantissa for matrices of 10^2 to 10^4 elements.
 TOLERANCE_FACTOR = 8.0
-PCI_DEVICES = Path("/sys/bus/pci/devices")
-SIMULATION_NOTES = Path("/usr/share/gpuhost-simulated")
 
 
 class OutOfMemory(Exception):
@@ -302,25 +303,6 @@ def build_result(result: dict[str, Any]) -> dict[str, Any]:
 # The host ----------------------------------------------------------------------------------------------------------
 
 
-def count_pci_gpus(root: Path = PCI_DEVICES) -> int:
-    """Return the number of NVIDIA display and 3D controllers on the PCI bus, with or without a driver."""
-    count = 0
-    for device in sorted(root.glob("*")):
-        try:
-            vendor = (device / "vendor").read_text().strip()
-            class_ = (device / "class").read_text().strip()
-        except OSError:
-            continue  # the device was removed, or is not a PCI function
-        count += vendor == "0x10de" and class_.startswith("0x03")
-    return count
-
-
-def simulation_notes(directory: Path = SIMULATION_NOTES) -> list[str]:
-    """Return the notes on what is simulated on this host; empty on a real one."""
-    lines = (line.strip() for path in sorted(directory.glob("*.txt")) for line in path.read_text().splitlines())
-    return [line for line in lines if line]
-
-
 def processor_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     """Return the CPU's model and the number of usable threads."""
     names = [
@@ -505,8 +487,8 @@ def run(options: argparse.Namespace, started: float) -> dict[str, Any]:
     framework = load_framework(options.framework)
     gpus = framework.devices()
     devices = [Device("CPU", "cpu", processor_model()), *gpus]
-    notes = simulation_notes()
-    compared = check_compared(len(gpus), count_pci_gpus(), bool(notes), framework.name)
+    notes = gpu_monitor.simulation_notes()
+    compared = check_compared(len(gpus), gpu_monitor.count_pci_gpus(), bool(notes), framework.name)
     log(f"{framework.name} {framework.version} on {', '.join(f'{item.id} ({item.model})' for item in devices)}")
     if compared["status"] != "pass":
         log(compared["found"])

@@ -19,7 +19,6 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import gpu_monitor
-import smoke_train
 from train_checks import WARM_UP_STEPS
 from train_options import at_least
 
@@ -124,7 +123,7 @@ def main(arguments: Sequence[str]) -> int:
     started, options = time.monotonic(), parse_arguments(arguments)
     notes = gpu_monitor.simulation_notes()
     found: dict[str, Any] = {"reason": "", "checks": [], "scaling": []}
-    if not options.virtual_gpus and (notes or not smoke_train.count_pci_gpus()):
+    if not options.virtual_gpus and (notes or not gpu_monitor.count_pci_gpus()):
         found["reason"] = "no GPU: scaling is measured on GPUs only" + (" (the host's are simulated)" if notes else "")
         status = "skip"
     else:

@@ -62,6 +62,7 @@ PROGRESS_INTERVAL = 30.0  # seconds between lines if the output is not a termina
 # sudo and systemd may have shortened PATH.
 DIRECTORIES = ("/usr/bin", "/usr/local/bin", "/usr/local/nvidia/bin", "/usr/lib/wsl/lib")
 SIMULATION_NOTES = Path("/usr/share/gpuhost-simulated")
+PCI_DEVICES = Path("/sys/bus/pci/devices")
 NOT_FOUND = (
     "found no nvidia-smi in PATH or the usual directories; expected the one of the NVIDIA driver; "
     "install the driver (playbooks/gpu_host.yml) or set the program with --nvidia-smi"
@@ -502,6 +503,19 @@ def simulation_notes(directory: Path = SIMULATION_NOTES) -> list[str]:
     """Return the notes on what is simulated on this host; empty on a real one."""
     lines = (line.strip() for path in sorted(directory.glob("*.txt")) for line in path.read_text().splitlines())
     return [line for line in lines if line]
+
+
+def count_pci_gpus(root: Path = PCI_DEVICES) -> int:
+    """Return the number of NVIDIA display and 3D controllers on the PCI bus, with or without a driver."""
+    count = 0
+    for device in sorted(root.glob("*")):
+        try:
+            vendor = (device / "vendor").read_text().strip()
+            class_ = (device / "class").read_text().strip()
+        except OSError:
+            continue  # the device was removed, or is not a PCI function
+        count += vendor == "0x10de" and class_.startswith("0x03")
+    return count
 
 
 def positive_number(text: str) -> float:

@@ -42,23 +42,6 @@ from train_process import Event, Outcome
 
 STARTED = time.monotonic()
 HERE = Path(__file__).resolve().parent
-PCI_DEVICES = Path("/sys/bus/pci/devices")
-
-
-# Facts about the host ---------------------------------------------------------------------------------------------
-
-
-def count_pci_gpus(root: Path = PCI_DEVICES) -> int:
-    """Return the number of NVIDIA display and 3D controllers on the PCI bus, with or without a driver."""
-    count = 0
-    for device in sorted(root.glob("*")):
-        try:
-            vendor = (device / "vendor").read_text().strip()
-            class_ = (device / "class").read_text().strip()
-        except OSError:
-            continue  # the device was removed, or is not a PCI function
-        count += vendor == "0x10de" and class_.startswith("0x03")
-    return count
 
 
 # Parts of a run ----------------------------------------------------------------------------------------------------
@@ -224,7 +207,7 @@ def skip_activity(report: Report) -> None:
 
 def train(report: Report, dataset: cifar10.Dataset, directory: Path, deadline: float, progress: Progress) -> None:
     """Run the worker and the monitor and add their checks to the report."""
-    options, on_pci = report.options, count_pci_gpus()
+    options, on_pci = report.options, gpu_monitor.count_pci_gpus()
     monitor = Monitor(directory, options) if options.monitor_interval else None
     worker, log = options.worker or HERE / f"{options.framework}_worker.py", directory / f"{options.framework}.log"
     worker_request = request(options, dataset, on_pci, bool(report.simulated))

@@ -1,6 +1,5 @@
 """matmul_benchmark.py with NumPy instead of a framework: measurements, checks and limits."""
 
-import importlib.util
 import json
 import math
 import os
@@ -9,14 +8,13 @@ import sys
 import time
 from pathlib import Path
 
+import matmul_benchmark as bench
 import numpy as np
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[4] / "roles/gpu_benchmark/files/matmul_benchmark.py"
-SPEC = importlib.util.spec_from_file_location("matmul_benchmark", SCRIPT)
-bench = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(bench)
-
+SCRIPT = Path(bench.__file__)
+# The scripts of both roles, which the role copies into one directory.
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
 CPU = bench.Device("CPU", "cpu", "a processor")
 GPU = bench.Device("GPU0", "gpu", "a GPU")
 OK = {"status": "pass", "n": 10, "reason": "", "largest_relative_error": 1e-7, "tolerance": 1e-6}
@@ -280,7 +278,8 @@ def test_a_failed_check_fails_the_result():
 
 
 def test_missing_framework_is_reported(tmp_path):
-    answer = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, cwd=tmp_path)
+    command = [sys.executable, str(SCRIPT)]
+    answer = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=ENVIRONMENT)
     assert answer.returncode == 1
     assert "found no tensorflow" in answer.stderr
     assert "expected one of them; run this with the Python of an environment" in answer.stderr
@@ -288,7 +287,8 @@ def test_missing_framework_is_reported(tmp_path):
 
 @pytest.mark.parametrize("arguments", [["--largest", "9"], ["--time-limit", "0"], ["--framework", "jax"]])
 def test_bad_usage(arguments):
-    answer = subprocess.run([sys.executable, str(SCRIPT), *arguments], capture_output=True, text=True)
+    command = [sys.executable, str(SCRIPT), *arguments]
+    answer = subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT)
     assert answer.returncode == 2
 
 
@@ -305,11 +305,16 @@ def test_standard_output_is_the_document_only():
     code = (
         "import sys, test_matmul_benchmark as test;"
         "test.bench.load_framework = lambda name: test.Loud();"
-        "test.bench.count_pci_gpus = lambda: 0;"
+        "test.bench.gpu_monitor.count_pci_gpus = lambda: 0;"
         "sys.exit(test.bench.main(['--largest', '3']))"
     )
     answer = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parent, check=True
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=Path(__file__).parent,
+        check=True,
+        env=ENVIRONMENT,
     )
     found = json.loads(answer.stdout)
     assert [size["elements"] for size in found["sizes"]] == [100, 1000]

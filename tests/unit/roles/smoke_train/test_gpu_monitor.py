@@ -441,3 +441,19 @@ def test_terminal_shows_a_row_for_each_gpu_and_sample():
 
 def test_syntax_is_python_3_8():
     ast.parse(SCRIPT.read_text(), feature_version=(3, 8))
+
+
+def test_pci_gpus_are_nvidia_display_controllers(tmp_path: Path) -> None:
+    functions = {
+        "0000:05:00.0": ("0x10de", "0x030200"),  # H200
+        "0000:06:00.0": ("0x10de", "0x030000"),  # M60
+        "0000:06:00.1": ("0x10de", "0x040300"),  # a GPU's audio function
+        "0000:07:00.0": ("0x10de", "0x068000"),  # NVSwitch
+        "0000:00:02.0": ("0x8086", "0x030000"),  # another vendor's graphics
+    }
+    for address, (vendor, class_) in functions.items():
+        (tmp_path / address).mkdir()
+        (tmp_path / address / "vendor").write_text(f"{vendor}\n")
+        (tmp_path / address / "class").write_text(f"{class_}\n")
+    assert gpu_monitor.count_pci_gpus(tmp_path) == 2
+    assert gpu_monitor.count_pci_gpus(tmp_path / "missing") == 0
