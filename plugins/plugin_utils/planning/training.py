@@ -12,7 +12,13 @@ from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import DEFERRED, PASS, REUSED
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import FRAMEWORKS
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Driver, Gpu, Pending, Verified
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import (
+    Driver,
+    Gpu,
+    Pending,
+    Verified,
+    VerifiedTraining,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.drift import PROJECT
 
@@ -134,9 +140,10 @@ def trainings(
     found = {}
     for framework in training_frameworks(plan):
         is_left_out = request.framework not in ("", framework)
-        reason = _reason_to_train(framework, host, request, stack, devices, changed)
-        if not reason and (is_left_out or not request.always):
-            found[framework] = _reused(framework, host, request)
+        record = host.verified.trainings.get(framework) if host.verified else None
+        reason = _reason_to_train(record, host, request, stack, devices, changed)
+        if record and not reason and (is_left_out or not request.always):
+            found[framework] = _reused(framework, record, request)
         elif is_left_out:
             found[framework] = Training(LEFT_OUT, f"smoke_train_framework is {request.framework}")
         elif jobs:
@@ -147,10 +154,14 @@ def trainings(
 
 
 def _reason_to_train(
-    framework: str, host: HostFacts, request: Request, stack: str, devices: Mapping[str, Any], changed: bool
+    record: VerifiedTraining | None,
+    host: HostFacts,
+    request: Request,
+    stack: str,
+    devices: Mapping[str, Any],
+    changed: bool,
 ) -> str:
-    """Return why the last evidence of a training does not serve; empty where it does."""
-    record = host.verified.trainings.get(framework) if host.verified else None
+    """Return why the recorded training cannot be reused; empty if it can."""
     if changed or host.pending:
         return "the host was changed since it was last verified"
     if record is None or record.status != PASS:
@@ -168,8 +179,7 @@ def _reason_to_train(
     return ""
 
 
-def _reused(framework: str, host: HostFacts, request: Request) -> Training:
-    record = host.verified.trainings[framework]  # type: ignore[union-attr]  # _reason_to_train found it
+def _reused(framework: str, record: VerifiedTraining, request: Request) -> Training:
     reason = (
         f"trained on {record.finished} with the same components, locks, GPUs and driver; it is repeated after "
         f"{request.max_age:g} days"
