@@ -126,7 +126,9 @@ probe:
       description: Major version of C(gcc) and version of C(glibc).
       type: dict
     gpus:
-      description: Each GPU with C(pci_address), C(pci_id), C(subsystem_id), C(class), C(kernel_driver).
+      description:
+        - Each GPU with C(pci_address), C(pci_id), C(subsystem_id), C(class), C(kernel_driver). C(vgpu) is the
+          hypervisor's driver version for a vGPU, null for a whole GPU.
       type: list
       elements: dict
     nvswitches:
@@ -138,6 +140,11 @@ probe:
       type: dict
     driver:
       description: The C(loaded) module, C(nouveau_loaded), and C(nvidia_smi) with its exit code, message and GPUs.
+      type: dict
+    foreign_driver:
+      description:
+        - C(kind) V(wsl) or V(driver-container) of a driver that is not the host's own, and by what it was C(found);
+          null for neither.
       type: dict
     gpu_processes:
       description: Programs that use the GPUs.

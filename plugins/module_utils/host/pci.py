@@ -14,6 +14,12 @@ NVIDIA = "10de"
 DISPLAY_CLASS = "03"  # 0300 VGA, 0302 3D controller (data-centre cards); 0403 is a card's audio function
 BRIDGE_CLASS = "0680"  # NVSwitches, but also nForce network chips: the device id decides
 # DGX-2 (V100); A100 and H100 generations as NVIDIA's open kernel modules list them (LR10, LS10).
+# Offsets in the configuration space (PCI Local Bus Specification 3.0, 6.1 and 6.7).
+STATUS, HAS_CAPABILITIES, FIRST_CAPABILITY = 0x06, 0x10, 0x34
+VENDOR_SPECIFIC = 0x09
+# How NVIDIA's hypervisor marks a vGPU: the signature in the vendor-specific capability, then records, of which number 0
+# has the driver version (10 bytes) and branch of the hypervisor (gpu-feature-discovery, internal/vgpu/vgpu.go).
+VGPU_SIGNATURE, VGPU_RECORDS, VGPU_VERSION = b"VF", 5, 10
 NVSWITCH_IDS = {"1ac2", "1ae8"} | {"%x" % n for n in range(0x1AF0, 0x1B00)} | {"%x" % n for n in range(0x22A0, 0x22A8)}
 
 
@@ -25,6 +31,34 @@ def _hex(root: str, device: str, name: str) -> str:
 def _driver(root: str, device: str) -> str | None:
     link = files.under(root, "%s/%s/driver" % (DEVICES, device))
     return os.path.basename(os.readlink(link)) if os.path.islink(link) else None
+
+
+def _vgpu(root: str, device: str) -> str | None:
+    """Return the hypervisor's driver version for a vGPU ("" where it is not stated), None for a whole GPU.
+
+    It has the PCI id of the card that it is a part of. Only root can read the capabilities; for others this is None.
+    """
+    config = files.read_bytes(root, "%s/%s/config" % (DEVICES, device)) or b""
+    capability = _vendor_capability(config)
+    if capability[3:5] != VGPU_SIGNATURE:
+        return None
+    at = VGPU_RECORDS
+    while at + 1 < len(capability) and capability[at] != 0 and capability[at + 1] != 0:
+        at += capability[at + 1]
+    return capability[at + 2 : at + 2 + VGPU_VERSION].split(b"\0")[0].decode("ascii", "replace")
+
+
+def _vendor_capability(config: bytes) -> bytes:
+    """Return the vendor-specific capability of a configuration space; empty without one."""
+    if len(config) < 256 or not config[STATUS] & HAS_CAPABILITIES:
+        return b""
+    at, seen = config[FIRST_CAPABILITY], set()
+    while at and at not in seen and at + 2 < len(config):
+        if config[at] == VENDOR_SPECIFIC:
+            return config[at : at + config[at + 2]]
+        seen.add(at)
+        at = config[at + 1]
+    return b""
 
 
 def read(root: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -43,6 +77,7 @@ def read(root: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
             found["subsystem_id"] = "%s:%s" % (vendor, subsystem) if vendor else None
             found["class"] = pci_class
             found["kernel_driver"] = _driver(root, address)
+            found["vgpu"] = _vgpu(root, address)
             gpus.append(found)
         elif pci_class == BRIDGE_CLASS and device in NVSWITCH_IDS:
             switches.append(found)

@@ -11,6 +11,7 @@ from typing import Any, Callable
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, files, os_release, pci, pcie, system
 from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Run
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import (
+    foreign_driver,
     gpu_processes,
     installed_stack,
     nvidia_smi,
@@ -78,6 +79,7 @@ def probe(root: str, options: Options, run: Run = command.run) -> dict[str, Any]
         "nvswitches": switches,
         "pcie": attempt("PCIe links", lambda: pcie.read(root, [gpu["pci_address"] for gpu in gpus])),
         "driver": driver,
+        "foreign_driver": attempt("driver of others", lambda: foreign_driver.read(root)),
         "gpu_processes": attempt("GPU processes", lambda: gpu_processes.read(root, smi, run)),
         "packages": attempt("packages", lambda: _packages(root, options)),
         "package_manager": attempt("package manager", lambda: package_manager.read(root)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import ForeignDriver, Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError
 
 _DISPLAY_CLASS = "03"  # of PCI: VGA and 3D controllers, and not a card's audio function or an NVSwitch
@@ -13,12 +13,16 @@ _DISPLAY_CLASS = "03"  # of PCI: VGA and 3D controllers, and not a card's audio 
 
 @dataclasses.dataclass(frozen=True)
 class HostGpu:
-    """A GPU of a host; name and compute capability are those that a loaded driver reports."""
+    """A GPU of a host; name and compute capability are those that a loaded driver reports.
+
+    vgpu: the driver version of the hypervisor ("" where unknown) if this is a part of a card, None for a whole one.
+    """
 
     pci_id: str
     pci_address: str = ""
     name: str | None = None
     compute_capability: str | None = None
+    vgpu: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +48,7 @@ class Host:
     repository_configured: bool = False
     secure_boot: str = "unknown"
     loaded_driver: str | None = None
+    foreign_driver: ForeignDriver | None = None
 
 
 def host_from_probe(probe: Probe) -> Host:
@@ -66,6 +71,7 @@ def host_from_probe(probe: Probe) -> Host:
         repository_configured=_is_configured(probe),
         secure_boot=probe.secure_boot,
         loaded_driver=probe.driver.loaded.version if probe.driver.loaded else None,
+        foreign_driver=probe.foreign_driver,
     )
 
 
@@ -87,6 +93,7 @@ def _gpus(probe: Probe) -> tuple[HostGpu, ...]:
                     pci_address=device.pci_address,
                     name=known.name if known else None,
                     compute_capability=known.compute_capability if known else None,
+                    vgpu=device.vgpu,
                 )
             )
     return tuple(gpus)

@@ -52,12 +52,24 @@ class Toolchain:
 
 @dataclasses.dataclass(frozen=True)
 class Gpu:
-    """An NVIDIA display or 3D controller on the PCI bus; kernel_driver: the kernel module bound to it."""
+    """An NVIDIA display or 3D controller on the PCI bus; kernel_driver: the kernel module bound to it.
+
+    vgpu: the driver version of the hypervisor ("" where unknown) if this is a part of a card, None for a whole one.
+    """
 
     pci_id: str
     pci_address: str = ""
     pci_class: str = dataclasses.field(default="03", metadata={"key": "class"})
     kernel_driver: str | None = None
+    vgpu: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class ForeignDriver:
+    """A driver that is not the host's own; kind: `wsl` or `driver-container`; found: the evidence."""
+
+    kind: str
+    found: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -369,6 +381,7 @@ class Probe:
     nvswitches: tuple[NvSwitch, ...] = ()
     pcie: Pcie = Pcie()
     driver: Driver = Driver()
+    foreign_driver: ForeignDriver | None = None
     gpu_processes: tuple[GpuProcess, ...] = ()
     packages: Mapping[str, Package] | None = None
     package_manager: PackageManager | None = None

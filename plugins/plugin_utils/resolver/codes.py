@@ -9,6 +9,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import (
     context,
     drivers,
     explain,
+    foreign_drivers,
     frameworks,
     gpus,
     libraries,
@@ -19,6 +20,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import (
 
 PROBLEMS: dict[str, str] = {
     **resolve.PROBLEMS,
+    **foreign_drivers.PROBLEMS,
     **context.PROBLEMS,
     **platform.PROBLEMS,
     **gpus.PROBLEMS,

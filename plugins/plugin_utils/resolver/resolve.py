@@ -2,6 +2,7 @@
 
 Runs on the controller; a pure function. The modules beside this one, in the order of the work:
 
+    foreign_drivers                   refuse hosts whose driver is not theirs to install
     gpus                              identify the host's GPUs
     drivers, toolkits, frameworks     list candidates, each with its problems on this host
     platform                          select driver, toolkit and TensorFlow, which depend on each other
@@ -27,7 +28,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Ho
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu, Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError, Request
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import frameworks, libraries
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import foreign_drivers, frameworks, libraries
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.drivers import DriverCandidate
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.explain import explain_platform
@@ -74,7 +75,8 @@ def plan_for_probe(probe: Probe, request: Mapping[str, Any], catalog: Catalog | 
 def resolve(catalog: Catalog, request: Request, host: Host) -> Plan:
     """Return the newest consistent set for a host, or all problems with remedies that were planned."""
     plan = plan_once(catalog, request, host)
-    if plan.ok:
+    # The remedy for a foreign driver is not a change of the request, nor another distribution on the same machine.
+    if plan.ok or any(problem.code in foreign_drivers.PROBLEMS for problem in plan.problems):
         return plan
     remedies = find_remedies(catalog, plan, host, functools.partial(plan_once, catalog))
     if not remedies:
@@ -87,6 +89,8 @@ def resolve(catalog: Catalog, request: Request, host: Host) -> Plan:
 def plan_once(catalog: Catalog, request: Request, host: Host) -> Plan:
     """Return a plan without remedies."""
     findings = Findings()
+    if foreign_drivers.check_foreign_drivers(host, request, findings):
+        return _plan(host, request, (), Components(), None, findings)
     gpus = identify_gpus(catalog, host, findings)
     check_gpu_count(request, gpus, findings)
     if host.distribution not in catalog.distros or host.architecture not in catalog.repository.architectures:

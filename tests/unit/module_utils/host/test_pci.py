@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci
 
 from tests.unit.module_utils.host_files import link, put
@@ -38,6 +39,7 @@ def test_gpus_and_nvswitches_are_found_among_other_devices(tmp_path: Path) -> No
             "subsystem_id": "10de:18be",
             "class": "0302",
             "kernel_driver": "nvidia",
+            "vgpu": None,
         },
         {
             "pci_address": "0000:86:00.0",
@@ -45,6 +47,7 @@ def test_gpus_and_nvswitches_are_found_among_other_devices(tmp_path: Path) -> No
             "subsystem_id": "10de:115e",
             "class": "0300",
             "kernel_driver": "nouveau",
+            "vgpu": None,
         },
         {
             "pci_address": "10000:01:00.0",
@@ -52,6 +55,52 @@ def test_gpus_and_nvswitches_are_found_among_other_devices(tmp_path: Path) -> No
             "subsystem_id": None,
             "class": "0302",
             "kernel_driver": None,
+            "vgpu": None,
         },
     ]
     assert switches == [{"pci_address": "0000:07:00.0", "pci_id": "10de:22a3"}]
+
+
+def config(*capabilities: bytes, listed: bool = True) -> bytes:
+    """Return a configuration space with these capabilities, chained from the first to the last."""
+    space = bytearray(256)
+    space[0x06] = 0x10 if listed else 0
+    at = 0x34
+    place = 0x68
+    for capability in capabilities:
+        space[at] = place
+        space[place : place + len(capability)] = capability
+        at, place = place + 1, place + 40
+    return bytes(space)
+
+
+MSI = bytes([0x05, 0, 0x81, 0])
+# The records of a T4's vGPU and of a whole card, as the tests of NVIDIA's gpu-feature-discovery have them
+# (internal/vgpu/pciutil.go): the hypervisor ran 460.16 of branch r460_00.
+VERSION = bytes([0, 22]) + b"460.16".ljust(10, b"\0") + b"r460_00".ljust(10, b"\0")
+VGPU = bytes([0x09, 0, 27]) + b"VF" + VERSION[:22]
+WHOLE = bytes([0x09, 0, 20, 0x01]).ljust(20, b"\0")
+
+
+@pytest.mark.parametrize(
+    ("space", "version"),
+    [
+        (config(MSI, VGPU), "460.16"),
+        (config(VGPU, MSI), "460.16"),
+        (
+            config(MSI, bytes([0x09, 0, 31]) + b"VF" + bytes([7, 4, 1, 1]) + VERSION[:22]),
+            "460.16",
+        ),  # another record first
+        (config(MSI, bytes([0x09, 0, 5]) + b"VF"), ""),
+        (config(MSI, WHOLE), None),
+        (config(MSI, VGPU, listed=False), None),
+        (config(MSI, VGPU)[:64], None),  # what an ordinary user can read
+        (config(bytes([0x05, 0x68])), None),  # a chain that ends in itself
+        (config(), None),
+    ],
+)
+def test_a_vgpu_is_recognised_without_a_driver(tmp_path: Path, space: bytes, version: str | None) -> None:
+    device(tmp_path, "0000:02:00.0", ids="10de:1eb8", pci_class="030000", subsystem="10de:130f")
+    put(tmp_path, f"{pci.DEVICES}/0000:02:00.0/config", space)
+    (gpu,), _unused = pci.read(str(tmp_path))
+    assert gpu["vgpu"] == version

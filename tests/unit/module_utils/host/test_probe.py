@@ -32,6 +32,7 @@ def test_the_probe_of_an_empty_root_has_every_part(tmp_path: Path) -> None:
         "nvswitches",
         "pcie",
         "driver",
+        "foreign_driver",
         "gpu_processes",
         "packages",
         "package_manager",
