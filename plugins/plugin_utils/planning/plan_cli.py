@@ -10,6 +10,7 @@ import json
 import re
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TextIO
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
@@ -19,11 +20,15 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader impor
     load_catalog,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu, host_from_probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan, plan_table
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError, Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_matrix import matrix, support
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import resolve
+
+HOST_OPTIONS = ("distro", "gpu", "python", "kernel", "loaded_driver")  # those that describe a host
+_PROBE_EXPECTED = "expected a host's probe.json, as in reports/latest/HOST/probe.json"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -51,6 +56,12 @@ def parser() -> argparse.ArgumentParser:
     )
     result.add_argument("--python", metavar="X.Y", help="the host's Python (default: the distribution's)")
     result.add_argument("--kernel", metavar="RELEASE", help="the running kernel (default: the distribution's)")
+    result.add_argument("--loaded-driver", metavar="VERSION", help="the loaded NVIDIA driver (default: none)")
+    result.add_argument(
+        "--probe",
+        metavar="FILE",
+        help="probe.json of a host's evidence, in place of the options that describe a host: the host's own answer",
+    )
     result.add_argument("--json", action="store_true", help="print the plan as JSON")
     result.add_argument(
         "--matrix",
@@ -119,6 +130,31 @@ def _request(pairs: Sequence[str]) -> Request:
 
 def make_plan(arguments: argparse.Namespace, catalog: Catalog) -> Plan:
     """Return the plan for a command line; raises PlanInputError for values that cannot be used."""
+    if arguments.probe is not None:
+        return resolve(catalog, _request(arguments.request), _probed_host(arguments))
+    if not arguments.distro:
+        raise PlanInputError(
+            f"--distro is missing; one of {', '.join(catalog.distros)} (or --probe FILE, a host's probe.json)"
+        )
+    return resolve(catalog, _request(arguments.request), _described_host(arguments, catalog))
+
+
+def _probed_host(arguments: argparse.Namespace) -> Host:
+    given = [f"--{name.replace('_', '-')}" for name in HOST_OPTIONS if getattr(arguments, name)]
+    if given:
+        raise PlanInputError(
+            f"--probe describes the host completely; remove {', '.join(given)}, or leave --probe out to describe a host"
+        )
+    try:
+        data = json.loads(Path(arguments.probe).read_text(encoding="utf-8"))
+        return host_from_probe(Probe.from_json(data))
+    except OSError as error:
+        raise PlanInputError(f"--probe {arguments.probe}: {error.strerror}; {_PROBE_EXPECTED}") from error
+    except ValueError as error:  # not UTF-8, not JSON, or not a probe
+        raise PlanInputError(f"--probe {arguments.probe}: {error}; {_PROBE_EXPECTED}") from error
+
+
+def _described_host(arguments: argparse.Namespace, catalog: Catalog) -> Host:
     gpus = tuple(find_gpu(catalog, text) for text in arguments.gpu)
     for name in ("python", "kernel"):
         value = getattr(arguments, name)
@@ -126,15 +162,20 @@ def make_plan(arguments: argparse.Namespace, catalog: Catalog) -> Plan:
             raise PlanInputError(
                 f"--{name} {value!r}: expected a version such as {'3.12' if name == 'python' else '6.8'}"
             )
+    loaded = arguments.loaded_driver
+    if loaded is not None and not re.fullmatch(r"\d{3}(\.\d+)+", loaded):
+        raise PlanInputError(
+            f"--loaded-driver {loaded!r}: expected a whole version such as 580.95.05, as in /proc/driver/nvidia/version"
+        )
     python = ".".join(arguments.python.split(".")[:2]) if arguments.python else None
-    host = Host(
+    return Host(
         distribution=arguments.distro,
         gpus=gpus,
         pythons=(python,) if python else (),
         default_python=python,
         kernel=arguments.kernel,
+        loaded_driver=loaded,
     )
-    return resolve(catalog, _request(arguments.request), host)
 
 
 def main(argv: Sequence[str] | None = None, out: TextIO = sys.stdout, err: TextIO = sys.stderr) -> int:
@@ -148,8 +189,6 @@ def main(argv: Sequence[str] | None = None, out: TextIO = sys.stdout, err: TextI
         if arguments.matrix:
             print(matrix(catalog) if arguments.matrix == "full" else support(catalog), end="", file=out)
             return 0
-        if not arguments.distro:
-            raise PlanInputError(f"--distro is missing; one of {', '.join(catalog.distros)}")
         plan = make_plan(arguments, catalog)
     except (PlanInputError, CatalogError) as error:
         print(f"script/plan: {error}", file=err)

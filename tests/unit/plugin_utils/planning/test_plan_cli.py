@@ -6,11 +6,14 @@ import io
 import json
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_cli
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_cli import find_gpu, main
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_cli import HOST_OPTIONS, find_gpu, main
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_for_probe
 
 from tests.unit.frozen_catalog import FROZEN_FOLDER, frozen_catalog
+from tests.unit.plugin_utils.planning.planning_cases import PROBE
 
 
 @pytest.fixture(autouse=True)
@@ -105,3 +108,85 @@ def test_gpu_names(text, pci_id):
 def test_an_ambiguous_name_lists_the_candidates():
     with pytest.raises(PlanInputError, match=r"ambiguous: .*10de:"):
         find_gpu(frozen_catalog(), "GTX 750")
+
+
+# The plan of a real host -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(name="probe_file")
+def _probe_file(tmp_path):
+    """A host as its evidence records it: two H200 with driver 550 loaded, which no option here describes."""
+    probe = {**PROBE, "driver": {"loaded": {"version": "550.163.01"}, "nouveau_loaded": False, "nvidia_smi": None}}
+    path = tmp_path / "probe.json"
+    path.write_text(json.dumps(probe))
+    return path
+
+
+@pytest.mark.parametrize("request_", [{}, {"driver": "none"}, {"driver": "none", "cuda": "13.2"}])
+def test_the_answer_for_a_probe_is_the_hosts_own(probe_file, request_):
+    pairs = [word for name, value in request_.items() for word in ("--request", f"{name}={value}")]
+    status, out, err = run("--probe", str(probe_file), "--json", *pairs)
+    own = plan_for_probe(Probe.from_json(json.loads(probe_file.read_text())), request_, frozen_catalog())
+    assert json.loads(out) == json.loads(json.dumps(own.to_json()))
+    assert (status, err) == (0 if own.ok else 1, "")
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--distro", "debian-12"),
+        ("--gpu", "T4"),
+        ("--python", "3.12"),
+        ("--kernel", "6.8"),
+        ("--loaded-driver", "580.95.05"),
+    ],
+)
+def test_a_probe_and_a_described_host_are_bad_usage(probe_file, option, value):
+    status, out, err = run("--probe", str(probe_file), option, value)
+    assert (status, out) == (2, "")
+    assert option in err
+
+
+def test_every_option_that_describes_a_host_is_listed():
+    """An option is either one of HOST_OPTIONS or known here not to describe a host, so that no new one is forgotten."""
+    others = {"help", "request", "probe", "json", "matrix"}
+    assert {action.dest for action in plan_cli.parser()._actions} == {*HOST_OPTIONS, *others}
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (None, "No such file"),
+        ("", "Expecting value"),
+        (b"\xff\xfe", "codec"),
+        ("[]", "probe"),
+        ("{}", "gpus"),
+        ('{"gpus": [], "distribution": "debian-12"}', "distribution"),
+        ('{"gpus": []}', "/etc/os-release"),
+    ],
+)
+def test_a_file_that_is_no_probe(tmp_path, content, says):
+    path = tmp_path / "probe.json"
+    if content is not None:
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    status, out, err = run("--probe", str(path))
+    assert (status, out) == (2, "")
+    assert str(path) in err
+    assert says in err
+    assert "reports/latest/HOST/probe.json" in err
+
+
+def test_a_loaded_driver_limits_a_plan_that_keeps_it():
+    host = ["--distro", "ubuntu-24.04", "--gpu", "H200", "--request", "driver=none", "--request", "cuda=13", "--json"]
+    status, out, _err = run(*host, "--loaded-driver", "550.163.01")
+    assert status == 1
+    assert [p["code"] for p in json.loads(out)["problems"]] == ["driver-too-old-for-cuda"]
+    assert "the loaded driver is 550.163.01" in out
+    assert run(*host, "--loaded-driver", "580.95.05")[0] == 0
+
+
+@pytest.mark.parametrize("version", ["580", "latest", "580.", "5.80.1"])
+def test_a_loaded_driver_is_a_whole_version(version):
+    status, _out, err = run("--distro", "ubuntu-24.04", "--gpu", "H200", "--loaded-driver", version)
+    assert status == 2
+    assert f"--loaded-driver '{version}'" in err
