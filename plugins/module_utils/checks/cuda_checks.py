@@ -7,8 +7,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
-import tempfile
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import (
@@ -24,7 +22,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     is_version,
     not_planned,
 )
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, workspace
 from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Answer
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_program
 
@@ -91,14 +89,14 @@ def _compile_link_run(context: Context, cuda: dict[str, Any]) -> list[Check]:
     libraries = tuple(name for name in cuda_program.LIBRARIES if context.component(name))
     planned = {name: str((context.component(name) or {})["version"]) for name in ("cuda", *libraries)}
     expected = _versions_text(planned)
-    directory = tempfile.mkdtemp(prefix=cuda_unprivileged_check.DIRECTORY)
-    try:
+    with workspace.directory(cuda_unprivileged_check.DIRECTORY, context.workspaces) as directory:
         source, program = os.path.join(directory, "cuda_check.cu"), os.path.join(directory, "cuda_check")
         with open(source, "w", encoding="utf-8") as handle:
             handle.write(context.cuda_check_source)
         codes = _architectures(context, cuda)
         compiler = cuda_program.arguments(_nvcc(cuda), source, program, libraries, codes)
-        built = context.run(compiler, COMPILE_TIMEOUT)
+        environment = dict(os.environ, LC_ALL="C", TMPDIR=directory)
+        built = context.run(compiler, COMPILE_TIMEOUT, environment)
         if built.exit_code != 0:
             remedy = (
                 "See nvcc's message: a header or library of %s is missing, or this CUDA does not support the host's "
@@ -107,9 +105,7 @@ def _compile_link_run(context: Context, cuda: dict[str, Any]) -> list[Check]:
             return _not_run(context, "nvcc", built, expected, remedy)
         with context.gpus_alone if context.no_device_reason is None else contextlib.nullcontext():
             unprivileged = cuda_unprivileged_check.run_program(context, directory, program)
-            ran = context.run([program, "--time-limit", str(RUN_TIMEOUT)], RUN_TIMEOUT + 30)
-    finally:
-        shutil.rmtree(directory)
+            ran = context.run([program, "--time-limit", str(RUN_TIMEOUT)], RUN_TIMEOUT + 30, environment)
     try:
         document = cuda_program.parse(ran.stdout.decode("utf-8", "replace"))
     except ValueError:

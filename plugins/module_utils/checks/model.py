@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Iterable
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import workspace
 from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Run
 
 # The outcomes of a check:
@@ -208,6 +209,7 @@ class Context:
     link_thresholds: rates of PCIe and NVLink links, as the catalog's link_thresholds() returns them
     fabric_manager_packages: globs of Fabric Manager's packages, as in the catalog's packages.yml
     waivers: the failures that the operator accepts
+    workspaces: where a program may be compiled and run, the first that can be used
     unknown: WARN if a host is verified although checks are unknown, otherwise FAIL
     idle_before: what idle_checks.before read, for the comparison after all other checks
     gpu_jobs: the programs of others that use the GPUs, as text; nothing of ours may compute beside them
@@ -231,6 +233,7 @@ class Context:
     fabric_manager_packages: list[str] = field(default_factory=list)
     waivers: list[Waiver] = field(default_factory=list)
     unknown: str = FAIL
+    workspaces: tuple[str, ...] = workspace.PLACES
     gpu_jobs: str = ""
     idle_before: dict[str, Any] = field(default_factory=dict)
     gpus_alone: Any = field(default_factory=threading.Lock, compare=False)

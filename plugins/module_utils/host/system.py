@@ -14,7 +14,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.packages import debi
 
 EFI = "/sys/firmware/efi"
 SECURE_BOOT = EFI + "/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
-MOUNTS = ("/", "/usr", "/usr/local", "/opt/gpuhost/environments", "/var", "/var/cache/gpuhost/uv")
+MOUNTS = ("/", "/usr", "/usr/local", "/opt/gpuhost/environments", "/var", "/var/cache/gpuhost/uv", "/var/lib/gpuhost")
 # The machine owner's keys that the firmware trusts: shim's variable, mirrored for the kernel.
 ENROLLED_KEYS = EFI + "/efivars/MokListRT-605dab50-e046-4300-abb6-3dd810dd8b23"
 DKMS_KEYS = ("/var/lib/shim-signed/mok/MOK.der", "/var/lib/dkms/mok.pub")  # Ubuntu's and Debian's

@@ -209,7 +209,7 @@ class Apt:
 
     def _unpack_again(self, name: str, version: str) -> str:
         """Unpack a package with dpkg: apt refuses while an unpacked package needs another version of this one."""
-        with tempfile.TemporaryDirectory() as directory:
+        with tempfile.TemporaryDirectory(dir=self._downloads()) as directory:
             path = self.file_of(name, version)
             if path is None:
                 error = self._try(["apt-get", "download", "%s=%s" % (name, version)], cwd=directory)
@@ -217,6 +217,12 @@ class Apt:
                     return error
                 path = glob.glob(directory + "/*.deb")[0]
             return self._try(DPKG + ["--unpack", path]) or self._clear(name)
+
+    def _downloads(self) -> str:
+        """Return where packages may be downloaded to: /tmp may be a tmpfs that is smaller than one of them."""
+        if self.kept:
+            os.makedirs(self.kept, exist_ok=True)
+        return self.kept or ARCHIVES
 
     def _clear(self, name: str) -> str:
         """Remove the files that a killed dpkg was about to rename, of each kept version; return an error or "".

@@ -26,6 +26,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff i
 PACKAGE_CACHE = "/var"
 ENVIRONMENTS = "/opt/gpuhost/environments"
 WHEEL_CACHE = "/var/cache/gpuhost/uv"
+WORKSPACE = "/var/lib/gpuhost"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,9 +48,13 @@ class EnvironmentSize:
 
 @dataclasses.dataclass(frozen=True)
 class DiskSizes:
-    """catalog/disk.yml; reserve_mib must stay free on each file system that is written to."""
+    """catalog/disk.yml; reserve_mib must stay free on each file system that is written to.
+
+    verification_mib: the programs of the checks, and the data and results of the training.
+    """
 
     reserve_mib: int
+    verification_mib: int
     archive: tuple[ArchiveSize, ...]
     tensorflow: tuple[EnvironmentSize, ...]
     pytorch: tuple[EnvironmentSize, ...]
@@ -105,6 +110,8 @@ def _needs(components: Components, diff: PlanDiff, probe: Probe) -> Iterator[Nee
         yield Need("/usr/local" if is_tree else "/usr", LABELS[name], installed)
     for name in (name for name in FRAMEWORKS if name in changing):
         yield from _environment_needs(name, components, probe)
+    if changing:
+        yield Need(WORKSPACE, "checks and training", load_sizes().verification_mib)
 
 
 def _environment_needs(name: str, components: Components, probe: Probe) -> Iterator[Need]:

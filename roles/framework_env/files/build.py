@@ -124,6 +124,19 @@ def build(request: dict[str, Any]) -> str:
     directory.parent.mkdir(parents=True, exist_ok=True)
     # One build at a time: other frameworks share uv, and the job of an interrupted run may still be running.
     fcntl.flock(os.open(str(directory.parent), os.O_RDONLY), fcntl.LOCK_EX)
+    # Not /tmp, which may be a small tmpfs.
+    scratch = directory.parent.parent / "tmp"
+    shutil.rmtree(str(scratch), ignore_errors=True)  # of an interrupted build
+    scratch.mkdir(mode=0o700)
+    os.environ["TMPDIR"] = str(scratch)
+    try:
+        return install(directory, request)
+    finally:
+        shutil.rmtree(str(scratch), ignore_errors=True)
+
+
+def install(directory: pathlib.Path, request: dict[str, Any]) -> str:
+    """Build the environment with the lock held and the directory for temporary files created."""
     uv = pathlib.Path(request["uv"])
     if request["uv"] in request["damaged"]:
         remove(uv)

@@ -165,9 +165,12 @@ def terminate_group(process: subprocess.Popen[bytes]) -> None:
 
 
 @contextlib.contextmanager
-def request_file(request: dict[str, Any]) -> Iterator[Path]:
-    """Write the request to a temporary file, which is deleted afterwards."""
-    with tempfile.TemporaryDirectory(prefix="smoke_train-") as directory:
+def request_file(request: dict[str, Any], parent: Path) -> Iterator[Path]:
+    """Write the request to a temporary file below `parent`, which is deleted afterwards.
+
+    Not below /tmp: the worker's temporary files are beside it, and frameworks compile and run programs there.
+    """
+    with tempfile.TemporaryDirectory(prefix="smoke_train-", dir=parent) as directory:
         path = Path(directory) / "request.json"
         path.write_text(json.dumps(request))
         yield path
@@ -201,7 +204,7 @@ def run(
     outcome = Outcome()
     reading, writing = os.pipe()
     try:
-        with request_file(dict(request, events_fd=writing)) as path, log.open("wb") as log_stream:
+        with request_file(dict(request, events_fd=writing), log.parent) as path, log.open("wb") as log_stream:
             process = subprocess.Popen(
                 [*interpreter, str(worker), str(path)],
                 stdin=subprocess.DEVNULL,

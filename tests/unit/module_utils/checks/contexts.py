@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,7 @@ def cuda_host(run: Run, **changes: Any) -> model.Context:
     """Return a host with three GPUs on which everything is as planned."""
     base = model.Context(
         CUDA_PLAN, "/nonexistent", run, 3, "loaded", "working", "/opt/tf", 3, simulated_gpus(),
-        cuda_check_source=CUDA_SOURCE,
+        cuda_check_source=CUDA_SOURCE, workspaces=(tempfile.gettempdir(),),
     )  # fmt: skip
     return dataclasses.replace(base, **changes)
 

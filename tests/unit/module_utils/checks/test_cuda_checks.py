@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -109,10 +110,27 @@ def test_compiler_that_hangs_is_unknown() -> None:
     assert by_id(cuda_checks.run(cuda_host(run)))["cuda.compile_link_run"].status == "unknown"
 
 
+def test_the_program_is_built_and_run_in_the_workspace_with_its_temporary_files(tmp_path: Path) -> None:
+    environments = {}
+    nvcc = toolkit(lambda argv: command.Answer(0, NO_DEVICE.encode(), b""))
+
+    def run(argv: list[str], timeout: float, env: Mapping[str, str] | None = None) -> command.Answer:
+        if env and "TMPDIR" in env:
+            environments[Path(argv[0]).name] = (Path(env["TMPDIR"]), Path(argv[0]))
+        return nvcc(argv, timeout, env)
+
+    cuda_checks.run(cuda_host(run, workspaces=(str(tmp_path / "work"),)))
+    assert {name: scratch.parent for name, (scratch, _program) in environments.items()} == {
+        "nvcc": tmp_path / "work",
+        "cuda_check": tmp_path / "work",
+    }
+    assert environments["cuda_check"][1].is_relative_to(tmp_path / "work")
+
+
 def test_libraries_that_are_not_planned_are_not_linked() -> None:
     commands = []
 
-    def run(argv: list[str], timeout: float) -> command.Answer:
+    def run(argv: list[str], timeout: float, env: Mapping[str, str] | None = None) -> command.Answer:
         commands.append(argv)
         return command.Answer(1, b"", b"")
 

@@ -89,7 +89,15 @@ def test_disk_space_is_that_of_statvfs(tmp_path: Path) -> None:
     (tmp_path / "usr").mkdir()
     found = system.disk(str(tmp_path))
     here = os.statvfs(tmp_path)
-    assert set(found) == {"/", "/usr", "/usr/local", "/opt/gpuhost/environments", "/var", "/var/cache/gpuhost/uv"}
+    assert set(found) == {
+        "/",
+        "/usr",
+        "/usr/local",
+        "/opt/gpuhost/environments",
+        "/var",
+        "/var/cache/gpuhost/uv",
+        "/var/lib/gpuhost",
+    }
     assert {space["mount"] for space in found.values()} == {"/"}
     assert {space["total_mib"] for space in found.values()} == {here.f_blocks * here.f_frsize // 2**20}
     assert abs(found["/usr"]["free_mib"] - here.f_bavail * here.f_frsize // 2**20) < 512

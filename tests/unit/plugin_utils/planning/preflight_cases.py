@@ -47,7 +47,15 @@ def space(free: int, mount: str = "/") -> dict[str, Any]:
     return {"free_mib": free, "total_mib": 10**6, "mount": mount}
 
 
-DIRECTORIES = ("/", "/usr", "/usr/local", "/opt/gpuhost/environments", "/var", "/var/cache/gpuhost/uv")
+DIRECTORIES = (
+    "/",
+    "/usr",
+    "/usr/local",
+    "/opt/gpuhost/environments",
+    "/var",
+    "/var/cache/gpuhost/uv",
+    "/var/lib/gpuhost",
+)
 PROBE: dict[str, Any] = {
     "kernel": {
         "running": "6.1.0-56-amd64",

@@ -92,6 +92,19 @@ def test_environment_is_built_verified_and_recorded(host: Host) -> None:
     assert host.environment.stat().st_mode & 0o777 == 0o755
 
 
+def test_temporary_files_are_beside_the_environments_and_removed(host: Host) -> None:
+    """On /tmp, which may be a small tmpfs, they would not fit."""
+    left = host.base / "gpuhost/tmp/left"
+    left.mkdir(parents=True)
+    (host.uv / "bin/uv").write_text(
+        UV.replace("venv.create", "(here / 'tmp').write_text(os.environ['TMPDIR']); venv.create")
+    )
+    status, _output, errors = host.build()
+    assert status == 0, errors
+    assert (host.uv / "bin/tmp").read_text() == str(host.base / "gpuhost/tmp")
+    assert not left.parent.exists()
+
+
 def test_incomplete_environment_is_rebuilt(host: Host) -> None:
     (host.environment / "lib").mkdir(parents=True)
     (host.environment / "left").write_text("")
