@@ -280,7 +280,7 @@ chmod +x "$2"
     def context(self) -> model.Context:
         """Return the context that gpu_verify creates on this host."""
         catalog = load_catalog()
-        return verify.context(
+        context = verify.context(
             PLAN,
             None,
             kernel_module="loaded",
@@ -292,6 +292,7 @@ chmod +x "$2"
             gpu_thresholds=facts.gpu_thresholds(catalog, [f"10de:{H100}"]),
             fabric_manager_packages=list(catalog.packages.fabric_manager),
         )
+        return dataclasses.replace(context, workspaces=(tempfile.gettempdir(),))
 
     def verify(self) -> dict[str, dict[str, Any]]:
         """Return every result of gpu_verify by check id."""
