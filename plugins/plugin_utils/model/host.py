@@ -31,7 +31,7 @@ class Host:
 
     pythons: versions of the interpreters (`3.12`); gcc: the default compiler's major. offers: versions of the
     repository's packages by name, None where no repository was read. repository_configured: the host's apt already
-    reads NVIDIA's repository.
+    reads NVIDIA's repository. described: options of script/plan describe the host, no probe does.
     """
 
     distribution: str
@@ -48,6 +48,7 @@ class Host:
     repository_configured: bool = False
     secure_boot: str = "unknown"
     loaded_driver: str | None = None
+    described: bool = False
     foreign_driver: ForeignDriver | None = None
 
 

@@ -175,6 +175,7 @@ def _described_host(arguments: argparse.Namespace, catalog: Catalog) -> Host:
         default_python=python,
         kernel=arguments.kernel,
         loaded_driver=loaded,
+        described=True,
     )
 
 

@@ -47,8 +47,14 @@ class ResolveContext:
 
     @property
     def repository_name(self) -> str:
-        """How messages name NVIDIA's repository."""
-        return self.host.repository_url or f"NVIDIA's repository for {self.distro.id}"
+        """How messages name NVIDIA's repository, as the subject of a sentence about what it offers."""
+        name = self.host.repository_url or f"NVIDIA's repository for {self.distro.id}"
+        return f"according to the catalog, {name}" if self.host.offers is None else name
+
+    @property
+    def archive_name(self) -> str:
+        """How messages name the distribution's own archive, which is never read, in the same way."""
+        return f"according to the catalog, {self.distro.id}'s own archive"
 
     def with_gpus(self, gpus: tuple[Gpu, ...]) -> ResolveContext:
         """Return the same question for other GPUs."""
@@ -66,6 +72,11 @@ class ResolveContext:
             Request(**{name: getattr(self.request, name) for name in request}),
             self.gpu_kinds,
         )
+
+
+def unmanaged(component: str) -> str:
+    """Return the reason for a component that the request excludes."""
+    return f"not managed (gpu_stack_{component}=none): what is installed stays"
 
 
 def gpu_label(gpu: Gpu) -> str:

@@ -163,7 +163,7 @@ def _distro_drivers(context: ResolveContext) -> list[DriverCandidate]:
 
 def _distro_driver(context: ResolveContext, branch: Branch, entry: DistroDriver) -> DriverCandidate:
     packaged = {"open": bool(entry.open), "proprietary": bool(entry.proprietary)}
-    flavour, problems = _flavour(context, branch, packaged, f"{context.distro.id}'s own archive")
+    flavour, problems = _flavour(context, branch, packaged, context.archive_name)
     component = DriverComponent(
         version=entry.branch,
         branch=entry.branch,

@@ -9,7 +9,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Branch
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import DriverComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext, unmanaged
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.drivers import DriverCandidate, accepted_modules
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.platform import Platform, is_native
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.toolkits import CudaCandidate
@@ -21,6 +21,15 @@ WARNINGS = {
     "kernel-newer-than-driver": "the driver branch is not known to build for this kernel",
     "minor-version-compatibility": "the driver is older than the toolkit, which runs without PTX",
     "source-fallback": "it is from the distribution's archive, since NVIDIA's repository offers none that fits",
+}
+
+
+# NVIDIA's names of the kinds that the catalog abbreviates as NVIDIA does.
+BRANCH_KINDS = {
+    "LTSB": "long-term support branch",
+    "PB": "production branch",
+    "NFB": "new feature branch",
+    "legacy": "legacy branch",
 }
 
 
@@ -49,7 +58,7 @@ def explain_platform(context: ResolveContext, platform: Platform, findings: Find
                 f"own ({cuda.min_driver or 'newer branch'}): programs run, PTX of this toolkit does not",
             )
     elif context.request.cuda == "none":
-        findings.reason("cuda", "none", "not requested")
+        findings.reason("cuda", "none", unmanaged("cuda"))
     if tensorflow:
         why = (
             "the newest with a wheel for this Python and code for these GPUs"
@@ -59,7 +68,7 @@ def explain_platform(context: ResolveContext, platform: Platform, findings: Find
         findings.reason("tensorflow", tensorflow.release.version, why)
         findings.warnings += tensorflow.warnings
     elif context.request.tensorflow == "none":
-        findings.reason("tensorflow", "none", "not requested")
+        findings.reason("tensorflow", "none", unmanaged("tensorflow"))
 
 
 def _explain_driver(
@@ -79,8 +88,8 @@ def _explain_driver(
         f"{component.kernel_modules} kernel modules: {_modules_reason(context, component)}",
     )
     if branch.type in ("NFB", "unknown"):
-        what = "is a new feature branch, short-lived" if branch.type == "NFB" else "may be a short-lived one"
-        findings.warn("new-feature-branch", f"driver branch {branch.branch} {what}")
+        verb = "is" if branch.type == "NFB" else "may be"
+        findings.warn("new-feature-branch", f"driver branch {branch.branch} {verb} a short-lived new feature branch")
     if not branch.maintained:
         when = f" ({branch.end_of_life})" if branch.end_of_life else ""
         findings.warn("branch-end-of-life", f"driver branch {branch.branch} reached its end of life{when}")
@@ -106,7 +115,7 @@ def _explain_driver(
 
 
 def _kind(branch: Branch) -> str:
-    return "branch" if branch.type == "unknown" else f"{branch.type} branch"
+    return BRANCH_KINDS.get(branch.type, "branch")
 
 
 def _modules_reason(context: ResolveContext, component: DriverComponent) -> str:

@@ -58,10 +58,13 @@ def _identify(catalog: Catalog, gpu: HostGpu, findings: Findings) -> Gpu | None:
     return Gpu(gpu.pci_id, name, capability, architecture, accepts)
 
 
-def check_gpu_count(request: Request, gpus: tuple[Gpu, ...], findings: Findings) -> None:
+def check_gpu_count(request: Request, host: Host, gpus: tuple[Gpu, ...], findings: Findings) -> None:
     """Add a problem where the host has fewer GPUs than expected, or none and none were expected explicitly."""
+    if host.described and not host.gpus:
+        _check_described(request, findings)
+        return
     expected = None if request.expect_gpus == "auto" else int(request.expect_gpus)
-    if expected is None and not gpus:
+    if expected is None and not host.gpus:
         findings.problem(
             "no-gpu",
             "no NVIDIA GPU was found on the PCI bus; expected at least one",
@@ -72,4 +75,14 @@ def check_gpu_count(request: Request, gpus: tuple[Gpu, ...], findings: Findings)
             "no-gpu",
             f"found {len(gpus)} usable NVIDIA GPU(s), expected {expected}",
             "check `lspci -d 10de:` and the slots, or correct gpu_stack_expect_gpus",
+        )
+
+
+def _check_described(request: Request, findings: Findings) -> None:
+    """Add a problem where the description of a host names no GPU, and none was excluded explicitly."""
+    if request.expect_gpus != "0":
+        findings.problem(
+            "no-gpu",
+            "no --gpu was given; expected one for each GPU of the host",
+            'add --gpu for each GPU, such as --gpu "NVIDIA H200", or --request expect_gpus=0 for a host without GPUs',
         )

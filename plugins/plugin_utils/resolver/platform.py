@@ -21,6 +21,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context imp
     cached,
     gpu_label,
     span,
+    unmanaged,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.drivers import DriverCandidate
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.frameworks import TensorflowCandidate
@@ -96,10 +97,10 @@ def _driver_candidates(context: ResolveContext, findings: Findings) -> Drivers:
     if context.request.driver == "none":
         loaded = context.host.loaded_driver
         if loaded is None:
-            findings.reason("driver", "none", "not requested")
+            findings.reason("driver", "none", unmanaged("driver"))
             return [_NO_DRIVER]
         branch = next((b for b in context.catalog.driver.branches if versions.has_prefix(loaded, b.branch)), None)
-        findings.reason("driver", "none", f"not requested; the loaded driver is {loaded}")
+        findings.reason("driver", "none", f"{unmanaged('driver')}; the loaded driver is {loaded}")
         return [DriverCandidate(loaded, branch, "", None)]
     if context.request.driver == "auto" and not context.gpus:
         findings.reason(
@@ -189,7 +190,7 @@ def _each_gpu_alone(
 def explain_missing(context: ResolveContext, name: str, wanted: str, known: list[str], findings: Findings) -> None:
     """Add the problem of a request without any candidate: an unknown version, or one that is not offered."""
     source = {"driver": context.request.driver_source, "cuda": context.request.cuda_source}.get(name, "auto")
-    where = f"{context.distro.id}'s own archive" if source == "distro" else context.repository_name
+    where = context.archive_name if source == "distro" else context.repository_name
     if wanted != "auto" and not any(versions.has_prefix(version, wanted) for version in known):
         near = ", ".join(versions.nearest(wanted, known)) or "none"
         findings.problem(

@@ -29,7 +29,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gp
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError, Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import foreign_drivers, frameworks, libraries
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext, unmanaged
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.drivers import DriverCandidate
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.explain import explain_platform
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.gpus import check_gpu_count, identify_gpus
@@ -76,6 +76,8 @@ def resolve(catalog: Catalog, request: Request, host: Host) -> Plan:
     """Return the newest consistent set for a host, or all problems with remedies that were planned."""
     plan = plan_once(catalog, request, host)
     # The remedy for a foreign driver is not a change of the request, nor another distribution on the same machine.
+    if host.described and not host.gpus:  # what would fit unknown GPUs is unknown, too
+        return plan
     if plan.ok or any(problem.code in foreign_drivers.PROBLEMS for problem in plan.problems):
         return plan
     remedies = find_remedies(catalog, plan, host, functools.partial(plan_once, catalog))
@@ -92,7 +94,7 @@ def plan_once(catalog: Catalog, request: Request, host: Host) -> Plan:
     if foreign_drivers.check_foreign_drivers(host, request, findings):
         return _plan(host, request, (), Components(), None, findings)
     gpus = identify_gpus(catalog, host, findings)
-    check_gpu_count(request, gpus, findings)
+    check_gpu_count(request, host, gpus, findings)
     if host.distribution not in catalog.distros or host.architecture not in catalog.repository.architectures:
         findings.problem(
             "distro-not-supported",
@@ -161,7 +163,7 @@ def _library(context: ResolveContext, name: str, platform: Platform, findings: F
     """Return cuDNN or NCCL for the selected toolkit; at auto it is left out, with a warning, where none fits."""
     wanted, cuda = getattr(context.request, name), platform.cuda
     if wanted == "none":
-        findings.reason(name, "none", "not requested")
+        findings.reason(name, "none", unmanaged(name))
         return None
     if cuda is None:
         if wanted != "auto":
@@ -171,7 +173,7 @@ def _library(context: ResolveContext, name: str, platform: Platform, findings: F
                 f"set gpu_stack_cuda to a release, or gpu_stack_{name}=none",
             )
         elif context.request.cuda == "none":
-            findings.reason(name, "none", "no CUDA toolkit is requested")
+            findings.reason(name, "none", "not installed without a CUDA toolkit of the plan; what is installed stays")
         return None
     if wanted == "auto" and archive_only(platform):
         findings.reason(
@@ -221,7 +223,7 @@ def _pytorch(
 ) -> frameworks.PytorchCandidate | None:
     wanted = context.request.pytorch
     if wanted == "none":
-        findings.reason("pytorch", "none", "not requested")
+        findings.reason("pytorch", "none", unmanaged("pytorch"))
         return None
     found = usable_candidates(
         context,

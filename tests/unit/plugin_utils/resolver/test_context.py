@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
@@ -132,3 +134,23 @@ def test_not_in_repository_lists_offered_versions():
     nccl = plan("debian-12", "H200", offers=debian_offers(), nccl="2.27.7")
     assert codes(nccl) == ["not-in-repository"]
     assert "2.29.7" in nccl["problems"][0]["message"]
+
+
+@pytest.mark.parametrize("offers", [None, debian_offers()], ids=["not read", "read"])
+def test_what_was_not_read_is_according_to_the_catalog(offers):
+    texts = []
+    for request in (
+        {"cuda": "12.4"},
+        {"cuda": "9"},
+        {"driver": "390"},
+        {"nccl": "2.8"},
+        {"cudnn": "8"},
+        {"cuda": "12"},
+    ):
+        for gpu in ("V100", "H200"):
+            made = plan("debian-13", gpu, offers=offers, **request)
+            texts += [finding["message"] for finding in made["problems"] + made["warnings"]]
+    found = [text for text in texts if re.search(r"\boffers? ", text) and "NVIDIA's repository" in text]
+    assert len(found) > 3
+    for text in found:
+        assert ("according to the catalog" in text) == (offers is None), text

@@ -67,8 +67,8 @@ def test_an_archive_without_the_requested_modules_is_a_problem():
     (problem,) = plan_once(dataclasses.replace(catalog, distros=distros), request, host).problems
     assert problem.code == "not-in-repository"
     assert problem.message == (
-        "ubuntu-24.04's own archive does not offer driver branch 580 with the proprietary kernel modules; "
-        "it offers open"
+        "according to the catalog, ubuntu-24.04's own archive does not offer driver branch 580 with the proprietary "
+        "kernel modules; it offers open"
     )
 
 

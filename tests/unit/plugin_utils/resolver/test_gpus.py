@@ -9,6 +9,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Ho
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.gpus import check_gpu_count, identify_gpus
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import resolve
 
 from tests.unit.plugin_utils.resolver.resolver_cases import GPUS, codes, plan
 from tests.unit.plugin_utils.resolver.resolver_checker import products, raw
@@ -80,8 +81,9 @@ def test_an_unknown_gpu_is_a_problem(gpu):
 )
 def test_expected_gpus(expected, count, found):
     findings = Findings()
-    gpus, _ = identify(*[HostGpu(GPUS["H200"][0])] * count)
-    check_gpu_count(Request(expect_gpus=expected), gpus, findings)
+    devices = (HostGpu(GPUS["H200"][0]),) * count
+    gpus, _ = identify(*devices)
+    check_gpu_count(Request(expect_gpus=expected), Host("debian-12", gpus=devices), gpus, findings)
     assert [problem.code for problem in findings.problems] == found
     if found and count:
         assert findings.problems[0].message == "found 1 usable NVIDIA GPU(s), expected 2"
@@ -89,3 +91,18 @@ def test_expected_gpus(expected, count, found):
 
 def test_the_plan_of_a_host_with_an_unknown_gpu():
     assert codes(plan("debian-12", "H200", "10de:ffff")) == ["unknown-gpu"]
+
+
+@pytest.mark.parametrize(("expected", "has_problem"), [("auto", True), ("2", True), ("0", False)])
+def test_a_described_host_without_gpus_lacks_the_option(expected, has_problem):
+    described = Host("debian-12", described=True)
+    problems = resolve(load_catalog(), Request(expect_gpus=expected), described).problems
+    assert [problem.code for problem in problems] == ["no-gpu"] * has_problem
+    for problem in problems:
+        assert "--gpu" in problem.message
+        assert "--gpu" in problem.remedy
+        assert "PCI" not in problem.message
+
+
+def test_a_gpu_that_is_not_in_the_catalog_is_not_missing():
+    assert codes(plan("debian-12", "10de:ffff")) == ["unknown-gpu"]
