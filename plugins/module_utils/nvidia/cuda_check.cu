@@ -20,8 +20,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -225,7 +223,7 @@ struct Transfer {
 };
 
 // Depends on all bits of the place, so that data from another place or of an earlier pattern are detected.
-__host__ __device__ inline unsigned word_at(size_t place, unsigned seed) {
+__host__ __device__ __forceinline__ unsigned word_at(size_t place, unsigned seed) {
   unsigned x = unsigned(place) * 2654435761u + seed * 2246822519u + 1u;
   x ^= x >> 15;
   x *= 2246822519u;
@@ -362,9 +360,22 @@ static Error prepare(Device *device) {
   return Error();
 }
 
+// These two loops alone are optimized: nvcc takes half as long for the program without -O2.
+#define OPTIMIZED __attribute__((optimize("O2")))
+
+OPTIMIZED static void fill_host(unsigned *data, size_t count, unsigned seed) {
+  for (size_t i = 0; i < count; ++i) data[i] = word_at(i, seed);
+}
+
+OPTIMIZED static unsigned long long count_wrong_host(const unsigned *data, size_t count, unsigned seed) {
+  unsigned long long wrong = 0;
+  for (size_t i = 0; i < count; ++i) wrong += data[i] != word_at(i, seed);
+  return wrong;
+}
+
 static Error host_to_device(const Device &device, unsigned *host, Transfer *transfer) {
   const unsigned seed = 1000 + unsigned(device.index);
-  for (size_t i = 0; i < device.bytes / sizeof *host; ++i) host[i] = word_at(i, seed);
+  fill_host(host, device.bytes / sizeof *host, seed);
   TRY_ALL(set(device, device.a, device.bytes, ~seed));
   TRY_ALL(timed(device, [&](cudaStream_t stream) -> Error {
     TRY(cudaMemcpyAsync(device.a, host, device.bytes, cudaMemcpyHostToDevice, stream));
@@ -381,7 +392,7 @@ static Error device_to_host(const Device &device, unsigned *host, Transfer *tran
     TRY(cudaMemcpyAsync(host, device.a, device.bytes, cudaMemcpyDeviceToHost, stream));
     return Error();
   }, transfer));
-  for (size_t i = 0; i < device.bytes / sizeof *host; ++i) transfer->wrong += host[i] != word_at(i, seed);
+  transfer->wrong += count_wrong_host(host, device.bytes / sizeof *host, seed);
   transfer->checked = true;
   return Error();
 }
@@ -683,17 +694,25 @@ static void examine_versions() {
 }
 
 static void examine_libraries() {
-  std::set<std::string> paths;
-  std::ifstream maps("/proc/self/maps");
-  for (std::string line; std::getline(maps, line);) {
+  std::vector<std::string> paths;
+  FILE *maps = std::fopen("/proc/self/maps", "r");
+  if (maps == nullptr) return;
+  char *text = nullptr;
+  size_t size = 0;
+  while (getline(&text, &size, maps) > 0) {
+    const std::string line(text, std::strcspn(text, "\n"));
     const size_t start = line.find('/');
     if (start == std::string::npos) continue;
-    const std::string path = line.substr(start), file = path.substr(path.rfind('/') + 1);
+    const std::string path = quoted(line.substr(start)), file = line.substr(line.rfind('/') + 1);
     for (const char *name : {"libcudart", "libcudnn", "libnccl"}) {
-      if (file.compare(0, std::strlen(name), name) == 0) paths.insert(quoted(path));
+      const bool matches = file.compare(0, std::strlen(name), name) == 0;
+      if (matches && std::find(paths.begin(), paths.end(), path) == paths.end()) paths.push_back(path);
     }
   }
-  document.libraries = "[" + joined(std::vector<std::string>(paths.begin(), paths.end())) + "]";
+  std::free(text);
+  std::fclose(maps);
+  std::sort(paths.begin(), paths.end());
+  document.libraries = "[" + joined(paths) + "]";
 }
 
 static void examine_all() {

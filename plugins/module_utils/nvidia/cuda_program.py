@@ -29,7 +29,7 @@ def arguments(
     """
     with_libraries = ["-DWITH_%s" % name.upper() for name in libraries] + ["-l%s" % name for name in libraries]
     # The resolver compares toolkit and GPUs; nvcc's announcement that it will drop an old GPU is no problem here.
-    return [nvcc, "-O2", "-Wno-deprecated-gpu-targets", "-o", program, source] + (architectures or []) + with_libraries
+    return [nvcc, "-Wno-deprecated-gpu-targets", "-o", program, source] + (architectures or []) + with_libraries
 
 
 def architectures(capabilities: list[str], listed: str) -> list[str]:

@@ -35,6 +35,7 @@
 #define __global__
 #define __host__
 #define __device__
+#define __forceinline__ inline __attribute__((always_inline))
 #define LAUNCH(kernel, blocks, threads, stream, ...) \
   simulated_cuda::launch(kernel, (blocks), (threads), (stream), __VA_ARGS__)
 
