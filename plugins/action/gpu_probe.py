@@ -8,6 +8,7 @@ from typing import Any
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import become
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import probe_options
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError, load_catalog
 
@@ -19,6 +20,10 @@ class ActionModule(ActionBase):
 
     _supports_check_mode = True
 
+    def _as_user(self, command: str) -> str:
+        """Run a command on the host as the connecting user, and return its output."""
+        return str(self._low_level_execute_command(command, sudoable=False)["stdout"])
+
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Return the module's result; options of the task take precedence over the catalog. Called by Ansible."""
         result: dict[str, Any] = super().run(tmp, task_vars)
@@ -26,5 +31,7 @@ class ActionModule(ActionBase):
             args = {**probe_options(load_catalog()), **self._task.args}
         except CatalogError as error:
             raise AnsibleActionFail(f"{MODULE}: {error}") from error
+        if refused := become.sudo_refusal(self._connection.become, self._connection._shell, self._as_user):
+            raise AnsibleActionFail(refused)
         result.update(self._execute_module(module_name=MODULE, module_args=args, task_vars=task_vars))
         return result

@@ -20,6 +20,7 @@ from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import urls
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import become
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import probe_options
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError, load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan, plan_table
@@ -148,6 +149,10 @@ class ActionModule(ActionBase):
                         f"{name}: {error}. Correct the inventory or the -e option; nothing was changed."
                     ) from error
 
+    def _as_user(self, command: str) -> str:
+        """Run a command on the host as the connecting user, and return its output."""
+        return str(self._low_level_execute_command(command, sudoable=False)["stdout"])
+
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Probe the host, print the plan and return the facts; called by Ansible."""
         result: dict[str, Any] = super().run(tmp, task_vars)
@@ -184,6 +189,8 @@ class ActionModule(ActionBase):
             "contents": contents,
             "managed": {name: ManagedPart.from_json(entry).watch for name, entry in args["managed"].items()},
         }
+        if refused := become.sudo_refusal(self._connection.become, self._connection._shell, self._as_user):
+            raise AnsibleActionFail(refused)
         probed = self._execute_module(module_name=PROBE, module_args=options, task_vars=variables)
         result.update(probed)
         if "probe" not in probed:
