@@ -11,6 +11,7 @@ import glob
 import os
 import shutil
 import tempfile
+import time
 from typing import Callable
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_output, dpkg
@@ -55,12 +56,38 @@ class AptError(Exception):
     def __init__(self, command: list[str], rc: int, output: str, make_logs: dict[str, str]) -> None:
         lines = [line for line in output.splitlines() if line.strip() and not line.startswith(PROGRESS)]
         message = "`%s` failed with status %d:\n%s" % (_summary(command), rc, "\n".join(lines[-ERROR_LINES:]))
-        if make_logs:
-            message += "\nA kernel module did not build:\n" + "\n".join("%s:\n%s" % log for log in make_logs.items())
+        drivers = {path: text for path, text in make_logs.items() if _is_driver(path)}
+        if drivers:
+            message += "\nA kernel module did not build:\n" + "\n".join("%s:\n%s" % log for log in drivers.items())
             message += "\nSelect a driver branch that supports the kernel, or boot another one, then run this again."
+        others = {path: text for path, text in make_logs.items() if not _is_driver(path)}
+        if others:
+            names = ["/".join(_module(path)) for path in others]
+            message += "\nThis is not NVIDIA's driver: DKMS could not build %s." % ", ".join(names)
+            message += "\n" + "\n".join("%s:\n%s" % log for log in others.items())
+            message += (
+                "\nUpdate the package of that module to a version that supports the kernel, remove it, or take the "
+                "module out of DKMS (%s); then run this again. Another driver branch does not help."
+                % "; ".join("dkms remove %s --all" % name for name in names)
+            )
         super().__init__(message)
         self.rc = rc
         self.make_logs = make_logs
+
+
+def _module(path: str) -> tuple[str, str]:
+    """Return name and version of the DKMS module of a build log, .../NAME/VERSION/build/make.log."""
+    name, version = path.split("/")[-4:-2]
+    return name, version
+
+
+def _is_driver(path: str) -> bool:
+    """Return whether a build log is of NVIDIA's driver: `nvidia`, or Debian's `nvidia-current` and the like.
+
+    nvidia-fs is the module of GPUDirect Storage, which has its own versions.
+    """
+    name = _module(path)[0]
+    return name.startswith("nvidia") and not name.startswith("nvidia-fs")
 
 
 def _summary(command: list[str]) -> str:
@@ -91,9 +118,10 @@ class Apt:
 
     def run(self, command: list[str], accepted: tuple[int, ...] = (0,), cwd: str | None = None) -> str:
         """Return a command's output. Raise AptError if its exit status is not one of `accepted`."""
+        started = time.time()
         rc, out, err = self.run_command(command, environ_update=ENVIRONMENT, cwd=cwd)
         if rc not in accepted:
-            raise AptError(command, rc, out + "\n" + err, make_logs())
+            raise AptError(command, rc, out + "\n" + err, make_logs(since=started))
         return out
 
     def packages(self) -> dict[str, dpkg.Package]:
@@ -283,11 +311,14 @@ class Apt:
         return lost
 
 
-def make_logs(root: str = "/") -> dict[str, str]:
-    """Return {path: its last lines} of DKMS builds that failed: DKMS keeps build/make.log only of those."""
+def make_logs(root: str = "/", since: float = 0.0) -> dict[str, str]:
+    """Return {path: its last lines} of DKMS builds that failed: DKMS keeps build/make.log only of those.
+
+    since: time.time(), before which a log is of an earlier failure and explains nothing.
+    """
     logs = {}
     for path in sorted(glob.glob(os.path.join(root, "var/lib/dkms/*/*/build/make.log"))):
-        if not os.path.islink(path):
+        if not os.path.islink(path) and os.path.getmtime(path) >= int(since):
             with open(path, errors="replace") as stream:
                 logs[path] = "".join(stream.readlines()[-MAKE_LOG_LINES:])
     return logs

@@ -5,7 +5,9 @@ The scenarios undo, interrupted and teardown verify that apt and dpkg execute th
 
 from __future__ import annotations
 
+import os
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -168,7 +170,7 @@ def test_files_of_other_versions_are_pruned(tmp_path):
 def test_an_error_has_its_cause_and_not_the_steps_that_succeeded():
     output = "Unpacking a (1) ...\ndpkg: error processing archive a.deb (--unpack):\n no space\nSetting up b (1) ...\n"
     output += "E: Sub-process /usr/bin/dpkg returned an error code (1)"
-    message = str(apt_commands.AptError(["apt-get", "-y", "install"], 100, output, {"make.log": "error: x"}))
+    message = str(apt_commands.AptError(["apt-get", "-y", "install"], 100, output, {"/var/lib/dkms/nvidia/580.1/build/make.log": "error: x"}))
     assert "dpkg: error processing archive a.deb" in message
     assert "Unpacking" not in message
     assert "Setting up" not in message
@@ -324,6 +326,7 @@ def test_recovery_keeps_changed_settings(tmp_path, step):
 
 
 # What apt 2.6 and dpkg 1.21 print for steps that succeed.
+LOG = "/var/lib/dkms/nvidia/580.1/build/make.log"
 SUCCEEDED = """Reading package lists...
 Building dependency tree...
 Need to get 12.3 MB of archives.
@@ -346,8 +349,40 @@ def test_an_error_has_nothing_of_the_steps_that_succeeded_and_the_end_of_the_res
     output = SUCCEEDED + "\n".join(lines) + "\n\n" + SUCCEEDED
     message = str(apt_commands.AptError(["apt-get", "install"], 100, output, {}))
     assert message.splitlines()[1:] == lines[5:]
-    assert apt_commands.AptError(["apt-get"], -9, "", {"make.log": "x"}).rc == -9
-    assert apt_commands.AptError(["apt-get"], 1, "", {"make.log": "x"}).make_logs == {"make.log": "x"}
+    assert apt_commands.AptError(["apt-get"], -9, "", {LOG: "x"}).rc == -9
+    assert apt_commands.AptError(["apt-get"], 1, "", {LOG: "x"}).make_logs == {LOG: "x"}
+
+
+@pytest.mark.parametrize("module", ["nvidia/580.95.05", "nvidia-current/535.247.01", "nvidia-srv/580.95.05"])
+def test_a_driver_that_does_not_build_is_to_be_replaced(module):
+    message = str(apt_commands.AptError(["apt-get"], 100, "E: x", {f"/var/lib/dkms/{module}/build/make.log": "y"}))
+    assert "Select a driver branch that supports the kernel" in message
+    assert "not NVIDIA's driver" not in message
+
+
+@pytest.mark.parametrize("module", ["zfs/2.1.5", "mlnx-ofed-kernel/24.10", "nvidia-fs/2.17.5"])
+def test_the_module_of_others_is_named_and_the_driver_is_not_blamed(module):
+    message = str(apt_commands.AptError(["apt-get"], 100, "E: x", {f"/var/lib/dkms/{module}/build/make.log": "y"}))
+    assert f"not NVIDIA's driver: DKMS could not build {module}" in message
+    assert f"dkms remove {module} --all" in message
+    assert "Select a driver branch" not in message
+
+
+def test_both_are_told_apart():
+    zfs = "/var/lib/dkms/zfs/2.1.5/build/make.log"
+    message = str(apt_commands.AptError(["apt-get"], 100, "E: x", {LOG: "of nvidia", zfs: "of zfs"}))
+    driver, _between, others = message.partition("This is not NVIDIA's driver")
+    assert ("of nvidia" in driver, "of zfs" in others) == (True, True)
+    assert "nvidia/580.1" not in others
+
+
+def test_the_log_of_an_earlier_failure_explains_nothing(tmp_path):
+    for name, age in (("zfs/2.1.5", 3600), ("nvidia/580.1", -1)):
+        log = tmp_path / f"var/lib/dkms/{name}/build/make.log"
+        log.parent.mkdir(parents=True)
+        log.write_text("x\n")
+        os.utime(log, (time.time() - age, time.time() - age))
+    assert [path.split("/")[-4] for path in apt_commands.make_logs(str(tmp_path), time.time())] == ["nvidia"]
 
 
 def test_the_end_of_the_log_of_a_failed_build_is_read(tmp_path):
