@@ -170,7 +170,11 @@ def test_files_of_other_versions_are_pruned(tmp_path):
 def test_an_error_has_its_cause_and_not_the_steps_that_succeeded():
     output = "Unpacking a (1) ...\ndpkg: error processing archive a.deb (--unpack):\n no space\nSetting up b (1) ...\n"
     output += "E: Sub-process /usr/bin/dpkg returned an error code (1)"
-    message = str(apt_commands.AptError(["apt-get", "-y", "install"], 100, output, {"/var/lib/dkms/nvidia/580.1/build/make.log": "error: x"}))
+    message = str(
+        apt_commands.AptError(
+            ["apt-get", "-y", "install"], 100, output, {"/var/lib/dkms/nvidia/580.1/build/make.log": "error: x"}
+        )
+    )
     assert "dpkg: error processing archive a.deb" in message
     assert "Unpacking" not in message
     assert "Setting up" not in message
