@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import bisect
 import functools
+import itertools
 import re
+from collections.abc import Iterable
 
 Key = tuple[int, ...]
 
@@ -76,3 +78,34 @@ def nearest(wanted: str, existing: list[str], count: int = 5) -> list[str]:
     below, above = ordered[:place], ordered[place:]
     kept_above = above[: max(count // 2, count - len(below))]
     return (below[len(below) - min(len(below), count - len(kept_above)) :] + kept_above)[::-1]
+
+
+def by_nearness(wanted: str, existing: Iterable[str]) -> list[str]:
+    """Return the existing versions, the nearest to the wanted one first: those of its series, outwards from its place.
+
+    12.6.3 is nearer to 12.6.4 than 12.8.0 is. Of two that are equally near, the newer comes first.
+    """
+    ordered = sorted(set(existing), key=lambda version: (key(version), version))
+    place = bisect.bisect_left([key(version) for version in ordered], key(wanted))
+
+    def order(number: int) -> tuple[int, int, int]:
+        steps = number - place if number >= place else place - 1 - number
+        return -_shared(wanted, ordered[number]), steps, -number
+
+    return [ordered[number] for number in sorted(range(len(ordered)), key=order)]
+
+
+def _shared(one: str, other: str) -> int:
+    """Return how many of their first parts two versions share."""
+    pairs = zip(one.split("."), other.split("."), strict=False)
+    return len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], pairs)))
+
+
+def before_yaml(version: str, existing: Iterable[str]) -> str | None:
+    """Return the version that YAML reads as this one where it is not quoted: 2.10 is the number 2.1.
+
+    None where there is no such version. existing: the versions that exist.
+    """
+    if not re.fullmatch(r"\d+\.\d*[1-9]", version):
+        return None
+    return next((f"{version}0" for known in existing if has_prefix(known, f"{version}0")), None)

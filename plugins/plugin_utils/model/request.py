@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from typing import Any
 
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import spelling
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import COMPONENTS
 
 _CHOICES = {
@@ -15,6 +17,16 @@ _CHOICES = {
     "cuda_source": ("auto", "nvidia", "distro"),
     "leftovers": ("refuse", "remove"),
 }
+# What people type for a component; YAML makes true and false of yes and no without quotes.
+_WORDS = {
+    **dict.fromkeys(("no", "off", "false"), "none"),
+    **dict.fromkeys(("yes", "on", "true", "latest", "newest"), "auto"),
+}
+_CASE_SENSITIVE = ("repository_url", "repository_key_url", "repository_key_fingerprint")
+_VERSION = re.compile(r"\d+(\.[0-9a-z]+)*")
+_NUMBER = re.compile(r"\d+(\.\d+)*")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/\S+")
+_FINGERPRINT = re.compile(r"[0-9A-Fa-f]{40}")
 
 
 class PlanInputError(ValueError):
@@ -49,45 +61,87 @@ class Request:
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Request:
         """Return the request for variables without `gpu_stack_`; raises PlanInputError that lists all wrong ones."""
-        request, errors = cls.read(values)
-        if errors:
-            raise PlanInputError("; ".join(errors.values()))
-        return request
+        reading = cls.read(values)
+        if reading.errors:
+            raise PlanInputError("; ".join(reading.errors.values()))
+        return reading.request
 
     @classmethod
-    def read(cls, values: Mapping[str, Any]) -> tuple[Request, dict[str, str]]:
-        """Return the request with the defaults in place of invalid values, and the errors by name."""
+    def read(cls, values: Mapping[str, Any]) -> Reading:
+        """Return the request with the defaults in place of invalid values, the errors and what was understood."""
         defaults = {field.name: str(field.default) for field in dataclasses.fields(cls)}
-        known = ", ".join(defaults)
-        errors = {name: f"unknown request {name!r}; known: {known}" for name in values if name not in defaults}
-        valid = {}
+        errors = {
+            name: f"unknown request {name!r}{spelling.hint(name, defaults)}; known: {', '.join(defaults)}"
+            for name in values
+            if name not in defaults
+        }
+        valid, notes = {}, {}
         for name in (name for name in defaults if name in values):
-            text = _text(name, values[name], defaults[name])
+            text, note = _understood(name, values[name], defaults[name])
             expected = _expected(name, text)
             if expected:
-                errors[name] = f"gpu_stack_{name} is {text!r}; expected {expected}"
-            else:
-                valid[name] = text
-        return cls(**valid), errors
+                errors[name] = f"gpu_stack_{name} is {shown(values[name])}; expected {expected}"
+                continue
+            valid[name] = text
+            if note:
+                notes[name] = f"gpu_stack_{name} is {note}"
+        return Reading(cls(**valid), errors, notes)
+
+
+@dataclasses.dataclass(frozen=True)
+class Reading:
+    """A request as it was understood. errors and notes: by the name of the variable, without its prefix."""
+
+    request: Request
+    errors: dict[str, str]
+    notes: dict[str, str]
+
+
+def shown(value: Any) -> str:
+    """Return a wrong value for a message, with what YAML made of it where that is not what was typed."""
+    if isinstance(value, bool):
+        typed = "yes, on and true" if value else "no, off and false"
+        return f"{str(value).lower()} (YAML reads {typed} without quotes so)"
+    if value is None or value == "":
+        return "empty"
+    if isinstance(value, (list, tuple)):
+        return f"the list {list(value)}"
+    return f"the mapping {dict(value)}" if isinstance(value, Mapping) else repr(str(value))
+
+
+def _understood(name: str, value: Any, default: str) -> tuple[str, str]:
+    """Return a value as text, and what a word was taken for, if anything; YAML reads `13.2` as a number."""
+    if value is None or value == "":
+        return default, f"empty, which means its default, {default}"
+    if isinstance(value, (list, tuple, Mapping)):
+        return "", ""
+    text = str(value).strip()
+    if name in COMPONENTS and text.lower() in _WORDS:
+        meant = _WORDS[text.lower()]
+        return meant, f"{text.lower()}, which means {meant}"
+    return (text if name in _CASE_SENSITIVE else text.lower()), ""
 
 
 def _expected(name: str, text: str) -> str | None:
     """Return what is expected instead of a value; None if it is valid."""
-    choices = _CHOICES.get(name)
-    if choices and text not in choices:
-        return f"one of {', '.join(choices)}"
-    if name in COMPONENTS and text not in ("auto", "none") and not all(part.isalnum() for part in text.split(".")):
-        return "auto, none, a version or a prefix of one"
+    if choices := _CHOICES.get(name):
+        return None if text in choices else f"one of {', '.join(choices)}{spelling.hint(text, choices)}"
+    if name in COMPONENTS:
+        return _expected_of_component(text)
     if name == "expect_gpus" and text != "auto" and not text.isdecimal():
         return "auto or a number"
     if name == "keep_cuda" and text != "all" and not (text.isdecimal() and int(text) >= 1):
         return "all, or the number of toolkits to keep, at least 1"
+    if name.endswith("_url") and text != "auto" and not _URL.fullmatch(text):
+        return "auto, or an address such as https://mirror.example.org/compute/cuda/repos"
+    if name.endswith("_fingerprint") and text != "auto" and not _FINGERPRINT.fullmatch(text.replace(" ", "")):
+        return "auto, or the 40 hexadecimal digits that gpg --show-keys prints"
     return None
 
 
-def _text(name: str, value: Any, default: str) -> str:
-    """Return a value as text: YAML reads `13.2` as a number. Nothing (None, "") is `auto` or the field's default."""
-    if value is None or value == "":
-        return "auto" if name in COMPONENTS else default
-    text = str(value).strip()
-    return text.lower() if text.lower() in ("auto", "none", "all") else text
+def _expected_of_component(text: str) -> str | None:
+    if text in ("auto", "none") or _VERSION.fullmatch(text):
+        return None
+    number = _NUMBER.search(text)
+    near = f"; did you mean {number.group()}?" if number else spelling.hint(text, ("auto", "none", "latest"))
+    return f"auto, none, a version or the first parts of one, such as 13.2{near}"

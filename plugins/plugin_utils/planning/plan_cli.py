@@ -6,6 +6,7 @@ Exit status 0: a plan (warnings allowed); 1: problems; 2: bad usage. Uses no net
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
 import re
 import sys
@@ -19,13 +20,15 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader impor
     CatalogError,
     load_catalog,
 )
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog, Product
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu, host_from_probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan, plan_table
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError, Request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError, Reading, Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_matrix import matrix, support
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import resolve
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_for_reading
+
+_MOST = 8  # products that a message lists
 
 HOST_OPTIONS = ("distro", "gpu", "python", "kernel", "loaded_driver")  # those that describe a host
 _PROBE_EXPECTED = "expected a host's probe.json, as in reports/latest/HOST/probe.json"
@@ -45,7 +48,7 @@ def parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="GPU",
-        help="a product name, a PCI id (10de:2330) or cc:X.Y; repeats, one for each GPU",
+        help="a product name, a PCI id (10de:2330) or cc:X.Y; 8xH100 for eight; repeats",
     )
     result.add_argument(
         "--request",
@@ -73,6 +76,12 @@ def parser() -> argparse.ArgumentParser:
     return result
 
 
+def find_gpus(catalog: Catalog, text: str) -> tuple[HostGpu, ...]:
+    """Return the GPUs for an option, a GPU or a number of them such as `8xH100`; raises PlanInputError."""
+    counted = re.fullmatch(r"([1-9]\d{0,2})\s*[xX*\u00d7]\s*(\S.*)", text.strip())
+    return (find_gpu(catalog, counted.group(2)),) * int(counted.group(1)) if counted else (find_gpu(catalog, text),)
+
+
 def find_gpu(catalog: Catalog, text: str) -> HostGpu:
     """Return the GPU for a PCI id, `cc:X.Y` or a product name; raises PlanInputError if it is unknown or ambiguous."""
     if match := re.fullmatch(r"(?:0x)?10de:(?:0x)?([0-9a-f]{4})", text.strip().lower()):
@@ -96,47 +105,93 @@ def _words(name: str) -> str:
 
 
 def _by_name(catalog: Catalog, text: str) -> HostGpu:
-    """Match the exact name, then the name without NVIDIA, GeForce and Tesla, then the beginning of the name."""
+    """Match the exact name, then the name without NVIDIA, GeForce and Tesla, then without blanks, then a part of it."""
     products = sorted(catalog.products.values(), key=lambda p: (p.source != "supported-gpus.json", p.device))
     wanted = _words(text)
     tests = (
         lambda p: p.name.lower() == text.strip().lower(),
         lambda p: _words(p.name) == wanted,
-        lambda p: bool(wanted) and _words(p.name).startswith(wanted + " "),
+        lambda p: _words(p.name).replace(" ", "") == wanted.replace(" ", ""),
+        lambda p: f" {wanted} " in f" {_words(p.name)} ",
     )
-    for test in tests:
+    for test in tests if wanted else ():
         found = [p for p in products if test(p)]
-        kinds = {(p.compute_capability, p.kernel_modules) for p in found}
+        kinds = {(p.compute_capability, p.kernel_modules, p.last_driver_branch) for p in found}
         if len(kinds) > 1:
-            names = ", ".join(f"{p.name} (10de:{p.device})" for p in found[:8])
-            raise PlanInputError(f"{text!r} is ambiguous: {names}; give the PCI id")
+            raise PlanInputError(
+                f"the name {text!r} fits GPUs of different generations: {_listed(found)}; give one of these names, or "
+                "a PCI id"
+            )
         if found:
             return HostGpu(f"10de:{found[0].device}")
-    parts = wanted.split()
-    near = list(dict.fromkeys(p.name for p in products if parts and parts[-1] in _words(p.name).split()))[:8]
-    hint = f"; did you mean {', '.join(near)}" if near else ""
-    raise PlanInputError(f"no GPU has the name {text!r}{hint}; use a PCI id (10de:2330) or cc:X.Y instead")
+    near = _similar(wanted, products)
+    raise PlanInputError(
+        f"no GPU has the name {text!r}; expected a product's name, a PCI id such as 10de:2330 (`lspci -n -d 10de:` "
+        "shows it) or cc:9.0" + (f". Did you mean {_listed(near)}?" if near else "")
+    )
 
 
-def _request(pairs: Sequence[str]) -> Request:
+def _similar(wanted: str, products: Sequence[Product]) -> list[Product]:
+    """Return the products that have most words of a name, above all its numbers; else those that are spelt like it."""
+    words = set(wanted.split())
+
+    def common(product: Product) -> tuple[int, int]:
+        shared = {word for word in words if any(w.startswith(word) for w in _words(product.name).split())}
+        return sum(any(c.isdigit() for c in word) for word in shared), len(shared)
+
+    best = max(map(common, products), default=(0, 0))
+    named = products if best[0] == 0 else [p for p in products if common(p) == best]
+    spelt = difflib.get_close_matches(wanted, [_words(p.name) for p in named], _MOST, 0.6 if best[0] == 0 else 0.0)
+    return [next(p for p in named if _words(p.name) == name) for name in dict.fromkeys(spelt)]
+
+
+def _listed(products: Sequence[Product]) -> str:
+    """Return the products by name, each with its compute capability and a PCI id, the newest first."""
+    named: dict[str, Product] = {}
+    for product in products:
+        named.setdefault(product.name, product)
+    ordered = sorted(named.values(), key=lambda p: versions.key(p.compute_capability), reverse=True)
+    shown = ", ".join(f"{p.name} ({p.compute_capability}, 10de:{p.device})" for p in ordered[:_MOST])
+    return shown + (f" and {len(ordered) - _MOST} more" if len(ordered) > _MOST else "")
+
+
+def _distribution(catalog: Catalog, text: str) -> str | None:
+    """Return the distribution release that is written in another way, such as ubuntu24.04 or noble."""
+    if text in catalog.distros:
+        return None
+
+    def plain(name: str) -> str:
+        return re.sub(r"[^a-z0-9]", "", name.lower())
+
+    return next(
+        (d.id for d in catalog.distros.values() if plain(text) in (plain(d.id), plain(d.os_release.codename))), None
+    )
+
+
+def _request(pairs: Sequence[str]) -> Reading:
     values: dict[str, str] = {}
     for pair in pairs:
         name, equals, value = pair.partition("=")
-        if not equals or not value:
-            raise PlanInputError(f"--request {pair!r}: expected NAME=VALUE")
+        if not equals:
+            raise PlanInputError(f"--request {pair!r}: expected NAME=VALUE, such as cuda=13.2")
         values[name.strip().removeprefix("gpu_stack_")] = value.strip()
-    return Request.from_mapping(values)
+    read = Request.read(values)
+    if read.errors:
+        raise PlanInputError("; ".join(read.errors.values()))
+    return read
 
 
 def make_plan(arguments: argparse.Namespace, catalog: Catalog) -> Plan:
     """Return the plan for a command line; raises PlanInputError for values that cannot be used."""
     if arguments.probe is not None:
-        return resolve(catalog, _request(arguments.request), _probed_host(arguments))
+        return plan_for_reading(catalog, _request(arguments.request), _probed_host(arguments))
     if not arguments.distro:
         raise PlanInputError(
             f"--distro is missing; one of {', '.join(catalog.distros)} (or --probe FILE, a host's probe.json)"
         )
-    return resolve(catalog, _request(arguments.request), _described_host(arguments, catalog))
+    if meant := _distribution(catalog, arguments.distro):
+        raise PlanInputError(f"--distro {arguments.distro!r}; did you mean {meant}?")
+    return plan_for_reading(catalog, _request(arguments.request), _described_host(arguments, catalog))
 
 
 def _probed_host(arguments: argparse.Namespace) -> Host:
@@ -155,7 +210,7 @@ def _probed_host(arguments: argparse.Namespace) -> Host:
 
 
 def _described_host(arguments: argparse.Namespace, catalog: Catalog) -> Host:
-    gpus = tuple(find_gpu(catalog, text) for text in arguments.gpu)
+    gpus = tuple(gpu for text in arguments.gpu for gpu in find_gpus(catalog, text))
     for name in ("python", "kernel"):
         value = getattr(arguments, name)
         if value is not None and not re.match(r"\d+\.\d+", value):

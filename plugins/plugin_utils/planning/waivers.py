@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import re
 from collections.abc import Mapping
 from datetime import date, datetime
@@ -11,6 +10,7 @@ from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import gpu_checks, verify
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Waiver
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import spelling
 
 VARIABLE = "gpu_stack_waivers"
 _KEYS = ("check", "gpu", "reason", "until")
@@ -82,8 +82,7 @@ def _check_mistakes(check: object, gpu: object) -> list[str]:
             f"gpu is {gpu!r}, expected an index, a UUID or a PCI address, as `nvidia-smi -L` and -q show them"
         )
     if check not in known:
-        near = difflib.get_close_matches(str(check), known, 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        hint = spelling.hint(str(check), known)
         return [f"check is {check!r}, expected an id of docs/checks.md{hint}", *mistakes]
     if gpu is not None and check not in gpu_checks.BY_GPU:
         mistakes.append(f"{check} is not judged GPU by GPU: leave out gpu to waive it for the whole host")

@@ -84,6 +84,14 @@ def gpu_label(gpu: Gpu) -> str:
     return f"{gpu.name} (compute capability {gpu.compute_capability})"
 
 
+def quote_hint(name: str, wanted: str, known: Iterable[str]) -> str:
+    """Return what to type if YAML has dropped the zero of a requested version, to append to a message."""
+    meant = versions.before_yaml(wanted, known)
+    if meant is None:
+        return ""
+    return f'; YAML reads {meant} without quotes as {wanted}: if you mean {meant}, write gpu_stack_{name}: "{meant}"'
+
+
 def span(label: str, found: Iterable[str]) -> str:
     """Return a range of versions for a message, such as `CUDA 8.0 to 12.9`."""
     ordered = sorted(set(found), key=versions.key)

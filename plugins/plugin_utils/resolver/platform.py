@@ -20,6 +20,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context imp
     ResolveContext,
     cached,
     gpu_label,
+    quote_hint,
     span,
     unmanaged,
 )
@@ -150,7 +151,8 @@ def usable_candidates(
             )
         return []
     if wanted != "auto":
-        findings.problems += best.problems
+        hint = quote_hint(name, wanted, known(context))
+        findings.problems += [dataclasses.replace(p, message=p.message + hint) for p in best.problems]
         return [best]
     findings.problems += [
         dataclasses.replace(p, message=f"no {LABELS[name]} for {context.distro.id} fits: {p.message}")
@@ -195,7 +197,8 @@ def explain_missing(context: ResolveContext, name: str, wanted: str, known: list
         near = ", ".join(versions.nearest(wanted, known)) or "none"
         findings.problem(
             "unknown-version",
-            f"there is no {LABELS[name]} {wanted} in the catalog; the nearest that exist: {near}",
+            f"there is no {LABELS[name]} {wanted} in the catalog; the nearest that exist: {near}"
+            + quote_hint(name, wanted, known),
             f"set gpu_stack_{name} to one of those, or leave it at auto",
         )
         return

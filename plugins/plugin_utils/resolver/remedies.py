@@ -6,8 +6,8 @@ nearest ones that fit; another Python; fewer kinds of GPUs; a component left out
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
+import re
 from collections.abc import Callable, Iterable, Iterator
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
@@ -21,7 +21,9 @@ Attempt = Callable[[Request, Host], Plan]
 
 _CHOICES = ("tensorflow_cuda_libraries", "driver_kernel_modules", "driver_source", "cuda_source")
 _MAX_REMEDIES = 3
-_MAX_NEIGHBOURS = 7  # versions around the requested one that are tried
+_MAX_NEIGHBOURS = 12  # versions around the requested one that are tried
+# How many parts of a component's version name a series, the versions that a remedy names first.
+_PARTS = {"driver": 1, "cuda": 2, "cudnn": 2, "nccl": 3, "tensorflow": 2, "pytorch": 2}
 _GPU_CODES = ("gpu-", "mixed-gpus", "unknown-gpu")
 
 
@@ -102,19 +104,30 @@ def _nearest(catalog: Catalog, request: Request, freed: Request, host: Host, att
 
 
 def _neighbours(catalog: Catalog, name: str, asked: str) -> list[str]:
-    """Return the known versions around the requested one, the nearest first; of two equally near ones, the newer."""
-    known = {
-        "driver": [b.branch for b in catalog.driver.branches],
-        "cuda": [t.version for t in catalog.cuda.toolkits],
-        "cudnn": [versions.series(v.version) for v in catalog.cudnn.versions],
+    """Return the known versions around the requested one, the nearest first; of two equally near ones, the newer.
+
+    They are as long as the request: releases for a release, series for a series. First comes the version that YAML
+    reads as the requested one where it is not quoted.
+    """
+    published = _published(catalog, name)
+    parts = _PARTS[name]
+    known = {versions.series(version, parts) for version in published}
+    if asked.count(".") >= parts:
+        known.update(published)
+    meant = versions.before_yaml(asked, published)
+    return [*([meant] if meant else []), *versions.by_nearness(asked, known)[:_MAX_NEIGHBOURS]]
+
+
+def _published(catalog: Catalog, name: str) -> list[str]:
+    """Return the versions of a component in the catalog; of a driver branch without any, the branch."""
+    return {
+        "driver": [v for b in catalog.driver.branches for v in [b.branch, *(known.version for known in b.versions)]],
+        "cuda": [v for t in catalog.cuda.toolkits for v in [t.version, *(release.version for release in t.releases)]],
+        "cudnn": [v.version for v in catalog.cudnn.versions],
         "nccl": [b.version for b in catalog.nccl.builds],
-        "tensorflow": [versions.series(r.version) for r in catalog.tensorflow.releases if r.sass],
-        "pytorch": [versions.series(r.version) for r in catalog.pytorch.releases],
+        "tensorflow": [r.version for r in catalog.tensorflow.releases if r.sass],
+        "pytorch": [r.version for r in catalog.pytorch.releases],
     }[name]
-    ordered = sorted(set(known), key=versions.key)
-    place = bisect.bisect_left([versions.key(v) for v in ordered], versions.key(asked))
-    near = sorted(range(len(ordered)), key=lambda n: (abs(n - place) if n >= place else abs(n - place + 1), -n))
-    return [ordered[n] for n in near[:_MAX_NEIGHBOURS]]
 
 
 def _chosen(name: str, plan: Plan) -> list[str]:
@@ -129,7 +142,9 @@ def _remedy(plan: Plan, request: Request, host: Host, attempt: Attempt) -> Remed
 
 
 def _settings(changes: Iterable[tuple[str, str]]) -> str:
-    return "set " + " and ".join(f"gpu_stack_{name}={value}" for name, value in changes)
+    """Return what to set, with quotes where YAML would drop a zero."""
+    quoted = {value: f'"{value}"' if re.fullmatch(r"\d+\.\d*[1-9]0+", value) else value for _unused, value in changes}
+    return "set " + " and ".join(f"gpu_stack_{name}={quoted[value]}" for name, value in changes)
 
 
 def _outcome(plan: Plan) -> str:

@@ -23,13 +23,17 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import LABELS, Components, LibraryComponent
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, Problem
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, PlanWarning, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, host_from_probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu, Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError, Request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError, Reading, Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import foreign_drivers, frameworks, libraries
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext, unmanaged
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import (
+    ResolveContext,
+    quote_hint,
+    unmanaged,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.drivers import DriverCandidate
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.explain import explain_platform
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.gpus import check_gpu_count, identify_gpus
@@ -50,6 +54,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.toolkits im
 
 WARNINGS = {
     "repository-not-read": "no repository was read: the versions are those of the catalog and may not be offered",
+    "request-interpreted": "what a word such as `latest`, `no` or an empty value was taken for",
 }
 
 
@@ -64,12 +69,20 @@ def plan_for_probe(probe: Probe, request: Mapping[str, Any], catalog: Catalog | 
 
     Invalid values of the request are problems of the plan, so that they are reported with all others.
     """
-    asked, wrong = Request.read(request)
-    if unknown_names := [why for name, why in wrong.items() if name not in vars(asked)]:
+    read = Request.read(request)
+    wrong = read.errors
+    if unknown_names := [why for name, why in wrong.items() if name not in vars(read.request)]:
         raise PlanInputError("; ".join(unknown_names))
-    plan = resolve(catalog or load_catalog(), asked, host_from_probe(probe))
+    plan = plan_for_reading(catalog or load_catalog(), read, host_from_probe(probe))
     invalid = [Problem("invalid-request", why, f"correct gpu_stack_{name}") for name, why in wrong.items()]
     return dataclasses.replace(plan, problems=(*invalid, *plan.problems))
+
+
+def plan_for_reading(catalog: Catalog, read: Reading, host: Host) -> Plan:
+    """Return the plan for a request as it was understood, with a warning for each word that was interpreted."""
+    plan = resolve(catalog, read.request, host)
+    notes = [PlanWarning("request-interpreted", note) for note in read.notes.values()]
+    return dataclasses.replace(plan, warnings=(*notes, *plan.warnings))
 
 
 def resolve(catalog: Catalog, request: Request, host: Host) -> Plan:
@@ -210,11 +223,13 @@ def _choose_library(
             f"{LABELS[name]} is left out: {context.repository_name} offers none for CUDA {cuda.version} and these GPUs",
         )
         findings.reason(name, "none", f"none is offered for CUDA {cuda.version} and these GPUs")
-    elif not found:
-        known = libraries.known_cudnn(context) if name == "cudnn" else libraries.known_nccl(context)
+        return None
+    known = libraries.known_cudnn(context) if name == "cudnn" else libraries.known_nccl(context)
+    if not found:
         explain_missing(context, name, wanted, known, findings)
     else:
-        findings.problems += closest(found).problems
+        hint = quote_hint(name, wanted, known)
+        findings.problems += [dataclasses.replace(p, message=p.message + hint) for p in closest(found).problems]
     return None
 
 

@@ -76,3 +76,25 @@ def test_requirements(specifier, satisfied):
 def test_nearest_versions_from_the_newest(wanted, expected):
     existing = ["12.8", "13.2", "12.9", "13.0", "11.8", "12.0", "13.5"]
     assert versions.nearest(wanted, existing, count=3) == expected.split()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        ("12.6.4", "12.6.3 12.8.0 12.4.1"),
+        ("12.7", "12.8.0 12.6.3 12.4.1"),
+        ("13.2", "13.0.1 12.8.0 12.6.3"),
+        ("7", "12.4.1 12.6.3 12.8.0"),
+    ],
+    ids=["patch", "between", "above all", "below all"],
+)
+def test_versions_by_nearness(wanted, expected):
+    assert versions.by_nearness(wanted, ["12.8.0", "12.6.3", "13.0.1", "12.4.1"])[:3] == expected.split()
+
+
+@pytest.mark.parametrize(
+    ("read", "written"),
+    [("2.1", "2.10"), ("9.1", "9.10"), ("2.9", None), ("13", None), ("13.0", None), ("2.1.0", None)],
+)
+def test_the_zero_that_yaml_drops(read, written):
+    assert versions.before_yaml(read, ["2.10.0", "2.9.1", "9.1.0", "9.10.2", "13.0.1"]) == written

@@ -18,7 +18,14 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import
         ({"tensorflow": "None"}, ("tensorflow", "none")),
         ({"expect_gpus": 4}, ("expect_gpus", "4")),
         ({}, ("pytorch", "none")),
-        ({"pytorch": None}, ("pytorch", "auto")),
+        ({"pytorch": None}, ("pytorch", Request().pytorch)),
+        ({"pytorch": True}, ("pytorch", "auto")),
+        ({"driver": False}, ("driver", "none")),
+        ({"cuda": "No"}, ("cuda", "none")),
+        ({"cuda": "latest"}, ("cuda", "auto")),
+        ({"tensorflow": "2.15.0.post1"}, ("tensorflow", "2.15.0.post1")),
+        ({"driver_source": "NVIDIA"}, ("driver_source", "nvidia")),
+        ({"repository_url": "http://M.org/Repos"}, ("repository_url", "http://M.org/Repos")),
         ({"driver_kernel_modules": "open"}, ("driver_kernel_modules", "open")),
         ({"driver_kernel_modules": None}, ("driver_kernel_modules", "auto")),
         ({}, ("keep_cuda", "all")),
@@ -41,14 +48,23 @@ def test_values_as_yaml_has_them(values: dict[str, Any], expected: tuple[str, st
             ["unknown request 'gpu_cuda'", "gpu_stack_driver_source is 'cdn'"],
         ),
         ({"expect_gpus": "many"}, ["expected auto or a number"]),
-        ({"cuda": ">=13"}, ["a version or a prefix"]),
+        ({"cuda": ">=13"}, ["a version or the first parts of one, such as 13.2; did you mean 13?"]),
+        ({"cude": "13"}, ["unknown request 'cude'; did you mean cuda?"]),
+        ({"cuda": ["12.9", "13.2"], "nccl": {"a": 1}}, ["the list ['12.9', '13.2']", "the mapping {'a': 1}"]),
+        ({"driver": "newst", "cudnn": "atuo"}, ["such as 13.2", "did you mean auto?"]),
+        (
+            {"driver_source": False},
+            ["gpu_stack_driver_source is false (YAML reads no, off and false "],
+        ),
+        ({"repository_url": "mirror.example.org"}, ["expected auto, or an address such as https://"]),
+        ({"repository_key_fingerprint": "8793F200"}, ["expected auto, or the 40 hexadecimal digits"]),
         ({"keep_cuda": 0}, ["gpu_stack_keep_cuda is '0'; expected all, or the number of toolkits"]),
         ({"keep_cuda": "-1"}, ["gpu_stack_keep_cuda is '-1'"]),
         ({"keep_cuda": "auto"}, ["gpu_stack_keep_cuda is 'auto'"]),
         ({"keep_cuda": 1.5}, ["gpu_stack_keep_cuda is '1.5'"]),
         (
             {"keep_cuda": True, "leftovers": "delete"},
-            ["gpu_stack_keep_cuda is 'True'", "gpu_stack_leftovers is 'delete'"],
+            ["gpu_stack_keep_cuda is true (YAML", "gpu_stack_leftovers is 'delete'"],
         ),
         ({"driver_kernel_modules": "nouveau"}, ["expected one of auto, open, proprietary"]),
     ],
@@ -57,3 +73,19 @@ def test_the_error_lists_every_wrong_value(values: dict[str, Any], parts: list[s
     with pytest.raises(PlanInputError) as caught:
         Request.from_mapping(values)
     assert all(part in str(caught.value) for part in parts)
+
+
+@pytest.mark.parametrize(
+    ("values", "note"),
+    [
+        ({"cuda": "latest"}, "gpu_stack_cuda is latest, which means auto"),
+        ({"driver": False}, "gpu_stack_driver is false, which means none"),
+        ({"nccl": None}, "gpu_stack_nccl is empty, which means its default, auto"),
+    ],
+)
+def test_what_a_word_was_taken_for_is_said(values: dict[str, Any], note: str) -> None:
+    assert list(Request.read(values).notes.values()) == [note]
+
+
+def test_nothing_is_said_about_what_is_plain() -> None:
+    assert Request.read({"cuda": "auto", "driver": "none", "tensorflow": 2.21, "leftovers": "remove"}).notes == {}

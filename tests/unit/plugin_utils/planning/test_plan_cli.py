@@ -9,7 +9,12 @@ import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_cli
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_cli import HOST_OPTIONS, find_gpu, main
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_cli import (
+    HOST_OPTIONS,
+    find_gpu,
+    find_gpus,
+    main,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_for_probe
 
 from tests.unit.frozen_catalog import FROZEN_FOLDER, frozen_catalog
@@ -70,6 +75,10 @@ def test_the_documented_command():
         (["--distro", "debian-12", "--gpu", "Voodoo 2"], 2),
         (["--distro", "debian-12", "--gpu", "cc:4.2"], 2),
         (["--distro", "debian-12", "--gpu", "T4", "--request", "cuda"], 2),
+        (["--distro", "debian-12", "--gpu", "T4", "--request", "cuda="], 0),
+        (["--distro", "bookworm", "--gpu", "T4"], 2),
+        (["--distro", "debian-12", "--gpu", "8xT4"], 0),
+        (["--distro", "debian-12", "--gpu", "0xT4"], 2),
         (["--distro", "debian-12", "--gpu", "T4", "--request", "colour=red"], 2),
         (["--distro", "debian-12", "--gpu", "T4", "--python", "three"], 2),
         (["--distro", "debian-12", "--gp", "T4"], 2),
@@ -105,9 +114,47 @@ def test_gpu_names(text, pci_id):
     assert find_gpu(frozen_catalog(), text).pci_id == pci_id
 
 
-def test_an_ambiguous_name_lists_the_candidates():
-    with pytest.raises(PlanInputError, match=r"ambiguous: .*10de:"):
-        find_gpu(frozen_catalog(), "GTX 750")
+def test_a_name_that_fits_several_generations_lists_them():
+    with pytest.raises(PlanInputError) as caught:
+        find_gpu(frozen_catalog(), "RTX 6000")
+    assert "NVIDIA RTX 6000 Ada Generation (8.9, 10de:26b1), Quadro RTX 6000 (7.5, 10de:1e30)" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "near"),
+    [("H100 SXM", "H100 SXM5 96GB (9.0, 10de:2338)"), ("H1000", "NVIDIA H100 (9.0, 10de:2339)"), ("A6000 Ada", "6000")],
+)
+def test_a_name_that_does_not_exist_lists_what_is_like_it(text, near):
+    with pytest.raises(PlanInputError, match="Did you mean ") as caught:
+        find_gpu(frozen_catalog(), text)
+    assert near in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["8xH200", "8x H200", "8 x NVIDIA H200", "8\u00d7H200", "8x10de:2335"])
+def test_a_number_of_gpus(text):
+    found = find_gpus(frozen_catalog(), text)
+    assert [gpu.pci_id for gpu in found] == ["10de:2335"] * 8
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"), [("noble", "ubuntu-24.04"), ("Ubuntu 24.04", "ubuntu-24.04"), ("debian12", "debian-12")]
+)
+def test_another_spelling_of_a_distribution(text, meant):
+    status, _out, err = run("--distro", text, "--gpu", "T4")
+    assert (status, err) == (2, f"script/plan: --distro {text!r}; did you mean {meant}?\n")
+
+
+def test_all_wrong_requests_are_listed_at_once():
+    status, _out, err = run("--distro", "debian-12", "--gpu", "T4", "--request", "cude=13", "--request", "nccl=v2")
+    assert status == 2
+    assert "did you mean cuda?" in err
+    assert "gpu_stack_nccl is 'v2'" in err
+
+
+def test_what_a_word_was_taken_for_is_a_warning():
+    status, out, _err = run("--distro", "debian-12", "--gpu", "T4", "--request", "cuda=latest")
+    assert status == 0
+    assert "warning  request-interpreted: gpu_stack_cuda is latest, which means auto" in out
 
 
 # The plan of a real host -------------------------------------------------------------------------------------------

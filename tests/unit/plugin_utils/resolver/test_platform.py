@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 
 from tests.unit.plugin_utils.resolver.resolver_cases import plan
@@ -11,6 +12,22 @@ def test_unknown_version_names_neighbours():
     message = plan("ubuntu-22.04", "A100", cuda="12.7")["problems"][0]["message"]
     assert "12.8.0" in message
     assert "12.6.3" in message
+
+
+@pytest.mark.parametrize(
+    ("request_", "meant"),
+    [({"pytorch": "2.1"}, 'gpu_stack_pytorch: "2.10"'), ({"tensorflow": "2.2"}, 'gpu_stack_tensorflow: "2.20"')],
+    ids=["exists only with the zero", "both exist"],
+)
+def test_a_zero_that_yaml_dropped_is_named(request_, meant):
+    messages = [problem["message"] for problem in plan("ubuntu-24.04", "A100", **request_)["problems"]]
+    assert messages[0].endswith(f"write {meant}")
+
+
+def test_a_zero_of_a_library_is_named():
+    (problem,) = plan("ubuntu-24.04", "A100", cudnn="9.1", cuda="13.0")["problems"]
+    assert problem["code"] == "cudnn-cuda-mismatch"
+    assert problem["message"].endswith('write gpu_stack_cudnn: "9.10"')
 
 
 def test_system_libraries_select_a_cuda_of_the_wheels_major():
