@@ -337,6 +337,12 @@ def test_name_that_is_no_beginning_of_one_uuid_names_no_gpu(name: str) -> None:
     assert activity_check(*cells, visible=name, physical=(0,)).found.startswith(f"GPU {name}: not recorded")
 
 
+@pytest.mark.parametrize("name", ["", "G", "GPU"])
+def test_only_gpu_is_not_named_by_less_than_the_prefix_of_uuids(name: str) -> None:
+    found = activity_check(BUSY, visible=f"9,{name},9", physical=(1,))
+    assert found.found.startswith(f"GPU {name}: not recorded")
+
+
 def test_mig_instances_are_skipped_with_the_reason() -> None:
     named = activity_check(*BEFORE, BUSY, visible="MIG-1234", physical=(0,))
     mode = activity_check(*BEFORE, ("during", 0, "", (100,)), physical=(0,), mig="Enabled")
