@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,7 @@ ARGUMENTS = {
     "transitions": {"type": "list", "elements": "str", "default": []},
     "converge": {"type": "str", "default": "drift"},
     "waivers": {"type": "raw", "default": []},
+    "environment": {"type": "raw", "default": {}},
     "unknown": {"type": "str", "choices": ["fail", "warn"], "default": "fail"},
 }
 
@@ -172,6 +173,12 @@ class ActionModule(ActionBase):
                 f"{', '.join(unknown)}: no such tag. Known are {', '.join(known_tags)}. Nothing was changed."
             )
         self._refuse_undefined(variables, args["variables"])
+        if not isinstance(args["environment"], Mapping):  # Ansible warns of it, and goes on without
+            raise AnsibleActionFail(
+                f"gpu_stack_environment is {args['environment']!r}, expected a dictionary such as "
+                "{http_proxy: 'http://proxy.example.org:3128'}. Correct the inventory or the -e option; nothing was "
+                "changed."
+            )
         try:
             accepted = waivers.read(args["waivers"], date.today())
         except waivers.WaiverError as error:

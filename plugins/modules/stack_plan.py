@@ -70,6 +70,10 @@ options:
         They are only validated here, before anything is changed; one that has expired is a warning.
     type: raw
     default: []
+  environment:
+    description: The environment variables of the play's tasks; only validated here.
+    type: raw
+    default: {}
   unknown:
     description: As for M(gpuhost.stack.gpu_verify); only validated here.
     type: str

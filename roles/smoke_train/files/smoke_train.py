@@ -163,8 +163,11 @@ def request(options: Options, dataset: cifar10.Dataset, on_pci: int, simulated: 
 
 
 def worker_environment() -> dict[str, str]:
-    """Return the worker's environment: GPUs in nvidia-smi's order, and NCCL logs what it uses."""
-    environment = dict(os.environ)
+    """Return the worker's environment: GPUs in nvidia-smi's order, and NCCL logs what it uses.
+
+    Without proxies: a worker downloads nothing, and gRPC would look for the other hosts of a cluster behind them.
+    """
+    environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
     environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "0")
     environment.setdefault("NCCL_DEBUG", "INFO")
