@@ -11,6 +11,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import (
     Catalog,
     Distro,
+    RuntimeLibrary,
     TensorflowRelease,
     Toolkit,
 )
@@ -53,6 +54,20 @@ def _gpus(catalog: Catalog) -> Iterator[str]:
     for name in known:
         if name not in ruled:
             yield f"gpu.yml.architectures[{name}]: no rule under kernel_modules has the ones it accepts"
+    rules = catalog.gpu.first_drivers.gpus if catalog.gpu.first_drivers else ()
+    yield from _duplicates("gpu.yml.first_drivers", (device for rule in rules for device in rule.devices))
+    branches = {b.branch for b in catalog.driver.branches}
+    for rule in rules:
+        for device in rule.devices:
+            if device not in catalog.products:
+                yield f"gpu.yml.first_drivers: device {device} is not in gpu_products.csv"
+        for driver in rule.drivers:
+            if driver.split(".")[0] not in branches:
+                yield f"gpu.yml.first_drivers: branch {driver} is not in driver.yml"
+    legacy = [device for entry in catalog.gpu.legacy for device in entry.devices]
+    yield from _duplicates(
+        "gpu.yml.legacy", [*legacy, *catalog.products] if set(legacy) & set(catalog.products) else legacy
+    )
 
 
 def _thresholds(catalog: Catalog) -> Iterator[str]:
@@ -110,7 +125,17 @@ def _floor(catalog: Catalog, toolkit: Toolkit, where: str) -> Iterator[str]:
 
 def libcudart(catalog: Catalog, cuda: str) -> str | None:
     """Return the runtime library that programs of a CUDA release load, such as libcudart.so.10.0; None if unknown."""
-    for rule in catalog.cuda.libcudart:
+    return _soname(catalog.cuda.libcudart, cuda)
+
+
+def loaded_libraries(catalog: Catalog, cuda: str) -> tuple[str, ...]:
+    """Return the names by which a framework that was built for a CUDA release loads its libraries, libcudart first."""
+    found = (_soname(rules, cuda) for rules in (catalog.cuda.libcudart, catalog.cuda.libcusolver))
+    return tuple(name for name in found if name)
+
+
+def _soname(rules: Iterable[RuntimeLibrary], cuda: str) -> str | None:
+    for rule in rules:
         if versions.key(cuda) >= versions.key(rule.first) and (rule.last is None or versions.at_most(cuda, rule.last)):
             major, minor = cuda.split(".")[:2]
             return rule.soname.format(major=major, minor=minor)

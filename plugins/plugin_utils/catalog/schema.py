@@ -27,12 +27,44 @@ class ModuleRule:
 
 
 @dataclasses.dataclass(frozen=True)
+class FirstDriver:
+    """GPUs that drivers of their architecture's branches know only from these versions on.
+
+    drivers: the first version in each branch, or the branch where all its versions do; every later branch does as well,
+    every other one does not. modules: `open` or `proprietary` where only that flavour is concerned.
+    """
+
+    drivers: tuple[str, ...]
+    devices: tuple[str, ...]
+    modules: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class FirstDrivers:
+    """The GPUs that came after the first release of a branch."""
+
+    source: str
+    gpus: tuple[FirstDriver, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class LegacyGpus:
+    """GPUs that are too old for every driver branch of the catalog. driver: the last branch that served them."""
+
+    driver: str
+    devices: tuple[str, ...]
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
 class GpuFile:
     """gpu.yml."""
 
     schema: int
     architectures: tuple[Architecture, ...]
     kernel_modules: tuple[ModuleRule, ...]
+    first_drivers: FirstDrivers | None = None
+    legacy: tuple[LegacyGpus, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,8 +211,8 @@ class CudaApt:
 
 
 @dataclasses.dataclass(frozen=True)
-class Libcudart:
-    """The name by which programs of a range of CUDA releases load the runtime library."""
+class RuntimeLibrary:
+    """The name by which programs of a range of CUDA releases load a library."""
 
     first: str
     last: str | None
@@ -216,8 +248,9 @@ class CudaFile:
     schema: int
     minor_version_compatibility: tuple[MinorVersionCompatibility, ...]
     apt: CudaApt
-    libcudart: tuple[Libcudart, ...]
+    libcudart: tuple[RuntimeLibrary, ...]
     toolkits: tuple[Toolkit, ...]
+    libcusolver: tuple[RuntimeLibrary, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -328,16 +361,23 @@ class TestedBuild:
 
 @dataclasses.dataclass(frozen=True)
 class AndCuda:
-    """The requirements of tensorflow[and-cuda] on the CUDA wheels."""
+    """The requirements of tensorflow[and-cuda] on the CUDA wheels.
+
+    pythons: those that every pinned wheel exists for; None where that is all of the release's own.
+    """
 
     cuda_major: int
     cudnn: str
     nccl: str
+    pythons: tuple[str, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class TensorflowRelease:
-    """A TensorFlow release; sass and ptx are empty if its wheel has not been inspected for GPU architectures."""
+    """A TensorFlow release; sass and ptx are empty if its wheel has not been inspected for GPU architectures.
+
+    sass_in_part: compute capabilities that only some of the wheel's kernels have machine code for.
+    """
 
     version: str
     pythons: tuple[str, ...]
@@ -347,6 +387,7 @@ class TensorflowRelease:
     and_cuda: AndCuda | None
     source: str
     package: str = "tensorflow"
+    sass_in_part: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -478,13 +519,17 @@ class NvidiaBranches:
 
 @dataclasses.dataclass(frozen=True)
 class DistroDriver:
-    """A driver branch in the distribution's own archive."""
+    """A driver branch in the distribution's own archive.
+
+    version: the newest there; None where it is the newest that driver.yml has for the family's archives.
+    """
 
     branch: str
     open: tuple[str, ...]
     proprietary: tuple[str, ...]
     apt_components: tuple[str, ...]
     source: str
+    version: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -96,7 +96,8 @@ def and_cuda(metadata: WheelMetadata) -> AndCuda | None:
     if not wanted:
         return None
     cuda_major = max(major for major, _unused in wanted.values())
-    return AndCuda(cuda_major, *(wanted.get(name, (0, _ABSENT))[1] for name in ("cudnn", "nccl")))
+    cudnn, nccl = (wanted.get(name, (0, _ABSENT))[1] for name in ("cudnn", "nccl"))
+    return AndCuda(cuda_major, cudnn, nccl)
 
 
 def _clauses(extra: AndCuda | None) -> Any:

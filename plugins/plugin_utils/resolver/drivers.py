@@ -6,11 +6,18 @@ Runs on the controller; pure functions. platform.py chooses among these candidat
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Iterable
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Branch, DistroDriver, DriverPackages
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import (
+    Branch,
+    Catalog,
+    DistroDriver,
+    DriverPackages,
+    FirstDriver,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import DriverComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
@@ -55,8 +62,23 @@ def driver_candidates(context: ResolveContext) -> list[DriverCandidate]:
         candidates += sorted(found, key=lambda candidate: versions.key(candidate.version), reverse=True)
     if context.request.driver == "auto":
         return candidates
-    wanted = context.request.driver
-    return [c for c in candidates if versions.has_prefix(c.version, wanted) or versions.has_prefix(wanted, c.version)]
+    return [c for c in candidates if versions.has_prefix(_full_version(context, c), context.request.driver)]
+
+
+def _full_version(context: ResolveContext, candidate: DriverCandidate) -> str:
+    """Return a candidate's version; of an archive's driver the newest that the catalog has for it, else its branch."""
+    if candidate.source == "distro" and candidate.branch:
+        return archived_version(context, candidate.branch) or candidate.version
+    return candidate.version
+
+
+def archived_version(context: ResolveContext, branch: Branch) -> str | None:
+    """Return the newest version of a branch in the distribution's own archive, as far as the catalog has it."""
+    entry = next((d.version for d in context.distro.distro_drivers if d.branch == branch.branch), None)
+    if entry:
+        return entry
+    found = [v.version for v in branch.versions if context.distro.family in v.archives]
+    return max(found, key=versions.key, default=None)
 
 
 def _reduced(context: ResolveContext) -> ResolveContext:
@@ -105,7 +127,7 @@ def _package_rule(context: ResolveContext, branch: Branch) -> DriverPackages | N
 
 def _nvidia_driver(context: ResolveContext, branch: Branch, rule: DriverPackages, version: str) -> DriverCandidate:
     packaged = {"open": bool(rule.open), "proprietary": bool(rule.proprietary)}
-    flavour, problems = _flavour(context, branch, packaged, context.repository_name)
+    flavour, problems = _flavour(context, branch, version, packaged, context.repository_name)
     names = [name.format(branch=branch.branch) for name in getattr(rule, flavour)]
     if context.host.offers is None:
         packages = [f"{name}={version}-{rule.revision}" for name in names]
@@ -130,7 +152,8 @@ def _nvidia_driver(context: ResolveContext, branch: Branch, rule: DriverPackages
         kernel_headers=kernel_headers(context),
         apt_components=(),
     )
-    return DriverCandidate(version, branch, "nvidia", component, (*gpu_driver_problems(context, branch), *problems))
+    problems = [*gpu_driver_problems(context, branch, version, flavour), *problems]
+    return DriverCandidate(version, branch, "nvidia", component, tuple(problems))
 
 
 def in_nvidia_repository(context: ResolveContext, branch: str) -> bool:
@@ -163,7 +186,8 @@ def _distro_drivers(context: ResolveContext) -> list[DriverCandidate]:
 
 def _distro_driver(context: ResolveContext, branch: Branch, entry: DistroDriver) -> DriverCandidate:
     packaged = {"open": bool(entry.open), "proprietary": bool(entry.proprietary)}
-    flavour, problems = _flavour(context, branch, packaged, context.archive_name)
+    version = archived_version(context, branch) or branch.branch
+    flavour, problems = _flavour(context, branch, version, packaged, context.archive_name)
     component = DriverComponent(
         version=entry.branch,
         branch=entry.branch,
@@ -174,9 +198,8 @@ def _distro_driver(context: ResolveContext, branch: Branch, entry: DistroDriver)
         kernel_headers=kernel_headers(context),
         apt_components=entry.apt_components,
     )
-    return DriverCandidate(
-        entry.branch, branch, "distro", component, (*gpu_driver_problems(context, branch), *problems)
-    )
+    problems = [*gpu_driver_problems(context, branch, version, flavour), *problems]
+    return DriverCandidate(entry.branch, branch, "distro", component, tuple(problems))
 
 
 def kernel_headers(context: ResolveContext) -> tuple[str, ...]:
@@ -191,7 +214,7 @@ def kernel_headers(context: ResolveContext) -> tuple[str, ...]:
 
 
 def _flavour(
-    context: ResolveContext, branch: Branch, packaged: dict[str, bool], archive: str
+    context: ResolveContext, branch: Branch, version: str, packaged: dict[str, bool], archive: str
 ) -> tuple[str, list[Problem]]:
     """Return the kernel modules to install, with the problems where no flavour drives all GPUs of the host.
 
@@ -200,9 +223,12 @@ def _flavour(
     accepted, asked = accepted_modules(context.gpus), context.request.driver_kernel_modules
     shipped = [f for f in branch.kernel_modules if packaged[f]]
     allowed = [f for f in shipped if asked in ("auto", f)]
-    for flavour in allowed:
-        if flavour in accepted:
+    fitting = [flavour for flavour in allowed if flavour in accepted]
+    for flavour in fitting:
+        if all(knows(context, version, gpu, flavour) for gpu in context.gpu_kinds):
             return flavour, []
+    if fitting:
+        return fitting[0], []  # gpu_driver_problems names the GPUs that this version does not know
     fallback = (allowed or shipped or branch.kernel_modules)[0]
     if not accepted:
         return fallback, [mixed_modules_problem(context)]
@@ -273,6 +299,29 @@ def mixed_modules_problem(context: ResolveContext) -> Problem:
     )
 
 
+def knows(context: ResolveContext, version: str, gpu: Gpu, flavour: str) -> bool:
+    """Return whether a driver of a branch that supports a GPU's architecture knows this GPU.
+
+    version: a release, or a branch whose releases all count.
+    """
+    rule = _first_drivers(context.catalog).get(gpu.pci_id.removeprefix("10de:"))
+    if rule is None or rule.modules not in (None, flavour):
+        return True
+    branch = versions.major(version)
+    if branch > max(versions.major(first) for first in rule.drivers):
+        return True
+    return any(
+        versions.major(first) == branch and ("." not in first or versions.key(version) >= versions.key(first))
+        for first in rule.drivers
+    )
+
+
+@functools.lru_cache(maxsize=8)
+def _first_drivers(catalog: Catalog) -> dict[str, FirstDriver]:
+    rules = catalog.gpu.first_drivers.gpus if catalog.gpu.first_drivers else ()
+    return {device: rule for rule in rules for device in rule.devices}
+
+
 def branch_supports(branch: Branch, gpu: Gpu) -> bool:
     """Return whether a driver branch supports a GPU."""
     if gpu.last_driver_branch and int(branch.branch) > int(gpu.last_driver_branch):
@@ -280,11 +329,13 @@ def branch_supports(branch: Branch, gpu: Gpu) -> bool:
     return gpu.architecture in branch.architectures and gpu.compute_capability not in branch.without
 
 
-def gpu_driver_problems(context: ResolveContext, branch: Branch) -> list[Problem]:
-    """Return a problem for each kind of GPU that a branch does not support."""
+def gpu_driver_problems(context: ResolveContext, branch: Branch, version: str, flavour: str) -> list[Problem]:
+    """Return a problem for each kind of GPU that a driver does not support."""
     problems = []
     for gpu in context.gpu_kinds:
         if branch_supports(branch, gpu):
+            if not knows(context, version, gpu, flavour):
+                problems.append(_unlisted(context, version, gpu, flavour))
             continue
         supporting = supporting_branches(context, gpu)
         too_new = bool(supporting) and int(branch.branch) < min(int(b) for b in supporting)
@@ -304,6 +355,24 @@ def gpu_driver_problems(context: ResolveContext, branch: Branch) -> list[Problem
     return problems
 
 
+def _unlisted(context: ResolveContext, version: str, gpu: Gpu, flavour: str) -> Problem:
+    """Return the problem of a driver that is older than a GPU of an architecture that it supports."""
+    rule = _first_drivers(context.catalog)[gpu.pci_id.removeprefix("10de:")]
+    modules = f" with the {flavour} kernel modules" if rule.modules else ""
+    return Problem(
+        "gpu-too-new-for-driver",
+        f"driver {version} does not know {gpu_label(gpu)}{modules}: drivers {', '.join(rule.drivers)} and newer "
+        f"ones of their branches do, and every branch after {versions.major(rule.drivers[-1])}",
+        "set gpu_stack_driver to one of those, or leave it at auto",
+    )
+
+
 def supporting_branches(context: ResolveContext, gpu: Gpu) -> list[str]:
-    """Return the driver branches of the catalog that support a GPU."""
-    return [b.branch for b in context.catalog.driver.branches if branch_supports(b, gpu)]
+    """Return the driver branches of the catalog that support a GPU, in at least one version."""
+    flavour = "proprietary" if gpu.kernel_modules == "proprietary" else "open"
+    return [
+        b.branch
+        for b in context.catalog.driver.branches
+        if branch_supports(b, gpu)
+        and (gpu.kernel_modules == "either" or any(knows(context, v.version, gpu, flavour) for v in b.versions))
+    ]

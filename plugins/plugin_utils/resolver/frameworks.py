@@ -27,7 +27,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context imp
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.gpu_support import covers, supported
 
 WARNINGS = {
-    "ptx-jit": "no native code for a GPU: the driver compiles PTX at the first start, which takes long",
+    "ptx-jit": "native code for no or for some kernels: the driver compiles PTX at the first start, which takes long",
 }
 
 
@@ -84,10 +84,13 @@ def _all_tensorflows(context: ResolveContext) -> list[TensorflowCandidate]:
 
 
 def _tensorflow_candidate(context: ResolveContext, release: TensorflowRelease) -> TensorflowCandidate:
-    python, problems = _python(context, "TensorFlow", release)
     libraries = context.request.tensorflow_cuda_libraries
     if libraries == "auto":
         libraries = "wheel" if release.and_cuda else "system"
+    pythons, with_ = release.pythons, ""
+    if libraries == "wheel" and release.and_cuda and release.and_cuda.pythons:
+        pythons, with_ = release.and_cuda.pythons, " with its CUDA libraries"
+    python, problems = _python(context, "TensorFlow", f"{release.version}{with_}", pythons)
     if libraries == "wheel" and release.and_cuda is None:
         problems.append(_no_extra(context, release))
     warnings: list[PlanWarning] = []
@@ -118,18 +121,20 @@ def _pythons(context: ResolveContext) -> tuple[str, tuple[str, ...]]:
 
 
 def _python(
-    context: ResolveContext, framework: str, release: TensorflowRelease | PytorchRelease
+    context: ResolveContext, framework: str, release: str, offered: tuple[str, ...]
 ) -> tuple[str, list[Problem]]:
-    """Return the host's default Python if the release has a wheel for it, else the newest that has one."""
+    """Return the host's default Python if the release has a wheel for it, else the newest that has one.
+
+    release: its version, and which of its variants is meant; offered: the Pythons that it has wheels for.
+    """
     default, pythons = _pythons(context)
-    supporting = [p for p in pythons if p in release.pythons]
+    supporting = [p for p in pythons if p in offered]
     if supporting:
         return (default if default in supporting else max(supporting, key=versions.key)), []
     return default, [
         Problem(
             "python-not-supported",
-            f"{framework} {release.version} is made for Python {', '.join(release.pythons)}; "
-            f"this host has Python {', '.join(pythons)}",
+            f"{framework} {release} is made for Python {', '.join(offered)}; this host has Python {', '.join(pythons)}",
             f"install one of those Pythons, or set gpu_stack_{framework.lower()} to another release",
         )
     ]
@@ -156,7 +161,7 @@ def _check_gpu_code(
             warnings.append(
                 PlanWarning(
                     "ptx-jit",
-                    f"TensorFlow {release.version} has no native code for {gpu_label(gpu)}: "
+                    f"TensorFlow {release.version} has {_native(release, gpu)} for {gpu_label(gpu)}: "
                     "the driver compiles its PTX at the first start, which takes long",
                 )
             )
@@ -173,10 +178,20 @@ def _check_gpu_code(
 
 def runs(release: TensorflowRelease, gpu: Gpu) -> str:
     """Return how a release runs on a GPU: with `native` code, by `jit` (the driver compiles PTX), or `none`."""
-    capability, major = versions.key(gpu.compute_capability), versions.major(gpu.compute_capability)
-    if any(versions.major(s) == major and versions.key(s) <= capability for s in release.sass):
+    if _has_code(release.sass, gpu):
         return "native"
+    capability = versions.key(gpu.compute_capability)
     return "jit" if any(versions.key(p) <= capability for p in release.ptx) else "none"
+
+
+def _has_code(sass: tuple[str, ...], gpu: Gpu) -> bool:
+    """Return whether machine code for these compute capabilities runs on a GPU: it does on later ones of its major."""
+    capability, major = versions.key(gpu.compute_capability), versions.major(gpu.compute_capability)
+    return any(versions.major(s) == major and versions.key(s) <= capability for s in sass)
+
+
+def _native(release: TensorflowRelease, gpu: Gpu) -> str:
+    return "native code for a part of its kernels only" if _has_code(release.sass_in_part, gpu) else "no native code"
 
 
 def _wheel_libraries(
@@ -243,7 +258,7 @@ def pytorch_candidates(context: ResolveContext) -> list[PytorchCandidate]:
     releases.sort(key=lambda r: versions.key(r.version), reverse=True)
     candidates = []
     for release in releases:
-        python, problems = _python(context, "PyTorch", release)
+        python, problems = _python(context, "PyTorch", release.version, release.pythons)
         major = versions.major(release.cuda)
         problems += [
             Problem(

@@ -40,6 +40,15 @@ def _identify(catalog: Catalog, gpu: HostGpu, findings: Findings) -> Gpu | None:
         )
     capability = gpu.compute_capability
     architecture = next((a.name for a in catalog.gpu.architectures if capability in a.compute_capabilities), None)
+    legacy = next((g.driver for g in catalog.gpu.legacy if vendor == "10de" and device in g.devices), None)
+    if legacy:
+        findings.problem(
+            "gpu-dropped-by-driver",
+            f"PCI id {gpu.pci_id} at {gpu.pci_address or '?'} is a GPU from before Fermi: branch {legacy} was the "
+            "last driver that supported it, and no CUDA of the catalog compiles for it",
+            "remove the device, or leave this host out of the group",
+        )
+        return None
     if capability is None or architecture is None:
         findings.problem(
             "unknown-gpu",

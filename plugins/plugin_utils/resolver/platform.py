@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.references import libcudart
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.references import loaded_libraries
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import LABELS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
@@ -349,12 +349,12 @@ def _driver_runs_toolkit(context: ResolveContext, driver: DriverCandidate | None
 
 
 def finds_runtime(context: ResolveContext, tensorflow: TensorflowCandidate, cuda: CudaCandidate | None) -> bool:
-    """Return whether the toolkit has the CUDA runtime that a TensorFlow with the system's libraries loads by name."""
+    """Return whether the toolkit has the libraries that a TensorFlow with the system's libraries loads by name."""
     tested = tensorflow.release.tested.cuda
     return (
         cuda is not None
         and versions.key(cuda.version) >= versions.key(tested)
-        and libcudart(context.catalog, cuda.version) == libcudart(context.catalog, tested)
+        and loaded_libraries(context.catalog, cuda.version) == loaded_libraries(context.catalog, tested)
     )
 
 
@@ -393,19 +393,21 @@ def _explain_runtime(
     release = tensorflow.release
     tested = release.tested.cuda
     present = [c for c in cudas if c]
+    loads = missing = list(loaded_libraries(context.catalog, tested))
     if not present:
         found = "the plan has no CUDA toolkit"
     elif len({c.version for c in present}) == 1:
-        has = libcudart(context.catalog, present[0].version)
-        found = f"CUDA {present[0].release} brings {has}" + (
-            " of an older release" if has == libcudart(context.catalog, tested) else ""
+        has = loaded_libraries(context.catalog, present[0].version)
+        missing = [name for name in loads if name not in has]
+        found = f"CUDA {present[0].release} brings {' and '.join(n for n in has if n not in loads) or has[0]}" + (
+            "" if missing else " of an older release"
         )
     else:
         found = f"what fits this host is {span('CUDA', (c.version for c in present))}"
     findings.problem(
         "tensorflow-cuda-mismatch",
         f"TensorFlow {release.version} was built for CUDA {tested}: with the system's libraries it loads "
-        f"{libcudart(context.catalog, tested)} when it starts, and without that file it runs without the GPUs; {found}",
+        f"{(missing or loads)[0]} when it starts, and without that file it runs without the GPUs; {found}",
         f"set gpu_stack_tensorflow_cuda_libraries=wheel, or gpu_stack_cuda={tested}"
         if release.and_cuda
         else f"set gpu_stack_cuda={tested}, or gpu_stack_tensorflow to a release that was built for another CUDA",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import loader
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import device_code, loader
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.gpu_support import covers
 
@@ -29,8 +29,8 @@ CAPABILITIES = ("5.0", "6.1", "7.0", "7.5", "8.0", "8.6", "9.0", "10.0", "12.0")
 @pytest.mark.parametrize("wheel", WHEELS, ids=[w["version"] for w in WHEELS])
 def test_tensorflow_rows_match_the_wheels(wheel):
     row = next(r for r in loader.load_catalog().tensorflow.releases if r.version == wheel["version"])
-    assert list(row.sass) == wheel["sass"]
-    assert list(row.ptx) == wheel["ptx"]
+    groups = {device_code.Group(tuple(sass), tuple(ptx)): number for sass, ptx, number in wheel["groups"]}
+    assert device_code.Code(row.sass, row.sass_in_part, row.ptx) == device_code.summary(groups)
     assert versions.series(wheel["build_info_cuda"]) == row.tested.cuda
     assert wheel["build_info_cudnn"] == row.tested.cudnn.split(".", maxsplit=1)[0]
     built_for = wheel["file"].split("-")[2]
@@ -42,6 +42,18 @@ def test_tensorflow_rows_match_the_wheels(wheel):
         name = f"nvidia-cudnn-cu{row.and_cuda.cuda_major}"
         assert row.and_cuda.cudnn == wheel["and_cuda"][name]
         assert row.and_cuda.nccl == wheel["and_cuda"][name.replace("cudnn", "nccl")]
+
+
+# What Spack's recipe of CUDA excludes (build_systems/cuda.py, conflicts): the first gcc, up to this CUDA.
+SPACK_CONFLICTS = (("11.0", 10), ("11.4.0", 11), ("11.5", 11.2), ("11.8", 12))
+
+
+@pytest.mark.parametrize(("last", "gcc"), SPACK_CONFLICTS)
+def test_no_toolkit_allows_a_compiler_that_spack_excludes(last, gcc):
+    """Of a major that is excluded from a minor release on, distributions have the later ones."""
+    for toolkit in loader.load_catalog().cuda.toolkits:
+        if versions.key(toolkit.version) <= versions.key(last):
+            assert toolkit.max_gcc < int(gcc), toolkit.version
 
 
 @pytest.mark.parametrize("wheel", CUDNN_CODE, ids=[f"{w['package'][-4:]}-{w['version']}" for w in CUDNN_CODE])

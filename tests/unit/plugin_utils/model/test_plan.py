@@ -92,6 +92,7 @@ DISTRO = {"driver_source": "distro", "cuda_source": "distro"}
 def test_a_configured_repository_is_planned_to_block_its_drivers(uri: str, request_: Any, is_planned: bool) -> None:
     probe = {
         **PROBE,
+        "gpus": [{**PROBE["gpus"][0], "pci_id": "10de:2330"}],  # an H100; Debian 12's driver does not know the H200
         "repository": {"url": "http://mirror/debian12/x86_64/", "packages": {}, "error": None},
         "repository_files": {"entries": [{"file": "/f", "uri": uri}]},
     }

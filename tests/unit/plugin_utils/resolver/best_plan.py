@@ -12,7 +12,7 @@ from pathlib import Path
 
 import yaml
 
-from tests.unit.plugin_utils.resolver.resolver_checker import _covered, _reaches, _satisfies, _within, num
+from tests.unit.plugin_utils.resolver.resolver_checker import _covered, _reaches, _satisfies, _within, knows, num
 
 FILES = ("gpu", "driver", "cuda", "cudnn", "nccl", "tensorflow", "pytorch")
 
@@ -90,8 +90,12 @@ class Question:
                 ]
                 versions = {v["version"] for v in branch["versions"] if "nvidia" in v["archives"]}
             for rule, version in itertools.product(rules, versions | self._offered_drivers(source, rules, branch)):
-                modules = self._modules(branch, rule)
-                if not modules or not self._supports(branch) or not self._asked_for(version):
+                known = version
+                if source == "distro":
+                    family = [v["version"] for v in branch["versions"] if self.distro["family"] in v["archives"]]
+                    known = rule.get("version") or max(family, key=num, default=version)
+                modules = self._modules(branch, rule, known)
+                if not modules or not self._supports(branch) or not self._asked_for(known):
                     continue
                 if source == "nvidia" and self.offers is None and not self._in_repository(branch):
                     continue
@@ -122,12 +126,16 @@ class Question:
         return {version for version in found if covers(version, branch["branch"])}
 
     def _asked_for(self, version):
-        return covers(version, self.asked("driver")) or covers(self.asked("driver"), version)
+        return covers(version, self.asked("driver"))
 
-    def _modules(self, branch, rule):
+    def _modules(self, branch, rule, version):
         """Return the first kernel modules of the branch that are packaged, asked for, and accepted by every GPU."""
         for modules in branch["kernel_modules"]:
-            accepted = all(gpu["kernel_modules"] in ("either", modules) for gpu in self.gpus)
+            accepted = all(
+                gpu["kernel_modules"] in ("either", modules)
+                and knows(gpu["device"], version, modules, self.files["gpu"].get("first_drivers"))
+                for gpu in self.gpus
+            )
             if rule[modules] and accepted and self.asked("driver_kernel_modules") in ("auto", modules):
                 return modules
         return None
@@ -203,7 +211,7 @@ class Question:
         libraries = self.asked("tensorflow_cuda_libraries")
         if libraries == "auto":
             libraries = "wheel" if release["and_cuda"] else "system"
-        python = self._python(release)
+        python = self._python(release, (release["and_cuda"] or {}).get("pythons") if libraries == "wheel" else None)
         if python is None or (libraries == "wheel" and not release["and_cuda"]) or (self.gpus and not release["sass"]):
             return None
         if not all(_has_code(release, gpu) for gpu in self.gpus):
@@ -217,8 +225,8 @@ class Question:
             "release": release
         }
 
-    def _python(self, release):
-        supported = [python for python in self.pythons if python in release["pythons"]]
+    def _python(self, release, pythons=None):
+        supported = [python for python in self.pythons if python in (pythons or release["pythons"])]
         if self.default_python in supported:
             return self.default_python
         return max(supported, key=num, default=None)
@@ -266,6 +274,8 @@ class Question:
         # The runtime library is named after the minor release before CUDA 11, after the major since.
         has, tested = num(cuda["version"]), num(release["tested"]["cuda"])
         same = has[:2] == tested[:2] if tested[0] < 11 else has[0] == tested[0] and has >= tested
+        if self.files["cuda"].get("libcusolver") and tested[:2] == (11, 0):
+            same = has[:2] == (11, 0)  # libcusolver.so.10 is in 11.0 alone
         return same and self.cudnn(driver, cuda, tensorflow) is not None
 
     def rank(self, driver, cuda):

@@ -44,6 +44,16 @@ def _covered(entries, version, major, capability):
     return False
 
 
+def knows(device, version, modules, rules):
+    """Return whether a driver version, or a whole branch, knows a GPU. rules: gpu.yml's first_drivers, if any."""
+    for rule in (rules or {"gpus": []})["gpus"]:
+        if device in rule["devices"] and rule.get("modules") in (None, modules):
+            branches = [num(first)[0] for first in rule["drivers"]]
+            mine = [first for first in rule["drivers"] if num(first)[0] == num(version)[0]]
+            return num(version)[0] > max(branches) or any("." not in f or num(f) <= num(version) for f in mine)
+    return True
+
+
 def violations(made, pythons=None):
     """Return what a plan promises and cannot keep; pythons: the host's, if they are not the distribution's."""
     parts = made["components"]
@@ -71,6 +81,11 @@ def _gpu_violations(gpu, parts):
             found.append(f"{name}: branch {driver['branch']}")
         if product and product["last_driver_branch"] and int(driver["branch"]) > int(product["last_driver_branch"]):
             found.append(f"{name}: branch {driver['branch']} came after its last one")
+        newest = max((v["version"] for v in branch["versions"]), key=num)  # an archive's driver has no version
+        version = driver["version"] if "." in driver["version"] else newest
+        device = gpu["pci_id"].removeprefix("10de:")
+        if not knows(device, version, driver["kernel_modules"], raw("gpu").get("first_drivers")):
+            found.append(f"{name}: driver {version} does not know it")
         if accepts not in ("either", driver["kernel_modules"]):
             found.append(f"{name}: {driver['kernel_modules']} modules")
     if cuda:
@@ -206,6 +221,10 @@ def _tensorflow_violations(parts, pythons):
     if tensorflow["python"] not in release["pythons"] or tensorflow["python"] not in pythons:
         found.append(f"TensorFlow {release['version']} with Python {tensorflow['python']}")
     package = release.get("package", "tensorflow")
+    if tensorflow["cuda_libraries"] == "wheel" and tensorflow["python"] not in (
+        release["and_cuda"].get("pythons") or release["pythons"]
+    ):
+        found.append(f"TensorFlow {release['version']}: no CUDA wheels for Python {tensorflow['python']}")
     extra = "[and-cuda]" if tensorflow["cuda_libraries"] == "wheel" else ""
     if tensorflow["requirements"][0] != f"{package}{extra}=={release['version']}":
         found.append(f"requirement {tensorflow['requirements'][0]}")
@@ -218,6 +237,8 @@ def _tensorflow_violations(parts, pythons):
     has = num(cuda["version"]) if cuda else (0,)
     # Before CUDA 11 the runtime's file name carries the minor release too.
     same = has[:2] == tested[:2] if tested[0] < 11 else has[0] == tested[0] and has >= tested
+    if has[:2] != (11, 0) and tested[:2] == (11, 0):
+        same = False  # libcusolver.so.10 is in 11.0 alone
     if not same:
         found.append(f"TensorFlow {release['version']} with CUDA {cuda and cuda['version']}")
     wanted = num(release["tested"]["cudnn"])

@@ -111,3 +111,86 @@ def test_the_branch_has_a_pinning_package(gpu):
 )
 def test_kernel_modules(gpus, modules):
     assert plan("ubuntu-24.04", *gpus)["components"]["driver"]["kernel_modules"] == modules
+
+
+OFFERS = dict.fromkeys(
+    ("nvidia-driver-cuda", "nvidia-kernel-open-dkms", "nvidia-kernel-dkms"), ("580.82.07-1", "580.95.05-1")
+)
+
+
+@pytest.mark.parametrize(
+    ("distro", "offers", "driver", "below", "above"),
+    [
+        ("ubuntu-24.04", None, "580.999", "580.178.04", "590.44.01"),
+        ("ubuntu-24.04", None, "595.99.99", "595.99.02", "610.43.02"),
+        ("debian-12", None, "535.1", "525.147.05", "535.54.03"),
+        ("debian-12", OFFERS, "580.90", "580.82.07", "580.95.05"),
+    ],
+)
+def test_a_driver_that_does_not_exist_is_refused_with_its_neighbours(distro, offers, driver, below, above):
+    made = plan(distro, "H100", offers=offers, catalog=load_catalog(), driver=driver)
+    assert [p["code"] for p in made["problems"]] == ["unknown-version"]
+    message = made["problems"][0]["message"]
+    assert f"no NVIDIA driver {driver}" in message
+    assert below in message
+    assert above in message
+
+
+def test_a_driver_exists_if_the_repository_that_was_read_lists_it():
+    offers = {name: (*found, "580.500.01-1") for name, found in OFFERS.items()}
+    made = plan("debian-12", "H100", offers=offers, driver="580.500.01", cuda="none", tensorflow="none")
+    assert made["ok"], made["problems"]
+    assert made["components"]["driver"]["version"] == "580.500.01"
+
+
+@pytest.mark.parametrize(("driver", "ok"), [("535.309.01", True), ("535.309", True), ("535.261.03", False)])
+def test_an_archive_has_one_version_of_a_branch(driver, ok):
+    """Debian 12's security updates replaced 535.261.03, so that a request for it cannot be met from there."""
+    made = plan("debian-12", "V100", catalog=load_catalog(), driver=driver, driver_source="distro", tensorflow="none")
+    assert made["ok"] == ok
+    assert ok or [p["code"] for p in made["problems"]] == ["not-in-repository"]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "driver", "modules", "ok"),
+    [
+        ("10de:1f0b", "550", "open", False),  # a CMP 40HX: open modules from 565 on
+        ("10de:1f0b", "565", "open", True),
+        ("10de:1f0b", "550", "proprietary", True),
+        ("10de:1f0b", "560", "auto", True),
+        ("10de:2b8c", "570", "auto", False),  # an RTX 5090 D v2: 580.76.05
+        ("10de:2b8c", "575", "auto", False),
+        ("10de:2b8c", "580.65.06", "auto", False),
+        ("10de:2b8c", "580", "auto", True),
+        ("10de:2b8c", "590", "auto", True),
+        ("10de:28b9", "535", "auto", True),  # an RTX 1000 Ada: 535.171.04 and 550.54.15, nothing of 545
+        ("10de:28b9", "535.104.05", "auto", False),
+        ("10de:28b9", "545", "auto", False),
+        ("10de:28b9", "550.54.14", "auto", False),
+        ("10de:28b9", "550.163.01", "auto", True),
+    ],
+)
+def test_a_gpu_that_came_after_a_driver(gpu, driver, modules, ok):
+    made = plan(
+        "ubuntu-22.04",
+        gpu,
+        catalog=load_catalog(),
+        driver=driver,
+        driver_source="nvidia",
+        driver_kernel_modules=modules,
+        cuda="none",
+        tensorflow="none",
+    )
+    assert made["ok"] == ok, made["problems"]
+    if ok and gpu == "10de:1f0b" and modules == "auto":
+        assert made["components"]["driver"]["kernel_modules"] == "proprietary"
+    if not ok:
+        assert [p["code"] for p in made["problems"]] == ["gpu-too-new-for-driver"]
+
+
+@pytest.mark.parametrize(("gpu", "branch"), [("10de:0a65", "340"), ("10de:0040", "304"), ("10de:0020", "71")])
+def test_a_gpu_from_before_fermi_is_too_old_for_every_driver(gpu, branch):
+    made = plan("debian-12", gpu, catalog=load_catalog())
+    assert "gpu-dropped-by-driver" in [p["code"] for p in made["problems"]]
+    message = made["problems"][0]["message"]
+    assert f"branch {branch} was the" in message

@@ -8,7 +8,7 @@ import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 
 from tests.unit.frozen_catalog import frozen_catalog
-from tests.unit.plugin_utils.resolver.resolver_cases import plan
+from tests.unit.plugin_utils.resolver.resolver_cases import codes, plan
 
 
 def test_pascal_limits_the_cudnn_wheel():
@@ -75,3 +75,53 @@ def test_wheels_with_pinned_cudnn_need_no_limit():
 def test_package_with_the_gpu_build(version, package):
     release = next(r for r in frozen_catalog().tensorflow.releases if r.version.startswith(version + "."))
     assert release.package == package
+
+
+@pytest.mark.parametrize(("cuda", "ok"), [("11.0", True), ("11.1", False), ("11.8", False)])
+def test_a_toolkit_must_have_every_library_that_tensorflow_loads(cuda, ok):
+    """TensorFlow 2.4 opens libcusolver.so.10, which no CUDA 11 but 11.0 has: its GPUs are not used with the others."""
+    offers = {f"cuda-toolkit-{cuda.replace('.', '-')}": (f"{cuda}.3-1",), "libcudnn8": ("8.0.5.39-1+cuda11.0",)}
+    offers["libcudnn8-dev"] = offers["libcudnn8"]
+    made = plan(
+        "ubuntu-20.04",
+        "V100",
+        offers=offers,
+        host={"pythons": ("3.8",), "default_python": "3.8"},
+        catalog=load_catalog(),
+        tensorflow="2.4",
+        cuda=cuda,
+        nccl="none",
+        driver="none",
+    )
+    assert made["ok"] == ok, made["problems"]
+    if not ok:
+        assert codes(made) == ["tensorflow-cuda-mismatch"]
+        assert "libcusolver.so.10" in made["problems"][0]["message"]
+        assert "brings libcusolver.so.11" in made["problems"][0]["message"]
+
+
+def test_pythons_of_the_wheels_that_tensorflow_pins():
+    """TensorFlow 2.14.1 has a wheel for Python 3.11; its [and-cuda] pins a TensorRT without one."""
+    for python, ok in (("3.11", False), ("3.10", True)):
+        host = {"pythons": (python,), "default_python": python}
+        made = plan("ubuntu-22.04", "V100", host=host, catalog=load_catalog(), tensorflow="2.14.1", cuda="none")
+        assert made["ok"] == ok, made["problems"]
+        assert ok or codes(made) == ["python-not-supported"]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "tensorflow", "how"),
+    [
+        ("H100", "2.21", "native code for a part of its kernels only"),
+        ("A100", "2.21", None),
+        ("A100", "2.14", "native code for a part of its kernels only"),
+        ("A100", "2.7", None),
+        ("H100", "2.14", "no native code"),
+    ],
+)
+def test_code_of_a_part_of_the_kernels_is_not_native(gpu, tensorflow, how):
+    host = {"pythons": ("3.9", "3.10"), "default_python": "3.9" if tensorflow == "2.7" else "3.10"}
+    made = plan("ubuntu-22.04", gpu, host=host, catalog=load_catalog(), tensorflow=tensorflow)
+    told = [w["message"] for w in made["warnings"] if w["code"] == "ptx-jit"]
+    assert len(told) == (how is not None)
+    assert how is None or how in told[0]

@@ -11,7 +11,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Ho
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_once
 
-from tests.unit.plugin_utils.resolver.resolver_checker import num, products, raw
+from tests.unit.plugin_utils.resolver.resolver_checker import knows, num, products, raw
 
 TOOLKITS = {t["version"]: t for t in raw("cuda")["toolkits"]}
 CAPABILITIES = sorted((c for a in raw("gpu")["architectures"] for c in a["compute_capabilities"]), key=num)
@@ -149,7 +149,7 @@ def test_branches_of_a_product(product):
         if num(branch) < num("535"):
             continue  # not packaged by NVIDIA for this distribution
         tried += 1
-        offers = dict.fromkeys(names, (f"{branch}.1.1-1",))
+        offers = dict.fromkeys(names, (f"{branch}.999.1-1",))
         codes = asked({"offers": offers}, None, pci_id=f"10de:{product['device']}", driver=branch)[1]
         last = product["last_driver_branch"]
         supported = (
@@ -157,6 +157,11 @@ def test_branches_of_a_product(product):
             and product["compute_capability"] not in entry["without"]
             and (not last or int(branch) <= int(last))
             and (product["kernel_modules"] == "either" or product["kernel_modules"] in entry["kernel_modules"])
+            and any(
+                product["kernel_modules"] in ("either", modules)
+                and knows(product["device"], f"{branch}.999.1", modules, raw("gpu")["first_drivers"])
+                for modules in entry["kernel_modules"]
+            )
         )
         assert (codes == []) == supported, (branch, codes)
         if not supported:
@@ -171,7 +176,7 @@ def test_branches_of_a_product(product):
 def test_pythons_of_a_framework(framework):
     tried = 0
     for release in raw(framework)["releases"]:
-        pythons = sorted(release["pythons"], key=num)
+        pythons = sorted((release.get("and_cuda") or {}).get("pythons") or release["pythons"], key=num)
         beyond = [next_of(pythons[-1])] + [f"3.{num(pythons[0])[1] - 1}"] * pythons[0].startswith("3.")
         for python in (pythons[0], pythons[-1], *beyond):
             made, codes = asked({"pythons": (python,), "default_python": python}, **{framework: release["version"]})
