@@ -191,6 +191,7 @@ TIERS: dict[str, list[tuple[str, Callable[[Step], None]]]] = {
     "faults-long": [("faults-long", functools.partial(molecule, scenario="drift", FAULTS="all"))],
     "collection": [("collection", pytest("tests/collection"))],
     "mutation": [("mutation", mutation)],
+    "examples": [("examples", molecule)],
 }
 
 

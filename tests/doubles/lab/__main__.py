@@ -1,7 +1,8 @@
 """Start or remove the lab that an inventory describes: script/lab up|down INVENTORY.
 
 Every host of the inventory becomes a container, or a virtual machine if its variable `lab_machine` is `vm`. Its
-variables `lab_gpus` (a list of product names) and `lab_image` (auto, debian-12, ubuntu-24.04, ...) are read as well.
+variables `lab_gpus` (a list of product names) and `lab_image` (auto, debian-12, ubuntu-24.04, ...) are read as well. A
+container with `lab_behind: HOST` is in a network without a way out, in which HOST, which comes before it, is as well.
 """
 
 import argparse
@@ -43,7 +44,10 @@ def bring_up(inventory: Path, lab: containers.Lab) -> None:
         if name in machines:
             lab.machine(name).ensure(vm_image.ensure(image.distribution))
         else:
-            lab.ensure_host(name, image, gpus[name])
+            behind = variables.get("lab_behind")
+            if behind:
+                lab.put_behind(behind)
+            lab.ensure_host(name, image, gpus[name], lab.inner if behind else None)
     lab.wait_until_ready([name for name in hosts if name not in machines])
     for name in machines:
         lab.machine(name).wait_until_ready()

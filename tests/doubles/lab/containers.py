@@ -84,6 +84,18 @@ class Lab:
         if not docker_succeeds("network", "inspect", self.prefix):
             docker("network", "create", "--label", self.label, self.prefix)
 
+    @property
+    def inner(self) -> str:
+        """The network without a way out, of the hosts behind another one."""
+        return f"{self.prefix}-inner"
+
+    def put_behind(self, gateway: str) -> None:
+        """Create the inner network unless it exists, with `gateway`, which has both, in it."""
+        if not docker_succeeds("network", "inspect", self.inner):
+            docker("network", "create", "--internal", "--label", self.label, self.inner)
+        if self.inner not in docker("container", "inspect", self.container(gateway)):
+            docker("network", "connect", "--alias", gateway, self.inner, self.container(gateway))
+
     def ensure_repository(self, image: Image, folder: Path) -> None:
         """Serve a directory read-only at http://repository.lab/ inside the lab's network."""
         name = self.container("repository")
@@ -95,16 +107,17 @@ class Lab:
             "python3", "-m", "http.server", "--directory", "/srv", "80",
         )  # fmt: skip
 
-    def ensure_host(self, host: str, image: Image, gpus: list[pci.Device]) -> None:
-        """Start and configure a host's container unless it runs already."""
+    def ensure_host(self, host: str, image: Image, gpus: list[pci.Device], network: str | None = None) -> None:
+        """Start and configure a host's container unless it runs already; network: by default the lab's."""
         name = self.container(host)
         if self._runs(name):
             return
         downloads = cache() / "uv"
         downloads.mkdir(parents=True, exist_ok=True)
         docker(
-            "run", "--detach", "--name", name, "--hostname", host, "--label", self.label, "--network", self.prefix,
-            *SYSTEMD, *DEVICES, "--volume", f"{self.pci_tree(host)}:/sys/bus/pci/devices:ro",
+            "run", "--detach", "--name", name, "--hostname", host, "--label", self.label,
+            "--network", network or self.prefix, *SYSTEMD, *DEVICES,
+            "--volume", f"{self.pci_tree(host)}:/sys/bus/pci/devices:ro",
             "--volume", f"{downloads}:/var/cache/gpuhost/uv", image.tag, "/lib/systemd/systemd",
         )  # fmt: skip
         self._configure(name, gpus)
@@ -180,5 +193,7 @@ class Lab:
         return True
 
     def _address(self, host: str) -> str:
-        template = "{{range .NetworkSettings.Networks}}{{.IPAddress}}{{end}}"
-        return docker("container", "inspect", "--format", template, self.container(host)).strip()
+        template = "{{range $name, $net := .NetworkSettings.Networks}}{{$name}} {{$net.IPAddress}} {{end}}"
+        words = docker("container", "inspect", "--format", template, self.container(host)).split()
+        addresses = dict(zip(words[::2], words[1::2], strict=True))
+        return addresses.get(self.prefix) or addresses[self.inner]
