@@ -71,9 +71,16 @@ def host_from_probe(probe: Probe) -> Host:
         repository_url=repository.url if repository else None,
         repository_configured=_is_configured(probe),
         secure_boot=probe.secure_boot,
-        loaded_driver=probe.driver.loaded.version if probe.driver.loaded else None,
+        loaded_driver=_loaded_driver(probe),
         foreign_driver=probe.foreign_driver,
     )
+
+
+def _loaded_driver(probe: Probe) -> str | None:
+    """Return the loaded kernel module's version, as /proc or, where a container lacks that, nvidia-smi reports it."""
+    if probe.driver.loaded:
+        return probe.driver.loaded.version
+    return next((gpu.driver_version for gpu in probe.driver.nvidia_smi.gpus if gpu.driver_version), None)
 
 
 def _is_configured(probe: Probe) -> bool:

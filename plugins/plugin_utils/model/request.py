@@ -11,6 +11,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils import spelling
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import COMPONENTS
 
 _CHOICES = {
+    "scope": ("host", "frameworks"),
     "tensorflow_cuda_libraries": ("auto", "wheel", "system"),
     "driver_source": ("auto", "nvidia", "distro"),
     "driver_kernel_modules": ("auto", "open", "proprietary"),
@@ -38,7 +39,8 @@ class Request:
     """The gpu_stack_* variables that a plan depends on, without the prefix.
 
     A component is `auto`, a version, a prefix of one (`13` for any CUDA 13), or `none`. keep_cuda: `all`, or how many
-    toolkits stay installed; leftovers: `refuse` or `remove` what other installers left.
+    toolkits stay installed; leftovers: `refuse` or `remove` what other installers left. scope: `host`, or `frameworks`
+    alone, upon the driver that is loaded.
     """
 
     driver: str = "auto"
@@ -57,6 +59,7 @@ class Request:
     repository_url: str = "auto"
     repository_key_url: str = "auto"
     repository_key_fingerprint: str = "auto"
+    scope: str = "host"
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Request:

@@ -15,6 +15,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import (
     libraries,
     platform,
     resolve,
+    scope,
     toolkits,
 )
 
@@ -24,6 +25,7 @@ PROBLEMS: dict[str, str] = {
     **context.PROBLEMS,
     **platform.PROBLEMS,
     **gpus.PROBLEMS,
+    **scope.PROBLEMS,
     **drivers.PROBLEMS,
     **toolkits.PROBLEMS,
     **libraries.PROBLEMS,

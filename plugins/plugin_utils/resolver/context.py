@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog, Distro
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import PACKAGED
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
@@ -56,6 +57,13 @@ class ResolveContext:
         """How messages name the distribution's own archive, which is never read, in the same way."""
         return f"according to the catalog, {self.distro.id}'s own archive"
 
+    def unmanaged(self, component: str) -> str:
+        """Return the reason for a component that the request or its scope excludes."""
+        outside = self.request.scope == "frameworks" and component in PACKAGED
+        return (
+            f"not managed (gpu_stack_{'scope=frameworks' if outside else component + '=none'}): what is installed stays"
+        )
+
     def with_gpus(self, gpus: tuple[Gpu, ...]) -> ResolveContext:
         """Return the same question for other GPUs."""
         return dataclasses.replace(self, gpus=gpus)
@@ -72,11 +80,6 @@ class ResolveContext:
             Request(**{name: getattr(self.request, name) for name in request}),
             self.gpu_kinds,
         )
-
-
-def unmanaged(component: str) -> str:
-    """Return the reason for a component that the request excludes."""
-    return f"not managed (gpu_stack_{component}=none): what is installed stays"
 
 
 def gpu_label(gpu: Gpu) -> str:

@@ -9,7 +9,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Branch
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import DriverComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext, unmanaged
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.drivers import DriverCandidate, accepted_modules
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.platform import Platform, is_native
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.toolkits import CudaCandidate
@@ -58,7 +58,7 @@ def explain_platform(context: ResolveContext, platform: Platform, findings: Find
                 f"own ({cuda.min_driver or 'newer branch'}): programs run, PTX of this toolkit does not",
             )
     elif context.request.cuda == "none":
-        findings.reason("cuda", "none", unmanaged("cuda"))
+        findings.reason("cuda", "none", context.unmanaged("cuda"))
     if tensorflow:
         why = (
             "the newest with a wheel for this Python and code for these GPUs"
@@ -68,7 +68,7 @@ def explain_platform(context: ResolveContext, platform: Platform, findings: Find
         findings.reason("tensorflow", tensorflow.release.version, why)
         findings.warnings += tensorflow.warnings
     elif context.request.tensorflow == "none":
-        findings.reason("tensorflow", "none", unmanaged("tensorflow"))
+        findings.reason("tensorflow", "none", context.unmanaged("tensorflow"))
 
 
 def _explain_driver(

@@ -22,7 +22,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context imp
     gpu_label,
     quote_hint,
     span,
-    unmanaged,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.drivers import DriverCandidate
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.frameworks import TensorflowCandidate
@@ -98,10 +97,10 @@ def _driver_candidates(context: ResolveContext, findings: Findings) -> Drivers:
     if context.request.driver == "none":
         loaded = context.host.loaded_driver
         if loaded is None:
-            findings.reason("driver", "none", unmanaged("driver"))
+            findings.reason("driver", "none", context.unmanaged("driver"))
             return [_NO_DRIVER]
         branch = next((b for b in context.catalog.driver.branches if versions.has_prefix(loaded, b.branch)), None)
-        findings.reason("driver", "none", f"{unmanaged('driver')}; the loaded driver is {loaded}")
+        findings.reason("driver", "none", f"{context.unmanaged('driver')}; the loaded driver is {loaded}")
         return [DriverCandidate(loaded, branch, "", None)]
     if context.request.driver == "auto" and not context.gpus:
         findings.reason(
@@ -427,5 +426,7 @@ def explain_old_driver(
     findings.problem(
         "driver-too-old-for-cuda",
         f"{what} needs driver {floor} or newer; {found}",
-        "leave gpu_stack_driver and gpu_stack_driver_source at auto, or set gpu_stack_cuda to an older release",
+        "ask the machine's administrator for such a driver, or set gpu_stack_scope=host"
+        if context.request.scope == "frameworks"
+        else "leave gpu_stack_driver and gpu_stack_driver_source at auto, or set gpu_stack_cuda to an older release",
     )

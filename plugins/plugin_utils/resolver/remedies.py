@@ -36,6 +36,8 @@ def find_remedies(catalog: Catalog, plan: Plan, host: Host, attempt: Attempt) ->
     request = plan.request
     if "no-gpu" in codes:
         request = dataclasses.replace(request, expect_gpus=str(len(plan.gpus)))
+    if "no-framework" in codes:
+        request = dataclasses.replace(request, tensorflow="auto")
     found: list[Remedy] = []
     kinds: tuple[Iterable[Remedy], ...] = (
         _requests(catalog, plan, request, host, attempt),
@@ -46,6 +48,8 @@ def find_remedies(catalog: Catalog, plan: Plan, host: Host, attempt: Attempt) ->
         found += kind
     if not found:
         found += _left_out(plan, request, host, attempt)
+    if not found and request.scope == "frameworks":
+        found += _whole_host(plan, request, host, attempt)
     if not found:
         found += _elsewhere(catalog, plan, request, host, attempt)
     return tuple(dict.fromkeys(found))[:_MAX_REMEDIES]
@@ -166,6 +170,13 @@ def _left_out(plan: Plan, request: Request, host: Host, attempt: Attempt) -> Ite
             if less != base and attempt(less, host).ok:
                 yield _remedy(plan, less, host, attempt)
                 return
+
+
+def _whole_host(plan: Plan, request: Request, host: Host, attempt: Attempt) -> Iterator[Remedy]:
+    """Yield the remedy to let the driver change as well, if that helps."""
+    wider = dataclasses.replace(request, scope="host")
+    if attempt(wider, host).ok:
+        yield _remedy(plan, wider, host, attempt)
 
 
 # Of the host ------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ Runs on the controller; a pure function. The modules beside this one, in the ord
 
     foreign_drivers                   refuse hosts whose driver is not theirs to install
     gpus                              identify the host's GPUs
+    scope                             leave out all but the frameworks where the request says so
     drivers, toolkits, frameworks     list candidates, each with its problems on this host
     platform                          select driver, toolkit and TensorFlow, which depend on each other
     explain                           add a reason for each of them, and warnings
@@ -29,11 +30,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gp
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError, Reading, Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import foreign_drivers, frameworks, libraries
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import (
-    ResolveContext,
-    quote_hint,
-    unmanaged,
-)
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext, quote_hint
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.drivers import DriverCandidate
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.explain import explain_platform
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.gpus import check_gpu_count, identify_gpus
@@ -50,6 +47,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.platform im
     usable_candidates,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.remedies import find_remedies
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.scope import check_frameworks, limit
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.toolkits import CudaCandidate
 
 WARNINGS = {
@@ -116,8 +114,8 @@ def plan_once(catalog: Catalog, request: Request, host: Host) -> Plan:
             "use one of those",
         )
         return _plan(host, request, gpus, Components(), None, findings)
-    context = ResolveContext(catalog, host, request, gpus)
-    if host.offers is None:
+    context = ResolveContext(catalog, host, limit(request, host, findings), gpus)
+    if host.offers is None and request.scope == "host":
         why = f": {host.offers_error}" if host.offers_error else ""
         findings.warn(
             "repository-not-read",
@@ -126,6 +124,7 @@ def plan_once(catalog: Catalog, request: Request, host: Host) -> Plan:
     platform = resolve_platform(context, findings)
     explain_platform(context, platform, findings)
     components = _components(context, platform, findings)
+    check_frameworks(request, components, findings)
     return _plan(host, request, gpus, components, _repository(context, components), findings)
 
 
@@ -176,7 +175,7 @@ def _library(context: ResolveContext, name: str, platform: Platform, findings: F
     """Return cuDNN or NCCL for the selected toolkit; at auto it is left out, with a warning, where none fits."""
     wanted, cuda = getattr(context.request, name), platform.cuda
     if wanted == "none":
-        findings.reason(name, "none", unmanaged(name))
+        findings.reason(name, "none", context.unmanaged(name))
         return None
     if cuda is None:
         if wanted != "auto":
@@ -238,7 +237,7 @@ def _pytorch(
 ) -> frameworks.PytorchCandidate | None:
     wanted = context.request.pytorch
     if wanted == "none":
-        findings.reason("pytorch", "none", unmanaged("pytorch"))
+        findings.reason("pytorch", "none", context.unmanaged("pytorch"))
         return None
     found = usable_candidates(
         context,

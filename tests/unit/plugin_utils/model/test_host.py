@@ -27,3 +27,14 @@ def test_a_repository_that_could_not_be_read_offers_nothing() -> None:
 def test_a_host_without_a_known_distribution_is_refused() -> None:
     with pytest.raises(PlanInputError, match="could not read the distribution; expected /etc/os-release"):
         host_from_probe(Probe.from_json({**PROBE, "distribution": None}))
+
+
+def test_the_loaded_driver_is_that_of_proc_or_of_nvidia_smi() -> None:
+    smi = {"gpus": [{"pci_address": "0000:05:00.0", "driver_version": "550.163.01"}]}
+    in_a_container = {"loaded": None, "nouveau_loaded": False, "nvidia_smi": smi}
+    for driver, version in (
+        (in_a_container, "550.163.01"),
+        ({**in_a_container, "loaded": {"version": "580.95.05"}}, "580.95.05"),
+        ({**in_a_container, "nvidia_smi": {"gpus": []}}, None),
+    ):
+        assert host_from_probe(Probe.from_json({**PROBE, "driver": driver})).loaded_driver == version
