@@ -25,6 +25,7 @@ class DriverComponent:
 
     kernel_modules: `open` or `proprietary`; source: `nvidia` (its repository) or `distro`; packages: `name=version`, or
     a bare name where the archive decides. apt_components: sections of the distribution's archive that must be enabled.
+    profile: `compute`, or `full` with OpenGL, X and Wayland.
     """
 
     version: str
@@ -35,6 +36,7 @@ class DriverComponent:
     pinning_packages: tuple[str, ...]
     kernel_headers: tuple[str, ...]
     apt_components: tuple[str, ...]
+    profile: str = "compute"
 
 
 @dataclasses.dataclass(frozen=True)

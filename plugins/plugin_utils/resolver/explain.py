@@ -9,6 +9,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Branch
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import DriverComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import driver_sets
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.drivers import DriverCandidate, accepted_modules
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.platform import Platform, is_native
@@ -79,12 +80,14 @@ def _explain_driver(
     cuda: CudaCandidate | None,
     findings: Findings,
 ) -> None:
+    profile = driver_sets.profile(context)
+    why = f"profile {profile.name}: {profile.why}; " if profile.why else ""
     native = f"; made for CUDA {branch.native_cuda}" if cuda is None or is_native(driver, cuda) else ""
     how = "requested" if context.request.driver != "auto" else "the newest that fits"
     findings.reason(
         "driver",
         driver.version,
-        f"{how}: {_kind(branch)} {branch.branch}{native}; "
+        f"{how}: {_kind(branch)} {branch.branch}{native}; {why}"
         f"{component.kernel_modules} kernel modules: {_modules_reason(context, component)}",
     )
     if branch.type in ("NFB", "unknown"):

@@ -11,11 +11,12 @@ from typing import Any, Protocol, TypeVar
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.references import loaded_libraries
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Branch
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import LABELS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import driver_sets, frameworks, toolkits
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import drivers as drivers_
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import frameworks, toolkits
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import (
     ResolveContext,
     cached,
@@ -94,19 +95,29 @@ def resolve_platform(context: ResolveContext, findings: Findings) -> Platform:
 
 
 def _driver_candidates(context: ResolveContext, findings: Findings) -> Drivers:
+    kept = driver_sets.kept(context)
+    if kept is not None:
+        driver_sets.check_kept(context, kept, findings)
+        findings.reason(
+            "driver",
+            "none",
+            f"{kept.package} {kept.version} stays: its prebuilt kernel modules are updated with {context.distro.id}'s "
+            "kernels",
+        )
+        return [DriverCandidate(kept.version, _branch_of(context, kept.version), "", None)]
     if context.request.driver == "none":
         loaded = context.host.loaded_driver
         if loaded is None:
             findings.reason("driver", "none", context.unmanaged("driver"))
             return [_NO_DRIVER]
-        branch = next((b for b in context.catalog.driver.branches if versions.has_prefix(loaded, b.branch)), None)
         findings.reason("driver", "none", f"{context.unmanaged('driver')}; the loaded driver is {loaded}")
-        return [DriverCandidate(loaded, branch, "", None)]
+        return [DriverCandidate(loaded, _branch_of(context, loaded), "", None)]
     if context.request.driver == "auto" and not context.gpus:
         findings.reason(
             "driver", "none", "the host has no GPU; set gpu_stack_driver to a version to install one nevertheless"
         )
         return [_NO_DRIVER]
+    driver_sets.check_display(context, findings)
     found = usable_candidates(
         context, "driver", context.request.driver, drivers_.driver_candidates, drivers_.known_drivers, findings
     )
@@ -115,6 +126,10 @@ def _driver_candidates(context: ResolveContext, findings: Findings) -> Drivers:
     for candidate in found:
         newest.setdefault((candidate.source, candidate.branch.branch if candidate.branch else ""), candidate)
     return list(newest.values())
+
+
+def _branch_of(context: ResolveContext, version: str) -> Branch | None:
+    return next((b for b in context.catalog.driver.branches if versions.has_prefix(version, b.branch)), None)
 
 
 def usable_candidates(
@@ -418,7 +433,8 @@ def explain_old_driver(
 ) -> None:
     """Add the problem of a driver that is older than a minimum. what: the software that needs it."""
     if driver.component is None:
-        found = f"the loaded driver is {driver.version}"
+        loaded = driver.version == context.host.loaded_driver
+        found = f"the {'loaded' if loaded else 'installed'} driver is {driver.version}"
     elif context.request.driver == "auto":
         found = f"the newest that fits this host's GPUs is {driver.version}"
     else:

@@ -19,7 +19,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import
 
 Attempt = Callable[[Request, Host], Plan]
 
-_CHOICES = ("tensorflow_cuda_libraries", "driver_kernel_modules", "driver_source", "cuda_source")
+_CHOICES = ("tensorflow_cuda_libraries", "driver_kernel_modules", "driver_profile", "driver_source", "cuda_source")
 _MAX_REMEDIES = 3
 _MAX_NEIGHBOURS = 12  # versions around the requested one that are tried
 # How many parts of a component's version name a series, the versions that a remedy names first.

@@ -29,7 +29,12 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Ho
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu, Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError, Reading, Request
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import foreign_drivers, frameworks, libraries
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import (
+    driver_sets,
+    foreign_drivers,
+    frameworks,
+    libraries,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext, quote_hint
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.drivers import DriverCandidate
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.explain import explain_platform
@@ -125,7 +130,8 @@ def plan_once(catalog: Catalog, request: Request, host: Host) -> Plan:
     explain_platform(context, platform, findings)
     components = _components(context, platform, findings)
     check_frameworks(request, components, findings)
-    return _plan(host, request, gpus, components, _repository(context, components), findings)
+    plan = _plan(host, request, gpus, components, _repository(context, components), findings)
+    return dataclasses.replace(plan, kept_driver=driver_sets.kept(context))
 
 
 def _plan(
@@ -268,7 +274,8 @@ def _repository(context: ResolveContext, components: Components) -> dict[str, st
     the distribution's.
     """
     origins = [part.source if part else None for part in (components.driver, components.cuda)]
-    to_block = context.host.repository_configured and origins[0] == "distro"
+    is_distros = origins[0] == "distro" or driver_sets.kept(context) is not None
+    to_block = context.host.repository_configured and is_distros
     if not ("nvidia" in origins or components.cudnn or components.nccl or to_block):
         return None
     request = context.request

@@ -71,6 +71,7 @@ LACKING = [
         """  - branch: "630"
     open: ["x"]
     proprietary: []
+    full: {open: [], proprietary: []}
     apt_components: []
     source: "a test"
 """,
