@@ -421,15 +421,32 @@ class TensorflowFile:
 
 
 @dataclasses.dataclass(frozen=True)
+class PytorchIndex:
+    """PyTorch's own package index; url: with {major} and {minor} of a CUDA release."""
+
+    url: str
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class PytorchBuild:
+    """The wheels of a PyTorch release for one CUDA release; index: `pypi`, or `own` for PyTorch's own."""
+
+    cuda: str
+    index: str
+    cudnn: str
+    nccl: str
+    sass: tuple[str, ...]
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
 class PytorchRelease:
-    """A PyTorch release."""
+    """A PyTorch release with its builds."""
 
     version: str
     pythons: tuple[str, ...]
-    cuda: str
-    cudnn: str
-    nccl: str
-    min_compute_capability: str
+    builds: tuple[PytorchBuild, ...]
     source: str
 
 
@@ -438,6 +455,7 @@ class PytorchFile:
     """pytorch.yml."""
 
     schema: int
+    own_index: PytorchIndex
     releases: tuple[PytorchRelease, ...]
 
 

@@ -73,13 +73,17 @@ class TensorflowComponent:
 
 @dataclasses.dataclass(frozen=True)
 class PytorchComponent:
-    """The PyTorch environment to create; cuda: the CUDA release that its wheel was built for."""
+    """The PyTorch environment to create.
+
+    cuda: the CUDA release that its wheel was built for; index: PyTorch's own package index, empty where PyPI has it.
+    """
 
     version: str
     python: str
     cuda: str
     requirements: tuple[str, ...]
     lock: str
+    index: str
 
 
 PackagedComponent = DriverComponent | CudaComponent | LibraryComponent

@@ -36,7 +36,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import (
     libraries,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext, quote_hint
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.drivers import DriverCandidate
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.explain import explain_platform
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.gpus import check_gpu_count, identify_gpus
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.libraries import LibraryCandidate
@@ -56,6 +55,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.scope impor
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.toolkits import CudaCandidate
 
 WARNINGS = {
+    "pytorch-cuda-differs": "PyTorch is built for another CUDA release than the toolkit: extensions may not fit",
     "repository-not-read": "no repository was read: the versions are those of the catalog and may not be offered",
     "request-interpreted": "what a word such as `latest`, `no` or an empty value was taken for",
 }
@@ -105,7 +105,28 @@ def resolve(catalog: Catalog, request: Request, host: Host) -> Plan:
 
 
 def plan_once(catalog: Catalog, request: Request, host: Host) -> Plan:
-    """Return a plan without remedies."""
+    """Return a plan without remedies. Where no TensorFlow works and none is asked for, it has PyTorch alone."""
+    plan = _plan_as_asked(catalog, request, host)
+    if plan.ok or request.pytorch == "none":
+        return plan
+    if (request.tensorflow, request.tensorflow_cuda_libraries) != ("auto", "auto"):
+        return plan
+    pytorch = "auto" if request.pytorch == "fallback" else request.pytorch
+    other = _plan_as_asked(catalog, dataclasses.replace(request, tensorflow="none", pytorch=pytorch), host)
+    if not other.ok:
+        return plan
+    # Whatever is a problem here and none without TensorFlow is about TensorFlow.
+    why = "; ".join(dict.fromkeys(problem.message for problem in plan.problems))
+    because = {"tensorflow": f"no release works here: {why}"}
+    if request.pytorch == "fallback":
+        because["pytorch"] = "in place of TensorFlow: " + next(
+            r.because for r in other.reasons if r.component == "pytorch"
+        )
+    reasons = tuple(dataclasses.replace(r, because=because.get(r.component, r.because)) for r in other.reasons)
+    return dataclasses.replace(other, request=request, reasons=reasons)
+
+
+def _plan_as_asked(catalog: Catalog, request: Request, host: Host) -> Plan:
     findings = Findings()
     if foreign_drivers.check_foreign_drivers(host, request, findings):
         return _plan(host, request, (), Components(), None, findings)
@@ -166,7 +187,7 @@ def _components(context: ResolveContext, platform: Platform, findings: Findings)
             f"{tensorflow.release.tested.cudnn}); the plan has no cuDNN",
             "set gpu_stack_tensorflow_cuda_libraries=wheel, or gpu_stack_cudnn to that version",
         )
-    pytorch = _pytorch(context, driver, findings)
+    pytorch = _pytorch(context, platform, findings)
     return Components(
         driver=driver.component if driver else None,
         cuda=cuda.component if cuda else None,
@@ -238,33 +259,61 @@ def _choose_library(
     return None
 
 
-def _pytorch(
-    context: ResolveContext, driver: DriverCandidate | None, findings: Findings
-) -> frameworks.PytorchCandidate | None:
+def _pytorch(context: ResolveContext, platform: Platform, findings: Findings) -> frameworks.PytorchCandidate | None:
     wanted = context.request.pytorch
-    if wanted == "none":
-        findings.reason("pytorch", "none", context.unmanaged("pytorch"))
+    if wanted in ("none", "fallback"):
+        why = (
+            context.unmanaged("pytorch")
+            if wanted == "none"
+            else "only where tensorflow=auto finds no release that works"
+        )
+        findings.reason("pytorch", "none", why)
         return None
+    toolkit = platform.cuda.version if platform.cuda and context.request.cuda != "auto" else ""
     found = usable_candidates(
         context,
         "pytorch",
         wanted,
-        frameworks.pytorch_candidates,
+        functools.partial(frameworks.pytorch_candidates, toolkit=toolkit),
         frameworks.known_pytorches,
         findings,
     )
-    fitting = [c for c in found if runs_major(context, driver, versions.major(c.release.cuda))]
-    if found and not fitting and driver:
-        floor = minimum_driver(context, versions.major(found[0].release.cuda))
-        explain_old_driver(context, driver, floor, f"PyTorch {found[0].release.version}", findings)
+    fitting = [c for c in found if runs_major(context, platform.driver, versions.major(c.build.cuda))]
+    if found and not fitting and platform.driver:
+        floor = minimum_driver(context, versions.major(found[0].build.cuda))
+        explain_old_driver(context, platform.driver, floor, f"PyTorch {found[0].release.version}", findings)
     if not fitting:
         return None
-    findings.reason(
-        "pytorch",
-        fitting[0].release.version,
-        "the newest for this Python, these GPUs and this driver" if wanted == "auto" else f"requested ({wanted})",
-    )
+    _explain_pytorch(context, fitting[0], platform, findings)
     return fitting[0]
+
+
+def _explain_pytorch(
+    context: ResolveContext, chosen: frameworks.PytorchCandidate, platform: Platform, findings: Findings
+) -> None:
+    """Add the reason for a PyTorch, and a warning if its CUDA is not that of the toolkit."""
+    request, component, cuda = context.request, chosen.component, platform.cuda
+    if request.pytorch != "auto":
+        why = f"requested ({request.pytorch})"
+    elif request.pytorch_cuda != "auto":
+        why = f"the newest for the requested CUDA {request.pytorch_cuda}, this Python, these GPUs and this driver"
+    elif request.cuda not in ("auto", "none") and cuda and component.cuda == cuda.version:
+        why = f"the newest for the requested toolkit's CUDA {cuda.version}, this Python, these GPUs and this driver"
+    else:
+        why = "the newest for this Python, these GPUs and this driver"
+    index = "PyTorch's own index" if chosen.build.index == "own" else "PyPI"
+    findings.reason("pytorch", component.version, f"{why}; the wheel of {index} for CUDA {component.cuda}")
+    if cuda is None or cuda.version == component.cuda:
+        return
+    if versions.major(cuda.version) == versions.major(component.cuda):
+        meaning = "extensions built with this nvcc get CUDA code of another minor release; PyTorch warns of them"
+    else:
+        meaning = "PyTorch refuses to build CUDA extensions with this nvcc, and extensions built with it do not fit"
+    findings.warn(
+        "pytorch-cuda-differs",
+        f"PyTorch {component.version} is built for CUDA {component.cuda}, and the toolkit is CUDA {cuda.version}: "
+        f"{meaning}. PyTorch itself does not use the toolkit",
+    )
 
 
 def _repository(context: ResolveContext, components: Components) -> dict[str, str] | None:
