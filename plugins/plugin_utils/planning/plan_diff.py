@@ -20,6 +20,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components imp
     CudaComponent,
     FrameworkComponent,
     PackagedComponent,
+    PytorchComponent,
     full_version,
     package_name,
     package_specs,
@@ -207,9 +208,14 @@ def _direction(installed: str, wanted: str) -> str | None:
 def _environment(row: ComponentChange, planned: FrameworkComponent, found: Environment | None) -> ComponentChange:
     if found is None:
         return dataclasses.replace(row, action=INSTALL)
-    direction = _direction(found.version, planned.version)
+    release, _, build = found.version.partition("+")  # such as 2.14.1+cu126
+    direction = _direction(release, planned.version)
     if direction is None and found.python != planned.python:
         return dataclasses.replace(row, action=INSTALL, note=f"rebuilt for Python {planned.python}")
+    if direction is None and isinstance(planned, PytorchComponent):
+        wanted = f"cu{planned.cuda.replace('.', '')}" if planned.index else ""
+        if build != wanted:
+            return dataclasses.replace(row, action=INSTALL, note=f"rebuilt for CUDA {planned.cuda}")
     return dataclasses.replace(row, action=direction or KEEP)
 
 
