@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import (
     context,
-    driver_sets,
     drivers,
     explain,
     foreign_drivers,
@@ -28,7 +27,6 @@ PROBLEMS: dict[str, str] = {
     **gpus.PROBLEMS,
     **scope.PROBLEMS,
     **drivers.PROBLEMS,
-    **driver_sets.PROBLEMS,
     **toolkits.PROBLEMS,
     **libraries.PROBLEMS,
     **frameworks.PROBLEMS,
