@@ -190,6 +190,7 @@ TIERS: dict[str, list[tuple[str, Callable[[Step], None]]]] = {
     "virtual-machine": [("reboot", molecule)],
     "faults-long": [("faults-long", functools.partial(molecule, scenario="drift", FAULTS="all"))],
     "collection": [("collection", pytest("tests/collection"))],
+    "desktop": [("desktop", molecule)],
     "mutation": [("mutation", mutation)],
     "examples": [("examples", molecule)],
 }

@@ -25,6 +25,11 @@ options:
     type: str
     choices: [auto, open, proprietary]
     default: auto
+  profile:
+    description: The driver's packages, V(compute), or V(full) with OpenGL, X and Wayland.
+    type: str
+    choices: [compute, full]
+    default: compute
   cuda:
     description: The CUDA release that cuDNN or NCCL is chosen for, such as V(12) or V(12.9); V(auto) is the newest.
     type: str
@@ -74,5 +79,5 @@ class LookupModule(LookupBase):
     def run(self, terms: list[Any], variables: dict[str, Any] | None = None, **kwargs: Any) -> list[dict[str, Any]]:
         """Return the component for the host's facts; called by Ansible."""
         self.set_options(var_options=variables, direct=kwargs)
-        options = {name: self.get_option(name) for name in ("kernel_modules", "cuda")}
+        options = {name: self.get_option(name) for name in ("kernel_modules", "cuda", "profile")}
         return look_up(list(terms), (variables or {}).get("ansible_facts") or {}, **options)

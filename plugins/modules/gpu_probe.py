@@ -138,6 +138,11 @@ probe:
     pcie:
       description: C(gpus) by address, C(acs) controls that are on by bridge, C(kernel_options) about IOMMU and PCI.
       type: dict
+    display:
+      description:
+        - C(manager), the service of the display manager or null; C(graphical), whether the host boots to
+          F(graphical.target); C(connected) connectors of graphics cards, such as V(card1-HDMI-A-1).
+      type: dict
     driver:
       description: The C(loaded) module, C(nouveau_loaded), and C(nvidia_smi) with its exit code, message and GPUs.
       type: dict

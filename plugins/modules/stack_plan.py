@@ -20,7 +20,8 @@ options:
       - The components C(driver), C(cuda), C(cudnn), C(nccl), C(tensorflow) and C(pytorch) are V(auto), a version, a
         prefix of one, or V(none).
       - C(driver_source) and C(cuda_source) are V(auto), V(nvidia) or V(distro), C(driver_kernel_modules) is V(auto),
-        V(open) or V(proprietary), C(tensorflow_cuda_libraries) is V(auto), V(wheel) or V(system).
+        V(open) or V(proprietary), C(driver_profile) is V(auto), V(compute) or V(full).
+      - C(tensorflow_cuda_libraries) is V(auto), V(wheel) or V(system).
       - C(expect_gpus) is V(auto) (at least one) or a number, C(keep_cuda) is V(all) or the number of toolkits to keep.
       - With C(leftovers) V(refuse), what other installers left is a problem; with V(remove), the run removes it.
       - C(repository_url) (without slug and architecture), C(repository_key_url) and C(repository_key_fingerprint)

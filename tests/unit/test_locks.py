@@ -118,7 +118,7 @@ def test_pytorch_lock_matches_the_catalog(lock: Path) -> None:
     match = re.fullmatch(r"pytorch-(\d+\.\d+\.\d+)\.txt", lock.name)
     assert match
     releases = yaml.safe_load((ROOT / "catalog/pytorch.yml").read_text())["releases"]
-    (release,) = [release for release in releases if release["version"] == match[1]]
+    (release,) = [b for r in releases if r["version"] == match[1] for b in r["builds"] if b["index"] == "pypi"]
     pins, major = requirements(lock), release["cuda"].split(".")[0]
     assert pins["torch"] == {match[1]}
     assert pins[f"nvidia-cudnn-cu{major}"] == {release["cudnn"]}

@@ -8,7 +8,15 @@ import os
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, files, os_release, pci, pcie, system
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import (
+    command,
+    display,
+    files,
+    os_release,
+    pci,
+    pcie,
+    system,
+)
 from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Run
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import (
     foreign_driver,
@@ -78,6 +86,7 @@ def probe(root: str, options: Options, run: Run = command.run) -> dict[str, Any]
         "gpus": gpus,
         "nvswitches": switches,
         "pcie": attempt("PCIe links", lambda: pcie.read(root, [gpu["pci_address"] for gpu in gpus])),
+        "display": attempt("display", lambda: display.read(root)),
         "driver": driver,
         "foreign_driver": attempt("driver of others", lambda: foreign_driver.read(root)),
         "gpu_processes": attempt("GPU processes", lambda: gpu_processes.read(root, smi, run)),

@@ -66,6 +66,7 @@ _CHOICES = {
     "DriverPackages.family": _FAMILIES,
     "Distro.family": _FAMILIES,
     "TensorflowRelease.package": ("tensorflow", "tensorflow-gpu"),
+    "PytorchBuild.index": ("pypi", "own"),
 }
 
 

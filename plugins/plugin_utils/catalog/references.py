@@ -212,10 +212,15 @@ def _and_cuda(catalog: Catalog, release: TensorflowRelease, where: str) -> Itera
 def _pytorch(catalog: Catalog) -> Iterator[str]:
     known = {v.version for v in catalog.cudnn.versions}
     for release in catalog.pytorch.releases:
-        where = f"pytorch.yml.releases[{release.version}]"
-        yield from _missing_toolkits(catalog, f"{where}.cuda", [versions.series(release.cuda)])
-        if release.cudnn not in known:
-            yield f"{where}.cudnn: {release.cudnn} is not in cudnn.yml; add it under versions"
+        of_release = f"pytorch.yml.releases[{release.version}]"
+        for build in release.builds:
+            where = f"{of_release}.builds[{build.cuda}]"
+            yield from _missing_toolkits(catalog, f"{where}.cuda", [versions.series(build.cuda)])
+            if build.cudnn not in known:
+                yield f"{where}.cudnn: {build.cudnn} is not in cudnn.yml; add it under versions"
+        on_pypi = [build.cuda for build in release.builds if build.index == "pypi"]
+        if len(on_pypi) > 1:
+            yield f"{of_release}.builds: PyPI has one wheel of a release, found {', '.join(on_pypi)}"
 
 
 def _distros(catalog: Catalog) -> Iterator[str]:

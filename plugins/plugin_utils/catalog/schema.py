@@ -156,14 +156,36 @@ class Branch:
 
 
 @dataclasses.dataclass(frozen=True)
-class DriverPackages:
-    """The package names of a range of branches in NVIDIA's repository."""
+class DriverSet:
+    """The package names of a driver by its kernel modules; none where there is no such set."""
+
+    open: tuple[str, ...]
+    proprietary: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class DriverSets(DriverSet):
+    """The package names of a driver: those of the profile `compute`, and in `full` those of that profile."""
+
+    full: DriverSet
+
+    def of(self, profile: str, kernel_modules: str) -> tuple[str, ...]:
+        """Return the packages of a profile; none where there is no such set."""
+        found: tuple[str, ...] = getattr(self.full if profile == "full" else self, kernel_modules)
+        return found
+
+    def names(self) -> tuple[str, ...]:
+        """Return the packages of all sets, each once."""
+        return tuple(dict.fromkeys((*self.open, *self.proprietary, *self.full.open, *self.full.proprietary)))
+
+
+@dataclasses.dataclass(frozen=True)
+class DriverPackages(DriverSets):
+    """The packages of a range of branches in NVIDIA's repository."""
 
     family: str
     first_branch: str
     last_branch: str | None
-    open: tuple[str, ...]
-    proprietary: tuple[str, ...]
     revision: str
     source: str
 
@@ -399,15 +421,32 @@ class TensorflowFile:
 
 
 @dataclasses.dataclass(frozen=True)
+class PytorchIndex:
+    """PyTorch's own package index; url: with {major} and {minor} of a CUDA release."""
+
+    url: str
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class PytorchBuild:
+    """The wheels of a PyTorch release for one CUDA release; index: `pypi`, or `own` for PyTorch's own."""
+
+    cuda: str
+    index: str
+    cudnn: str
+    nccl: str
+    sass: tuple[str, ...]
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
 class PytorchRelease:
-    """A PyTorch release."""
+    """A PyTorch release with its builds."""
 
     version: str
     pythons: tuple[str, ...]
-    cuda: str
-    cudnn: str
-    nccl: str
-    min_compute_capability: str
+    builds: tuple[PytorchBuild, ...]
     source: str
 
 
@@ -416,6 +455,7 @@ class PytorchFile:
     """pytorch.yml."""
 
     schema: int
+    own_index: PytorchIndex
     releases: tuple[PytorchRelease, ...]
 
 
@@ -443,6 +483,8 @@ class PackagesFile:
     distro_cuda: str
     fabric_manager: tuple[str, ...]
     prebuilt_modules: str
+    prebuilt_driver: str
+    graphics: tuple[str, ...]
     leading: dict[str, str]
     kernel_modules: str
     driver_branch: tuple[str, ...]
@@ -518,15 +560,13 @@ class NvidiaBranches:
 
 
 @dataclasses.dataclass(frozen=True)
-class DistroDriver:
+class DistroDriver(DriverSets):
     """A driver branch in the distribution's own archive.
 
     version: the newest there; None where it is the newest that driver.yml has for the family's archives.
     """
 
     branch: str
-    open: tuple[str, ...]
-    proprietary: tuple[str, ...]
     apt_components: tuple[str, ...]
     source: str
     version: str | None = None

@@ -266,7 +266,7 @@ def archive_packages(distro: Distro) -> list[str]:
     """Return the packages whose versions the distribution's file depends on."""
     names = {"python3", "gcc", "libc6", *(headers.package for headers in distro.kernel.headers)}
     for driver in distro.distro_drivers:
-        names |= {*driver.open, *driver.proprietary}
+        names |= {*driver.names()}
     for cuda in distro.distro_cuda:
         names |= {*cuda.packages}
     return sorted(names)
@@ -275,7 +275,7 @@ def archive_packages(distro: Distro) -> list[str]:
 def branch_patterns(catalog: Catalog, family: str) -> list[re.Pattern[str]]:
     """Return the patterns of drivers of other branches: the family's names that contain a branch, with any number."""
     drivers = [driver for d in catalog.distros.values() if d.family == family for driver in d.distro_drivers]
-    names = {(n, d.branch) for d in drivers for n in (*d.open, *d.proprietary) if d.branch in n}
+    names = {(n, d.branch) for d in drivers for n in d.names() if d.branch in n}
     return [re.compile(re.escape(n).replace(branch, r"(\d{3})", 1)) for n, branch in sorted(names)]
 
 
@@ -302,7 +302,7 @@ def driver_versions(driver: DistroDriver, offered: Offered) -> list[str]:
     Helpers such as nvidia-persistenced have numbers of their own.
     """
     by_version: dict[str, set[str]] = {}
-    for name in {*driver.open, *driver.proprietary}:
+    for name in driver.names():
         for version in offered.get(name, ()):
             by_version.setdefault(versions.upstream(version), set()).add(name)
     shared = [v for v, names in by_version.items() if len(names) > 1 and versions.has_prefix(v, driver.branch)]
@@ -311,7 +311,7 @@ def driver_versions(driver: DistroDriver, offered: Offered) -> list[str]:
 
 def _compare_driver(catalog: Catalog, distro: Distro, driver: DistroDriver, offered: Offered) -> list[Finding]:
     where = f"distro/{distro.id}.yml distro_drivers[{driver.branch}]"
-    names = sorted({*driver.open, *driver.proprietary})
+    names = sorted(driver.names())
     findings = [Finding(distro.family, "gone", where, name, _NOT_OFFERED) for name in names if not offered.get(name)]
     if findings:
         return findings
@@ -424,7 +424,7 @@ def nvidia_globs(catalog: Catalog, distro: Distro) -> list[str]:
     names += [apt.runtime for apt in catalog.cudnn.apt]
     for packages in catalog.driver.packages:
         if packages.family == distro.family:
-            names += [*packages.open, *packages.proprietary]
+            names += packages.names()
     return sorted({name.format(**blanks) for name in names})
 
 
@@ -457,7 +457,7 @@ def _nvidia_drivers(catalog: Catalog, distro: Distro, offered: Offered) -> dict[
     found: set[str] = set()
     for packages in catalog.driver.packages:
         if packages.family == distro.family:
-            for template in (*packages.open, *packages.proprietary):
+            for template in packages.names():
                 found |= {versions.upstream(v) for vs in _matching(offered, template).values() for v in vs}
     return {version.split(".")[0]: version for version in sorted(found, key=versions.key)}
 

@@ -25,6 +25,7 @@ class DriverComponent:
 
     kernel_modules: `open` or `proprietary`; source: `nvidia` (its repository) or `distro`; packages: `name=version`, or
     a bare name where the archive decides. apt_components: sections of the distribution's archive that must be enabled.
+    profile: `compute`, or `full` with OpenGL, X and Wayland.
     """
 
     version: str
@@ -35,6 +36,7 @@ class DriverComponent:
     pinning_packages: tuple[str, ...]
     kernel_headers: tuple[str, ...]
     apt_components: tuple[str, ...]
+    profile: str = "compute"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,13 +73,17 @@ class TensorflowComponent:
 
 @dataclasses.dataclass(frozen=True)
 class PytorchComponent:
-    """The PyTorch environment to create; cuda: the CUDA release that its wheel was built for."""
+    """The PyTorch environment to create.
+
+    cuda: the CUDA release that its wheel was built for; index: PyTorch's own package index, empty where PyPI has it.
+    """
 
     version: str
     python: str
     cuda: str
     requirements: tuple[str, ...]
     lock: str
+    index: str
 
 
 PackagedComponent = DriverComponent | CudaComponent | LibraryComponent

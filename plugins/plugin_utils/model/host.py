@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import ForeignDriver, Probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Display, ForeignDriver, Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError
 
 _DISPLAY_CLASS = "03"  # of PCI: VGA and 3D controllers, and not a card's audio function or an NVSwitch
@@ -31,7 +31,8 @@ class Host:
 
     pythons: versions of the interpreters (`3.12`); gcc: the default compiler's major. offers: versions of the
     repository's packages by name, None where no repository was read. repository_configured: the host's apt already
-    reads NVIDIA's repository. described: options of script/plan describe the host, no probe does.
+    reads NVIDIA's repository. described: options of script/plan describe the host, no probe does. display: what shows a
+    display, for messages; empty without one. packages: the installed packages that the probe reports, `name=version`.
     """
 
     distribution: str
@@ -50,6 +51,8 @@ class Host:
     loaded_driver: str | None = None
     described: bool = False
     foreign_driver: ForeignDriver | None = None
+    display: str = ""
+    packages: tuple[str, ...] = ()
 
 
 def host_from_probe(probe: Probe) -> Host:
@@ -73,6 +76,8 @@ def host_from_probe(probe: Probe) -> Host:
         secure_boot=probe.secure_boot,
         loaded_driver=_loaded_driver(probe),
         foreign_driver=probe.foreign_driver,
+        display=_display(probe.display),
+        packages=tuple(f"{name}={package.version}" for name, package in probe.present_packages.items()),
     )
 
 
@@ -81,6 +86,12 @@ def _loaded_driver(probe: Probe) -> str | None:
     if probe.driver.loaded:
         return probe.driver.loaded.version
     return next((gpu.driver_version for gpu in probe.driver.nvidia_smi.gpus if gpu.driver_version), None)
+
+
+def _display(found: Display) -> str:
+    manager = f"display manager {found.manager}" + ("" if found.graphical else ", not started at boot")
+    connected = f"display at {', '.join(found.connected)}"
+    return "; ".join([manager] * bool(found.manager) + [connected] * bool(found.connected))
 
 
 def _is_configured(probe: Probe) -> bool:

@@ -41,6 +41,16 @@ class Remedy:
 
 
 @dataclasses.dataclass(frozen=True)
+class KeptDriver:
+    """An installed driver that the plan leaves as it is; package: its metapackage."""
+
+    version: str
+    branch: str
+    kernel_modules: str
+    package: str
+
+
+@dataclasses.dataclass(frozen=True)
 class Gpu:
     """A GPU that the catalog knows; kernel_modules: `open`, `proprietary` or `either`."""
 
@@ -57,6 +67,7 @@ class Plan:
     """What to install on a host, or the problems that prevent it.
 
     repository: url, key_url, key_fingerprint and slug of NVIDIA's repository; None where the plan does not use it.
+    kept_driver: the distribution's driver that stays, so that NVIDIA's must not replace it.
     """
 
     distribution: str
@@ -68,6 +79,7 @@ class Plan:
     problems: tuple[Problem, ...]
     warnings: tuple[PlanWarning, ...]
     remedies: tuple[Remedy, ...] = ()
+    kept_driver: KeptDriver | None = None
 
     @property
     def ok(self) -> bool:
@@ -84,6 +96,7 @@ class Plan:
             "request": records.to_json(self.request),
             "gpus": [{name: getattr(gpu, name) for name in gpu_fields} for gpu in self.gpus],
             "components": records.to_json(self.components),
+            "kept_driver": records.to_json(self.kept_driver),
             "repository": dict(self.repository) if self.repository else None,
             "reasons": records.to_json(self.reasons),
             "problems": records.to_json(self.problems),

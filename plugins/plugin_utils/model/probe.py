@@ -73,6 +73,19 @@ class ForeignDriver:
 
 
 @dataclasses.dataclass(frozen=True)
+class Display:
+    """What shows that somebody looks at this host.
+
+    manager: the service of the display manager; graphical: whether the host boots to graphical.target, and so to that
+    manager; connected: the connectors with a display, such as `card1-HDMI-A-1`.
+    """
+
+    manager: str | None = None
+    graphical: bool = False
+    connected: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
 class NvSwitch:
     """An NVSwitch on the PCI bus."""
 
@@ -380,6 +393,7 @@ class Probe:
     toolchain: Toolchain = Toolchain()
     nvswitches: tuple[NvSwitch, ...] = ()
     pcie: Pcie = Pcie()
+    display: Display = Display()
     driver: Driver = Driver()
     foreign_driver: ForeignDriver | None = None
     gpu_processes: tuple[GpuProcess, ...] = ()

@@ -15,6 +15,7 @@ _CHOICES = {
     "tensorflow_cuda_libraries": ("auto", "wheel", "system"),
     "driver_source": ("auto", "nvidia", "distro"),
     "driver_kernel_modules": ("auto", "open", "proprietary"),
+    "driver_profile": ("auto", "compute", "full"),
     "cuda_source": ("auto", "nvidia", "distro"),
     "leftovers": ("refuse", "remove"),
 }
@@ -22,6 +23,12 @@ _CHOICES = {
 _WORDS = {
     **dict.fromkeys(("no", "off", "false"), "none"),
     **dict.fromkeys(("yes", "on", "true", "latest", "newest"), "auto"),
+}
+# Words that may be in a version's place.
+_INSTEAD_OF_A_VERSION = {
+    **dict.fromkeys(COMPONENTS, ("auto", "none")),
+    "pytorch": ("fallback", "auto", "none"),
+    "pytorch_cuda": ("auto",),
 }
 _CASE_SENSITIVE = ("repository_url", "repository_key_url", "repository_key_fingerprint")
 _VERSION = re.compile(r"\d+(\.[0-9a-z]+)*")
@@ -38,9 +45,11 @@ class PlanInputError(ValueError):
 class Request:
     """The gpu_stack_* variables that a plan depends on, without the prefix.
 
-    A component is `auto`, a version, a prefix of one (`13` for any CUDA 13), or `none`. keep_cuda: `all`, or how many
-    toolkits stay installed; leftovers: `refuse` or `remove` what other installers left. scope: `host`, or `frameworks`
-    alone, upon the driver that is loaded.
+    A component is `auto`, a version, a prefix of one (`13` for any CUDA 13), or `none`; pytorch may also be `fallback`:
+    in place of TensorFlow, where tensorflow is `auto` and no release of it works. pytorch_cuda: the CUDA release that
+    PyTorch's wheels are built for; `auto` follows the requested toolkit. keep_cuda: `all`, or how many
+    toolkits stay installed; leftovers: `refuse` or `remove` what other installers left.
+    scope: `host`, or `frameworks` alone, upon the driver that is loaded.
     """
 
     driver: str = "auto"
@@ -48,10 +57,12 @@ class Request:
     cudnn: str = "auto"
     nccl: str = "auto"
     tensorflow: str = "auto"
-    pytorch: str = "none"
+    pytorch: str = "fallback"
+    pytorch_cuda: str = "auto"
     tensorflow_cuda_libraries: str = "auto"
     driver_source: str = "auto"
     driver_kernel_modules: str = "auto"
+    driver_profile: str = "auto"
     cuda_source: str = "auto"
     keep_cuda: str = "all"
     leftovers: str = "refuse"
@@ -119,9 +130,9 @@ def _understood(name: str, value: Any, default: str) -> tuple[str, str]:
     if isinstance(value, (list, tuple, Mapping)):
         return "", ""
     text = str(value).strip()
-    if name in COMPONENTS and text.lower() in _WORDS:
-        meant = _WORDS[text.lower()]
-        return meant, f"{text.lower()}, which means {meant}"
+    meant = _WORDS.get(text.lower())
+    if meant in _INSTEAD_OF_A_VERSION.get(name, ()):
+        return str(meant), f"{text.lower()}, which means {meant}"
     return (text if name in _CASE_SENSITIVE else text.lower()), ""
 
 
@@ -129,8 +140,8 @@ def _expected(name: str, text: str) -> str | None:
     """Return what is expected instead of a value; None if it is valid."""
     if choices := _CHOICES.get(name):
         return None if text in choices else f"one of {', '.join(choices)}{spelling.hint(text, choices)}"
-    if name in COMPONENTS:
-        return _expected_of_component(text)
+    if words := _INSTEAD_OF_A_VERSION.get(name):
+        return _expected_of_version(text, words)
     if name == "expect_gpus" and text != "auto" and not text.isdecimal():
         return "auto or a number"
     if name == "keep_cuda" and text != "all" and not (text.isdecimal() and int(text) >= 1):
@@ -142,9 +153,9 @@ def _expected(name: str, text: str) -> str | None:
     return None
 
 
-def _expected_of_component(text: str) -> str | None:
-    if text in ("auto", "none") or _VERSION.fullmatch(text):
+def _expected_of_version(text: str, words: tuple[str, ...]) -> str | None:
+    if text in words or _VERSION.fullmatch(text):
         return None
     number = _NUMBER.search(text)
-    near = f"; did you mean {number.group()}?" if number else spelling.hint(text, ("auto", "none", "latest"))
-    return f"auto, none, a version or the first parts of one, such as 13.2{near}"
+    near = f"; did you mean {number.group()}?" if number else spelling.hint(text, (*words, "latest"))
+    return f"{', '.join(words)}, a version or the first parts of one, such as 13.2{near}"

@@ -20,6 +20,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components imp
     CudaComponent,
     FrameworkComponent,
     PackagedComponent,
+    PytorchComponent,
     full_version,
     package_name,
     package_specs,
@@ -92,6 +93,9 @@ def plan_diff(plan: Plan, probe: Probe, catalog: Catalog | None = None) -> PlanD
     catalog = catalog or load_catalog()
     removed = _removals(plan, probe, catalog)
     rows = tuple(_component(name, plan.components.get(name), probe, removed[name], catalog) for name in COMPONENTS)
+    if plan.kept_driver:
+        kept = f"{plan.kept_driver.package} with prebuilt kernel modules"
+        rows = tuple(dataclasses.replace(row, note=kept) if row.component == "driver" else row for row in rows)
     return PlanDiff(rows, leftovers.cleanup(plan, probe), removed)
 
 
@@ -189,7 +193,9 @@ def _action(row: ComponentChange, packages: tuple[PackageChange, ...]) -> str:
     actions = {package.action for package in packages}
     action = next((a for a in (DOWNGRADE, UPGRADE, INSTALL, REMOVE) if a in actions), KEEP)
     if action == INSTALL and row.component != "cuda" and row.installed and row.planned:
-        return _direction(row.installed, row.planned) or INSTALL
+        # Only the branch is known of the distribution's driver: 580.126.09 is neither older nor newer than 580.
+        same_branch = versions.has_prefix(row.installed, row.planned)
+        return (None if same_branch else _direction(row.installed, row.planned)) or INSTALL
     return action
 
 
@@ -202,9 +208,14 @@ def _direction(installed: str, wanted: str) -> str | None:
 def _environment(row: ComponentChange, planned: FrameworkComponent, found: Environment | None) -> ComponentChange:
     if found is None:
         return dataclasses.replace(row, action=INSTALL)
-    direction = _direction(found.version, planned.version)
+    release, _, build = found.version.partition("+")  # such as 2.14.1+cu126
+    direction = _direction(release, planned.version)
     if direction is None and found.python != planned.python:
         return dataclasses.replace(row, action=INSTALL, note=f"rebuilt for Python {planned.python}")
+    if direction is None and isinstance(planned, PytorchComponent):
+        wanted = f"cu{planned.cuda.replace('.', '')}" if planned.index else ""
+        if build != wanted:
+            return dataclasses.replace(row, action=INSTALL, note=f"rebuilt for CUDA {planned.cuda}")
     return dataclasses.replace(row, action=direction or KEEP)
 
 

@@ -31,12 +31,12 @@ GENERATIONS = (
     ("Blackwell", "10.0", "B200, RTX 5090"),
     ("Rubin", "10.7", "R200"),
 )
-_HEAD = ("GPU", "driver", "CUDA", "cuDNN", "NCCL", "TensorFlow", "Python")
+_HEAD = ("GPU", "driver", "CUDA", "cuDNN", "NCCL", "framework", "Python")
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """The plan for one generation on one distribution release; reason: why it has no TensorFlow, or is no plan."""
+    """The plan for one generation on one distribution release; reason: why it has no framework, or is no plan."""
 
     distribution: str
     generation: str
@@ -95,7 +95,9 @@ def _cells(row: Row) -> list[str]:
     if parts.tensorflow:
         limited = next((r for r in parts.tensorflow.requirements if "<=" in r), "")
         note = f" (cuDNN wheel at most {limited.partition('<=')[2]})" if limited else ""
-        return [*cells, parts.tensorflow.version + note, parts.tensorflow.python]
+        return [*cells, f"TensorFlow {parts.tensorflow.version}{note}", parts.tensorflow.python]
+    if parts.pytorch:
+        return [*cells, f"PyTorch {parts.pytorch.version}, CUDA {parts.pytorch.cuda}", parts.pytorch.python]
     return [*cells, f"none: {row.reason}" if row.reason else "-", "-"]
 
 
@@ -126,7 +128,9 @@ def support(catalog: Catalog) -> str:
             parts = plan.components if plan.ok else Components()
             driver = parts.driver.branch if parts.driver else "-"
             cuda = parts.cuda.version if parts.cuda else "-"
-            tensorflow = parts.tensorflow.version if parts.tensorflow else "-"
-            cells.append(f"{driver}/{cuda}/{tensorflow}")
+            framework = parts.tensorflow.version if parts.tensorflow else "-"
+            if parts.pytorch:
+                framework = f"PyTorch {parts.pytorch.version}"
+            cells.append(f"{driver}/{cuda}/{framework}")
         table.append(cells)
     return "\n".join(markdown_table(("driver/CUDA/TensorFlow", *catalog.distros), table)) + "\n"

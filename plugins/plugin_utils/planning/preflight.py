@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -78,6 +79,10 @@ CODES = {
         "Another source defines the same repository with another `Signed-By`, which apt refuses (old keys, "
         "PPAs, NVIDIA's other sources: a warning)",
         "Remove the file that the message names, or `-e gpu_stack_leftovers=remove`",
+    ),
+    "graphics-removed": (
+        "Warning: the new driver replaces one with OpenGL and X, and the host has no display: the new one has none",
+        "`-e gpu_stack_driver_profile=full`, if something renders on this host",
     ),
     "nouveau-in-use": (
         "Warning: nouveau is loaded or bound to a GPU",
@@ -162,6 +167,7 @@ def preflight(plan: Plan, probe: Probe, diff: PlanDiff, options: Options | None 
         _gpu_users,
         _secure_boot,
         _kernel_headers,
+        _graphics,
         _nouveau,
         _links,
         _locks,
@@ -286,6 +292,22 @@ def _gpu_users(context: _Context, findings: Findings) -> None:
             "gpu-busy",
             f"programs use the GPUs without computing: {gpu_processes.listed(others)}; restart them (or reboot) after "
             "the driver has changed",
+        )
+
+
+def _graphics(context: _Context, findings: Findings) -> None:
+    """Check for OpenGL and X of a driver that is replaced by one without; a host with a display keeps them."""
+    driver = context.components.driver
+    if driver is None or driver.profile == "full":
+        return
+    expressions = load_catalog().packages.graphics
+    removed = [change.name for change in context.diff.of("driver").packages if change.action == plan_diff.REMOVE]
+    lost = [name for name in removed if any(re.fullmatch(expression, name) for expression in expressions)]
+    if lost:
+        findings.warn(
+            "graphics-removed",
+            f"the host has no display, so the new driver has no OpenGL and X: {', '.join(lost)} are removed; "
+            "set gpu_stack_driver_profile=full if something renders on this host",
         )
 
 

@@ -63,7 +63,8 @@ def of_driver(
         for n in others
         if n.startswith(pinning) or _conflicts(n, planned, names, catalog) or _is_nvidias(n, planned, catalog)
     ]
-    if why:
+    # On a host with a display what the new set does without stays, unless it conflicts: settings, X and Wayland parts.
+    if why and planned.profile != "full":
         included = _included(planned, sizes)
         removed += [n for n in others if n not in removed and included and _is_obsolete(n, present, included)]
     # The role removes pins before all others, in a transaction of their own.
@@ -126,8 +127,9 @@ def _is_nvidias(name: str, planned: DriverComponent, catalog: Catalog) -> bool:
     """Return whether the distribution's driver is planned and only NVIDIA's repository has such a package."""
     if planned.source != "distro":
         return False
-    known = {spec for rule in catalog.driver.packages for spec in (*rule.open, *rule.proprietary)}
     # libcuda1 and such have the same name in both archives; apt replaces those that the distribution's driver needs.
+    shared = {spec for distro in catalog.distros.values() for rule in distro.distro_drivers for spec in rule.names()}
+    known = {spec for rule in catalog.driver.packages for spec in rule.names()} - shared
     return any(re.fullmatch(re.escape(spec).replace(r"\{branch\}", r"\d{3}"), name) for spec in known)
 
 

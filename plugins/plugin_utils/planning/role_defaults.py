@@ -40,11 +40,16 @@ def repository(facts: Mapping[str, Any]) -> dict[str, str]:
 
 
 def component(
-    facts: Mapping[str, Any], name: str, version: str, kernel_modules: str = "auto", cuda: str = "auto"
+    facts: Mapping[str, Any],
+    name: str,
+    version: str,
+    kernel_modules: str = "auto",
+    cuda: str = "auto",
+    profile: str = "compute",
 ) -> dict[str, Any]:
     """Return one component as in a plan's JSON, for a version or a prefix of one.
 
-    kernel_modules: of the driver; cuda: the release that cuDNN or NCCL is chosen for, the newest by default.
+    kernel_modules, profile: of the driver; cuda: the release that cuDNN or NCCL is chosen for, the newest by default.
     An empty version gives an empty component, so that a missing role variable is reported by its own name.
     Raises ValueError for a name or version that the catalog does not have for the host's distribution release.
     """
@@ -53,17 +58,17 @@ def component(
     if not version:
         return {}
     return _component(
-        distribution(facts), str(facts.get("kernel") or ""), name, str(version), kernel_modules, str(cuda)
+        distribution(facts), str(facts.get("kernel") or ""), name, str(version), kernel_modules, str(cuda), profile
     )
 
 
 @functools.cache
 def _component(
-    distribution: str, kernel: str | None, name: str, version: str, kernel_modules: str, cuda: str
+    distribution: str, kernel: str | None, name: str, version: str, kernel_modules: str, cuda: str, profile: str
 ) -> dict[str, Any]:
     asked = {**dict.fromkeys(COMPONENTS, "none"), "expect_gpus": "0", name: version}
     if name == "driver":
-        asked["driver_kernel_modules"] = kernel_modules
+        asked |= {"driver_kernel_modules": kernel_modules, "driver_profile": profile}
     problems = ""
     for release in _cuda_releases(cuda) if name in _LIBRARIES else [asked["cuda"]]:
         request = Request(**{**asked, "cuda": release})

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import (
     context,
+    driver_sets,
     drivers,
     explain,
     foreign_drivers,
@@ -27,6 +28,7 @@ PROBLEMS: dict[str, str] = {
     **gpus.PROBLEMS,
     **scope.PROBLEMS,
     **drivers.PROBLEMS,
+    **driver_sets.PROBLEMS,
     **toolkits.PROBLEMS,
     **libraries.PROBLEMS,
     **frameworks.PROBLEMS,

@@ -16,11 +16,13 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
     Catalog,
     DistroDriver,
     DriverPackages,
+    DriverSets,
     FirstDriver,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import DriverComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import driver_sets
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import (
     ResolveContext,
     cached,
@@ -82,7 +84,9 @@ def archived_version(context: ResolveContext, branch: Branch) -> str | None:
 
 
 def _reduced(context: ResolveContext) -> ResolveContext:
-    return context.reduced(host=("offers", "kernel", "repository_url"), request=("driver_kernel_modules",))
+    reduced = context.reduced(host=("offers", "kernel", "repository_url"), request=("driver_kernel_modules",))
+    profile = driver_sets.profile(context).name  # the same for most hosts of a fleet, whatever it depends on
+    return dataclasses.replace(reduced, request=dataclasses.replace(reduced.request, driver_profile=profile))
 
 
 def known_drivers(context: ResolveContext) -> list[str]:
@@ -103,7 +107,8 @@ def _nvidia_drivers(context: ResolveContext) -> list[DriverCandidate]:
         if rule is None:
             continue
         found = {v.version for v in branch.versions if "nvidia" in v.archives}
-        for name in (*rule.open, *rule.proprietary):
+        profile = driver_sets.profile(context).name
+        for name in (*rule.of(profile, "open"), *rule.of(profile, "proprietary")):
             found |= {versions.upstream(v) for v in offered(context, name.format(branch=branch.branch))}
         candidates += [
             _nvidia_driver(context, branch, rule, version)
@@ -126,9 +131,9 @@ def _package_rule(context: ResolveContext, branch: Branch) -> DriverPackages | N
 
 
 def _nvidia_driver(context: ResolveContext, branch: Branch, rule: DriverPackages, version: str) -> DriverCandidate:
-    packaged = {"open": bool(rule.open), "proprietary": bool(rule.proprietary)}
-    flavour, problems = _flavour(context, branch, version, packaged, context.repository_name)
-    names = [name.format(branch=branch.branch) for name in getattr(rule, flavour)]
+    profile = driver_sets.profile(context).name
+    flavour, problems = _flavour(context, branch, version, rule, context.repository_name)
+    names = [name.format(branch=branch.branch) for name in rule.of(profile, flavour)]
     if context.host.offers is None:
         packages = [f"{name}={version}-{rule.revision}" for name in names]
         if not in_nvidia_repository(context, branch.branch):
@@ -151,6 +156,7 @@ def _nvidia_driver(context: ResolveContext, branch: Branch, rule: DriverPackages
         pinning_packages=_pinning(context, branch),
         kernel_headers=kernel_headers(context),
         apt_components=(),
+        profile=profile,
     )
     problems = [*gpu_driver_problems(context, branch, version, flavour), *problems]
     return DriverCandidate(version, branch, "nvidia", component, tuple(problems))
@@ -185,18 +191,19 @@ def _distro_drivers(context: ResolveContext) -> list[DriverCandidate]:
 
 
 def _distro_driver(context: ResolveContext, branch: Branch, entry: DistroDriver) -> DriverCandidate:
-    packaged = {"open": bool(entry.open), "proprietary": bool(entry.proprietary)}
+    profile = driver_sets.profile(context).name
     version = archived_version(context, branch) or branch.branch
-    flavour, problems = _flavour(context, branch, version, packaged, context.archive_name)
+    flavour, problems = _flavour(context, branch, version, entry, context.archive_name)
     component = DriverComponent(
         version=entry.branch,
         branch=entry.branch,
         kernel_modules=flavour,
         source="distro",
-        packages=getattr(entry, flavour),
+        packages=entry.of(profile, flavour),
         pinning_packages=(),
         kernel_headers=kernel_headers(context),
         apt_components=entry.apt_components,
+        profile=profile,
     )
     problems = [*gpu_driver_problems(context, branch, version, flavour), *problems]
     return DriverCandidate(entry.branch, branch, "distro", component, tuple(problems))
@@ -214,14 +221,14 @@ def kernel_headers(context: ResolveContext) -> tuple[str, ...]:
 
 
 def _flavour(
-    context: ResolveContext, branch: Branch, version: str, packaged: dict[str, bool], archive: str
+    context: ResolveContext, branch: Branch, version: str, packages: DriverSets, archive: str
 ) -> tuple[str, list[Problem]]:
     """Return the kernel modules to install, with the problems where no flavour drives all GPUs of the host.
 
     `auto` takes the first flavour of the branch that all GPUs accept.
     """
     accepted, asked = accepted_modules(context.gpus), context.request.driver_kernel_modules
-    shipped = [f for f in branch.kernel_modules if packaged[f]]
+    shipped = [f for f in branch.kernel_modules if packages.of(driver_sets.profile(context).name, f)]
     allowed = [f for f in shipped if asked in ("auto", f)]
     fitting = [flavour for flavour in allowed if flavour in accepted]
     for flavour in fitting:

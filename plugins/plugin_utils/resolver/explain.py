@@ -1,7 +1,5 @@
 """Explain the selected driver, toolkit and TensorFlow: a reason for each, and warnings about them.
 
-relaxation.py adds to the reasons what limits the versions.
-
 Runs on the controller; pure functions.
 """
 
@@ -11,6 +9,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Branch
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import DriverComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import driver_sets
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.drivers import DriverCandidate, accepted_modules
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.platform import Platform, is_native
@@ -41,7 +40,12 @@ def explain_platform(context: ResolveContext, platform: Platform, findings: Find
     if driver and driver.component and driver.branch:
         _explain_driver(context, driver, driver.branch, driver.component, cuda, findings)
     if cuda:
-        findings.reason("cuda", cuda.release, "")
+        why = (
+            "the newest that is offered and fits GPUs, driver and compiler"
+            if context.request.cuda == "auto"
+            else f"requested ({context.request.cuda})"
+        )
+        findings.reason("cuda", cuda.release, why)
         if cuda.source == "distro" and context.request.cuda_source == "auto":
             findings.warn(
                 "source-fallback",
@@ -57,7 +61,12 @@ def explain_platform(context: ResolveContext, platform: Platform, findings: Find
     elif context.request.cuda == "none":
         findings.reason("cuda", "none", context.unmanaged("cuda"))
     if tensorflow:
-        findings.reason("tensorflow", tensorflow.release.version, "")
+        why = (
+            "the newest with a wheel for this Python and code for these GPUs"
+            if context.request.tensorflow == "auto"
+            else f"requested ({context.request.tensorflow})"
+        )
+        findings.reason("tensorflow", tensorflow.release.version, why)
         findings.warnings += tensorflow.warnings
     elif context.request.tensorflow == "none":
         findings.reason("tensorflow", "none", context.unmanaged("tensorflow"))
@@ -71,11 +80,14 @@ def _explain_driver(
     cuda: CudaCandidate | None,
     findings: Findings,
 ) -> None:
-    native = f", made for CUDA {branch.native_cuda}" if cuda is None or is_native(driver, cuda) else ""
+    profile = driver_sets.profile(context)
+    why = f"profile {profile.name}: {profile.why}; " if profile.why else ""
+    native = f"; made for CUDA {branch.native_cuda}" if cuda is None or is_native(driver, cuda) else ""
+    how = "requested" if context.request.driver != "auto" else "the newest that fits"
     findings.reason(
         "driver",
         driver.version,
-        f"{branch_kind(branch)} {branch.branch}{native}; "
+        f"{how}: {_kind(branch)} {branch.branch}{native}; {why}"
         f"{component.kernel_modules} kernel modules: {_modules_reason(context, component)}",
     )
     if branch.type in ("NFB", "unknown"):
@@ -105,8 +117,7 @@ def _explain_driver(
         )
 
 
-def branch_kind(branch: Branch) -> str:
-    """Return the kind of a branch, as NVIDIA calls it in full."""
+def _kind(branch: Branch) -> str:
     return BRANCH_KINDS.get(branch.type, "branch")
 
 

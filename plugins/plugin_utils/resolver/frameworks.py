@@ -6,10 +6,12 @@ Runs on the controller; pure functions. platform.py (TensorFlow) and resolve.py 
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import (
     AndCuda,
+    PytorchBuild,
     PytorchRelease,
     TensorflowRelease,
 )
@@ -36,6 +38,8 @@ PROBLEMS = {
     "tensorflow-cuda-mismatch": "it needs another CUDA of the system's libraries; or it has none of its own",
     "gpu-too-old-for-tensorflow": "the wheel, or a library that it pins, has no code for a GPU of the host",
     "gpu-too-new-for-tensorflow": "a library that the wheel pins is older than a GPU of the host",
+    "gpu-too-new-for-pytorch": "the wheel, or a library that it pins, is older than a GPU of the host",
+    "pytorch-cuda-mismatch": "the release has no build for the CUDA release that gpu_stack_pytorch_cuda asks for",
 }
 
 
@@ -51,9 +55,10 @@ class TensorflowCandidate:
 
 @dataclasses.dataclass(frozen=True)
 class PytorchCandidate:
-    """A PyTorch wheel for a Python of the host."""
+    """A PyTorch wheel for a Python of the host and a CUDA release."""
 
     release: PytorchRelease
+    build: PytorchBuild
     component: PytorchComponent
     problems: tuple[Problem, ...] = ()
 
@@ -248,38 +253,97 @@ def _wheel_problem(
 # PyTorch --------------------------------------------------------------------------------------------------------
 
 
-def pytorch_candidates(context: ResolveContext) -> list[PytorchCandidate]:
-    """Return the PyTorch releases that the request allows, newest first."""
+def pytorch_candidates(context: ResolveContext, toolkit: str = "") -> list[PytorchCandidate]:
+    """Return the PyTorch wheels that the request allows, the preferred one first.
+
+    toolkit: the CUDA series whose builds come first, then those of its major; empty: the newest release comes first.
+    """
+    wanted, cuda = context.request.pytorch, context.request.pytorch_cuda
     releases = [
-        r
-        for r in context.catalog.pytorch.releases
-        if context.request.pytorch == "auto" or versions.has_prefix(r.version, context.request.pytorch)
+        r for r in context.catalog.pytorch.releases if wanted == "auto" or versions.has_prefix(r.version, wanted)
     ]
-    releases.sort(key=lambda r: versions.key(r.version), reverse=True)
-    candidates = []
-    for release in releases:
-        python, problems = _python(context, "PyTorch", release.version, release.pythons)
-        major = versions.major(release.cuda)
-        problems += [
+    found = [_pytorch_candidate(context, release, build) for release in releases for build in release.builds]
+    asked = [c for c in found if cuda == "auto" or versions.has_prefix(c.build.cuda, cuda)]
+    if found and not asked:
+        asked = [_without_build(context, candidate) for candidate in found]
+    return sorted(asked, key=lambda candidate: _preference(candidate, toolkit), reverse=True)
+
+
+def _preference(candidate: PytorchCandidate, toolkit: str) -> tuple[Any, ...]:
+    """Return the sort key: the toolkit's CUDA or its major, the newest release, PyPI's wheel, the newest CUDA."""
+    cuda = candidate.component.cuda
+    return (
+        cuda == toolkit,
+        bool(toolkit) and versions.major(cuda) == versions.major(toolkit),
+        versions.key(candidate.release.version),
+        candidate.build.index == "pypi",
+        versions.key(cuda),
+    )
+
+
+def _pytorch_candidate(context: ResolveContext, release: PytorchRelease, build: PytorchBuild) -> PytorchCandidate:
+    python, problems = _python(context, "PyTorch", release.version, release.pythons)
+    problems += _pytorch_gpu_problems(context, release, build)
+    cuda = versions.series(build.cuda)
+    version, index = release.version, ""
+    if build.index == "own":
+        major, minor = cuda.split(".")
+        version += f"+cu{major}{minor}"
+        index = context.catalog.pytorch.own_index.url.format(major=major, minor=minor)
+    component = PytorchComponent(
+        release.version,
+        python,
+        cuda,
+        (f"torch=={version}", "numpy"),  # without it PyTorch has no arrays
+        f"pytorch-{release.version}.txt",
+        index,
+    )
+    return PytorchCandidate(release, build, component, tuple(problems))
+
+
+def _pytorch_gpu_problems(context: ResolveContext, release: PytorchRelease, build: PytorchBuild) -> list[Problem]:
+    """Return a problem for each GPU for which the wheel, its cuDNN or its NCCL has no code."""
+    problems = []
+    major = versions.major(build.cuda)
+    cudnn, nccl = context.catalog.cudnn.support, context.catalog.nccl.support
+    for gpu in context.gpu_kinds:
+        if not _has_code(build.sass, gpu):
+            what, coverage = "the wheel", ", ".join(build.sass)
+        elif not covers(cudnn, build.cudnn, major, gpu):
+            what, coverage = f"its cuDNN {build.cudnn}", supported(cudnn, build.cudnn, major)
+        elif not covers(nccl, build.nccl, major, gpu):
+            what, coverage = f"its NCCL {build.nccl}", supported(nccl, build.nccl, major)
+        else:
+            continue
+        newer = versions.key(gpu.compute_capability) > versions.key(build.sass[-1])
+        problems.append(
             Problem(
-                "gpu-dropped-by-cuda",
-                f"PyTorch {release.version} (CUDA {versions.series(release.cuda)}, "
-                f"cuDNN {release.cudnn}) has no code for {gpu_label(gpu)}",
-                "leave gpu_stack_pytorch at auto, or set it to an older release",
+                "gpu-too-new-for-pytorch" if newer else "gpu-dropped-by-cuda",
+                f"PyTorch {release.version} for CUDA {versions.series(build.cuda)} has no code for {gpu_label(gpu)}: "
+                f"{what} covers {coverage}",
+                "leave gpu_stack_pytorch and gpu_stack_pytorch_cuda at auto, or set gpu_stack_pytorch to "
+                f"{'a newer' if newer else 'an older'} release",
             )
-            for gpu in context.gpu_kinds
-            if versions.key(gpu.compute_capability) < versions.key(release.min_compute_capability)
-            or not covers(context.catalog.cudnn.support, release.cudnn, major, gpu)
-        ]
-        component = PytorchComponent(
-            release.version,
-            python,
-            versions.series(release.cuda),
-            (f"torch=={release.version}", "numpy"),  # without it PyTorch has no arrays
-            f"pytorch-{release.version}.txt",
         )
-        candidates.append(PytorchCandidate(release, component, tuple(problems)))
-    return candidates
+    return problems
+
+
+def _without_build(context: ResolveContext, candidate: PytorchCandidate) -> PytorchCandidate:
+    """Return the candidate with the problem that its release has no build for the CUDA that is asked for."""
+    cuda, release = context.request.pytorch_cuda, candidate.release
+    built = sorted((versions.series(b.cuda) for b in release.builds), key=versions.key)
+    others = [
+        r.version
+        for r in context.catalog.pytorch.releases
+        if any(versions.has_prefix(build.cuda, cuda) for build in r.builds)
+    ]
+    hint = f"; those for CUDA {cuda} are of PyTorch {', '.join(others)}" if others else ""
+    problem = Problem(
+        "pytorch-cuda-mismatch",
+        f"PyTorch {release.version} has builds for CUDA {', '.join(built)}, none for CUDA {cuda}{hint}",
+        "leave gpu_stack_pytorch_cuda at auto, or set gpu_stack_pytorch to one of those releases",
+    )
+    return dataclasses.replace(candidate, problems=(problem, *candidate.problems))
 
 
 def known_pytorches(context: ResolveContext) -> list[str]:

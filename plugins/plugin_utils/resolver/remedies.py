@@ -19,7 +19,11 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import
 
 Attempt = Callable[[Request, Host], Plan]
 
-_CHOICES = ("tensorflow_cuda_libraries", "driver_kernel_modules", "driver_source", "cuda_source")
+_CHOICES = (
+    *("tensorflow_cuda_libraries", "pytorch_cuda", "driver_kernel_modules", "driver_profile", "driver_source"),
+    "cuda_source",
+)
+_NOTHING_ASKED = ("auto", "none", "fallback")
 _MAX_REMEDIES = 3
 _MAX_NEIGHBOURS = 12  # versions around the requested one that are tried
 # How many parts of a component's version name a series, the versions that a remedy names first.
@@ -38,33 +42,37 @@ def find_remedies(catalog: Catalog, plan: Plan, host: Host, attempt: Attempt) ->
         request = dataclasses.replace(request, expect_gpus=str(len(plan.gpus)))
     if "no-framework" in codes:
         request = dataclasses.replace(request, tensorflow="auto")
+    # What gives a TensorFlow comes before what gives PyTorch in its place.
+    attempts = [attempt]
+    if request.pytorch == "fallback":
+        attempts.insert(0, lambda tried, there: attempt(dataclasses.replace(tried, pytorch="none"), there))
     found: list[Remedy] = []
-    kinds: tuple[Iterable[Remedy], ...] = (
-        _requests(catalog, plan, request, host, attempt),
-        _pythons(catalog, plan, request, host, attempt) if "python-not-supported" in codes else (),
-        _gpus(plan, request, host, attempt) if any(c.startswith(_GPU_CODES) for c in codes) else (),
-    )
-    for kind in kinds:
-        found += kind
+    for each in attempts:
+        found += _requests(catalog, plan, request, host, each)
+        if "python-not-supported" in codes:
+            found += _pythons(catalog, plan, request, host, each)
+        if any(c.startswith(_GPU_CODES) for c in codes):
+            found += _gpus(plan, request, host, each)
     if not found:
         found += _left_out(plan, request, host, attempt)
     if not found and request.scope == "frameworks":
         found += _whole_host(plan, request, host, attempt)
-    if not found:
-        found += _elsewhere(catalog, plan, request, host, attempt)
+    for each in attempts:
+        if not found:
+            found += _elsewhere(catalog, plan, request, host, each)
     return tuple(dict.fromkeys(found))[:_MAX_REMEDIES]
 
 
 # Of the request ---------------------------------------------------------------------------------------------------
 
 
-def asked_for(request: Request) -> list[str]:
+def _asked(request: Request) -> list[str]:
     """Return the fields of a request that ask for something, in the order in which they are given up."""
-    return [name for name in (*_CHOICES, *COMPONENTS[::-1]) if getattr(request, name) not in ("auto", "none")]
+    return [name for name in (*_CHOICES, *COMPONENTS[::-1]) if getattr(request, name) not in _NOTHING_ASKED]
 
 
 def _free(request: Request) -> Request:
-    return dataclasses.replace(request, **dict.fromkeys(asked_for(request), "auto"))
+    return dataclasses.replace(request, **dict.fromkeys(_asked(request), "auto"))
 
 
 def _differences(before: Request, after: Request) -> tuple[tuple[str, str], ...]:
@@ -80,7 +88,7 @@ def _requests(catalog: Catalog, plan: Plan, request: Request, host: Host, attemp
     if request != plan.request and attempt(request, host).ok:
         yield _remedy(plan, request, host, attempt)
         return
-    asked = asked_for(request)
+    asked = _asked(request)
     freed = _free(request)
     if not asked or not attempt(freed, host).ok:
         return
@@ -97,7 +105,7 @@ def _nearest(catalog: Catalog, request: Request, freed: Request, host: Host, att
     """Return the request with the freed components set to versions as near to the requested ones as the host allows."""
     for name in COMPONENTS:
         asked = getattr(request, name)
-        if getattr(freed, name) == asked or asked in ("auto", "none"):
+        if getattr(freed, name) == asked or asked in _NOTHING_ASKED:
             continue
         for version in [*_neighbours(catalog, name, asked), *_chosen(name, attempt(freed, host))]:
             closer = dataclasses.replace(freed, **{name: version})

@@ -9,7 +9,6 @@ Runs on the controller; a pure function. The modules beside this one, in the ord
     platform                          select driver, toolkit and TensorFlow, which depend on each other
     explain                           add a reason for each of them, and warnings
     libraries, frameworks             list cuDNN, NCCL and PyTorch candidates; this module selects among them
-    relaxation                        find what limits the versions of a plan
     remedies                          where there are problems, plan changed requests and hosts
 """
 
@@ -30,9 +29,13 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Ho
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu, Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError, Reading, Request
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import foreign_drivers, frameworks, libraries
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import (
+    driver_sets,
+    foreign_drivers,
+    frameworks,
+    libraries,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext, quote_hint
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.drivers import DriverCandidate
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.explain import explain_platform
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.gpus import check_gpu_count, identify_gpus
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.libraries import LibraryCandidate
@@ -47,12 +50,12 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.platform im
     runs_major,
     usable_candidates,
 )
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.relaxation import Question, explain_limits
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.remedies import find_remedies
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.scope import check_frameworks, limit
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.toolkits import CudaCandidate, cuda_candidates
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.toolkits import CudaCandidate
 
 WARNINGS = {
+    "pytorch-cuda-differs": "PyTorch is built for another CUDA release than the toolkit: extensions may not fit",
     "repository-not-read": "no repository was read: the versions are those of the catalog and may not be offered",
     "request-interpreted": "what a word such as `latest`, `no` or an empty value was taken for",
 }
@@ -79,8 +82,8 @@ def plan_for_probe(probe: Probe, request: Mapping[str, Any], catalog: Catalog | 
 
 
 def plan_for_reading(catalog: Catalog, read: Reading, host: Host) -> Plan:
-    """Return the plan for a request as it was understood: with what limits it, and what was interpreted."""
-    plan = with_limits(catalog, resolve(catalog, read.request, host), host)
+    """Return the plan for a request as it was understood, with a warning for each word that was interpreted."""
+    plan = resolve(catalog, read.request, host)
     notes = [PlanWarning("request-interpreted", note) for note in read.notes.values()]
     return dataclasses.replace(plan, warnings=(*notes, *plan.warnings))
 
@@ -89,9 +92,9 @@ def resolve(catalog: Catalog, request: Request, host: Host) -> Plan:
     """Return the newest consistent set for a host, or all problems with remedies that were planned."""
     plan = plan_once(catalog, request, host)
     # The remedy for a foreign driver is not a change of the request, nor another distribution on the same machine.
-    if plan.ok or (host.described and not host.gpus):  # what would fit unknown GPUs is unknown, too
+    if host.described and not host.gpus:  # what would fit unknown GPUs is unknown, too
         return plan
-    if any(problem.code in foreign_drivers.PROBLEMS for problem in plan.problems):
+    if plan.ok or any(problem.code in foreign_drivers.PROBLEMS for problem in plan.problems):
         return plan
     remedies = find_remedies(catalog, plan, host, functools.partial(plan_once, catalog))
     if not remedies:
@@ -101,20 +104,29 @@ def resolve(catalog: Catalog, request: Request, host: Host) -> Plan:
     return dataclasses.replace(plan, problems=problems, remedies=remedies)
 
 
-def with_limits(catalog: Catalog, plan: Plan, host: Host) -> Plan:
-    """Return a plan with reasons that say what limits each version, which takes about twenty more plans."""
-    if not plan.ok:
+def plan_once(catalog: Catalog, request: Request, host: Host) -> Plan:
+    """Return a plan without remedies. Where no TensorFlow works and none is asked for, it has PyTorch alone."""
+    plan = _plan_as_asked(catalog, request, host)
+    if plan.ok or request.pytorch == "none":
         return plan
-    reasons = explain_limits(catalog, plan, host, functools.partial(_answer, catalog))
-    return dataclasses.replace(plan, reasons=reasons)
+    if (request.tensorflow, request.tensorflow_cuda_libraries) != ("auto", "auto"):
+        return plan
+    pytorch = "auto" if request.pytorch == "fallback" else request.pytorch
+    other = _plan_as_asked(catalog, dataclasses.replace(request, tensorflow="none", pytorch=pytorch), host)
+    if not other.ok:
+        return plan
+    # Whatever is a problem here and none without TensorFlow is about TensorFlow.
+    why = "; ".join(dict.fromkeys(problem.message for problem in plan.problems))
+    because = {"tensorflow": f"no release works here: {why}"}
+    if request.pytorch == "fallback":
+        because["pytorch"] = "in place of TensorFlow: " + next(
+            r.because for r in other.reasons if r.component == "pytorch"
+        )
+    reasons = tuple(dataclasses.replace(r, because=because.get(r.component, r.because)) for r in other.reasons)
+    return dataclasses.replace(other, request=request, reasons=reasons)
 
 
-def _answer(catalog: Catalog, question: Question) -> Plan:
-    return plan_once(catalog, question.request, question.host, question.relaxed)
-
-
-def plan_once(catalog: Catalog, request: Request, host: Host, relaxed: frozenset[str] = frozenset()) -> Plan:
-    """Return a plan without remedies and limits. relaxed: see ResolveContext, and `gpu NAME`: this kind of GPU."""
+def _plan_as_asked(catalog: Catalog, request: Request, host: Host) -> Plan:
     findings = Findings()
     if foreign_drivers.check_foreign_drivers(host, request, findings):
         return _plan(host, request, (), Components(), None, findings)
@@ -128,8 +140,7 @@ def plan_once(catalog: Catalog, request: Request, host: Host, relaxed: frozenset
             "use one of those",
         )
         return _plan(host, request, gpus, Components(), None, findings)
-    limiting = tuple(gpu for gpu in gpus if f"gpu {gpu.name}" not in relaxed)
-    context = ResolveContext(catalog, host, limit(request, host, findings), limiting, relaxed)
+    context = ResolveContext(catalog, host, limit(request, host, findings), gpus)
     if host.offers is None and request.scope == "host":
         why = f": {host.offers_error}" if host.offers_error else ""
         findings.warn(
@@ -140,7 +151,8 @@ def plan_once(catalog: Catalog, request: Request, host: Host, relaxed: frozenset
     explain_platform(context, platform, findings)
     components = _components(context, platform, findings)
     check_frameworks(request, components, findings)
-    return _plan(host, request, gpus, components, _repository(context, components), findings)
+    plan = _plan(host, request, gpus, components, _repository(context, components), findings)
+    return dataclasses.replace(plan, kept_driver=driver_sets.kept(context))
 
 
 def _plan(
@@ -175,7 +187,7 @@ def _components(context: ResolveContext, platform: Platform, findings: Findings)
             f"{tensorflow.release.tested.cudnn}); the plan has no cuDNN",
             "set gpu_stack_tensorflow_cuda_libraries=wheel, or gpu_stack_cudnn to that version",
         )
-    pytorch = _pytorch(context, driver, findings)
+    pytorch = _pytorch(context, platform, findings)
     return Components(
         driver=driver.component if driver else None,
         cuda=cuda.component if cuda else None,
@@ -209,21 +221,12 @@ def _library(context: ResolveContext, name: str, platform: Platform, findings: F
             f"only in NVIDIA's repository, which this plan does not use: the toolkit is {context.distro.id}'s own",
         )
         return None
-    found = _builds(context, name, cuda, platform)
-    if "cuda" in context.relaxed:
-        free = dataclasses.replace(
-            context, request=dataclasses.replace(context.request, cuda="auto", cuda_source="auto")
-        )
-        toolkits = {candidate.version: candidate for candidate in cuda_candidates(free)}
-        found = [build for toolkit in toolkits.values() for build in _builds(context, name, toolkit, platform)]
-        found.sort(key=lambda build: versions.key(build.version), reverse=True)
+    found = (
+        libraries.cudnn_candidates(context, cuda, platform.tensorflow)
+        if name == "cudnn"
+        else libraries.nccl_candidates(context, cuda)
+    )
     return _choose_library(context, name, wanted, cuda, found, findings)
-
-
-def _builds(context: ResolveContext, name: str, cuda: CudaCandidate, platform: Platform) -> list[LibraryCandidate]:
-    if name == "cudnn":
-        return libraries.cudnn_candidates(context, cuda, platform.tensorflow)
-    return libraries.nccl_candidates(context, cuda)
 
 
 def _choose_library(
@@ -234,10 +237,11 @@ def _choose_library(
     found: list[LibraryCandidate],
     findings: Findings,
 ) -> LibraryComponent | None:
-    clean = [candidate for candidate in found if context.is_usable(candidate.problems)]
+    clean = [candidate for candidate in found if not candidate.problems]
     if clean:
         best = clean[0]
-        findings.reason(name, best.version, f"built for CUDA {best.cuda}")
+        because = f"the newest for CUDA {cuda.version}" if wanted == "auto" else f"requested ({wanted})"
+        findings.reason(name, best.version, f"{because}; built for CUDA {best.cuda}")
         return best.component
     if wanted == "auto":
         findings.warn(
@@ -255,29 +259,61 @@ def _choose_library(
     return None
 
 
-def _pytorch(
-    context: ResolveContext, driver: DriverCandidate | None, findings: Findings
-) -> frameworks.PytorchCandidate | None:
+def _pytorch(context: ResolveContext, platform: Platform, findings: Findings) -> frameworks.PytorchCandidate | None:
     wanted = context.request.pytorch
-    if wanted == "none":
-        findings.reason("pytorch", "none", context.unmanaged("pytorch"))
+    if wanted in ("none", "fallback"):
+        why = (
+            context.unmanaged("pytorch")
+            if wanted == "none"
+            else "only where tensorflow=auto finds no release that works"
+        )
+        findings.reason("pytorch", "none", why)
         return None
+    toolkit = platform.cuda.version if platform.cuda and context.request.cuda != "auto" else ""
     found = usable_candidates(
         context,
         "pytorch",
         wanted,
-        frameworks.pytorch_candidates,
+        functools.partial(frameworks.pytorch_candidates, toolkit=toolkit),
         frameworks.known_pytorches,
         findings,
     )
-    fitting = [c for c in found if runs_major(context, driver, versions.major(c.release.cuda))]
-    if found and not fitting and driver:
-        floor = minimum_driver(context, versions.major(found[0].release.cuda))
-        explain_old_driver(context, driver, floor, f"PyTorch {found[0].release.version}", findings)
+    fitting = [c for c in found if runs_major(context, platform.driver, versions.major(c.build.cuda))]
+    if found and not fitting and platform.driver:
+        floor = minimum_driver(context, versions.major(found[0].build.cuda))
+        explain_old_driver(context, platform.driver, floor, f"PyTorch {found[0].release.version}", findings)
     if not fitting:
         return None
-    findings.reason("pytorch", fitting[0].release.version, "")
+    _explain_pytorch(context, fitting[0], platform, findings)
     return fitting[0]
+
+
+def _explain_pytorch(
+    context: ResolveContext, chosen: frameworks.PytorchCandidate, platform: Platform, findings: Findings
+) -> None:
+    """Add the reason for a PyTorch, and a warning if its CUDA is not that of the toolkit."""
+    request, component, cuda = context.request, chosen.component, platform.cuda
+    if request.pytorch != "auto":
+        why = f"requested ({request.pytorch})"
+    elif request.pytorch_cuda != "auto":
+        why = f"the newest for the requested CUDA {request.pytorch_cuda}, this Python, these GPUs and this driver"
+    elif request.cuda not in ("auto", "none") and cuda and component.cuda == cuda.version:
+        why = f"the newest for the requested toolkit's CUDA {cuda.version}, this Python, these GPUs and this driver"
+    else:
+        why = "the newest for this Python, these GPUs and this driver"
+    index = "PyTorch's own index" if chosen.build.index == "own" else "PyPI"
+    findings.reason("pytorch", component.version, f"{why}; the wheel of {index} for CUDA {component.cuda}")
+    if cuda is None or cuda.version == component.cuda:
+        return
+    if versions.major(cuda.version) == versions.major(component.cuda):
+        meaning = "extensions built with this nvcc get CUDA code of another minor release; PyTorch warns of them"
+    else:
+        meaning = "PyTorch refuses to build CUDA extensions with this nvcc, and extensions built with it do not fit"
+    findings.warn(
+        "pytorch-cuda-differs",
+        f"PyTorch {component.version} is built for CUDA {component.cuda}, and the toolkit is CUDA {cuda.version}: "
+        f"{meaning}. PyTorch itself does not use the toolkit",
+    )
 
 
 def _repository(context: ResolveContext, components: Components) -> dict[str, str] | None:
@@ -287,7 +323,8 @@ def _repository(context: ResolveContext, components: Components) -> dict[str, st
     the distribution's.
     """
     origins = [part.source if part else None for part in (components.driver, components.cuda)]
-    to_block = context.host.repository_configured and origins[0] == "distro"
+    is_distros = origins[0] == "distro" or driver_sets.kept(context) is not None
+    to_block = context.host.repository_configured and is_distros
     if not ("nvidia" in origins or components.cudnn or components.nccl or to_block):
         return None
     request = context.request

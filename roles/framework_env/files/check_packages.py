@@ -21,8 +21,9 @@ if task == "compare":
     if packages != recorded:
         changes = [f"{'+' if package in packages else '-'}{package}" for package in sorted(packages ^ recorded)]
         sys.exit(f"packages were added, removed or changed: {' '.join(changes)}")
-# The markers of a lock file skip a package on a Python without a wheel, and the installer does not report that.
-if installed != f"{name}=={version}":
+# The markers of a lock file skip a package on a Python without a wheel, and the installer does not report that. A wheel
+# of PyTorch's own index has the CUDA release that it is built for in its version: 2.14.1+cu126.
+if installed.partition("+")[0] != f"{name}=={version}":
     sys.exit(
         f"found {installed} in {sys.prefix}, expected {name}=={version}: "
         f"choose a Python that this {name} has wheels for, or the lock file of this version"

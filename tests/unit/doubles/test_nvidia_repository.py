@@ -121,7 +121,7 @@ def test_dependencies_are_met_inside_the_repository(published: Path) -> None:
 
 def satisfied(choice: str, offered: dict[str, list[str]]) -> bool:
     name, _, rule = choice.partition(" ")
-    if name == "python3":
+    if name in ("python3", "libgl1", "xserver-xorg-core"):  # the distribution's
         return True
     operator, version = rule.strip("()").split(" ") if rule else (">=", "0")
     return any(
@@ -176,7 +176,7 @@ def test_repository_has_the_catalogs_packages_of_each_branch(repository: Path) -
             if entry.family == family
             and int(entry.first_branch) <= int(branch.branch) <= int(entry.last_branch or branch.branch)
         )
-        for name in [*names.open, *names.proprietary]:
+        for name in names.names():
             assert (name.format(branch=branch.branch), f"{driver['driver']}-{names.revision}") in offered
         pinned = int(branch.branch) >= int(catalog.pinning.first_branch)
         pinning = catalog.pinning.package.format(branch=branch.branch)

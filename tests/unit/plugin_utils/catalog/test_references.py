@@ -71,6 +71,7 @@ LACKING = [
         """  - branch: "630"
     open: ["x"]
     proprietary: []
+    full: {open: [], proprietary: []}
     apt_components: []
     source: "a test"
 """,
@@ -127,10 +128,16 @@ def test_entry_without_its_partner_is_reported(tmp_path, file, after, stanza, me
             r"python: the default 3.9 is not under",
         ),
         ("pytorch.yml", 'cuda: "13.2.2"', 'cuda: "13.22.2"', r"pytorch.yml.*: CUDA 13.22 is not in cuda.yml"),
+        (
+            "pytorch.yml",
+            'index: "own", cudnn: "9.26',
+            'index: "pypi", cudnn: "9.26',
+            r"2.15.0.*PyPI has one wheel.*13.2.2, 13.0",
+        ),
         ("driver.yml", '"Rubin"]', '"Ruby"]', r"branches\[620\].architectures: Ruby is not in gpu.yml"),
         ("tensorflow.yml", '"2.20.0"', '"2.21.0"', r"tensorflow.yml.releases\[2.21.0\]: duplicate entry"),
     ],
-    ids=["toolkit", "branch", "python", "pytorch", "architecture", "twice"],
+    ids=["toolkit", "branch", "python", "pytorch", "two of PyPI", "architecture", "twice"],
 )
 def test_missing_reference_is_reported(tmp_path, file, old, new, message):
     with pytest.raises(loader.CatalogError, match=message):

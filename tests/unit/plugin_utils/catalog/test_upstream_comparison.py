@@ -13,7 +13,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import (
     upstream_comparison,
     upstream_sources,
 )
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import AndCuda
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import AndCuda, DriverSet
 
 from tests.unit.frozen_catalog import frozen_catalog
 from tests.unit.plugin_utils.catalog.upstream_cases import (
@@ -231,7 +231,7 @@ def set_driver(distro, branch, **change):
         ),
         (
             "debian-12",
-            lambda d: set_driver(d, "470", proprietary=("nvidia-kernel-dkms", "nvidia-smi")),
+            lambda d: set_driver(d, "470", proprietary=("nvidia-kernel-dkms", "nvidia-smi"), full=DriverSet((), ())),
             (
                 "differs",
                 "distro/debian-12.yml distro_drivers[470]",

@@ -39,7 +39,7 @@ _KINDS: dict[str, tuple[type, dict[str, Any]]] = {
     "cudnn": (LibraryComponent, {}),
     "nccl": (LibraryComponent, {}),
     "tensorflow": (TensorflowComponent, {"cuda_libraries": "wheel", "requirements": (), "lock": ""}),
-    "pytorch": (PytorchComponent, {"cuda": "13.2", "requirements": (), "lock": ""}),
+    "pytorch": (PytorchComponent, {"cuda": "13.2", "requirements": (), "lock": "", "index": ""}),
 }
 
 

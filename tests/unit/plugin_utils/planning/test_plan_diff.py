@@ -111,6 +111,7 @@ OLD_UBUNTU = {
         ("pytorch", PYTORCH, {"tensorflow": {"version": "2.15.0", "python": "3.11"}}, None, "install"),
         ("pytorch", PYTORCH, {"pytorch": {"version": "2.10.0", "python": "3.11"}}, "2.10.0", "upgrade"),
         ("pytorch", PYTORCH, {"pytorch": {"version": "2.15.0", "python": "3.11"}}, "2.15.0", "keep"),
+        ("pytorch", PYTORCH, {"pytorch": {"version": "2.15.0+cu130", "python": "3.11"}}, "2.15.0+cu130", "install"),
         ("pytorch", None, {"pytorch": {"version": "2.15.0", "python": "3.11"}}, "2.15.0", "keep"),
     ],
 )

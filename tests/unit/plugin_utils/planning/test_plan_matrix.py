@@ -47,13 +47,13 @@ def test_every_release_and_generation_has_a_row(table):
 @pytest.mark.parametrize(
     ("distribution", "gpu", "cells"),
     [
-        ("ubuntu-22.04", "Hopper 9.0", ["595 open", "13.2", "9.28.0", "2.29.7", "2.21.0", "3.10"]),
-        ("ubuntu-22.04", "Kepler 3.5", ["470 proprietary", "11.8", "8.7.0", "2.16.2", "2.14.1", "3.10"]),
-        ("debian-12", "Maxwell 5.2", ["580 proprietary", "12.9", "9.10.2", "-", "2.16.2", "3.11"]),
+        ("ubuntu-22.04", "Hopper 9.0", ["595 open", "13.2", "9.28.0", "2.29.7", "TensorFlow 2.21.0", "3.10"]),
+        ("ubuntu-22.04", "Kepler 3.5", ["470 proprietary", "11.8", "8.7.0", "2.16.2", "TensorFlow 2.14.1", "3.10"]),
+        ("debian-12", "Maxwell 5.2", ["580 proprietary", "12.9", "9.10.2", "-", "TensorFlow 2.16.2", "3.11"]),
         (
             "ubuntu-26.04",
             "Volta 7.0",
-            ["580 proprietary", "12.4 (archive)", "-", "-", "none: no wheel for this Python", "-"],
+            ["580 proprietary", "12.4 (archive)", "-", "-", "PyTorch 2.14.1, CUDA 12.6", "3.14"],
         ),
     ],
 )
@@ -61,12 +61,13 @@ def test_rows(table, distribution, gpu, cells):
     assert section(table, distribution)[gpu] == cells
 
 
-def test_a_row_without_tensorflow_has_a_reason():
+def test_a_row_without_a_framework_has_a_reason():
     rows = list(plan_matrix.rows(load_catalog()))
     assert len(rows) == len(load_catalog().distros) * len(GENERATIONS)
     for row in rows:
-        tensorflow = row.plan.components.tensorflow if row.plan.ok else None
-        assert bool(row.reason) == (tensorflow is None), (row.distribution, row.generation)
+        parts = row.plan.components
+        has_framework = row.plan.ok and (parts.tensorflow or parts.pytorch) is not None
+        assert bool(row.reason) != has_framework, (row.distribution, row.generation)
 
 
 def test_the_command_prints_the_short_form():

@@ -5,6 +5,7 @@ It reads the catalog's files as plain data and shares no code with the resolver:
 
 from __future__ import annotations
 
+import copy
 import csv
 import functools
 import itertools
@@ -24,6 +25,9 @@ def read_files(folder: Path) -> dict:
         files["products"] = {row["device"]: row for row in csv.DictReader(stream)}
     files["distros"] = {path.stem: yaml.safe_load(path.read_text()) for path in (folder / "distro").glob("*.yml")}
     return files
+
+
+NO_PYTORCH = (None, None, None)
 
 
 def covers(version: str, asked: str) -> bool:
@@ -46,7 +50,7 @@ class Question:
         self.slug = self.distro["nvidia_repository"]["slug"]
 
     def asked(self, name):
-        return self.request.get(name, "none" if name == "pytorch" else "auto")
+        return self.request.get(name, "fallback" if name == "pytorch" else "auto")
 
     def offered(self, package, release, cuda=None):
         """Return the newest offered version of a package for a release, built for a CUDA release where one is named."""
@@ -375,20 +379,26 @@ class Question:
             fitting.append((older, order, packages))
         return max(fitting, default=(None, None, None))[2]
 
-    def pytorch(self, driver):
+    def pytorch(self, driver, cuda):
         fitting = []
+        toolkit = num(cuda["version"]) if cuda and self.asked("cuda") != "auto" else (None,)
         for release in self.files["pytorch"]["releases"]:
-            major, python = num(release["cuda"])[0], self._python(release)
-            floor = self.floor(major)
-            if (
-                covers(release["version"], self.asked("pytorch"))
-                and python
-                and self._all_covered(self.files["cudnn"]["support"], release["cudnn"], major)
-                and all(num(g["compute_capability"]) >= num(release["min_compute_capability"]) for g in self.gpus)
-                and (driver is None or floor is None or _reaches(driver["version"], floor))
-            ):
-                fitting.append((num_all(release["version"]), release["version"], python))
-        return max(fitting, default=(None, None, None))[1:]
+            python = self._python(release)
+            for build in release["builds"]:
+                series, floor = num(build["cuda"])[:2], self.floor(num(build["cuda"])[0])
+                if (
+                    covers(release["version"], self.asked("pytorch"))
+                    and covers(build["cuda"], self.asked("pytorch_cuda"))
+                    and python
+                    and self._all_covered(self.files["cudnn"]["support"], build["cudnn"], series[0])
+                    and self._all_covered(self.files["nccl"]["support"], build["nccl"], series[0])
+                    and all(_has_code({**build, "ptx": []}, gpu) for gpu in self.gpus)
+                    and (driver is None or floor is None or _reaches(driver["version"], floor))
+                ):
+                    follows = (series == toolkit[:2], series[0] == toolkit[0])
+                    order = (*follows, num_all(release["version"]), build["index"] == "pypi", series)
+                    fitting.append((order, (release["version"], python, ".".join(str(n) for n in series))))
+        return max(fitting, default=(None, NO_PYTORCH))[1]
 
 
 @functools.cache
@@ -410,7 +420,21 @@ def _has_code(release, gpu):
 
 
 def best(question: Question) -> dict | None:
-    """Return what the best plan has of each component, or None where no set is allowed."""
+    """Return what the best plan has of each component, or None where no set is allowed.
+
+    Where none is, and nobody asked for a TensorFlow, PyTorch takes its place, or is alone if it was asked for.
+    """
+    found = best_as_asked(question)
+    asked = [question.asked(name) for name in ("tensorflow", "tensorflow_cuda_libraries", "pytorch")]
+    if found or asked[:2] != ["auto", "auto"] or asked[2] == "none":
+        return found
+    other = copy.copy(question)
+    other.request = {**question.request, "tensorflow": "none", "pytorch": asked[2].replace("fallback", "auto")}
+    return best_as_asked(other)
+
+
+def best_as_asked(question: Question) -> dict | None:
+    """Return what the best plan has of the frameworks that are asked for."""
     pairs = [
         (driver, cuda)
         for driver, cuda in itertools.product(question.drivers(), question.toolkits())
@@ -421,8 +445,9 @@ def best(question: Question) -> dict | None:
         if not allowed:
             continue
         driver, cuda = max(allowed, key=lambda pair: question.rank(*pair))
-        pytorch = (None, None) if question.asked("pytorch") == "none" else question.pytorch(driver)
-        if question.asked("pytorch") != "none" and pytorch == (None, None):
+        is_asked = question.asked("pytorch") not in ("none", "fallback")
+        pytorch = question.pytorch(driver, cuda) if is_asked else NO_PYTORCH
+        if is_asked and pytorch == NO_PYTORCH:
             return None
         return {
             "driver": driver and tuple(driver[k] for k in ("version", "source", "modules", "packages", "pinning")),
@@ -450,5 +475,5 @@ def of_plan(made: dict) -> dict | None:
         "nccl": parts["nccl"] and parts["nccl"]["packages"],
         "tensorflow": tensorflow
         and (tensorflow["version"], tensorflow["python"], tensorflow["cuda_libraries"], limits[0] if limits else None),
-        "pytorch": (pytorch["version"], pytorch["python"]) if pytorch else (None, None),
+        "pytorch": tuple(pytorch[k] for k in ("version", "python", "cuda")) if pytorch else NO_PYTORCH,
     }

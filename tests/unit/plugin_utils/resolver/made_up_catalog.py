@@ -53,7 +53,9 @@ def made_up(files: dict, draw) -> dict:
     for release in files["tensorflow"]["releases"]:
         release["pythons"] = some(["3.8", *release["pythons"], "3.14"])
     for release in files["pytorch"]["releases"]:
-        release["min_compute_capability"] = draw.choice(capabilities)
+        release["builds"] = some(release["builds"])
+        for build in release["builds"]:
+            build["sass"] = sorted(draw.sample(capabilities, 6), key=float)
     for product in files["products"].values():
         if draw.random() < 0.3:
             product["last_driver_branch"] = draw.choice(branches)["branch"]

@@ -62,6 +62,8 @@ def violations(made, pythons=None):
     for gpu in made["gpus"]:
         found += _gpu_violations(gpu, parts)
     found += _module_violations(made["request"]["driver_kernel_modules"], parts["driver"], distro)
+    if parts["driver"] and made["request"]["driver_profile"] not in ("auto", parts["driver"]["profile"]):
+        found.append(f"profile {parts['driver']['profile']}, asked for {made['request']['driver_profile']}")
     found += _platform_violations(parts, distro)
     found += _library_violations(parts)
     if parts["tensorflow"]:
@@ -119,7 +121,8 @@ def _module_violations(asked, driver, distro):
             for p in raw("driver")["packages"]
             if p["family"] == distro["family"] and _within(driver["branch"], p["first_branch"], p["last_branch"])
         )
-    names = [name.format(branch=driver["branch"]) for name in rule[flavour]]
+    sets = {"compute": rule, "full": rule["full"]}
+    names = [name.format(branch=driver["branch"]) for name in sets[driver["profile"]][flavour]]
     if [package.split("=")[0] for package in driver["packages"]] != names:
         found.append(f"packages {driver['packages']} for {flavour} modules")
     return found

@@ -35,6 +35,10 @@ REQUESTS = [
     {"driver": "none"},
     {"cuda": "none", "pytorch": "auto"},
     *[{"tensorflow": "none", "pytorch": "auto"}] * 3,
+    {"pytorch": "auto", "cuda": "12"},
+    {"pytorch": "auto", "cuda": "13.0"},
+    {"tensorflow": "none", "pytorch": "auto", "pytorch_cuda": "12.6"},
+    {"tensorflow": "none", "pytorch": "2.9", "pytorch_cuda": "13"},
     {"tensorflow": "none", "cudnn": "none", "nccl": "none"},
 ]
 

@@ -21,7 +21,7 @@ from tests.unit.plugin_utils.resolver.resolver_cases import codes, debian_offers
 
 H200 = Gpu("10de:2335", "NVIDIA H200", "9.0", "Hopper", "either")
 V100 = Gpu("10de:1db4", "Tesla V100", "7.0", "Volta", "proprietary")
-# Every field of host and request has a value that is not its default.
+# Every field of host and request has a value that is not its default; the profile is that of a display.
 HOST = Host(
     "debian-12",
     pythons=("3.12", "3.13"),
@@ -35,12 +35,15 @@ HOST = Host(
     repository_configured=True,
     secure_boot="enabled",
     loaded_driver="580.126.16",
+    display="display manager gdm3.service",
+    packages=("libnvidia-gl-580=580.126.16-1ubuntu1",),
 )
 REQUEST = Request.from_mapping(
     {
         "driver": "580",
         "driver_source": "nvidia",
         "driver_kernel_modules": "proprietary",
+        "driver_profile": "auto",
         "cuda": "12.9",
         "cuda_source": "nvidia",
         "cudnn": "9",

@@ -23,17 +23,124 @@ def test_blackwell_has_a_warning_about_jit():
     assert "ptx-jit" not in [w["code"] for w in plan("ubuntu-22.04", "H200")["warnings"]]
 
 
-@pytest.mark.parametrize(("gpus", "version", "cuda"), [(["H200"], "2.15.0", "13.2"), (["V100"], "2.10.0", "12.8")])
-def test_pytorch(gpus, version, cuda):
-    part = plan("debian-12", *gpus, pytorch="auto")["components"]["pytorch"]
+@pytest.mark.parametrize(
+    ("gpus", "asked", "version", "cuda"),
+    [
+        (["H200"], {}, "2.15.0", "13.2"),
+        (["V100"], {"pytorch_cuda": "12.8"}, "2.10.0", "12.8"),
+        (["H200"], {"cuda": "13.2"}, "2.15.0", "13.2"),
+    ],
+)
+def test_pytorch(gpus, asked, version, cuda):
+    part = plan("debian-12", *gpus, pytorch="auto", **asked)["components"]["pytorch"]
     assert (part["version"], part["cuda"], part["requirements"]) == (version, cuda, [f"torch=={version}", "numpy"])
+    assert part["index"] == ""
     assert (part["python"], part["lock"]) == ("3.11", f"pytorch-{version}.txt")
+
+
+@pytest.mark.parametrize(
+    ("gpu", "asked", "requirement", "index"),
+    [
+        ("GTX 1080", {}, "torch==2.14.1+cu126", "cu126"),
+        ("10de:15f7", {}, "torch==2.14.1+cu126", "cu126"),  # P100
+        ("M60", {}, "torch==2.10.0+cu126", "cu126"),  # from 2.11 on with an NCCL without Maxwell
+        ("H200", {"cuda": "12.6"}, "torch==2.14.1+cu126", "cu126"),
+        ("H200", {"cuda": "12.4"}, "torch==2.14.1+cu126", "cu126"),  # of the same major the newest release
+        ("H200", {"cuda": "13.0", "pytorch": "2.10"}, "torch==2.10.0+cu130", "cu130"),
+        ("H200", {"pytorch_cuda": "12.9"}, "torch==2.13.0+cu129", "cu129"),
+        ("H200", {"driver": "535"}, "torch==2.14.1+cu126", "cu126"),
+    ],
+)
+def test_builds_of_pytorchs_own_index(gpu, asked, requirement, index):
+    made = plan("debian-12", gpu, **{"pytorch": "auto", **asked})["components"]["pytorch"]
+    assert made["requirements"][0] == requirement
+    assert made["index"] == f"https://download.pytorch.org/whl/{index}"
+
+
+@pytest.mark.parametrize(
+    ("asked", "meaning"),
+    [
+        ({"cuda": "13.2"}, None),
+        ({"cuda": "13.1"}, "PyTorch warns of them"),
+        ({"cuda": "12.9", "pytorch": "2.15"}, "PyTorch refuses to build CUDA extensions with this nvcc"),
+        ({"cuda": "13.2", "pytorch_cuda": "12.6"}, "PyTorch refuses to build CUDA extensions with this nvcc"),
+        ({"cuda": "none"}, None),
+        ({"cuda": "13.1", "pytorch": "none"}, None),
+    ],
+)
+def test_a_difference_to_the_toolkit_is_a_warning(asked, meaning):
+    made = plan("debian-12", "H200", **{"pytorch": "auto", **asked})
+    assert made["ok"]
+    found = [w["message"] for w in made["warnings"] if w["code"] == "pytorch-cuda-differs"]
+    assert len(found) == (meaning is not None)
+    assert all(f"the toolkit is CUDA {asked['cuda']}: " in text and meaning in text for text in found)
+
+
+def test_an_old_gpu_has_no_other_pytorch():
+    made = plan("debian-12", "GTX 1080", pytorch="auto", pytorch_cuda="12.8", tensorflow="none")
+    assert [p["code"] for p in made["problems"]] == ["gpu-dropped-by-cuda"]
+    assert made["remedies"][0]["request"] == {"pytorch_cuda": "auto"}
+
+
+def test_a_release_without_the_cuda_names_those_that_have_it():
+    (problem,) = plan("debian-12", "H200", pytorch="2.15", pytorch_cuda="12.6", tensorflow="none")["problems"]
+    assert problem["code"] == "pytorch-cuda-mismatch"
+    assert "PyTorch 2.15.0 has builds for CUDA 13.0, 13.2, none for CUDA 12.6" in problem["message"]
+    assert "are of PyTorch 2.14.1, 2.13.0, 2.12.1" in problem["message"]
+
+
+# PyTorch in place of TensorFlow ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("distro", "gpu", "host", "version", "why"),
+    [
+        ("ubuntu-26.04", "H200", {}, "2.15.0", "this host has Python 3.14"),
+        ("debian-13", "M60", {}, "2.10.0", "this host has Python 3.13"),
+    ],
+    ids=["python", "python-and-gpu"],
+)
+def test_pytorch_in_place_of_tensorflow(distro, gpu, host, version, why):
+    made = plan(distro, gpu, host=host)
+    assert made["ok"]
+    assert made["request"]["pytorch"] == "fallback"
+    assert made["components"]["tensorflow"] is None
+    assert made["components"]["pytorch"]["version"] == version
+    because = {reason["component"]: (reason["choice"], reason["because"]) for reason in made["reasons"]}
+    assert because["tensorflow"][0] == "none"
+    assert because["tensorflow"][1].startswith("no release works here: ")
+    assert why in because["tensorflow"][1]
+    assert because["pytorch"][0] == version
+    assert because["pytorch"][1].startswith("in place of TensorFlow: ")
+
+
+@pytest.mark.parametrize(
+    ("distro", "asked", "planned"),
+    [
+        ("ubuntu-24.04", {}, ["tensorflow"]),
+        ("ubuntu-24.04", {"tensorflow": "none"}, []),
+        ("ubuntu-24.04", {"pytorch": "auto"}, ["tensorflow", "pytorch"]),
+        ("ubuntu-26.04", {"pytorch": "2.14"}, ["pytorch"]),
+        ("ubuntu-26.04", {"pytorch": "auto"}, ["pytorch"]),
+        ("ubuntu-26.04", {"pytorch": "none"}, None),
+        ("ubuntu-26.04", {"tensorflow": "2.21"}, None),
+        ("ubuntu-26.04", {"tensorflow_cuda_libraries": "system"}, None),
+        ("ubuntu-26.04", {"tensorflow": "none", "pytorch": "auto"}, ["pytorch"]),
+    ],
+)
+def test_what_is_asked_for_is_planned_or_refused(distro, asked, planned):
+    made = plan(distro, "H200", **asked)
+    assert made["ok"] == (planned is not None)
+    if made["ok"]:
+        assert [name for name in ("tensorflow", "pytorch") if made["components"][name]] == planned
+    else:
+        assert "python-not-supported" in [p["code"] for p in made["problems"]]
 
 
 @pytest.mark.parametrize(
     ("distro", "gpus", "asked", "code", "remedy"),
     [
-        ("debian-12", ["V100"], "2.15", "gpu-dropped-by-cuda", 'set gpu_stack_pytorch="2.10" '),
+        ("debian-12", ["V100"], "2.15", "gpu-dropped-by-cuda", "set gpu_stack_pytorch=2.14 "),
         ("debian-12", ["K40c"], "auto", "gpu-dropped-by-cuda", "set gpu_stack_pytorch=none "),
         ("ubuntu-22.04", ["H200"], "2.15", "python-not-supported", "set gpu_stack_pytorch=2.14 "),
         ("debian-12", ["H200"], "1.13", "unknown-version", "set gpu_stack_pytorch=2.7 "),

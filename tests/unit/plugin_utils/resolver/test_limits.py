@@ -188,13 +188,25 @@ def test_pythons_of_a_framework(framework):
 
 
 def test_gpus_of_pytorch():
-    limits = {r["version"]: r["min_compute_capability"] for r in raw("pytorch")["releases"]}
-    assert len(limits) > 5
-    for version, limit in limits.items():
-        host = {"pythons": ("3.9", "3.10", "3.11", "3.12", "3.13"), "default_python": "3.11"}
-        below = CAPABILITIES[CAPABILITIES.index(limit) - 1]
-        assert asked(host, limit, pytorch=version)[1] == []
-        assert asked(host, below, pytorch=version)[1] == ["gpu-dropped-by-cuda"], version
+    """A build runs on GPUs of the majors that it has machine code for, from the oldest of each on."""
+    pythons = {"pythons": ("3.9", "3.10", "3.11", "3.12", "3.13"), "default_python": "3.11"}
+    refused = 0
+    for release in raw("pytorch")["releases"]:
+        for build in release["builds"]:
+            major = num(build["cuda"])[0]
+            request = {"pytorch": release["version"], "pytorch_cuda": ".".join(build["cuda"].split(".")[:2])}
+            limits = [covered("cudnn", build["cudnn"], major), covered("nccl", build["nccl"], major)]
+            for capability in CAPABILITIES:
+                wanted = num(capability)
+                fits = all(low <= wanted <= high for low, high in limits) and any(
+                    num(sass)[0] == wanted[0] and num(sass) <= wanted for sass in build["sass"]
+                )
+                made, codes = asked(pythons, capability, **request)
+                newer = wanted > num(build["sass"][-1])
+                assert codes == ([] if fits else ["gpu-too-new-for-pytorch" if newer else "gpu-dropped-by-cuda"])
+                assert not fits or made.components.pytorch.cuda == request["pytorch_cuda"]
+                refused += not fits
+    assert refused > 50
 
 
 def covered(name, version, major):

@@ -42,6 +42,7 @@ REQUESTS = st.fixed_dictionaries(
         "pytorch": st.sampled_from(series("pytorch", "releases")),
         "driver_source": st.sampled_from(["auto", "nvidia", "distro"]),
         "driver_kernel_modules": st.sampled_from(["auto", "open", "proprietary"]),
+        "driver_profile": st.sampled_from(["auto", "compute", "full"]),
         "cuda_source": st.sampled_from(["auto", "nvidia", "distro"]),
         "tensorflow_cuda_libraries": st.sampled_from(["auto", "wheel", "system"]),
     },

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import foreign_drivers, scope
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import driver_sets, foreign_drivers, scope
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.codes import PROBLEMS
 
 from tests.unit.frozen_catalog import frozen_catalog
@@ -42,7 +42,15 @@ REFUSED = [
     ("debian13-has-no-580", "debian-13", ["V100"], {"driver": "580"}, "not-in-repository"),
     ("2004-ends-at-12.9", "ubuntu-20.04", ["A100"], {"cuda": "13.0"}, "not-in-repository"),
     ("debian-has-no-blackwell", "debian-13", ["B200"], {"driver_source": "distro"}, "gpu-too-new-for-driver"),
-    ("python-3.14", "ubuntu-26.04", ["H200"], {}, "python-not-supported"),
+    ("python-3.14", "ubuntu-26.04", ["H200"], {"tensorflow": "2.21"}, "python-not-supported"),
+    (
+        "cu126-has-no-blackwell",
+        "debian-12",
+        ["B200"],
+        {"pytorch": "2.13", "pytorch_cuda": "12.6"},
+        "gpu-too-new-for-pytorch",
+    ),
+    ("2.15-has-no-cu126", "debian-12", ["H200"], {"pytorch": "2.15", "pytorch_cuda": "12.6"}, "pytorch-cuda-mismatch"),
     ("python-3.13-before-2.20", "debian-13", ["H200"], {"tensorflow": "2.19"}, "python-not-supported"),
     ("python-3.12-before-2.16", "ubuntu-24.04", ["H200"], {"tensorflow": "2.15"}, "python-not-supported"),
     ("tf-1.12.3-is-for-k80", "ubuntu-22.04", ["K40c"], {"tensorflow": "1.12.3"}, "gpu-too-old-for-tensorflow"),
@@ -67,8 +75,8 @@ def test_refused(distro, gpus, request_, code):
 
 def test_every_code_is_produced():
     produced = {r[4] for r in REFUSED} | {code for failure in FAILURES for code in failure[4]}
-    # These have tests of their own: test_resolve.py, test_scope.py, test_foreign_drivers.py.
-    elsewhere = {"invalid-request", *scope.PROBLEMS, *foreign_drivers.PROBLEMS}
+    # These have tests of their own: test_resolve.py, test_scope.py, test_foreign_drivers.py, test_driver_sets.py.
+    elsewhere = {"invalid-request", *scope.PROBLEMS, *foreign_drivers.PROBLEMS, *driver_sets.PROBLEMS}
     assert produced == set(PROBLEMS) - elsewhere
 
 

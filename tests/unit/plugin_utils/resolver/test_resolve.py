@@ -182,7 +182,7 @@ FAILURES = [
         ["gpu-too-new-for-tensorflow"],
     ),
     ("tf-2.15-no-python-3.12", "ubuntu-24.04", ["A100"], {"tensorflow": "2.15"}, ["python-not-supported"]),
-    ("tf-no-python-3.14", "ubuntu-24.04", ["A100"], {"python": "3.14"}, ["python-not-supported"]),
+    ("tf-no-python-3.14", "ubuntu-24.04", ["A100"], {"python": "3.14", "pytorch": "none"}, ["python-not-supported"]),
     (
         "cuda-12-and-glibc-2.41",
         "debian-13",

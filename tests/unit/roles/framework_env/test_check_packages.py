@@ -35,3 +35,15 @@ def test_lock_without_the_framework_for_this_python_is_refused(host: Host) -> No
     next(environment.glob("lib/*/site-packages/*.dist-info/METADATA")).unlink()
     next(environment.glob("lib/*/site-packages/*.dist-info")).rmdir()
     assert f"found no {host.framework.package} in" in run(environment, host.framework, "record").stderr
+
+
+def test_a_wheel_with_its_cuda_release_in_its_version_is_the_release(host: Host) -> None:
+    """As the wheels of PyTorch's own index have it."""
+    environment = host.build(host.new, None)
+    metadata = next(environment.glob("lib/*/site-packages/*.dist-info/METADATA"))
+    version = host.framework.version
+    metadata.write_text(metadata.read_text().replace(f"Version: {version}", f"Version: {version}+cu126"))
+    assert run(environment, host.framework, "record").returncode == 0
+    assert f"{host.framework.package}=={version}+cu126" in (environment / "gpuhost.freeze").read_text().split()
+    assert run(environment, host.framework, "compare").returncode == 0
+    assert run(environment, host.framework, "compare", version + "1").returncode == 1

@@ -72,17 +72,22 @@ def test_catalog_lists_pythons_in_ascending_order() -> None:
     assert lists == [sorted(pythons, key=lambda python: [int(part) for part in python.split(".")]) for pythons in lists]
 
 
-def test_a_password_of_the_index_reaches_uv_and_no_output(tmp_path: Path) -> None:
-    """With a program in place of uv that records the index and fails."""
+def test_a_password_of_an_index_reaches_uv_and_no_output(tmp_path: Path) -> None:
+    """With a program in place of uv that records the indexes and fails."""
     (tmp_path / "uv/bin").mkdir(parents=True)
     (tmp_path / "uv/gpuhost.lock").write_bytes((ROLES / "framework_env/files/uv.txt").read_bytes())
     uv = tmp_path / "uv/bin/uv"
-    uv.write_text('#!/bin/sh\necho "$UV_DEFAULT_INDEX" > "$0.index"\necho Hash mismatch >&2\nexit 1\n')
+    uv.write_text(
+        '#!/bin/sh\necho "$UV_DEFAULT_INDEX $UV_INDEX $UV_INDEX_STRATEGY" > "$0.index"\n'
+        "echo Hash mismatch >&2\nexit 1\n"
+    )
     uv.chmod(0o755)
     index = "https://ann:s3cret-8153@127.0.0.1:9/simple"
-    variables = {"version": "2.21.0", "index_url": index, "system_packages": []}
-    result = run(tmp_path, "tensorflow", "-vvv", "--diff", **variables)
+    own = "https://127.0.0.1:9/whl/cu126"
+    variables = {"version": "2.15.0", "index_url": index, "extra_index_url": own, "system_packages": []}
+    result = run(tmp_path, "pytorch", "-vvv", "--diff", **variables)
     assert result.returncode == 2
-    assert uv.with_name("uv.index").read_text().strip() == index, result.stdout + result.stderr
+    recorded = uv.with_name("uv.index").read_text().split()
+    assert recorded == [index, own, "unsafe-best-match"], result.stdout + result.stderr
     assert "Create the virtual environment: status 1" in result.stdout
     assert "s3cret-8153" not in result.stdout + result.stderr

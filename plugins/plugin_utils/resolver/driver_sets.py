@@ -1,0 +1,123 @@
+"""Decide which set of driver packages a host gets: `compute`, `full` with OpenGL, X and Wayland, or its own.
+
+Runs on the controller; pure functions.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+import re
+
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import split_spec
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import KeptDriver
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
+
+PROBLEMS = {
+    "prebuilt-driver-set": "a driver with Ubuntu's prebuilt kernel modules is installed, and another one is requested",
+    "display-needs-full": "the profile `compute` is requested on a host with a display and a driver with OpenGL",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Profile:
+    """The profile of the driver packages and why; why is empty for a host without a display."""
+
+    name: str
+    why: str = ""
+
+
+def profile(context: ResolveContext) -> Profile:
+    """Return the profile to plan.
+
+    At `auto` a display keeps the kind of set that is installed, and gets `full` where no driver is installed.
+    """
+    asked, display = context.request.driver_profile, context.host.display
+    if asked != "auto":
+        return Profile(asked, "requested")
+    if not display:
+        return Profile("compute")
+    if not graphics(context) and _leading(context):
+        return Profile(
+            "compute",
+            f"the installed driver has no OpenGL packages ({display}); gpu_stack_driver_profile=full adds them",
+        )
+    return Profile("full", display)
+
+
+def graphics(context: ResolveContext) -> list[str]:
+    """Return the installed packages of a driver that serve displays: OpenGL, X, and metapackages with these."""
+    expressions = context.catalog.packages.graphics
+    return [name for name in _installed(context) if any(re.fullmatch(e, name) for e in expressions)]
+
+
+def kept(context: ResolveContext) -> KeptDriver | None:
+    """Return the installed driver if it is Ubuntu's `nvidia-driver-NNN` with modules that Ubuntu built and signed.
+
+    This is what "Additional Drivers" installs; the plan leaves it as it is. With a package that builds modules it is
+    another set: DKMS's modules are loaded before Ubuntu's. None if the driver is not requested.
+    """
+    if context.request.driver == "none":
+        return None
+    rule, installed = context.catalog.packages, _installed(context)
+    if any(re.fullmatch(rule.kernel_modules, name) for name in installed):
+        return None
+    modules = {_series(context, name) for name in installed if fnmatch.fnmatchcase(name, rule.prebuilt_modules)}
+    for name, version in installed.items():
+        match = re.fullmatch(rule.prebuilt_driver, name)
+        if match and match["series"] in modules:
+            flavour = "open" if match["open"] else "proprietary"
+            return KeptDriver(versions.upstream(version), match["branch"], flavour, name)
+    return None
+
+
+def check_kept(context: ResolveContext, driver: KeptDriver, findings: Findings) -> None:
+    """Add the problem of a request that would change the driver that stays."""
+    request = context.request
+    wanted = {
+        "driver": request.driver != "auto" and not versions.has_prefix(driver.version, request.driver),
+        "driver_source": request.driver_source == "nvidia",
+        "driver_kernel_modules": request.driver_kernel_modules not in ("auto", driver.kernel_modules),
+        "driver_profile": request.driver_profile == "compute",
+    }
+    asked = [f"gpu_stack_{name}={getattr(request, name)}" for name, differs in wanted.items() if differs]
+    if asked:
+        names = " and ".join(asked)
+        findings.problem(
+            "prebuilt-driver-set",
+            f'{driver.package} {driver.version} is installed with prebuilt kernel modules, as by "Additional Drivers"; '
+            f"gpuhost keeps such a set and cannot change it, but {names} would",
+            f'remove {names}, so that this driver stays; or select another driver in "Additional Drivers" '
+            "(ubuntu-drivers install) and run this again",
+        )
+
+
+def check_display(context: ResolveContext, findings: Findings) -> None:
+    """Add the problem of the profile `compute` where it would take OpenGL and X away from a display."""
+    found = graphics(context)
+    if context.request.driver_profile == "compute" and context.host.display and found:
+        findings.problem(
+            "display-needs-full",
+            f"gpu_stack_driver_profile=compute would remove {', '.join(found)} from a host with a display "
+            f"({context.host.display})",
+            "leave gpu_stack_driver_profile at auto; or remove these packages first, if no display is on an NVIDIA GPU",
+        )
+
+
+def _installed(context: ResolveContext) -> dict[str, str]:
+    """Return the versions of the host's own packages; those of other architectures (`:i386`) are left out."""
+    specs = map(split_spec, context.host.packages)
+    return {name: version or "" for name, version in specs if ":" not in name}
+
+
+def _series(context: ResolveContext, name: str) -> str | None:
+    """Return the branch in the name of a driver's package, with Ubuntu's `-server`."""
+    matches = (re.fullmatch(expression, name) for expression in context.catalog.packages.driver_branch)
+    return next((match.group(1) for match in matches if match), None)
+
+
+def _leading(context: ResolveContext) -> list[str]:
+    expression = context.catalog.packages.leading["driver"]
+    return [name for name in _installed(context) if re.fullmatch(expression, name)]
