@@ -9,9 +9,13 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Branch
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import DriverComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import driver_sets
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import driver_sets, known_bad
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.drivers import DriverCandidate, accepted_modules
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.drivers import (
+    DriverCandidate,
+    accepted_modules,
+    archived_version,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.platform import Platform, is_native
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.toolkits import CudaCandidate
 
@@ -96,6 +100,8 @@ def _explain_driver(
     if not branch.maintained:
         when = f" ({branch.end_of_life})" if branch.end_of_life else ""
         findings.warn("branch-end-of-life", f"driver branch {branch.branch} reached its end of life{when}")
+    archived = archived_version(context, branch) if driver.source == "distro" else None
+    known_bad.warn_of_driver(context, archived or driver.version, findings)
     kernel = versions.kernel_series(context.host.kernel or context.distro.kernel.default)
     if branch.newest_kernel and versions.key(kernel) > versions.key(branch.newest_kernel):
         findings.warn(

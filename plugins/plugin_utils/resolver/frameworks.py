@@ -21,6 +21,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components imp
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import known_bad
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import (
     ResolveContext,
     cached,
@@ -100,6 +101,7 @@ def _tensorflow_candidate(context: ResolveContext, release: TensorflowRelease) -
         problems.append(_no_extra(context, release))
     warnings: list[PlanWarning] = []
     _check_gpu_code(context, release, problems, warnings)
+    problems += known_bad.tensorflow_problems(context, release.version)
     requirements, suffix = [f"{release.package}=={release.version}"], "-system"
     if libraries == "wheel" and release.and_cuda:
         extra, suffix = _wheel_libraries(context, release, release.and_cuda, problems)

@@ -33,6 +33,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import (
     driver_sets,
     foreign_drivers,
     frameworks,
+    known_bad,
     libraries,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext, quote_hint
@@ -188,6 +189,8 @@ def _components(context: ResolveContext, platform: Platform, findings: Findings)
             "set gpu_stack_tensorflow_cuda_libraries=wheel, or gpu_stack_cudnn to that version",
         )
     pytorch = _pytorch(context, platform, findings)
+    if cudnn and pytorch:
+        cudnn = _cudnn_beside(context, cudnn, pytorch, platform, findings)
     return Components(
         driver=driver.component if driver else None,
         cuda=cuda.component if cuda else None,
@@ -196,6 +199,34 @@ def _components(context: ResolveContext, platform: Platform, findings: Findings)
         tensorflow=tensorflow.component if tensorflow else None,
         pytorch=pytorch.component if pytorch else None,
     )
+
+
+def _cudnn_beside(
+    context: ResolveContext,
+    cudnn: LibraryComponent,
+    pytorch: frameworks.PytorchCandidate,
+    platform: Platform,
+    findings: Findings,
+) -> LibraryComponent | None:
+    """Return the cuDNN to install beside PyTorch's own: at auto the newest with which PyTorch is not known to fail."""
+    wheel = pytorch.build.cudnn
+    bad = known_bad.cudnn_conflict(context, wheel, cudnn.version)
+    if bad is None:
+        return cudnn
+    release = pytorch.release.version
+    why = (
+        f"PyTorch {release} with cuDNN {wheel} fails beside {bad.system_first} and newer: {bad.symptom} ({bad.source})"
+    )
+    if context.request.cudnn != "auto" or platform.cuda is None:
+        findings.problem("known-bad", why, f"take {bad.instead}: set gpu_stack_cudnn to it, or to none")
+        return cudnn
+    findings.reasons = [reason for reason in findings.reasons if reason.component != "cudnn"]
+    for candidate in libraries.cudnn_candidates(context, platform.cuda, platform.tensorflow):
+        if not candidate.problems and not known_bad.cudnn_conflict(context, wheel, candidate.version):
+            findings.reason("cudnn", candidate.version, f"the newest that fits; {why}")
+            return candidate.component
+    findings.reason("cudnn", "none", why)
+    return None
 
 
 def _library(context: ResolveContext, name: str, platform: Platform, findings: Findings) -> LibraryComponent | None:
