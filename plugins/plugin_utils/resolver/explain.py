@@ -1,5 +1,7 @@
 """Explain the selected driver, toolkit and TensorFlow: a reason for each, and warnings about them.
 
+relaxation.py adds to the reasons what limits the versions.
+
 Runs on the controller; pure functions.
 """
 
@@ -44,12 +46,7 @@ def explain_platform(context: ResolveContext, platform: Platform, findings: Find
     if driver and driver.component and driver.branch:
         _explain_driver(context, driver, driver.branch, driver.component, cuda, findings)
     if cuda:
-        why = (
-            "the newest that is offered and fits GPUs, driver and compiler"
-            if context.request.cuda == "auto"
-            else f"requested ({context.request.cuda})"
-        )
-        findings.reason("cuda", cuda.release, why)
+        findings.reason("cuda", cuda.release, "")
         if cuda.source == "distro" and context.request.cuda_source == "auto":
             findings.warn(
                 "source-fallback",
@@ -65,12 +62,7 @@ def explain_platform(context: ResolveContext, platform: Platform, findings: Find
     elif context.request.cuda == "none":
         findings.reason("cuda", "none", context.unmanaged("cuda"))
     if tensorflow:
-        why = (
-            "the newest with a wheel for this Python and code for these GPUs"
-            if context.request.tensorflow == "auto"
-            else f"requested ({context.request.tensorflow})"
-        )
-        findings.reason("tensorflow", tensorflow.release.version, why)
+        findings.reason("tensorflow", tensorflow.release.version, "")
         findings.warnings += tensorflow.warnings
     elif context.request.tensorflow == "none":
         findings.reason("tensorflow", "none", context.unmanaged("tensorflow"))
@@ -86,12 +78,11 @@ def _explain_driver(
 ) -> None:
     profile = driver_sets.profile(context)
     why = f"profile {profile.name}: {profile.why}; " if profile.why else ""
-    native = f"; made for CUDA {branch.native_cuda}" if cuda is None or is_native(driver, cuda) else ""
-    how = "requested" if context.request.driver != "auto" else "the newest that fits"
+    native = f", made for CUDA {branch.native_cuda}" if cuda is None or is_native(driver, cuda) else ""
     findings.reason(
         "driver",
         driver.version,
-        f"{how}: {_kind(branch)} {branch.branch}{native}; {why}"
+        f"{branch_kind(branch)} {branch.branch}{native}; {why}"
         f"{component.kernel_modules} kernel modules: {_modules_reason(context, component)}",
     )
     if branch.type in ("NFB", "unknown"):
@@ -123,7 +114,8 @@ def _explain_driver(
         )
 
 
-def _kind(branch: Branch) -> str:
+def branch_kind(branch: Branch) -> str:
+    """Return the kind of a branch, as NVIDIA calls it in full."""
     return BRANCH_KINDS.get(branch.type, "branch")
 
 

@@ -67,13 +67,13 @@ def find_remedies(catalog: Catalog, plan: Plan, host: Host, attempt: Attempt) ->
 # Of the request ---------------------------------------------------------------------------------------------------
 
 
-def _asked(request: Request) -> list[str]:
+def asked_for(request: Request) -> list[str]:
     """Return the fields of a request that ask for something, in the order in which they are given up."""
     return [name for name in (*_CHOICES, *COMPONENTS[::-1]) if getattr(request, name) not in _NOTHING_ASKED]
 
 
 def _free(request: Request) -> Request:
-    return dataclasses.replace(request, **dict.fromkeys(_asked(request), "auto"))
+    return dataclasses.replace(request, **dict.fromkeys(asked_for(request), "auto"))
 
 
 def _differences(before: Request, after: Request) -> tuple[tuple[str, str], ...]:
@@ -89,7 +89,7 @@ def _requests(catalog: Catalog, plan: Plan, request: Request, host: Host, attemp
     if request != plan.request and attempt(request, host).ok:
         yield _remedy(plan, request, host, attempt)
         return
-    asked = _asked(request)
+    asked = asked_for(request)
     freed = _free(request)
     if not asked or not attempt(freed, host).ok:
         return
