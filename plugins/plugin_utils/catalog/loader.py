@@ -24,7 +24,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
     DriverFile,
     GpuFile,
     GpuThresholdFile,
-    KnownBadFile,
+    LockFiles,
     NcclFile,
     PackagesFile,
     Product,
@@ -34,7 +34,8 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
 )
 
 # The collection reaches this file through a link, so the real path leads to the repository's root.
-CATALOG_FOLDER = Path(__file__).resolve().parents[3] / "catalog"
+PROJECT = Path(__file__).resolve().parents[3]
+CATALOG_FOLDER = PROJECT / "catalog"
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -57,7 +58,6 @@ _FILES: dict[str, type] = {
     "pytorch": PytorchFile,
     "repository": RepositoryFile,
     "packages": PackagesFile,
-    "known_bad": KnownBadFile,
 }
 # Values that are one of a few.
 _MODULES = ("proprietary", "either", "open")
@@ -66,7 +66,6 @@ _CHOICES = {
     "ModuleRule.accepts": _MODULES,
     "Branch.type": ("LTSB", "PB", "NFB", "legacy", "unknown"),
     "DriverPackages.family": _FAMILIES,
-    "BadDriver.archive": ("nvidia", "distro"),
     "Distro.family": _FAMILIES,
     "TensorflowRelease.package": ("tensorflow", "tensorflow-gpu"),
     "PytorchBuild.index": ("pypi", "own"),
@@ -186,7 +185,22 @@ def read_catalog(folder: Path) -> Catalog:
     return Catalog(**parts)
 
 
+def lock_files(*folders: Path) -> LockFiles:
+    """Return the project's lock files, and those in other folders."""
+    shipped = PROJECT.glob("roles/*_env/files/*-py*.txt")
+    own = (path for folder in folders for path in folder.glob("*.txt"))
+    # The collection is shipped without scripts.
+    command = "script/lock {names}"
+    if not (PROJECT / "script" / "lock").exists():
+        command = "ansible-playbook gpuhost.stack.lock -i INVENTORY -e gpu_stack_lock={comma}"
+    return LockFiles(frozenset(path.name for path in (*shipped, *own)), command)
+
+
 @functools.cache
 def load_catalog(folder: Path = CATALOG_FOLDER) -> Catalog:
-    """Return the catalog, read once per process; raises CatalogError."""
-    return read_catalog(folder)
+    """Return the catalog, read once per process, with the project's locks; raises CatalogError.
+
+    A catalog elsewhere has none, and no plan by it needs one.
+    """
+    found = read_catalog(folder)
+    return dataclasses.replace(found, locks=lock_files()) if folder == CATALOG_FOLDER else found

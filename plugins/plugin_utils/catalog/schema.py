@@ -413,11 +413,21 @@ class TensorflowRelease:
 
 
 @dataclasses.dataclass(frozen=True)
+class OfTheirTime:
+    """The releases that newer dependencies break, and the packages that are as new as they are nevertheless."""
+
+    releases: str
+    any_age: tuple[str, ...]
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
 class TensorflowFile:
     """tensorflow.yml."""
 
     schema: int
     releases: tuple[TensorflowRelease, ...]
+    of_their_time: OfTheirTime | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -494,77 +504,6 @@ class PackagesFile:
     unattended_upgrades: tuple[str, ...]
     wheels: dict[str, str]
     source: str
-
-
-@dataclasses.dataclass(frozen=True)
-class BadDriver:
-    """Drivers whose module does not build: of a branch up to `last`, from `archive`, for kernels from `kernel` on."""
-
-    branch: str
-    archive: str
-    kernel: str
-    last: str
-    symptom: str
-    instead: str
-    source: str
-
-
-@dataclasses.dataclass(frozen=True)
-class BadCudnn:
-    """A wheel's cuDNN that opens a library which only the system's has, from `system_first` on."""
-
-    wheel_first: str
-    wheel_last: str
-    system_first: str
-    library: str
-    symptom: str
-    instead: str
-    source: str
-
-
-@dataclasses.dataclass(frozen=True)
-class BadTensorflow:
-    """TensorFlow releases that fail on some GPUs."""
-
-    first: str
-    last: str
-    compute_capabilities: tuple[str, ...]
-    symptom: str
-    instead: str
-    source: str
-
-
-@dataclasses.dataclass(frozen=True)
-class KernelDriver:
-    """A module of the kernel that takes NVIDIA's GPUs."""
-
-    module: str
-    symptom: str
-    instead: str
-    source: str
-
-
-@dataclasses.dataclass(frozen=True)
-class SecurityFloor:
-    """The first version of a driver branch with the fixes of published vulnerabilities."""
-
-    branch: str
-    version: str
-    symptom: str
-    instead: str
-    source: str
-
-
-@dataclasses.dataclass(frozen=True)
-class KnownBadFile:
-    """known_bad.yml: combinations that fail although their versions fit."""
-
-    schema: int
-    drivers: tuple[BadDriver, ...]
-    cudnn: tuple[BadCudnn, ...]
-    tensorflow: tuple[BadTensorflow, ...]
-    kernel_drivers: tuple[KernelDriver, ...]
-    security_floors: tuple[SecurityFloor, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -675,9 +614,17 @@ class Distro:
     nvidia_branches: NvidiaBranches | None = None
 
 
+@dataclasses.dataclass(frozen=True)
+class LockFiles:
+    """The lock files that exist, by name, and the command that makes others; {names} and {comma} in it are theirs."""
+
+    files: frozenset[str]
+    command: str
+
+
 @dataclasses.dataclass(frozen=True, eq=False)  # compared and hashed by identity, since caches take it as a key
 class Catalog:
-    """The whole catalog."""
+    """The whole catalog. locks: None where they do not limit a plan."""
 
     gpu: GpuFile
     gpu_thresholds: GpuThresholdFile
@@ -690,5 +637,5 @@ class Catalog:
     pytorch: PytorchFile
     repository: RepositoryFile
     packages: PackagesFile
-    known_bad: KnownBadFile
     distros: dict[str, Distro]
+    locks: LockFiles | None = None

@@ -31,8 +31,8 @@ SCHEMA = 1
 class Remedy:
     """A change that was tried and gives a plan.
 
-    request: (name, value) pairs to request; host: what to change on the host, (`distribution`, `python` or `gpus`,
-    values) pairs: another release, a further interpreter, the PCI ids to keep.
+    request: (name, value) pairs to request; host: what to change on the host, (`distribution`, `python`, `gpus` or
+    `locks`, values) pairs: another release, a further interpreter, the PCI ids to keep, the locks to make.
     """
 
     text: str

@@ -66,10 +66,6 @@ CODES = {
         "while apt has no lists)",
         "Boot the newest kernel; or name the package in `nvidia_driver_kernel_headers`",
     ),
-    "lock-missing": (
-        "The planned TensorFlow or PyTorch version has no lock file",
-        "Create it with `script/lock`; or request another version",
-    ),
     "path-taken": (
         "A directory, a file or a foreign link occupies `/opt/gpuhost/tensorflow` or `/opt/gpuhost/pytorch`, "
         "the path of the link to the environment",
@@ -105,13 +101,11 @@ class Options:
     """What the inventory decides and no probe can show.
 
     own_kernel: whether the host loads modules into a kernel of its own (a container borrows one). kernel_headers: the
-    packages that will be installed for them; None: those of the plan. locks: the names of all lock files; None: not
-    checked.
+    packages that will be installed for them; None: those of the plan.
     """
 
     own_kernel: bool = True
     kernel_headers: tuple[str, ...] | None = None
-    locks: tuple[str, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,7 +164,6 @@ def preflight(plan: Plan, probe: Probe, diff: PlanDiff, options: Options | None 
         _graphics,
         _nouveau,
         _links,
-        _locks,
         _environment_paths,
         _peer_to_peer,
     ):
@@ -195,21 +188,6 @@ def _user(context: _Context, findings: Findings) -> None:
 
 
 # Frameworks -----------------------------------------------------------------------------------------------------
-
-
-def _locks(context: _Context, findings: Findings) -> None:
-    """Check the lock files before the driver changes; environments are created from nothing else."""
-    for name in FRAMEWORKS:
-        planned, locks = context.components.framework(name), context.options.locks
-        if planned is None or locks is None or planned.lock in locks:
-            continue
-        label = LABELS[name]
-        findings.problem(
-            "lock-missing",
-            f"{label} {planned.version} is planned, but its lock file {planned.lock} is not in roles/{name}_env/files",
-            f"create it with script/lock {planned.lock.removesuffix('.txt')}, request another version with "
-            f"-e gpu_stack_{name}=..., or leave {label} out with -e gpu_stack_{name}=none",
-        )
 
 
 def _environment_paths(context: _Context, findings: Findings) -> None:
@@ -314,14 +292,12 @@ def _graphics(context: _Context, findings: Findings) -> None:
 def _nouveau(context: _Context, findings: Findings) -> None:
     if context.components.driver is None or not context.options.own_kernel:
         return
-    rivals = [driver.module for driver in load_catalog().known_bad.kernel_drivers]
-    bound = {gpu.pci_address: gpu.kernel_driver for gpu in context.probe.gpus if gpu.kernel_driver in rivals}
+    bound = [gpu.pci_address for gpu in context.probe.gpus if gpu.kernel_driver == "nouveau"]
     if bound or context.probe.driver.nouveau_loaded:
         gpus = f" and bound to {', '.join(bound)}" if bound else ""
-        module = next((name for name in rivals if name in bound.values()), "nouveau")
         findings.warn(
             "nouveau-in-use",
-            f"{module} is loaded{gpus}: it will be blacklisted, and NVIDIA's module can be loaded after a reboot",
+            f"nouveau is loaded{gpus}: it will be blacklisted, and NVIDIA's module can be loaded after a reboot",
         )
 
 

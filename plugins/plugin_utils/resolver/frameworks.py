@@ -16,12 +16,13 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
     TensorflowRelease,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
+    LABELS,
     PytorchComponent,
     TensorflowComponent,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import known_bad
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import locks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import (
     ResolveContext,
     cached,
@@ -96,19 +97,18 @@ def _tensorflow_candidate(context: ResolveContext, release: TensorflowRelease) -
     pythons, with_ = release.pythons, ""
     if libraries == "wheel" and release.and_cuda and release.and_cuda.pythons:
         pythons, with_ = release.and_cuda.pythons, " with its CUDA libraries"
-    python, problems = _python(context, "TensorFlow", f"{release.version}{with_}", pythons)
+    problems: list[Problem] = []
     if libraries == "wheel" and release.and_cuda is None:
         problems.append(_no_extra(context, release))
     warnings: list[PlanWarning] = []
     _check_gpu_code(context, release, problems, warnings)
-    problems += known_bad.tensorflow_problems(context, release.version)
-    requirements, suffix = [f"{release.package}=={release.version}"], "-system"
+    requirements, build = [f"{release.package}=={release.version}"], locks.SYSTEM
     if libraries == "wheel" and release.and_cuda:
-        extra, suffix = _wheel_libraries(context, release, release.and_cuda, problems)
+        extra, build = _wheel_libraries(context, release, release.and_cuda, problems)
         requirements = [f"{release.package}[and-cuda]=={release.version}", *extra]
-    lock = f"tensorflow-{release.version}{suffix}.txt"
-    component = TensorflowComponent(release.version, python, libraries, tuple(requirements), lock)
-    return TensorflowCandidate(release, component, tuple(dict.fromkeys(problems)), tuple(warnings))
+    lock, unserved = _lock(context, locks.Lock("tensorflow", release.version, build, ""), with_, pythons)
+    component = TensorflowComponent(release.version, lock.python, libraries, tuple(requirements), lock.file)
+    return TensorflowCandidate(release, component, tuple(dict.fromkeys((*unserved, *problems))), tuple(warnings))
 
 
 def _no_extra(context: ResolveContext, release: TensorflowRelease) -> Problem:
@@ -127,22 +127,24 @@ def _pythons(context: ResolveContext) -> tuple[str, tuple[str, ...]]:
     return context.host.default_python or own.default, tuple(context.host.pythons or own.available)
 
 
-def _python(
-    context: ResolveContext, framework: str, release: str, offered: tuple[str, ...]
-) -> tuple[str, list[Problem]]:
-    """Return the host's default Python if the release has a wheel for it, else the newest that has one.
+def _lock(
+    context: ResolveContext, lock: locks.Lock, variant: str, offered: tuple[str, ...]
+) -> tuple[locks.Lock, list[Problem]]:
+    """Return a lock for one of the host's Pythons, and the problem if there is none.
 
-    release: its version, and which of its variants is meant; offered: the Pythons that it has wheels for.
+    variant: what messages add to the release; offered: the Pythons that it has wheels for.
     """
     default, pythons = _pythons(context)
     supporting = [p for p in pythons if p in offered]
     if supporting:
-        return (default if default in supporting else max(supporting, key=versions.key)), []
-    return default, [
+        chosen = locks.choose_python(context.catalog, lock, default, supporting)
+        return chosen, locks.no_lock(context.catalog, chosen)
+    return dataclasses.replace(lock, python=default), [
         Problem(
             "python-not-supported",
-            f"{framework} {release} is made for Python {', '.join(offered)}; this host has Python {', '.join(pythons)}",
-            f"install one of those Pythons, or set gpu_stack_{framework.lower()} to another release",
+            f"{LABELS[lock.framework]} {lock.version}{variant} is made for Python {', '.join(offered)}; "
+            f"this host has Python {', '.join(pythons)}",
+            f"install one of those Pythons, or set gpu_stack_{lock.framework} to another release",
         )
     ]
 
@@ -204,7 +206,7 @@ def _native(release: TensorflowRelease, gpu: Gpu) -> str:
 def _wheel_libraries(
     context: ResolveContext, release: TensorflowRelease, wheel: AndCuda, problems: list[Problem]
 ) -> tuple[list[str], str]:
-    """Return further requirements that make the CUDA wheels fit the GPUs, and the suffix of the lock file with them."""
+    """Return further requirements that make the CUDA wheels fit the GPUs, and the build of the lock with them."""
     major = wheel.cuda_major
     known, fitting = _wheel_cudnn(context, major, wheel.cudnn)
     nccl = wheel.nccl.removeprefix("==")
@@ -219,7 +221,7 @@ def _wheel_libraries(
     if fitting[0] == known[0]:
         return [], ""
     cudnn = context.catalog.packages.wheels["cudnn"].format(cuda_major=major)
-    return [f"{cudnn}<={fitting[0]}"], f"-cudnn-{versions.series(fitting[0])}"
+    return [f"{cudnn}<={fitting[0]}"], f"cudnn-{versions.series(fitting[0])}"
 
 
 def _wheel_cudnn(context: ResolveContext, cuda_major: int, specifier: str) -> tuple[list[str], list[str]]:
@@ -284,21 +286,12 @@ def _preference(candidate: PytorchCandidate, toolkit: str) -> tuple[Any, ...]:
 
 
 def _pytorch_candidate(context: ResolveContext, release: PytorchRelease, build: PytorchBuild) -> PytorchCandidate:
-    python, problems = _python(context, "PyTorch", release.version, release.pythons)
+    lock = locks.Lock("pytorch", release.version, locks.cuda_build(build.cuda), "")
+    lock, problems = _lock(context, lock, "", release.pythons)
     problems += _pytorch_gpu_problems(context, release, build)
-    cuda = versions.series(build.cuda)
-    version, index = release.version, ""
-    if build.index == "own":
-        major, minor = cuda.split(".")
-        version += f"+cu{major}{minor}"
-        index = context.catalog.pytorch.own_index.url.format(major=major, minor=minor)
+    requirements, index = locks.pytorch_requirements(context.catalog, release, build)
     component = PytorchComponent(
-        release.version,
-        python,
-        cuda,
-        (f"torch=={version}", "numpy"),  # without it PyTorch has no arrays
-        f"pytorch-{release.version}.txt",
-        index,
+        release.version, lock.python, versions.series(build.cuda), requirements, lock.file, index
     )
     return PytorchCandidate(release, build, component, tuple(problems))
 

@@ -11,12 +11,12 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import published_versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import COMPONENTS, LABELS, full_version
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan, Remedy
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import locks
 
 Attempt = Callable[[Request, Host], Plan]
 
@@ -32,10 +32,12 @@ _PARTS = {"driver": 1, "cuda": 2, "cudnn": 2, "nccl": 3, "tensorflow": 2, "pytor
 _GPU_CODES = ("gpu-", "mixed-gpus", "unknown-gpu")
 
 
-def find_remedies(catalog: Catalog, plan: Plan, host: Host, attempt: Attempt) -> tuple[Remedy, ...]:
+def find_remedies(
+    catalog: Catalog, plan: Plan, host: Host, attempt: Attempt, attempt_unlocked: Attempt
+) -> tuple[Remedy, ...]:
     """Return up to three remedies with which there is a plan; none where no attempt has one.
 
-    attempt: plans a changed request for a changed host.
+    attempt: plans a changed request for a changed host; attempt_unlocked: as if every lock existed.
     """
     codes = {p.code for p in plan.problems}
     request = plan.request
@@ -48,6 +50,8 @@ def find_remedies(catalog: Catalog, plan: Plan, host: Host, attempt: Attempt) ->
     if request.pytorch == "fallback":
         attempts.insert(0, lambda tried, there: attempt(dataclasses.replace(tried, pytorch="none"), there))
     found: list[Remedy] = []
+    if "no-lock" in codes:
+        found += _locks(catalog, request, host, attempt_unlocked)
     for each in attempts:
         found += _requests(catalog, plan, request, host, each)
         if "python-not-supported" in codes:
@@ -67,13 +71,13 @@ def find_remedies(catalog: Catalog, plan: Plan, host: Host, attempt: Attempt) ->
 # Of the request ---------------------------------------------------------------------------------------------------
 
 
-def asked_for(request: Request) -> list[str]:
+def _asked(request: Request) -> list[str]:
     """Return the fields of a request that ask for something, in the order in which they are given up."""
     return [name for name in (*_CHOICES, *COMPONENTS[::-1]) if getattr(request, name) not in _NOTHING_ASKED]
 
 
 def _free(request: Request) -> Request:
-    return dataclasses.replace(request, **dict.fromkeys(asked_for(request), "auto"))
+    return dataclasses.replace(request, **dict.fromkeys(_asked(request), "auto"))
 
 
 def _differences(before: Request, after: Request) -> tuple[tuple[str, str], ...]:
@@ -89,7 +93,7 @@ def _requests(catalog: Catalog, plan: Plan, request: Request, host: Host, attemp
     if request != plan.request and attempt(request, host).ok:
         yield _remedy(plan, request, host, attempt)
         return
-    asked = asked_for(request)
+    asked = _asked(request)
     freed = _free(request)
     if not asked or not attempt(freed, host).ok:
         return
@@ -122,13 +126,25 @@ def _neighbours(catalog: Catalog, name: str, asked: str) -> list[str]:
     They are as long as the request: releases for a release, series for a series. First comes the version that YAML
     reads as the requested one where it is not quoted.
     """
-    published = published_versions(catalog, name)
+    published = _published(catalog, name)
     parts = _PARTS[name]
     known = {versions.series(version, parts) for version in published}
     if asked.count(".") >= parts:
         known.update(published)
     meant = versions.before_yaml(asked, published)
     return [*([meant] if meant else []), *versions.by_nearness(asked, known)[:_MAX_NEIGHBOURS]]
+
+
+def _published(catalog: Catalog, name: str) -> list[str]:
+    """Return the versions of a component in the catalog; of a driver branch without any, the branch."""
+    return {
+        "driver": [v for b in catalog.driver.branches for v in [b.branch, *(known.version for known in b.versions)]],
+        "cuda": [v for t in catalog.cuda.toolkits for v in [t.version, *(release.version for release in t.releases)]],
+        "cudnn": [v.version for v in catalog.cudnn.versions],
+        "nccl": [b.version for b in catalog.nccl.builds],
+        "tensorflow": [r.version for r in catalog.tensorflow.releases if r.sass],
+        "pytorch": [r.version for r in catalog.pytorch.releases],
+    }[name]
 
 
 def _chosen(name: str, plan: Plan) -> list[str]:
@@ -174,6 +190,14 @@ def _whole_host(plan: Plan, request: Request, host: Host, attempt: Attempt) -> I
     wider = dataclasses.replace(request, scope="host")
     if attempt(wider, host).ok:
         yield _remedy(plan, wider, host, attempt)
+
+
+def _locks(catalog: Catalog, request: Request, host: Host, attempt_unlocked: Attempt) -> Iterator[Remedy]:
+    """Yield a remedy with the locks that the request lacks."""
+    made = attempt_unlocked(request, host)
+    if made.ok:
+        names = locks.missing(catalog, made.components)
+        yield Remedy(f"{locks.make_command(catalog, names)} ({_outcome(made)})", (), (("locks", names),))
 
 
 # Of the host ------------------------------------------------------------------------------------------------------

@@ -105,11 +105,6 @@ def test_a_host_without_a_plan_has_no_drift(probed: dict[str, Any]) -> None:
     assert "problems" in facts["gpu_stack_preflight"]
 
 
-def test_lock_files_of_all_frameworks_are_found() -> None:
-    found = stack_plan.lock_files()
-    assert {name.split("-")[0] for name in found} >= {"tensorflow", "pytorch"}
-
-
 def test_every_part_is_a_role_or_packages_or_the_plan() -> None:
     roles = {path.name for path in (PROJECT / "roles").iterdir()}
     assert set(MANAGED["gpu_stack_managed"]) - roles == {"packages", "plan"}
@@ -141,7 +136,7 @@ def run(tmp_path: Path, *words: str, **settings: str) -> subprocess.CompletedPro
 def test_a_misspelt_variable_is_refused_before_the_probe(tmp_path: Path) -> None:
     answer = run(tmp_path, "-e", "gpu_stack_cudda=13.2")
     assert answer.returncode == 2
-    assert "gpu_stack_cudda: no such variable; did you mean gpu_stack_cuda?" in answer.stdout
+    assert "gpu_stack_cudda: no such variable. Known are gpu_stack_converge, gpu_stack_cuda" in answer.stdout
     assert not list(tmp_path.glob("*/*/probe.json"))
 
 
@@ -199,11 +194,11 @@ def test_mistakes_in_waivers_are_refused_before_the_probe(tmp_path: Path) -> Non
     assert not list(tmp_path.glob("*/*/probe.json"))
 
 
-@pytest.mark.parametrize("value", ["ignore"])
+@pytest.mark.parametrize("value", ["ignore", "pass"])
 def test_unknown_is_fail_or_warn(tmp_path: Path, value: str) -> None:
     answer = run(tmp_path, "-e", f"gpu_stack_unknown={value}")
     assert answer.returncode == 2
-    assert f"gpu_stack_unknown is '{value}'; expected one of fail, warn" in " ".join(answer.stdout.split())
+    assert "value of unknown must be one of: fail, warn" in answer.stdout
 
 
 def test_expired_waiver_is_a_warning(tmp_path: Path) -> None:

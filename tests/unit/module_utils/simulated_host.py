@@ -27,7 +27,6 @@ class SimulatedHost:
         self, root: Path, gpus: list[str], switches: int = 0, driver: str = DRIVER, loaded: bool = True
     ) -> None:
         self.root, self.gpus = root, gpus
-        self.security_floor: str | None = DRIVER
         self.answers: dict[str, command.Answer] = {}
         self.commands: list[list[str]] = []
         self.write("usr/share/gpuhost-simulated/nvidia-smi.json", product_table(driver, "13.0"))
@@ -82,12 +81,7 @@ class SimulatedHost:
         plan = {
             "components": {
                 **NOTHING_PLANNED,
-                "driver": {
-                    "version": self.driver,
-                    "kernel_modules": "open",
-                    "packages": [],
-                    "security_floor": self.security_floor,
-                },
+                "driver": {"version": self.driver, "kernel_modules": "open", "packages": []},
             },
             "gpus": [{"pci_id": f"10de:{device}"} for device in self.gpus],
         }

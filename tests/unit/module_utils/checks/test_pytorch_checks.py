@@ -20,7 +20,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import 
 
 OWN = "/opt/gpuhost/environments/pytorch-2.15.0-py3.11-5fc5f6ce"
 SITE = OWN + "/lib/python3.11/site-packages/nvidia"
-# Output of the probe in an environment of the lock file pytorch-2.15.0.txt, on a machine without a GPU.
+# Output of the probe in an environment of the lock file pytorch-2.15.0-cu132-py3.11.txt, on a machine without a GPU.
 CAPTURED: dict[str, Any] = {
     "version": "2.15.0+cu132",
     "cuda": "13.2",
@@ -42,7 +42,7 @@ CAPTURED: dict[str, Any] = {
 }
 BOTH = [{"device": f"cuda:{n}", "ran_on": f"cuda:{n}", "difference": 5.1e-07} for n in range(2)]
 TWO_GPUS = {**CAPTURED, "devices": ["cuda:0", "cuda:1"], "matmul": BOTH, "convolution": BOTH}
-PLANNED = {"version": "2.15.0", "python": "3.11", "cuda": "13.2", "lock": "pytorch-2.15.0.txt"}
+PLANNED = {"version": "2.15.0", "python": "3.11", "cuda": "13.2", "lock": "pytorch-2.15.0-cu132-py3.11.txt"}
 
 
 def context(

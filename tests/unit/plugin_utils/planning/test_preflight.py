@@ -265,28 +265,6 @@ def test_every_code_is_described() -> None:
     assert used == set(preflight.CODES)
 
 
-LOCKS = ("tensorflow-2.21.0.txt", "pytorch-2.15.0.txt", "uv.txt")
-
-
-@pytest.mark.parametrize(
-    ("name", "lock", "expected"),
-    [
-        ("tensorflow", "tensorflow-2.21.0.txt", []),
-        ("tensorflow", "tensorflow-1.15.5-system.txt", ["lock-missing"]),
-        ("pytorch", "pytorch-2.15.0.txt", []),
-        ("pytorch", "pytorch-2.9.1.txt", ["lock-missing"]),
-    ],
-    ids=["TensorFlow, exists", "TensorFlow, missing", "PyTorch, exists", "PyTorch, missing"],
-)
-def test_a_framework_without_its_lock_file_is_refused(name: str, lock: str, expected: list[str]) -> None:
-    found = run({name: {"version": "2.9.1", "python": "3.11", "lock": lock}}, Options(locks=LOCKS))
-    assert codes(found) == (expected, [])
-    for problem in found.problems:
-        assert f"lock file {lock} is not in roles/{name}_env/files" in problem.message
-        assert f"script/lock {lock.removesuffix('.txt')}" in problem.remedy
-        assert f"-e gpu_stack_{name}=none" in problem.remedy
-
-
 @pytest.mark.parametrize("name", ["tensorflow", "pytorch"])
 def test_an_occupied_path_of_an_environment_is_refused(name: str) -> None:
     planned = {name: {"version": "2.15.0", "python": "3.11"}}

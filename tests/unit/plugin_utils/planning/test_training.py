@@ -183,9 +183,9 @@ def test_the_mode_is_auto_or_always():
 
 
 def test_the_content_of_a_lock_is_part_of_the_stack(tmp_path: Path) -> None:
-    lock = tmp_path / "roles/tensorflow_env/files/tensorflow-2.21.0.txt"
+    lock = tmp_path / "roles/tensorflow_env/files/tensorflow-2.21.0-py3.11.txt"
     lock.parent.mkdir(parents=True)
-    locked = plan("driver", tensorflow="tensorflow-2.21.0.txt")
+    locked = plan("driver", tensorflow="tensorflow-2.21.0-py3.11.txt")
     lock.write_text("numpy==2.0\n")
     before = stack_fingerprint(locked, tmp_path)
     assert stack_fingerprint(locked, tmp_path) == before

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import with_every_lock
 
 from tests.unit.frozen_catalog import frozen_catalog
 from tests.unit.plugin_utils.resolver.resolver_cases import codes, plan
@@ -14,8 +15,8 @@ from tests.unit.plugin_utils.resolver.resolver_cases import codes, plan
 def test_pascal_limits_the_cudnn_wheel():
     made = plan("ubuntu-22.04", "GTX 1080")["components"]["tensorflow"]
     assert made["requirements"] == ["tensorflow[and-cuda]==2.21.0", "nvidia-cudnn-cu12<=9.10.2.21"]
-    assert made["lock"] == "tensorflow-2.21.0-cudnn-9.10.txt"
-    assert plan("ubuntu-22.04", "T4")["components"]["tensorflow"]["lock"] == "tensorflow-2.21.0.txt"
+    assert made["lock"] == "tensorflow-2.21.0-cudnn-9.10-py3.10.txt"
+    assert plan("ubuntu-22.04", "T4")["components"]["tensorflow"]["lock"] == "tensorflow-2.21.0-py3.10.txt"
 
 
 def test_blackwell_has_a_warning_about_jit():
@@ -35,7 +36,10 @@ def test_pytorch(gpus, asked, version, cuda):
     part = plan("debian-12", *gpus, pytorch="auto", **asked)["components"]["pytorch"]
     assert (part["version"], part["cuda"], part["requirements"]) == (version, cuda, [f"torch=={version}", "numpy"])
     assert part["index"] == ""
-    assert (part["python"], part["lock"]) == ("3.11", f"pytorch-{version}.txt")
+    assert (part["python"], part["lock"]) == (
+        "3.11",
+        f"pytorch-{version}-cu{cuda.replace('.', '')}-py3.11.txt",
+    )
 
 
 @pytest.mark.parametrize(
@@ -194,7 +198,7 @@ def test_a_toolkit_must_have_every_library_that_tensorflow_loads(cuda, ok):
         "V100",
         offers=offers,
         host={"pythons": ("3.8",), "default_python": "3.8"},
-        catalog=load_catalog(),
+        catalog=with_every_lock(load_catalog()),
         tensorflow="2.4",
         cuda=cuda,
         nccl="none",

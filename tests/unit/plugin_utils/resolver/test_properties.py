@@ -78,12 +78,16 @@ def applied(remedy, request, host):
         host = dataclasses.replace(host, pythons=(*own, *changes["python"]), default_python=default)
     if "gpus" in changes:
         host = dataclasses.replace(host, gpus=tuple(g for g in host.gpus if g.pci_id in changes["gpus"]))
-    return request, host
+    return request, host, changes.get("locks", ())
 
 
-def holds(request, host):
-    """Return whether there is a plan that passes the independent check."""
-    made = resolve(load_catalog(), request, host)
+def holds(request, host, locks=()):
+    """Return whether there is a plan that passes the independent check, with further locks."""
+    catalog = load_catalog()
+    if locks:
+        files = catalog.locks.files | {f"{name}.txt" for name in locks}
+        catalog = dataclasses.replace(catalog, locks=dataclasses.replace(catalog.locks, files=files))
+    made = resolve(catalog, request, host)
     return made.ok and violations(made.to_json(), host.pythons) == []
 
 

@@ -61,7 +61,6 @@ REFUSED = [
     ("cuda-10-has-no-ampere", "ubuntu-20.04", ["A100"], {"cuda": "10.1"}, "gpu-dropped-by-cuda"),
     ("cuda-11-has-no-k520", "ubuntu-22.04", ["K520"], {"cuda": "11.8"}, "gpu-dropped-by-cuda"),
     ("nccl-of-12-with-13", "ubuntu-22.04", ["A100"], {"cuda": "13.2", "nccl": "2.27.3"}, "nccl-cuda-mismatch"),
-    ("570-does-not-build-for-7.0", "ubuntu-26.04", ["T4"], {"driver": "590"}, "known-bad"),
     ("cudnn-8-with-13", "ubuntu-22.04", ["A100"], {"cuda": "13.2", "cudnn": "8.9"}, "cudnn-cuda-mismatch"),
 ]
 
@@ -76,8 +75,8 @@ def test_refused(distro, gpus, request_, code):
 
 def test_every_code_is_produced():
     produced = {r[4] for r in REFUSED} | {code for failure in FAILURES for code in failure[4]}
-    # These have tests of their own: test_resolve.py, test_scope.py, test_foreign_drivers.py, test_driver_sets.py.
-    elsewhere = {"invalid-request", *scope.PROBLEMS, *foreign_drivers.PROBLEMS, *driver_sets.PROBLEMS}
+    # These have tests of their own: test_resolve.py, test_locks.py, test_scope.py and those of the two modules.
+    elsewhere = {"invalid-request", "no-lock", *scope.PROBLEMS, *foreign_drivers.PROBLEMS, *driver_sets.PROBLEMS}
     assert produced == set(PROBLEMS) - elsewhere
 
 

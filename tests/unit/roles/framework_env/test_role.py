@@ -52,7 +52,9 @@ def test_python_and_lock_follow_from_the_version(tmp_path: Path, framework: str,
     pythons = CATALOG[framework][version]
     python = RUNNING if RUNNING in pythons else pythons[-1]
     result = run(tmp_path, framework, version=version)
-    assert f"would be built from {framework}-{version}.txt" in result.stdout, result.stdout + result.stderr
+    build = "cu132-" if framework == "pytorch" else ""
+    lock = f"{framework}-{version}-{build}py{python}.txt"
+    assert f"would be built from {lock}" in result.stdout, result.stdout + result.stderr
     assert f"{framework}-{version}-py{python}-" in result.stdout
 
 

@@ -1,0 +1,234 @@
+"""Lock files: list those that exist, and resolve one with uv against a package index.
+
+Runs on the controller. A lock file pins what one environment consists of, each wheel by its hashes: those for one
+Python on Linux x86_64, with the oldest C library that the catalog has. script/lock NAME... is `main`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import urls
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import PROJECT, CatalogError, load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import locks
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.frameworks import (
+    PytorchCandidate,
+    TensorflowCandidate,
+    pytorch_candidates,
+    tensorflow_candidates,
+)
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.gpus import identify_gpus
+
+UV_LOCK = PROJECT / "roles" / "framework_env" / "files" / "uv.txt"
+JOBS = 8  # uv waits for the index most of the time
+TIMEOUT = 600  # seconds, of one resolution
+
+
+class LockError(Exception):
+    """A lock that could not be made; the message says why."""
+
+
+def shipped_file(lock: locks.Lock, project: Path = PROJECT) -> Path:
+    """Return where a lock of the project is."""
+    return project / "roles" / f"{lock.framework}_env" / "files" / lock.file
+
+
+# Text -----------------------------------------------------------------------------------------------------------------
+
+
+def requirements_text(resolved: str) -> str:
+    """Return a resolution of uv (pylock.toml, PEP 751) as pip's requirements with hashes, without any address."""
+    lines: list[str] = []
+    for package in tomllib.loads(resolved)["packages"]:
+        hashes = sorted(wheel["hashes"]["sha256"] for wheel in package["wheels"])
+        lines.append(
+            " \\\n    ".join([f"{package['name']}=={package['version']}", *(f"--hash=sha256:{h}" for h in hashes)])
+        )
+    return "\n".join(lines) + "\n"
+
+
+def pins(text: str) -> dict[str, str]:
+    """Return the version of each package in a lock file."""
+    return dict(re.findall(r"^([a-z0-9][a-z0-9._-]*)==([^\s;\\]+)", text, re.MULTILINE))
+
+
+def _preferences(pinned: Mapping[str, str]) -> str:
+    """Return pins as a resolution, of which uv keeps what still fits."""
+    packages = "".join(f'\n[[packages]]\nname = "{name}"\nversion = "{version}"\n' for name, version in pinned.items())
+    return f'lock-version = "1.0"\ncreated-by = "gpuhost"\n{packages}'
+
+
+# uv -------------------------------------------------------------------------------------------------------------------
+
+
+def find_uv(cache: Path | None = None) -> str:
+    """Return uv: a clone's own, the one in PATH, else the one that the hosts use, installed in the user's cache.
+
+    Raises LockError where pip cannot install it.
+    """
+    own = PROJECT / ".venv-bootstrap" / "bin" / "uv"
+    found = str(own) if os.access(own, os.X_OK) else shutil.which("uv")
+    if found:
+        return found
+    cache = cache or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpuhost" / "uv-environment"
+    uv = cache / "bin" / "uv"
+    if not os.access(uv, os.X_OK):
+        _run([sys.executable, "-m", "venv", "--clear", str(cache)])
+        pip = [str(cache / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check", "--require-hashes"]
+        _run([*pip, "--requirement", str(UV_LOCK)])
+    return str(uv)
+
+
+def _run(command: Sequence[str], directory: Path | None = None, variables: Mapping[str, str] | None = None) -> str:
+    """Run a command and return its output; raises LockError with the errors that it printed."""
+    environment = {**os.environ, **(variables or {})}
+    try:
+        ended = subprocess.run(
+            command, cwd=directory, env=environment, capture_output=True, text=True, check=False, timeout=TIMEOUT
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise LockError(str(error)) from error
+    if ended.returncode:
+        said = ended.stderr.strip() or ended.stdout.strip() or f"{command[0]} ended with {ended.returncode}"
+        raise LockError(urls.without_credentials(said))
+    return ended.stdout
+
+
+def resolve(
+    recipe: locks.Recipe, pinned: Mapping[str, str], variables: Mapping[str, str] | None = None, uv: str | None = None
+) -> str:
+    """Return the lock file of a recipe, from the index that uv is configured for; raises LockError.
+
+    pinned: versions to keep where they still fit; variables: of uv, such as UV_DEFAULT_INDEX.
+    """
+    uv = uv or find_uv()
+    with tempfile.TemporaryDirectory(prefix="gpuhost-lock-") as name:
+        directory = Path(name)
+        (directory / "requirements.in").write_text("".join(f"{line}\n" for line in recipe.requirements))
+        command = [
+            *(uv, "pip", "compile", "--quiet", "--no-header", "--only-binary=:all:", "requirements.in"),
+            f"--python-version={recipe.python}",
+            f"--python-platform=x86_64-manylinux_{recipe.glibc.replace('.', '_')}",
+        ]
+        if recipe.extra_index:
+            # Each package from the index that has the newest version that fits; the lock's hashes make that safe.
+            command += [f"--index={recipe.extra_index}", "--index-strategy=unsafe-best-match"]
+        if recipe.of_its_time:
+            _run([*command, "--no-deps", "--output-file=pylock.release.toml"], directory, variables)
+            command.append(f"--exclude-newer={_day_after((directory / 'pylock.release.toml').read_text())}")
+            command += [f"--exclude-newer-package={package}=false" for package in recipe.any_age]
+        output = directory / "pylock.toml"
+        if pinned:
+            output.write_text(_preferences(pinned))
+        _run([*command, f"--output-file={output.name}"], directory, variables)
+        return requirements_text(output.read_text())
+
+
+def _day_after(release: str) -> str:
+    """Return the day after a release, when what was released with it was there, too."""
+    times = [wheel.get("upload-time") for package in tomllib.loads(release)["packages"] for wheel in package["wheels"]]
+    if not times or None in times:
+        raise LockError("the index does not say when the release was uploaded, which its dependencies depend on")
+    uploaded: datetime.datetime = max(times)
+    return (uploaded + datetime.timedelta(days=1)).isoformat()
+
+
+# Folders --------------------------------------------------------------------------------------------------------------
+
+
+def make(
+    catalog: Catalog, name: str, path: Path, upgrade: bool = False, variables: Mapping[str, str] | None = None
+) -> None:
+    """Resolve a lock and write it, whole or not at all; raises LockError, and UnknownLockError for an unknown name.
+
+    What an existing file pins is kept where it still fits, unless it is upgraded.
+    """
+    recipe = locks.recipe(catalog, locks.parse(name))
+    pinned = pins(path.read_text()) if path.exists() and not upgrade else {}
+    text = resolve(recipe, pinned, variables)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as stream:
+        stream.write(text)
+    os.chmod(stream.name, 0o644)
+    os.replace(stream.name, path)
+
+
+# script/lock ----------------------------------------------------------------------------------------------------------
+
+
+def planned(catalog: Catalog) -> list[str]:
+    """Return the names of the locks that plans for the catalog's distributions and GPUs may need, the newest first."""
+    gpus = [f"cc:{c}" for a in catalog.gpu.architectures for c in a.compute_capabilities]
+    kinds = [(), *((HostGpu(name, compute_capability=name.removeprefix("cc:")),) for name in gpus)]
+    found: set[locks.Lock] = set()
+    for python in {python for distro in catalog.distros.values() for python in distro.python.available}:
+        for kind in kinds:
+            host = Host(next(iter(catalog.distros)), gpus=kind, pythons=(python,), default_python=python)
+            identified = identify_gpus(catalog, host, Findings())
+            for libraries in ("wheel", "system"):
+                request = Request(tensorflow_cuda_libraries=libraries, pytorch="auto")
+                context = ResolveContext(catalog, host, request, identified)
+                candidates: list[TensorflowCandidate | PytorchCandidate] = [
+                    *tensorflow_candidates(context),
+                    *pytorch_candidates(context),
+                ]
+                for each in candidates:
+                    if all(problem.code == "no-lock" for problem in each.problems):
+                        found.add(locks.parse(each.component.lock))
+    return [lock.name for lock in sorted(found, key=lambda lock: versions.key(lock.name), reverse=True)]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write locks of the project and return the exit status: 1 if one could not be made, 2 for bad usage."""
+    parser = argparse.ArgumentParser(prog="script/lock", allow_abbrev=False)
+    parser.add_argument("--upgrade", action="store_true", help="select the newest versions that fit")
+    parser.add_argument("--missing", action="store_true", help="those that the catalog's distributions need and lack")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="such as tensorflow-X.Y.Z-pyA.B")
+    options = parser.parse_args(argv)
+    try:
+        catalog = load_catalog()
+        names = [locks.parse(name).name for name in options.names] or planned(catalog)
+        recipes = [locks.recipe(catalog, locks.parse(name)) for name in names]
+    except (CatalogError, locks.UnknownLockError) as error:
+        print(f"script/lock: {error}", file=sys.stderr)
+        return 2
+    del recipes  # read for the names alone: all wrong ones before the first resolution
+    todo = [(name, shipped_file(locks.parse(name))) for name in names]
+    if options.missing:
+        todo = [(name, path) for name, path in todo if not path.exists()]
+
+    def work(item: tuple[str, Path]) -> str:
+        try:
+            make(catalog, *item, upgrade=options.upgrade)
+        except LockError as error:
+            print(f"script/lock: {item[0]}: {error}", file=sys.stderr, flush=True)
+            return item[0]
+        print(f"lock: {item[0]}", file=sys.stderr, flush=True)
+        return ""
+
+    with ThreadPoolExecutor(JOBS) as pool:
+        failed = [name for name in pool.map(work, todo) if name]
+    if failed:
+        print(f"script/lock: {len(failed)} of {len(todo)} could not be made: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,189 @@
+"""Name a framework's lock file, say what it is made from, and report that a plan's is missing.
+
+Runs on the controller; pure functions. A lock belongs to one release, one Python and one CUDA build, and its name says
+so: `tensorflow-2.21.0-cudnn-9.10-py3.12.txt`, `pytorch-2.10.0-cu128-py3.12.txt`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog, PytorchBuild, PytorchRelease
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import FRAMEWORKS, LABELS, Components
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
+
+PROBLEMS = {
+    "no-lock": "the framework's wheels are not locked for this release, Python and CUDA build",
+}
+
+SYSTEM = "system"  # the build whose CUDA libraries are the system's
+_NAME = re.compile(
+    r"(?P<framework>[a-z]+)-(?P<version>\d[0-9a-z.]*)"
+    r"(?:-(?P<build>system|cudnn-\d+\.\d+|cu\d+))?-py(?P<python>\d+\.\d+)(?:\.txt)?"
+)
+
+
+class UnknownLockError(ValueError):
+    """The name of a lock that the catalog does not describe."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Lock:
+    """What a lock file is for.
+
+    build: empty for the CUDA libraries that a TensorFlow wheel names; `system`; `cudnn-A.B`: with this cuDNN at most;
+    `cu128`: the CUDA release that a PyTorch wheel was built for.
+    """
+
+    framework: str
+    version: str
+    build: str
+    python: str
+
+    @property
+    def name(self) -> str:
+        """The lock without its suffix, as `script/lock` takes it."""
+        return "-".join(part for part in (self.framework, self.version, self.build, f"py{self.python}") if part)
+
+    @property
+    def file(self) -> str:
+        """The name of the file."""
+        return f"{self.name}.txt"
+
+
+def cuda_build(cuda: str) -> str:
+    """Return the build of a CUDA release: `cu128` of 12.8.90."""
+    return "cu" + versions.series(cuda).replace(".", "")
+
+
+def parse(name: str) -> Lock:
+    """Return the lock of a name, with or without suffix; raises UnknownLockError."""
+    match = _NAME.fullmatch(name)
+    if match is None or match["framework"] not in FRAMEWORKS:
+        raise UnknownLockError(
+            f"{name!r} is not the name of a lock; expected tensorflow-X.Y.Z-pyA.B, tensorflow-X.Y.Z-system-pyA.B, "
+            "tensorflow-X.Y.Z-cudnn-N.M-pyA.B or pytorch-X.Y.Z-cuNNN-pyA.B"
+        )
+    return Lock(match["framework"], match["version"], match["build"] or "", match["python"])
+
+
+def default_lock(catalog: Catalog, framework: str, version: str, python: str) -> str:
+    """Return the lock file of a release for a Python, with the CUDA libraries that its wheel names itself."""
+    build = ""
+    if framework == "pytorch":
+        release = next((r for r in catalog.pytorch.releases if r.version == version), None)
+        if release is None:
+            raise UnknownLockError(f"catalog/pytorch.yml has no {version}; set pytorch_env_lock to a lock file of it")
+        build = next((cuda_build(each.cuda) for each in release.builds if each.index == "pypi"), "")
+    return Lock(framework, version, build, python).file
+
+
+def choose_python(catalog: Catalog, lock: Lock, default: str, pythons: list[str]) -> Lock:
+    """Return the lock for the default Python if it is served, else for the newest; one that exists comes first.
+
+    pythons: those of the host that the release has a wheel for; at least one.
+    """
+    order = sorted(pythons, key=lambda python: (python == default, versions.key(python)), reverse=True)
+    found = [dataclasses.replace(lock, python=python) for python in order]
+    return next((each for each in found if is_there(catalog, each)), found[0])
+
+
+def is_there(catalog: Catalog, lock: Lock) -> bool:
+    """Return whether a lock exists, which is not asked of a catalog without locks."""
+    return catalog.locks is None or lock.file in catalog.locks.files
+
+
+def missing(catalog: Catalog, components: Components) -> tuple[str, ...]:
+    """Return the names of the planned locks that do not exist, without suffix."""
+    planned = (components.framework(name) for name in FRAMEWORKS)
+    found = (parse(component.lock) for component in planned if component)
+    return tuple(lock.name for lock in found if not is_there(catalog, lock))
+
+
+def no_lock(catalog: Catalog, lock: Lock) -> list[Problem]:
+    """Return the problem of a lock that does not exist; none if it does."""
+    if catalog.locks is None or is_there(catalog, lock):
+        return []
+    return [
+        Problem(
+            "no-lock",
+            f"the wheels of {LABELS[lock.framework]} {lock.version} for Python {lock.python} are not locked: "
+            f"there is no {lock.file}, neither among those of gpuhost nor in gpu_stack_locks",
+            make_command(catalog, (lock.name,)),
+        )
+    ]
+
+
+def make_command(catalog: Catalog, names: tuple[str, ...]) -> str:
+    """Return what to type to make locks."""
+    command = catalog.locks.command if catalog.locks else ""
+    return f"lock them with `{command.format(names=' '.join(names), comma=','.join(names))}`, where an index answers"
+
+
+# What a lock is made from ---------------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Recipe:
+    """What a lock is resolved from.
+
+    glibc: the oldest C library that the wheels must serve; of_its_time: only dependencies that are as old as the
+    release, but for those of any_age; extra_index: one that is asked besides PyPI.
+    """
+
+    requirements: tuple[str, ...]
+    python: str
+    glibc: str
+    of_its_time: bool = False
+    any_age: tuple[str, ...] = ()
+    extra_index: str = ""
+
+
+def recipe(catalog: Catalog, lock: Lock) -> Recipe:
+    """Return what a lock is resolved from; raises UnknownLockError where the catalog has no such wheel."""
+    glibc = min((distro.glibc for distro in catalog.distros.values()), key=versions.key)
+    if lock.framework == "tensorflow":
+        return _tensorflow(catalog, lock, glibc)
+    return _pytorch(catalog, lock, glibc)
+
+
+def _pytorch(catalog: Catalog, lock: Lock, glibc: str) -> Recipe:
+    release = next((r for r in catalog.pytorch.releases if r.version == lock.version), None)
+    build = next((b for b in release.builds if cuda_build(b.cuda) == lock.build), None) if release else None
+    if release is None or build is None or lock.python not in release.pythons:
+        raise _unknown(lock, "catalog/pytorch.yml")
+    requirements, index = pytorch_requirements(catalog, release, build)
+    return Recipe(requirements, lock.python, glibc, extra_index=index)
+
+
+def pytorch_requirements(catalog: Catalog, release: PytorchRelease, build: PytorchBuild) -> tuple[tuple[str, ...], str]:
+    """Return the requirements of a PyTorch wheel, and the index that has it; empty for PyPI."""
+    version, index = release.version, ""
+    if build.index == "own":
+        major, minor = versions.series(build.cuda).split(".")
+        version += f"+{cuda_build(build.cuda)}"
+        index = catalog.pytorch.own_index.url.format(major=major, minor=minor)
+    # Without NumPy PyTorch has neither arrays nor communication between processes.
+    return (f"torch=={version}", "numpy"), index
+
+
+def _tensorflow(catalog: Catalog, lock: Lock, glibc: str) -> Recipe:
+    release = next((r for r in catalog.tensorflow.releases if r.version == lock.version), None)
+    wheel = release.and_cuda if release else None
+    if release is None or lock.python not in release.pythons or (lock.build != SYSTEM and wheel is None):
+        raise _unknown(lock, "catalog/tensorflow.yml")
+    requirements = [f"{release.package}{'' if lock.build == SYSTEM else '[and-cuda]'}=={release.version}"]
+    if wheel and lock.build.startswith("cudnn-"):
+        major, minor = lock.build.removeprefix("cudnn-").split(".")
+        cudnn = catalog.packages.wheels["cudnn"].format(cuda_major=wheel.cuda_major)
+        requirements.append(f"{cudnn}<{major}.{int(minor) + 1}")
+    old = catalog.tensorflow.of_their_time
+    if old is None or not versions.satisfies(release.version, old.releases):
+        return Recipe(tuple(requirements), lock.python, glibc)
+    return Recipe(tuple(requirements), lock.python, glibc, True, old.any_age)
+
+
+def _unknown(lock: Lock, file: str) -> UnknownLockError:
+    return UnknownLockError(f"{lock.name}: {file} has no such release, CUDA build and Python; add it there first")

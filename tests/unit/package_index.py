@@ -1,0 +1,91 @@
+"""A small package index (simple repository API, PEP 691) with wheels of one file, served over HTTP on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import http.server
+import io
+import json
+import threading
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class PackageIndex:
+    """The files of an index by project; url: of its root, as UV_DEFAULT_INDEX takes it."""
+
+    url: str = ""
+    files: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    contents: dict[str, bytes] = field(default_factory=dict)
+
+    def add(
+        self, name: str, version: str, tag: str, requires: tuple[str, ...] = (), python: str = "", at: str | None = None
+    ) -> str:
+        """Add a wheel and return its hash. at: when it was uploaded; None for an index that does not say."""
+        file = f"{name.replace('-', '_')}-{version}-{tag}.whl"
+        metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        metadata += f"Requires-Python: {python}\n" if python else ""
+        metadata += "".join(f"Requires-Dist: {requirement}\n" for requirement in requires)
+        stream = io.BytesIO()
+        with zipfile.ZipFile(stream, "w") as archive:
+            folder = f"{name.replace('-', '_')}-{version}.dist-info"
+            archive.writestr(f"{folder}/METADATA", metadata)
+            archive.writestr(f"{folder}/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: {tag}\n")
+            archive.writestr(f"{folder}/RECORD", "")
+        self.contents[file] = stream.getvalue()
+        return self._list(name, file, {"requires-python": python} if python else {}, at)
+
+    def add_source(self, name: str, version: str, at: str | None = None) -> None:
+        """Add a release that has no wheel."""
+        file = f"{name}-{version}.tar.gz"
+        self.contents[file] = b""
+        self._list(name, file, {}, at)
+
+    def _list(self, name: str, file: str, more: dict[str, str], at: str | None) -> str:
+        digest = hashlib.sha256(self.contents[file]).hexdigest()
+        entry = {"filename": file, "url": f"/files/{file}", "hashes": {"sha256": digest}, **more}
+        self.files.setdefault(name, []).append({**entry, "upload-time": at} if at else entry)
+        return digest
+
+
+@contextlib.contextmanager
+def serve() -> Iterator[PackageIndex]:
+    """Serve an empty index on a free port."""
+    index = PackageIndex()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            name = self.path.strip("/").split("/")[-1]
+            if self.path.startswith("/simple/") and name in index.files:
+                page = {"meta": {"api-version": "1.1"}, "name": name, "files": index.files[name]}
+                self.reply(json.dumps(page).encode(), "application/vnd.pypi.simple.v1+json")
+            elif name in index.contents:
+                self.reply(index.contents[name], "application/octet-stream")
+            else:
+                self.send_error(404)
+
+        def reply(self, content: bytes, kind: str) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(content)
+
+        do_HEAD = do_GET
+
+        def log_message(self, *_unused: Any) -> None:
+            """Print nothing."""
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    index.url = f"http://127.0.0.1:{server.server_address[1]}/simple"
+    try:
+        yield index
+    finally:
+        server.shutdown()
+        server.server_close()

@@ -1,0 +1,111 @@
+"""Locks resolved by the real uv against a small index of our own."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog, lock_files
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import lock_files as locking
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import locks
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.locks import Recipe
+
+from tests.unit.package_index import PackageIndex, serve
+
+RECIPE = Recipe(("framework==2.0",), "3.11", "2.31")
+LINUX = "manylinux_2_17_x86_64"
+
+
+@pytest.fixture
+def index(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[PackageIndex]:
+    with serve() as served:
+        monkeypatch.setenv("UV_DEFAULT_INDEX", served.url)
+        monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
+        monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+        for name in ("http_proxy", "https_proxy", "all_proxy"):
+            monkeypatch.delenv(name, raising=False)
+            monkeypatch.delenv(name.upper(), raising=False)
+        yield served
+
+
+def test_the_hashes_are_those_of_the_wheels_that_fit(index: PackageIndex) -> None:
+    fits = index.add("framework", "2.0", f"cp311-cp311-{LINUX}", ("numbers>=1",))
+    for tag in (f"cp312-cp312-{LINUX}", "cp311-cp311-win_amd64", "cp311-cp311-musllinux_1_2_x86_64"):
+        index.add("framework", "2.0", tag)
+    index.add("framework", "2.0", "cp311-cp311-manylinux_2_17_aarch64")
+    index.add("numbers", "3.0", "cp311-cp311-manylinux_2_34_x86_64")  # newer than the C library of Ubuntu 20.04
+    index.add("numbers", "2.5", "py3-none-any", python=">=3.12")
+    index.add_source("numbers", "2.4")
+    both = sorted((index.add("numbers", "2.0", f"cp311-cp311-{LINUX}"), index.add("numbers", "2.0", "py3-none-any")))
+    hashes = " \\\n    ".join(f"--hash=sha256:{each}" for each in both)
+    assert locking.resolve(RECIPE, {}) == (
+        f"framework==2.0 \\\n    --hash=sha256:{fits}\nnumbers==2.0 \\\n    {hashes}\n"
+    )
+
+
+def test_a_pin_stays_where_it_fits(index: PackageIndex) -> None:
+    index.add("framework", "2.0", "py3-none-any", ("numbers>=1", "letters"))
+    for version in ("0.9", "1.5", "2.0"):
+        index.add("numbers", version, "py3-none-any")
+    index.add("letters", "1.0", "py3-none-any")
+    pinned = {"numbers": "1.5", "framework": "1.9", "gone": "3.0"}
+    assert locking.pins(locking.resolve(RECIPE, pinned)) == {"framework": "2.0", "numbers": "1.5", "letters": "1.0"}
+    assert locking.pins(locking.resolve(RECIPE, {"numbers": "0.9"}))["numbers"] == "2.0"
+
+
+def test_dependencies_are_as_old_as_the_release(index: PackageIndex) -> None:
+    index.add("framework", "2.0", "py3-none-any", ("numbers", "colours"), at="2020-07-27T10:00:00Z")
+    index.add("numbers", "1.0", "py3-none-any", at="2020-01-01T00:00:00Z")
+    index.add("numbers", "1.1", "py3-none-any", at="2020-07-28T09:00:00Z")  # released with it, a few hours later
+    index.add("numbers", "2.0", "py3-none-any", at="2020-07-29T00:00:00Z")
+    index.add_source("colours", "1.0", at="2020-01-01T00:00:00Z")
+    index.add("colours", "2.0", "py3-none-any", at="2022-01-01T00:00:00Z")
+    old = dataclasses.replace(RECIPE, of_its_time=True)
+    with pytest.raises(locking.LockError, match="colours"):
+        locking.resolve(old, {})
+    found = locking.resolve(dataclasses.replace(old, any_age=("colours",)), {})
+    assert locking.pins(found) == {"framework": "2.0", "numbers": "1.1", "colours": "2.0"}
+
+
+def test_an_index_without_upload_times_cannot_lock_an_old_release(index: PackageIndex) -> None:
+    index.add("framework", "2.0", "py3-none-any")
+    with pytest.raises(locking.LockError, match="does not say when the release was uploaded"):
+        locking.resolve(dataclasses.replace(RECIPE, of_its_time=True), {})
+
+
+def test_a_lock_is_written_whole_or_not_at_all(index: PackageIndex, tmp_path: Path) -> None:
+    path = tmp_path / "locks" / "pytorch-2.10.0-cu128-py3.14.txt"
+    index.add("torch", "2.10.0", f"cp314-cp314-{LINUX}", ("sympy",))
+    index.add("numpy", "2.4.0", f"cp314-cp314-{LINUX}")
+    with pytest.raises(locking.LockError, match="sympy"):
+        locking.make(load_catalog(), "pytorch-2.10.0-cu128-py3.14", path)
+    assert not path.exists()
+    index.add("sympy", "1.14.0", "py3-none-any")
+    locking.make(load_catalog(), "pytorch-2.10.0-cu128-py3.14", path, variables={"UV_CACHE_DIR": str(tmp_path / "new")})
+    assert locking.pins(path.read_text()) == {"numpy": "2.4.0", "sympy": "1.14.0", "torch": "2.10.0"}
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert path.name in lock_files(path.parent).files
+
+
+def test_an_index_that_does_not_answer_is_an_error(tmp_path: Path) -> None:
+    gone = {"UV_DEFAULT_INDEX": "http://127.0.0.1:1/simple", "UV_CACHE_DIR": str(tmp_path), "UV_HTTP_RETRIES": "0"}
+    with pytest.raises(locking.LockError, match="framework"):
+        locking.resolve(RECIPE, {}, gone)
+
+
+def test_locks_of_the_catalog_serve_its_pythons_and_gpus() -> None:
+    names = locking.planned(load_catalog())
+    assert len(names) == len(set(names))
+    found = [locks.parse(name) for name in names]
+    assert {"3.8", "3.14"} <= {lock.python for lock in found}
+    assert {"system", "", "cudnn-9.10", "cu128"} <= {lock.build for lock in found}
+    for lock in found:
+        assert locks.recipe(load_catalog(), lock).python == lock.python
+
+
+def test_unknown_names_are_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert locking.main(["tensorflow-9.9.9-py3.11"]) == 2
+    assert "add it there first" in capsys.readouterr().err

@@ -1,0 +1,129 @@
+"""Names of locks, what they are made from, and plans for releases that are not locked."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog, LockFiles
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import locks
+
+from tests.unit.frozen_catalog import frozen_catalog
+from tests.unit.plugin_utils.resolver.resolver_cases import plan
+
+PROJECT = Path(__file__).resolve().parents[4]
+
+
+def with_locks(*names: str) -> Catalog:
+    """Return the frozen catalog with these locks alone."""
+    return dataclasses.replace(frozen_catalog(), locks=LockFiles(frozenset(names), "script/lock {names}"))
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("tensorflow-2.21.0-py3.12", ("tensorflow", "2.21.0", "", "3.12")),
+        ("tensorflow-2.15.0.post1-py3.9.txt", ("tensorflow", "2.15.0.post1", "", "3.9")),
+        ("tensorflow-2.20.0-cudnn-9.10-py3.9", ("tensorflow", "2.20.0", "cudnn-9.10", "3.9")),
+        ("tensorflow-2.8.4-system-py3.8", ("tensorflow", "2.8.4", "system", "3.8")),
+        ("pytorch-2.10.0-cu128-py3.14.txt", ("pytorch", "2.10.0", "cu128", "3.14")),
+    ],
+)
+def test_a_name_says_release_build_and_python(name: str, expected: tuple[str, ...]) -> None:
+    lock = locks.parse(name)
+    assert dataclasses.astuple(lock) == expected
+    assert (lock.name, lock.file) == (name.removesuffix(".txt"), name.removesuffix(".txt") + ".txt")
+
+
+@pytest.mark.parametrize("name", ["tensorflow-2.21.0", "jax-0.4-py3.12", "../tensorflow-2.21.0-py3.12", "", "uv"])
+def test_other_names_are_refused(name: str) -> None:
+    with pytest.raises(locks.UnknownLockError, match=r"expected tensorflow-X\.Y\.Z-pyA\.B, "):
+        locks.parse(name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "tensorflow-9.9.9-py3.12",
+        "tensorflow-2.21.0-py3.8",
+        "tensorflow-2.8.4-py3.8",
+        "pytorch-2.10.0-cu118-py3.12",
+        "pytorch-2.10.0-py3.12",
+        "pytorch-2.15.0-cu132-py3.9",
+    ],
+    ids=["release", "Python", "no CUDA wheels", "CUDA build", "no CUDA build", "Python of PyTorch"],
+)
+def test_a_lock_that_the_catalog_does_not_describe_has_no_recipe(name: str) -> None:
+    with pytest.raises(locks.UnknownLockError, match="has no such release, CUDA build and Python"):
+        locks.recipe(frozen_catalog(), locks.parse(name))
+
+
+def test_recipes() -> None:
+    catalog = load_catalog()
+    wheel = locks.recipe(catalog, locks.parse("tensorflow-2.21.0-py3.12"))
+    assert (wheel.requirements, wheel.python, wheel.of_its_time) == (("tensorflow[and-cuda]==2.21.0",), "3.12", False)
+    assert wheel.glibc == "2.31", "of Ubuntu 20.04, the oldest"
+    limited = locks.recipe(catalog, locks.parse("tensorflow-2.21.0-cudnn-9.10-py3.12"))
+    assert limited.requirements == ("tensorflow[and-cuda]==2.21.0", "nvidia-cudnn-cu12<9.11")
+    old = locks.recipe(catalog, locks.parse("tensorflow-2.8.4-system-py3.8"))
+    assert (old.requirements, old.of_its_time) == (("tensorflow==2.8.4",), True)
+    pytorch = locks.recipe(catalog, locks.parse("pytorch-2.10.0-cu128-py3.14"))
+    assert (pytorch.requirements, pytorch.extra_index) == (("torch==2.10.0", "numpy"), "")
+    own = locks.recipe(catalog, locks.parse("pytorch-2.10.0-cu126-py3.14"))
+    assert own.requirements == ("torch==2.10.0+cu126", "numpy")
+    assert own.extra_index == "https://download.pytorch.org/whl/cu126"
+
+
+# Plans ----------------------------------------------------------------------------------------------------------------
+
+
+def test_auto_prefers_a_release_that_is_locked() -> None:
+    catalog = with_locks("tensorflow-2.20.0-py3.11.txt")
+    made = plan("debian-12", "H200", catalog=catalog)
+    assert made["ok"]
+    assert made["components"]["tensorflow"]["lock"] == "tensorflow-2.20.0-py3.11.txt"
+
+
+def test_a_locked_python_of_the_host_is_preferred() -> None:
+    found = {"pythons": ("3.10", "3.11", "3.12"), "default_python": "3.11"}
+    for locked, chosen in (("3.10", "3.10"), ("3.12", "3.12"), ("3.11", "3.11")):
+        catalog = with_locks(f"tensorflow-2.21.0-py{locked}.txt")
+        assert plan("debian-12", "H200", catalog=catalog, host=found)["components"]["tensorflow"]["python"] == chosen
+    every = with_locks(*(f"tensorflow-2.21.0-py3.{minor}.txt" for minor in (10, 11, 12)))
+    assert plan("debian-12", "H200", catalog=every, host=found)["components"]["tensorflow"]["python"] == "3.11"
+
+
+@pytest.mark.parametrize(
+    ("request_", "lock"),
+    [
+        ({"tensorflow": "2.19"}, "tensorflow-2.19.1-py3.11"),
+        ({"tensorflow": "2.19", "tensorflow_cuda_libraries": "system"}, "tensorflow-2.19.1-system-py3.11"),
+        ({"tensorflow": "none", "pytorch": "2.10"}, "pytorch-2.10.0-cu128-py3.11"),
+        ({}, "tensorflow-2.21.0-py3.11"),
+    ],
+    ids=["release", "the system's CUDA", "PyTorch", "auto"],
+)
+def test_a_release_without_lock_is_refused_with_the_command(request_: dict[str, str], lock: str) -> None:
+    made = plan("debian-12", "H200", catalog=with_locks(), **request_)
+    assert [problem["code"] for problem in made["problems"]] == ["no-lock"]
+    assert f"there is no {lock}.txt" in made["problems"][0]["message"]
+    assert made["remedies"][0]["host"] == {"locks": [lock]}
+    assert f"`script/lock {lock}`" in made["remedies"][0]["text"]
+    assert plan("debian-12", "H200", catalog=with_locks(f"{lock}.txt"), **request_)["ok"]
+
+
+def test_one_remedy_names_all_missing_locks() -> None:
+    made = plan("debian-12", "H200", catalog=with_locks(), tensorflow="2.21", pytorch="2.10")
+    names = ["tensorflow-2.21.0-py3.11", "pytorch-2.10.0-cu128-py3.11"]
+    assert made["remedies"][0]["host"] == {"locks": names}
+    assert f"`script/lock {' '.join(names)}`" in made["remedies"][0]["text"]
+
+
+def test_the_command_of_the_clone_knows_the_named_lock() -> None:
+    """The script refuses what it does not know before it asks an index."""
+    command = [str(PROJECT / "script/lock"), "tensorflow-9.9.9-py3.11"]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (ended.returncode, "catalog/tensorflow.yml has no such release" in ended.stderr) == (2, True)
