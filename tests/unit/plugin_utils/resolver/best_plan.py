@@ -103,7 +103,7 @@ class Question:
                     continue
                 if source == "nvidia" and self.offers is None and not self._in_repository(branch):
                     continue
-                names = [name.format(branch=branch["branch"]) for name in rule[modules]]
+                names = [name.format(branch=branch["branch"]) for name in self._set(rule)[modules]]
                 packages = names
                 if source == "nvidia":
                     packages = self.packages([(n, f"{version}-{rule['revision']}") for n in names], version)
@@ -123,11 +123,16 @@ class Question:
         return [f"{name}={version}" for version in sorted(self.offers.get(name, ()), key=num_all)[-1:]]
 
     def _offered_drivers(self, source, rules, branch):
-        names = [n.format(branch=branch["branch"]) for rule in rules for n in (*rule["open"], *rule["proprietary"])]
+        sets = [self._set(rule) for rule in rules]
+        names = [n.format(branch=branch["branch"]) for found in sets for n in (*found["open"], *found["proprietary"])]
         found = (
             {v.split("-")[0] for n in names for v in (self.offers or {}).get(n, ())} if source == "nvidia" else set()
         )
         return {version for version in found if covers(version, branch["branch"])}
+
+    def _set(self, rule):
+        """Return the packages by kernel modules: without a display those for computing, unless all are asked for."""
+        return rule["full"] if self.asked("driver_profile") == "full" else rule
 
     def _asked_for(self, version):
         return covers(version, self.asked("driver"))
@@ -140,7 +145,7 @@ class Question:
                 and knows(gpu["device"], version, modules, self.files["gpu"].get("first_drivers"))
                 for gpu in self.gpus
             )
-            if rule[modules] and accepted and self.asked("driver_kernel_modules") in ("auto", modules):
+            if self._set(rule)[modules] and accepted and self.asked("driver_kernel_modules") in ("auto", modules):
                 return modules
         return None
 

@@ -28,6 +28,7 @@ REQUESTS = [
     {"tensorflow_cuda_libraries": "system", "cuda": "11"},
     {"driver_kernel_modules": "open"},
     {"driver_kernel_modules": "proprietary"},
+    {"driver_profile": "full"},
     {"tensorflow": "none"},
     {"tensorflow": "none", "cuda": "11"},
     *[{"tensorflow": "none", "cuda": "10"}] * 2,
@@ -53,7 +54,7 @@ def offers(question: Question, draw) -> dict[str, tuple[str, ...]]:
         specs += question.nccl(None, cuda) or []
     found: dict[str, set[str]] = {}
     for name, version in (spec.split("=") for spec in specs):
-        if draw.random() < 0.9:
+        if draw.random() < 0.97:
             versions = {version}
             if draw.random() < 0.3:
                 versions |= {version.replace("-1", revision) for revision in ("-2", "-10")}
