@@ -31,7 +31,7 @@ NOT_PACKAGES = {
     "systemd units and the processes that they start": (
         r"nvidia-(persistenced|fabricmanager|imex|dcgm)(\.service)?|nvidia-persiste"
     ),
-    "kernel modules and devices": r"nvidia-(uvm|nvswitch)|nvidiactl|.*\.ko",
+    "kernel modules and devices": r"nvidia-(fs|uvm|nvswitch)|nvidiactl|.*\.ko",
     "shared libraries": r"lib(cublas|cudart|cudnn|cufft|curand|cusolver|cusparse|nccl|nvidia-ml)(\.so.*)?",
     "files of the project": r".*\.(yml|j2)(\..*)?",
     "fields of a document": r"document\..*",

@@ -37,7 +37,11 @@ def check_foreign_drivers(host: Host, request: Request, findings: Findings) -> b
             "label it nvidia.com/gpu.deploy.driver=false (or install the operator with driver.enabled=false), reboot, "
             "and run this again",
         )
-    elif request.driver != "none" and (vgpus := [gpu for gpu in host.gpus if gpu.vgpu is not None]):
+    elif (
+        request.scope == "host"
+        and request.driver != "none"
+        and (vgpus := [gpu for gpu in host.gpus if gpu.vgpu is not None])
+    ):
         versions = ", ".join(sorted({gpu.vgpu for gpu in vgpus if gpu.vgpu})) or "unknown"
         where = ", ".join(gpu.pci_address for gpu in vgpus if gpu.pci_address) or "all"
         findings.problem(

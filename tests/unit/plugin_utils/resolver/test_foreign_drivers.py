@@ -49,6 +49,8 @@ def test_no_request_makes_a_plan_where_the_driver_is_elsewhere(host: dict[str, A
 def test_the_remedy_of_a_vgpu_is_a_plan() -> None:
     """The guest driver is loaded, and everything else is planned for it."""
     loaded = {"driver": {"loaded": {"version": "580.95.05", "kernel_modules": "proprietary"}, "nouveau_loaded": False}}
+    frameworks = made({**VGPU, **loaded}, scope="frameworks")
+    assert frameworks.problems == ()
     plan = made({**VGPU, **loaded}, driver="none")
     assert plan.problems == ()
     assert plan.components.driver is None
