@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -23,10 +23,12 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.host import urls
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import become
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import probe_options
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError, load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.inventory_variables import outranked
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan, plan_table
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import drift, plan_diff, preflight, waivers
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import variables as variables_
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.drift import ManagedPart
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import PlanDiff
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import Preflight
@@ -34,7 +36,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import termin
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_for_probe
 
 PROBE = "gpuhost.stack.gpu_probe"
-PREFIX = "gpu_stack_"
 KERNEL_HEADERS = "nvidia_driver_kernel_headers"  # a host that borrows its kernel sets this role variable to nothing
 ARGUMENTS = {
     "request": {"type": "dict", "required": True},
@@ -46,10 +47,10 @@ ARGUMENTS = {
     "transitions": {"type": "list", "elements": "str", "default": []},
     "converge": {"type": "str", "default": "drift"},
     "waivers": {"type": "raw", "default": []},
-    "environment": {"type": "raw", "default": {}},
-    "unknown": {"type": "str", "choices": ["fail", "warn"], "default": "fail"},
 }
 
+# What a value may need that exists later: the plan (the hint of facts.yml), and facts that a play gathers.
+LATER = ("this play needs the plan of the same run", "ansible_facts")
 STEP_TAGS = ("preflight", "verify", "smoke_train", "record", "report")
 SPECIAL_TAGS = ("all", "always", "never", "tagged", "untagged")
 
@@ -59,11 +60,8 @@ RoleVariables = Callable[[dict[str, Any], tuple[str, ...]], dict[str, Any]]
 # are ignored here: each host reads the catalog again and reports them.
 with contextlib.suppress(CatalogError, ImportError):
     load_catalog()
-
-
-def unknown_variables(names: Iterable[str], known: Iterable[str]) -> list[str]:
-    """Return the gpu_stack_* variables that nothing reads: misspellings, reported before the host is probed."""
-    return sorted({name for name in names if name.startswith(PREFIX)} - set(known))
+variables_.role_options()
+variables_.role_inputs()
 
 
 def unknown_tags(tags: Iterable[str], known: Iterable[str], playbooks: Iterable[str]) -> list[str]:
@@ -75,6 +73,12 @@ def unknown_tags(tags: Iterable[str], known: Iterable[str], playbooks: Iterable[
     if not all(name.startswith("gpuhost.stack.") or Path(name).resolve().parent == own for name in playbooks):
         return []
     return sorted(set(tags) - {*known, *SPECIAL_TAGS})
+
+
+def refusal(mistakes: list[str]) -> str:
+    """Return all mistakes in the variables of a host for a terminal, one a line."""
+    listed = "".join(f"\n- {mistake}" for mistake in mistakes)
+    return f"{len(mistakes)} mistake(s) in the variables; nothing was changed. Correct the inventory or -e:{listed}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,16 +138,40 @@ class ActionModule(ActionBase):
 
     _supports_check_mode = True
 
-    def _refuse_undefined(self, variables: dict[str, Any], names: Iterable[str]) -> None:
-        """Fail on a value with a misspelt variable in it, which the default of request.yml would replace silently."""
-        for name in names:
-            if name in variables:
-                try:
-                    self._templar.template(variables[name])
-                except AnsibleError as error:
-                    raise AnsibleActionFail(
-                        f"{name}: {error}. Correct the inventory or the -e option; nothing was changed."
-                    ) from error
+    def _check_variables(self, variables: dict[str, Any], known: list[str], internal: list[str]) -> list[str]:
+        """Fail with every misspelt name, every value that cannot be templated and every value that is not accepted.
+
+        The defaults of request.yml and of roles would replace some of them silently. Returns the role variables that
+        cannot be templated before there is a plan.
+        """
+        mistakes, later = variables_.misspelt(variables, known, internal), []
+        values = {}
+        for name, raw in variables_.set_by_user(variables, known).items():
+            try:
+                values[name] = self._templar.template(raw)
+            except AnsibleError as error:
+                if any(word in f"{raw} {error}" for word in LATER):
+                    later.append(name)
+                else:
+                    mistakes.append(f"{name}: {error}")
+        self._refuse([*mistakes, *self._wrong_values(values)])
+        return later
+
+    def _wrong_values(self, values: dict[str, Any]) -> list[str]:
+        try:
+            return variables_.wrong_values(values, load_catalog(), date.today())
+        except CatalogError as error:
+            raise AnsibleActionFail(f"cannot plan: {error}") from error
+
+    def _refuse(self, mistakes: list[str]) -> None:
+        if mistakes:
+            raise AnsibleActionFail(refusal(mistakes))
+
+    def _from_inventory(self, variables: dict[str, Any]) -> dict[str, Any]:
+        """Return the role variables of the inventory that Ansible replaces by those of role_inputs.yml."""
+        manager, host = self._task.get_variable_manager(), variables["inventory_hostname"]
+        found = outranked(manager, self._loader, host, variables_.role_inputs())
+        return {name: value for name, value in found.items() if variables_.is_input(name, variables.get(name))}
 
     def _as_user(self, command: str) -> str:
         """Run a command on the host as the connecting user, and return its output."""
@@ -152,14 +180,11 @@ class ActionModule(ActionBase):
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Probe the host, print the plan and return the facts; called by Ansible."""
         result: dict[str, Any] = super().run(tmp, task_vars)
-        variables = task_vars or {}
+        variables = dict(task_vars or {})
+        own = self._from_inventory(variables)
+        variables |= own
+        later = self._check_variables(variables, self._task.args["variables"], self._task.args["internal_variables"])
         _unused, args = self.validate_argument_spec(ARGUMENTS)
-        unknown = unknown_variables(variables, [*args["variables"], *args["internal_variables"]])
-        if unknown:
-            raise AnsibleActionFail(
-                f"{', '.join(unknown)}: no such variable. Known are {', '.join(args['variables'])}. "
-                "Correct the inventory or the -e option; nothing was changed."
-            )
         called = context.CLIARGS
         known_tags = [*STEP_TAGS, *args["managed"]]
         unknown = unknown_tags([*called["tags"], *called["skip_tags"]], known_tags, called["args"])
@@ -167,18 +192,7 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail(
                 f"{', '.join(unknown)}: no such tag. Known are {', '.join(known_tags)}. Nothing was changed."
             )
-        self._refuse_undefined(variables, args["variables"])
-        if not isinstance(args["environment"], Mapping):  # Ansible warns of it, and goes on without
-            raise AnsibleActionFail(
-                f"gpu_stack_environment is {args['environment']!r}, expected a dictionary such as "
-                "{http_proxy: 'http://proxy.example.org:3128'}. Correct the inventory or the -e option; nothing was "
-                "changed."
-            )
-        try:
-            accepted = waivers.read(args["waivers"], date.today())
-        except waivers.WaiverError as error:
-            raise AnsibleActionFail(f"{error}. Correct the inventory or the -e option; nothing was changed.") from error
-        result["warnings"] = list(accepted.warnings)
+        result["warnings"] = list(waivers.read(args["waivers"], date.today()).warnings)
         try:
             names = probe_options(load_catalog())
             contents = drift.compares_contents(args["converge"])
@@ -207,6 +221,9 @@ class ActionModule(ActionBase):
             decision = decide(probed["probe"], args, role_variables)
         except (CatalogError, ValueError) as error:
             raise AnsibleActionFail(f"cannot plan: {error}") from error
+        planned = role_variables(decision.facts, (*own, *later)) if decision.plan.ok and (own or later) else {}
+        self._refuse(self._wrong_values({name: value for name, value in planned.items() if name in later}))
         text = decision.text(variables["inventory_hostname"])
         Display().display(text, stderr=terminal.belongs_on_stderr(constants.DEFAULT_STDOUT_CALLBACK))
-        return {**result, "ansible_facts": decision.facts, "changed": False}
+        overrides = {name: value for name, value in planned.items() if name in own}
+        return {**result, "ansible_facts": decision.facts, "role_variables": overrides, "changed": False}

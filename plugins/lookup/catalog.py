@@ -22,6 +22,7 @@ options:
       - "V(repositories) alone: the URL of NVIDIA's repository by distribution id."
       - "V(driver_packages) alone: apt patterns of the driver packages' names, NVIDIA's and the distributions'."
       - "V(driver_exceptions) alone: apt patterns of names that these match and that are not part of the driver."
+      - "V(kernel_drivers) alone: kernel modules other than NVIDIA's that take its GPUs, such as C(nouveau)."
       - "V(lock), a framework, a version and a Python such as C(3.12): the name of the lock file."
       - "V(packages) and a key of catalog/packages.yml: names of packages that belong to no single release."
       - "Any other topic alone: the list of its keys, newest first."
@@ -86,6 +87,8 @@ def look_up(terms: list[Any], base_url: str | None = None) -> list[Any]:
         return [list(load_catalog().driver.name_patterns)]
     if terms == ["driver_exceptions"]:
         return [list(load_catalog().driver.name_exceptions)]
+    if terms == ["kernel_drivers"]:
+        return [[driver.module for driver in load_catalog().known_bad.kernel_drivers]]
     if terms[:1] == ["lock"] and len(terms) == 4:
         try:
             return [default_lock(load_catalog(), *(str(term) for term in terms[1:]))]

@@ -12,7 +12,7 @@ short_description: Probe a host and plan its GPU stack
 description:
   - Probes the host with M(gpuhost.stack.gpu_probe), plans the newest consistent versions for its GPUs that the request
     allows, and compares them with the host. Prints the plan and the diff. Changes nothing.
-  - Refuses variables that begin with C(gpu_stack_) and that nothing reads.
+  - Refuses misspelt variables and values that are not accepted, also those of roles, before it probes the host.
 options:
   request:
     description:
@@ -71,15 +71,6 @@ options:
         They are only validated here, before anything is changed; one that has expired is a warning.
     type: raw
     default: []
-  environment:
-    description: The environment variables of the play's tasks; only validated here.
-    type: raw
-    default: {}
-  unknown:
-    description: As for M(gpuhost.stack.gpu_verify); only validated here.
-    type: str
-    choices: [fail, warn]
-    default: fail
 attributes:
   check_mode:
     description: Changes nothing in either mode.
@@ -101,6 +92,12 @@ RETURN = r"""
 probe:
   description: The probe of M(gpuhost.stack.gpu_probe).
   returned: always
+  type: dict
+role_variables:
+  description:
+    - The role variables that the inventory sets where C(group_vars/all) of the playbooks takes precedence over it. The
+      playbooks set them as facts before they run a role.
+  returned: when the host was probed
   type: dict
 ansible_facts:
   description:

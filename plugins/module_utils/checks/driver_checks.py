@@ -60,9 +60,9 @@ MODULE_BUILT = CheckSpec(
 )
 NOUVEAU_ABSENT = CheckSpec(
     "driver.nouveau_absent",
-    measures="the module nouveau in /proc/modules, and the kernel driver of each GPU",
+    measures="the modules nouveau and nova_core in /proc/modules, and the kernel driver of each GPU",
     expected="neither loaded nor bound to a GPU",
-    skipped="the kernel is not managed on this host and nouveau is bound to no GPU, or the driver is simulated",
+    skipped="the kernel is not managed on this host and neither is bound to a GPU, or the driver is simulated",
     remedy=REAPPLY + " It blacklists nouveau, also in the initramfs; then reboot. "
     "`lsinitramfs /boot/initrd.img-$(uname -r) | grep nouveau` shows whether the initramfs still contains it.",
 )
@@ -82,7 +82,23 @@ FABRIC_MANAGER = CheckSpec(
     remedy="Install nvidia-fabricmanager in exactly the driver's version and run "
     "`systemctl enable --now nvidia-fabricmanager`; /var/log/fabricmanager.log shows why it stops.",
 )
-CHECKS = (NVIDIA_SMI, GPU_COUNT, MODULE_MATCHES, MODULE_BUILT, NOUVEAU_ABSENT, PCI_BINDING, FABRIC_MANAGER)
+SECURITY_FLOOR = CheckSpec(
+    "driver.security_floor",
+    measures="the driver version that `nvidia-smi` reports",
+    expected="at least the first version of its branch with the fixes of published vulnerabilities; older is a warning",
+    skipped="the catalog has no such version for the branch, or the driver must not be loaded",
+    remedy="Upgrade within the branch: set `gpu_stack_driver` to the branch, or leave it at `auto`, and run again.",
+)
+CHECKS = (
+    NVIDIA_SMI,
+    GPU_COUNT,
+    MODULE_MATCHES,
+    MODULE_BUILT,
+    NOUVEAU_ABSENT,
+    PCI_BINDING,
+    FABRIC_MANAGER,
+    SECURITY_FLOOR,
+)
 
 _EXIT_CODE_REMEDIES = {
     0: NVIDIA_SMI.remedy,
@@ -109,6 +125,7 @@ def run(context: Context) -> list[Check]:
         _nouveau_absent(context, gpus),
         _pci_binding(context, gpus),
         _fabric_manager(context, driver, switches),
+        _security_floor(context, driver),
     ]
 
 
@@ -274,14 +291,14 @@ def _make_log(root: str) -> str:
 
 def _nouveau_absent(context: Context, gpus: list[dict[str, Any]]) -> Check:
     """Bound to a GPU, nouveau keeps NVIDIA's module from it; merely loaded, it binds the next GPU that appears."""
-    bound = [gpu["pci_address"] for gpu in gpus if gpu["kernel_driver"] == "nouveau"]
+    bound = [gpu["pci_address"] for gpu in gpus if gpu["kernel_driver"] in proc_driver.RIVALS]
     if bound:
         return NOUVEAU_ABSENT.compare(False, "bound to " + ", ".join(bound), "not loaded")
     if context.kernel_module != "loaded":
         return NOUVEAU_ABSENT.skip(_not_loaded_reason(context))
     loaded, problem = False, None
     try:
-        loaded = _loaded(context, "nouveau")
+        loaded = any(_loaded(context, module) for module in proc_driver.RIVALS)
     except (OSError, ValueError) as error:
         problem = "/proc/modules: %s" % error
     if context.driver_simulated and not loaded:
@@ -310,6 +327,21 @@ def _pci_binding(context: Context, gpus: list[dict[str, Any]]) -> Check:
         return PCI_BINDING.skip("the PCI bus has no GPU")
     wrong = [text for text, driver in zip(texts, drivers) if driver != "nvidia"]  # noqa: B905
     return PCI_BINDING.compare(not wrong, "; ".join(wrong) or "nvidia on %d of %d" % (len(gpus), len(gpus)))
+
+
+def _security_floor(context: Context, driver: dict[str, Any]) -> Check:
+    floor = driver.get("security_floor")
+    if not floor:
+        return SECURITY_FLOOR.skip("the catalog has no security floor for driver branch %s" % driver.get("branch"))
+    if context.driver_state == "not_loaded":
+        return SECURITY_FLOOR.skip("the driver is not loaded, as requested")
+    versions = _smi_versions(context)
+    if not versions:
+        return SECURITY_FLOOR.unknown("nvidia-smi reports no driver version")
+    old = [found for found in versions if debian_version.key(found) < debian_version.key(floor)]
+    if old:
+        return SECURITY_FLOOR.warn("driver %s" % ", ".join(old), expected="%s or newer" % floor)
+    return SECURITY_FLOOR.compare(True, "driver %s" % ", ".join(versions), "%s or newer" % floor)
 
 
 def _fabric_manager(context: Context, driver: dict[str, Any], switches: list[dict[str, Any]]) -> Check:

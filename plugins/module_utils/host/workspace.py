@@ -13,32 +13,26 @@ import shutil
 import tempfile
 from typing import Iterator, Sequence
 
-# dpkg runs the scripts of packages below /var/lib, and the environments below /opt/gpuhost have interpreters. The last
-# is for a user who is not root.
-PLACES = ("/var/lib/gpuhost", "/opt/gpuhost", "~")
+# dpkg runs the scripts of packages below /var/lib, and the environments below /opt/gpuhost have interpreters. /var/lib
+# is for a host that has no directory of this project yet, the last for a user who is not root.
+PLACES = ("/var/lib/gpuhost", "/opt/gpuhost", "/var/lib", "~")
 
 
 @contextlib.contextmanager
 def directory(prefix: str, places: Sequence[str] = PLACES) -> Iterator[str]:
-    """Create a directory in the first place where programs may be run, and remove it afterwards.
+    """Create a directory in the first existing place where programs may be run, and remove it afterwards.
 
     Raise OSError with what is wrong with each place if there is none.
     """
     refused: list[str] = []
     for place in places:
-        parent = os.path.expanduser(place)
-        new = not os.path.isdir(parent)
-        path = _create(prefix, parent, refused)
-        try:
-            if path is not None:
+        path = _create(prefix, os.path.expanduser(place), refused)
+        if path is not None:
+            try:
                 yield path
-                return
-        finally:
-            if path is not None:
+            finally:
                 shutil.rmtree(path, ignore_errors=True)
-            if new:
-                with contextlib.suppress(OSError):  # what others have written there meanwhile stays
-                    os.rmdir(parent)
+            return
     raise OSError(
         "no directory in which programs may be run: %s; expected %s to be writable and mounted with exec"
         % ("; ".join(refused), " or ".join(places))
@@ -48,7 +42,6 @@ def directory(prefix: str, places: Sequence[str] = PLACES) -> Iterator[str]:
 def _create(prefix: str, parent: str, refused: list[str]) -> str | None:
     """Return a new directory in `parent`, or None and one more reason in `refused`."""
     try:
-        os.makedirs(parent, exist_ok=True)
         path = tempfile.mkdtemp(prefix=prefix, dir=parent)
     except OSError as error:
         refused.append(str(error))

@@ -8,6 +8,7 @@ import re
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
 
+RIVALS = ("nouveau", "nova_core")  # of the kernel; both bind NVIDIA's GPUs
 PATH = "/proc/driver/nvidia/version"
 _LINE = re.compile(r"^NVRM version:.*Kernel Module.*?\s(\d+\.\d+(?:\.\d+)*)(?:\s|$)", re.MULTILINE)
 
@@ -31,6 +32,6 @@ def read(root: str) -> dict[str, str] | None:
 
 
 def nouveau_loaded(root: str) -> bool:
-    """Return whether the module nouveau is loaded."""
+    """Return whether the module nouveau is loaded, or its successor in the kernel, nova_core."""
     modules = files.read_text(root, "/proc/modules") or ""
-    return any(line.split(" ", 1)[0] == "nouveau" for line in modules.splitlines())
+    return any(line.split(" ", 1)[0] in RIVALS for line in modules.splitlines())

@@ -75,3 +75,15 @@ def probe_options(catalog: Catalog) -> dict[str, Any]:
         "driver_packages": driver_name_pattern(catalog),
         "distro_cuda_package": catalog.packages.distro_cuda,
     }
+
+
+def published_versions(catalog: Catalog, name: str) -> list[str]:
+    """Return the versions of a component in the catalog; of a driver branch without any, the branch."""
+    return {
+        "driver": [v for b in catalog.driver.branches for v in [b.branch, *(known.version for known in b.versions)]],
+        "cuda": [v for t in catalog.cuda.toolkits for v in [t.version, *(release.version for release in t.releases)]],
+        "cudnn": [v.version for v in catalog.cudnn.versions],
+        "nccl": [b.version for b in catalog.nccl.builds],
+        "tensorflow": [r.version for r in catalog.tensorflow.releases if r.sass],
+        "pytorch": [r.version for r in catalog.pytorch.releases],
+    }[name]

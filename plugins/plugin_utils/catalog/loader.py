@@ -24,6 +24,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
     DriverFile,
     GpuFile,
     GpuThresholdFile,
+    KnownBadFile,
     LockFiles,
     NcclFile,
     PackagesFile,
@@ -58,6 +59,7 @@ _FILES: dict[str, type] = {
     "pytorch": PytorchFile,
     "repository": RepositoryFile,
     "packages": PackagesFile,
+    "known_bad": KnownBadFile,
 }
 # Values that are one of a few.
 _MODULES = ("proprietary", "either", "open")
@@ -66,6 +68,7 @@ _CHOICES = {
     "ModuleRule.accepts": _MODULES,
     "Branch.type": ("LTSB", "PB", "NFB", "legacy", "unknown"),
     "DriverPackages.family": _FAMILIES,
+    "BadDriver.archive": ("nvidia", "distro"),
     "Distro.family": _FAMILIES,
     "TensorflowRelease.package": ("tensorflow", "tensorflow-gpu"),
     "PytorchBuild.index": ("pypi", "own"),

@@ -507,6 +507,77 @@ class PackagesFile:
 
 
 @dataclasses.dataclass(frozen=True)
+class BadDriver:
+    """Drivers whose module does not build: of a branch up to `last`, from `archive`, for kernels from `kernel` on."""
+
+    branch: str
+    archive: str
+    kernel: str
+    last: str
+    symptom: str
+    instead: str
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class BadCudnn:
+    """A wheel's cuDNN that opens a library which only the system's has, from `system_first` on."""
+
+    wheel_first: str
+    wheel_last: str
+    system_first: str
+    library: str
+    symptom: str
+    instead: str
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class BadTensorflow:
+    """TensorFlow releases that fail on some GPUs."""
+
+    first: str
+    last: str
+    compute_capabilities: tuple[str, ...]
+    symptom: str
+    instead: str
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class KernelDriver:
+    """A module of the kernel that takes NVIDIA's GPUs."""
+
+    module: str
+    symptom: str
+    instead: str
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class SecurityFloor:
+    """The first version of a driver branch with the fixes of published vulnerabilities."""
+
+    branch: str
+    version: str
+    symptom: str
+    instead: str
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class KnownBadFile:
+    """known_bad.yml: combinations that fail although their versions fit."""
+
+    schema: int
+    drivers: tuple[BadDriver, ...]
+    cudnn: tuple[BadCudnn, ...]
+    tensorflow: tuple[BadTensorflow, ...]
+    kernel_drivers: tuple[KernelDriver, ...]
+    security_floors: tuple[SecurityFloor, ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class OsRelease:
     """The fields of /etc/os-release that identify a distribution release."""
 
@@ -637,5 +708,6 @@ class Catalog:
     pytorch: PytorchFile
     repository: RepositoryFile
     packages: PackagesFile
+    known_bad: KnownBadFile
     distros: dict[str, Distro]
     locks: LockFiles | None = None

@@ -26,6 +26,7 @@ class DriverComponent:
     kernel_modules: `open` or `proprietary`; source: `nvidia` (its repository) or `distro`; packages: `name=version`, or
     a bare name where the archive decides. apt_components: sections of the distribution's archive that must be enabled.
     profile: `compute`, or `full` with OpenGL, X and Wayland.
+    security_floor: the first version of the branch with the fixes of published vulnerabilities, None if none is known.
     """
 
     version: str
@@ -37,6 +38,7 @@ class DriverComponent:
     kernel_headers: tuple[str, ...]
     apt_components: tuple[str, ...]
     profile: str = "compute"
+    security_floor: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)

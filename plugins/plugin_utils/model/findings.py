@@ -23,12 +23,26 @@ class PlanWarning:
 
 
 @dataclasses.dataclass(frozen=True)
+class Limit:
+    """A constraint without which a component has the version `newer`; together: only with the reason's other limits.
+
+    by: the stable name of the constraint; without: a text that follows the version.
+    """
+
+    by: str
+    without: str
+    newer: str
+    together: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
 class Reason:
-    """Why a component has the version `choice`, or why it is left out (`none`)."""
+    """Why a component has the version `choice`, or why it is left out (`none`); limits: why it is not newer."""
 
     component: str
     choice: str
     because: str
+    limits: tuple[Limit, ...] = ()
 
 
 @dataclasses.dataclass

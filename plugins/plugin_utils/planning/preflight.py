@@ -292,12 +292,14 @@ def _graphics(context: _Context, findings: Findings) -> None:
 def _nouveau(context: _Context, findings: Findings) -> None:
     if context.components.driver is None or not context.options.own_kernel:
         return
-    bound = [gpu.pci_address for gpu in context.probe.gpus if gpu.kernel_driver == "nouveau"]
+    rivals = [driver.module for driver in load_catalog().known_bad.kernel_drivers]
+    bound = {gpu.pci_address: gpu.kernel_driver for gpu in context.probe.gpus if gpu.kernel_driver in rivals}
     if bound or context.probe.driver.nouveau_loaded:
         gpus = f" and bound to {', '.join(bound)}" if bound else ""
+        module = next((name for name in rivals if name in bound.values()), "nouveau")
         findings.warn(
             "nouveau-in-use",
-            f"nouveau is loaded{gpus}: it will be blacklisted, and NVIDIA's module can be loaded after a reboot",
+            f"{module} is loaded{gpus}: it will be blacklisted, and NVIDIA's module can be loaded after a reboot",
         )
 
 

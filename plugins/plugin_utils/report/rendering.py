@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import DEFERRED, Check
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import LABELS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import FRAMEWORKS, LABELS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.evidence import TrainingEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.report import (
     NOT_RUN,
@@ -136,10 +136,10 @@ def _training_tables(training: TrainingEvidence) -> list[str]:
 def table(report: Report) -> str:
     """Return the summary for a terminal: what is simulated, then a line for each host, then the reasons."""
     lines = [f"Simulated: {line}" for line in report.simulated]
-    rows = [["HOST", "STATUS", "GPUS", "DRIVER", "CUDA", "TENSORFLOW", "CHECKS", "TRAINING"]]
+    rows = [["HOST", "STATUS", "GPUS", "DRIVER", "CUDA", "TENSORFLOW", "PYTORCH", "CHECKS", "TRAINING"]]
     for host in report.hosts:
         installed = {row.component: row.installed for row in host.components}
-        versions = [installed.get(name, NOT_RUN) for name in ("driver", "cuda", "tensorflow")]
+        versions = [installed.get(name, NOT_RUN) for name in ("driver", "cuda", *FRAMEWORKS)]
         rows.append(
             [
                 host.host,

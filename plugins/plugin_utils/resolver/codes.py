@@ -13,6 +13,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import (
     foreign_drivers,
     frameworks,
     gpus,
+    known_bad,
     libraries,
     locks,
     platform,
@@ -30,9 +31,10 @@ PROBLEMS: dict[str, str] = {
     **scope.PROBLEMS,
     **drivers.PROBLEMS,
     **driver_sets.PROBLEMS,
+    **known_bad.PROBLEMS,
     **toolkits.PROBLEMS,
     **libraries.PROBLEMS,
     **frameworks.PROBLEMS,
     **locks.PROBLEMS,
 }
-WARNINGS: dict[str, str] = {**resolve.WARNINGS, **explain.WARNINGS, **frameworks.WARNINGS}
+WARNINGS: dict[str, str] = {**resolve.WARNINGS, **explain.WARNINGS, **known_bad.WARNINGS, **frameworks.WARNINGS}

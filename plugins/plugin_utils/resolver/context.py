@@ -29,12 +29,18 @@ cached = functools.lru_cache(maxsize=1024)
 
 @dataclasses.dataclass(frozen=True)
 class ResolveContext:
-    """One question to the resolver. gpus: the host's GPUs that are in the catalog, one entry per device."""
+    """One question to the resolver. gpus: the host's GPUs that are in the catalog, one entry per device.
+
+    relaxed: what is disregarded, to find what limits a version: `repository` (what is offered), `branch`, `native` and
+    `source` (the preferences for branches, for drivers made for the CUDA, for NVIDIA's packages), `driver` (the oldest
+    one for a CUDA), `cuda` (the toolkit that a library is for).
+    """
 
     catalog: Catalog
     host: Host
     request: Request
     gpus: tuple[Gpu, ...]
+    relaxed: frozenset[str] = frozenset()
 
     @property
     def distro(self) -> Distro:
@@ -79,7 +85,13 @@ class ResolveContext:
             Host(self.host.distribution, **{name: getattr(self.host, name) for name in host}),
             Request(**{name: getattr(self.request, name) for name in request}),
             self.gpu_kinds,
+            self.relaxed & {"repository"},
         )
+
+    def is_usable(self, problems: Iterable[Problem]) -> bool:
+        """Return whether a candidate with these problems can be selected."""
+        ignored = {"not-in-repository"} if "repository" in self.relaxed else set()
+        return all(problem.code in ignored for problem in problems)
 
 
 def gpu_label(gpu: Gpu) -> str:

@@ -22,7 +22,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import DriverComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import driver_sets
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import driver_sets, known_bad
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import (
     ResolveContext,
     cached,
@@ -157,8 +157,10 @@ def _nvidia_driver(context: ResolveContext, branch: Branch, rule: DriverPackages
         kernel_headers=kernel_headers(context),
         apt_components=(),
         profile=profile,
+        security_floor=known_bad.security_floor(context, branch.branch),
     )
     problems = [*gpu_driver_problems(context, branch, version, flavour), *problems]
+    problems += known_bad.driver_problems(context, version, "nvidia")
     return DriverCandidate(version, branch, "nvidia", component, tuple(problems))
 
 
@@ -204,8 +206,10 @@ def _distro_driver(context: ResolveContext, branch: Branch, entry: DistroDriver)
         kernel_headers=kernel_headers(context),
         apt_components=entry.apt_components,
         profile=profile,
+        security_floor=known_bad.security_floor(context, branch.branch),
     )
     problems = [*gpu_driver_problems(context, branch, version, flavour), *problems]
+    problems += known_bad.driver_problems(context, version, "distro")
     return DriverCandidate(entry.branch, branch, "distro", component, tuple(problems))
 
 

@@ -1,5 +1,7 @@
 """Explain the selected driver, toolkit and TensorFlow: a reason for each, and warnings about them.
 
+relaxation.py adds to the reasons what limits the versions.
+
 Runs on the controller; pure functions.
 """
 
@@ -9,9 +11,13 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Branch
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import DriverComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import driver_sets
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import driver_sets, known_bad
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.drivers import DriverCandidate, accepted_modules
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.drivers import (
+    DriverCandidate,
+    accepted_modules,
+    archived_version,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.platform import Platform, is_native
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.toolkits import CudaCandidate
 
@@ -40,12 +46,7 @@ def explain_platform(context: ResolveContext, platform: Platform, findings: Find
     if driver and driver.component and driver.branch:
         _explain_driver(context, driver, driver.branch, driver.component, cuda, findings)
     if cuda:
-        why = (
-            "the newest that is offered and fits GPUs, driver and compiler"
-            if context.request.cuda == "auto"
-            else f"requested ({context.request.cuda})"
-        )
-        findings.reason("cuda", cuda.release, why)
+        findings.reason("cuda", cuda.release, "")
         if cuda.source == "distro" and context.request.cuda_source == "auto":
             findings.warn(
                 "source-fallback",
@@ -61,12 +62,7 @@ def explain_platform(context: ResolveContext, platform: Platform, findings: Find
     elif context.request.cuda == "none":
         findings.reason("cuda", "none", context.unmanaged("cuda"))
     if tensorflow:
-        why = (
-            "the newest with a wheel for this Python and code for these GPUs"
-            if context.request.tensorflow == "auto"
-            else f"requested ({context.request.tensorflow})"
-        )
-        findings.reason("tensorflow", tensorflow.release.version, why)
+        findings.reason("tensorflow", tensorflow.release.version, "")
         findings.warnings += tensorflow.warnings
     elif context.request.tensorflow == "none":
         findings.reason("tensorflow", "none", context.unmanaged("tensorflow"))
@@ -82,12 +78,11 @@ def _explain_driver(
 ) -> None:
     profile = driver_sets.profile(context)
     why = f"profile {profile.name}: {profile.why}; " if profile.why else ""
-    native = f"; made for CUDA {branch.native_cuda}" if cuda is None or is_native(driver, cuda) else ""
-    how = "requested" if context.request.driver != "auto" else "the newest that fits"
+    native = f", made for CUDA {branch.native_cuda}" if cuda is None or is_native(driver, cuda) else ""
     findings.reason(
         "driver",
         driver.version,
-        f"{how}: {_kind(branch)} {branch.branch}{native}; {why}"
+        f"{branch_kind(branch)} {branch.branch}{native}; {why}"
         f"{component.kernel_modules} kernel modules: {_modules_reason(context, component)}",
     )
     if branch.type in ("NFB", "unknown"):
@@ -96,6 +91,8 @@ def _explain_driver(
     if not branch.maintained:
         when = f" ({branch.end_of_life})" if branch.end_of_life else ""
         findings.warn("branch-end-of-life", f"driver branch {branch.branch} reached its end of life{when}")
+    archived = archived_version(context, branch) if driver.source == "distro" else None
+    known_bad.warn_of_driver(context, archived or driver.version, findings)
     kernel = versions.kernel_series(context.host.kernel or context.distro.kernel.default)
     if branch.newest_kernel and versions.key(kernel) > versions.key(branch.newest_kernel):
         findings.warn(
@@ -117,7 +114,8 @@ def _explain_driver(
         )
 
 
-def _kind(branch: Branch) -> str:
+def branch_kind(branch: Branch) -> str:
+    """Return the kind of a branch, as NVIDIA calls it in full."""
     return BRANCH_KINDS.get(branch.type, "branch")
 
 

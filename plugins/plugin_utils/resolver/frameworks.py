@@ -22,7 +22,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components imp
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import locks
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import known_bad, locks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import (
     ResolveContext,
     cached,
@@ -102,6 +102,7 @@ def _tensorflow_candidate(context: ResolveContext, release: TensorflowRelease) -
         problems.append(_no_extra(context, release))
     warnings: list[PlanWarning] = []
     _check_gpu_code(context, release, problems, warnings)
+    problems += known_bad.tensorflow_problems(context, release.version)
     requirements, build = [f"{release.package}=={release.version}"], locks.SYSTEM
     if libraries == "wheel" and release.and_cuda:
         extra, build = _wheel_libraries(context, release, release.and_cuda, problems)

@@ -40,6 +40,11 @@ class LibraryCandidate:
     problems: tuple[Problem, ...] = ()
 
 
+def in_repository(context: ResolveContext, slugs: tuple[str, ...] | None) -> bool:
+    """Return whether a build is in the repositories of this distribution release. slugs: None for all of them."""
+    return slugs is None or context.distro.nvidia_repository.slug in slugs or "repository" in context.relaxed
+
+
 # cuDNN ----------------------------------------------------------------------------------------------------------
 
 
@@ -79,8 +84,7 @@ def _cudnn_builds(context: ResolveContext, apt: CudnnApt, cuda: CudaCandidate) -
             (b.version, c)
             for b in context.catalog.cudnn.apt_builds
             for c in b.cuda
-            if versions.major(b.version) == apt.cudnn_major
-            and (b.slugs is None or context.distro.nvidia_repository.slug in b.slugs)
+            if versions.major(b.version) == apt.cudnn_major and in_repository(context, b.slugs)
         }
     else:
         builds |= {
@@ -170,11 +174,8 @@ def serves(built_for: str, cuda: str) -> bool:
 def nccl_candidates(context: ResolveContext, cuda: CudaCandidate) -> list[LibraryCandidate]:
     """Return the NCCL builds that the request allows: those for this toolkit or an older one first, newest first."""
     runtime = context.catalog.nccl.apt.packages[0]
-    repository = context.distro.nvidia_repository
     builds = {(versions.upstream(v), versions.cuda_suffix(v) or "") for v in offered(context, runtime)}
-    builds |= {
-        (b.version, b.cuda) for b in context.catalog.nccl.builds if (b.slugs is None or repository.slug in b.slugs)
-    }
+    builds |= {(b.version, b.cuda) for b in context.catalog.nccl.builds if in_repository(context, b.slugs)}
     candidates = [
         _nccl_build(context, version, suffix, cuda)
         for version, suffix in builds

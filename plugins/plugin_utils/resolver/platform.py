@@ -6,6 +6,7 @@ Runs on the controller; pure functions. The newest TensorFlow comes first, then 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -112,7 +113,7 @@ def _driver_candidates(context: ResolveContext, findings: Findings) -> Drivers:
             return [_NO_DRIVER]
         findings.reason("driver", "none", f"{context.unmanaged('driver')}; the loaded driver is {loaded}")
         return [DriverCandidate(loaded, _branch_of(context, loaded), "", None)]
-    if context.request.driver == "auto" and not context.gpus:
+    if context.request.driver == "auto" and not context.host.gpus:
         findings.reason(
             "driver", "none", "the host has no GPU; set gpu_stack_driver to a version to install one nevertheless"
         )
@@ -146,7 +147,7 @@ def usable_candidates(
     name: the component; known: lists the versions that exist, for messages.
     """
     found = enumerate_candidates(context)
-    clean = [candidate for candidate in found if not candidate.problems]
+    clean = [candidate for candidate in found if context.is_usable(candidate.problems)]
     if clean:
         return clean
     if not found:
@@ -244,7 +245,7 @@ def _in_repository(context: ResolveContext, known: list[str]) -> str:
 def _pairs(context: ResolveContext, drivers: Drivers, cudas: Cudas) -> list[Platform]:
     """Return the pairs of driver and toolkit that work together, the best first."""
     found = [Platform(d, c) for d in drivers for c in cudas if _driver_runs_toolkit(context, d, c)]
-    return sorted(found, key=_rank, reverse=True)
+    return sorted(found, key=functools.partial(_rank, context), reverse=True)
 
 
 def _first(context: ResolveContext, pairs: Sequence[Platform], tensorflows: Tensorflows) -> Platform | None:
@@ -281,7 +282,7 @@ def _cudnn_key(context: ResolveContext) -> ResolveContext:
 
 @cached
 def _has_usable_cudnn(context: ResolveContext, cuda: CudaCandidate, tensorflow: TensorflowCandidate) -> bool:
-    return any(not candidate.problems for candidate in cudnn_candidates(context, cuda, tensorflow))
+    return any(context.is_usable(candidate.problems) for candidate in cudnn_candidates(context, cuda, tensorflow))
 
 
 def archive_only(platform: Platform) -> bool:
@@ -293,19 +294,20 @@ def archive_only(platform: Platform) -> bool:
     )
 
 
-def _rank(platform: Platform) -> tuple[Any, ...]:
+def _rank(context: ResolveContext, platform: Platform) -> tuple[Any, ...]:
     """Return the sort key: NVIDIA's repository before the archive, the better tier, the newest toolkit, then driver."""
     driver, cuda = platform.driver, platform.cuda
+    by_source = "source" not in context.relaxed
     return (
-        driver is not None and driver.source == "nvidia",
-        cuda is not None and cuda.source == "nvidia",
-        -_tier(driver, cuda),
+        by_source and driver is not None and driver.source == "nvidia",
+        by_source and cuda is not None and cuda.source == "nvidia",
+        -_tier(context, driver, cuda),
         versions.key(cuda.release) if cuda else (),
         versions.key(driver.version) if driver else (),
     )
 
 
-def _tier(driver: DriverCandidate | None, cuda: CudaCandidate | None) -> int:
+def _tier(context: ResolveContext, driver: DriverCandidate | None, cuda: CudaCandidate | None) -> int:
     """Return the tier of a pair, the best one 0.
 
     0: a maintained PB or LTSB made for this CUDA or a newer one; 1: unmaintained; 2: NFB; 3: unknown; 4: made for an
@@ -313,8 +315,10 @@ def _tier(driver: DriverCandidate | None, cuda: CudaCandidate | None) -> int:
     """
     if driver is None or driver.branch is None:
         return 0
-    if cuda is not None and not is_native(driver, cuda):
+    if cuda is not None and "native" not in context.relaxed and not is_native(driver, cuda):
         return 4
+    if "branch" in context.relaxed:
+        return 0
     if driver.branch.type not in ("PB", "LTSB"):
         return 2 if driver.branch.type == "NFB" else 3
     return 0 if driver.branch.maintained else 1
@@ -336,7 +340,7 @@ def _reaches(driver: DriverCandidate, minimum: str) -> bool:
 
 def runs_major(context: ResolveContext, driver: DriverCandidate | None, cuda_major: int) -> bool:
     """Return whether a driver runs programs of a CUDA major (minor version compatibility)."""
-    if driver is None or not driver.version:
+    if driver is None or not driver.version or "driver" in context.relaxed:
         return True
     floor = minimum_driver(context, cuda_major)
     return floor is None or _reaches(driver, floor)
@@ -356,7 +360,7 @@ def _toolkit_floor(context: ResolveContext, cuda: CudaCandidate) -> str | None:
 
 
 def _driver_runs_toolkit(context: ResolveContext, driver: DriverCandidate | None, cuda: CudaCandidate | None) -> bool:
-    if cuda is None or driver is None or not driver.version:
+    if cuda is None or driver is None or not driver.version or "driver" in context.relaxed:
         return True
     floor = _toolkit_floor(context, cuda)
     return floor is None or _reaches(driver, floor)

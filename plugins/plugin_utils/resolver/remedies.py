@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import published_versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import COMPONENTS, LABELS, full_version
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
@@ -71,13 +72,13 @@ def find_remedies(
 # Of the request ---------------------------------------------------------------------------------------------------
 
 
-def _asked(request: Request) -> list[str]:
+def asked_for(request: Request) -> list[str]:
     """Return the fields of a request that ask for something, in the order in which they are given up."""
     return [name for name in (*_CHOICES, *COMPONENTS[::-1]) if getattr(request, name) not in _NOTHING_ASKED]
 
 
 def _free(request: Request) -> Request:
-    return dataclasses.replace(request, **dict.fromkeys(_asked(request), "auto"))
+    return dataclasses.replace(request, **dict.fromkeys(asked_for(request), "auto"))
 
 
 def _differences(before: Request, after: Request) -> tuple[tuple[str, str], ...]:
@@ -93,7 +94,7 @@ def _requests(catalog: Catalog, plan: Plan, request: Request, host: Host, attemp
     if request != plan.request and attempt(request, host).ok:
         yield _remedy(plan, request, host, attempt)
         return
-    asked = _asked(request)
+    asked = asked_for(request)
     freed = _free(request)
     if not asked or not attempt(freed, host).ok:
         return
@@ -126,25 +127,13 @@ def _neighbours(catalog: Catalog, name: str, asked: str) -> list[str]:
     They are as long as the request: releases for a release, series for a series. First comes the version that YAML
     reads as the requested one where it is not quoted.
     """
-    published = _published(catalog, name)
+    published = published_versions(catalog, name)
     parts = _PARTS[name]
     known = {versions.series(version, parts) for version in published}
     if asked.count(".") >= parts:
         known.update(published)
     meant = versions.before_yaml(asked, published)
     return [*([meant] if meant else []), *versions.by_nearness(asked, known)[:_MAX_NEIGHBOURS]]
-
-
-def _published(catalog: Catalog, name: str) -> list[str]:
-    """Return the versions of a component in the catalog; of a driver branch without any, the branch."""
-    return {
-        "driver": [v for b in catalog.driver.branches for v in [b.branch, *(known.version for known in b.versions)]],
-        "cuda": [v for t in catalog.cuda.toolkits for v in [t.version, *(release.version for release in t.releases)]],
-        "cudnn": [v.version for v in catalog.cudnn.versions],
-        "nccl": [b.version for b in catalog.nccl.builds],
-        "tensorflow": [r.version for r in catalog.tensorflow.releases if r.sass],
-        "pytorch": [r.version for r in catalog.pytorch.releases],
-    }[name]
 
 
 def _chosen(name: str, plan: Plan) -> list[str]:

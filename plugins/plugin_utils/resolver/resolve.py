@@ -9,6 +9,7 @@ Runs on the controller; a pure function. The modules beside this one, in the ord
     platform                          select driver, toolkit and TensorFlow, which depend on each other
     explain                           add a reason for each of them, and warnings
     libraries, frameworks             list cuDNN, NCCL and PyTorch candidates; this module selects among them
+    relaxation                        find what limits the versions of a plan
     remedies                          where there are problems, plan changed requests and hosts
 """
 
@@ -33,6 +34,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import (
     driver_sets,
     foreign_drivers,
     frameworks,
+    known_bad,
     libraries,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext, quote_hint
@@ -50,9 +52,10 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.platform im
     runs_major,
     usable_candidates,
 )
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.relaxation import Question, explain_limits
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.remedies import find_remedies
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.scope import check_frameworks, limit
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.toolkits import CudaCandidate
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.toolkits import CudaCandidate, cuda_candidates
 
 WARNINGS = {
     "pytorch-cuda-differs": "PyTorch is built for another CUDA release than the toolkit: extensions may not fit",
@@ -82,8 +85,8 @@ def plan_for_probe(probe: Probe, request: Mapping[str, Any], catalog: Catalog | 
 
 
 def plan_for_reading(catalog: Catalog, read: Reading, host: Host) -> Plan:
-    """Return the plan for a request as it was understood, with a warning for each word that was interpreted."""
-    plan = resolve(catalog, read.request, host)
+    """Return the plan for a request as it was understood: with what limits it, and what was interpreted."""
+    plan = with_limits(catalog, resolve(catalog, read.request, host), host)
     notes = [PlanWarning("request-interpreted", note) for note in read.notes.values()]
     return dataclasses.replace(plan, warnings=(*notes, *plan.warnings))
 
@@ -92,9 +95,9 @@ def resolve(catalog: Catalog, request: Request, host: Host) -> Plan:
     """Return the newest consistent set for a host, or all problems with remedies that were planned."""
     plan = plan_once(catalog, request, host)
     # The remedy for a foreign driver is not a change of the request, nor another distribution on the same machine.
-    if host.described and not host.gpus:  # what would fit unknown GPUs is unknown, too
+    if plan.ok or (host.described and not host.gpus):  # what would fit unknown GPUs is unknown, too
         return plan
-    if plan.ok or any(problem.code in foreign_drivers.PROBLEMS for problem in plan.problems):
+    if any(problem.code in foreign_drivers.PROBLEMS for problem in plan.problems):
         return plan
     attempt = functools.partial(plan_once, catalog)
     remedies = find_remedies(catalog, plan, host, attempt, functools.partial(plan_once, with_every_lock(catalog)))
@@ -105,21 +108,36 @@ def resolve(catalog: Catalog, request: Request, host: Host) -> Plan:
     return dataclasses.replace(plan, problems=problems, remedies=remedies)
 
 
+def with_limits(catalog: Catalog, plan: Plan, host: Host) -> Plan:
+    """Return a plan with reasons that say what limits each version, which takes about twenty more plans."""
+    if not plan.ok:
+        return plan
+    reasons = explain_limits(catalog, plan, host, functools.partial(_answer, catalog))
+    return dataclasses.replace(plan, reasons=reasons)
+
+
+def _answer(catalog: Catalog, question: Question) -> Plan:
+    return plan_once(catalog, question.request, question.host, question.relaxed)
+
+
 @functools.lru_cache(maxsize=4)
 def with_every_lock(catalog: Catalog) -> Catalog:
     """Return a catalog by which a plan may name a lock that does not exist."""
     return dataclasses.replace(catalog, locks=None)
 
 
-def plan_once(catalog: Catalog, request: Request, host: Host) -> Plan:
-    """Return a plan without remedies. Where no TensorFlow works and none is asked for, it has PyTorch alone."""
-    plan = _plan_as_asked(catalog, request, host)
+def plan_once(catalog: Catalog, request: Request, host: Host, relaxed: frozenset[str] = frozenset()) -> Plan:
+    """Return a plan without remedies and limits. Where no TensorFlow works and none is asked for, it has PyTorch alone.
+
+    relaxed: see ResolveContext, and `gpu NAME`: this kind of GPU.
+    """
+    plan = _plan_as_asked(catalog, request, host, relaxed)
     if plan.ok or request.pytorch == "none":
         return plan
     if (request.tensorflow, request.tensorflow_cuda_libraries) != ("auto", "auto"):
         return plan
     pytorch = "auto" if request.pytorch == "fallback" else request.pytorch
-    other = _plan_as_asked(catalog, dataclasses.replace(request, tensorflow="none", pytorch=pytorch), host)
+    other = _plan_as_asked(catalog, dataclasses.replace(request, tensorflow="none", pytorch=pytorch), host, relaxed)
     if not other.ok:
         return plan
     # Whatever is a problem here and none without TensorFlow is about TensorFlow.
@@ -133,7 +151,7 @@ def plan_once(catalog: Catalog, request: Request, host: Host) -> Plan:
     return dataclasses.replace(other, request=request, reasons=reasons)
 
 
-def _plan_as_asked(catalog: Catalog, request: Request, host: Host) -> Plan:
+def _plan_as_asked(catalog: Catalog, request: Request, host: Host, relaxed: frozenset[str]) -> Plan:
     findings = Findings()
     if foreign_drivers.check_foreign_drivers(host, request, findings):
         return _plan(host, request, (), Components(), None, findings)
@@ -147,7 +165,8 @@ def _plan_as_asked(catalog: Catalog, request: Request, host: Host) -> Plan:
             "use one of those",
         )
         return _plan(host, request, gpus, Components(), None, findings)
-    context = ResolveContext(catalog, host, limit(request, host, findings), gpus)
+    limiting = tuple(gpu for gpu in gpus if f"gpu {gpu.name}" not in relaxed)
+    context = ResolveContext(catalog, host, limit(request, host, findings), limiting, relaxed)
     if host.offers is None and request.scope == "host":
         why = f": {host.offers_error}" if host.offers_error else ""
         findings.warn(
@@ -195,6 +214,8 @@ def _components(context: ResolveContext, platform: Platform, findings: Findings)
             "set gpu_stack_tensorflow_cuda_libraries=wheel, or gpu_stack_cudnn to that version",
         )
     pytorch = _pytorch(context, platform, findings)
+    if cudnn and pytorch:
+        cudnn = _cudnn_beside(context, cudnn, pytorch, platform, findings)
     return Components(
         driver=driver.component if driver else None,
         cuda=cuda.component if cuda else None,
@@ -203,6 +224,34 @@ def _components(context: ResolveContext, platform: Platform, findings: Findings)
         tensorflow=tensorflow.component if tensorflow else None,
         pytorch=pytorch.component if pytorch else None,
     )
+
+
+def _cudnn_beside(
+    context: ResolveContext,
+    cudnn: LibraryComponent,
+    pytorch: frameworks.PytorchCandidate,
+    platform: Platform,
+    findings: Findings,
+) -> LibraryComponent | None:
+    """Return the cuDNN to install beside PyTorch's own: at auto the newest with which PyTorch is not known to fail."""
+    wheel = pytorch.build.cudnn
+    bad = known_bad.cudnn_conflict(context, wheel, cudnn.version)
+    if bad is None:
+        return cudnn
+    release = pytorch.release.version
+    why = (
+        f"PyTorch {release} with cuDNN {wheel} fails beside {bad.system_first} and newer: {bad.symptom} ({bad.source})"
+    )
+    if context.request.cudnn != "auto" or platform.cuda is None:
+        findings.problem("known-bad", why, f"take {bad.instead}: set gpu_stack_cudnn to it, or to none")
+        return cudnn
+    findings.reasons = [reason for reason in findings.reasons if reason.component != "cudnn"]
+    for candidate in libraries.cudnn_candidates(context, platform.cuda, platform.tensorflow):
+        if not candidate.problems and not known_bad.cudnn_conflict(context, wheel, candidate.version):
+            findings.reason("cudnn", candidate.version, f"the newest that fits; {why}")
+            return candidate.component
+    findings.reason("cudnn", "none", why)
+    return None
 
 
 def _library(context: ResolveContext, name: str, platform: Platform, findings: Findings) -> LibraryComponent | None:
@@ -228,12 +277,21 @@ def _library(context: ResolveContext, name: str, platform: Platform, findings: F
             f"only in NVIDIA's repository, which this plan does not use: the toolkit is {context.distro.id}'s own",
         )
         return None
-    found = (
-        libraries.cudnn_candidates(context, cuda, platform.tensorflow)
-        if name == "cudnn"
-        else libraries.nccl_candidates(context, cuda)
-    )
+    found = _builds(context, name, cuda, platform)
+    if "cuda" in context.relaxed:
+        free = dataclasses.replace(
+            context, request=dataclasses.replace(context.request, cuda="auto", cuda_source="auto")
+        )
+        toolkits = {candidate.version: candidate for candidate in cuda_candidates(free)}
+        found = [build for toolkit in toolkits.values() for build in _builds(context, name, toolkit, platform)]
+        found.sort(key=lambda build: versions.key(build.version), reverse=True)
     return _choose_library(context, name, wanted, cuda, found, findings)
+
+
+def _builds(context: ResolveContext, name: str, cuda: CudaCandidate, platform: Platform) -> list[LibraryCandidate]:
+    if name == "cudnn":
+        return libraries.cudnn_candidates(context, cuda, platform.tensorflow)
+    return libraries.nccl_candidates(context, cuda)
 
 
 def _choose_library(
@@ -244,11 +302,10 @@ def _choose_library(
     found: list[LibraryCandidate],
     findings: Findings,
 ) -> LibraryComponent | None:
-    clean = [candidate for candidate in found if not candidate.problems]
+    clean = [candidate for candidate in found if context.is_usable(candidate.problems)]
     if clean:
         best = clean[0]
-        because = f"the newest for CUDA {cuda.version}" if wanted == "auto" else f"requested ({wanted})"
-        findings.reason(name, best.version, f"{because}; built for CUDA {best.cuda}")
+        findings.reason(name, best.version, f"built for CUDA {best.cuda}")
         return best.component
     if wanted == "auto":
         findings.warn(
@@ -300,16 +357,13 @@ def _explain_pytorch(
 ) -> None:
     """Add the reason for a PyTorch, and a warning if its CUDA is not that of the toolkit."""
     request, component, cuda = context.request, chosen.component, platform.cuda
-    if request.pytorch != "auto":
-        why = f"requested ({request.pytorch})"
-    elif request.pytorch_cuda != "auto":
-        why = f"the newest for the requested CUDA {request.pytorch_cuda}, this Python, these GPUs and this driver"
-    elif request.cuda not in ("auto", "none") and cuda and component.cuda == cuda.version:
-        why = f"the newest for the requested toolkit's CUDA {cuda.version}, this Python, these GPUs and this driver"
-    else:
-        why = "the newest for this Python, these GPUs and this driver"
     index = "PyTorch's own index" if chosen.build.index == "own" else "PyPI"
-    findings.reason("pytorch", component.version, f"{why}; the wheel of {index} for CUDA {component.cuda}")
+    why = f"the wheel of {index} for CUDA {component.cuda}"
+    if request.pytorch_cuda != "auto":
+        why += ", as requested"
+    elif request.cuda not in ("auto", "none") and cuda and component.cuda == cuda.version:
+        why += ", that of the requested toolkit"
+    findings.reason("pytorch", component.version, why)
     if cuda is None or cuda.version == component.cuda:
         return
     if versions.major(cuda.version) == versions.major(component.cuda):

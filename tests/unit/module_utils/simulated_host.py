@@ -27,6 +27,7 @@ class SimulatedHost:
         self, root: Path, gpus: list[str], switches: int = 0, driver: str = DRIVER, loaded: bool = True
     ) -> None:
         self.root, self.gpus = root, gpus
+        self.security_floor: str | None = DRIVER
         self.answers: dict[str, command.Answer] = {}
         self.commands: list[list[str]] = []
         self.write("usr/share/gpuhost-simulated/nvidia-smi.json", product_table(driver, "13.0"))
@@ -81,7 +82,12 @@ class SimulatedHost:
         plan = {
             "components": {
                 **NOTHING_PLANNED,
-                "driver": {"version": self.driver, "kernel_modules": "open", "packages": []},
+                "driver": {
+                    "version": self.driver,
+                    "kernel_modules": "open",
+                    "packages": [],
+                    "security_floor": self.security_floor,
+                },
             },
             "gpus": [{"pci_id": f"10de:{device}"} for device in self.gpus],
         }

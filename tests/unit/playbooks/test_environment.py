@@ -61,7 +61,7 @@ def test_the_probe_reads_the_repository_through_the_proxy(tmp_path: Path, proxy:
 def test_an_environment_that_is_no_dictionary_is_refused(tmp_path: Path) -> None:
     done = plan(tmp_path, {"gpu_stack_environment": "http_proxy=http://proxy.example:3128"})
     assert done.returncode == 2
-    assert "gpu_stack_environment is 'http_proxy=http://proxy.example:3128', expected a dictionary" in " ".join(
+    assert "gpu_stack_environment is 'http_proxy=http://proxy.example:3128'; expected a dictionary" in " ".join(
         (done.stdout + done.stderr).split()
     )
 

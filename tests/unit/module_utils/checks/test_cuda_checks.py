@@ -119,6 +119,7 @@ def test_the_program_is_built_and_run_in_the_workspace_with_its_temporary_files(
             environments[Path(argv[0]).name] = (Path(env["TMPDIR"]), Path(argv[0]))
         return nvcc(argv, timeout, env)
 
+    (tmp_path / "work").mkdir()
     cuda_checks.run(cuda_host(run, workspaces=(str(tmp_path / "work"),)))
     assert {name: scratch.parent for name, (scratch, _program) in environments.items()} == {
         "nvcc": tmp_path / "work",

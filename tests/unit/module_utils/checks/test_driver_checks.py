@@ -407,3 +407,22 @@ def test_list_of_modules_that_cannot_be_read_is_unknown(simulated: SimulatedHost
 def test_version_file_of_the_module_that_cannot_be_parsed_is_unknown(simulated: SimulatedHost) -> None:
     simulated.write("proc/driver/nvidia/version", "hello\n")
     assert simulated.verify()["driver.module_matches_user_space"]["status"] == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("floor", "status"),
+    [("580.159.03", "warn"), ("580.95.05", "pass"), ("580.82.07", "pass"), (None, "skip")],
+)
+def test_security_floor(simulated: SimulatedHost, floor: str | None, status: str) -> None:
+    simulated.security_floor = floor
+    found = simulated.verify()["driver.security_floor"]
+    assert found["status"] == status
+    if status == "warn":
+        assert (found["found"], found["expected"]) == ("driver 580.95.05", "580.159.03 or newer")
+
+
+def test_nova_core_keeps_the_driver_from_the_gpu_as_nouveau_does(simulated: SimulatedHost) -> None:
+    simulated.bind("0000:06:00.0", "nova_core")
+    found = simulated.verify()
+    assert found["driver.nouveau_absent"]["status"] == "fail"
+    assert found["driver.nouveau_absent"]["found"] == "bound to 0000:06:00.0"

@@ -33,7 +33,12 @@ def test_without_a_file_none_and_for_another_format_an_error(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("modules", "loaded"), [("nouveau 2301952 1 - Live 0x0\n", True), ("nouveau_x 1 0\nnvidia 2 0\n", False)]
+    ("modules", "loaded"),
+    [
+        ("nouveau 2301952 1 - Live 0x0\n", True),
+        ("nouveau_x 1 0\nnvidia 2 0\n", False),
+        ("nova_core 1 0 - Live 0x0\n", True),
+    ],
 )
 def test_nouveau(tmp_path: Path, modules: str, loaded: bool) -> None:
     put(tmp_path, "/proc/modules", modules)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import rendering
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.report import build_report
@@ -85,6 +87,16 @@ def test_both_trainings_are_printed_with_their_measurements() -> None:
     assert "tensorflow pass, 5120 images/s; pytorch pass, 5120 images/s" in rendering.table(made)
     components = {row.component: row for row in made.hosts[0].components}
     assert components["pytorch"].measured == "2.11.0+cu130, trained"
+
+
+def test_each_framework_has_a_column() -> None:
+    made = build_report("r", {"h": evidence(plan=WITH_PYTORCH, smoke_train_pytorch=TORCH)})
+    head, row = (re.split(r"  +", line.strip()) for line in rendering.table(made).splitlines()[:2])
+    assert head[-4:] == ["TENSORFLOW", "PYTORCH", "CHECKS", "TRAINING"]
+    installed = {row.component: row.installed for row in made.hosts[0].components}
+    assert [row[head.index(name.upper())] for name in ("tensorflow", "pytorch")] == [
+        installed[name] for name in ("tensorflow", "pytorch")
+    ]
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,18 @@ from pathlib import Path
 
 import yaml
 
-from tests.unit.plugin_utils.resolver.resolver_checker import _covered, _reaches, _satisfies, _within, knows, num
+from tests.unit.plugin_utils.resolver.resolver_checker import (
+    _covered,
+    _reaches,
+    _satisfies,
+    _within,
+    builds,
+    fails_on,
+    knows,
+    num,
+)
 
-FILES = ("gpu", "driver", "cuda", "cudnn", "nccl", "tensorflow", "pytorch")
+FILES = ("gpu", "driver", "cuda", "cudnn", "nccl", "tensorflow", "pytorch", "known_bad")
 
 
 def read_files(folder: Path) -> dict:
@@ -47,6 +56,7 @@ class Question:
         self.default_python = host.get("default_python") or self.distro["python"]["default"]
         self.gcc = host.get("gcc") or self.distro["gcc"]["default"]
         self.glibc = host.get("glibc") or self.distro["glibc"]
+        self.kernel = host.get("kernel") or self.distro["kernel"]["default"]
         self.slug = self.distro["nvidia_repository"]["slug"]
 
     def asked(self, name):
@@ -99,6 +109,8 @@ class Question:
                     family = [v["version"] for v in branch["versions"] if self.distro["family"] in v["archives"]]
                     known = rule.get("version") or max(family, key=num, default=version)
                 modules = self._modules(branch, rule, known)
+                if not builds(known, source, self.kernel, self.files["known_bad"]):
+                    continue
                 if not modules or not self._supports(branch) or not self._asked_for(known):
                     continue
                 if source == "nvidia" and self.offers is None and not self._in_repository(branch):
@@ -225,6 +237,8 @@ class Question:
             return None
         if not all(_has_code(release, gpu) for gpu in self.gpus):
             return None
+        if any(fails_on(release["version"], g["compute_capability"], self.files["known_bad"]) for g in self.gpus):
+            return None
         limit = None
         if libraries == "wheel":
             fits, limit = self._wheel_cudnn(release["and_cuda"])
@@ -309,17 +323,21 @@ class Question:
     def archive_alone(self, driver, cuda):
         return cuda["source"] == "distro" and (driver is None or driver["source"] == "distro")
 
-    def cudnn(self, driver, cuda, tensorflow):
+    def cudnn(self, driver, cuda, tensorflow, wheel=None):
         if cuda is None or self.asked("cudnn") == "none" or self.archive_alone(driver, cuda):
             return None
         needed = (
             tensorflow["release"]["tested"]["cudnn"] if tensorflow and tensorflow["libraries"] == "system" else None
         )
-        return self._cudnn(cuda["version"], needed)
+        last = {b["system_first"] for b in self.files["known_bad"]["cudnn"] if wheel and covers(wheel, b["wheel_last"])}
+        return self._cudnn(cuda["version"], needed, min(last, key=num, default=None))
 
     @functools.cache  # noqa: B019 (a question lives as long as its test)
-    def _cudnn(self, cuda, needed):
-        """Return the packages of the newest cuDNN for a toolkit. needed: what TensorFlow was built with."""
+    def _cudnn(self, cuda, needed, limit=None):
+        """Return the packages of the newest cuDNN for a toolkit.
+
+        needed: what TensorFlow was built with; limit: what PyTorch's own cuDNN fails beside, and newer ones.
+        """
         files, major = self.files["cudnn"], num(cuda)[0]
         builds = []
         for apt in files["apt"]:
@@ -342,6 +360,8 @@ class Question:
                 ]
         fitting = []
         for version, built, names, package in builds:
+            if limit and num(version) >= num(limit):
+                continue
             if built and not (
                 num(built) == num(cuda) if major < 11 else num(built)[0] == major and num(built) <= num(cuda)
             ):
@@ -405,6 +425,14 @@ class Question:
                     fitting.append((order, (release["version"], python, ".".join(str(n) for n in series))))
         return max(fitting, default=(None, NO_PYTORCH))[1]
 
+    def wheel_cudnn(self, version, cuda):
+        """Return the cuDNN that the build of a PyTorch for a CUDA series pins."""
+        for release in self.files["pytorch"]["releases"]:
+            for build in release["builds"]:
+                if release["version"] == version and covers(build["cuda"], cuda):
+                    return build["cudnn"]
+        return None
+
 
 @functools.cache
 def num_all(version):
@@ -457,7 +485,7 @@ def best_as_asked(question: Question) -> dict | None:
         return {
             "driver": driver and tuple(driver[k] for k in ("version", "source", "modules", "packages", "pinning")),
             "cuda": cuda and (cuda["release"], cuda["source"], cuda["compilers"], cuda["packages"]),
-            "cudnn": question.cudnn(driver, cuda, tensorflow),
+            "cudnn": question.cudnn(driver, cuda, tensorflow, question.wheel_cudnn(pytorch[0], pytorch[2])),
             "nccl": question.nccl(driver, cuda),
             "tensorflow": tensorflow and tuple(tensorflow[k] for k in ("version", "python", "libraries", "limit")),
             "pytorch": pytorch,

@@ -54,6 +54,25 @@ def knows(device, version, modules, rules):
     return True
 
 
+def builds(version, archive, kernel, bad):
+    """Return whether a driver's module builds for a kernel, by known_bad.yml's drivers."""
+    return not any(
+        row["archive"] == archive
+        and num(row["branch"])[0] == num(version)[0]
+        and num(version) <= num(row["last"])
+        and num(kernel)[:2] >= num(row["kernel"])[:2]
+        for row in bad["drivers"]
+    )
+
+
+def fails_on(release, capability, bad):
+    """Return whether a TensorFlow release fails on GPUs of a compute capability, by known_bad.yml's tensorflow."""
+    return any(
+        capability in row["compute_capabilities"] and _within(release, row["first"], row["last"])
+        for row in bad["tensorflow"]
+    )
+
+
 def violations(made, pythons=None):
     """Return what a plan promises and cannot keep; pythons: the host's, if they are not the distribution's."""
     parts = made["components"]
@@ -132,6 +151,8 @@ def _wheel_violations(gpu, tensorflow):
     release = next(r for r in raw("tensorflow")["releases"] if r["version"] == tensorflow["version"])
     capability, found = num(gpu["compute_capability"]), []
     native = any(num(s)[0] == capability[0] and num(s) <= capability for s in release["sass"])
+    if fails_on(release["version"], gpu["compute_capability"], raw("known_bad")):
+        found.append(f"{gpu['name']}: TensorFlow {release['version']} is known to fail")
     if not native and not any(num(p) <= capability for p in release["ptx"]):
         found.append(f"{gpu['name']}: TensorFlow {release['version']} has no code")
     if tensorflow["cuda_libraries"] != "wheel":

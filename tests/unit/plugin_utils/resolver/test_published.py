@@ -61,6 +61,7 @@ REFUSED = [
     ("cuda-10-has-no-ampere", "ubuntu-20.04", ["A100"], {"cuda": "10.1"}, "gpu-dropped-by-cuda"),
     ("cuda-11-has-no-k520", "ubuntu-22.04", ["K520"], {"cuda": "11.8"}, "gpu-dropped-by-cuda"),
     ("nccl-of-12-with-13", "ubuntu-22.04", ["A100"], {"cuda": "13.2", "nccl": "2.27.3"}, "nccl-cuda-mismatch"),
+    ("570-does-not-build-for-7.0", "ubuntu-26.04", ["T4"], {"driver": "590"}, "known-bad"),
     ("cudnn-8-with-13", "ubuntu-22.04", ["A100"], {"cuda": "13.2", "cudnn": "8.9"}, "cudnn-cuda-mismatch"),
 ]
 

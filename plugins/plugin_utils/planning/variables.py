@@ -1,0 +1,224 @@
+"""Check the variables of a host before it is probed: their names, and the value of each that the user has set.
+
+The request's values are read by model/request.py, those of roles by the roles' argument specifications. Every mistake
+is returned, so that one run shows all of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable, Mapping
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import yaml
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import urls
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import spelling, versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import published_versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import COMPONENTS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request, shown
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import waivers
+
+PREFIX = "gpu_stack_"
+PROJECT = Path(__file__).resolve().parents[3]
+# The variables that are not part of the request, by what they accept. A test compares them with request.yml.
+CHOICES = {
+    "converge": ("drift", "deep", "always"),
+    "kernel_module": ("loaded", "built", "not_managed"),
+    "reboot": ("if_needed", "never"),
+    "smoke_train": ("auto", "always"),
+    "unknown": ("fail", "warn"),
+}
+SWITCHES = ("partial", "rollback")
+OTHERS = ("environment", "serial", "waivers")
+# Variables of playbooks that are no role's, as in an argument specification.
+PLAYBOOK_OPTIONS: dict[str, dict[str, Any]] = {
+    "gpu_monitor_interval": {"type": "float"},
+    "gpu_monitor_seconds": {"type": "float"},
+    "smoke_train_max_age": {"type": "float"},
+}
+# What roles set for the plays after them.
+RESULTS = (
+    "gpu_benchmark_result",
+    "gpu_benchmark_scaling_result",
+    "nvidia_driver_reboot_pending",
+    "smoke_train_job_directory",
+    "smoke_train_result",
+)
+_SERIAL = re.compile(r"[1-9]\d*|(100|[1-9]\d?)(\.\d+)?%")
+_ROLE_COMPONENT = {"nvidia_driver": "driver", "cuda_toolkit": "cuda", "cudnn": "cudnn", "nccl": "nccl"}
+_ROLE_COMPONENT |= {"tensorflow_env": "tensorflow", "pytorch_env": "pytorch"}
+_TYPES = {
+    "bool": "true or false",
+    "int": "a whole number",
+    "float": "a number",
+    "list": "a list",
+    "dict": "a mapping",
+    "str": "text",
+    "path": "a path",
+}
+
+
+@functools.cache
+def roles() -> dict[str, dict[str, Any]]:
+    """Return the options of each role's argument specification, by the names of role and variable."""
+    found: dict[str, dict[str, Any]] = {}
+    for path in sorted((PROJECT / "roles").glob("*/meta/argument_specs.yml")):
+        for entry in yaml.safe_load(path.read_text(encoding="utf-8"))["argument_specs"].values():
+            found.setdefault(path.parents[1].name, {}).update(entry.get("options", {}))
+    return found
+
+
+def role_options() -> dict[str, dict[str, Any]]:
+    """Return the options of all roles, and those of playbooks, by the name of the variable."""
+    return PLAYBOOK_OPTIONS | {name: option for options in roles().values() for name, option in options.items()}
+
+
+@functools.cache
+def role_inputs() -> dict[str, Any]:
+    """Return the values that playbooks/group_vars/all/role_inputs.yml gives to role variables, as they are in it."""
+    path = PROJECT / "playbooks" / "group_vars" / "all" / "role_inputs.yml"
+    return dict(yaml.safe_load(path.read_text(encoding="utf-8")))
+
+
+def is_input(name: str, value: Any) -> bool:
+    """Return whether a variable's value, before it is templated, is the one of role_inputs.yml."""
+    return name in role_inputs() and bool(value == role_inputs()[name])
+
+
+def set_by_user(variables: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
+    """Return the variables to check, as templates: those of `known`, and role variables not set by role_inputs.yml."""
+    names = {*known, *role_options()}
+    return {name: value for name, value in variables.items() if name in names and not is_input(name, value)}
+
+
+# Names ----------------------------------------------------------------------------------------------------------
+
+
+def misspelt(names: Iterable[str], known: Iterable[str], internal: Iterable[str]) -> list[str]:
+    """Return a mistake for each name that nothing reads and that was meant for this collection, with the nearest known.
+
+    known: the gpu_stack_* variables that a user may set; internal: the other ones. A role's prefix may be somebody
+    else's as well (nccl_debug), so that such a name is a mistake only where it is like a known one.
+    """
+    ours = [*known, *role_options()]
+    accepted = {*ours, *internal, *RESULTS}
+    prefixes = tuple(f"{role}_" for role in roles())
+    mistakes = []
+    for name in sorted({name for name in names if name not in accepted and not name.startswith(("_", "ansible_"))}):
+        if re.sub(r"[^a-z]", "", name.lower()).startswith("gpustack"):
+            near = spelling.nearest(_option(name), [option.removeprefix(PREFIX) for option in known])
+            mistakes.append(
+                f"{name}: no such variable; did you mean {PREFIX}{near}?"
+                if near
+                else f"{name}: no such variable; known are {', '.join(known)}"
+            )
+        elif near := spelling.nearest(name, ours, 0.85 if name.startswith(prefixes) else 0.93):
+            mistakes.append(f"{name}: no such variable; did you mean {near}?")
+    return mistakes
+
+
+def _option(name: str) -> str:
+    """Return a name without its prefix, however that is written: `gpustack_cuda` and `GPU-STACK-CUDA` give `cuda`."""
+    return re.sub(r"^gpu[^a-z]?stack[^a-z]?", "", name.lower()).replace("-", "_")
+
+
+# Values ---------------------------------------------------------------------------------------------------------
+
+
+def wrong_values(values: Mapping[str, Any], catalog: Catalog, today: date) -> list[str]:
+    """Return a mistake for each value that is not accepted. values: by the name of the variable, without templates."""
+    request = {name: values[f"{PREFIX}{name}"] for name in vars(Request()) if f"{PREFIX}{name}" in values}
+    wrong = dict(Request.read(request).errors)
+    mistakes = [wrong.get(name) or _dropped_zero(f"{PREFIX}{name}", name, request[name], catalog) for name in request]
+    options = role_options()
+    for name, value in values.items():
+        if name in options:
+            mistakes.append(_of_role(name, value, options[name], catalog))
+        elif name.startswith(PREFIX) and name.removeprefix(PREFIX) not in request:
+            mistakes += _of_run(name, value, today)
+    return [str(urls.without_credentials(mistake)) for mistake in mistakes if mistake]
+
+
+def _of_run(name: str, value: Any, today: date) -> list[str]:
+    """Return what is wrong with a variable that is not part of the request."""
+    option = name.removeprefix(PREFIX)
+    if option == "waivers":
+        return _of_waivers(value, today)
+    expected = None
+    if option in CHOICES:
+        text = str(value)
+        if not _is_empty(value) and text not in CHOICES[option]:
+            expected = f"one of {', '.join(CHOICES[option])}{spelling.hint(text, CHOICES[option])}"
+    elif option in SWITCHES:
+        expected = None if _fits(value, {"type": "bool"}) and not _is_empty(value) else "true or false"
+    elif option == "environment" and not _is_empty(value) and not isinstance(value, Mapping):
+        expected = "a dictionary such as {http_proxy: 'http://proxy.example.org:3128'}"
+    elif option == "serial" and not _is_empty(value):
+        batches = value if isinstance(value, list) else [value]
+        if not batches or not all(not isinstance(b, bool) and _SERIAL.fullmatch(str(b)) for b in batches):
+            expected = "a number of hosts such as 2, a percentage such as 25%, or a list of them"
+    return [f"{name} is {shown(value)}; expected {expected}"] if expected else []
+
+
+def _of_waivers(value: Any, today: date) -> list[str]:
+    if _is_empty(value):
+        return []
+    try:
+        waivers.read(value, today)
+    except waivers.WaiverError as error:
+        return [str(error)]
+    return []
+
+
+def _is_empty(value: Any) -> bool:
+    """Return whether a variable is set to nothing, which means its default."""
+    return value is None or value == ""
+
+
+def _of_role(name: str, value: Any, option: Mapping[str, Any], catalog: Catalog) -> str | None:
+    """Return what is wrong with a role variable, by the role's argument specification."""
+    if value is None:
+        return f"{name} is empty; remove the line to get the role's default" if "default" in option else None
+    kind = str(option["type"])
+    is_nested = isinstance(value, (list, tuple, Mapping))
+    if choices := option.get("choices"):
+        if value in choices and not is_nested:
+            return None
+        words = [str(choice) for choice in choices]
+        return f"{name} is {shown(value)}; expected one of {', '.join(words)}{spelling.hint(str(value), words)}"
+    if (kind in ("str", "path") and (is_nested or isinstance(value, bool))) or not _fits(value, {"type": kind}):
+        return f"{name} is {shown(value)}; expected {_TYPES[kind]}"
+    if errors := _errors(value, dict(option)):
+        return f"{name}: {'; '.join(errors)}"
+    component = _ROLE_COMPONENT.get(name.rsplit("_", 1)[0])
+    return _dropped_zero(name, component, value, catalog) if component else None
+
+
+def _fits(value: Any, option: Mapping[str, Any]) -> bool:
+    return not _errors(value, option)
+
+
+def _errors(value: Any, option: Mapping[str, Any]) -> list[str]:
+    """Return what Ansible says about a value when it validates a role's arguments."""
+    known = {key: option[key] for key in ("type", "elements", "choices", "options") if key in option}
+    return list(ArgumentSpecValidator({"value": known}).validate({"value": value}).error_messages)
+
+
+def _dropped_zero(name: str, component: str, value: Any, catalog: Catalog) -> str | None:
+    """Return the mistake of a version without quotes whose zero YAML has dropped, if there is such a version."""
+    if not isinstance(value, float) or component not in COMPONENTS:
+        return None
+    published = published_versions(catalog, component)
+    if name.endswith("_python"):
+        pythons = [release.pythons for release in catalog.tensorflow.releases]
+        published = [python for known in [*pythons, *(r.pythons for r in catalog.pytorch.releases)] for python in known]
+    meant = versions.before_yaml(str(value), published)
+    if meant is None:
+        return None
+    other = f' or "{value}"' if any(versions.has_prefix(known, str(value)) for known in published) else ""
+    return f'{name} is the number {value}, and YAML reads {meant} so; expected it in quotes: "{meant}"{other}'

@@ -1,0 +1,82 @@
+"""Find combinations that catalog/known_bad.yml lists as failing, although every version in them fits by its own rules.
+
+Runs on the controller; pure functions.
+"""
+
+from __future__ import annotations
+
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import BadCudnn
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, Problem
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext, gpu_label
+
+PROBLEMS = {
+    "known-bad": "`catalog/known_bad.yml` lists the combination as failing; the message has the symptom and the source",
+}
+WARNINGS = {
+    "security-floor": "the driver is older than the first of its branch with the fixes of published vulnerabilities",
+}
+
+
+def driver_problems(context: ResolveContext, version: str, archive: str) -> list[Problem]:
+    """Return the problem of a driver whose module does not build for the host's kernel.
+
+    archive: `nvidia` or `distro`, where it is from.
+    """
+    kernel = versions.kernel_series(context.host.kernel or context.distro.kernel.default)
+    return [
+        Problem(
+            "known-bad",
+            f"the kernel module of driver {version} does not build for kernel {kernel}: {bad.symptom} ({bad.source})",
+            f"take {bad.instead}: set gpu_stack_driver, or leave it at auto; or boot a kernel before {bad.kernel}",
+        )
+        for bad in context.catalog.known_bad.drivers
+        if bad.archive == archive
+        and versions.has_prefix(version, bad.branch)
+        and versions.key(version) <= versions.key(bad.last)
+        and versions.key(kernel) >= versions.key(bad.kernel)
+    ][:1]
+
+
+def tensorflow_problems(context: ResolveContext, version: str) -> list[Problem]:
+    """Return a problem for each kind of GPU that a TensorFlow release fails on."""
+    return [
+        Problem(
+            "known-bad",
+            f"TensorFlow {version} fails on {gpu_label(gpu)}: {bad.symptom} ({bad.source})",
+            f"take {bad.instead}: leave gpu_stack_tensorflow at auto, or set it to none",
+        )
+        for bad in context.catalog.known_bad.tensorflow
+        for gpu in context.gpu_kinds
+        if gpu.compute_capability in bad.compute_capabilities
+        and versions.key(version) >= versions.key(bad.first)
+        and versions.at_most(version, bad.last)
+    ]
+
+
+def cudnn_conflict(context: ResolveContext, wheel: str, system: str) -> BadCudnn | None:
+    """Return why a framework with one cuDNN in its wheels fails beside the system's; None if it does not."""
+    for bad in context.catalog.known_bad.cudnn:
+        if (
+            versions.key(wheel) >= versions.key(bad.wheel_first)
+            and versions.at_most(wheel, bad.wheel_last)
+            and versions.key(system) >= versions.key(bad.system_first)
+        ):
+            return bad
+    return None
+
+
+def security_floor(context: ResolveContext, branch: str) -> str | None:
+    """Return the first version of a driver branch with the fixes of published vulnerabilities."""
+    return next((f.version for f in context.catalog.known_bad.security_floors if f.branch == branch), None)
+
+
+def warn_of_driver(context: ResolveContext, version: str, findings: Findings) -> None:
+    """Add a warning about a driver that is older than its branch's security floor."""
+    for floor in context.catalog.known_bad.security_floors:
+        of_branch = versions.has_prefix(version, floor.branch) and "." in version
+        if of_branch and versions.key(version) < versions.key(floor.version):
+            findings.warn(
+                "security-floor",
+                f"driver {version} has known vulnerabilities: {floor.symptom} ({floor.source}); take {floor.instead}",
+            )

@@ -1,0 +1,176 @@
+"""The variables of a host: names, and values of the request, of a run and of roles."""
+
+from __future__ import annotations
+
+import re
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible_collections.gpuhost.stack.plugins.modules import gpu_verify
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import drift, training, variables
+
+from tests.unit.frozen_catalog import frozen_catalog
+
+PROJECT = Path(__file__).resolve().parents[4]
+REQUEST = yaml.safe_load((PROJECT / "playbooks/group_vars/all/request.yml").read_text())
+KNOWN, INTERNAL = REQUEST["gpu_stack_variables"], REQUEST["gpu_stack_internal_variables"]
+TODAY = date(2027, 1, 1)
+
+
+def misspelt(*names: str) -> list[str]:
+    return variables.misspelt(names, KNOWN, INTERNAL)
+
+
+def wrong(**values: Any) -> list[str]:
+    return variables.wrong_values(values, frozen_catalog(), TODAY)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("gpu_stack_cude", "gpu_stack_cuda"),
+        ("gpustack_cuda", "gpu_stack_cuda"),
+        ("GPU_STACK_CUDA", "gpu_stack_cuda"),
+        ("gpu-stack-driver-source", "gpu_stack_driver_source"),
+        ("gpu_stak_driver", "gpu_stack_driver"),
+        ("tensorflow_env_ca_bundel", "tensorflow_env_ca_bundle"),
+        ("nvidia_driver_reboots", "nvidia_driver_reboot"),
+        ("smoke_train_max_ages", "smoke_train_max_age"),
+        ("gpu_monitor_second", "gpu_monitor_seconds"),
+    ],
+)
+def test_a_misspelt_name_gets_the_nearest_known_one(name: str, meant: str) -> None:
+    assert misspelt(name) == [f"{name}: no such variable; did you mean {meant}?"]
+
+
+def test_a_name_like_no_other_gets_all_known_ones() -> None:
+    (mistake,) = misspelt("gpu_stack_xyzzy")
+    assert mistake.endswith("no such variable; known are " + ", ".join(KNOWN))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["nccl_debug", "cuda_version", "tensorflow_version", "nvidia_version", "lab_gpus", "ansible_user", "__gpu_stack_x"],
+)
+def test_names_of_others_are_left_alone(name: str) -> None:
+    assert misspelt(name) == []
+
+
+def test_every_known_name_is_accepted() -> None:
+    assert misspelt(*KNOWN, *INTERNAL, *variables.role_options(), *variables.RESULTS) == []
+
+
+def test_what_roles_set_is_accepted() -> None:
+    found = set()
+    for path in [*PROJECT.glob("roles/*/tasks/*.yml"), *PROJECT.glob("playbooks/**/*.yml")]:
+        pending: list[Any] = [yaml.safe_load(path.read_text())]
+        while pending:
+            item = pending.pop()
+            if isinstance(item, dict):
+                found |= {item["register"]} if "register" in item else set()
+                facts = item.get("ansible.builtin.set_fact", {})
+                found |= set(facts) if isinstance(facts, dict) else set()
+                pending += item.values()
+            elif isinstance(item, list):
+                pending += item
+    assert "smoke_train_result" in found
+    assert misspelt(*found) == []
+
+
+def test_what_playbooks_read_is_accepted() -> None:
+    prefixes = "|".join([*variables.roles(), "gpu_monitor"])
+    text = "\n".join(path.read_text() for path in PROJECT.glob("playbooks/**/*.yml"))
+    found = set(re.findall(rf"(?<![\w./])(?:{prefixes})_\w+(?= *\|)", text))
+    assert {"smoke_train_max_age", "gpu_monitor_seconds"} <= found
+    assert misspelt(*found) == []
+
+
+def test_each_variable_of_the_request_file_has_its_values_checked() -> None:
+    others = {*variables.CHOICES, *variables.SWITCHES, *variables.OTHERS}
+    assert {f"gpu_stack_{name}" for name in [*vars(Request()), *others]} == set(KNOWN)
+
+
+def test_choices_are_those_of_who_reads_them() -> None:
+    documented = yaml.safe_load(gpu_verify.DOCUMENTATION)["options"]
+    assert list(variables.CHOICES["kernel_module"]) == documented["kernel_module"]["choices"]
+    assert list(variables.CHOICES["unknown"]) == documented["unknown"]["choices"]
+    assert list(variables.CHOICES["reboot"]) == variables.role_options()["nvidia_driver_reboot"]["choices"]
+    assert set(variables.CHOICES["converge"]) == set(drift.CONVERGE)
+    assert set(variables.CHOICES["smoke_train"]) == {training.AUTO, training.ALWAYS}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("gpu_stack_cuda", ">13", "such as 13.2; did you mean 13?"),
+        (
+            "gpu_stack_reboot",
+            False,
+            "is false (YAML reads no, off and false without quotes so); expected one of if_needed",
+        ),
+        ("gpu_stack_reboot", "if-needed", "did you mean if_needed?"),
+        ("gpu_stack_converge", "allways", "did you mean always?"),
+        ("gpu_stack_rollback", "perhaps", "expected true or false"),
+        ("gpu_stack_partial", None, "is empty; expected true or false"),
+        ("gpu_stack_serial", "half", "expected a number of hosts such as 2, a percentage such as 25%"),
+        ("gpu_stack_serial", 0, "expected a number of hosts"),
+        ("gpu_stack_serial", "101%", "expected a number of hosts"),
+        ("gpu_stack_serial", True, "expected a number of hosts"),
+        ("gpu_stack_environment", "http_proxy=x", "expected a dictionary such as {http_proxy: "),
+        ("gpu_stack_waivers", [{"check": "no.such"}], "no reason"),
+        ("gpu_stack_pytorch", 2.1, 'is the number 2.1, and YAML reads 2.10 so; expected it in quotes: "2.10"'),
+        ("gpu_stack_tensorflow", 2.2, 'expected it in quotes: "2.20" or "2.2"'),
+        ("tensorflow_env_python", 3.1, 'expected it in quotes: "3.10"'),
+        ("pytorch_env_version", 2.1, 'expected it in quotes: "2.10"'),
+        ("nvidia_driver_reboot", True, "is true (YAML reads yes, on and true without quotes so); expected one of"),
+        ("nvidia_driver_load_module", "maybe", "expected true or false"),
+        ("nvidia_driver_kernel_headers", {"a": 1}, "is the mapping {'a': 1}; expected a list"),
+        ("smoke_train_steps", "many", "is 'many'; expected a whole number"),
+        ("tensorflow_env_ca_bundle", ["/a"], "is the list ['/a']; expected text"),
+        ("nvidia_driver_disabled_lines", [{"file": "/a"}], "missing required arguments: line"),
+        ("nvidia_driver_persistence", None, "is empty; remove the line to get the role's default"),
+    ],
+)
+def test_a_value_that_is_not_accepted(name: str, value: Any, expected: str) -> None:
+    (mistake,) = wrong(**{name: value})
+    assert mistake.startswith((name, f"{name}, entry"))
+    assert expected in mistake
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("gpu_stack_cuda", 13.2),
+        ("gpu_stack_cuda", None),
+        ("gpu_stack_tensorflow", "2.2"),
+        ("gpu_stack_reboot", ""),
+        ("gpu_stack_rollback", "no"),
+        ("gpu_stack_serial", [1, "25%", "33.3%"]),
+        ("gpu_stack_waivers", []),
+        ("nvidia_driver_load_module", "false"),
+        ("nvidia_driver_kernel_headers", []),
+        ("smoke_train_steps", "30"),
+        ("tensorflow_env_version", 2.21),
+        ("tensorflow_env_python", "3.10"),
+    ],
+)
+def test_a_value_that_is_accepted(name: str, value: Any) -> None:
+    assert wrong(**{name: value}) == []
+
+
+def test_every_mistake_is_listed_without_passwords() -> None:
+    found = wrong(
+        gpu_stack_repository_url=["https://me:secret@mirror.example.org"], gpu_stack_cuda="x", smoke_train_steps="y"
+    )
+    assert len(found) == 3
+    assert not any("secret" in mistake for mistake in found)
+
+
+def test_only_what_the_user_has_set_is_checked() -> None:
+    mapped = variables.role_inputs()["cudnn_packages"]
+    found = {"cudnn_packages": mapped, "nccl_packages": ["x"], "gpu_stack_cuda": "13", "lab_gpus": []}
+    assert set(variables.set_by_user(found, KNOWN)) == {"nccl_packages", "gpu_stack_cuda"}

@@ -1,0 +1,100 @@
+"""Known bad combinations: each row of catalog/known_bad.yml is refused or warned of, and what is beside it is not."""
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
+
+from tests.unit.plugin_utils.resolver.resolver_cases import codes, plan
+
+KNOWN = load_catalog().known_bad
+FEW = {"cuda": "none", "cudnn": "none", "nccl": "none", "tensorflow": "none"}
+
+
+def before(kernel: str) -> str:
+    """Return a kernel series that is older than another one."""
+    major, minor = map(int, kernel.split("."))
+    return f"{major}.{minor - 1}" if minor else f"{major - 1}.19"
+
+
+def debian_driver(version: str) -> dict[str, tuple[str, ...]]:
+    names = ("nvidia-driver-cuda", "nvidia-kernel-open-dkms", "nvidia-kernel-dkms")
+    return dict.fromkeys(names, (f"{version}-1",))
+
+
+@pytest.mark.parametrize("bad", KNOWN.drivers, ids=lambda bad: f"{bad.archive}-{bad.last}-{bad.kernel}")
+def test_a_driver_that_does_not_build_for_the_kernel_is_refused(bad):
+    distro = "debian-13" if bad.archive == "distro" else "debian-12"
+    offers = None if bad.archive == "distro" else debian_driver(bad.last)
+    for kernel, refused in ((bad.kernel, True), (before(bad.kernel), False)):
+        host = {"kernel": f"{kernel}.0-1011-gcp"}
+        others = [b for b in KNOWN.drivers if b is not bad and b.branch == bad.branch and b.archive == bad.archive]
+        older = [b for b in others if versions.key(b.kernel) < versions.key(bad.kernel)]
+        if not refused and any(versions.key(bad.last) <= versions.key(b.last) for b in older):
+            continue
+        asked = {"driver": bad.last if offers else bad.branch, "driver_source": bad.archive}
+        made = plan(distro, "V100" if bad.archive == "distro" else "T4", offers=offers, host=host, **asked, **FEW)
+        assert codes(made) == (["known-bad"] if refused else []), kernel
+        if refused:
+            message, remedy = made["problems"][0]["message"], made["problems"][0]["remedy"]
+            assert f"kernel {bad.kernel}" in message
+            assert bad.symptom in message
+            assert bad.source in message
+            assert remedy
+
+
+def test_a_later_patch_of_the_branch_builds():
+    host = {"kernel": "7.1.0-3-amd64"}
+    for version, expected in (("580.142", ["known-bad"]), ("580.159.04", [])):
+        made = plan("debian-12", "T4", offers=debian_driver(version), host=host, driver=version, **FEW)
+        assert codes(made) == expected
+
+
+def test_auto_takes_a_driver_that_builds():
+    offers = dict.fromkeys(debian_driver("1"), ("570.211.01-1", "580.178.04-1", "590.48.01-1"))
+    made = plan("debian-12", "T4", offers=offers, host={"kernel": "7.0.0-1011-gcp"}, **FEW)
+    assert made["ok"], made["problems"]
+    assert made["components"]["driver"]["version"] == "580.178.04"
+
+
+@pytest.mark.parametrize(("tensorflow", "gpu", "ok"), [("2.20", "RTX 5090", False), ("2.21", "RTX 5090", True)])
+def test_tensorflow_on_blackwell(tensorflow, gpu, ok):
+    made = plan("ubuntu-24.04", gpu, tensorflow=tensorflow)
+    assert made["ok"] == ok
+    assert ok or "known-bad" in codes(made)
+    assert ok or "CUDA_ERROR_INVALID_PTX" in made["problems"][0]["message"]
+
+
+def test_the_systems_cudnn_beside_a_wheel_with_another():
+    """PyTorch 2.13's cuDNN 9.20 opens libcudnn_engines_tensor_ir.so.9, which only cuDNN 9.21 and newer have."""
+    made = plan("ubuntu-24.04", "A100", pytorch="2.13", tensorflow="none", cudnn="9.28")
+    assert "known-bad" in codes(made)
+    assert made["remedies"]
+    made = plan("ubuntu-24.04", "A100", pytorch="2.13", tensorflow="none")
+    assert made["ok"], made["problems"]
+    assert versions.key(made["components"]["cudnn"]["version"]) < (9, 21)
+    (reason,) = [r["because"] for r in made["reasons"] if r["component"] == "cudnn"]
+    assert "pytorch#188892" in reason
+    made = plan("ubuntu-24.04", "A100", pytorch="2.14", tensorflow="none")
+    assert versions.key(made["components"]["cudnn"]["version"]) >= (9, 28)
+
+
+@pytest.mark.parametrize("floor", KNOWN.security_floors, ids=lambda floor: floor.branch)
+def test_a_driver_below_the_security_floor_is_warned_of(floor):
+    for version, warned in ((f"{floor.branch}.1.1", True), (floor.version, False), (f"{floor.branch}.999.1", False)):
+        if floor.branch == "535":  # not in NVIDIA's repository for Debian
+            names = ("libnvidia-compute-535", "nvidia-utils-535", "nvidia-compute-utils-535", "nvidia-dkms-535")
+            distro, offers = "ubuntu-22.04", dict.fromkeys(names, (f"{version}-1ubuntu1",))
+        else:
+            distro, offers = "debian-12", debian_driver(version)
+        made = plan(distro, "T4", offers=offers, driver=floor.branch, driver_source="nvidia", **FEW)
+        assert made["ok"], made["problems"]
+        assert ("security-floor" in [w["code"] for w in made["warnings"]]) == warned, version
+        assert made["components"]["driver"]["security_floor"] == floor.version
+
+
+def test_an_archives_driver_has_the_version_that_the_catalog_knows():
+    for distro, warned in (("debian-13", True), ("debian-12", False)):  # 535.274.02 and 535.309.01
+        made = plan(distro, "V100", catalog=load_catalog(), driver="535", driver_source="distro", **FEW)
+        assert ("security-floor" in [w["code"] for w in made["warnings"]]) == warned

@@ -1,0 +1,74 @@
+"""Role variables that an inventory sets, below and above group_vars/all of a playbook, by Ansible's own precedence."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible.inventory.manager import InventoryManager
+from ansible.parsing.dataloader import DataLoader
+from ansible.vars.manager import VariableManager
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.inventory_variables import outranked
+
+PROJECT = Path(__file__).resolve().parents[3]
+
+
+def inventory(folder: Path, group_vars: dict[str, Any], **hosts: Any) -> Path:
+    (folder / "group_vars").mkdir(parents=True)
+    for group, values in group_vars.items():
+        (folder / "group_vars" / f"{group}.yml").write_text(yaml.safe_dump(values))
+    (folder / "hosts.yml").write_text(yaml.safe_dump(hosts))
+    return folder / "hosts.yml"
+
+
+def test_what_is_set_below_the_playbook(tmp_path: Path) -> None:
+    path = inventory(
+        tmp_path,
+        {"all": {"a": "file", "c": "{{ template }}", "other": 1}, "gpu_hosts": {"d": "above"}},
+        all={"vars": {"a": "all", "b": "all"}},
+        gpu_hosts={"hosts": {"one": {"e": "above"}}, "vars": {"b": "group"}},
+    )
+    loader = DataLoader()
+    manager = VariableManager(loader, InventoryManager(loader, sources=[str(path)]))
+    found = outranked(manager, loader, "one", dict.fromkeys("abcde"))
+    assert found == {"a": "file", "b": "group", "c": "{{ template }}"}
+
+
+@pytest.fixture(scope="module")
+def values(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The output of the task that sets them, in a play with the playbooks' group_vars, after plan.yml."""
+    folder = tmp_path_factory.mktemp("site")
+    tasks = yaml.safe_load((PROJECT / "playbooks/tasks/provision.yml").read_text())
+    (setting,) = (task for task in tasks if task["name"] == "Set the role variables that the inventory sets")
+    show = {
+        "ansible.builtin.debug": {
+            "msg": "{{ [cudnn_packages, nvidia_driver_kernel_headers, nccl_packages, cuda_toolkit_home] }}"
+        }
+    }
+    play = {"hosts": "gpu_hosts", "gather_facts": False, "tasks": [setting, show]}
+    (folder / "site.yml").write_text(yaml.safe_dump([{"import_playbook": str(PROJECT / "playbooks/plan.yml")}, play]))
+    (folder / "group_vars").symlink_to(PROJECT / "playbooks/group_vars")
+    (folder / "collections").symlink_to(PROJECT / "collections")
+    path = inventory(
+        folder / "inventory",
+        {"all": {"nvidia_driver_kernel_headers": ["of-all"]}, "gpu_hosts": {"nccl_packages": ["of-gpu-hosts"]}},
+        all={"vars": {"cuda_toolkit_home": "/of/{{ inventory_hostname }}"}},
+        gpu_hosts={"hosts": {"one": None}, "vars": {"cudnn_packages": ["of-the-file"], "gpu_stack_expect_gpus": 0}},
+    )
+    command = [str(Path(sys.executable).with_name("ansible-playbook")), str(folder / "site.yml"), "-i", str(path)]
+    command += ["-c", "local", "-e", f"ansible_python_interpreter={sys.executable}"]
+    settings = {"ANSIBLE_COLLECTIONS_PATH": str(PROJECT / "collections"), "NO_COLOR": "1"}
+    environment = {**os.environ, "GPUHOST_REPORTS": str(folder / "reports"), **settings}
+    answer = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    return answer.stdout
+
+
+@pytest.mark.parametrize("value", ["of-the-file", "of-all", "of-gpu-hosts", "/of/one"])
+def test_role_variables_of_the_inventory_win_wherever_it_sets_them(values: str, value: str) -> None:
+    assert value in values
