@@ -73,6 +73,18 @@ options:
     type: list
     elements: str
     default: []
+  needs:
+    description:
+      - What the host must have afterwards, each as C(label: expression) with a regular expression of package names. The
+        transaction is refused, before anything is changed, where its simulation leaves the host without one.
+    type: list
+    elements: str
+    default: []
+  needs_version:
+    description: The upstream version in which the packages of O(needs) must be there, or its branch.
+    type: list
+    elements: str
+    default: []
   undo:
     description: Whether to undo a transaction that fails, and to keep the files of replaced packages for a rollback.
     type: bool
@@ -159,6 +171,8 @@ def main() -> None:
             "replaces": names,
             "may_remove": names,
             "reinstall": names,
+            "needs": names,
+            "needs_version": names,
             "undo": {"type": "bool", "default": True},
             "state_directory": {"type": "path", "default": "/var/lib/gpuhost"},
             "lock_timeout": {"type": "int", "default": 300},

@@ -9,7 +9,7 @@ Package names of a foreign architecture are NAME:ARCHITECTURE, as apt and dpkg p
 from __future__ import annotations
 
 import re
-from typing import Dict, List, NamedTuple, Optional, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.dpkg import Package
 
@@ -147,3 +147,36 @@ def unexpected(changes: List[Change], specs: List[str], may_remove: List[str], h
         if removal or kernel or change.name in held:
             found.append(change.describe())
     return found
+
+
+def missing(
+    needs: Sequence[str], version: Sequence[str], packages: Dict[str, Package], changes: List[Change]
+) -> List[str]:
+    """Return the labels of the needs ("label: expression") that no package meets after the changes.
+
+    A package meets one whose expression matches its name, in the version, or with the version's branch in its name: the
+    modules that a distribution builds for its kernels have the kernel's version.
+    """
+    after: Dict[str, Optional[str]] = {name: package.version for name, package in packages.items()}
+    after.update({change.name: change.new for change in changes})
+    lacking = []
+    for need in needs:
+        label, _unused, expression = need.partition(": ")
+        met = [
+            name
+            for name, found in after.items()
+            if found is not None
+            and re.fullmatch(expression, name)
+            and any(_is_of(found, name, wanted) for wanted in version)
+        ]
+        if not met:
+            lacking.append(label)
+    return lacking
+
+
+def _is_of(version: str, name: str, wanted: str) -> bool:
+    """Return whether a package is of an upstream version such as 580.95.05, or of its branch by its name."""
+    without_epoch = version.split(":", 1)[-1]
+    if re.match(re.escape(wanted) + r"([.~+-]|$)", without_epoch):
+        return True
+    return name.startswith("linux-modules-") and wanted.split(".")[0] in name.split("-")

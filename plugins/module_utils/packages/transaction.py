@@ -24,7 +24,8 @@ class Request(NamedTuple):
     packages: held afterwards; helpers: not held; pins: packages with apt preferences, which bind the transaction.
     replaces, pins_replace: purged where installed; may_remove: apt may remove them; hold_dependencies: of those that
     `packages` depend on, the ones to hold too. reinstall: names of damaged packages; those of this request, and held
-    ones that match hold_dependencies, are installed again in their version.
+    ones that match hold_dependencies, are installed again in their version. needs: "label: expression" of packages
+    that must be there afterwards, in the version needs_version (one item) or with its branch in their names.
     """
 
     packages: list[str]
@@ -35,6 +36,8 @@ class Request(NamedTuple):
     replaces: list[str]
     may_remove: list[str]
     reinstall: Sequence[str] = ()
+    needs: Sequence[str] = ()
+    needs_version: Sequence[str] = ()
 
     @property
     def wanted(self) -> list[str]:
@@ -231,6 +234,20 @@ class Transaction:
                 "(apt-mark unhold) or allow their removal, then run this again."
                 % (" ".join(self._command(before)), "\n  ".join(unexpected)),
                 unplanned=unexpected,
+            )
+        missing = apt_output.missing(self.request.needs, self.request.needs_version, before.packages, changes)
+        if missing:
+            raise self._error(
+                "Nothing was changed: after installing %s the host would have no package with %s of version %s; apt "
+                "would change\n  %s\nThe repository's packages of this version are incomplete, such as a metapackage "
+                "without dependencies: choose another version or source of the driver."
+                % (
+                    " ".join(self._command(before)),
+                    " and ".join(missing),
+                    ", ".join(self.request.needs_version),
+                    "\n  ".join(change.describe() for change in changes),
+                ),
+                missing=missing,
             )
         return changes
 

@@ -501,6 +501,7 @@ class PackagesFile:
     driver_parts: tuple[str, ...]
     cuda_parts: tuple[str, ...]
     driver_pins: tuple[str, ...]
+    driver_essentials: tuple[str, ...]
     unattended_upgrades: tuple[str, ...]
     wheels: dict[str, str]
     source: str

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_output, dpkg
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 
 from tests.unit.module_utils.host_files import put
 
@@ -169,3 +170,28 @@ def test_packages_that_left_nothing_are_not_replaced():
 )
 def test_up_to_five_offered_versions_are_named(offered, words):
     assert apt_output.not_offered(["a=9"], offered) == [f"a 9: the configured repositories offer {words}"]
+
+
+ESSENTIALS = list(load_catalog().packages.driver_essentials)
+
+
+def test_a_simulated_driver_has_its_module_and_libcuda():
+    """Debian's own set, as apt simulates it, is complete; without either package it is not."""
+    changes = apt_output.parse_simulation(captured("simulate-driver.txt"))
+    version = next(c.new for c in changes if c.name == "libcuda1").split("-")[0]
+    assert apt_output.missing(ESSENTIALS, [version], {}, changes) == []
+    assert apt_output.missing(ESSENTIALS, [version.split(".")[0]], {}, changes) == []
+    assert apt_output.missing(ESSENTIALS, ["615.71.09"], {}, changes) == ["a kernel module", "libcuda"]
+    for name, label in (("libcuda1", "libcuda"), ("nvidia-kernel-dkms", "a kernel module")):
+        fewer = [change for change in changes if change.name != name]
+        assert apt_output.missing(ESSENTIALS, [version], {}, fewer) == [label]
+        removed = [c._replace(old=c.new, new=None) if c.name == name else c for c in changes]
+        assert apt_output.missing(ESSENTIALS, [version], {}, removed) == [label]
+
+
+def test_prebuilt_modules_are_of_the_branch_in_their_name():
+    new = "Inst linux-modules-nvidia-580-server-6.8.0-139-generic (6.8.0-139.139+1 Ubuntu:24.04/noble [amd64])\n"
+    new += "Inst libnvidia-compute-580-server (580.178.04-0ubuntu0.24.04.1 Ubuntu:24.04/noble [amd64])\n"
+    changes = apt_output.parse_simulation(new)
+    assert apt_output.missing(ESSENTIALS, ["580"], {}, changes) == []
+    assert apt_output.missing(ESSENTIALS, ["615"], {}, changes) == ["a kernel module", "libcuda"]

@@ -491,3 +491,30 @@ def test_what_an_interrupted_run_left_is_in_the_message_of_a_later_failure(tmp_p
     host.failing = {"--configure": "dpkg: error processing package a"}
     with pytest.raises(transaction.TransactionError, match=r"(?s)size.*interrupted run.*processing package a"):
         host.run_transaction(tmp_path)
+
+
+NEEDS = {"needs": ["a kernel module: nvidia-dkms-.*", "libcuda: libnvidia-compute-.*"], "needs_version": ["2"]}
+
+
+def test_a_driver_without_a_module_and_libcuda_is_refused_before_anything_changes(tmp_path):
+    """cuda-drivers 615 has no dependencies: apt would install it, and the old driver's packages would stay."""
+    old = {"a": ("1", "installed", "install"), "nvidia-dkms-1": ("1", "installed", "hold")}
+    for check in (True, False):
+        host = Host(tmp_path, packages=old)
+        with pytest.raises(transaction.TransactionError) as refused:
+            host.run_transaction(tmp_path, EMPTY._replace(packages=["a=2"], **NEEDS), check=check)
+        assert "no package with a kernel module and libcuda of version 2" in str(refused.value)
+        assert "a 1 -> 2" in str(refused.value)
+        assert refused.value.details == {"missing": ["a kernel module", "libcuda"]}
+        assert host.packages == old
+        assert host.steps == []
+
+
+def test_a_driver_with_a_module_and_libcuda_is_installed(tmp_path):
+    host = Host(tmp_path)
+    packages = ["a=2", "nvidia-dkms-2=2", "libnvidia-compute-2=2-1ubuntu1"]
+    host.offered += "".join(
+        f"\n{spec.replace('=', ' | ')} | http://repository.lab ./ Packages" for spec in packages[1:]
+    )
+    host.run_transaction(tmp_path, EMPTY._replace(packages=packages, **NEEDS))
+    assert host.packages["nvidia-dkms-2"] == ("2", "installed", "hold")
