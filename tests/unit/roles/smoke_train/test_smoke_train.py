@@ -369,6 +369,19 @@ def test_worker_orders_gpus_like_nvidia_smi(train: Callable[..., Run], tmp_path:
     assert (tmp_path / "order").read_text() == "PCI_BUS_ID"
 
 
+def test_the_worker_gets_no_proxy_and_the_rest_of_the_environment(train: Callable[..., Run]) -> None:
+    """gRPC would look for the other hosts of a cluster behind it."""
+    body = """
+        found = sorted(name for name in os.environ if name.lower().endswith("_proxy"))
+        if found or os.environ.get("SITE") != "lab":
+            sys.exit("environment: %s" % found)
+        begin(); steps(); trained(); agreed(); end()
+    """
+    proxies = {"http_proxy": "http://p:1", "HTTPS_PROXY": "http://p:1", "no_proxy": "localhost"}
+    run = train(body, environment={**proxies, "SITE": "lab"})
+    assert run.status == 0, run.error
+
+
 # The data
 
 
