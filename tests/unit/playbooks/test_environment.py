@@ -6,6 +6,7 @@ import http.server
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -20,12 +21,23 @@ WITHOUT = {"_preflight.yml", "monitor.yml", "report.yml"}
 
 
 ASKED: list[str] = []
+KEY = (PROJECT / "tests/fixtures/openpgp/rsa.asc").read_bytes()
+FINGERPRINT = "47145FB2DABD2F296F5A031D4E79DBD8E9C85B3C"
+PACKAGES = b"Package: a\nVersion: 1\nArchitecture: all\nMaintainer: x\nSize: 1\nFilename: ./a.deb\n\n"
+SERVED = {"http://mirror.invalid/key.asc": KEY, "http://mirror.invalid/cuda/./Packages": PACKAGES}
 
 
 class Proxy(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         ASKED.append(self.path)
-        self.send_error(404)
+        content = SERVED.get(self.path)
+        if content is None:
+            self.send_error(404)
+            return
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
 
     def log_message(self, *_words: object) -> None:
         """Print nothing."""
@@ -33,7 +45,7 @@ class Proxy(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def proxy() -> Iterator[str]:
-    """Start an HTTP proxy that records the URLs and has none of them; return its URL."""
+    """Start an HTTP proxy that records the URLs and has only a few of them; return its URL."""
     ASKED.clear()
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -56,6 +68,33 @@ def test_the_probe_reads_the_repository_through_the_proxy(tmp_path: Path, proxy:
     done = plan(tmp_path, {"gpu_stack_repository_url": mirror, "gpu_stack_environment": {"http_proxy": proxy}})
     assert done.returncode in (0, 2), done.stdout + done.stderr
     assert any(re.match(rf"{mirror}/.*/Packages\.gz$", url) for url in ASKED), ASKED
+
+
+@pytest.mark.skipif(shutil.which("apt-get") is None, reason="needs apt-get")
+def test_the_key_and_apt_use_the_proxy(tmp_path: Path, proxy: str) -> None:
+    """The modules under ansible-playbook: their hosts cannot resolve the mirror's name, which does not exist."""
+    settings = tmp_path / "apt.conf"  # pytest's directories are readable for their owner alone
+    settings.write_text('APT::Sandbox::User "root";\n')
+    source = "Types: deb\nURIs: http://mirror.invalid/cuda\nSuites: ./\nTrusted: yes\n"
+    key = {"url": "http://mirror.invalid/key.asc", "dest": str(tmp_path / "key.asc"), "fingerprint": FINGERPRINT}
+    tasks = [
+        {"gpuhost.stack.openpgp_key": key},
+        {"gpuhost.stack.apt_source": {"dest": str(tmp_path / "new.sources"), "content": source}},
+    ]
+    for variables, status in (({}, 2), ({"gpu_stack_environment": {"http_proxy": proxy}}, 0)):
+        given = {"APT_CONFIG": str(settings), **variables.get("gpu_stack_environment", {})}
+        here = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
+        play = {"hosts": "all", "gather_facts": False, "environment": given, "vars": here, "tasks": tasks}
+        (tmp_path / "play.yml").write_text(json.dumps([play]))
+        done = subprocess.run(
+            [Path(sys.executable).with_name("ansible-playbook"), tmp_path / "play.yml", "-i", "box,"],
+            cwd=PROJECT, capture_output=True, text=True, env={**os.environ, "NO_COLOR": "1"},
+        )  # fmt: skip
+        assert done.returncode == status, done.stdout + done.stderr
+        assert status == 0 or "The key could not be downloaded" in done.stdout + done.stderr
+    assert (tmp_path / "key.asc").exists()
+    assert (tmp_path / "new.sources").read_text() == source
+    assert {"http://mirror.invalid/key.asc", "http://mirror.invalid/cuda/./Packages"} <= set(ASKED)
 
 
 def test_an_environment_that_is_no_dictionary_is_refused(tmp_path: Path) -> None:
