@@ -91,9 +91,10 @@ class Decision:
     facts: dict[str, Any]
 
     def text(self, host: str) -> str:
-        """Return the plan, the diff and the preflight's warnings for a terminal."""
-        warnings = [f"warning  {warning.code}: {warning.message}" for warning in self.preflight.warnings]
-        return "\n".join([f"{host}, {plan_table(self.plan)}", "", plan_diff.diff_table(self.diff), *warnings, ""])
+        """Return the plan beside what is installed, and what prevents it, for a terminal."""
+        plan = dataclasses.replace(self.plan, warnings=(*self.plan.warnings, *self.preflight.warnings))
+        cells, lines = plan_diff.table_cells(self.diff), plan_diff.diff_lines(self.diff)
+        return f"{host}, {plan_table(plan, changes=cells, lines=lines, refused=self.preflight.problems)}\n"
 
 
 def decide(probed: dict[str, Any], args: dict[str, Any], role_variables: RoleVariables) -> Decision:

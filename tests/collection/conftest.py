@@ -23,6 +23,7 @@ gpu_hosts:
     localhost:
       ansible_connection: local
       ansible_python_interpreter: "{{ ansible_playbook_python }}"
+      gpu_stack_expect_gpus: 0
 """
 
 Run = Callable[..., subprocess.CompletedProcess[str]]

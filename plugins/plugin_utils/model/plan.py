@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
@@ -113,33 +113,51 @@ class Plan:
 _COLOURS = {"problem": "31", "warning": "33", "heading": "1", "remedy": "32"}
 
 
-def plan_table(plan: Plan, colour: bool = False) -> str:
-    """Return a plan for a terminal: a line for each component, then warnings, problems and remedies."""
+def plan_table(
+    plan: Plan,
+    colour: bool = False,
+    changes: Mapping[str, Sequence[str]] | None = None,
+    lines: Iterable[str] = (),
+    refused: Sequence[Problem] = (),
+) -> str:
+    """Return a plan for a terminal: a line for each component, then warnings, problems and remedies.
+
+    changes: the cells BEFORE, AFTER and ACTION of each component on a host; lines: what follows the table; refused: the
+    problems of the host. A plan with problems has no table, and one that the host refuses has no actions.
+    """
 
     def paint(text: str, name: str) -> str:
         return f"\033[{_COLOURS[name]}m{text}\033[0m" if colour else text
 
-    lines = [paint(f"{plan.distribution}: {_gpu_summary(plan.gpus)}", "heading"), *text_table(_rows(plan))]
+    shown = [paint(f"{plan.distribution}: {_gpu_summary(plan.gpus)}", "heading")]
+    if plan.ok:
+        shown += text_table(_rows(plan, changes, with_actions=not refused))
+        shown += () if refused else lines
     for warning in plan.warnings:
-        lines.append(paint(f"warning  {warning.code}: {warning.message}", "warning"))
-    for problem in plan.problems:
-        lines.append(paint(f"problem  {problem.code}: {problem.message}", "problem"))
-        if not plan.remedies:
-            lines.append(f"         remedy: {problem.remedy}")
+        shown.append(paint(f"warning  {warning.code}: {warning.message}", "warning"))
+    for problem in (*plan.problems, *refused):
+        shown.append(paint(f"problem  {problem.code}: {problem.message}", "problem"))
+        if not plan.remedies or problem in refused:
+            shown.append(f"         remedy: {problem.remedy}")
     for remedy in plan.remedies:
-        lines.append("         remedy: " + paint(remedy.text, "remedy"))
+        shown.append("         remedy: " + paint(remedy.text, "remedy"))
     if not plan.ok:
-        lines.append(f"No plan: {len(plan.problems)} problem(s). Nothing was changed.")
-    return "\n".join(lines)
+        shown.append(f"No plan: {len(plan.problems) + len(refused)} problem(s). Nothing was changed.")
+    elif refused:
+        shown.append(f"Refused: {len(refused)} problem(s) on this host. Nothing is changed until they are solved.")
+    return "\n".join(shown)
 
 
-def _rows(plan: Plan) -> list[tuple[str, str, str, str]]:
+def _rows(plan: Plan, changes: Mapping[str, Sequence[str]] | None, with_actions: bool) -> list[tuple[str, ...]]:
     because = {reason.component: reason.because for reason in plan.reasons}
-    rows = [("COMPONENT", "VERSION", "FROM", "WHY")]
+    versions = ("VERSION",) if changes is None else ("BEFORE", "AFTER", "ACTION")[: 2 + with_actions]
+    rows: list[tuple[str, ...]] = [("COMPONENT", *versions, "FROM", "WHY")]
     for name in COMPONENTS:
         component = plan.components.get(name)
-        version = full_version(component) if component else "-"
-        rows.append((LABELS[name], version, _origin(component), because.get(name, "")))
+        cells: Sequence[str] = (full_version(component) if component else "-",)
+        if changes is not None:
+            cells = changes.get(name, ("-", "-", "-"))[: len(versions)]
+        rows.append((LABELS[name], *cells, _origin(component), because.get(name, "")))
     return rows
 
 

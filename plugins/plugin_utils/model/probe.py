@@ -281,9 +281,13 @@ class RepositoryFiles:
 
 @dataclasses.dataclass(frozen=True)
 class InstalledCuda:
-    """Releases of the toolkits in /usr/local, oldest first, and of the distribution's own toolkit in /usr."""
+    """Releases of the toolkits in /usr/local, oldest first, and of the distribution's own toolkit in /usr.
+
+    default: the release that /usr/local/cuda leads to.
+    """
 
     installed: tuple[str, ...] = ()
+    default: str | None = None
     distro: str | None = None
 
 

@@ -15,7 +15,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
     COMPONENTS,
     FRAMEWORKS,
-    LABELS,
     Component,
     CudaComponent,
     FrameworkComponent,
@@ -31,10 +30,10 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import E
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import leftovers, removals
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.leftovers import Cleanup
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.removals import Removal
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.tables import text_table
 
 SCHEMA = 1
 INSTALL, UPGRADE, DOWNGRADE, KEEP, REMOVE = "install", "upgrade", "downgrade", "keep", "remove"
+UNDECIDED = "undecided"  # a component that a plan with problems does not have
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,16 +60,20 @@ class ComponentChange:
 
 @dataclasses.dataclass(frozen=True)
 class PlanDiff:
-    """What a plan changes: each component, the leftovers that are removed first, and removals by component."""
+    """What a plan changes: each component, the leftovers that are removed first, and removals by component.
+
+    others: what changes for other users of the machine, a sentence each.
+    """
 
     components: tuple[ComponentChange, ...]
     leftovers: Cleanup
     removals: Mapping[str, Removal]
+    others: tuple[str, ...] = ()
 
     @property
     def changes(self) -> bool:
         """Whether the plan changes anything on the host."""
-        return bool(self.leftovers.does) or any(row.action != KEEP for row in self.components)
+        return bool(self.leftovers.does) or any(row.action not in (KEEP, UNDECIDED) for row in self.components)
 
     def of(self, component: str) -> ComponentChange:
         """Return the change of one component."""
@@ -83,6 +86,7 @@ class PlanDiff:
             "changes": self.changes,
             "components": records.to_json(self.components),
             "leftovers": records.to_json(self.leftovers),
+            "others": list(self.others),
             "replaces": {name: list(removal.replaces) for name, removal in self.removals.items()},
             "may_remove": {name: list(removal.may_remove) for name, removal in self.removals.items()},
         }
@@ -92,11 +96,12 @@ def plan_diff(plan: Plan, probe: Probe, catalog: Catalog | None = None) -> PlanD
     """Compare a plan with the probe of its host."""
     catalog = catalog or load_catalog()
     removed = _removals(plan, probe, catalog)
-    rows = tuple(_component(name, plan.components.get(name), probe, removed[name], catalog) for name in COMPONENTS)
+    rows = tuple(_component(name, plan, probe, removed[name], catalog) for name in COMPONENTS)
     if plan.kept_driver:
         kept = f"{plan.kept_driver.package} with prebuilt kernel modules"
         rows = tuple(dataclasses.replace(row, note=kept) if row.component == "driver" else row for row in rows)
-    return PlanDiff(rows, leftovers.cleanup(plan, probe), removed)
+    others = _others(plan, probe, {row.component: row for row in rows}) if plan.ok else ()
+    return PlanDiff(rows, leftovers.cleanup(plan, probe), removed, others)
 
 
 def _removals(plan: Plan, probe: Probe, catalog: Catalog) -> dict[str, Removal]:
@@ -113,12 +118,13 @@ def _removals(plan: Plan, probe: Probe, catalog: Catalog) -> dict[str, Removal]:
     return found
 
 
-def _component(
-    name: str, planned: Component | None, probe: Probe, removal: Removal, catalog: Catalog
-) -> ComponentChange:
+def _component(name: str, plan: Plan, probe: Probe, removal: Removal, catalog: Catalog) -> ComponentChange:
+    planned = plan.components.get(name)
     installed = _installed(name, planned, probe, catalog)
     if planned is None:
-        return ComponentChange(name, installed, None, note="not requested, left as it is" if installed else "")
+        is_undecided = not plan.ok and getattr(plan.request, name) != "none"
+        note = "the plan has problems" if is_undecided else "not managed, stays" if installed else ""
+        return ComponentChange(name, installed, None, UNDECIDED if is_undecided else KEEP, note)
     row = ComponentChange(name, installed, full_version(planned))
     if isinstance(planned, FrameworkComponent):
         return _environment(row, planned, probe.environment(name))
@@ -219,21 +225,61 @@ def _environment(row: ComponentChange, planned: FrameworkComponent, found: Envir
     return dataclasses.replace(row, action=direction or KEEP)
 
 
-# The table ------------------------------------------------------------------------------------------------------
+# For other users of the machine ---------------------------------------------------------------------------------
 
 
-def diff_table(diff: PlanDiff) -> str:
-    """Return the diff for a terminal: a line for each component with the packages that it removes."""
-    rows = [("COMPONENT", "INSTALLED", "PLANNED", "ACTION")]
+def _others(plan: Plan, probe: Probe, rows: Mapping[str, ComponentChange]) -> tuple[str, ...]:
+    """Return what a plan changes for programs and users that have nothing to do with it, a sentence each."""
+    sentences = []
+    driver, cuda = rows["driver"], plan.components.cuda
+    if driver.action != KEEP and driver.installed and driver.planned and driver.installed != driver.planned:
+        after = _after(driver)
+        sentences.append(f"the driver changes from {driver.installed} to {after}: all programs must leave the GPUs")
+    default = probe.cuda.default
+    if cuda and cuda.source == "nvidia" and default and default != cuda.version:
+        sentences.append(f"/usr/local/cuda, and with it nvcc, changes from CUDA {default} to {cuda.version}")
+    elif cuda and cuda.source == "nvidia" and not default and probe.cuda.distro:
+        distro = probe.cuda.distro
+        sentences.append(
+            f"nvcc changes from the distribution's CUDA {distro} to CUDA {cuda.version} in /usr/local/cuda"
+        )
+    gone = [package.name for package in rows["cudnn"].packages if package.action == REMOVE]
+    if gone:
+        sentences.append(f"programs that use the removed {', '.join(gone)} no longer find cuDNN for that CUDA")
+    for package in rows["nccl"].packages:
+        old, new = (versions.cuda_suffix(version or "") for version in (package.installed, package.planned))
+        if old and new and versions.major(old) != versions.major(new):
+            sentences.append(f"{package.name} changes from the build for CUDA {old} to that for CUDA {new}")
+    return tuple(sentences)
+
+
+# In a terminal --------------------------------------------------------------------------------------------------
+
+
+def table_cells(diff: PlanDiff) -> dict[str, tuple[str, str, str]]:
+    """Return the cells BEFORE, AFTER and ACTION of each component that is installed or planned."""
+    return {
+        row.component: (row.installed or "-", _after(row), row.action + (f" ({row.note})" if row.note else ""))
+        for row in diff.components
+        if row.installed or row.planned
+    }
+
+
+def _after(row: ComponentChange) -> str:
+    """Return the planned version; of the distribution's driver only the branch is known."""
+    if row.planned is None:
+        return row.installed or "-"
+    return f"{row.planned}.*" if row.component == "driver" and "." not in row.planned else row.planned
+
+
+def diff_lines(diff: PlanDiff) -> list[str]:
+    """Return what the table of components does not say: what is removed, and what changes for others."""
+    lines = [f"First: {sentence}" for sentence in diff.leftovers.does]
     for row in diff.components:
-        if row.installed or row.planned:
-            rows.append((LABELS[row.component], row.installed or "-", row.planned or "-", _action_text(row)))
-    lines = text_table(rows) + [f"First: {sentence}" for sentence in diff.leftovers.does]
-    return "\n".join(lines if diff.changes else [*lines, "The host matches the plan."])
-
-
-def _action_text(row: ComponentChange) -> str:
-    removed = [package.name for package in row.packages if package.action == REMOVE]
-    text = row.action + (f" ({row.note})" if row.note else "")
-    # A toolkit is dozens of packages, and its note names it.
-    return text + (f"; removes {', '.join(removed)}" if removed and row.component != "cuda" else "")
+        removed = [package.name for package in row.packages if package.action == REMOVE]
+        if removed and row.component == "cuda":  # a toolkit is dozens of packages
+            lines.append(f"Removed: {len(removed)} packages of {diff.removals['cuda'].why}")
+        elif removed:
+            lines.append(f"Removed: {', '.join(removed)}")
+    lines += [f"For other users of this host: {sentence}" for sentence in diff.others]
+    return lines if diff.changes else [*lines, "The host matches the plan."]

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan, plan_table
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError
@@ -111,3 +112,33 @@ def test_table() -> None:
     assert lines[-1] == "No plan: 1 problem(s). Nothing was changed."
     assert "\033[" not in text
     assert "\033[31m" in plan_table(planned(PROBE, {"cuda": "12.7"}), colour=True)
+
+
+CHANGES = {"driver": ("550.54.14", "595.71.05", "upgrade"), "cuda": ("-", "13.2.1", "install")}
+
+
+def test_table_of_a_host() -> None:
+    lines = plan_table(planned(PROBE, {}), changes=CHANGES, lines=["Removed: a"]).splitlines()
+    assert lines[1].split() == ["COMPONENT", "BEFORE", "AFTER", "ACTION", "FROM", "WHY"]
+    assert lines[2].split()[2:5] == ["550.54.14", "595.71.05", "upgrade"]
+    assert "Removed: a" in lines
+
+
+def test_a_plan_with_problems_has_neither_table_nor_actions() -> None:
+    text = plan_table(planned(PROBE, {"cuda": "12.7"}), changes=CHANGES, lines=["Removed: a", "The host matches"])
+    for word in ("COMPONENT", "upgrade", "install ", "Removed", "matches", "595.71.05 "):
+        assert word not in text
+    assert "problem  unknown-version: " in text
+
+
+def test_a_plan_that_the_host_refuses_has_no_actions() -> None:
+    refused = [Problem("disk-full", "/opt is full", "free space")]
+    text = plan_table(planned(PROBE, {}), changes=CHANGES, lines=["Removed: a"], refused=refused)
+    assert "ACTION" not in text
+    assert "upgrade" not in text
+    assert "Removed" not in text
+    assert text.splitlines()[-3:] == [
+        "problem  disk-full: /opt is full",
+        "         remedy: free space",
+        "Refused: 1 problem(s) on this host. Nothing is changed until they are solved.",
+    ]

@@ -127,7 +127,7 @@ def test_the_plan_shows_beforehand_what_is_removed() -> None:
     parts = {**runfile(DRIVER, TOOLKIT), **sources((FILE, URL, KEYRING)), "packages": KEYRING_PACKAGE}
     diff = plan_diff.plan_diff(REMOVE, make_probe(**parts))
     assert diff.changes is True
-    assert [line for line in plan_diff.diff_table(diff).splitlines() if line.startswith("First: ")] == [
+    assert [line for line in plan_diff.diff_lines(diff) if line.startswith("First: ")] == [
         "First: uninstall driver 550.54.14 of the .run installer with /usr/bin/nvidia-uninstall "
         "(cannot be rolled back)",
         "First: uninstall CUDA 13.2 of the .run installer with /usr/local/cuda-13.2/bin/cuda-uninstaller "

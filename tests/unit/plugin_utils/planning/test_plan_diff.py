@@ -8,6 +8,7 @@ import subprocess
 from typing import Any
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.leftovers import Cleanup
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import ComponentChange, PlanDiff
@@ -122,7 +123,7 @@ def test_action(name: str, planned: Any, probe: dict[str, Any], installed: str |
 
 def test_the_fact_has_plain_rows() -> None:
     fact = diff({"packages": packages("libnccl2=2.29.7-1+cuda13.1")}, nccl=NCCL).to_json()
-    assert list(fact) == ["schema", "changes", "components", "leftovers", "replaces", "may_remove"]
+    assert list(fact) == ["schema", "changes", "components", "leftovers", "others", "replaces", "may_remove"]
     assert fact["components"][3] == {
         "component": "nccl",
         "installed": "2.29.7",
@@ -146,8 +147,7 @@ def test_packages_that_are_removed_are_named() -> None:
     probe = {"packages": packages("nvidia-driver-pinning-580=580-1", "nvidia-kernel-dkms=580.126.16-1", "libc6=2.36-9")}
     removed = {p.name: p.planned for p in row("driver", DRIVER, **probe).packages if p.action == "remove"}
     assert removed == {"nvidia-driver-pinning-580": None, "nvidia-kernel-dkms": None}
-    table = plan_diff.diff_table(diff(probe, driver=DRIVER))
-    assert "removes nvidia-driver-pinning-580, nvidia-kernel-dkms" in table
+    assert "Removed: nvidia-driver-pinning-580, nvidia-kernel-dkms" in plan_diff.diff_lines(diff(probe, driver=DRIVER))
 
 
 def test_toolkits_that_stay_are_named() -> None:
@@ -167,20 +167,17 @@ def test_leftovers_alone_are_a_change() -> None:
     found = diff({"packages": packages(*OPEN_595)}, driver=DRIVER)
     leftovers = dataclasses.replace(found, leftovers=Cleanup(does=("uninstall the driver of the .run installer",)))
     assert (found.changes, leftovers.changes) == (False, True)
-    table = plan_diff.diff_table(leftovers)
-    assert "First: uninstall the driver of the .run installer" in table
-    assert "The host matches the plan." not in table
+    assert plan_diff.diff_lines(leftovers) == ["First: uninstall the driver of the .run installer"]
 
 
 def test_a_host_that_matches_the_plan_is_not_changed() -> None:
     found = diff({"packages": packages(*OPEN_595, *NCCL["packages"])}, driver=DRIVER, nccl=NCCL)
     assert found.changes is False
-    assert plan_diff.diff_table(found).splitlines() == [
-        "COMPONENT      INSTALLED  PLANNED    ACTION",
-        "NVIDIA driver  595.71.05  595.71.05  keep",
-        "NCCL           2.29.7     2.29.7     keep",
-        "The host matches the plan.",
-    ]
+    assert plan_diff.diff_lines(found) == ["The host matches the plan."]
+    assert plan_diff.table_cells(found) == {
+        "driver": ("595.71.05", "595.71.05", "keep"),
+        "nccl": ("2.29.7", "2.29.7", "keep"),
+    }
 
 
 def test_a_host_with_nothing_but_leftovers_is_changed() -> None:
@@ -195,7 +192,7 @@ def test_a_host_with_nothing_but_leftovers_is_changed() -> None:
     assert [change.action for change in found.components if change.action != "keep"] == []
     assert found.changes is True
     assert found.to_json()["changes"] is True
-    assert plan_diff.diff_table(found).splitlines()[-1].startswith("First: ")
+    assert plan_diff.diff_lines(found)[-1].startswith("First: ")
 
 
 @pytest.mark.parametrize(
@@ -220,3 +217,67 @@ def test_direction_agrees_with_dpkg(installed: str, wanted: str) -> None:
     expected = "upgrade" if dpkg("lt") else "downgrade" if dpkg("gt") else "keep"
     planned = {"version": "1", "packages": [f"libnccl2={wanted}"]}
     assert row("nccl", planned, packages=packages(f"libnccl2={installed}")).action == expected
+
+
+# For other users of the machine -----------------------------------------------------------------------------------
+
+OLD_DRIVER = ("nvidia-driver-cuda=550.54.14-1", "nvidia-kernel-open-dkms=550.54.14-1")
+OLD_LIBRARIES = ("libcudnn9-cuda-12=9.10.2.21-1", "libnccl2=2.21.5-1+cuda12.4", "libnccl-dev=2.21.5-1+cuda12.4")
+WHOLE = {"driver": DRIVER, "cuda": CUDA, "cudnn": CUDNN, "nccl": NCCL}
+
+
+def test_what_changes_for_others_on_a_machine_with_an_older_stack() -> None:
+    probe = {
+        "packages": packages(*OLD_DRIVER, *OLD_LIBRARIES, "cuda-toolkit-12-4=12.4.1-1"),
+        "cuda": {"installed": ["12.4"], "default": "12.4"},
+    }
+    found = diff(probe, **WHOLE)
+    assert found.others == (
+        "the driver changes from 550.54.14 to 595.71.05: all programs must leave the GPUs",
+        "/usr/local/cuda, and with it nvcc, changes from CUDA 12.4 to 13.2",
+        "programs that use the removed libcudnn9-cuda-12 no longer find cuDNN for that CUDA",
+        "libnccl2 changes from the build for CUDA 12.4 to that for CUDA 13.2",
+        "libnccl-dev changes from the build for CUDA 12.4 to that for CUDA 13.2",
+    )
+    lines = plan_diff.diff_lines(found)
+    assert [line for line in lines if line.startswith("For other users of this host: ")] == [
+        f"For other users of this host: {sentence}" for sentence in found.others
+    ]
+    assert "Removed: libcudnn9-cuda-12" in lines
+
+
+def test_the_distributions_nvcc_is_no_longer_the_first() -> None:
+    found = diff({"cuda": {"installed": [], "distro": "11.5"}}, cuda=CUDA)
+    assert found.others == ("nvcc changes from the distribution's CUDA 11.5 to CUDA 13.2 in /usr/local/cuda",)
+
+
+@pytest.mark.parametrize(
+    "probe",
+    [
+        {},
+        {"packages": packages(*OPEN_595, *NCCL["packages"], *CUDNN["packages"]), "cuda": {"default": "13.2"}},
+        {"cuda": {"installed": ["12.4"]}},
+    ],
+    ids=["bare", "converged", "a toolkit without a default"],
+)
+def test_nothing_changes_for_others(probe: dict[str, Any]) -> None:
+    assert diff(probe, **WHOLE).others == ()
+
+
+@pytest.mark.parametrize("name", ["driver", "cuda", "cudnn", "nccl", "tensorflow", "pytorch"])
+def test_a_component_of_a_plan_with_problems_is_not_kept(name: str) -> None:
+    made = make_plan({}, {"pytorch": "auto"})
+    refused = dataclasses.replace(made, problems=(Problem("some-code", "message", "remedy"),))
+    probe = make_probe(packages=packages(*OPEN_595), pytorch=PYTORCH)
+    assert plan_diff.plan_diff(refused, probe).of(name).action == "undecided"
+    assert plan_diff.plan_diff(refused, probe).changes is False
+    unmanaged = dataclasses.replace(refused, request=dataclasses.replace(refused.request, **{name: "none"}))
+    assert plan_diff.plan_diff(unmanaged, probe).of(name).action == "keep"
+
+
+def test_of_the_distributions_driver_the_branch_is_shown() -> None:
+    planned = {**DRIVER, "version": "580", "branch": "580", "source": "distro", "packages": ["nvidia-headless-580"]}
+    found = diff({"packages": packages("nvidia-utils-580=580.126.09-0ubuntu1")}, driver=planned)
+    assert plan_diff.table_cells(found)["driver"][:2] == ("580.126.09", "580.*")
+    assert found.of("driver").action == "install"
+    assert not [sentence for sentence in found.others if "downgrade" in sentence]
