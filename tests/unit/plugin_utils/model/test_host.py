@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import host_from_probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
@@ -22,6 +24,22 @@ def test_a_repository_that_could_not_be_read_offers_nothing() -> None:
     assert (host.offers, host.offers_error) == (None, "HTTP 404")
     whole = host_from_probe(Probe.from_json({**PROBE, "repository": {**broken, "error": None}}))
     assert whole.offers == {"cuda-toolkit-13-2": ("13.2.1-1",)}
+
+
+@pytest.mark.parametrize(
+    ("display", "text"),
+    [
+        (None, ""),
+        ({"manager": None, "graphical": True, "connected": []}, ""),
+        ({"manager": "xdm.service", "graphical": False}, "display manager xdm.service, not started at boot"),
+        (
+            {"manager": "gdm3.service", "graphical": True, "connected": ["card1-DP-1", "card1-DP-2"]},
+            "display manager gdm3.service; display at card1-DP-1, card1-DP-2",
+        ),
+    ],
+)
+def test_what_shows_a_display(display: Any, text: str) -> None:
+    assert host_from_probe(Probe.from_json({**PROBE, "display": display})).display == text
 
 
 def test_a_host_without_a_known_distribution_is_refused() -> None:

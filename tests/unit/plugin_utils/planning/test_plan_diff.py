@@ -90,6 +90,14 @@ OLD_UBUNTU = {
             "535.261.03",
             "keep",
         ),
+        # Of the distribution's driver only the branch is known, to which 580.126.09 is no downgrade.
+        (
+            "driver",
+            {**DRIVER, "version": "580", "branch": "580", "source": "distro", "packages": ["nvidia-driver-580"]},
+            {"packages": packages("libnvidia-compute-580=580.126.09-0ubuntu1")},
+            "580.126.09",
+            "install",
+        ),
         ("cuda", CUDA, {"cuda": {"installed": ["12.9"]}}, "12.9", "install"),
         (
             "cuda",

@@ -166,6 +166,7 @@ def pcie(*gpus: dict[str, Any], **more: Any) -> dict[str, Any]:
     return {"pcie": {**PROBE["pcie"], "gpus": {f"0000:{n:02x}:00.0": gpu for n, gpu in enumerate(gpus)}, **more}}
 
 
+DRIVER_OF_580 = {"libnvidia-compute-580": {"version": "580.126.16-1ubuntu1"}}
 TRANSLATED, IDENTITY = link(iommu_type="DMA-FQ"), link(iommu_type="identity")
 WARNINGS: dict[str, tuple[dict[str, Any], str, str]] = {
     "locked, and nothing changes": ({"package_manager": BUSY, **ALL_INSTALLED, **LOADED}, "apt-busy", "812"),
@@ -177,6 +178,11 @@ WARNINGS: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "toolkit of a .run file beside the planned one": ({"runfile": OTHER_RUN_CUDA}, "runfile-install", "CUDA 12.4"),
     "display": ({"gpu_processes": DISPLAY}, "gpu-busy", "without computing: 8 (/usr/lib/xorg/Xorg);"),
+    "OpenGL of a host without a display": (
+        {"packages": {"libnvidia-gl-580": {"version": "580.126.16-1ubuntu1"}, **DRIVER_OF_580}},
+        "graphics-removed",
+        "libnvidia-gl-580 are removed; set gpu_stack_driver_profile=full",
+    ),
     "nouveau": ({"driver": NOUVEAU}, "nouveau-in-use", "reboot"),
     "nouveau bound": (
         {"gpus": [{"pci_address": "0000:05:00.0", "pci_id": "10de:2335", "kernel_driver": "nouveau"}]},

@@ -177,6 +177,23 @@ def test_other_kernel_modules_replace_the_whole_driver() -> None:
     assert found.removals["driver"].may_remove
 
 
+def test_a_full_driver_leaves_what_it_does_without_to_apt() -> None:
+    """X and Wayland parts of the old driver stay unless they conflict."""
+    installed = [*DEBIAN_535, "nvidia-driver=535.309.01-0+deb12u1", "libgl1-nvidia-glvnd-glx=535.309.01-0+deb12u1"]
+    found = diff(installed, driver={**DRIVER, "profile": "full"})
+    assert removed(found, "driver") == ["nvidia-kernel-dkms"]
+    assert found.removals["driver"].may_remove
+
+
+def test_return_to_the_distributions_full_driver_keeps_names_of_both_archives() -> None:
+    nvidias = [*NVIDIA_580, "nvidia-driver-libs=580.126.16-1", "libnvcuvid1=580.126.16-1"]
+    assert removed(diff(nvidias, driver={**DISTRO_535, "profile": "full"}), "driver") == [
+        "nvidia-driver-cuda",
+        "nvidia-driver-pinning-580",
+        "nvidia-kernel-open-dkms",
+    ]
+
+
 def test_pins_of_another_branch_are_not_left_to_the_transaction() -> None:
     planned = {
         **DRIVER,
@@ -210,8 +227,8 @@ def test_pattern_of_driver_packages() -> None:
 def test_pattern_matches_all_driver_packages_of_the_catalog() -> None:
     catalog = load_catalog()
     pattern = driver_name_pattern(catalog)
-    names = {n for d in catalog.distros.values() for e in d.distro_drivers for n in (*e.open, *e.proprietary)}
-    names |= {n.format(branch="580") for rule in catalog.driver.packages for n in (*rule.open, *rule.proprietary)}
+    names = {n for d in catalog.distros.values() for e in d.distro_drivers for n in e.names()}
+    names |= {n.format(branch="580") for rule in catalog.driver.packages for n in rule.names()}
     assert len(names) > 20
     assert [name for name in sorted(names) if not re.fullmatch(pattern, name)] == []
 

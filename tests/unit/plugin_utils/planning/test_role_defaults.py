@@ -90,6 +90,14 @@ def test_kernel_modules_of_the_driver_can_be_chosen():
     assert "nvidia-kernel-dkms=580.126.16-1" in found["packages"]
 
 
+def test_profile_of_the_driver_can_be_chosen():
+    names = [spec.split("=")[0] for spec in role_defaults.component(DEBIAN, "driver", "580.126.16")["packages"]]
+    full = role_defaults.component(DEBIAN, "driver", "580.126.16", profile="full")
+    assert "xserver-xorg-video-nvidia" not in names
+    assert {*names, "nvidia-driver", "xserver-xorg-video-nvidia"} <= {s.split("=")[0] for s in full["packages"]}
+    assert full["profile"] == "full"
+
+
 @pytest.mark.parametrize(
     ("name", "version", "message"),
     [

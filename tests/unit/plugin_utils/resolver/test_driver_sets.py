@@ -14,7 +14,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import P
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_for_probe
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.plugin_utils.planning.planning_cases import PROBE
@@ -254,15 +254,31 @@ DESKTOP = {
 FUNCTIONS = {
     "OpenGL": r"libnvidia-gl(-\d+(-server)?)?|nvidia-(tesla-\d+-)?driver-libs",
     "X": r"xserver-xorg-video-nvidia(-\d+(-server)?|-tesla-\d+)?",
+    "Vulkan": r"libnvidia-gl(-\d+(-server)?)?|nvidia-(tesla-\d+-)?vulkan-icd",
 }
 
 
-@settings(max_examples=250, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+def index_of(plan: Plan) -> dict[str, Any]:
+    """Return NVIDIA's repository with the planned driver; nothing of the old one is a dependency of it."""
+    specs = plan.components.driver.packages if plan.components.driver else ()
+    sizes = {name: {version: [1, 1, []]} for name, version in (s.split("=") for s in specs if "=" in s)}
+    return {"url": "https://repository.example/", "sizes": sizes}
+
+
+@settings(
+    max_examples=250,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
 @given(
     kind=st.sampled_from(sorted(SETS)),
     dropped=st.sets(st.integers(0, 25), max_size=6),
     extra=st.sets(st.sampled_from(sorted(DESKTOP))),
     display=st.sampled_from([GDM, MONITOR]),
+    indexed=st.booleans(),
     request_=st.fixed_dictionaries(
         {"driver": st.sampled_from(["auto", "570", "580", "590", "595", "610", "535", "470"])},
         optional={
@@ -273,7 +289,12 @@ FUNCTIONS = {
     ),
 )
 def test_a_display_keeps_what_it_needs(
-    kind: str, dropped: set[int], extra: set[str], display: dict[str, Any], request_: dict[str, str]
+    kind: str,
+    dropped: set[int],
+    extra: set[str],
+    display: dict[str, Any],
+    indexed: bool,
+    request_: dict[str, str],
 ) -> None:
     """Nothing beside the driver is removed, whatever is installed and requested, and OpenGL and X are replaced."""
     packages = {name: version for n, (name, version) in enumerate(SETS[kind].items()) if n not in dropped}
@@ -283,10 +304,10 @@ def test_a_display_keeps_what_it_needs(
     plan = made(found, tensorflow="none", **request_)
     if not plan.ok:
         return
-    diff = plan_diff.plan_diff(plan, found)
+    diff = plan_diff.plan_diff(plan, probe(display, packages, distro, repository=index_of(plan) if indexed else None))
     removed = {change.name for row in diff.components for change in row.packages if change.action == "remove"}
     purged = {n for removal in diff.removals.values() for e in removal.replaces for n in packages if re.fullmatch(e, n)}
-    assert not (removed | purged) & set(DESKTOP)
+    assert not (removed | purged) & {*DESKTOP, "nvidia-settings"}
     planned = set(names(plan)) if plan.components.driver else set()
     after = set(packages) - removed - purged | planned
     for function, expression in FUNCTIONS.items():

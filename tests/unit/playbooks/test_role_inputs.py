@@ -1,0 +1,40 @@
+"""role_inputs.yml, templated by Ansible: which of NVIDIA's packages apt may take from its repository."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parents[3]
+PLAY = f"""
+- hosts: localhost
+  gather_facts: false
+  vars_files: ["{PROJECT}/playbooks/group_vars/all/role_inputs.yml"]
+  tasks:
+    - ansible.builtin.copy:
+        content: "{{{{ nvidia_repo_blocked_packages | to_json }}}}"
+        dest: "{{{{ playbook_dir }}}}/blocked.json"
+        mode: "0644"
+"""
+KEPT = {"version": "580.126.09", "branch": "580", "kernel_modules": "open", "package": "nvidia-driver-580-open"}
+
+
+@pytest.mark.parametrize(
+    ("source", "kept", "blocked"),
+    [("nvidia", None, False), ("distro", None, True), (None, None, False), (None, KEPT, True)],
+    ids=["nvidia", "distro", "not managed", "kept"],
+)
+def test_nvidias_driver_must_not_replace_the_distributions(tmp_path, source, kept, blocked):
+    (tmp_path / "play.yml").write_text(PLAY)
+    plan = {"components": {"driver": {"source": source} if source else None}, "kept_driver": kept}
+    command = [str(Path(sys.executable).with_name("ansible-playbook")), "play.yml", "-i", "localhost,", "-c", "local"]
+    command += ["-e", f"ansible_python_interpreter={sys.executable}", "-e", json.dumps({"gpu_stack_plan": plan})]
+    environment = {**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(PROJECT / "collections"), "NO_COLOR": "1"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert ("libnvidia-*" in json.loads((tmp_path / "blocked.json").read_text())) == blocked
