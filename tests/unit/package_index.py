@@ -1,4 +1,7 @@
-"""A small package index (simple repository API, PEP 691) with wheels of one file, served over HTTP on this machine."""
+"""Small package indexes (simple repository API) with wheels of one file, served over HTTP on this machine.
+
+As PyPI has it (JSON, PEP 691), or as PyTorch's own index has it: pages of links (PEP 503) below a path such as /whl/cu126.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import http.server
 import io
 import json
 import threading
+import urllib.parse
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -52,15 +56,22 @@ class PackageIndex:
         return digest
 
 
+def _link(file: dict[str, Any]) -> str:
+    href = f"{urllib.parse.quote(file['url'])}#sha256={file['hashes']['sha256']}"
+    return f'<a href="{href}">{file["filename"]}</a><br/>\n'
+
+
 @contextlib.contextmanager
-def serve() -> Iterator[PackageIndex]:
-    """Serve an empty index on a free port."""
+def serve(links: str = "") -> Iterator[PackageIndex]:
+    """Serve an empty index on a free port. links: the path below which it has pages of links."""
     index = PackageIndex()
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            name = self.path.strip("/").split("/")[-1]
-            if self.path.startswith("/simple/") and name in index.files:
+            name = urllib.parse.unquote(self.path.strip("/").split("/")[-1])
+            if links and self.path == f"{links}/{name}/" and name in index.files:
+                self.reply("".join(map(_link, index.files[name])).encode(), "text/html")
+            elif not links and self.path.startswith("/simple/") and name in index.files:
                 page = {"meta": {"api-version": "1.1"}, "name": name, "files": index.files[name]}
                 self.reply(json.dumps(page).encode(), "application/vnd.pypi.simple.v1+json")
             elif name in index.contents:
@@ -83,7 +94,7 @@ def serve() -> Iterator[PackageIndex]:
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    index.url = f"http://127.0.0.1:{server.server_address[1]}/simple"
+    index.url = f"http://127.0.0.1:{server.server_address[1]}{links or '/simple'}"
     try:
         yield index
     finally:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import json
 import os
 import re
 import shutil
@@ -121,15 +122,12 @@ def resolve(
     uv = uv or find_uv()
     with tempfile.TemporaryDirectory(prefix="gpuhost-lock-") as name:
         directory = Path(name)
-        (directory / "requirements.in").write_text("".join(f"{line}\n" for line in recipe.requirements))
+        (directory / "pyproject.toml").write_text(_project_file(recipe))
         command = [
-            *(uv, "pip", "compile", "--quiet", "--no-header", "--only-binary=:all:", "requirements.in"),
+            *(uv, "pip", "compile", "--quiet", "--no-header", "--only-binary=:all:", "pyproject.toml"),
             f"--python-version={recipe.python}",
             f"--python-platform=x86_64-manylinux_{recipe.glibc.replace('.', '_')}",
         ]
-        if recipe.extra_index:
-            # Each package from the index that has the newest version that fits; the lock's hashes make that safe.
-            command += [f"--index={recipe.extra_index}", "--index-strategy=unsafe-best-match"]
         if recipe.of_its_time:
             _run([*command, "--no-deps", "--output-file=pylock.release.toml"], directory, variables)
             command.append(f"--exclude-newer={_day_after((directory / 'pylock.release.toml').read_text())}")
@@ -139,6 +137,20 @@ def resolve(
             output.write_text(_preferences(pinned))
         _run([*command, f"--output-file={output.name}"], directory, variables)
         return requirements_text(output.read_text())
+
+
+def _project_file(recipe: locks.Recipe) -> str:
+    """Return the project whose dependencies are a recipe's requirements.
+
+    Only a project can say that one package alone is from another index. Were that index asked for all of them, any of
+    its files could replace one of PyPI's, and the reverse.
+    """
+    lines = ["[project]", 'name = "environment"', 'version = "0"', f"dependencies = {json.dumps(recipe.requirements)}"]
+    if recipe.extra_index:
+        package = recipe.requirements[0].partition("==")[0]
+        lines += ["[[tool.uv.index]]", 'name = "extra"', f"url = {json.dumps(recipe.extra_index)}", "explicit = true"]
+        lines += ["[tool.uv.sources]", f'{package} = {{index = "extra"}}']
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _day_after(release: str) -> str:

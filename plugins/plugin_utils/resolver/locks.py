@@ -130,7 +130,7 @@ class Recipe:
     """What a lock is resolved from.
 
     glibc: the oldest C library that the wheels must serve; of_its_time: only dependencies that are as old as the
-    release, but for those of any_age; extra_index: one that is asked besides PyPI.
+    release, but for those of any_age; extra_index: the one that has the first requirement, if PyPI has it not.
     """
 
     requirements: tuple[str, ...]

@@ -69,6 +69,36 @@ def test_dependencies_are_as_old_as_the_release(index: PackageIndex) -> None:
     assert locking.pins(found) == {"framework": "2.0", "numbers": "1.1", "colours": "2.0"}
 
 
+def test_a_build_of_pytorchs_own_index(index: PackageIndex) -> None:
+    """From that index PyTorch alone, all else from PyPI, whichever is newer; never against the real one."""
+    tag = f"cp312-cp312-{LINUX}"
+    index.add("torch", "2.14.1", tag, ("cuda-of-13",))
+    libraries = index.add("cuda-of-12", "12.6.77", "py3-none-any")
+    numbers = index.add("numpy", "2.4.0", tag)
+    with serve("/whl/cu126") as own:
+        wheel = own.add("torch", "2.14.1+cu126", tag, ("cuda-of-12==12.6.77",))
+        for name, version in (("numpy", "9.0"), ("cuda-of-12", "12.6.77")):
+            own.add(name, version, tag)
+        lock = locks.parse("pytorch-2.14.1-cu126-py3.12")
+        recipe = locks.recipe(load_catalog(), lock)
+        assert recipe.extra_index == "https://download.pytorch.org/whl/cu126"
+        found = locking.resolve(dataclasses.replace(recipe, extra_index=own.url), {})
+    assert found == (
+        f"cuda-of-12==12.6.77 \\\n    --hash=sha256:{libraries}\n"
+        f"numpy==2.4.0 \\\n    --hash=sha256:{numbers}\n"
+        f"torch==2.14.1+cu126 \\\n    --hash=sha256:{wheel}\n"
+    )
+    assert locking.pins(found)["torch"] == "2.14.1+cu126"
+
+
+def test_an_own_index_that_does_not_answer_is_an_error(index: PackageIndex) -> None:
+    index.add("torch", "2.14.1", "py3-none-any")
+    index.add("numpy", "2.4.0", "py3-none-any")
+    recipe = locks.recipe(load_catalog(), locks.parse("pytorch-2.14.1-cu126-py3.12"))
+    with pytest.raises(locking.LockError, match="torch"):
+        locking.resolve(dataclasses.replace(recipe, extra_index="http://127.0.0.1:1/whl/cu126"), {})
+
+
 def test_an_index_without_upload_times_cannot_lock_an_old_release(index: PackageIndex) -> None:
     index.add("framework", "2.0", "py3-none-any")
     with pytest.raises(locking.LockError, match="does not say when the release was uploaded"):
