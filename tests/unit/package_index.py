@@ -1,6 +1,6 @@
 """Small package indexes (simple repository API) with wheels of one file, served over HTTP on this machine.
 
-As PyPI has it (JSON, PEP 691), or as PyTorch's own index has it: pages of links (PEP 503) below a path such as /whl/cu126.
+As PyPI has it (JSON, PEP 691), or as PyTorch's own index has it: pages of links (PEP 503) below a path as /whl/cu126.
 """
 
 from __future__ import annotations

@@ -136,6 +136,8 @@ def plan_once(catalog: Catalog, request: Request, host: Host, relaxed: frozenset
         return plan
     if (request.tensorflow, request.tensorflow_cuda_libraries) != ("auto", "auto"):
         return plan
+    if {problem.code for problem in plan.problems} == {"no-lock"}:  # it works, and its lock can be made
+        return plan
     pytorch = "auto" if request.pytorch == "fallback" else request.pytorch
     other = _plan_as_asked(catalog, dataclasses.replace(request, tensorflow="none", pytorch=pytorch), host, relaxed)
     if not other.ok:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import LockFiles
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import with_every_lock
 
 from tests.unit.frozen_catalog import frozen_catalog
@@ -116,6 +118,35 @@ def test_pytorch_in_place_of_tensorflow(distro, gpu, host, version, why):
     assert why in because["tensorflow"][1]
     assert because["pytorch"][0] == version
     assert because["pytorch"][1].startswith("in place of TensorFlow: ")
+
+
+@pytest.mark.parametrize(("distro", "codes"), [("ubuntu-24.04", ["no-lock"]), ("ubuntu-26.04", [])])
+def test_a_tensorflow_without_a_lock_works_nevertheless(distro, codes):
+    """Its lock is made; PyTorch does not take its place."""
+    locks = LockFiles(frozenset(n for n in load_catalog().locks.files if n.startswith("pytorch-")), "lock {names}")
+    made = plan(distro, "H200", catalog=dataclasses.replace(load_catalog(), locks=locks))
+    assert [p["code"] for p in made["problems"]] == codes
+
+
+@pytest.mark.parametrize(
+    ("gpu", "asked", "requirement", "lock"),
+    [
+        ("10de:15f7", {}, "torch==2.7.1", "pytorch-2.7.1-cu126-py3.11.txt"),  # P100
+        ("GTX 1080", {}, "torch==2.7.1", "pytorch-2.7.1-cu126-py3.11.txt"),
+        ("H200", {"cuda": "12.6"}, "torch==2.7.1", "pytorch-2.7.1-cu126-py3.11.txt"),
+        ("V100", {}, "torch==2.10.0", "pytorch-2.10.0-cu128-py3.11.txt"),
+        ("10de:15f7", {"pytorch": "2.14"}, None, "pytorch-2.14.1-cu126-py3.11"),
+        ("H200", {"pytorch": "2.15", "pytorch_cuda": "13.0"}, None, "pytorch-2.15.0-cu130-py3.11"),
+    ],
+)
+def test_what_pypi_has_is_planned_and_what_pytorchs_index_has_must_be_locked(gpu, asked, requirement, lock):
+    made = plan("debian-12", gpu, catalog=load_catalog(), **{"pytorch": "auto", **asked})
+    if requirement:
+        part = made["components"]["pytorch"]
+        assert (part["requirements"][0], part["index"], part["lock"]) == (requirement, "", lock)
+        return
+    assert [p["code"] for p in made["problems"]] == ["no-lock"]
+    assert lock in made["remedies"][0]["text"]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.lock_files import find_uv, resolve
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.locks import Recipe
+
+from tests.unit.package_index import serve
 
 FILES = Path(__file__).resolve().parents[4] / "roles/framework_env/files"
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -211,3 +215,29 @@ def test_uv_of_another_lock_is_replaced(host: Host) -> None:
     assert host.build(uv_lock="uv==2\n", lock="framework==1.2.3 --other\n")[0] == 0
     assert (host.base / "venvs").read_text() == f"-m venv --clear {host.uv}\n"
     assert (host.uv / "lock").read_text() == (host.uv / "gpuhost.lock").read_text() == "uv==2\n"
+
+
+def test_a_build_of_pytorchs_own_index_is_locked_and_installed(host: Host, tmp_path: Path) -> None:
+    """With the real uv, indexes of our own and the variables of the role: the real index was never asked."""
+    tag = "py3-none-any"
+    verify = "import importlib.metadata as m; print('{\"numpy\": \"%s\"}' % m.version('numpy'))"
+    with serve() as pypi, serve("/whl/cu126") as own:
+        pypi.add("torch", "2.14.1", tag)
+        pypi.add("numpy", "2.4.0", tag)
+        own.add("torch", "2.14.1+cu126", tag)
+        own.add("numpy", "1.26.3", tag)
+        uv = {"UV_DEFAULT_INDEX": pypi.url, "UV_CACHE_DIR": str(tmp_path / "cache"), "NO_PROXY": "127.0.0.1"}
+        recipe = Recipe(("torch==2.14.1+cu126", "numpy"), PYTHON, "2.31", extra_index=own.url)
+        (host.uv / "bin/uv").unlink()
+        (host.uv / "bin/uv").symlink_to(Path(find_uv()).resolve())
+        status, output, errors = host.build(
+            package="torch",
+            version="2.14.1",
+            lock=resolve(recipe, {}, uv),
+            commands={},
+            verify_script=verify,
+            environment={**uv, "UV_INDEX": own.url, "UV_INDEX_STRATEGY": "unsafe-best-match"},
+        )
+    assert status == 0, errors
+    assert json.loads(output) == {"numpy": "2.4.0"}
+    assert "torch==2.14.1+cu126\n" in (host.environment / "gpuhost.freeze").read_text()
