@@ -186,7 +186,10 @@ def make(
 
 
 def planned(catalog: Catalog) -> list[str]:
-    """Return the names of the locks that plans for the catalog's distributions and GPUs may need, the newest first."""
+    """Return the names of the locks that plans for the catalog's distributions and GPUs may need, the newest first.
+
+    Those of PyTorch's own index are left out: it need not be reachable, and they are made by their names.
+    """
     gpus = [f"cc:{c}" for a in catalog.gpu.architectures for c in a.compute_capabilities]
     kinds = [(), *((HostGpu(name, compute_capability=name.removeprefix("cc:")),) for name in gpus)]
     found: set[locks.Lock] = set()
@@ -199,7 +202,7 @@ def planned(catalog: Catalog) -> list[str]:
                 context = ResolveContext(catalog, host, request, identified)
                 candidates: list[TensorflowCandidate | PytorchCandidate] = [
                     *tensorflow_candidates(context),
-                    *pytorch_candidates(context),
+                    *(each for each in pytorch_candidates(context) if each.build.index == "pypi"),
                 ]
                 for each in candidates:
                     if all(problem.code == "no-lock" for problem in each.problems):

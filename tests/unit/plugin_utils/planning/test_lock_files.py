@@ -132,6 +132,8 @@ def test_locks_of_the_catalog_serve_its_pythons_and_gpus() -> None:
     found = [locks.parse(name) for name in names]
     assert {"3.8", "3.14"} <= {lock.python for lock in found}
     assert {"system", "", "cudnn-9.10", "cu128"} <= {lock.build for lock in found}
+    assert "pytorch-2.14.1-cu130-py3.12" in names
+    assert "pytorch-2.14.1-cu126-py3.12" not in names  # of PyTorch's own index
     for lock in found:
         assert locks.recipe(load_catalog(), lock).python == lock.python
 
