@@ -10,6 +10,7 @@ import json
 import re
 import subprocess
 import sys
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,10 @@ import yaml
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci as host_pci
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import probe
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import proc_driver
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import COMPONENTS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import variables
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_for_probe
 
 from tests.doubles.lab import pci
@@ -91,14 +94,24 @@ def test_each_example_has_a_kind_of_host() -> None:
 def test_every_variable_exists(name: str) -> None:
     known = set(yaml.safe_load(REQUEST.read_text())["gpu_stack_variables"])
     hosts = inventory(name)
-    used = {variable for variables in hosts.values() for variable in variables}
+    used = {variable for values in hosts.values() for variable in values}
     assert {variable for variable in used if variable.startswith("gpu_stack_")} - known == set()
-    assert all(variables["ansible_become"] is True for variables in hosts.values())
+    assert all(values["ansible_become"] is True for values in hosts.values())
     # Those in comments, too: they are there to be used.
     text = (EXAMPLES / name / "group_vars/gpu_hosts.yml").read_text()
     commented = set(re.findall(r"^# (\w+):", text, re.MULTILINE))
     specs = [path.read_text() for path in (PROJECT / "roles").glob("*/meta/argument_specs.yml")]
     assert {word for word in commented if not any(f"\n      {word}:" in spec for spec in specs)} - known == set()
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_every_value_is_accepted(name: str) -> None:
+    known = yaml.safe_load(REQUEST.read_text())["gpu_stack_variables"]
+    for values in inventory(name).values():
+        checked = variables.set_by_user(values, known)
+        assert checked
+        assert variables.misspelt(values, known, []) == []
+        assert variables.wrong_values(checked, load_catalog(), date.today()) == []
 
 
 @pytest.mark.parametrize("name", HOSTS)
@@ -115,8 +128,8 @@ def test_a_server_with_a_gpu_less_is_refused(tmp_path: Path) -> None:
 
 
 def test_ssh_jumps_over_the_bastion() -> None:
-    for host, variables in inventory("bastion").items():
-        words = ["ssh", "-F", "none", *variables["ansible_ssh_common_args"].split(), "-G", host]
+    for host, values in inventory("bastion").items():
+        words = ["ssh", "-F", "none", *values["ansible_ssh_common_args"].split(), "-G", host]
         options = subprocess.run(words, capture_output=True, text=True, check=True).stdout
         assert "proxyjump ops@bastion.example.org" in options
 
