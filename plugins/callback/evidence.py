@@ -127,10 +127,9 @@ class CallbackModule(CallbackBase):
 
     def v2_playbook_on_play_start(self, play: Any) -> None:
         """List the hosts of a play of this collection, so that the report has those as well that nothing reaches."""
-        inventory = play.get_variable_manager()._inventory
-        self.play_hosts = (
-            [host.get_name() for host in inventory.get_hosts(play.hosts, ignore_restrictions=True)] if inventory else []
-        )
+        # The statistics of v2_playbook_on_stats lack hosts that no task reached, such as those of an interrupted run.
+        variables = play.get_variable_manager().get_vars(play=play)
+        self.play_hosts = list(variables.get("ansible_play_hosts_all", ()))
         if Path(play.get_path().rsplit(":", 1)[0]).resolve().parent == PLAYBOOKS:
             self._list_hosts()
 
