@@ -210,6 +210,9 @@ probe:
           by framework."
         - Empty in a record of an earlier version, null if no configuration was verified.
       type: dict
+    requested:
+      description: The request of the last verified configuration; null if no configuration was verified.
+      type: dict
     pending:
       description: C(since) when a change waits to be verified; null if none does.
       type: dict

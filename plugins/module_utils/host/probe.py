@@ -105,6 +105,7 @@ def probe(root: str, options: Options, run: Run = command.run) -> dict[str, Any]
         "disk": attempt("disk", lambda: system.disk(root)),
         "applied": attempt("record of the last run", lambda: _applied(root, options, run), {}),
         "verified": attempt("record of the verified configuration", lambda: store.evidence(state)),
+        "requested": attempt("request of the verified configuration", lambda: store.requested(state)),
         "pending": attempt("record of a pending change", lambda: store.read(state, store.PENDING)),
         "applied_plan": attempt("applied plan", lambda: installed_stack.applied_plan(root)),
         "simulated": attempt("simulated parts", lambda: installed_stack.simulated(root), []),

@@ -71,6 +71,12 @@ def evidence(directory: str) -> dict[str, Any] | None:
     return None if record is None else dict(record.get("evidence") or {})
 
 
+def requested(directory: str) -> dict[str, Any] | None:
+    """Return the request of the verified configuration, None if nothing was verified."""
+    record = read(directory, VERIFIED)
+    return None if record is None else dict(record["plan"].get("request") or {})
+
+
 def journal(directory: str) -> dict[str, Any]:
     """Return {package: its state before the first change} of every package that a transaction changed."""
     return dict((read(directory, JOURNAL) or {}).get("packages") or {})

@@ -385,7 +385,7 @@ class Pending:
 class Probe:
     """Everything that gpu_probe reads from a host; distribution: None where os-release could not be read.
 
-    uid: the user that it read as, 0 for root.
+    uid: the user that it read as, 0 for root. requested: the request of the verified configuration, if any.
     """
 
     gpus: tuple[Gpu, ...]
@@ -416,6 +416,7 @@ class Probe:
     disk: Mapping[str, DiskSpace] = dataclasses.field(default_factory=dict)
     applied: Mapping[str, AppliedPart] = dataclasses.field(default_factory=dict)
     verified: Verified | None = None
+    requested: Mapping[str, str] | None = None
     pending: Pending | None = None
     simulated: tuple[str, ...] = ()
 

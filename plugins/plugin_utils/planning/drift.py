@@ -115,7 +115,8 @@ def parts(plan: Plan, managed: Managed, fingerprints: Mapping[str, str]) -> dict
         roles = [name for name in names if set(managed[name].components) & set(managed[PACKAGES].components)]
         known[PACKAGES] = _hash({name: fingerprints.get(name) for name in roles})
     if PLAN in names:
-        known[PLAN] = _hash(plan.to_json())
+        # The reasons name newer releases, which are no change of the plan.
+        known[PLAN] = _hash({key: value for key, value in plan.to_json().items() if key != "reasons"})
     missing = sorted(set(names) - set(known))
     if missing:
         raise KeyError(f"no fingerprint of {', '.join(missing)}")

@@ -84,6 +84,11 @@ CODES = {
         "Warning: nouveau is loaded or bound to a GPU",
         "None needed: it is blacklisted, and the host needs a reboot",
     ),
+    "request-changed": (
+        "Warning: the verified configuration was requested with other values than this run, such as one that was given "
+        "with `-e` once",
+        "None needed if that is intended; else set the value in the inventory",
+    ),
     "pcie-link-below-ability": (
         "Warning: a GPU's PCIe link is narrower or slower than the card supports",
         "Reseat the card or riser; check the firmware's slot settings",
@@ -93,6 +98,7 @@ CODES = {
         "Kernel option `iommu=pt`; disable ACS in the firmware setup",
     ),
 }
+_ONCE = ("leftovers",)  # what is requested for one run
 _PEER_TO_PEER_REDIRECTS = {"ReqRedir", "CmpltRedir"}  # ACS controls, by lspci's names
 
 
@@ -156,6 +162,7 @@ def preflight(plan: Plan, probe: Probe, diff: PlanDiff, options: Options | None 
     context, findings = _Context(plan, probe, diff, options or Options()), Findings()
     for check in (
         _user,
+        _request,
         _package_manager,
         _leftovers,
         _gpu_users,
@@ -184,6 +191,22 @@ def _user(context: _Context, findings: Findings) -> None:
             "not-root",
             f"the tasks run as the user with uid {context.probe.uid}, expected root",
             "set ansible_become: true in the inventory, or add --become; --ask-become-pass if sudo asks for a password",
+        )
+
+
+def _request(context: _Context, findings: Findings) -> None:
+    """Name what the verified configuration was requested with and this run was not."""
+    before, now = context.probe.requested or {}, vars(context.plan.request)
+    changed = [
+        f"gpu_stack_{name} was {before[name]} and is {now[name]}"
+        for name in now
+        if name in before and name not in _ONCE and before[name] != now[name]
+    ]
+    if changed:
+        findings.warn(
+            "request-changed",
+            f"since this host was verified, {', '.join(changed)}; a value given with -e counts for one run: set it in "
+            "the inventory to keep it",
         )
 
 

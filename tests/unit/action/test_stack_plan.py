@@ -14,6 +14,7 @@ import pytest
 import yaml
 from ansible_collections.gpuhost.stack.plugins.action import stack_plan
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import probe
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import store
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import Preflight
 
@@ -44,7 +45,7 @@ def role_variables(facts: dict[str, Any], prefixes: tuple[str, ...]) -> dict[str
         "nvidia_driver_version": facts["gpu_stack_plan"]["components"]["driver"]["version"],
         "nvidia_driver_kernel_headers": [],
         "nvidia_driver_replaces": facts["gpu_stack_diff"]["replaces"]["driver"],
-        "nccl_version": facts["gpu_stack_plan"]["components"]["nccl"]["version"],
+        "nccl_version": (facts["gpu_stack_plan"]["components"]["nccl"] or {}).get("version"),
     }
     return {name: value for name, value in known.items() if name.startswith(prefixes)}
 
@@ -130,6 +131,33 @@ def test_the_text_of_a_refusing_host_has_its_problems(probed: dict[str, Any]) ->
     assert "problem  not-root: " in text
     assert "ACTION" not in text
     assert text.rstrip().splitlines()[-1].startswith("Refused: ")
+
+
+@pytest.mark.parametrize(
+    ("request_", "said"),
+    [
+        ({}, ["gpu_stack_cuda was 13.0 and is auto", "gpu_stack_tensorflow was none and is auto"]),
+        ({"cuda": "12.9", "tensorflow": "none"}, ["gpu_stack_cuda was 13.0 and is 12.9"]),
+        ({"cuda": "13.0", "tensorflow": "none", "leftovers": "remove"}, []),
+    ],
+    ids=["no longer given", "another value", "the same"],
+)
+def test_a_run_that_changes_what_was_verified_says_so(
+    tmp_path: Path, probed: dict[str, Any], request_: dict[str, str], said: list[str]
+) -> None:
+    """The record on the host is what the run before has left, whose values came with -e."""
+    before = stack_plan.decide(probed, ARGS, role_variables)
+    assert "request-changed" not in before.text("gpu-01"), "nothing was verified yet"
+    state = tmp_path / "var/lib/gpuhost"
+    state.mkdir(parents=True)
+    store.write(str(state), store.VERIFIED, {"plan": before.facts["gpu_stack_plan"], "packages": {}, "evidence": {}})
+    options = probe.Options(None, {}, False, (), (), "/opt/gpuhost/tensorflow", ".*nvidia.*", "nvidia-cuda-toolkit")
+    again = {**probed, **{name: probe.probe(str(tmp_path), options)[name] for name in ("verified", "requested")}}
+    text = stack_plan.decide(again, {**ARGS, "request": request_}, role_variables).text("gpu-01")
+    assert ("request-changed: since this host was verified, " in text) == bool(said)
+    for sentence in said:
+        assert sentence in text
+    assert "gpu_stack_leftovers" not in text
 
 
 # Under ansible-playbook, on this machine --------------------------------------------------------------------------

@@ -50,6 +50,7 @@ def test_the_probe_of_an_empty_root_has_every_part(tmp_path: Path) -> None:
         "disk",
         "applied",
         "verified",
+        "requested",
         "pending",
         "applied_plan",
         "simulated",

@@ -215,3 +215,11 @@ def test_every_package_of_the_journal_is_watched_with_the_packages(tmp_path):
 def test_check_mode_records_nothing_of_a_run(tmp_path):
     assert not recording.record_applied(str(tmp_path), {"plan": {"fingerprint": "q", "watch": {}}}, check=True)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_request_of_the_verified_configuration_is_remembered(recorder):
+    assert store.requested(str(recorder.directory)) is None
+    recorder.verified({**PLAN, "request": {"cuda": "13.2"}})
+    assert store.requested(str(recorder.directory)) == {"cuda": "13.2"}
+    recorder.verified({key: value for key, value in PLAN.items() if key != "request"})
+    assert store.requested(str(recorder.directory)) == {}

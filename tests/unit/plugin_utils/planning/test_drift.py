@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Limit, Reason
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import AppliedPart, Repairs, SettingsLine
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import drift
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.drift import ManagedPart, Part
@@ -200,3 +201,15 @@ def test_other_roles_and_compiled_files_do_not_change_the_fingerprint(project: P
 def test_a_role_that_does_not_exist_is_an_error(project: Path) -> None:
     with pytest.raises(FileNotFoundError, match="roles/none is not a role"):
         fresh({}, ["none"], project)
+
+
+def test_a_newer_release_in_a_reason_is_no_change_of_the_plan(desired: dict[str, Part]) -> None:
+    managed = {**MANAGED, "plan": ManagedPart.from_json({"for": ["driver"]})}
+
+    def fingerprint(**changes: Any) -> str | None:
+        made = dataclasses.replace(PLAN, **changes)
+        return drift.parts(made, managed, FINGERPRINTS)["plan"].fingerprint
+
+    limit = Limit("python", "with another Python than 3.11", "13.5.0")
+    assert fingerprint(reasons=(Reason("cuda", "13.2.1", "the newest that fits", (limit,)),)) == fingerprint()
+    assert fingerprint(request=dataclasses.replace(PLAN.request, cuda="13.2")) != fingerprint()
