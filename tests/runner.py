@@ -185,12 +185,24 @@ def mutation(step: Step) -> None:
     step.failed = int(step.finished and not passed)
 
 
+def locks(step: Step) -> None:
+    """Ask the package index for a dry run of each lock and its Python; each counts as one test."""
+    found = RESULTS / "locks.json"
+    found.unlink(missing_ok=True)
+    passed = step.command("python", "-m", "tests.dry_run_locks", f"--json={found}")
+    counts = json.loads(found.read_text()) if found.exists() else {"passed": 0, "failed": []}
+    step.passed, step.failed = counts["passed"], len(counts["failed"])
+    if not passed and not step.failed:
+        step.failed = 1
+
+
 # Test runs that do not fit into the default run, by name.
 TIERS: dict[str, list[tuple[str, Callable[[Step], None]]]] = {
     "virtual-machine": [("reboot", molecule)],
     "faults-long": [("faults-long", functools.partial(molecule, scenario="drift", FAULTS="all"))],
     "collection": [("collection", pytest("tests/collection"))],
     "desktop": [("desktop", molecule)],
+    "locks": [("locks", locks)],
     "mutation": [("mutation", mutation)],
     "examples": [("examples", molecule)],
 }

@@ -422,12 +422,24 @@ class OfTheirTime:
 
 
 @dataclasses.dataclass(frozen=True)
+class SourceOnly:
+    """Releases that pin a package without a wheel for these Pythons, None: for any; and_cuda: only with [and-cuda]."""
+
+    releases: str
+    package: str
+    and_cuda: bool
+    pythons: tuple[str, ...] | None
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
 class TensorflowFile:
     """tensorflow.yml."""
 
     schema: int
     releases: tuple[TensorflowRelease, ...]
     of_their_time: OfTheirTime | None = None
+    source_only: tuple[SourceOnly, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

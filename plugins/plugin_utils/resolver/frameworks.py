@@ -138,8 +138,11 @@ def _lock(
     default, pythons = _pythons(context)
     supporting = [p for p in pythons if p in offered]
     if supporting:
-        chosen = locks.choose_python(context.catalog, lock, default, supporting)
-        return chosen, locks.no_lock(context.catalog, chosen)
+        lacking = {p: locks.source_only(context.catalog, dataclasses.replace(lock, python=p)) for p in supporting}
+        whole = [p for p in supporting if lacking[p] is None]
+        chosen = locks.choose_python(context.catalog, lock, default, whole or supporting)
+        package = lacking[chosen.python]
+        return chosen, [locks.no_wheel(chosen, package)] if package else locks.no_lock(context.catalog, chosen)
     return dataclasses.replace(lock, python=default), [
         Problem(
             "python-not-supported",

@@ -16,6 +16,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings impor
 
 PROBLEMS = {
     "no-lock": "the framework's wheels are not locked for this release, Python and CUDA build",
+    "no-wheel": "the framework pins a package that has no wheel for a Python of the host",
 }
 
 SYSTEM = "system"  # the build whose CUDA libraries are the system's
@@ -100,6 +101,27 @@ def missing(catalog: Catalog, components: Components) -> tuple[str, ...]:
     planned = (components.framework(name) for name in FRAMEWORKS)
     found = (parse(component.lock) for component in planned if component)
     return tuple(lock.name for lock in found if not is_there(catalog, lock))
+
+
+def source_only(catalog: Catalog, lock: Lock) -> str | None:
+    """Return the package that a lock would need and that has no wheel for its Python; None if all have one."""
+    if lock.framework == "tensorflow":
+        for entry in catalog.tensorflow.source_only:
+            concerned = entry.pythons is None or lock.python in entry.pythons
+            concerned &= not (entry.and_cuda and lock.build == SYSTEM)
+            if concerned and versions.satisfies(lock.version, entry.releases):
+                return entry.package
+    return None
+
+
+def no_wheel(lock: Lock, package: str) -> Problem:
+    """Return the problem of a release that cannot be locked."""
+    return Problem(
+        "no-wheel",
+        f"{LABELS[lock.framework]} {lock.version} pins a {package} that has no wheel for Python {lock.python}, and "
+        "environments are made of wheels alone",
+        f"leave gpu_stack_{lock.framework} at auto, or set it to another release",
+    )
 
 
 def no_lock(catalog: Catalog, lock: Lock) -> list[Problem]:

@@ -122,6 +122,31 @@ def test_one_remedy_names_all_missing_locks() -> None:
     assert f"`script/lock {' '.join(names)}`" in made["remedies"][0]["text"]
 
 
+@pytest.mark.parametrize(
+    ("distro", "asked", "package"),
+    [
+        ("ubuntu-20.04", {"tensorflow": "2.4"}, "wrapt"),
+        ("ubuntu-20.04", {"tensorflow": "2.12", "python": "3.8"}, "jax"),
+    ],
+)
+def test_a_release_with_a_package_that_is_source_only_is_refused(
+    distro: str, asked: dict[str, str], package: str
+) -> None:
+    python = asked.pop("python", None)
+    host = {"pythons": (python,), "default_python": python} if python else {}
+    made = plan(distro, "V100", catalog=load_catalog(), host=host, **asked)
+    found = [problem["message"] for problem in made["problems"] if problem["code"] == "no-wheel"]
+    assert len(found) == 1
+    assert f"pins a {package} that has no wheel for Python" in found[0]
+    assert not any("locks" in remedy["host"] for remedy in made["remedies"])
+
+
+def test_the_system_cuda_needs_no_wheel_of_the_extra() -> None:
+    lock = locks.parse("tensorflow-2.15.0-system-py3.11")
+    assert locks.source_only(load_catalog(), lock) is None
+    assert locks.source_only(load_catalog(), dataclasses.replace(lock, build="")) == "tensorrt"
+
+
 def test_the_command_of_the_clone_knows_the_named_lock() -> None:
     """The script refuses what it does not know before it asks an index."""
     command = [str(PROJECT / "script/lock"), "tensorflow-9.9.9-py3.11"]

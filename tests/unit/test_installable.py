@@ -1,0 +1,146 @@
+"""Every plan that the catalog accepts can be installed: its lock exists, and the index has each wheel for the Python.
+
+The index is a record of tests/record_index.py; tier `locks` asks the real one.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import FRAMEWORKS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.lock_files import planned
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import locks
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.codes import PROBLEMS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.frameworks import (
+    pytorch_candidates,
+    tensorflow_candidates,
+)
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.gpus import identify_gpus
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_once
+from packaging import specifiers, tags
+
+ROOT = Path(__file__).resolve().parents[2]
+INDEX: dict[str, dict[str, list[list[str]]]] = json.loads((ROOT / "tests/fixtures/locks/index.json").read_text())
+GPUS = ("3.5", "5.2", "6.1", "7.0", "7.5", "8.0", "9.0", "10.0", "12.0")
+PATCH = 5  # of each Python: the oldest of a distribution is 3.9.5, of Ubuntu 20.04
+CATALOG = load_catalog()
+
+
+def lock_path(file: str) -> Path:
+    return ROOT / "roles" / f"{file.split('-')[0]}_env" / "files" / file
+
+
+@functools.cache
+def served(python: str) -> frozenset[tags.Tag]:
+    """Return the tags of the wheels that a Python of the oldest distribution takes: glibc 2.31 on x86_64."""
+    oldest = min((distro.glibc for distro in CATALOG.distros.values()), key=versions.key)
+    platforms = [f"manylinux_2_{minor}_x86_64" for minor in range(int(oldest.split(".")[1]), 4, -1)]
+    platforms += ["manylinux2014_x86_64", "manylinux2010_x86_64", "manylinux1_x86_64", "linux_x86_64"]
+    version = tuple(int(part) for part in python.split("."))
+    interpreter = f"cp{python.replace('.', '')}"
+    return frozenset(
+        [*tags.cpython_tags(version, platforms=platforms), *tags.compatible_tags(version, interpreter, platforms)]
+    )
+
+
+@functools.cache
+def flaws(file: str) -> list[str]:
+    """Return the pins of a lock of which the index has no wheel for its Python, or another one."""
+    python = locks.parse(file).python
+    found = []
+    for name, version, hashes in re.findall(
+        r"^(\S+)==(\S+)((?: \\\n    --hash=\S+)+)", lock_path(file).read_text(), re.M
+    ):
+        fitting = {
+            digest
+            for wheel, requires, digest in INDEX.get(name, {}).get(version, [])
+            if tags.parse_tag(wheel) & served(python)
+            and specifiers.SpecifierSet(requires).contains(f"{python}.{PATCH}")
+        }
+        pinned = {each[:12] for each in re.findall(r"sha256:(\S+)", hashes)}
+        if not fitting or not pinned <= fitting:
+            found.append(f"{name}=={version}: pinned {sorted(pinned)}, the index has {sorted(fitting)}")
+    return found
+
+
+@pytest.mark.parametrize("file", sorted(CATALOG.locks.files if CATALOG.locks else []))
+def test_the_index_has_each_pinned_wheel_for_the_python(file: str) -> None:
+    assert flaws(file) == []
+    assert locks.recipe(CATALOG, locks.parse(file)).python == locks.parse(file).python
+
+
+def test_every_lock_that_the_catalog_plans_is_shipped() -> None:
+    assert CATALOG.locks
+    assert CATALOG.locks.files == {f"{name}.txt" for name in planned(CATALOG)}
+
+
+# The whole product ----------------------------------------------------------------------------------------------------
+
+
+def requests() -> Iterator[dict[str, str]]:
+    """Yield a request for each release of a framework, and each of its builds."""
+    for tensorflow in CATALOG.tensorflow.releases:
+        for libraries in ("auto", "system"):
+            yield {"tensorflow": tensorflow.version, "tensorflow_cuda_libraries": libraries}
+    for pytorch in CATALOG.pytorch.releases:
+        yield {"tensorflow": "none", "pytorch": pytorch.version}
+        for build in pytorch.builds:
+            cuda = versions.series(build.cuda)
+            yield {"tensorflow": "none", "pytorch": pytorch.version, "pytorch_cuda": cuda, "cuda": "none"}
+
+
+def hosts(distro: str) -> Iterator[Host]:
+    """Yield a host for each Python and GPU generation."""
+    for python in CATALOG.distros[distro].python.available:
+        for capability in GPUS:
+            gpu = HostGpu(f"cc:{capability}", compute_capability=capability)
+            yield Host(distro, gpus=(gpu,), pythons=(python,), default_python=python)
+
+
+@pytest.mark.parametrize("distro", sorted(CATALOG.distros))
+def test_what_may_be_planned_can_be_installed(distro: str) -> None:
+    """Each release, build, Python and GPU: what has no problem is all that a plan may choose from."""
+    accepted: set[str] = set()
+    for host in hosts(distro):
+        gpus = identify_gpus(CATALOG, host, Findings())
+        for libraries in ("auto", "wheel", "system"):
+            asked = Request(tensorflow_cuda_libraries=libraries, pytorch="auto")
+            context = ResolveContext(CATALOG, host, asked, gpus)
+            candidates = [
+                *((c.component, c.problems) for c in tensorflow_candidates(context)),
+                *((c.component, c.problems) for c in pytorch_candidates(context)),
+            ]
+            assert {problem.code for _unused, problems in candidates for problem in problems} <= set(PROBLEMS)
+            chosen = [component for component, problems in candidates if not problems]
+            assert {component.python for component in chosen} <= set(host.pythons)
+            accepted |= {component.lock for component in chosen}
+    assert accepted, "something can be installed on each distribution"
+    assert [file for file in sorted(accepted) if not lock_path(file).is_file()] == []
+    assert {file: flaws(file) for file in accepted if flaws(file)} == {}
+
+
+@pytest.mark.parametrize("distro", sorted(CATALOG.distros))
+def test_a_plan_is_refused_with_a_code_or_can_be_installed(distro: str) -> None:
+    """Each release is planned for one GPU after the other, and each GPU without a request."""
+    accepted: set[str] = set()
+    every = list(hosts(distro))
+    questions = [*((host, {}) for host in every), *zip(itertools.cycle(every), requests(), strict=False)]
+    for host, asked in questions:
+        made = plan_once(CATALOG, Request.from_mapping(asked), host)
+        assert made.ok or {problem.code for problem in made.problems} <= set(PROBLEMS), asked
+        if made.ok:
+            accepted |= {part.lock for name in FRAMEWORKS if (part := made.components.framework(name))}
+    assert accepted
+    assert {file: flaws(file) for file in accepted if flaws(file)} == {}
