@@ -196,6 +196,23 @@ def locks(step: Step) -> None:
         step.failed = 1
 
 
+def catalog(step: Step) -> None:
+    """Compare the catalog with its sources: contradicted entries fail; those taken on trust are no tests."""
+    found = RESULTS / "catalog.json"
+    found.unlink(missing_ok=True)
+    recorded = RESULTS / "catalog-evidence.json"  # to be copied to docs/, for the table of docs/compatibility.md
+    command = f"script/catalog-check --deep --json --record {recorded} > {found}"
+    step.command("sh", "-c", command)
+    answer = json.loads(found.read_text() or "{}") if found.exists() else {}
+    verdicts = answer.get("verdicts", [])
+    step.passed = sum(verdict["verdict"] == "confirmed" for verdict in verdicts)
+    for verdict in verdicts:
+        if verdict["verdict"] == "contradicted":
+            step.print(f"FAILED {verdict['entry']}: {verdict['by']}: {verdict['text']}")
+    step.failed = sum(verdict["verdict"] == "contradicted" for verdict in verdicts) or int(not step.passed)
+    step.skipped = [f"{source['source']}: not reached: {source['reason']}" for source in answer.get("unreachable", [])]
+
+
 # Test runs that do not fit into the default run, by name.
 TIERS: dict[str, list[tuple[str, Callable[[Step], None]]]] = {
     "virtual-machine": [("reboot", molecule)],
@@ -205,6 +222,7 @@ TIERS: dict[str, list[tuple[str, Callable[[Step], None]]]] = {
     "locks": [("locks", locks)],
     "mutation": [("mutation", mutation)],
     "examples": [("examples", molecule)],
+    "catalog": [("catalog", catalog)],
 }
 
 

@@ -15,7 +15,7 @@ import io
 import struct
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 MAGIC = struct.pack("<IHH", 0xBA55ED50, 1, 16)
 CHUNK = 4 << 20
@@ -133,7 +133,7 @@ class RangeFile(io.RawIOBase):
         """Return the place of the next read."""
         return self._place
 
-    def readinto(self, buffer: bytearray) -> int:  # type: ignore[override]
+    def readinto(self, buffer: Any) -> int:
         """Read into a buffer; return how much."""
         data = self._fetch(self._place, min(self._place + len(buffer), self._size)) if self._place < self._size else b""
         buffer[: len(data)] = data

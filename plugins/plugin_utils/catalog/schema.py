@@ -516,6 +516,8 @@ class PackagesFile:
     driver_essentials: tuple[str, ...]
     unattended_upgrades: tuple[str, ...]
     wheels: dict[str, str]
+    compiler_wheels: tuple[str, ...]
+    gpu_list_packages: tuple[str, ...]
     source: str
 
 

@@ -8,14 +8,23 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import datetime
+import gzip
 import json
 import sys
+import zipfile
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import upstream_comparison, upstream_sources
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import (
+    device_code,
+    upstream_comparison,
+    upstream_deep,
+    upstream_sources,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import (
     CATALOG_FOLDER,
     CatalogError,
@@ -23,9 +32,11 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader impor
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.upstream_comparison import Finding
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.upstream_deep import Evidence, Verdict
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.upstream_sources import SourceUnreachable
 
 PARALLEL = 4  # concurrent requests, few enough for any package index
+DEEP_SOURCES = ("tensorflow", "pypi", "debian", "wheels", "compilers")  # of --deep; the last two are of it alone
 _Made = TypeVar("_Made")
 
 
@@ -80,14 +91,25 @@ def parser() -> argparse.ArgumentParser:
         help=f"of {', '.join(upstream_comparison.SOURCES)} (default: all; of debian and ubuntu this machine's)",
     )
     result.add_argument("--json", action="store_true", help="print the findings as JSON")
+    result.add_argument(
+        "--deep",
+        action="store_true",
+        help="give a verdict on each entry: confirmed, contradicted, or taken on trust; reads wheels, compilers, "
+        "apt's simulations, supported-gpus.json and pci.ids",
+    )
+    result.add_argument(
+        "--wheels", type=int, default=8, metavar="N", help="with --deep: of how many releases (default: %(default)s)"
+    )
+    result.add_argument("--record", metavar="FILE", help="with --deep: write the shares of the verdicts to FILE")
     result.add_argument("--offline-ok", action="store_true", help="a source that cannot be reached is no failure")
     return result
 
 
 def _sources(text: str) -> list[str]:
     wanted = [word.strip() for word in text.split(",")]
-    if unknown := [word for word in wanted if word not in upstream_comparison.SOURCES]:
-        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: expected of {', '.join(upstream_comparison.SOURCES)}")
+    known = dict.fromkeys((*upstream_comparison.SOURCES, *DEEP_SOURCES))
+    if unknown := [word for word in wanted if word not in known]:
+        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: expected of {', '.join(known)}")
     return wanted
 
 
@@ -191,6 +213,120 @@ def check_nvidia(catalog: Catalog, result: Result, log: Log) -> None:
         result.findings += findings
 
 
+# --deep ---------------------------------------------------------------------------------------------------------------
+
+
+def deep(catalog: Catalog, sources: Sequence[str], wheels: int, log: Log) -> tuple[list[Verdict], Result]:
+    """Return a verdict on each entry, and the comparison that it rests on. wheels: how many releases' code is read."""
+    result = check(catalog, [source for source in sources if source in upstream_comparison.SOURCES], log)
+    evidence = [
+        Evidence(_entry(finding.where), finding.source, False, f"catalog {finding.catalog}, live {finding.observed}")
+        for finding in result.findings
+    ]
+    reached = {text.split(":", 1)[0] for text in result.compared}
+    if "tensorflow" in reached:
+        for r in catalog.tensorflow.releases:
+            evidence.append(Evidence(f"tensorflow.yml releases[{r.version}]", "METADATA and wheels of PyPI", True, ""))
+    if "pypi" in reached:
+        evidence += [
+            Evidence(f"cudnn.yml versions[{v.version}]", "PyPI", True, "")
+            for v in catalog.cudnn.versions
+            if "PyPI" in v.source
+        ]
+    evidence += [
+        Evidence(f"distro/{text.split(': ')[1]}.yml", "Debian's archive", True, "")
+        for text in result.compared
+        if text.startswith("debian: ")
+    ]
+    works = {"wheels": deep_wheels, "compilers": deep_compilers, "debian": deep_debian}
+    for source in (source for source in works if source in sources):
+        try:
+            evidence += works[source](catalog, wheels, log)
+            result.compared.append(f"{source}: deep")
+        except SourceUnreachable as error:
+            result.unreachable.append(Unreachable(source, str(error)))
+    return upstream_deep.verdicts(catalog, evidence), result
+
+
+def _entry(where: str) -> str:
+    """Return the entry of a finding's place: `tensorflow.yml releases[2.4.4].pythons` is about releases[2.4.4]."""
+    return where[: where.index("]") + 1] if "]" in where else where
+
+
+def deep_wheels(catalog: Catalog, wheels: int, log: Log) -> list[Evidence]:
+    """Compare the device code of TensorFlow's wheels."""
+    pip = upstream_sources.find_pip()
+    made = []
+    for release in upstream_deep.newest_of_series(catalog.tensorflow.releases, wheels):
+        metadata = upstream_sources.pip_metadata(pip, release.package, release.version, release.pythons[-1])
+        name = metadata.url.rsplit("/", 1)[-1]
+        log(f"wheels: device code of {name}")
+        with upstream_sources.open_wheel(metadata.url) as wheel:
+            code = device_code.summary(device_code.wheel_groups(wheel))
+        made.append(upstream_deep.wheel_code(release, code, name))
+    return made
+
+
+def deep_compilers(catalog: Catalog, wheels: int, log: Log) -> list[Evidence]:
+    """Compare the compilers in NVIDIA's wheels: crt/host_config.h, and what ptxas lists."""
+    pip = upstream_sources.find_pip()
+    python = max((p for r in catalog.pytorch.releases for p in r.pythons), key=versions.key)
+    made: list[Evidence] = []
+    for toolkit in catalog.cuda.toolkits:
+        files: dict[str, bytes] = {}
+        major = versions.major(toolkit.version)
+        for package in catalog.packages.compiler_wheels:
+            name = package.format(cuda_major=major)
+            offered = upstream_sources.pip_versions(pip, name, python)
+            of_series = [v for v in offered if versions.series(v) == toolkit.version]
+            if not of_series or {"host_config.h", "ptxas"} <= set(files):
+                continue
+            log(f"compilers: {name} {of_series[0]}")
+            url = upstream_sources.pip_metadata(pip, name, of_series[0], python).url
+            with upstream_sources.open_wheel(url) as wheel, zipfile.ZipFile(wheel) as archive:
+                for member in archive.namelist():
+                    if member.endswith(("/crt/host_config.h", "/bin/ptxas")):
+                        files[member.rsplit("/", 1)[-1]] = archive.read(member)
+        if {"host_config.h", "ptxas"} <= set(files):
+            listed = upstream_sources.run_binary(files["ptxas"], ["--help"])
+            made += upstream_deep.compiler(toolkit, files["host_config.h"].decode(errors="replace"), listed)
+    return made
+
+
+def deep_debian(catalog: Catalog, wheels: int, log: Log) -> list[Evidence]:
+    """Simulate each driver set of Debian's releases, and read NVIDIA's list of GPUs and pci.ids from their packages."""
+    mirror = upstream_sources.find_mirror("debian")
+    made: list[Evidence] = []
+    for distro in (d for d in catalog.distros.values() if d.family == "debian"):
+        with upstream_sources.private_apt(mirror, distro) as environment:
+            for driver in distro.distro_drivers:
+                for flavour in ("open", "proprietary"):
+                    if getattr(driver, flavour):
+                        log(f"debian: {distro.id}'s {driver.branch} {flavour}")
+                        lacking, error = upstream_sources.simulate_driver(catalog, driver, flavour, environment)
+                        made.append(upstream_deep.simulation(distro, driver, flavour, lacking, error))
+            for package in catalog.packages.gpu_list_packages:
+                found = upstream_sources.packaged_file(package, "supported-gpus.json.gz", environment)
+                if found:
+                    log(f"debian: supported-gpus.json of {package} {found[0]}")
+                    chips = json.loads(gzip.decompress(found[1]))["chips"]
+                    made += upstream_deep.supported_gpus(catalog, versions.upstream(found[0]), chips)
+            ids = upstream_sources.packaged_file("pci.ids", "/pci.ids", environment)
+            if ids:
+                log(f"debian: pci.ids {ids[0]}")
+                made += upstream_deep.pci_ids(catalog, ids[1].decode(errors="replace"))
+    return made
+
+
+def deep_table(found: Sequence[Verdict], result: Result) -> str:
+    """Return the contradicted entries, the sources that were not reached, and the share of each verdict by file."""
+    lines = [f"{v.entry}  contradicted by {v.by}\n    {v.text}" for v in found if v.verdict == "contradicted"]
+    lines += [f"{u.source}  not reached: {u.reason}" for u in result.unreachable]
+    for file, counts in upstream_deep.shares(found).items():
+        lines.append(f"{file}: " + ", ".join(f"{number} {verdict}" for verdict, number in counts.items()))
+    return "\n".join(lines)
+
+
 def default_sources() -> list[str]:
     """Return all sources; of the two archives the one in this machine's apt sources, else debian."""
     left_out = "ubuntu"
@@ -251,9 +387,33 @@ def main(argv: Sequence[str] | None = None, out: TextIO = sys.stdout, err: TextI
     except CatalogError as error:
         print(f"script/catalog-check: {error}", file=err)
         return 2
+    if arguments.deep:
+        return main_deep(catalog, arguments, out, err)
+    if alone := set(arguments.only or ()) - set(upstream_comparison.SOURCES):
+        print(f"script/catalog-check: {', '.join(sorted(alone))} need --deep", file=err)
+        return 2
     result = check(catalog, arguments.only or default_sources(), lambda text: err.write(f"{text}\n"))
     print(json.dumps(result.to_json(), indent=2) if arguments.json else table(result), file=out)
     return result.status(arguments.offline_ok)
+
+
+def main_deep(catalog: Catalog, arguments: argparse.Namespace, out: TextIO, err: TextIO) -> int:
+    """Run --deep and return the exit status."""
+    sources = arguments.only or DEEP_SOURCES
+    found, result = deep(catalog, sources, arguments.wheels, lambda text: err.write(f"{text}\n"))
+    shares = upstream_deep.shares(found)
+    if arguments.record:
+        document = {"date": datetime.date.today().isoformat(), "sources": list(sources), "shares": shares}
+        Path(arguments.record).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    if arguments.json:
+        verdicts = [dataclasses.asdict(verdict) for verdict in found]
+        unreachable = [dataclasses.asdict(u) for u in result.unreachable]
+        print(json.dumps({"schema": 1, "verdicts": verdicts, "unreachable": unreachable}, indent=1), file=out)
+    else:
+        print(deep_table(found, result), file=out)
+    if any(verdict.verdict == "contradicted" for verdict in found):
+        return 1
+    return 3 if result.unreachable and not arguments.offline_ok else 0
 
 
 if __name__ == "__main__":

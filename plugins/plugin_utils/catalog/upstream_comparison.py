@@ -52,6 +52,7 @@ class WheelMetadata:
     version: str
     requires_python: str | None
     requires_dist: tuple[str, ...]
+    url: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

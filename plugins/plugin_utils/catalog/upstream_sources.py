@@ -6,24 +6,27 @@ is named here. A source that does not answer raises SourceUnreachable.
 
 from __future__ import annotations
 
+import contextlib
 import gzip
+import io
 import json
 import os
 import re
 import subprocess
 import sys
 import tempfile
+import urllib.request
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import download
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_lists, apt_output, openpgp
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import upstream_comparison
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import device_code, upstream_comparison
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import repository_facts
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog, Distro
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog, Distro, DistroDriver
 
 ROOT = Path(__file__).resolve().parents[3]
 # `pip index versions` prints JSON from 25.1 on; such a pip also dry-runs without downloading the wheel.
@@ -40,6 +43,7 @@ ARCHITECTURE = "x86_64"
 PIP_TIMEOUT = 600
 APT_TIMEOUT = 600
 HTTP_TIMEOUT = 60
+WHEEL_RANGE = 16 << 20
 
 
 class SourceUnreachable(Exception):
@@ -151,7 +155,38 @@ def parse_report(report: Mapping[str, Any]) -> upstream_comparison.WheelMetadata
         version=metadata["version"],
         requires_python=metadata.get("requires_python"),
         requires_dist=tuple(metadata.get("requires_dist", ())),
+        url=report["install"][0].get("download_info", {}).get("url", ""),
     )
+
+
+def open_wheel(url: str) -> io.BufferedReader:
+    """Return a wheel of the index as a file, of which only the ranges that are read are downloaded."""
+
+    def get(start: int, end: int) -> tuple[bytes, str]:
+        # The index's own addresses, over the protocol of the machine's configuration.
+        request = urllib.request.Request(url, headers={"Range": f"bytes={start}-{end - 1}"})
+        for attempt in range(3):
+            try:
+                with urllib.request.urlopen(request, timeout=HTTP_TIMEOUT) as answer:
+                    if answer.status != 206:
+                        raise SourceUnreachable(f"{url}: the server sends no ranges (status {answer.status})")
+                    return answer.read(), answer.headers.get("Content-Range", "")
+            except OSError as error:
+                if attempt == 2:
+                    raise SourceUnreachable(f"{url}: {error}") from error
+        raise AssertionError("unreachable")
+
+    size = int(get(0, 1)[1].rsplit("/", 1)[-1])
+    return io.BufferedReader(device_code.RangeFile(size, lambda start, end: get(start, end)[0]), WHEEL_RANGE)
+
+
+def run_binary(program: bytes, arguments: Sequence[str], run: Run = run_command) -> str:
+    """Return what a program of a wheel prints."""
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / "program"
+        path.write_bytes(program)
+        path.chmod(0o700)
+        return run([str(path), *arguments], {}, PIP_TIMEOUT).out
 
 
 # apt ----------------------------------------------------------------------------------------------------------------
@@ -236,6 +271,13 @@ def archive_offers(
     mirror: Mirror, catalog: Catalog, distro: Distro, run: Run = run_command
 ) -> dict[str, tuple[str, ...]]:
     """Return what the archive of a distribution release offers of the packages that its file depends on."""
+    with private_apt(mirror, distro, run) as environment:
+        return _query(catalog, distro, environment, run)
+
+
+@contextlib.contextmanager
+def private_apt(mirror: Mirror, distro: Distro, run: Run = run_command) -> Iterator[dict[str, str]]:
+    """Yield the environment of an apt with the package lists of a distribution release, and nothing installed."""
     with tempfile.TemporaryDirectory(prefix="catalog-check-") as name:
         folder = Path(name)
         folder.chmod(0o755)  # apt downloads as the user _apt
@@ -251,7 +293,37 @@ def archive_offers(
         answer = run(update, apt_environment, APT_TIMEOUT)
         if answer.status:
             raise SourceUnreachable(f"{distro.id}: apt-get update failed: {_errors(answer)}")
-        return _query(catalog, distro, apt_environment, run)
+        yield apt_environment
+
+
+def simulate_driver(
+    catalog: Catalog, driver: DistroDriver, flavour: str, environment: Mapping[str, str], run: Run = run_command
+) -> tuple[list[str], str]:
+    """Return what a driver set would lack after apt's installation, and why apt cannot install it."""
+    command = ["apt-get", "--simulate", "--no-install-recommends", "install", *getattr(driver, flavour)]
+    answer = run(command, environment, APT_TIMEOUT)
+    if answer.status:
+        return [], " ".join(answer.out.split("unmet dependencies:")[-1].split())[-300:] or _last_line(answer)
+    changes = apt_output.parse_simulation(answer.out)
+    needs = catalog.packages.driver_essentials
+    return apt_output.missing(needs, [driver.version or driver.branch], {}, changes), ""
+
+
+def packaged_file(
+    package: str, path: str, environment: Mapping[str, str], run: Run = run_command
+) -> tuple[str, bytes] | None:
+    """Return a package's version and the file in it whose path ends so; None if the archive has no such package."""
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o755)
+        # From the current directory apt downloads as root, to the folder that only root may write.
+        command = ["sh", "-c", 'cd "$0" && apt-get -qq -o APT::Sandbox::User=root download "$1"', name, package]
+        if run(command, environment, APT_TIMEOUT).status:
+            return None
+        (archive,) = Path(name).glob("*.deb")
+        run(["dpkg-deb", "-x", str(archive), f"{name}/x"], {}, APT_TIMEOUT)
+        found = [p for p in Path(f"{name}/x").rglob("*") if str(p).endswith(path) and p.is_file()]
+        version = archive.name.split("_")[1].replace("%3a", ":")
+        return (version, found[0].read_bytes()) if found else None
 
 
 def _errors(answer: Answer) -> str:
