@@ -31,7 +31,8 @@ PLAN = {
 }
 IDS = [
     "driver.nvidia_smi", "driver.gpu_count", "driver.module_matches_user_space", "driver.module_built",
-    "driver.nouveau_absent", "driver.pci_binding", "driver.fabric_manager", "gpu.answers", "gpu.recovery",
+    "driver.nouveau_absent", "driver.pci_binding", "driver.fabric_manager", "driver.security_floor",
+    "gpu.answers", "gpu.recovery",
     "gpu.persistence", "gpu.ecc_errors", "gpu.memory_repair", "gpu.pcie_width", "gpu.pcie_generation", "gpu.fabric",
     "gpu.slowdown", "gpu.mig", "gpu.nvlink", "gpu.xid_errors", "cuda.nvcc_version", "cuda.compile_link_run",
     "cuda.devices", "cuda.device_query", "cuda.memory_copies", "cuda.peer_access", "cuda.cudnn_handle",
