@@ -17,7 +17,10 @@ from tests.unit.frozen_catalog import frozen_catalog
 
 PROJECT = Path(__file__).resolve().parents[4]
 REQUEST = yaml.safe_load((PROJECT / "playbooks/group_vars/all/request.yml").read_text())
-KNOWN, INTERNAL = REQUEST["gpu_stack_variables"], REQUEST["gpu_stack_internal_variables"]
+INTERNAL = yaml.safe_load((PROJECT / "playbooks/group_vars/all/internal.yml").read_text())[
+    "gpu_stack_internal_variables"
+]
+KNOWN = REQUEST["gpu_stack_variables"]
 TODAY = date(2027, 1, 1)
 
 
