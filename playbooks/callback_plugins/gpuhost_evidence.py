@@ -3,12 +3,43 @@
 # Apache License 2.0, or GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
 """Activate the callback gpuhost.stack.evidence for the playbooks of this directory, whatever ansible.cfg is in use.
 
-Ansible loads callbacks beside a playbook by itself, but those of a collection only where ansible.cfg enables them.
+Ansible loads callbacks beside a playbook by itself, but those of a collection only where ansible.cfg enables them. It
+loads this one before the first play, also an ansible-core on which the others would fail: that run ends here.
 """
 
 from __future__ import annotations
 
-from ansible_collections.gpuhost.stack.plugins.callback import evidence
+import re
+import sys
+from pathlib import Path
+
+from ansible.release import __version__
+
+_RUNTIME = Path(__file__).resolve().parents[2] / "meta" / "runtime.yml"
+
+
+def unsupported(version: str, requirement: str) -> str | None:
+    """Return why a version of ansible-core cannot run the playbooks; None if it can. requirement: >=2.19.0,<2.22.0."""
+
+    def numbers(text: str) -> tuple[int, ...]:
+        return tuple(int(part) for part in re.findall(r"\d+", text)[:2])
+
+    first, after = (numbers(limit) for limit in requirement.split(","))
+    if first <= numbers(version) < after:
+        return None
+    wanted = f"ansible-core {first[0]}.{first[1]} to {after[0]}.{after[1] - 1}"
+    return (
+        f"gpuhost needs {wanted}, and this ansible-playbook is of ansible-core {version}: in a clone run "
+        "script/bootstrap control and use .venv/bin/ansible-playbook, "
+        f"else pip install 'ansible-core{requirement}'; nothing was changed"
+    )
+
+
+_requirement = re.search(r'requires_ansible: "(.+)"', _RUNTIME.read_text(encoding="utf-8"))
+if _requirement and (_refusal := unsupported(__version__, _requirement.group(1))):
+    sys.exit(f"ERROR: {_refusal}")
+
+from ansible_collections.gpuhost.stack.plugins.callback import evidence  # noqa: E402
 
 DOCUMENTATION = evidence.DOCUMENTATION
 

@@ -31,7 +31,7 @@ _INSTEAD_OF_A_VERSION = {
     "pytorch_cuda": ("auto",),
 }
 _CASE_SENSITIVE = ("repository_url", "repository_key_url", "repository_key_fingerprint")
-_VERSION = re.compile(r"\d+(\.[0-9a-z]+)*")
+_VERSION = re.compile(r"\d+(\.\d+)*(\.?(post|rc|a|b)\d+)?")
 _NUMBER = re.compile(r"\d+(\.\d+)*")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/\S+")
 _FINGERPRINT = re.compile(r"[0-9A-Fa-f]{40}")

@@ -52,6 +52,7 @@ def test_values_as_yaml_has_them(values: dict[str, Any], expected: tuple[str, st
         ),
         ({"expect_gpus": "many"}, ["expected auto or a number"]),
         ({"cuda": ">=13"}, ["a version or the first parts of one, such as 13.2; did you mean 13?"]),
+        ({"cuda": "13.x"}, ["gpu_stack_cuda is '13.x'", "did you mean 13?"]),
         ({"cude": "13"}, ["unknown request 'cude'; did you mean cuda?"]),
         ({"cuda": ["12.9", "13.2"], "nccl": {"a": 1}}, ["the list ['12.9', '13.2']", "the mapping {'a': 1}"]),
         ({"driver": "newst", "cudnn": "atuo"}, ["such as 13.2", "did you mean auto?"]),
