@@ -220,6 +220,7 @@ TIERS: dict[str, list[tuple[str, Callable[[Step], None]]]] = {
     "collection": [("collection", pytest("tests/collection"))],
     "desktop": [("desktop", molecule)],
     "locks": [("locks", locks)],
+    "shared_host": [("shared_host", molecule)],
     "mutation": [("mutation", mutation)],
     "examples": [("examples", molecule)],
     "catalog": [("catalog", catalog)],

@@ -45,6 +45,7 @@ ARGUMENTS = {
     "own_kernel": {"type": "bool", "default": True},
     "managed": {"type": "dict", "required": True},
     "transitions": {"type": "list", "elements": "str", "default": []},
+    "state_directory": {"type": "str", "default": "/var/lib/gpuhost"},
     "converge": {"type": "str", "default": "drift"},
     "waivers": {"type": "raw", "default": []},
 }
@@ -204,6 +205,7 @@ class ActionModule(ActionBase):
             "repositories": args["repositories"],
             "kernel_header_offers": args["own_kernel"],
             "contents": contents,
+            "state_directory": args["state_directory"],
             "managed": {name: ManagedPart.from_json(entry).watch for name, entry in args["managed"].items()},
         }
         if refused := become.sudo_refusal(self._connection.become, self._connection._shell, self._as_user):

@@ -76,6 +76,10 @@ options:
         the last complete run has not recorded is always compared.
     type: dict
     default: {}
+  state_directory:
+    description: The directory of the host's records, as of M(gpuhost.stack.stack_state).
+    type: path
+    default: /var/lib/gpuhost
 attributes:
   action:
     description: An action plugin of the same name adds the catalog's package names on the controller.
@@ -108,6 +112,9 @@ probe:
     uid:
       description: The effective user of the module; only root can change the host.
       type: int
+    may_write:
+      description: Whether the user of the tasks may write to (or create) gpuhost's own directory, by path.
+      type: dict
     distribution:
       description: C(id) such as V(debian-12), C(name), C(version), C(codename), C(pretty_name).
       type: dict
@@ -120,7 +127,9 @@ probe:
           with the packages that provide missing ones by release.
       type: dict
     python:
-      description: C(default) version of F(/usr/bin/python3), and C(interpreters) by version.
+      description:
+        - C(default) version of F(/usr/bin/python3), whether that has C(ensurepip) (without which it creates no
+          environments), and C(interpreters) by version.
       type: dict
     toolchain:
       description: Major version of C(gcc) and version of C(glibc).
@@ -251,6 +260,7 @@ def main() -> None:
             "kernel_header_offers": {"type": "bool", "default": False},
             "contents": {"type": "bool", "default": False},
             "managed": {"type": "dict", "default": {}},
+            "state_directory": {"type": "path", "default": "/var/lib/gpuhost"},
         },
         supports_check_mode=True,
     )
@@ -276,6 +286,7 @@ def main() -> None:
         pytorch_path=module.params["pytorch_path"],
         kernel_header_offers=module.params["kernel_header_offers"],
         contents=module.params["contents"],
+        state_directory=module.params["state_directory"],
         managed=module.params["managed"],
     )
     module.exit_json(changed=False, probe=urls.without_credentials(probe.probe("/", options)))

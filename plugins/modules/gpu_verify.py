@@ -45,6 +45,10 @@ options:
     description: The path of the TensorFlow environment.
     type: path
     default: /opt/gpuhost/tensorflow
+  state_directory:
+    description: The directory of the host's records, as of M(gpuhost.stack.stack_state).
+    type: path
+    default: /var/lib/gpuhost
   cuda_check_source:
     description: The source of C(cuda_check.cu). The action plugin adds it; tasks need not set it.
     type: str
@@ -230,6 +234,7 @@ def main() -> None:
             "kernel_module": {"choices": ["loaded", "built", "not_managed"], "default": "loaded"},
             "driver_state": {"choices": ["auto", "working", "not_loaded"], "default": "auto"},
             "tensorflow_path": {"type": "path", "default": "/opt/gpuhost/tensorflow"},
+            "state_directory": {"type": "path", "default": "/var/lib/gpuhost"},
             # Not a secret: no_log keeps 20 kB of C++ out of the system journal.
             "cuda_check_source": {"type": "str", "no_log": True},
             "gpu_thresholds": {"type": "dict"},
@@ -265,6 +270,7 @@ def main() -> None:
         fabric_manager_packages=params["fabric_manager_packages"],
         waivers=[model.Waiver(**waiver) for waiver in params["waivers"]],
         unknown=params["unknown"],
+        state_directory=params["state_directory"],
     )
     result = verify.verify(context)
     if params["fail"] and result["status"] not in (model.PASS, model.DEFERRED):

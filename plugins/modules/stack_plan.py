@@ -58,6 +58,10 @@ options:
     type: list
     elements: str
     default: []
+  state_directory:
+    description: The directory of the host's records, as of M(gpuhost.stack.stack_state).
+    type: str
+    default: /var/lib/gpuhost
   converge:
     description:
       - With V(drift) only parts with drift are applied, with V(always) every part. Both V(always) and V(deep) compare

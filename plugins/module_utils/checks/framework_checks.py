@@ -12,6 +12,7 @@ import contextlib
 import inspect
 import json
 import os
+import pwd
 from typing import Any, Iterator
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import framework_probe
@@ -59,7 +60,7 @@ def matmul_spec(framework: str, remedy: str) -> CheckSpec:
 
 def run_probe(context: Context, framework: str, path: str, environment: dict[str, str] | None = None) -> Answer:
     """Run the probe with the environment variables of a login: profiles and /etc/environment can shadow libraries."""
-    env = dict({"HOME": "/root", "PATH": "/usr/bin:/bin"}, **(environment or {}))
+    env = dict({"HOME": pwd.getpwuid(os.geteuid()).pw_dir, "PATH": "/usr/bin:/bin"}, **(environment or {}))
     env.update(system.login_environment(context.root))
     source = inspect.getsource(framework_probe)
     argv = [SHELL, "-lc", 'exec "$0" "$@"', path + "/bin/python", "-c", source, framework]

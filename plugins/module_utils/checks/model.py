@@ -213,6 +213,7 @@ class Context:
     unknown: WARN if a host is verified although checks are unknown, otherwise FAIL
     idle_before: what idle_checks.before read, for the comparison after all other checks
     gpu_jobs: the programs of others that use the GPUs, as text; nothing of ours may compute beside them
+    state_directory: where the host's records are (see state/store.py)
     gpus_alone: a lock held while a program uses the GPUs; two at once would take each other's memory and distort each
         other's measurements
     """
@@ -235,6 +236,7 @@ class Context:
     unknown: str = FAIL
     workspaces: tuple[str, ...] = workspace.PLACES
     gpu_jobs: str = ""
+    state_directory: str = "/var/lib/gpuhost"
     idle_before: dict[str, Any] = field(default_factory=dict)
     gpus_alone: Any = field(default_factory=threading.Lock, compare=False)
 

@@ -57,6 +57,7 @@ def context(
     fabric_manager_packages: list[str] | None = None,
     waivers: list[model.Waiver] | None = None,
     unknown: str = model.FAIL,
+    state_directory: str = store.DIRECTORY,
 ) -> model.Context:
     """Return the input of the checks. With `expect_gpus` None the plan's number of GPUs is expected."""
     if driver_state == "auto":
@@ -80,6 +81,7 @@ def context(
         fabric_manager_packages=fabric_manager_packages or [],
         waivers=waivers or [],
         unknown=unknown,
+        state_directory=state_directory,
         gpu_jobs=gpu_processes.listed(_jobs(root, smi, run)),
     )
 
@@ -105,7 +107,7 @@ def verify(context: model.Context) -> dict[str, Any]:
         results = list(pool.map(lambda name: _run_group(name, context), names))
     results += [_run_group(name, context) for name in GROUPS if name == LAST]
     checks = [_waive(check, context) for group in results for check in group]
-    summary = model.summary(checks, context.unknown, _recorded(context.root))
+    summary = model.summary(checks, context.unknown, _recorded(context))
     evidence = dict(summary, simulated=context.simulated, gpu_jobs=context.gpu_jobs)
     for check in checks:
         evidence.update(check.data or {})
@@ -120,10 +122,10 @@ def _waive(check: model.Check, context: model.Context) -> model.Check:
     return dataclasses.replace(check, status=model.WAIVED, reason=str(waiver), remedy=None, cause=None)
 
 
-def _recorded(root: str) -> dict[str, str] | None:
+def _recorded(context: model.Context) -> dict[str, str] | None:
     """Return the outcomes when the host was last verified; None without a record, and where it is damaged."""
     try:
-        return (store.evidence(files.under(root, store.DIRECTORY)) or {}).get("checks")
+        return (store.evidence(files.under(context.root, context.state_directory)) or {}).get("checks")
     except ValueError:  # record_verified reports it
         return None
 

@@ -35,6 +35,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.packages import (
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, store
 
 SCHEMA = 1
+OWN_FOLDERS = (os.path.dirname(installed_stack.TENSORFLOW),)  # all that a run with frameworks alone writes to
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,7 @@ class Options:
     pytorch_path: str = installed_stack.PYTORCH
     contents: bool = False
     managed: dict[str, dict[str, Any]] = field(default_factory=dict)
+    state_directory: str = store.DIRECTORY
 
 
 def probe(root: str, options: Options, run: Run = command.run) -> dict[str, Any]:
@@ -74,10 +76,11 @@ def probe(root: str, options: Options, run: Run = command.run) -> dict[str, Any]
     smi = driver["nvidia_smi"]
     repository = _repository(root, options, uname.machine, run, distribution)
     source = (repository or {}).get("url")
-    state = files.under(root, store.DIRECTORY)
+    state = files.under(root, options.state_directory)
     result = {
         "schema": SCHEMA,
         "uid": os.geteuid(),
+        "may_write": {path: system.may_write(root, path) for path in OWN_FOLDERS},
         "distribution": distribution,
         "architecture": uname.machine,
         "kernel": attempt("kernel", lambda: _kernel(root, uname.release, options, run)),
@@ -126,7 +129,7 @@ def _packages(root: str, options: Options) -> dict[str, dict[str, Any]]:
 
 
 def _applied(root: str, options: Options, run: Run) -> dict[str, Any]:
-    return applied.differences(store.DIRECTORY, root, run, options.contents, options.managed)
+    return applied.differences(options.state_directory, root, run, options.contents, options.managed)
 
 
 def _driver(root: str, run: Run, attempt: Callable[..., Any]) -> dict[str, Any]:

@@ -78,10 +78,21 @@ def python(root: str) -> dict[str, Any]:
                 interpreters[match.group(1)] = "%s/%s" % (directory, name)
     default = _PYTHON.match(os.path.basename(files.resolve(root, "/usr/bin/python3") or ""))
     ordered = sorted(interpreters, key=lambda version: int(version.split(".")[1]))
+    version = default.group(1) if default else None
     return {
-        "default": default.group(1) if default else None,
+        "default": version,
+        # Debian has it in a package of its own, python3-venv; without it `python3 -m venv` fails.
+        "ensurepip": os.path.exists(files.under(root, "/usr/lib/python%s/ensurepip/__init__.py" % version)),
         "interpreters": {version: interpreters[version] for version in ordered},
     }
+
+
+def may_write(root: str, directory: str) -> bool:
+    """Return whether this user may write to a directory, or may create it where it is missing."""
+    path = files.under(root, directory)
+    while not os.path.lexists(path):
+        path = os.path.dirname(path)
+    return os.path.isdir(path) and os.access(path, os.W_OK | os.X_OK)
 
 
 def gcc(root: str, run: Run) -> str | None:

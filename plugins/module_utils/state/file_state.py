@@ -93,7 +93,7 @@ def _remove_tree(path: str) -> bool:
             shutil.rmtree(entry.path)
         else:
             empty = _remove_tree(entry.path) and empty
-    if empty:
+    if empty and os.access(os.path.dirname(path), os.W_OK):  # else it was created for this user, and stays, empty
         os.rmdir(path)
     return empty
 

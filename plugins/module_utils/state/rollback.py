@@ -41,10 +41,12 @@ class Rollback:
         if not self.check:
             applied.clear(self.directory)
         files = file_state.restore(record["files"], self.check)
-        changes = files + self._packages(record)
+        packages = self._packages(record)
+        changes = files + packages
         for name, state in record.get("alternatives", {}).items():
             changes += self._alternative(name, state)
-        if not self.check:
+        # With frameworks alone nothing but links below /opt changes, by a user who may not write the linker's cache.
+        if not self.check and (packages or not record["files"] or any(path.startswith("/etc/") for path in files)):
             self._refresh(files)
         if to == store.BASELINE:
             shared = [path for path, existed in record.get("folders", {}).items() if not existed]
@@ -56,6 +58,8 @@ class Rollback:
     def _packages(self, record: dict[str, Any]) -> list[str]:
         """Restore the packages of a record, and those first changed after it was written to their state before that."""
         targets = dict(store.journal(self.directory), **record.get("packages", {}))
+        if not targets:
+            return []
         if not self.check:
             unfinished = self.apt.recover(self.apt.packages())
             self.warnings += [unfinished] if unfinished else []

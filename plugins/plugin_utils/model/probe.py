@@ -36,9 +36,10 @@ class Kernel:
 
 @dataclasses.dataclass(frozen=True)
 class Python:
-    """Paths of the interpreters by version (`3.12`), and the version of /usr/bin/python3."""
+    """Paths of the interpreters by version (`3.12`), the version of /usr/bin/python3, whether that has ensurepip."""
 
     default: str | None = None
+    ensurepip: bool = True
     interpreters: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
@@ -385,11 +386,13 @@ class Pending:
 class Probe:
     """Everything that gpu_probe reads from a host; distribution: None where os-release could not be read.
 
-    uid: the user that it read as, 0 for root. requested: the request of the verified configuration, if any.
+    uid: the user that it read as, 0 for root; may_write: whether that user may write to a directory, by path.
+    requested: the request of the verified configuration, if any.
     """
 
     gpus: tuple[Gpu, ...]
     uid: int = 0
+    may_write: Mapping[str, bool] = dataclasses.field(default_factory=dict)
     distribution: Distribution | None = None
     architecture: str = "x86_64"
     kernel: Kernel = Kernel()

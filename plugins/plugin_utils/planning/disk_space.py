@@ -19,6 +19,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components imp
     Components,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import KEEP, REMOVE, PlanDiff
 
@@ -81,11 +82,13 @@ def load_sizes() -> DiskSizes:
     return records.from_json(DiskSizes, yaml.safe_load((CATALOG_FOLDER / "disk.yml").read_text()), "disk.yml")
 
 
-def check_disk(components: Components, diff: PlanDiff, probe: Probe, findings: Findings) -> None:
+def check_disk(plan: Plan, diff: PlanDiff, probe: Probe, findings: Findings) -> None:
     """Add a problem for each file system with too little space for all that the plan writes to it."""
     reserve = load_sizes().reserve_mib
+    within = plan.request.scope == "frameworks"  # then all is below the directory of the environments
     by_mount: dict[str, list[Need]] = {}
-    for need in _needs(components, diff, probe):
+    for need in _needs(plan.components, diff, probe):
+        need = dataclasses.replace(need, directory=ENVIRONMENTS) if within else need
         if need.mib and need.directory in probe.disk:
             by_mount.setdefault(probe.disk[need.directory].mount, []).append(need)
     for mount, needs in by_mount.items():

@@ -53,7 +53,9 @@ class Cleanup:
 
 
 def find(plan: Plan, probe: Probe) -> list[Leftover]:
-    """Return all leftovers in the order in which they are reported."""
+    """Return all leftovers in the order in which they are reported; none where they belong to others by request."""
+    if plan.request.scope == "frameworks":
+        return []
     repository = load_catalog().repository
     return [
         *_driver(plan, probe),

@@ -36,6 +36,14 @@ CODES = {
         "The tasks run on the host as another user than root",
         "`ansible_become: true` in the inventory, or `--become`; with `--ask-become-pass` if sudo asks for a password",
     ),
+    "folder-not-writable": (
+        "With `gpu_stack_scope=frameworks`, the user of the tasks may not write to `/opt/gpuhost`",
+        "Once, as root: `install -d -o USER /opt/gpuhost`; or `--become`",
+    ),
+    "venv-missing": (
+        "With `gpu_stack_scope=frameworks`, no package is installed, and the host's Python cannot create environments",
+        "Ask the machine's administrator for the package `python3-venv`",
+    ),
     "apt-busy": (
         "A process holds a lock of apt or dpkg (a warning if nothing has to be installed)",
         "Wait for the process",
@@ -175,7 +183,7 @@ def preflight(plan: Plan, probe: Probe, diff: PlanDiff, options: Options | None 
         _peer_to_peer,
     ):
         check(context, findings)
-    check_disk(plan.components, diff, probe, findings)
+    check_disk(plan, diff, probe, findings)
     return Preflight(tuple(findings.problems), tuple(findings.warnings))
 
 
@@ -186,7 +194,9 @@ def refusal(problems: Iterable[Problem]) -> str:
 
 
 def _user(context: _Context, findings: Findings) -> None:
-    if context.probe.uid != 0:
+    if context.plan.request.scope == "frameworks":
+        _ordinary_user(context.probe, findings)
+    elif context.probe.uid != 0:
         findings.problem(
             "not-root",
             f"the tasks run as the user with uid {context.probe.uid}, expected root",
@@ -207,6 +217,24 @@ def _request(context: _Context, findings: Findings) -> None:
             "request-changed",
             f"since this host was verified, {', '.join(changed)}; a value given with -e counts for one run: set it in "
             "the inventory to keep it",
+        )
+
+
+def _ordinary_user(probe: Probe, findings: Findings) -> None:
+    """Check what frameworks alone need: their directory, and a Python that creates environments."""
+    for path in (path for path, may_write in probe.may_write.items() if not may_write):
+        findings.problem(
+            "folder-not-writable",
+            f"the tasks run as the user with uid {probe.uid}, who may not write to {path}, the only directory that "
+            "gpu_stack_scope=frameworks uses",
+            f"once, as root on the host: install -d -o USER {path} (with that user's name); or add --become",
+        )
+    if not (probe.python.ensurepip or probe.tensorflow or probe.pytorch):  # an environment came with the installer
+        findings.problem(
+            "venv-missing",
+            f"Python {probe.python.default or '3'} of the host has no ensurepip and creates no environment; "
+            "gpu_stack_scope=frameworks installs no package",
+            "ask the machine's administrator to install python3-venv",
         )
 
 
@@ -232,7 +260,7 @@ def _environment_paths(context: _Context, findings: Findings) -> None:
 
 def _package_manager(context: _Context, findings: Findings) -> None:
     state = context.probe.package_manager
-    if state is None:
+    if state is None or context.plan.request.scope == "frameworks":
         return
     is_needed = any(context.is_changed(name) for name in COMPONENTS)
     if state.locks:  # while it runs, half-installed packages are normal

@@ -23,6 +23,7 @@ def test_the_probe_of_an_empty_root_has_every_part(tmp_path: Path) -> None:
     assert set(found) == {
         "schema",
         "uid",
+        "may_write",
         "distribution",
         "architecture",
         "kernel",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,32 @@ def test_interpreters_in_usr_bin_take_precedence(tmp_path: Path) -> None:
         ("3.11", "/usr/bin/python3.11"),
         ("3.13", "/usr/local/bin/python3.13"),
     ]
-    assert system.python(str(tmp_path / "nothing")) == {"default": None, "interpreters": {}}
+    assert not found["ensurepip"]  # Debian's python3-venv, which has it, is a package of its own
+    put(tmp_path, "/usr/lib/python3.11/ensurepip/__init__.py")
+    assert system.python(str(tmp_path))["ensurepip"]
+    nothing = {"default": None, "ensurepip": False, "interpreters": {}}
+    assert system.python(str(tmp_path / "nothing")) == nothing
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_who_may_write_to_a_directory_that_exists_or_not() -> None:
+    """Asked by an ordinary user, in another process: root may write everywhere."""
+    with tempfile.TemporaryDirectory() as root:
+        os.chmod(root, 0o755)
+        for directory in ("own", "foreign"):
+            os.makedirs(f"{root}/opt/{directory}")
+        Path(root, "opt/file").touch()
+        os.chown(f"{root}/opt/own", 65534, 65534)
+        own = {"/opt/own": True, "/opt/own/missing": True}
+        wanted = {**own, "/opt/foreign": False, "/opt/missing": False, "/opt/file": False}
+        child = os.fork()
+        if child == 0:
+            os.setgid(65534)
+            os.setuid(65534)
+            os._exit(int({path: system.may_write(root, path) for path in wanted} != wanted))
+        assert os.waitpid(child, 0)[1] == 0
+        assert system.may_write(root, "/opt/missing")
+        assert not system.may_write(root, "/opt/file")
 
 
 @pytest.mark.parametrize(

@@ -280,3 +280,61 @@ def test_an_occupied_path_of_an_environment_is_refused(name: str) -> None:
     assert f"mv /opt/gpuhost/{name}" in problem.remedy
     assert codes(run(without(name), **{f"{name}_in_the_way": "a folder"}))[0] == []
     assert codes(run(planned))[0] == []
+
+
+# Frameworks alone ---------------------------------------------------------------------------------------------------
+
+
+def run_as_a_user(**parts: Any) -> preflight.Preflight:
+    """Run the preflight of gpu_stack_scope=frameworks as a user without root, who owns gpuhost's directory."""
+    user = {"uid": 1001, "may_write": {"/opt/gpuhost": True}, "python": {"default": "3.11", "ensurepip": True}}
+    plan = make_plan(without("driver", "cuda", "cudnn", "nccl"), request={"scope": "frameworks"})
+    probe = make_probe(**{**PROBE, **user, **parts})
+    return preflight.preflight(plan, probe, plan_diff.plan_diff(plan, probe))
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        {},
+        {"package_manager": BUSY},
+        {"package_manager": BROKEN},
+        {"runfile": RUN_DRIVER},
+        {"secure_boot": "enabled", "kernel": {"running": "6.8.0-1-generic"}},
+        {"repository_files": {"entries": [{"file": "/etc/apt/sources.list.d/cuda.list", "uri": URL}], "keys": {}}},
+    ],
+)
+def test_frameworks_alone_need_no_root_and_leave_packages_of_others_alone(parts: dict[str, Any]) -> None:
+    assert codes(run_as_a_user(**parts)) == ([], [])
+
+
+def test_frameworks_alone_need_their_directory() -> None:
+    found = run_as_a_user(may_write={"/opt/gpuhost": False})
+    assert codes(found)[0] == ["folder-not-writable"]
+    assert "install -d -o USER /opt/gpuhost" in found.problems[0].remedy
+    assert "uid 1001" in found.problems[0].message
+
+
+def test_frameworks_alone_need_a_python_that_creates_environments() -> None:
+    bare = {"default": "3.11", "ensurepip": False}
+    assert codes(run_as_a_user(python=bare))[0] == ["venv-missing"]
+    # With an environment, its installer is there, too.
+    assert codes(run_as_a_user(python=bare, tensorflow={"version": "2.21.0", "python": "3.11"}))[0] == []
+    assert codes(run(python=bare))[0] == []
+
+
+def test_frameworks_alone_need_their_space_in_one_directory() -> None:
+    # Each on a file system of its own: only that of the environments is written to.
+    disk = {path: space(0 if path != "/opt/gpuhost/environments" else 10**6, path) for path in DIRECTORIES}
+    assert codes(run_as_a_user(disk=disk))[0] == []
+    found = run_as_a_user(disk={**disk, "/opt/gpuhost/environments": space(10, "/opt")})
+    assert codes(found)[0] == ["disk-full"]
+    assert "TensorFlow environment" in found.problems[0].message
+    assert "checks and training" in found.problems[0].message
+
+
+def test_leftovers_of_others_stay_where_frameworks_alone_are_installed() -> None:
+    alone = without("driver", "cuda", "cudnn", "nccl")
+    plan = make_plan(alone, request={"scope": "frameworks", "leftovers": "remove"})
+    probe = make_probe(**{**PROBE, "runfile": RUN_DRIVER})
+    assert plan_diff.plan_diff(plan, probe).leftovers.does == ()
