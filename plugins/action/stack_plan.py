@@ -22,12 +22,19 @@ from ansible.utils.display import Display
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import urls
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import become
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import probe_options
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError, load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError, load_catalog, with_locks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.inventory_variables import outranked
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import FRAMEWORKS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan, plan_table
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.records import to_json
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import drift, plan_diff, preflight, waivers
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import (
+    drift,
+    lock_files,
+    plan_diff,
+    preflight,
+    waivers,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import variables as variables_
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.drift import ManagedPart
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import PlanDiff
@@ -47,6 +54,7 @@ ARGUMENTS = {
     "transitions": {"type": "list", "elements": "str", "default": []},
     "state_directory": {"type": "str", "default": "/var/lib/gpuhost"},
     "converge": {"type": "str", "default": "drift"},
+    "locks": {"type": "str", "default": ""},
     "waivers": {"type": "raw", "default": []},
 }
 
@@ -106,7 +114,9 @@ def decide(probed: dict[str, Any], args: dict[str, Any], role_variables: RoleVar
     """
     probe = Probe.from_json(probed)
     # What is planned is printed, cached and recorded; the roles get passwords from the request itself.
-    plan = plan_for_probe(probe, urls.without_credentials(args["request"]))
+    folder = args.get("locks")
+    catalog = with_locks(load_catalog(), Path(folder)) if folder else load_catalog()
+    plan = plan_for_probe(probe, urls.without_credentials(args["request"]), catalog)
     diff = plan_diff.plan_diff(plan, probe)
     facts = {"gpu_stack_probe": probed, "gpu_stack_plan": plan.to_json(), "gpu_stack_diff": diff.to_json()}
     headers = tuple(role_variables(facts, (KERNEL_HEADERS,))[KERNEL_HEADERS]) if plan.components.driver else ()
@@ -122,6 +132,24 @@ def decide(probed: dict[str, Any], args: dict[str, Any], role_variables: RoleVar
     return Decision(plan, diff, findings, facts)
 
 
+def lock_missing(plan: Plan, folder: Path, indexes: dict[str, str]) -> tuple[list[str], list[str]]:
+    """Resolve the locks without which there is no plan; return those that were written, and why others were not.
+
+    indexes: the package index of a framework where it is not PyPI.
+    """
+    names = [name for remedy in plan.remedies for kind, values in remedy.host if kind == "locks" for name in values]
+    written, failed = [], []
+    for name in dict.fromkeys(names):
+        path = folder / f"{name}.txt"
+        index = indexes.get(name.split("-", 1)[0])
+        try:
+            lock_files.make(load_catalog(), name, path, variables={"UV_DEFAULT_INDEX": index} if index else None)
+            written.append(f"{name} was locked by the package index: {path}. Keep it with the inventory.")
+        except (lock_files.LockError, OSError) as error:
+            failed.append(f"{name} could not be locked: {error}")
+    return written, failed
+
+
 def _fingerprints(
     plan: Plan, managed: drift.Managed, transitions: list[str], facts: dict[str, Any], role_variables: RoleVariables
 ) -> dict[str, str]:
@@ -131,6 +159,9 @@ def _fingerprints(
         if role not in (drift.PACKAGES, drift.PLAN):
             variables = role_variables(facts, (f"{role}_",))
             desired = {name: value for name, value in variables.items() if name not in transitions}
+            lock = Path(str(desired.get(f"{role}_lock", "")))
+            if lock.is_absolute() and lock.is_file():  # of the user's own: not where it is, but what it pins
+                desired[f"{role}_lock"] = lock.read_text()
             fingerprints[role] = drift.fingerprint(desired, [role, *managed[role].includes])
     return fingerprints
 
@@ -222,11 +253,19 @@ class ActionModule(ActionBase):
 
         try:
             decision = decide(probed["probe"], args, role_variables)
+            written: list[str] = []
+            if args["locks"] and not decision.plan.ok:
+                urls_of = tuple(f"{name}_env_index_url" for name in FRAMEWORKS)
+                indexes = {n.split("_")[0]: str(url) for n, url in role_variables(decision.facts, urls_of).items()}
+                written, failed = lock_missing(decision.plan, Path(args["locks"]), indexes)
+                result["warnings"] += failed
+                if written:
+                    decision = decide(probed["probe"], args, role_variables)
         except (CatalogError, ValueError) as error:
             raise AnsibleActionFail(f"cannot plan: {error}") from error
         planned = role_variables(decision.facts, (*own, *later)) if decision.plan.ok and (own or later) else {}
         self._refuse(self._wrong_values({name: value for name, value in planned.items() if name in later}))
-        text = decision.text(variables["inventory_hostname"])
+        text = "\n".join([*written, decision.text(variables["inventory_hostname"])])
         Display().display(text, stderr=terminal.belongs_on_stderr(constants.DEFAULT_STDOUT_CALLBACK))
         overrides = {name: value for name, value in planned.items() if name in own}
         return {**result, "ansible_facts": decision.facts, "role_variables": overrides, "changed": False}

@@ -69,6 +69,12 @@ options:
     type: str
     choices: [drift, always, deep]
     default: drift
+  locks:
+    description:
+      - The folder with lock files of the user's own, on the controller. Where a plan lacks one that can be resolved,
+        it is resolved with C(uv) by the package index and written there.
+    type: str
+    default: ""
   waivers:
     description:
       - The failures of checks that are accepted, as for the option O(gpuhost.stack.gpu_verify#module:waivers).

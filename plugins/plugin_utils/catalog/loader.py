@@ -195,8 +195,13 @@ def lock_files(*folders: Path) -> LockFiles:
     # The collection is shipped without scripts.
     command = "script/lock {names}"
     if not (PROJECT / "script" / "lock").exists():
-        command = "ansible-playbook gpuhost.stack.lock -i INVENTORY -e gpu_stack_lock={comma}"
+        command = "ansible-playbook gpuhost.stack.plan -i INVENTORY"
     return LockFiles(frozenset(path.name for path in (*shipped, *own)), command)
+
+
+def with_locks(catalog: Catalog, folder: Path) -> Catalog:
+    """Return a catalog with the lock files of a folder besides the project's."""
+    return dataclasses.replace(catalog, locks=lock_files(folder))
 
 
 @functools.cache

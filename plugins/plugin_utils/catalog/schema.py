@@ -702,7 +702,7 @@ class Distro:
 
 @dataclasses.dataclass(frozen=True)
 class LockFiles:
-    """The lock files that exist, by name, and the command that makes others; {names} and {comma} in it are theirs."""
+    """The lock files that exist, by name, and the command that makes others; {names} in it are theirs."""
 
     files: frozenset[str]
     command: str

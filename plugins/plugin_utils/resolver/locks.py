@@ -141,7 +141,7 @@ def no_lock(catalog: Catalog, lock: Lock) -> list[Problem]:
 def make_command(catalog: Catalog, names: tuple[str, ...]) -> str:
     """Return what to type to make locks."""
     command = catalog.locks.command if catalog.locks else ""
-    return f"lock them with `{command.format(names=' '.join(names), comma=','.join(names))}`, where an index answers"
+    return f"lock them with `{command.format(names=' '.join(names))}`, where an index answers"
 
 
 # What a lock is made from ---------------------------------------------------------------------------------------------

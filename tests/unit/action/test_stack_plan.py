@@ -15,8 +15,14 @@ import yaml
 from ansible_collections.gpuhost.stack.plugins.action import stack_plan
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import probe
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import store
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog, with_locks
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import LockFiles
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import Preflight
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_for_probe
+
+from tests.unit.package_index import serve
 
 PROJECT = Path(__file__).resolve().parents[3]
 GROUP_VARS = PROJECT / "playbooks/group_vars/all"
@@ -105,6 +111,35 @@ def test_a_host_without_a_plan_has_no_drift(probed: dict[str, Any]) -> None:
     assert not facts["gpu_stack_plan"]["ok"]
     assert (facts["gpu_stack_parts"], facts["gpu_stack_drift"]) == ({}, {})
     assert "problems" in facts["gpu_stack_preflight"]
+
+
+def test_a_missing_lock_is_resolved_and_kept(
+    probed: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the index of the framework's role, here one of our own."""
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+    folder, name = tmp_path / "gpu_stack_locks", "pytorch-2.10.0-cu128-py3.11"
+    without = dataclasses.replace(load_catalog(), locks=LockFiles(frozenset(), "script/lock {names}"))
+    python = {"interpreters": {"3.11": "/usr/bin/python3.11"}, "default": "3.11"}
+    asked = {"tensorflow": "none", "cuda": "none", "pytorch": "2.10", "pytorch_cuda": "12.8"}
+    plan = plan_for_probe(Probe.from_json({**probed, "python": python}), asked, without)
+    assert [problem.code for problem in plan.problems] == ["no-lock"]
+    with serve() as index:
+        written, failed = stack_plan.lock_missing(plan, folder, {"pytorch": index.url})
+        assert (written, len(failed)) == ([], 1)
+        assert failed[0].startswith(f"{name} could not be locked: ")
+        assert not (folder / f"{name}.txt").exists()
+        index.add("torch", "2.10.0", "cp311-cp311-manylinux_2_28_x86_64")
+        index.add("numpy", "2.0.0", "py3-none-any")
+        monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "later"))
+        written, failed = stack_plan.lock_missing(plan, folder, {"pytorch": index.url})
+    assert (len(written), failed) == (1, [])
+    assert f"{folder}/{name}.txt" in written[0]
+    assert (folder / f"{name}.txt").read_text().startswith("numpy==2.0.0 ")
+    found = with_locks(load_catalog(), folder).locks
+    assert found
+    assert f"{name}.txt" in found.files
 
 
 def test_every_part_is_a_role_or_packages_or_the_plan() -> None:
