@@ -75,7 +75,7 @@ options:
     default: []
   needs:
     description:
-      - What the host must have afterwards, each as C(label: expression) with a regular expression of package names. The
+      - What the host must have afterwards, each as a label, a colon, a space and a regular expression of package names. The
         transaction is refused, before anything is changed, where its simulation leaves the host without one.
     type: list
     elements: str
