@@ -75,8 +75,8 @@ options:
     default: []
   needs:
     description:
-      - What the host must have afterwards, each as a label, a colon, a space and a regular expression of package names. The
-        transaction is refused, before anything is changed, where its simulation leaves the host without one.
+      - What the host must have afterwards, each as a label, a colon, a space and a regular expression of package names.
+        The transaction is refused, before anything is changed, where its simulation leaves the host without one.
     type: list
     elements: str
     default: []

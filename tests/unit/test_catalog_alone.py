@@ -49,6 +49,7 @@ ALLOWED = {
     ): "examples in the help text and in messages",
     ("plugins/plugin_utils/planning/plan_cli.py", r"9\.0"): "an example of a compute capability",
     ("plugins/plugin_utils/planning/plan_matrix.py", r"(7|8|9|10)\.0"): "compute capabilities, not CUDA releases",
+    ("script/docs", r"13\.2"): "the request of a refusal that the documentation shows",
     ("plugins/plugin_utils/resolver/", "cudnn-"): "the beginning of a build in the name of a lock",
 }
 

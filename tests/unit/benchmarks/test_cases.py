@@ -23,7 +23,7 @@ PLAN = {
         "cuda": {"packages": ["cuda-toolkit-13-2=13.2.1-1"], "host_compilers": ["gcc", "g++"]},
         "cudnn": {"packages": ["libcudnn9=9.28-1"]},
         "nccl": None,
-        "tensorflow": {"version": "2.21.0", "python": "3.11", "lock": "tensorflow-2.21.0.txt"},
+        "tensorflow": {"version": "2.21.0", "python": "3.11", "lock": "tensorflow-2.21.0-py3.11.txt"},
         "pytorch": None,
     },
     "repository": {"url": "http://repository.lab/x/", "key_url": "http://repository.lab/x/key.pub"},
@@ -142,7 +142,7 @@ def test_manual_commands_install_the_plan_in_order():
         "/opt/gpuhost/uv/bin/uv venv --quiet --no-project --python=3.11 --python-preference=system "
         "/opt/gpuhost/tensorflow",
         "/opt/gpuhost/uv/bin/uv pip sync --quiet --require-hashes --python=/opt/gpuhost/tensorflow/bin/python "
-        "/root/bench/tensorflow-2.21.0.txt",
+        "/root/bench/tensorflow-2.21.0-py3.11.txt",
     ]
     assert any("http://repository.lab/x/key.pub" in line for line in lines)
 

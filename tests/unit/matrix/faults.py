@@ -76,7 +76,10 @@ OF_PYTORCH = (
     "pytorch.convolution",
 )
 IN_SHELLS = ("env.login_shell", "env.ssh_no_profile", "env.sudo", "env.systemd_unit")
-NO_NVIDIA_SMI = {**unknown(*FROM_THE_DOCUMENT, "gpu.nvlink", "idle.gpus"), **fails("driver.gpu_count")}
+NO_NVIDIA_SMI = {
+    **unknown(*FROM_THE_DOCUMENT, "driver.security_floor", "gpu.nvlink", "idle.gpus"),
+    **fails("driver.gpu_count"),
+}
 NO_CUDA = unknown(*ON_DEVICES, *COMPUTATIONS)
 NO_DEVICE = {**NO_CUDA, **fails("cuda.devices", "tensorflow.devices", "pytorch.devices")}
 ONE_GPU = {
@@ -176,11 +179,23 @@ def driver_not_loaded(host: Host) -> None:
 @fault(
     "nvidia-smi reports another driver version",
     "driver.nvidia_smi",
-    follows=fails("driver.module_matches_user_space", "driver.fabric_manager"),
-    why="Module and Fabric Manager have the planned version, which is not that of the libraries",
+    follows={
+        **fails("driver.module_matches_user_space", "driver.fabric_manager"),
+        "driver.security_floor": model.WARN,
+    },
+    why="Module and Fabric Manager have the planned version, which is newer than that of the libraries",
 )
 def other_driver(host: Host) -> None:
     host.smi["driver_version"] = "590.48.01"
+
+
+@fault(
+    "A later version of the driver's branch fixes published vulnerabilities",
+    "driver.security_floor",
+    outcome=model.WARN,
+)
+def driver_below_the_floor(host: Host) -> None:
+    host.plan["components"]["driver"]["security_floor"] = "595.84.01"
 
 
 @fault(
@@ -189,7 +204,7 @@ def other_driver(host: Host) -> None:
     "gpu.answers",
     "gpu.xid_errors",
     follows={
-        **unknown(*FROM_THE_DOCUMENT[1:], "gpu.nvlink", "idle.gpus"),
+        **unknown(*FROM_THE_DOCUMENT[1:], "driver.security_floor", "gpu.nvlink", "idle.gpus"),
         **ONE_GPU,
         **fails("driver.nvidia_smi", "driver.module_matches_user_space"),
     },
@@ -759,7 +774,7 @@ SILENCES = {
         at.NVIDIA_SMI,
         (
             *("driver.nvidia_smi", "driver.gpu_count", "driver.module_matches_user_space", "cuda.device_query"),
-            *(*FROM_THE_DOCUMENT, "gpu.nvlink", "idle.gpus"),
+            *(*FROM_THE_DOCUMENT, "driver.security_floor", "gpu.nvlink", "idle.gpus"),
         ),
         fails={"missing": ("driver.nvidia_smi",)},
     ),

@@ -7,6 +7,7 @@ CUDA, and a framework is a program that prints what its probe printed on a real 
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import json
 import os
@@ -46,6 +47,7 @@ PLAN: dict[str, Any] = {
         "driver": {
             "version": DRIVER,
             "kernel_modules": "open",
+            "security_floor": DRIVER,
             "packages": [f"{name}={PACKAGES[name]}" for name in ("nvidia-driver-cuda", "nvidia-fabricmanager")],
         },
         "cuda": {
@@ -77,6 +79,7 @@ class Host:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.plan = copy.deepcopy(PLAN)
         self.hung: list[tuple[str, str]] = []
         self.smi: dict[str, Any] = {"gpus": {str(number): gpu(number) for number in range(len(ADDRESSES))}}
         # The simulated CUDA sums in the machine's memory: the speed of its all-reduce is that of the documents.
@@ -281,7 +284,7 @@ chmod +x "$2"
         """Return the context that gpu_verify creates on this host."""
         catalog = load_catalog()
         context = verify.context(
-            PLAN,
+            self.plan,
             None,
             kernel_module="loaded",
             driver_state="auto",
