@@ -117,10 +117,12 @@ def limits(made):
     return {reason["component"]: reason["limits"] for reason in made["reasons"]}
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_what_limits_driver_toolkit_and_tensorflow_is_all_that_does_alone(seed):
+# Three seeds together, since a newer release of the catalog may leave one without a version that one constraint limits.
+@pytest.mark.parametrize("first", [0, 3])
+def test_what_limits_driver_toolkit_and_tensorflow_is_all_that_does_alone(first):
     checked = 0
-    for distro, gpus, request, host, made in cases(seed, 6):
+    drawn = [case for seed in range(first, first + 3) for case in cases(seed, 6)]
+    for distro, gpus, request, host, made in drawn:
         if not made["ok"]:
             continue
         names = [FILES["products"][GPUS[gpu][0].removeprefix("10de:")]["name"] for gpu in gpus]
@@ -141,8 +143,7 @@ def test_what_limits_driver_toolkit_and_tensorflow_is_all_that_does_alone(seed):
             alone = {x["by"].replace("gpu_stack_", "") for x in found[name] if not x["together"]}
             assert alone == {by.replace("gpu_stack_", "") for by in newer}, (name, case)
             assert {x["newer"] for x in found[name] if not x["together"]} == set(newer.values()), (name, case)
-            # A newer release of the catalog may leave a seed without a version that one constraint alone limits.
-            checked += len(found[name])
+            checked += len(newer)
     assert checked
 
 
