@@ -158,9 +158,10 @@ def test_environment_has_one_framework(on, name, package):
 @pytest.mark.parametrize(("name", "package"), FRAMEWORKS)
 def test_environment_is_a_relative_link_to_a_directory_named_after_its_contents(on, name, package):
     version = given(f"{name}_env")[f"{name}_env_version"]
-    python = on("tensorflow").run_expect([0], "python3 -c 'import sys; print(\"%d.%d\" % sys.version_info[:2])'")
-    lock = ROLES / f"{name}_env/files/{name}-{version}.txt"
-    directory = f"{name}-{version}-py{python.stdout.strip()}-{hashlib.sha256(lock.read_bytes()).hexdigest()[:8]}"
+    answer = on("tensorflow").run_expect([0], "python3 -c 'import sys; print(\"%d.%d\" % sys.version_info[:2])'")
+    python, build = answer.stdout.strip(), {"tensorflow": "", "pytorch": "cu132-"}[name]
+    lock = ROLES / f"{name}_env/files/{name}-{version}-{build}py{python}.txt"
+    directory = f"{name}-{version}-py{python}-{hashlib.sha256(lock.read_bytes()).hexdigest()[:8]}"
     assert on("tensorflow").run_expect([0], f"readlink /opt/gpuhost/{name}").stdout == f"environments/{directory}\n"
 
 
