@@ -64,6 +64,10 @@ def test_rerun_finds_no_drift(rerun, unchanged):
 @pytest.mark.parametrize("part", [name for name, entry in MANAGED.items() if entry.get("files")])
 def test_edited_and_deleted_files_are_restored(part, as_root, rerun, unchanged):
     """Half of the files are deleted, the others edited (links: retargeted); then the other way round."""
+    plan = json.loads(as_root.file("/etc/ansible/facts.d/gpu_stack.fact").content_string)
+    # The repository is no component.
+    if not any(plan["components"].get(name, name) for name in MANAGED[part]["for"]):
+        pytest.skip(f"{part}: the plan has no {' and no '.join(MANAGED[part]['for'])}")
     paths = existing(as_root, MANAGED[part]["files"])
     assert paths or part == "packages", f"none of the files of {part} is on the host"
     if not paths:
