@@ -96,12 +96,12 @@ def verdicts(catalog: Catalog, evidence: Iterable[Evidence]) -> list[Verdict]:
     found = []
     for entry in [*known, *sorted(set(by_entry) - set(known))]:
         against = [e for e in by_entry[entry] if not e.agrees]
-        told = against or by_entry[entry]
-        if not told:
+        decisive = against or by_entry[entry]
+        if not decisive:
             found.append(Verdict(entry, "trusted", known[entry]))
             continue
-        by = ", ".join(dict.fromkeys(e.source for e in told))
-        text = "; ".join(dict.fromkeys(e.text for e in told))
+        by = ", ".join(dict.fromkeys(e.source for e in decisive))
+        text = "; ".join(dict.fromkeys(e.text for e in decisive))
         found.append(Verdict(entry, "contradicted" if against else "confirmed", by, text))
     return found
 
