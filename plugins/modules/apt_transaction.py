@@ -20,6 +20,9 @@ description:
   - All packages are downloaded before the first one is unpacked. They stay in the directory C(packages) of
     O(state_directory), with those that they replace, so that a rollback needs no network.
   - If dpkg fails, all packages and holds are restored, and the message reports that.
+  - A DKMS module that is not NVIDIA's driver and does not build for new kernel headers is a warning with its build log,
+    if all packages of the transaction can be configured. The packages that it prevented, such as the headers, are then
+    configured while DKMS builds nothing.
   - The package lists are refreshed if a wanted version is not on offer.
   - An interrupted apt or dpkg transaction is finished first.
 version_added: "0.1.0"
@@ -188,6 +191,8 @@ def main() -> None:
         result = transaction.Transaction(request, apt, directory, options["undo"], module.check_mode).run()
     except transaction.TransactionError as error:
         module.fail_json(msg=str(error), **error.details)
+    for text in apt.warnings:
+        module.warn(text)
     if result.not_kept:
         module.warn(
             "No repository offers these replaced packages any more, so that a rollback cannot restore them: %s"

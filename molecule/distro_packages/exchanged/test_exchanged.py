@@ -31,6 +31,13 @@ def test_kernel_module_of_the_distributions_driver_is_removed(host):
     assert host.run_expect([0], "find /lib/modules -path '*/updates/*' -name 'nvidia*.ko*'").stdout == ""
 
 
+def test_the_module_of_somebody_else_that_does_not_build_is_left_to_its_owner(host, installed):
+    assert host.run_expect([0], "dkms status unsupported").stdout.strip() == "unsupported/1.0: added"
+    assert host.run_expect([0], "dpkg --audit").stdout == ""
+    assert [name for name in installed if name.startswith("linux-headers-6.1.0-")]
+    assert not host.file("/etc/dkms/no-autoinstall").exists
+
+
 def test_nvidia_smi_belongs_to_the_driver(host):
     answer = host.run("nvidia-smi --query-gpu=driver_version --format=csv,noheader")
     if DRIVER == "535":  # the real one, and no driver is loaded

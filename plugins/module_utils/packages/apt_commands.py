@@ -14,11 +14,16 @@ import tempfile
 import time
 from typing import Callable
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_output, dpkg
 
 # Configuration files that an administrator changed are kept; nothing may ask a question.
 # Holds are ignored and not released, so that an interrupted run keeps them; the simulation shows whether a package that
 # is held and not ours would change.
+APT_FAILED = 100  # apt's own exit status; a killed apt has another
+# While this file exists, DKMS's hooks build nothing and succeed (dkms 2.8 to 3.4).
+NO_AUTOINSTALL = "/etc/dkms/no-autoinstall"
+TEMPORARY = "# Written by gpuhost while it configures packages, and removed by it.\n"
 APT_OPTIONS = ["-y", "--no-install-recommends", "--allow-downgrades", "--allow-change-held-packages", "--ignore-hold"]
 DPKG = ["dpkg", "--force-confdef", "--force-confold"]
 DPKG_OPTIONS = ["-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold"]
@@ -62,17 +67,29 @@ class AptError(Exception):
             message += "\nSelect a driver branch that supports the kernel, or boot another one, then run this again."
         others = {path: text for path, text in make_logs.items() if not _is_driver(path)}
         if others:
-            names = ["/".join(_module(path)) for path in others]
-            message += "\nThis is not NVIDIA's driver: DKMS could not build %s." % ", ".join(names)
-            message += "\n" + "\n".join("%s:\n%s" % log for log in others.items())
-            message += (
-                "\nUpdate the package of that module to a version that supports the kernel, remove it, or take the "
-                "module out of DKMS (%s); then run this again. Another driver branch does not help."
-                % "; ".join("dkms remove %s --all" % name for name in names)
-            )
+            message += "\n%s; then run this again. Another driver branch does not help." % _others(others)
         super().__init__(message)
         self.rc = rc
         self.make_logs = make_logs
+
+    @property
+    def is_of_others(self) -> bool:
+        """Whether apt ended by itself, and all modules that did not build are of others."""
+        return self.rc == APT_FAILED and bool(self.make_logs) and not any(map(_is_driver, self.make_logs))
+
+
+def _others(make_logs: dict[str, str]) -> str:
+    """Return which modules of others did not build, with their logs and what can be done, without a full stop."""
+    names = ["/".join(_module(path)) for path in make_logs]
+    return (
+        "This is not NVIDIA's driver: DKMS could not build %s.\n%s\nUpdate the package of that module to a version "
+        "that supports the kernel, remove it, or take the module out of DKMS (%s)"
+        % (
+            ", ".join(names),
+            "\n".join("%s:\n%s" % log for log in make_logs.items()),
+            "; ".join("dkms remove %s --all" % name for name in names),
+        )
+    )
 
 
 def _module(path: str) -> tuple[str, str]:
@@ -115,13 +132,14 @@ class Apt:
         self.kept = kept
         self.root = root
         self.bound: list[str] = []
+        self.warnings: list[str] = []
 
     def run(self, command: list[str], accepted: tuple[int, ...] = (0,), cwd: str | None = None) -> str:
         """Return a command's output. Raise AptError if its exit status is not one of `accepted`."""
         started = time.time()
         rc, out, err = self.run_command(command, environ_update=ENVIRONMENT, cwd=cwd)
         if rc not in accepted:
-            raise AptError(command, rc, out + "\n" + err, make_logs(since=started))
+            raise AptError(command, rc, out + "\n" + err, make_logs(self.root, started))
         return out
 
     def packages(self) -> dict[str, dpkg.Package]:
@@ -200,6 +218,7 @@ class Apt:
     def install(self, wanted: list[str], purge: bool = False, reinstall: bool = False) -> None:
         """Run `apt-get install WANTED`, which downloads everything before it unpacks the first package.
 
+        A DKMS module of others that does not build is a warning, if all packages of this command can be configured.
         `reinstall`: packages of `wanted` that are installed are unpacked again, with the settings that are missing.
         """
         options = APT_OPTIONS + DPKG_OPTIONS + self.lock + self.bound
@@ -207,7 +226,45 @@ class Apt:
         if self.kept:
             os.makedirs(self.kept + "/partial", exist_ok=True)
             options += ["-o", "Dir::Cache::Archives=%s/" % self.kept, "-o", "APT::Keep-Downloaded-Packages=true"]
-        self.run(["apt-get"] + options + (["--purge"] if purge else []) + ["install"] + wanted)
+        before = self.packages()
+        try:
+            self.run(["apt-get"] + options + (["--purge"] if purge else []) + ["install"] + wanted)
+        except AptError as error:
+            if not error.is_of_others or not self._configure_despite_others(before):
+                raise
+            self.warnings.append("%s. The packages of this run are installed." % _others(error.make_logs))
+
+    def _configure_despite_others(self, before: dict[str, dpkg.Package]) -> bool:
+        """Configure what a module of others prevented; return whether everything that changed is configured.
+
+        The scripts of kernels and their headers fail if DKMS fails to build any module of the host. What has a module
+        itself is configured with DKMS at work, the rest without.
+        """
+        if any(self._has_module(name) for name in self._unfinished(before)):
+            self._try(DPKG + ["--configure", "-a"])
+        left = [name for name in self._unfinished({}) if not self._has_module(name)]
+        if left:
+            path = files.under(self.root, NO_AUTOINSTALL)
+            with open(path, "x") as stream:
+                stream.write(TEMPORARY)
+            try:
+                self._try(DPKG + ["--configure"] + left)
+            finally:
+                os.unlink(path)
+        return not self._unfinished(before)
+
+    def _unfinished(self, before: dict[str, dpkg.Package]) -> list[str]:
+        """Return the packages that are neither configured nor as they were `before`."""
+        found = self.packages().items()
+        return [name for name, state in found if state.status not in dpkg.SETTLED and state != before.get(name)]
+
+    def _has_module(self, name: str) -> bool:
+        return any(path.endswith("/dkms.conf") for path in dpkg.info(self.root, name, "list"))
+
+    def _discard_no_autoinstall(self) -> None:
+        """Remove the file that a killed run left: without DKMS, new kernels would get no modules."""
+        if files.read_text(self.root, NO_AUTOINSTALL) == TEMPORARY:
+            os.unlink(files.under(self.root, NO_AUTOINSTALL))
 
     def recover(self, packages: dict[str, dpkg.Package]) -> str:
         """Finish an interrupted run of apt or dpkg; return the errors of what could not be finished, "" for none.
@@ -215,6 +272,7 @@ class Apt:
         A package that cannot be configured, such as a kernel module that does not build, may be the one that is about
         to be replaced: therefore this raises nothing.
         """
+        self._discard_no_autoinstall()
         errors = []
         # Such a package counts as installed for apt, and dpkg --configure refuses it or leaves it as it is.
         for name, state in packages.items():

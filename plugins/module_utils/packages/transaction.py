@@ -15,8 +15,6 @@ from typing import Any, NamedTuple, Sequence
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_commands, apt_output, dpkg, restore
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import store
 
-APT_FAILED = 100  # apt's own exit status; a killed apt has another
-
 
 class Request(NamedTuple):
     """What to install (NAME=VERSION or NAME) and which package names, as regular expressions, it concerns.
@@ -276,7 +274,7 @@ class Transaction:
 
     def _failed_unchanged(self, error: apt_commands.AptError, before: PackageState) -> bool:
         """Return whether apt ended by itself and changed no package."""
-        return error.rc == APT_FAILED and self.apt.packages() == before.packages
+        return error.rc == apt_commands.APT_FAILED and self.apt.packages() == before.packages
 
     def _restore(self, states: dict[str, Any]) -> str:
         """Undo the transaction; return the outcome in words."""

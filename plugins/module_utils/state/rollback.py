@@ -63,7 +63,9 @@ class Rollback:
         if not self.check:
             unfinished = self.apt.recover(self.apt.packages())
             self.warnings += [unfinished] if unfinished else []
-        return restore.restore(self.apt, targets, self.check)
+        changes = restore.restore(self.apt, targets, self.check)
+        self.warnings += self.apt.warnings
+        return changes
 
     def _alternative(self, name: str, wanted: dict[str, str] | None) -> list[str]:
         """Restore an alternative, which packages that were installed or removed may have changed."""

@@ -401,3 +401,111 @@ def test_the_end_of_the_log_of_a_failed_build_is_read(tmp_path):
     assert [path.split("/")[-3] for path in logs] == ["580.1", "595.1"]
     assert {text.splitlines()[0] for text in logs.values()} == {"line 10"}
     assert {text.splitlines()[-1] for text in logs.values()} == {"line 39"}
+
+
+# DKMS modules of others ------------------------------------------------------------------------------------------
+
+OURS, OTHER = "usr/src/nvidia-580.1/dkms.conf", "usr/src/zfs-2.1.5/dkms.conf"
+# As dpkg 1.21.22 and dkms 3.0.10 print it on Debian 12 when linux-headers-6.1.0-56-amd64 arrives.
+HEADERS_FAILED = """Error! Bad return status for module build on kernel: 6.1.0-56-amd64 (x86_64)
+Consult /var/lib/dkms/zfs/2.1.5/build/make.log for more information.
+Error! One or more modules failed to install during autoinstall.
+dpkg: error processing package linux-headers-6.1.0-56-amd64 (--configure):
+E: Sub-process /usr/bin/dpkg returned an error code (1)
+"""
+
+
+class Dkms(SimulatedPackages):
+    """A host whose DKMS does not build `broken` modules: NAME/VERSION, by the package whose script builds it.
+
+    As measured with dkms 3.0.10 and dpkg 1.21.22: the scripts of headers build all modules of the host and fail if one
+    fails; a package with a module builds its own. Without autoinstall both succeed and build nothing. dpkg configures
+    the other packages after a failure and ends with status 1.
+    """
+
+    def __init__(self, root: Path, broken: dict[str, str], packages: dict[str, tuple[str, str, str]]) -> None:
+        super().__init__(root, packages)
+        self.broken = broken
+        self.no_autoinstall = root / "etc/dkms/no-autoinstall"
+        self.no_autoinstall.parent.mkdir(parents=True)
+        self.built: list[str] = []
+        for name, path in (("nvidia-dkms", OURS), ("zfs-dkms", OTHER)):
+            (root / "var/lib/dpkg/info").mkdir(parents=True, exist_ok=True)
+            (root / f"var/lib/dpkg/info/{name}.list").write_text(f"/.\n/{path}\n")
+
+    def __call__(self, command: list[str], **options: Any) -> tuple[int, str, str]:
+        if command[0] == "dpkg" and "--configure" in command:
+            names = command[command.index("--configure") + 1 :]
+            return self._configure(list(self.packages) if names == ["-a"] else names, 1)
+        rc, out, err = super().__call__(command, **options)
+        if command[0] == "apt-get" and "install" in command and "--simulate" not in command:
+            new = [word.partition("=")[0] for word in command[command.index("install") + 1 :]]
+            unfinished = [name for name in self.packages if self.packages[name][1] == "half-configured"]
+            self.set({**self.packages, **dict.fromkeys(new, ("1", "half-configured", "install"))})
+            return self._configure(new + unfinished, 100)
+        return rc, out, err
+
+    def _configure(self, names: list[str], failure: int) -> tuple[int, str, str]:
+        failed = []
+        for name in names:
+            module = name.endswith("-dkms")
+            mine = {name: self.broken[name]} if name in self.broken else {}
+            wrong = {} if self.no_autoinstall.exists() else mine if module else self.broken
+            if module or name.startswith("linux-headers"):
+                for path in wrong.values():
+                    log = self.root / f"var/lib/dkms/{path}/build/make.log"
+                    log.parent.mkdir(parents=True, exist_ok=True)
+                    log.write_text("error: no support for this kernel\n")
+                self.built += [name] if not wrong and not self.no_autoinstall.exists() else []
+                failed += [name] if wrong else []
+            state = "half-configured" if name in failed else "installed"
+            self.set({**self.packages, name: ("1", state, "install")})
+        return (failure, "", HEADERS_FAILED) if failed else (0, "", "")
+
+
+ZFS = {"zfs-dkms": "zfs/2.1.5"}
+HEADERS = "linux-headers-6.1.0-56-amd64"
+
+
+@pytest.mark.parametrize("zfs", ["installed", "half-configured"])
+@pytest.mark.parametrize("headers", [None, "half-configured"])
+def test_a_module_of_others_that_does_not_build_for_new_headers_is_a_warning(tmp_path, zfs, headers):
+    before = {"zfs-dkms": ("1", zfs, "install"), **({HEADERS: ("1", headers, "install")} if headers else {})}
+    host = Dkms(tmp_path, ZFS, before)
+    apt = host.apt()
+    apt.install(["nvidia-dkms=1", HEADERS])
+    assert {name: state for name, (_, state, _) in host.packages.items()} == {
+        "zfs-dkms": zfs,
+        HEADERS: "installed",
+        "nvidia-dkms": "installed",
+    }
+    assert host.built == ["nvidia-dkms"]
+    (warning,) = apt.warnings
+    assert "DKMS could not build zfs/2.1.5" in warning
+    assert "error: no support for this kernel" in warning
+    assert not host.no_autoinstall.exists()
+
+
+@pytest.mark.parametrize("broken", [{"nvidia-dkms": "nvidia/580.1"}, {"nvidia-dkms": "nvidia/580.1", **ZFS}])
+def test_a_driver_that_does_not_build_is_an_error_beside_a_module_of_others_too(tmp_path, broken):
+    host = Dkms(tmp_path, broken, {})
+    apt = host.apt()
+    with pytest.raises(apt_commands.AptError, match=r"nvidia/580\.1/build/make\.log"):
+        apt.install(["nvidia-dkms=1", HEADERS])
+    assert apt.warnings == []
+    assert host.packages["nvidia-dkms"][1] == "half-configured"
+
+
+def test_a_package_of_others_that_arrives_broken_is_an_error(tmp_path):
+    host = Dkms(tmp_path, ZFS, {})
+    with pytest.raises(apt_commands.AptError, match="not NVIDIA's driver"):
+        host.apt().install(["zfs-dkms=1", HEADERS])
+    assert host.packages["zfs-dkms"][1] == "half-configured"
+
+
+@pytest.mark.parametrize(("text", "left"), [(apt_commands.TEMPORARY, False), ("", True)])
+def test_dkms_stays_switched_off_only_where_somebody_else_did_that(tmp_path, text, left):
+    host = Dkms(tmp_path, {}, {})
+    host.no_autoinstall.write_text(text)
+    host.apt().recover({})
+    assert host.no_autoinstall.exists() == left
