@@ -123,7 +123,7 @@ class Transaction:
         return PackageState(
             packages,
             unmet,
-            self._obsolete_pins(packages) + apt_output.replaced(self.request.names, packages, self.request.replaces),
+            self._obsolete(packages),
             [n for n in held + self._dependencies_to_hold(held, packages) if n not in packages or not packages[n].held],
             self._damaged(packages, unmet),
         )
@@ -141,6 +141,17 @@ class Transaction:
 
     def _dependencies_to_hold(self, names: list[str], packages: dict[str, dpkg.Package]) -> list[str]:
         return apt_output.dependencies(names, packages, self.request.hold_dependencies)
+
+    def _obsolete(self, packages: dict[str, dpkg.Package]) -> list[str]:
+        """Return what the request replaces, and what earlier transactions removed and were interrupted before purging.
+
+        The plan of the next run does not replace the latter: only their settings are left.
+        """
+        replaced = apt_output.replaced(self.request.names, packages, self.request.replaces)
+        left = [name for name in store.journal(self.directory) if name in packages and name not in self.request.names]
+        settings = [name for name in left if packages[name].status == "config-files" and name not in replaced]
+        pins = self._obsolete_pins(packages)
+        return pins + [name for name in replaced + sorted(settings) if name not in pins]
 
     def _obsolete_pins(self, packages: dict[str, dpkg.Package]) -> list[str]:
         return apt_output.replaced(self.request.names, packages, self.request.pins_replace)
@@ -172,8 +183,8 @@ class Transaction:
         not_kept = self.apt.keep(replaced) if self.undo else []
         if changes:
             self._install(before, states)
-        # An interrupted run may have removed a package without purging it: apt leaves its settings.
-        restore.purge_settings(self.apt, before.obsolete)
+        # apt leaves the settings of what an interrupted run removed, and of what it removes to resolve conflicts.
+        restore.purge_settings(self.apt, sorted({*before.obsolete, *self._obsolete(self.apt.packages())}))
         self._hold(before, automatic)
         return described, not_kept
 

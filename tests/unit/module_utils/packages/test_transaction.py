@@ -164,6 +164,28 @@ def test_settings_that_an_interrupted_run_left_are_purged(tmp_path):
     assert host.run("dpkg") == [["dpkg", "--purge", "old-a"]]
 
 
+RECORDED = {"version": "1", "held": True, "auto": False}
+
+
+@pytest.mark.parametrize("recorded", [RECORDED, None], ids=["there-before", "new"])
+def test_settings_of_a_package_that_no_plan_replaces_any_more_are_purged(tmp_path, recorded):
+    """The power failed between removing and purging: for the next plan the package is not there."""
+    packages = {"a": ("1", "installed", "hold"), "branch-1": ("1", "config-files", "deinstall")}
+    store.record_packages(str(tmp_path), {"branch-1": recorded})
+    host = Host(tmp_path, packages=packages)
+    host.run_transaction(tmp_path)
+    assert host.packages == {"a": ("2", "installed", "hold")}
+    assert host.run_transaction(tmp_path).before.remaining == []
+
+
+def test_settings_that_others_left_stay(tmp_path):
+    packages = {"a": ("1", "installed", "hold"), "others": ("1", "config-files", "deinstall")}
+    host = Host(tmp_path, packages=packages)
+    host.run_transaction(tmp_path)
+    assert host.packages == {"a": ("2", "installed", "hold"), "others": ("1", "config-files", "deinstall")}
+    assert host.run("dpkg") == []
+
+
 def test_check_mode_reports_the_changes_and_makes_none(tmp_path):
     host = Host(tmp_path)
     result = host.run_transaction(tmp_path, check=True)
