@@ -55,6 +55,7 @@ ARGUMENTS = {
     "state_directory": {"type": "str", "default": "/var/lib/gpuhost"},
     "converge": {"type": "str", "default": "drift"},
     "locks": {"type": "str", "default": ""},
+    "extra": {"type": "dict", "default": {}},
     "waivers": {"type": "raw", "default": []},
 }
 
@@ -106,10 +107,16 @@ class Decision:
         return f"{host}, {plan_table(plan, changes=cells, lines=lines, refused=self.preflight.problems)}\n"
 
 
-def decide(probed: dict[str, Any], args: dict[str, Any], role_variables: RoleVariables) -> Decision:
+def decide(
+    probed: dict[str, Any],
+    args: dict[str, Any],
+    role_variables: RoleVariables,
+    extra_locks: dict[str, str] | None = None,
+) -> Decision:
     """Decide by a probe's JSON and the task's arguments.
 
     role_variables(facts, prefixes): the values of the role variables with these prefixes, templated with these facts.
+    extra_locks: the lock files of frameworks with packages of the user's own, by framework.
     Raises CatalogError and ValueError (PlanInputError and RecordError among them).
     """
     probe = Probe.from_json(probed)
@@ -119,6 +126,7 @@ def decide(probed: dict[str, Any], args: dict[str, Any], role_variables: RoleVar
     plan = plan_for_probe(probe, urls.without_credentials(args["request"]), catalog)
     diff = plan_diff.plan_diff(plan, probe)
     facts = {"gpu_stack_probe": probed, "gpu_stack_plan": plan.to_json(), "gpu_stack_diff": diff.to_json()}
+    facts["gpu_stack_lock_files"] = {**_locks_of(plan, folder or ""), **(extra_locks or {})}
     headers = tuple(role_variables(facts, (KERNEL_HEADERS,))[KERNEL_HEADERS]) if plan.components.driver else ()
     options = preflight.Options(own_kernel=args["own_kernel"], kernel_headers=headers)
     findings = preflight.preflight(plan, probe, diff, options)
@@ -130,6 +138,13 @@ def decide(probed: dict[str, Any], args: dict[str, Any], role_variables: RoleVar
         facts["gpu_stack_parts"] = to_json(parts)
         facts["gpu_stack_drift"] = drift.drift(parts, probe.applied, diff, managed, args["converge"])
     return Decision(plan, diff, findings, facts)
+
+
+def _locks_of(plan: Plan, folder: str) -> dict[str, str]:
+    """Return the lock file of each planned framework: that of the folder with the user's own, or the name of ours."""
+    planned = {name: component.lock for name in FRAMEWORKS if (component := plan.components.framework(name))}
+    own = {name: Path(folder, lock) for name, lock in planned.items() if folder}
+    return planned | {name: str(path) for name, path in own.items() if path.is_file()}
 
 
 def lock_missing(plan: Plan, folder: Path, indexes: dict[str, str]) -> tuple[list[str], list[str]]:
@@ -148,6 +163,27 @@ def lock_missing(plan: Plan, folder: Path, indexes: dict[str, str]) -> tuple[lis
         except (lock_files.LockError, OSError) as error:
             failed.append(f"{name} could not be locked: {error}")
     return written, failed
+
+
+def lock_extra(
+    plan: Plan, folder: Path, extra: dict[str, str], indexes: dict[str, str]
+) -> tuple[dict[str, str], list[str]]:
+    """Return the lock file of each planned framework with packages of the user's own, and why others have none.
+
+    extra: the requirements file by framework; indexes: as for `lock_missing`.
+    """
+    found, failed = {}, []
+    for framework, file in extra.items():
+        component = plan.components.framework(framework)
+        if not file or component is None:
+            continue
+        index = indexes.get(framework)
+        variables = {"UV_DEFAULT_INDEX": index} if index else None
+        try:
+            found[framework] = str(lock_files.extend(load_catalog(), component.lock, folder, Path(file), variables))
+        except (lock_files.LockError, OSError) as error:
+            failed.append(f"gpu_stack_{framework}_extra ({file}) cannot be added to {component.lock}: {error}")
+    return found, failed
 
 
 def _fingerprints(
@@ -254,13 +290,19 @@ class ActionModule(ActionBase):
         try:
             decision = decide(probed["probe"], args, role_variables)
             written: list[str] = []
+            folder = Path(args["locks"])
+            urls_of = tuple(f"{name}_env_index_url" for name in FRAMEWORKS)
             if args["locks"] and not decision.plan.ok:
-                urls_of = tuple(f"{name}_env_index_url" for name in FRAMEWORKS)
                 indexes = {n.split("_")[0]: str(url) for n, url in role_variables(decision.facts, urls_of).items()}
-                written, failed = lock_missing(decision.plan, Path(args["locks"]), indexes)
+                written, failed = lock_missing(decision.plan, folder, indexes)
                 result["warnings"] += failed
                 if written:
                     decision = decide(probed["probe"], args, role_variables)
+            if decision.plan.ok and any(args["extra"].values()):
+                indexes = {n.split("_")[0]: str(url) for n, url in role_variables(decision.facts, urls_of).items()}
+                extra_locks, failed = lock_extra(decision.plan, folder, args["extra"], indexes)
+                self._refuse(failed)
+                decision = decide(probed["probe"], args, role_variables, extra_locks)
         except (CatalogError, ValueError) as error:
             raise AnsibleActionFail(f"cannot plan: {error}") from error
         planned = role_variables(decision.facts, (*own, *later)) if decision.plan.ok and (own or later) else {}

@@ -75,6 +75,12 @@ options:
         it is resolved with C(uv) by the package index and written there.
     type: str
     default: ""
+  extra:
+    description:
+      - For each framework a requirements file on the controller, whose packages are added to its environment. They are
+        resolved upon the framework's lock, with C(uv) by the package index, and kept in O(locks).
+    type: dict
+    default: {}
   waivers:
     description:
       - The failures of checks that are accepted, as for the option O(gpuhost.stack.gpu_verify#module:waivers).

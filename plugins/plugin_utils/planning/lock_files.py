@@ -7,7 +7,9 @@ Python on Linux x86_64, with the oldest C library that the catalog has. script/l
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import datetime
+import hashlib
 import json
 import os
 import re
@@ -113,18 +115,24 @@ def _run(command: Sequence[str], directory: Path | None = None, variables: Mappi
 
 
 def resolve(
-    recipe: locks.Recipe, pinned: Mapping[str, str], variables: Mapping[str, str] | None = None, uv: str | None = None
+    recipe: locks.Recipe,
+    pinned: Mapping[str, str],
+    variables: Mapping[str, str] | None = None,
+    uv: str | None = None,
+    extra: str = "",
 ) -> str:
     """Return the lock file of a recipe, from the index that uv is configured for; raises LockError.
 
-    pinned: versions to keep where they still fit; variables: of uv, such as UV_DEFAULT_INDEX.
+    pinned: versions to keep where they still fit; variables: of uv, such as UV_DEFAULT_INDEX; extra: the text of a
+    requirements file with what else the environment shall have.
     """
     uv = uv or find_uv()
     with tempfile.TemporaryDirectory(prefix="gpuhost-lock-") as name:
         directory = Path(name)
         (directory / "pyproject.toml").write_text(_project_file(recipe))
+        (directory / "extra.txt").write_text(extra)
         command = [
-            *(uv, "pip", "compile", "--quiet", "--no-header", "--only-binary=:all:", "pyproject.toml"),
+            *(uv, "pip", "compile", "--quiet", "--no-header", "--only-binary=:all:", "pyproject.toml", "extra.txt"),
             f"--python-version={recipe.python}",
             f"--python-platform=x86_64-manylinux_{recipe.glibc.replace('.', '_')}",
         ]
@@ -174,12 +182,52 @@ def make(
     """
     recipe = locks.recipe(catalog, locks.parse(name))
     pinned = pins(path.read_text()) if path.exists() and not upgrade else {}
-    text = resolve(recipe, pinned, variables)
+    _write(path, resolve(recipe, pinned, variables))
+
+
+def _write(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as stream:
         stream.write(text)
     os.chmod(stream.name, 0o644)
     os.replace(stream.name, path)
+
+
+# Packages of the user's own -------------------------------------------------------------------------------------------
+
+
+def extend(
+    catalog: Catalog, file: str, folder: Path, requirements: Path, variables: Mapping[str, str] | None = None
+) -> Path:
+    """Return a lock file with all that a framework's lock has, and the packages of a requirements file upon it.
+
+    It is written to the folder under a name that has the digest of both, so that it is resolved once, and again
+    for another lock or other requirements. file: the name of the framework's lock, the folder's own coming first.
+    Raises LockError, also if a requirement does not fit the framework's lock.
+    """
+    lock = locks.parse(file)
+    own = folder / lock.file
+    try:
+        locked = (own if own.exists() else shipped_file(lock)).read_text(encoding="utf-8")
+        wanted = requirements.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise LockError(f"found no requirements file: {error}") from error
+    # An option could name another index or a file whose changes nobody would notice.
+    options = [line.strip() for line in wanted.splitlines() if line.strip().startswith("-")]
+    if options:
+        raise LockError(f"{requirements}: found the options {', '.join(options)}; expected one requirement a line")
+    digest = hashlib.sha256(f"{locked}\0{wanted}".encode()).hexdigest()[:8]
+    path = folder / f"{lock.name}-extra-{digest}.txt"
+    if not path.exists():
+        recipe = locks.recipe(catalog, lock)
+        pinned = tuple(f"{name}=={version}" for name, version in pins(locked).items())
+        # What the framework's lock pins is required, so that its versions cannot give way to what is added.
+        whole = dataclasses.replace(recipe, requirements=(recipe.requirements[0], *pinned), of_its_time=False)
+        resolved = resolve(whole, {}, variables, extra=wanted)
+        entries = re.findall(r"^[^\s#].*(?:\n[ \t].*)*\n", resolved, re.MULTILINE)
+        added = [entry for entry in entries if entry.partition("==")[0] not in pins(locked)]
+        _write(path, locked + "".join(added))
+    return path
 
 
 # script/lock ----------------------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ CHOICES = {
     "unknown": ("fail", "warn"),
 }
 SWITCHES = ("partial", "rollback")
-OTHERS = ("environment", "locks", "serial", "waivers")
+OTHERS = ("environment", "locks", "pytorch_extra", "serial", "tensorflow_extra", "waivers")
 # Variables of playbooks that are no role's, as in an argument specification.
 PLAYBOOK_OPTIONS: dict[str, dict[str, Any]] = {
     "gpu_monitor_interval": {"type": "float"},

@@ -142,6 +142,40 @@ def test_a_missing_lock_is_resolved_and_kept(
     assert f"{name}.txt" in found.files
 
 
+def test_packages_of_the_users_own_are_part_of_the_environment(
+    probed: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+    python = {"interpreters": {"3.11": "/usr/bin/python3.11"}, "default": "3.11"}
+    probed, args = {**probed, "python": python}, {**ARGS, "request": {}, "locks": str(tmp_path)}
+    before = stack_plan.decide(probed, args, role_variables)
+    plan, component = before.plan, before.plan.components.tensorflow
+    assert component
+    assert before.facts["gpu_stack_lock_files"] == {"tensorflow": component.lock}
+    (tmp_path / component.lock).write_text(f"tensorflow=={component.version} \\\n    --hash=sha256:{'0' * 64}\n")
+    requirements = tmp_path / "requirements.txt"
+    requirements.write_text("words\n")
+    extra = {"tensorflow": str(requirements), "pytorch": str(tmp_path / "of nothing planned.txt")}
+    with serve() as index:
+        found, failed = stack_plan.lock_extra(plan, tmp_path, extra, {"tensorflow": index.url})
+        assert found == {}
+        assert len(failed) == 1
+        assert failed[0].startswith(
+            f"gpu_stack_tensorflow_extra ({requirements}) cannot be added to {component.lock}: "
+        )
+        index.add("tensorflow", component.version, "py3-none-any")
+        index.add("words", "1.0", "py3-none-any")
+        monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "later"))
+        found, failed = stack_plan.lock_extra(plan, tmp_path, extra, {"tensorflow": index.url})
+    assert failed == []
+    assert "words==1.0" in Path(found["tensorflow"]).read_text()
+    assert stack_plan.decide(probed, args, role_variables).facts["gpu_stack_lock_files"] == {
+        "tensorflow": str(tmp_path / component.lock)
+    }
+    assert stack_plan.decide(probed, args, role_variables, found).facts["gpu_stack_lock_files"] == found
+
+
 def test_every_part_is_a_role_or_packages_or_the_plan() -> None:
     roles = {path.name for path in (PROJECT / "roles").iterdir()}
     assert set(MANAGED["gpu_stack_managed"]) - roles == {"packages", "plan"}

@@ -105,6 +105,55 @@ def test_an_index_without_upload_times_cannot_lock_an_old_release(index: Package
         locking.resolve(dataclasses.replace(RECIPE, of_its_time=True), {})
 
 
+def test_packages_are_added_upon_a_lock(index: PackageIndex, tmp_path: Path) -> None:
+    """The framework's lock stays as it is, although the index has newer versions that fit."""
+    tag = f"cp312-cp312-{LINUX}"
+    index.add("torch", "2.10.0", tag, ("sympy",))
+    index.add("numpy", "2.0.0", tag)
+    index.add("sympy", "1.14.0", "py3-none-any")
+    lock, requirements = "pytorch-2.10.0-cu128-py3.12", tmp_path / "requirements.txt"
+    locking.make(load_catalog(), lock, tmp_path / f"{lock}.txt")
+    base = (tmp_path / f"{lock}.txt").read_text()
+    index.add("numpy", "2.1.0", tag)
+    words = index.add("words", "1.2", tag, ("numpy>=1.9", "letters"))
+    letters = index.add("letters", "0.3", "py3-none-any")
+    later = {"UV_CACHE_DIR": str(tmp_path / "later")}
+    requirements.write_text("words>=1  # of ours\n")
+    path = locking.extend(load_catalog(), f"{lock}.txt", tmp_path, requirements, later)
+    added = f"letters==0.3 \\\n    --hash=sha256:{letters}\nwords==1.2 \\\n    --hash=sha256:{words}\n"
+    assert path.read_text() == base + added
+    index.add("words", "1.3", tag)
+    assert locking.extend(load_catalog(), f"{lock}.txt", tmp_path, requirements, later) == path
+    assert path.read_text() == base + added  # resolved once
+    requirements.write_text("letters\n")
+    other = locking.extend(load_catalog(), f"{lock}.txt", tmp_path, requirements, later)
+    assert set(locking.pins(other.read_text())) == {"torch", "numpy", "sympy", "letters"}
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [("words\n", "numpy>=9"), ("torch<2.10\n", "torch<2.10"), ("gone==1\n", "gone"), ("--pre\nwords\n", "--pre")],
+)
+def test_packages_that_do_not_fit_the_lock_are_an_error(
+    index: PackageIndex, tmp_path: Path, text: str, found: str
+) -> None:
+    index.add("torch", "2.10.0", "py3-none-any")
+    index.add("torch", "2.9.0", "py3-none-any")
+    index.add("numpy", "2.0.0", "py3-none-any")
+    index.add("words", "1.2", "py3-none-any", ("numpy>=9",))
+    lock, requirements = "pytorch-2.10.0-cu128-py3.12", tmp_path / "requirements.txt"
+    locking.make(load_catalog(), lock, tmp_path / f"{lock}.txt")
+    requirements.write_text(text)
+    with pytest.raises(locking.LockError, match=found):
+        locking.extend(load_catalog(), f"{lock}.txt", tmp_path, requirements)
+    assert sorted(each.name for each in tmp_path.glob("*.txt")) == [f"{lock}.txt", "requirements.txt"]
+
+
+def test_a_requirements_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(locking.LockError, match=r"requirements\.txt"):
+        locking.extend(load_catalog(), "pytorch-2.10.0-cu128-py3.12", tmp_path, tmp_path / "requirements.txt")
+
+
 def test_a_lock_is_written_whole_or_not_at_all(index: PackageIndex, tmp_path: Path) -> None:
     path = tmp_path / "locks" / "pytorch-2.10.0-cu128-py3.14.txt"
     index.add("torch", "2.10.0", f"cp314-cp314-{LINUX}", ("sympy",))
