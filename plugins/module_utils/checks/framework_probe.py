@@ -12,6 +12,7 @@ from __future__ import annotations
 import ctypes
 import glob
 import json
+import math
 import os
 import random
 import re
@@ -206,7 +207,7 @@ def largest_difference(found, exact):
 
 def largest(numbers):
     """Return the largest number, NaN if one is NaN: max() may return another."""
-    return float("nan") if any(number != number for number in numbers) else max(numbers)
+    return float("nan") if any(map(math.isnan, numbers)) else max(numbers)
 
 
 def convolve(convolution, device):

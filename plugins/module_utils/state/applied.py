@@ -400,7 +400,7 @@ def _driver(root: str) -> dict[str, Any]:
         "loaded NVIDIA module": proc_driver.read(root),
         "nouveau": {"loaded": proc_driver.nouveau_loaded(root)},
     }
-    for kernel in {kernels["running"], kernels["next_boot"] or kernels["running"]}:
+    for kernel in sorted({kernels["running"], kernels["next_boot"] or kernels["running"]}):
         built = {os.path.basename(path): os.stat(path) for path in kernel_modules.all_paths(root, kernel)}
         modules = {name: "%d bytes of %d" % (found.st_size, found.st_mtime) for name, found in built.items()}
         state[MODULES + kernel] = modules or {"modules": "none"}

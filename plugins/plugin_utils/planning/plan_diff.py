@@ -214,7 +214,7 @@ def _direction(installed: str, wanted: str) -> str | None:
 def _environment(row: ComponentChange, planned: FrameworkComponent, found: Environment | None) -> ComponentChange:
     if found is None:
         return dataclasses.replace(row, action=INSTALL)
-    release, _, build = found.version.partition("+")  # such as 2.14.1+cu126
+    release, _unused, build = found.version.partition("+")  # such as 2.14.1+cu126
     direction = _direction(release, planned.version)
     if direction is None and found.python != planned.python:
         return dataclasses.replace(row, action=INSTALL, note=f"rebuilt for Python {planned.python}")

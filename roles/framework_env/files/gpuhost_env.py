@@ -1,4 +1,3 @@
-#!/usr/bin/python3
 """Create a user's own environment upon a framework's: gpuhost-env NAME [--framework tensorflow|pytorch] [--rebuild].
 
 The environment has nothing of the framework but a search path that follows the link to the framework's environment, so

@@ -39,7 +39,8 @@ class Machine:
         for directory in (self.opt / "bin", self.opt / "environments", self.home, self.wheels):
             directory.mkdir(parents=True)
         self.command = self.opt / "bin/gpuhost-env"
-        shutil.copy(FILES / "gpuhost_env.py", self.command)
+        self.command.write_text("#!/usr/bin/env python3\n" + (FILES / "gpuhost_env.py").read_text())
+        self.command.chmod(0o755)
         for version in ("1.0", "2.0"):
             wheel(self.wheels, "framelib", version)
         wheel(self.wheels, "mine", "0.1", "framelib")
