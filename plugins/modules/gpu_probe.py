@@ -60,10 +60,19 @@ options:
     default: /opt/gpuhost/pytorch
   kernel_header_offers:
     description:
-      - Whether to search for packages with the headers of the running and the next-boot kernel, where they are missing.
-        Needed for hosts that build kernel modules; takes a few tenths of a second.
+      - Whether to search apt's lists for headers and compilers of the running and the next-boot kernel, where some are
+        missing. Needed for hosts that build kernel modules; takes a few tenths of a second.
     type: bool
     default: false
+  kernel_tools:
+    description:
+      - Packages that every build of a kernel module needs. The action plugin of this name adds the catalog's, and
+        likewise for O(module_compressors).
+    type: list
+    elements: str
+  module_compressors:
+    description: Packages by the compression of a kernel's modules, such as V(zst).
+    type: dict
   contents:
     description:
       - Whether to compare the content of all managed files with the checksums of their packages and wheels, which takes
@@ -125,6 +134,10 @@ probe:
       description:
         - Kernel releases. C(running), C(next_boot), C(installed), C(headers) with installed headers, C(headers_from)
           with the packages that provide missing ones by release.
+        - C(releases) has of the running and the next-boot kernel the C(package) with its image, the metapackages
+          (C(metas)) that follow its flavour, its C(compiler) with the major C(gcc), and its modules' C(compression).
+        - C(installed_packages) and C(offers) are those of the packages for building modules that are installed, and
+          that apt's lists have, with the kernels whose C(headers) and C(images) come with them.
       type: dict
     python:
       description:
@@ -241,7 +254,14 @@ probe:
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import probe, urls
 
-FROM_THE_CATALOG = ("package_patterns", "repository_patterns", "driver_packages", "distro_cuda_package")
+FROM_THE_CATALOG = (
+    "package_patterns",
+    "repository_patterns",
+    "driver_packages",
+    "distro_cuda_package",
+    "kernel_tools",
+    "module_compressors",
+)
 
 
 def main() -> None:
@@ -258,6 +278,8 @@ def main() -> None:
             "tensorflow_path": {"type": "path", "default": "/opt/gpuhost/tensorflow"},
             "pytorch_path": {"type": "path", "default": "/opt/gpuhost/pytorch"},
             "kernel_header_offers": {"type": "bool", "default": False},
+            "kernel_tools": {"type": "list", "elements": "str"},
+            "module_compressors": {"type": "dict"},
             "contents": {"type": "bool", "default": False},
             "managed": {"type": "dict", "default": {}},
             "state_directory": {"type": "path", "default": "/var/lib/gpuhost"},
@@ -285,6 +307,8 @@ def main() -> None:
         tensorflow_path=module.params["tensorflow_path"],
         pytorch_path=module.params["pytorch_path"],
         kernel_header_offers=module.params["kernel_header_offers"],
+        kernel_tools=tuple(module.params["kernel_tools"]),
+        module_compressors=module.params["module_compressors"],
         contents=module.params["contents"],
         state_directory=module.params["state_directory"],
         managed=module.params["managed"],

@@ -12,6 +12,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.host import (
     command,
     display,
     files,
+    kernels,
     os_release,
     pci,
     pcie,
@@ -51,6 +52,8 @@ class Options:
     driver_packages: str  # a regular expression of their names
     distro_cuda_package: str
     kernel_header_offers: bool = False
+    kernel_tools: tuple[str, ...] = ()
+    module_compressors: dict[str, str] = field(default_factory=dict)
     pytorch_path: str = installed_stack.PYTORCH
     contents: bool = False
     managed: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -117,11 +120,15 @@ def probe(root: str, options: Options, run: Run = command.run) -> dict[str, Any]
 
 
 def _kernel(root: str, running: str, options: Options, run: Run) -> dict[str, Any]:
-    """Add the packages that provide missing kernel headers, for which all of apt's lists are searched."""
+    """Return the kernels, what is known of the running and the next-boot one, and what apt has to build modules."""
     found = system.kernel(root, running)
-    missing = sorted({running, found["next_boot"] or running} - set(found["headers"]))
-    searched = options.kernel_header_offers and missing
-    return dict(found, headers_from=apt_lists.header_packages(root, missing, run) if searched else {})
+    packages = kernels.images(root)
+    found["releases"] = {
+        name: kernels.release(root, name, name == running, packages)
+        for name in sorted({running, found["next_boot"] or running})
+    }
+    tools = {"": list(options.kernel_tools), **{how: [name] for how, name in options.module_compressors.items()}}
+    return {**found, **kernels.building(root, found, tools, options.kernel_header_offers, run)}
 
 
 def _packages(root: str, options: Options) -> dict[str, dict[str, Any]]:

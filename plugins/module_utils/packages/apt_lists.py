@@ -7,8 +7,10 @@ The repositories are flat (`deb URL /`), as NVIDIA's are: Packages.gz and InRele
 
 from __future__ import annotations
 
+import fnmatch
 import gzip
 import os
+import re
 import zlib
 from typing import Any
 
@@ -17,6 +19,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import 
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_sizes, deb822, debian_version, dpkg
 
 LISTS = "/var/lib/apt/lists"
+HEADERS, IMAGE = "linux-headers-", "linux-image-"  # how the packages of a kernel are named
 APT_HELPER = "/usr/lib/apt/apt-helper"
 QUOTED = '\\|{}[]<>"^~_=!@#$%&*'  # apt's URItoFileName writes these as %xx before "/" becomes "_"
 FRESHNESS_TIMEOUT = 5
@@ -71,28 +74,54 @@ def read(
     return result
 
 
-def header_packages(root: str, releases: list[str], run: Run) -> dict[str, list[str]] | None:
-    """Return the packages that provide the headers of each kernel release; None where apt has no lists."""
+def kernel_offers(
+    root: str, globs: list[str], releases: list[str], run: Run
+) -> tuple[dict[str, dict[str, list[str]]] | None, dict[str, list[str]] | None]:
+    """Return what apt offers to build kernel modules with; None twice where apt has no lists.
+
+    The packages that match `globs`, each with the kernel releases whose `headers` it brings and the kernel `images`
+    that it depends on; and for each of `releases` the packages that bring its headers.
+    """
     newest: dict[str, dict[str, str]] = {}
     bases = {n.split("_Packages", 1)[0] + "_Packages" for n in files.names(root, LISTS) if "_Packages" in n}
     for base in sorted(bases):
         index = deb822.Index(_cached(root, "%s/%s" % (LISTS, base), run) or b"")
-        for fields in [row for name in index.names(["linux-headers-*"]) for row in index.paragraphs(name)]:
+        for fields in [row for name in index.names([*globs, HEADERS + "*"]) for row in index.paragraphs(name)]:
             known = newest.get(fields["package"])
             if known is None or debian_version.key(known["version"]) < debian_version.key(fields["version"]):
                 newest[fields["package"]] = fields
     if not bases:
-        return None
-    wanted = {release: "linux-headers-" + release for release in releases}
-    return {
-        release: sorted(
-            package
-            for package, fields in newest.items()
-            if package == name
-            or any(name == other for group in apt_sizes.dependencies(fields) for other, _unused in group)
-        )
-        for release, name in wanted.items()
+        return None, None
+    brought = {name: _brought(name, newest) for name in newest if name.startswith(HEADERS)}
+    matches = re.compile("|".join(fnmatch.translate(glob) for glob in globs)).match
+    offers = {
+        name: {
+            "headers": sorted(n[len(HEADERS) :] for n in brought.get(name, ()) if _is_exact(n, newest)),
+            "images": sorted(n for n in brought.get(name, ()) if n.startswith(IMAGE)),
+        }
+        for name in sorted(newest)
+        if matches(name)
     }
+    providers = {r: sorted(name for name in brought if HEADERS + r in brought[name]) for r in releases}
+    return offers, providers
+
+
+def _is_exact(name: str, newest: dict[str, dict[str, str]]) -> bool:
+    """Return whether a package has the headers of one kernel, and not what those of all flavours share."""
+    return re.match(HEADERS + r"\d", name) is not None and newest.get(name, {}).get("architecture", "all") != "all"
+
+
+def _brought(name: str, newest: dict[str, dict[str, str]]) -> set[str]:
+    """Return the header and kernel packages that come with one, itself included: the first of each alternatives."""
+    found, waiting = set(), [name]
+    while waiting:
+        package = waiting.pop()
+        if package not in found:
+            found.add(package)
+            if package.startswith(HEADERS) and package in newest:
+                groups = apt_sizes.dependencies(newest[package])
+                waiting += [group[0].name for group in groups if group[0].name.startswith((HEADERS, IMAGE))]
+    return found
 
 
 def _is_current(root: str, url: str) -> bool:

@@ -9,7 +9,12 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import (
+    Catalog,
+    Distro,
+    KernelCompiler,
+    KernelHeaders,
+)
 
 
 def repository_facts(
@@ -58,6 +63,21 @@ def link_thresholds(catalog: Catalog) -> dict[str, dict[str, Any]]:
     }
 
 
+def kernel_headers(distro: Distro, release: str) -> KernelHeaders | None:
+    """Return the row of the flavour of a kernel; None for a flavour that the catalog does not know."""
+    return next((row for row in distro.kernel.headers if re.search(row.running, release)), None)
+
+
+def kernel_compiler(distro: Distro, release: str) -> KernelCompiler | None:
+    """Return the row of the compiler that built a kernel; None where the catalog does not know it."""
+    return next((row for row in distro.kernel.compilers if re.search(row.running, release)), None)
+
+
+def kernel_of_series(distro: Distro, series: str) -> str:
+    """Return the release of a distribution's standard kernel of a series such as 6.8, without a real build number."""
+    return f"{series}.0-0-{'amd64' if distro.family == 'debian' else 'generic'}"
+
+
 def driver_name_pattern(catalog: Catalog) -> str:
     """Return the regular expression that matches the whole names of driver packages, NVIDIA's and the archives'."""
     return f"(?!(?:{_globs(catalog.driver.name_exceptions)})$)(?:{_globs(catalog.driver.name_patterns)})"
@@ -74,6 +94,8 @@ def probe_options(catalog: Catalog) -> dict[str, Any]:
         "repository_patterns": list(catalog.packages.offered),
         "driver_packages": driver_name_pattern(catalog),
         "distro_cuda_package": catalog.packages.distro_cuda,
+        "kernel_tools": list(catalog.packages.kernel_tools),
+        "module_compressors": dict(catalog.packages.module_compressors),
     }
 
 

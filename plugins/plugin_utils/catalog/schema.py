@@ -509,6 +509,8 @@ class PackagesFile:
     graphics: tuple[str, ...]
     leading: dict[str, str]
     kernel_modules: str
+    kernel_tools: tuple[str, ...]
+    module_compressors: dict[str, str]
     driver_branch: tuple[str, ...]
     driver_parts: tuple[str, ...]
     cuda_parts: tuple[str, ...]
@@ -619,18 +621,33 @@ class DistroGcc:
 
 @dataclasses.dataclass(frozen=True)
 class KernelHeaders:
-    """The header meta package for kernels whose release matches an expression."""
+    """The header meta package of a kernel flavour. running: an expression that is found in the kernel's release."""
 
     running: str
     package: str
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class KernelCompiler:
+    """The major of the gcc that built kernels. running: an expression that is found in the kernel's release."""
+
+    running: str
+    gcc: int
+    source: str
 
 
 @dataclasses.dataclass(frozen=True)
 class DistroKernel:
-    """The distribution's kernel."""
+    """The distribution's kernels; compression: of their modules, such as `zst`, None where they are plain files.
+
+    The first row that fits a kernel's release counts; a kernel may fit none.
+    """
 
     default: str
+    compression: str | None
     headers: tuple[KernelHeaders, ...]
+    compilers: tuple[KernelCompiler, ...]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import (
     AndCuda,
     Catalog,
@@ -359,23 +360,24 @@ def _compare_distro_cuda(distro: Distro, cuda: DistroCuda, offered: Offered) -> 
 
 
 def _compare_toolchain(distro: Distro, offered: Offered) -> list[Finding]:
-    catch_all = distro.kernel.headers[-1].package  # the first expression that fits wins, so the last fits every kernel
-    newest = {name: _newest(offered, name) or _ABSENT for name in ("python3", "gcc", "libc6", catch_all)}
+    standard = facts.kernel_headers(distro, facts.kernel_of_series(distro, distro.kernel.default))
+    headers = standard.package if standard else _ABSENT
+    newest = {name: _newest(offered, name) or _ABSENT for name in ("python3", "gcc", "libc6", headers)}
     gcc = newest["gcc"].split(".")[0]
     rows = [
         ("python.default", distro.python.default, versions.series(newest["python3"])),
         ("gcc.default", str(distro.gcc.default), gcc),
         ("glibc", distro.glibc, versions.series(newest["libc6"])),
-        ("kernel.default", distro.kernel.default, versions.series(newest[catch_all])),
+        ("kernel.default", distro.kernel.default, versions.series(newest[headers])),
         ("python.available", _listed(distro.python.available), _listed(_suffixes(offered, _PYTHON))),
         ("gcc.available", _listed(map(str, distro.gcc.available)), _listed(_suffixes(offered, _GCC))),
     ]
     where = f"distro/{distro.id}.yml"
     findings = [Finding(distro.family, "differs", f"{where} {key}", a, b) for key, a, b in rows if a != b]
     return findings + [
-        Finding(distro.family, "gone", f"{where} kernel.headers", headers.package, _NOT_OFFERED)
-        for headers in distro.kernel.headers
-        if not offered.get(headers.package)
+        Finding(distro.family, "gone", f"{where} kernel.headers", row.package, _NOT_OFFERED)
+        for row in distro.kernel.headers
+        if not offered.get(row.package)
     ]
 
 

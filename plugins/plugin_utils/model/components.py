@@ -27,6 +27,8 @@ class DriverComponent:
     a bare name where the archive decides. apt_components: sections of the distribution's archive that must be enabled.
     profile: `compute`, or `full` with OpenGL, X and Wayland.
     security_floor: the first version of the branch with the fixes of published vulnerabilities, None if none is known.
+    kernel_headers, kernel_compilers, kernel_tools: names of the packages that the kernel modules are built with; empty
+    where none are built.
     """
 
     version: str
@@ -35,10 +37,12 @@ class DriverComponent:
     source: str
     packages: tuple[str, ...]
     pinning_packages: tuple[str, ...]
-    kernel_headers: tuple[str, ...]
     apt_components: tuple[str, ...]
     profile: str = "compute"
     security_floor: str | None = None
+    kernel_headers: tuple[str, ...] = ()
+    kernel_compilers: tuple[str, ...] = ()
+    kernel_tools: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,7 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Display, ForeignDriver, Probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import (
+    Display,
+    ForeignDriver,
+    Kernel,
+    Probe,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError
 
 _DISPLAY_CLASS = "03"  # of PCI: VGA and 3D controllers, and not a card's audio function or an NVSwitch
@@ -29,7 +35,8 @@ class HostGpu:
 class Host:
     """The properties of a host that the resolver uses; a missing one defaults to the catalog's for its distribution.
 
-    pythons: versions of the interpreters (`3.12`); gcc: the default compiler's major. offers: versions of the
+    pythons: versions of the interpreters (`3.12`); gcc: the default compiler's major. kernel, next_kernel: the releases
+    that run now and after a reboot; kernels: what the probe says about them. offers: versions of the
     repository's packages by name, None where no repository was read. repository_configured: the host's apt already
     reads NVIDIA's repository. described: options of script/plan describe the host, no probe does. display: what shows a
     display, for messages; empty without one. packages: the installed packages that the probe reports, `name=version`.
@@ -43,6 +50,8 @@ class Host:
     gcc: int | None = None
     glibc: str | None = None
     kernel: str | None = None
+    next_kernel: str | None = None
+    kernels: Kernel | None = dataclasses.field(default=None, hash=False)
     offers: Mapping[str, tuple[str, ...]] | None = dataclasses.field(default=None, hash=False)
     offers_error: str | None = None
     repository_url: str | None = None
@@ -53,6 +62,16 @@ class Host:
     foreign_driver: ForeignDriver | None = None
     display: str = ""
     packages: tuple[str, ...] = ()
+
+    @property
+    def kernel_releases(self) -> tuple[str, ...]:
+        """The running and the next-boot kernel, each once."""
+        return tuple(dict.fromkeys(release for release in (self.kernel, self.next_kernel) if release))
+
+    @property
+    def newest_kernel(self) -> str | None:
+        """The newer of the running and the next-boot kernel: a driver must build for both."""
+        return max(self.kernel_releases, key=lambda name: versions.key(versions.kernel_series(name)), default=None)
 
 
 def host_from_probe(probe: Probe) -> Host:
@@ -69,6 +88,8 @@ def host_from_probe(probe: Probe) -> Host:
         gcc=int(probe.toolchain.gcc.split(".", 1)[0]) if probe.toolchain.gcc else None,
         glibc=probe.toolchain.glibc,
         kernel=probe.kernel.running,
+        next_kernel=probe.kernel.next_boot,
+        kernels=probe.kernel,
         offers=repository.packages if repository and not repository.error else None,
         offers_error=repository.error if repository else None,
         repository_url=repository.url if repository else None,

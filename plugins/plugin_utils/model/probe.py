@@ -22,15 +22,45 @@ class Distribution:
 
 
 @dataclasses.dataclass(frozen=True)
-class Kernel:
-    """Kernel releases: the running one, the next-boot one, and those whose headers are installed.
+class KernelRelease:
+    """What a host says about a kernel.
 
+    package: the one with its image, None where no package owns it. metas: the installed metapackages of its flavour,
+    such as `linux-image-generic`. compiler: its description in the kernel's configuration, gcc: the major of that, None
+    where it is not known or another compiler. compression: of its modules (`zst`, `xz`, `gz`).
+    """
+
+    package: str | None = None
+    metas: tuple[str, ...] = ()
+    compiler: str | None = None
+    gcc: int | None = None
+    compression: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class KernelOffer:
+    """A package that apt offers: the kernel releases whose headers it brings, and the kernels that it would install."""
+
+    headers: tuple[str, ...] = ()
+    images: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernel:
+    """Kernel releases: the running one, the next-boot one, those that are installed, and those with their headers.
+
+    releases: the running and the next-boot one. installed_packages, offers: those of the packages to build modules with
+    that are installed, and that are in apt's lists (None: not searched, since nothing is missing, or apt has none).
     headers_from: for each release without headers, the packages that provide them; None: apt has no lists.
     """
 
     running: str | None = None
     next_boot: str | None = None
+    installed: tuple[str, ...] = ()
     headers: tuple[str, ...] = ()
+    releases: Mapping[str, KernelRelease] = dataclasses.field(default_factory=dict)
+    installed_packages: tuple[str, ...] = ()
+    offers: Mapping[str, KernelOffer] | None = None
     headers_from: Mapping[str, tuple[str, ...]] | None = None
 
 

@@ -30,7 +30,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve imp
 
 _MOST = 8  # products that a message lists
 
-HOST_OPTIONS = ("distro", "gpu", "python", "kernel", "loaded_driver")  # those that describe a host
+HOST_OPTIONS = ("distro", "gpu", "python", "kernel", "next_kernel", "loaded_driver")  # those that describe a host
 _PROBE_EXPECTED = "expected a host's probe.json, as in reports/latest/HOST/probe.json"
 
 
@@ -59,6 +59,9 @@ def parser() -> argparse.ArgumentParser:
     )
     result.add_argument("--python", metavar="X.Y", help="the host's Python (default: the distribution's)")
     result.add_argument("--kernel", metavar="RELEASE", help="the running kernel (default: the distribution's)")
+    result.add_argument(
+        "--next-kernel", metavar="RELEASE", help="the kernel that runs after a reboot (default: the running one)"
+    )
     result.add_argument("--loaded-driver", metavar="VERSION", help="the loaded NVIDIA driver (default: none)")
     result.add_argument(
         "--probe",
@@ -211,12 +214,10 @@ def _probed_host(arguments: argparse.Namespace) -> Host:
 
 def _described_host(arguments: argparse.Namespace, catalog: Catalog) -> Host:
     gpus = tuple(gpu for text in arguments.gpu for gpu in find_gpus(catalog, text))
-    for name in ("python", "kernel"):
+    for name, like in (("python", "3.12"), ("kernel", "6.8.0-90-generic"), ("next_kernel", "6.8.0-90-generic")):
         value = getattr(arguments, name)
         if value is not None and not re.match(r"\d+\.\d+", value):
-            raise PlanInputError(
-                f"--{name} {value!r}: expected a version such as {'3.12' if name == 'python' else '6.8'}"
-            )
+            raise PlanInputError(f"--{name.replace('_', '-')} {value!r}: expected a version such as {like}")
     loaded = arguments.loaded_driver
     if loaded is not None and not re.fullmatch(r"\d{3}(\.\d+)+", loaded):
         raise PlanInputError(
@@ -229,6 +230,7 @@ def _described_host(arguments: argparse.Namespace, catalog: Catalog) -> Host:
         pythons=(python,) if python else (),
         default_python=python,
         kernel=arguments.kernel,
+        next_kernel=arguments.next_kernel,
         loaded_driver=loaded,
         described=True,
     )

@@ -13,6 +13,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import (
     foreign_drivers,
     frameworks,
     gpus,
+    kernels,
     known_bad,
     libraries,
     locks,
@@ -37,4 +38,10 @@ PROBLEMS: dict[str, str] = {
     **frameworks.PROBLEMS,
     **locks.PROBLEMS,
 }
-WARNINGS: dict[str, str] = {**resolve.WARNINGS, **explain.WARNINGS, **known_bad.WARNINGS, **frameworks.WARNINGS}
+WARNINGS: dict[str, str] = {
+    **resolve.WARNINGS,
+    **explain.WARNINGS,
+    **kernels.WARNINGS,
+    **known_bad.WARNINGS,
+    **frameworks.WARNINGS,
+}

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import re
 from collections.abc import Iterable
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
@@ -84,7 +83,8 @@ def archived_version(context: ResolveContext, branch: Branch) -> str | None:
 
 
 def _reduced(context: ResolveContext) -> ResolveContext:
-    reduced = context.reduced(host=("offers", "kernel", "repository_url"), request=("driver_kernel_modules",))
+    host = ("offers", "kernel", "next_kernel", "repository_url")
+    reduced = context.reduced(host=host, request=("driver_kernel_modules",))
     profile = driver_sets.profile(context).name  # the same for most hosts of a fleet, whatever it depends on
     return dataclasses.replace(reduced, request=dataclasses.replace(reduced.request, driver_profile=profile))
 
@@ -154,7 +154,6 @@ def _nvidia_driver(context: ResolveContext, branch: Branch, rule: DriverPackages
         source="nvidia",
         packages=tuple(packages),
         pinning_packages=_pinning(context, branch),
-        kernel_headers=kernel_headers(context),
         apt_components=(),
         profile=profile,
         security_floor=known_bad.security_floor(context, branch.branch),
@@ -203,7 +202,6 @@ def _distro_driver(context: ResolveContext, branch: Branch, entry: DistroDriver)
         source="distro",
         packages=entry.of(profile, flavour),
         pinning_packages=(),
-        kernel_headers=kernel_headers(context),
         apt_components=entry.apt_components,
         profile=profile,
         security_floor=known_bad.security_floor(context, branch.branch),
@@ -211,17 +209,6 @@ def _distro_driver(context: ResolveContext, branch: Branch, entry: DistroDriver)
     problems = [*gpu_driver_problems(context, branch, version, flavour), *problems]
     problems += known_bad.driver_problems(context, version, "distro")
     return DriverCandidate(entry.branch, branch, "distro", component, tuple(problems))
-
-
-def kernel_headers(context: ResolveContext) -> tuple[str, ...]:
-    """Return the meta package of the headers for the running kernel's flavour; empty where the catalog has none."""
-    running = context.host.kernel or context.distro.kernel.default
-    if re.fullmatch(r"\d+\.\d+", running):  # script/plan was given a series, not a release
-        running = f"{running}.0-0-{'amd64' if context.distro.family == 'debian' else 'generic'}"
-    for rule in context.distro.kernel.headers:
-        if re.search(rule.running, running):
-            return (rule.package,)
-    return ()
 
 
 def _flavour(

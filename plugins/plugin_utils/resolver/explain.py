@@ -93,7 +93,7 @@ def _explain_driver(
         findings.warn("branch-end-of-life", f"driver branch {branch.branch} reached its end of life{when}")
     archived = archived_version(context, branch) if driver.source == "distro" else None
     known_bad.warn_of_driver(context, archived or driver.version, findings)
-    kernel = versions.kernel_series(context.host.kernel or context.distro.kernel.default)
+    kernel = versions.kernel_series(context.host.newest_kernel or context.distro.kernel.default)
     if branch.newest_kernel and versions.key(kernel) > versions.key(branch.newest_kernel):
         findings.warn(
             "kernel-newer-than-driver",

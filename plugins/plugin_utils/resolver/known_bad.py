@@ -23,7 +23,7 @@ def driver_problems(context: ResolveContext, version: str, archive: str) -> list
 
     archive: `nvidia` or `distro`, where it is from.
     """
-    kernel = versions.kernel_series(context.host.kernel or context.distro.kernel.default)
+    kernel = versions.kernel_series(context.host.newest_kernel or context.distro.kernel.default)
     return [
         Problem(
             "known-bad",

@@ -34,6 +34,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import (
     driver_sets,
     foreign_drivers,
     frameworks,
+    kernels,
     known_bad,
     libraries,
 )
@@ -218,8 +219,9 @@ def _components(context: ResolveContext, platform: Platform, findings: Findings)
     pytorch = _pytorch(context, platform, findings)
     if cudnn and pytorch:
         cudnn = _cudnn_beside(context, cudnn, pytorch, platform, findings)
+    component = driver.component if driver else None
     return Components(
-        driver=driver.component if driver else None,
+        driver=kernels.with_build_packages(context, component, findings) if component else None,
         cuda=cuda.component if cuda else None,
         cudnn=cudnn,
         nccl=nccl,

@@ -32,7 +32,7 @@ def test_missing_package_names_of_the_catalog_are_refused(capsys: pytest.Capture
     with patch_module_args({"package_patterns": ["dpkg"]}), pytest.raises(SystemExit):
         gpu_probe.main()
     message = json.loads(capsys.readouterr().out)["msg"]
-    assert message.startswith("repository_patterns, driver_packages, distro_cuda_package missing")
+    assert message.startswith("repository_patterns, driver_packages, distro_cuda_package, kernel_tools, ")
 
 
 def test_the_action_adds_the_options_that_the_module_needs() -> None:

@@ -17,6 +17,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_
 from tests.unit.module_utils.host_files import put
 
 FIXTURES = Path(__file__).parents[3] / "fixtures"
+KERNELS = Path(__file__).parents[3] / "fixtures/kernels"
 CAPTURED = FIXTURES / "preflight"
 REPOSITORY = "compute/cuda/repos/debian12/x86_64"
 
@@ -143,13 +144,30 @@ def test_a_broken_download_is_an_error(tmp_path: Path, server: tuple[str, Path])
     assert "cannot be read" in str(read(tmp_path / "host", server[0])["error"])
 
 
-def test_header_packages_are_those_of_the_newest_version(tmp_path: Path) -> None:
-    archive = (CAPTURED / "linux-headers-debian-12.txt").read_text()
+def test_packages_to_build_modules_with_are_those_of_the_newest_version(tmp_path: Path) -> None:
+    archive = (KERNELS / "debian-12.packages").read_text()
     put(tmp_path, "/var/lib/apt/lists/deb.debian.org_debian_dists_bookworm_main_binary-amd64_Packages", archive)
     wanted = ["6.1.0-56-amd64", "6.1.0-50-amd64", "6.18.44"]
-    assert apt_lists.header_packages(str(tmp_path), wanted, command.run) == {
+    globs = ["linux-headers-amd64", "linux-headers-6.18.44", "gcc-?", "gcc-??", "make", "zstd"]
+    offers, providers = apt_lists.kernel_offers(str(tmp_path), globs, wanted, command.run)
+    nothing: dict[str, list[str]] = {"headers": [], "images": []}
+    assert offers == {
+        **dict.fromkeys(("gcc-11", "gcc-12", "make", "zstd"), nothing),
+        "linux-headers-amd64": {"headers": ["6.1.0-56-amd64"], "images": []},
+    }
+    assert providers == {
         "6.1.0-56-amd64": ["linux-headers-6.1.0-56-amd64", "linux-headers-amd64"],
-        "6.1.0-50-amd64": [],
+        "6.1.0-50-amd64": ["linux-headers-6.1.0-50-amd64"],
         "6.18.44": [],
     }
-    assert apt_lists.header_packages(str(tmp_path / "nothing"), wanted, command.run) is None
+    assert apt_lists.kernel_offers(str(tmp_path / "nothing"), globs, wanted, command.run) == (None, None)
+
+
+def test_headers_that_depend_on_their_kernel_install_it(tmp_path: Path) -> None:
+    archive = (KERNELS / "debian-13.packages").read_text()
+    put(tmp_path, "/var/lib/apt/lists/deb.debian.org_debian_dists_trixie_main_binary-amd64_Packages", archive)
+    offers, _providers = apt_lists.kernel_offers(str(tmp_path), ["linux-headers-amd64"], [], command.run)
+    assert offers is not None
+    offer = offers["linux-headers-amd64"]
+    assert len(offer["headers"]) == 1
+    assert offer["images"] == [f"linux-image-{offer['headers'][0]}"]

@@ -60,11 +60,11 @@ def test_repository_has_the_distributions_own_key():
             {
                 "packages": ["nvidia-driver-cuda=580.126.16-1", "nvidia-kernel-open-dkms=580.126.16-1"],
                 "pinning_packages": ["nvidia-driver-pinning-580"],
-                "kernel_headers": ["linux-headers-cloud-amd64"],
+                "kernel_headers": ["linux-headers-6.1.0-37-cloud-amd64", "linux-headers-cloud-amd64"],
                 "kernel_modules": "open",
             },
         ),
-        (UBUNTU, "driver", "580.126.16", {"kernel_headers": ["linux-headers-generic"], "version": "580.126.16"}),
+        (UBUNTU, "driver", "580.126.16", {"kernel_compilers": ["gcc-13"], "version": "580.126.16"}),
         (DEBIAN, "cuda", "13.0.2", {"packages": ["cuda-toolkit-13-0=13.0.2-1"], "home": "/usr/local/cuda-13.0"}),
         (DEBIAN, "nccl", "2.28.9", {"packages": ["libnccl2=2.28.9-1+cuda13.0", "libnccl-dev=2.28.9-1+cuda13.0"]}),
     ],

@@ -72,22 +72,6 @@ def test_an_archive_without_the_requested_modules_is_a_problem():
     )
 
 
-@pytest.mark.parametrize(
-    ("distro", "kernel", "package"),
-    [
-        ("debian-12", "6.1.0-56-amd64", "linux-headers-amd64"),
-        ("debian-12", "6.1.0-56-cloud-amd64", "linux-headers-cloud-amd64"),
-        ("ubuntu-24.04", "6.8.0-149-generic", "linux-headers-generic"),
-        ("ubuntu-24.04", "7.0.0-43-generic", "linux-headers-generic-hwe-24.04"),
-        ("ubuntu-22.04", "6.8.0-149-generic", "linux-headers-generic-hwe-22.04"),
-        ("ubuntu-22.04", "5.15", "linux-headers-generic"),
-        ("ubuntu-24.04", "7.0.0-1017-aws", "linux-headers-aws"),
-    ],
-)
-def test_kernel_headers(distro, kernel, package):
-    assert plan(distro, "A100", host={"kernel": kernel})["components"]["driver"]["kernel_headers"] == [package]
-
-
 DISTROS = sorted(frozen_catalog().distros)
 
 

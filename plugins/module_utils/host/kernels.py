@@ -1,0 +1,126 @@
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Read which package a kernel is from, how it was compiled, and what apt has to build modules for it.
+
+Runs on the managed host.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
+from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Run
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_lists, debian_version, dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt_lists import HEADERS, IMAGE
+
+# Make's own file quotes the value up to Linux 6.5 and from 6.12 on, and does not in between.
+_COMPILER = re.compile(r'^CONFIG_CC_VERSION_TEXT="?(.*?)"?$', re.MULTILINE)
+_RUNNING_COMPILER = re.compile(r"^Linux version \S+ \([^)]*\) \(((?:[^()]|\([^()]*\))*?)(?:, GNU ld .*)?\) #")
+_NAMED = re.compile(r"\bgcc-(\d+)\b")
+_VERSION = re.compile(r"\bgcc\b.*?(?:\)|version) (\d+)\.\d+")  # 26.04's has no number in its name
+_FLAVOUR = re.compile(r"-([a-z][a-z0-9-]*)$")
+_COMPRESSED = re.compile(r"\.ko(?:\.(gz|xz|zst))?:")
+
+
+def release(root: str, name: str, running: bool, packages: dict[str, dpkg.Package]) -> dict[str, Any]:
+    """Return what is known of a kernel by its release, such as 6.8.0-90-generic.
+
+    `package`: the one with its image. `metas`: the installed metapackages that follow its flavour. `compiler`: its
+    description in the kernel's configuration, `gcc`: the major of that. `compression`: of its modules (zst, xz, gz).
+    """
+    compiler = _compiler(root, name, running)
+    return {
+        "package": _owner(root, name, packages),
+        "metas": _metas(name, packages),
+        "compiler": compiler,
+        "gcc": gcc_major(compiler or ""),
+        "compression": _compression(root, name),
+    }
+
+
+def images(root: str) -> dict[str, dpkg.Package]:
+    """Return the installed packages with kernels, and the metapackages that depend on them."""
+    found = dpkg.read(root, [IMAGE + "*"])
+    return {name: package for name, package in found.items() if package.status == "installed"}
+
+
+def gcc_major(compiler: str) -> int | None:
+    """Return the major of a compiler by its description, None where it is not gcc."""
+    match = _NAMED.search(compiler) or _VERSION.search(compiler)
+    return int(match.group(1)) if match else None
+
+
+def _compiler(root: str, name: str, running: bool) -> str | None:
+    for path in ("/boot/config-%s", "/lib/modules/%s/build/include/config/auto.conf", "/lib/modules/%s/build/.config"):
+        match = _COMPILER.search(_text(root, path % name))
+        if match and match.group(1):
+            return match.group(1)
+    match = _RUNNING_COMPILER.match(_text(root, "/proc/version")) if running else None
+    return match.group(1) if match else None
+
+
+def _text(root: str, path: str) -> str:
+    """Return a file below /lib/modules/RELEASE/build, which is a link to an absolute path."""
+    head, build, tail = path.partition("/build/")
+    real = files.resolve(root, head + "/build") if build else None
+    if build and real is None:
+        return ""
+    return files.read_text(root, "%s/%s" % (real, tail) if build else path) or ""
+
+
+def _compression(root: str, name: str) -> str | None:
+    match = _COMPRESSED.search(files.read_text(root, "/lib/modules/%s/modules.dep" % name) or "")
+    return match.group(1) if match else None
+
+
+def _owner(root: str, name: str, packages: dict[str, dpkg.Package]) -> str | None:
+    image = "/boot/vmlinuz-" + name
+    candidates = [package for package in packages if package.endswith(name)]  # linux-image-[unsigned-]RELEASE
+    return next((package for package in candidates if image in dpkg.info(root, package, "list")), None)
+
+
+def _metas(name: str, packages: dict[str, dpkg.Package]) -> list[str]:
+    """Return the metapackages of the newest installed kernel of the same flavour that has any.
+
+    A metapackage depends on the newest kernel alone, so that an older one has no metapackage of its own.
+    """
+    kernels = [n for n in packages if re.match(r"%s(?:unsigned-)?\d" % IMAGE, n)]
+    same = [n for n in kernels if _flavour(n) == _flavour(name)]
+    for kernel in sorted(same, key=debian_version.key, reverse=True):
+        metas = [n for n, package in packages.items() if kernel in package.depends and n not in kernels]
+        if metas:
+            return sorted(metas)
+    return []
+
+
+def _flavour(name: str) -> str:
+    match = _FLAVOUR.search(name)
+    return match.group(1) if match else ""
+
+
+def building(root: str, found: dict[str, Any], tools: dict[str, list[str]], search: bool, run: Run) -> dict[str, Any]:
+    """Return which of the packages to build modules with are installed, and what apt offers.
+
+    found: the kernels, with `releases`. tools: the packages that a build needs by the compression of the modules, those
+    that each needs under "". `offers`: by package, the kernel releases whose `headers` it brings and the kernel
+    `images` that it would install; None: not searched, or apt has no lists. `headers_from`: by kernel without headers,
+    all packages that bring them; None: apt has no lists. The lists are searched only where something is missing or a
+    compiler is not known, which takes a few tenths of a second.
+    """
+    releases = found["releases"]
+    needed = {HEADERS + name for name in releases}
+    for row in releases.values():
+        needed |= {HEADERS + meta[len(IMAGE) :] for meta in row["metas"]}
+        needed |= {"gcc-%s" % row["gcc"]} | {*tools[""], *tools.get(row["compression"] or "", ())}
+    globs = sorted({*needed, *(name for names in tools.values() for name in names), "gcc-?", "gcc-??"})
+    installed = sorted(n for n, package in dpkg.read(root, globs).items() if package.status == "installed")
+    without = sorted({*releases, *found["installed"]} - set(found["headers"]))
+    if not search or (needed.issubset(installed) and not set(without) & set(releases)):
+        return {"installed_packages": installed, "offers": None, "headers_from": {}}
+    offers, providers = apt_lists.kernel_offers(root, globs, without, run)
+    present = images(root)
+    for offer in (offers or {}).values():
+        offer["images"] = [name for name in offer["images"] if name not in present]
+    return {"installed_packages": installed, "offers": offers, "headers_from": providers}

@@ -1,0 +1,124 @@
+"""Select what DKMS builds the kernel modules with: headers, the kernels' own compilers, and tools.
+
+Runs on the controller; pure functions. On a host, the packages that own the kernels and the kernels' configuration
+decide; for a described host the rows of the catalog.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import DriverComponent
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Kernel, KernelRelease
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
+
+WARNINGS = {
+    "compiler-unknown": "the compiler of a kernel is not known: DKMS takes the default one, which may not fit",
+}
+HEADERS, IMAGE = "linux-headers-", "linux-image-"
+_SERIES = re.compile(r"\d+\.\d+")  # which script/plan is given where the release does not matter, such as 6.8
+
+
+def with_build_packages(context: ResolveContext, driver: DriverComponent, findings: Findings) -> DriverComponent:
+    """Return a driver with the packages that its kernel modules are built with on this host."""
+    headers = _headers(context)
+    return dataclasses.replace(
+        driver,
+        kernel_headers=headers,
+        kernel_compilers=_compilers(context, headers, findings),
+        kernel_tools=_tools(context),
+    )
+
+
+def _kernels(context: ResolveContext) -> Kernel:
+    return context.host.kernels or Kernel()
+
+
+def _release(context: ResolveContext, release: str) -> KernelRelease:
+    return _kernels(context).releases.get(release, KernelRelease())
+
+
+def _releases(context: ResolveContext) -> tuple[str, ...]:
+    """Return the kernels that modules are built for: the running and the next-boot one, or the distribution's own."""
+    return tuple(
+        facts.kernel_of_series(context.distro, release) if _SERIES.fullmatch(release) else release
+        for release in context.host.kernel_releases or (context.distro.kernel.default,)
+    )
+
+
+def _headers(context: ResolveContext) -> tuple[str, ...]:
+    """Return the exact headers of each kernel, then the metapackages of their flavours, which follow updates."""
+    exact = [HEADERS + release for release in context.host.kernel_releases if not _SERIES.fullmatch(release)]
+    metas = [meta for release in _releases(context) for meta in _header_metas(context, release)]
+    return tuple(dict.fromkeys([*filter(lambda name: _needs(context, name), exact), *metas]))
+
+
+def _needs(context: ResolveContext, name: str) -> bool:
+    """Return whether exact headers are a package: those of a kernel that somebody built are not."""
+    kernels = _kernels(context)
+    if name.removeprefix(HEADERS) not in kernels.headers:
+        return True
+    return name in kernels.installed_packages or name in (kernels.offers or ())
+
+
+def _header_metas(context: ResolveContext, release: str) -> list[str]:
+    """Return those of the kernel's own metapackages; a kernel that none follows was pinned, and gets none."""
+    if context.host.kernels is None:
+        row = facts.kernel_headers(context.distro, release)
+        return [row.package] if row else []
+    metas = [HEADERS + meta.removeprefix(IMAGE) for meta in _release(context, release).metas]
+    return [meta for meta in metas if _can_have(context, meta)]
+
+
+def _can_have(context: ResolveContext, meta: str) -> bool:
+    """Return whether a metapackage can be installed without another kernel, which Debian 13's headers depend on."""
+    kernels = _kernels(context)
+    if kernels.offers is None or meta in kernels.installed_packages:
+        return True
+    return meta in kernels.offers and not kernels.offers[meta].images
+
+
+def _compilers(context: ResolveContext, headers: tuple[str, ...], findings: Findings) -> tuple[str, ...]:
+    """Return the gcc of each kernel that DKMS builds for, those included whose headers a metapackage brings."""
+    offers = _kernels(context).offers or {}
+    majors = []
+    for release in (release for release in _releases(context) if not _is_borrowed(context, release)):
+        major = _gcc(context, release)
+        if major is None:
+            found = _release(context, release).compiler
+            findings.warn(
+                "compiler-unknown",
+                f"the compiler of kernel {release} is {f'{found}, not gcc' if found else 'not known'}: its modules are "
+                f"built with the default one, gcc {context.host.gcc or context.distro.gcc.default}, which may not fit",
+            )
+        else:
+            majors.append(major)
+    brought = [release for name in headers if name in offers for release in offers[name].headers]
+    majors += [major for major in (_gcc(context, release) for release in brought) if major is not None]
+    return tuple(f"gcc-{major}" for major in sorted(set(majors)))
+
+
+def _is_borrowed(context: ResolveContext, release: str) -> bool:
+    """Return whether a host runs a kernel that is not installed on it, as a container does."""
+    return context.host.kernels is not None and release not in context.host.kernels.installed
+
+
+def _gcc(context: ResolveContext, release: str) -> int | None:
+    known = _release(context, release)
+    if known.compiler:
+        return known.gcc
+    row = facts.kernel_compiler(context.distro, release)
+    return row.gcc if row else None
+
+
+def _tools(context: ResolveContext) -> tuple[str, ...]:
+    packages = context.catalog.packages
+    compressions = [
+        context.distro.kernel.compression if context.host.kernels is None else _release(context, release).compression
+        for release in _releases(context)
+    ]
+    compressors = [packages.module_compressors[how] for how in compressions if how in packages.module_compressors]
+    return tuple(dict.fromkeys([*packages.kernel_tools, *compressors]))

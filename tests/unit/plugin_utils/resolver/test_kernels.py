@@ -1,0 +1,213 @@
+"""What DKMS builds with: headers, compilers and tools, for a described host and for one that was probed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import host_from_probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import resolve
+
+from tests.unit.frozen_catalog import frozen_catalog
+from tests.unit.plugin_utils.resolver.resolver_cases import plan
+
+PASTED = yaml.safe_load((Path(__file__).parents[3] / "fixtures/kernels/proc_version.yml").read_text())
+
+# Every flavour: the running and the next-boot kernel, what follows them, and the compilers.
+DESCRIBED = [
+    ("debian-12", "6.1.0-50-amd64", "6.1.0-56-amd64", "linux-headers-amd64", ["gcc-12"]),
+    ("debian-12", "6.1.0-56-cloud-amd64", None, "linux-headers-cloud-amd64", ["gcc-12"]),
+    ("debian-13", "6.12.86+deb13-amd64", None, "linux-headers-amd64", ["gcc-14"]),
+    ("ubuntu-20.04", "5.4.0-216-generic", None, "linux-headers-generic", ["gcc-9"]),
+    ("ubuntu-20.04", "5.15.0-139-generic", None, "linux-headers-generic-hwe-20.04", ["gcc-9"]),
+    ("ubuntu-20.04", "5.4.0-1029-aws", None, "linux-headers-aws-lts-20.04", ["gcc-9"]),
+    ("ubuntu-20.04", "5.15.0-1084-aws", None, "linux-headers-aws", ["gcc-9"]),
+    ("ubuntu-22.04", "5.15.0-203-generic", None, "linux-headers-generic", ["gcc-11"]),
+    ("ubuntu-22.04", "6.8.0-90-generic", "6.8.0-149-generic", "linux-headers-generic-hwe-22.04", ["gcc-12"]),
+    ("ubuntu-22.04", "5.15.0-138-lowlatency", None, "linux-headers-lowlatency", ["gcc-11"]),
+    ("ubuntu-22.04", "5.15.0-1101-aws", None, "linux-headers-aws-lts-22.04", ["gcc-11"]),
+    ("ubuntu-22.04", "5.15.0-1102-azure", None, "linux-headers-azure-lts-22.04", ["gcc-11"]),
+    ("ubuntu-22.04", "5.15.0-1087-gcp", None, "linux-headers-gcp-lts-22.04", ["gcc-11"]),
+    ("ubuntu-22.04", "5.15.0-1085-oracle", None, "linux-headers-oracle-lts-22.04", ["gcc-11"]),
+    ("ubuntu-22.04", "6.5.0-1025-azure", None, "linux-headers-azure", ["gcc-11"]),
+    ("ubuntu-22.04", "6.8.0-1015-aws", "6.8.0-1063-aws", "linux-headers-aws", ["gcc-11", "gcc-12"]),
+    ("ubuntu-22.04", "6.2.0-1019-gcp", None, "linux-headers-gcp", ["gcc-12"]),
+    ("ubuntu-22.04", "5.15.0-1074-nvidia", None, "linux-headers-nvidia", ["gcc-11"]),
+    ("ubuntu-24.04", "6.8.0-71-generic", "6.8.0-90-generic", "linux-headers-generic", ["gcc-13"]),
+    ("ubuntu-24.04", "7.0.0-43-generic", None, "linux-headers-generic-hwe-24.04", ["gcc-13"]),
+    ("ubuntu-24.04", "6.8.0-79-lowlatency", None, "linux-headers-lowlatency", ["gcc-13"]),
+    ("ubuntu-24.04", "6.14.0-37-lowlatency", None, "linux-headers-lowlatency-hwe-24.04", ["gcc-13"]),
+    ("ubuntu-24.04", "6.8.0-1029-aws", None, "linux-headers-aws-lts-24.04", ["gcc-13"]),
+    ("ubuntu-24.04", "7.0.0-1017-aws", None, "linux-headers-aws", ["gcc-13"]),
+    ("ubuntu-24.04", "6.8.0-1044-azure", None, "linux-headers-azure-lts-24.04", ["gcc-13"]),
+    ("ubuntu-24.04", "6.17.0-1022-azure", "7.0.0-1020-azure", "linux-headers-azure", ["gcc-13"]),
+    ("ubuntu-24.04", "6.8.0-1041-gcp", None, "linux-headers-gcp-lts-24.04", ["gcc-13"]),
+    ("ubuntu-24.04", "6.8.0-1041-oracle", None, "linux-headers-oracle-lts-24.04", ["gcc-13"]),
+    ("ubuntu-24.04", "6.8.0-1030-nvidia", None, "linux-headers-nvidia", ["gcc-13"]),
+    ("ubuntu-24.04", "6.17.0-1032-nvidia", None, "linux-headers-nvidia-hwe-24.04", ["gcc-13"]),
+    ("ubuntu-24.04", "6.17.0-1009-oem", None, None, ["gcc-13"]),  # its track is not in its release
+    ("ubuntu-24.04", "6.8.0-1030-azure-fde", None, None, ["gcc-13"]),
+    ("ubuntu-26.04", "7.0.0-29-generic", None, "linux-headers-generic", ["gcc-15"]),
+    ("ubuntu-26.04", "7.0.0-1017-gcp", None, "linux-headers-gcp", ["gcc-15"]),
+]
+
+
+def driver(
+    distro: str, kernel: str | None, following: str | None = None, **host: Any
+) -> tuple[dict[str, Any], list[str]]:
+    made = plan(distro, "A100", driver_source="nvidia", host={"kernel": kernel, "next_kernel": following, **host})
+    return made["components"]["driver"], [w["code"] for w in made["warnings"] if w["code"] == "compiler-unknown"]
+
+
+@pytest.mark.parametrize(("distro", "running", "following", "meta", "compilers"), DESCRIBED)
+def test_a_described_host_has_exact_headers_the_metapackage_and_the_compilers(
+    distro: str, running: str, following: str | None, meta: str | None, compilers: list[str]
+) -> None:
+    component, warnings = driver(distro, running, following)
+    exact = [f"linux-headers-{release}" for release in (running, following) if release]
+    assert component["kernel_headers"] == exact + ([meta] if meta else [])
+    assert (component["kernel_compilers"], warnings) == (compilers, [])
+
+
+@pytest.mark.parametrize("pasted", PASTED, ids=lambda row: f"{row['distribution']} {row['version'].split()[2]}")
+def test_the_compilers_of_the_catalog_are_those_that_kernels_print(pasted: dict[str, Any]) -> None:
+    for catalog in (load_catalog(), frozen_catalog()):
+        row = facts.kernel_compiler(catalog.distros[pasted["distribution"]], pasted["version"].split()[2])
+        assert row
+        assert row.gcc == pasted["gcc"]
+
+
+@pytest.mark.parametrize(
+    ("distro", "kernel"),
+    [("ubuntu-22.04", "6.8.0-1040-aws"), ("ubuntu-22.04", "6.8.0-1044-azure"), ("ubuntu-24.04", "6.11.0-26-generic")],
+)
+def test_an_unknown_compiler_is_a_warning(distro: str, kernel: str) -> None:
+    component, warnings = driver(distro, kernel)
+    assert (component["kernel_compilers"], warnings) == ([], ["compiler-unknown"])
+
+
+@pytest.mark.parametrize(
+    ("distro", "kernel", "meta", "compilers", "tools"),
+    [
+        ("ubuntu-22.04", None, "linux-headers-generic", ["gcc-11"], ["gcc", "make"]),
+        ("ubuntu-22.04", "6.8", "linux-headers-generic-hwe-22.04", ["gcc-12"], ["gcc", "make"]),
+        ("ubuntu-24.04", None, "linux-headers-generic", ["gcc-13"], ["gcc", "make", "zstd"]),
+        ("debian-12", None, "linux-headers-amd64", ["gcc-12"], ["gcc", "make"]),
+        ("debian-13", None, "linux-headers-amd64", ["gcc-14"], ["gcc", "make", "xz-utils"]),
+    ],
+)
+def test_a_series_has_no_exact_headers(
+    distro: str, kernel: str | None, meta: str, compilers: list[str], tools: list[str]
+) -> None:
+    component, _warnings = driver(distro, kernel)
+    assert component["kernel_headers"] == [meta]
+    assert (component["kernel_compilers"], component["kernel_tools"]) == (compilers, tools)
+
+
+# A host: the probe decides, and the catalog only what the host does not say -----------------------------------------
+
+JAMMY = "x86_64-linux-gnu-gcc-12 (Ubuntu 12.3.0-1ubuntu1~22.04.3) 12.3.0"
+
+
+def probed(kernel: dict[str, Any], distribution: str = "ubuntu-22.04") -> tuple[dict[str, Any], list[str]]:
+    gpus = [{"pci_id": "10de:20b0", "class": "0302"}]
+    probe = Probe.from_json({"distribution": {"id": distribution}, "gpus": gpus, "kernel": kernel})
+    made = resolve(frozen_catalog(), Request(driver_source="nvidia"), host_from_probe(probe)).to_json()
+    return made["components"]["driver"], [w["code"] for w in made["warnings"] if w["code"] == "compiler-unknown"]
+
+
+def azure(**parts: Any) -> dict[str, Any]:
+    """Return an image with Azure's long-term kernel, one behind the archive, on which nothing was built yet."""
+    release = {"metas": ["linux-image-azure-lts-22.04"], "compiler": JAMMY, "gcc": 12, "compression": None}
+    return {
+        "running": "5.15.0-1087-azure",
+        "next_boot": "5.15.0-1102-azure",
+        "installed": ["5.15.0-1087-azure", "5.15.0-1102-azure"],
+        "headers": [],
+        "releases": {"5.15.0-1087-azure": {**release, "compiler": None, "gcc": None}, "5.15.0-1102-azure": release},
+        "installed_packages": [],
+        "offers": {
+            "linux-headers-5.15.0-1087-azure": {"headers": ["5.15.0-1087-azure"], "images": []},
+            "linux-headers-5.15.0-1102-azure": {"headers": ["5.15.0-1102-azure"], "images": []},
+            "linux-headers-azure-lts-22.04": {"headers": ["5.15.0-1102-azure"], "images": []},
+        },
+        "headers_from": {},
+        **parts,
+    }
+
+
+def test_the_packages_of_a_host_decide_and_not_the_name_of_its_kernel() -> None:
+    component, warnings = probed(azure())
+    assert component["kernel_headers"] == [
+        "linux-headers-5.15.0-1087-azure",
+        "linux-headers-5.15.0-1102-azure",
+        "linux-headers-azure-lts-22.04",
+    ]
+    assert component["kernel_compilers"] == ["gcc-11", "gcc-12"]  # of the catalog, and of the configuration
+    assert component["kernel_tools"] == ["gcc", "make"]
+    assert warnings == []
+
+
+def test_a_kernel_that_nothing_follows_was_pinned() -> None:
+    release = {"metas": [], "compiler": JAMMY, "gcc": 12}
+    kernel = azure(releases={"5.15.0-1087-azure": release, "5.15.0-1102-azure": release})
+    assert probed(kernel)[0]["kernel_headers"] == ["linux-headers-5.15.0-1087-azure", "linux-headers-5.15.0-1102-azure"]
+
+
+def test_a_metapackage_that_would_install_another_kernel_is_left_out() -> None:
+    """Debian 13's headers depend on their kernel, so that the archive's newest headers bring the newest kernel."""
+    release = {
+        "metas": ["linux-image-amd64"],
+        "compiler": "x86_64-linux-gnu-gcc-14 (Debian 14.2.0-19) 14.2.0",
+        "gcc": 14,
+    }
+    newest = "6.12.107+deb13-amd64"
+    kernel = {
+        "running": "6.12.86+deb13-amd64",
+        "installed": ["6.12.86+deb13-amd64"],
+        "releases": {"6.12.86+deb13-amd64": {**release, "compression": "xz"}},
+        "offers": {"linux-headers-amd64": {"headers": [newest], "images": [f"linux-image-{newest}"]}},
+    }
+    component, _warnings = probed(kernel, "debian-13")
+    assert component["kernel_headers"] == ["linux-headers-6.12.86+deb13-amd64"]
+    assert component["kernel_tools"] == ["gcc", "make", "xz-utils"]
+    installed = probed({**kernel, "installed_packages": ["linux-headers-amd64"]}, "debian-13")[0]["kernel_headers"]
+    assert installed == ["linux-headers-6.12.86+deb13-amd64", "linux-headers-amd64"]
+
+
+def test_the_compiler_of_the_kernel_whose_headers_the_metapackage_brings_is_there_too() -> None:
+    """DKMS builds for these headers as soon as they are installed, and a failure would fail the transaction."""
+    eleven = "x86_64-linux-gnu-gcc-11 (Ubuntu 11.4.0-1ubuntu1~22.04) 11.4.0"
+    kernel = {
+        "running": "6.8.0-1015-aws",
+        "installed": ["6.8.0-1015-aws"],
+        "releases": {"6.8.0-1015-aws": {"metas": ["linux-image-aws"], "compiler": eleven, "gcc": 11}},
+        "offers": {"linux-headers-aws": {"headers": ["6.8.0-1063-aws"], "images": []}},
+    }
+    assert probed(kernel)[0]["kernel_compilers"] == ["gcc-11", "gcc-12"]
+
+
+def test_headers_of_a_kernel_that_somebody_built_are_no_package() -> None:
+    release = {"compiler": JAMMY, "gcc": 12}
+    kernel = {"running": "6.9.1", "installed": ["6.9.1"], "headers": ["6.9.1"], "releases": {"6.9.1": release}}
+    assert probed({**kernel, "offers": {}})[0]["kernel_headers"] == []
+
+
+def test_another_compiler_than_gcc_is_named() -> None:
+    clang = {"compiler": "Ubuntu clang version 18.1.3 (1ubuntu1)", "gcc": None}
+    kernel = {"running": "6.8.0-90-generic", "installed": ["6.8.0-90-generic"], "releases": {"6.8.0-90-generic": clang}}
+    component, warnings = probed(kernel)
+    assert (component["kernel_compilers"], warnings) == ([], ["compiler-unknown"])
+
+
+def test_a_container_builds_nothing_for_the_kernel_of_its_machine() -> None:
+    """Its compiler is in /proc/version, and is not the container's concern."""
+    release = {"compiler": "gcc (GCC) 15.3.0", "gcc": 15}
+    component, warnings = probed({"running": "6.18.44-fc-v669", "releases": {"6.18.44-fc-v669": release}})
+    assert (component["kernel_compilers"], warnings) == ([], [])
