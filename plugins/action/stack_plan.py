@@ -33,16 +33,19 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import (
     lock_files,
     plan_diff,
     preflight,
+    signing_key,
     waivers,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import variables as variables_
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.drift import ManagedPart
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import PlanDiff
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import Preflight
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.signing_key import SigningCertificate
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_for_probe
 
 PROBE = "gpuhost.stack.gpu_probe"
+SIGNING_KEY, SIGNING_CERTIFICATE = "nvidia_driver_module_signing_key", "nvidia_driver_module_signing_certificate"
 KERNEL_HEADERS = "nvidia_driver_kernel_headers"  # a host that borrows its kernel sets this role variable to nothing
 ARGUMENTS = {
     "request": {"type": "dict", "required": True},
@@ -112,11 +115,13 @@ def decide(
     args: dict[str, Any],
     role_variables: RoleVariables,
     extra_locks: dict[str, str] | None = None,
+    signing: SigningCertificate | None = None,
 ) -> Decision:
     """Decide by a probe's JSON and the task's arguments.
 
     role_variables(facts, prefixes): the values of the role variables with these prefixes, templated with these facts.
     extra_locks: the lock files of frameworks with packages of the user's own, by framework.
+    signing: the certificate of the user's own key for kernel modules.
     Raises CatalogError and ValueError (PlanInputError and RecordError among them).
     """
     probe = Probe.from_json(probed)
@@ -128,13 +133,14 @@ def decide(
     facts = {"gpu_stack_probe": probed, "gpu_stack_plan": plan.to_json(), "gpu_stack_diff": diff.to_json()}
     facts["gpu_stack_lock_files"] = {**_locks_of(plan, folder or ""), **(extra_locks or {})}
     headers = tuple(role_variables(facts, (KERNEL_HEADERS,))[KERNEL_HEADERS]) if plan.components.driver else ()
-    options = preflight.Options(own_kernel=args["own_kernel"], kernel_headers=headers)
+    options = preflight.Options(own_kernel=args["own_kernel"], kernel_headers=headers, signing=signing)
     findings = preflight.preflight(plan, probe, diff, options)
     facts |= {"gpu_stack_preflight": findings.to_json(), "gpu_stack_parts": {}, "gpu_stack_drift": {}}
     facts["gpu_stack_repairs"] = to_json(drift.repairs(probe.applied))
     if plan.ok:
         managed = {name: ManagedPart.from_json(entry) for name, entry in args["managed"].items()}
-        parts = drift.parts(plan, managed, _fingerprints(plan, managed, args["transitions"], facts, role_variables))
+        fingerprints = _fingerprints(plan, managed, args["transitions"], facts, role_variables, signing)
+        parts = drift.parts(plan, managed, fingerprints)
         facts["gpu_stack_parts"] = to_json(parts)
         facts["gpu_stack_drift"] = drift.drift(parts, probe.applied, diff, managed, args["converge"])
     return Decision(plan, diff, findings, facts)
@@ -187,7 +193,12 @@ def lock_extra(
 
 
 def _fingerprints(
-    plan: Plan, managed: drift.Managed, transitions: list[str], facts: dict[str, Any], role_variables: RoleVariables
+    plan: Plan,
+    managed: drift.Managed,
+    transitions: list[str],
+    facts: dict[str, Any],
+    role_variables: RoleVariables,
+    signing: SigningCertificate | None = None,
 ) -> dict[str, str]:
     """Return the fingerprint of each role that the plan needs, without variables that affect the transition only."""
     fingerprints = {}
@@ -198,6 +209,8 @@ def _fingerprints(
             lock = Path(str(desired.get(f"{role}_lock", "")))
             if lock.is_absolute() and lock.is_file():  # of the user's own: not where it is, but what it pins
                 desired[f"{role}_lock"] = lock.read_text()
+            if signing and SIGNING_KEY in desired:  # likewise: another key in the same file is drift
+                desired |= {SIGNING_KEY: "", SIGNING_CERTIFICATE: signing.sha256}
             fingerprints[role] = drift.fingerprint(desired, [role, *managed[role].includes])
     return fingerprints
 
@@ -236,6 +249,32 @@ class ActionModule(ActionBase):
         if mistakes:
             raise AnsibleActionFail(refusal(mistakes))
 
+    def _signing_certificate(self, variables: dict[str, Any]) -> SigningCertificate | None:
+        """Return the certificate of the user's own key for kernel modules, if any; fail with what is wrong with it."""
+        paths = {
+            name: str(self._templar.template(variables.get(name, ""))) for name in (SIGNING_KEY, SIGNING_CERTIFICATE)
+        }
+        if not any(paths.values()):
+            return None
+        mistakes = []
+        contents: dict[str, bytes] = {}
+        for name, path in paths.items():
+            option = name.replace("nvidia_driver_", variables_.PREFIX)
+            try:
+                contents[name] = Path(self._loader.get_real_file(path) if path else "").read_bytes()
+            except (AnsibleError, OSError) as error:
+                found = f"{path}, which cannot be read on the controller: {error}" if path else "not set"
+                mistakes.append(f"{option} is {found}; expected the path of a file (the key and its certificate, both)")
+        if not mistakes:
+            try:
+                return signing_key.read(
+                    contents[SIGNING_KEY], contents[SIGNING_CERTIFICATE], paths[SIGNING_CERTIFICATE]
+                )
+            except signing_key.SigningKeyError as error:
+                mistakes = [f"{variables_.PREFIX}module_signing_key: {error}"]
+        self._refuse(mistakes)
+        return None
+
     def _from_inventory(self, variables: dict[str, Any]) -> dict[str, Any]:
         """Return the role variables of the inventory that Ansible replaces by those of role_inputs.yml."""
         manager, host = self._task.get_variable_manager(), variables["inventory_hostname"]
@@ -254,6 +293,7 @@ class ActionModule(ActionBase):
         variables |= own
         later = self._check_variables(variables, self._task.args["variables"], self._task.args["internal_variables"])
         _unused, args = self.validate_argument_spec(ARGUMENTS)
+        signing = self._signing_certificate(variables)
         called = context.CLIARGS
         known_tags = [*STEP_TAGS, *args["managed"]]
         unknown = unknown_tags([*called["tags"], *called["skip_tags"]], known_tags, called["args"])
@@ -288,7 +328,7 @@ class ActionModule(ActionBase):
             return {name: templar.template(variables[name]) for name in names}
 
         try:
-            decision = decide(probed["probe"], args, role_variables)
+            decision = decide(probed["probe"], args, role_variables, signing=signing)
             written: list[str] = []
             folder = Path(args["locks"])
             urls_of = tuple(f"{name}_env_index_url" for name in FRAMEWORKS)
@@ -297,12 +337,12 @@ class ActionModule(ActionBase):
                 written, failed = lock_missing(decision.plan, folder, indexes)
                 result["warnings"] += failed
                 if written:
-                    decision = decide(probed["probe"], args, role_variables)
+                    decision = decide(probed["probe"], args, role_variables, signing=signing)
             if decision.plan.ok and any(args["extra"].values()):
                 indexes = {n.split("_")[0]: str(url) for n, url in role_variables(decision.facts, urls_of).items()}
                 extra_locks, failed = lock_extra(decision.plan, folder, args["extra"], indexes)
                 self._refuse(failed)
-                decision = decide(probed["probe"], args, role_variables, extra_locks)
+                decision = decide(probed["probe"], args, role_variables, extra_locks, signing)
         except (CatalogError, ValueError) as error:
             raise AnsibleActionFail(f"cannot plan: {error}") from error
         planned = role_variables(decision.facts, (*own, *later)) if decision.plan.ok and (own or later) else {}

@@ -218,6 +218,12 @@ probe:
       description: C(path) of each key that signs kernel modules, and whether it is C(enrolled).
       type: list
       elements: dict
+    trusted_certificates:
+      description:
+        - SHA-256 of each certificate that the firmware trusts or its owner has enrolled, and with which a kernel module
+          may be signed therefore. None where the firmware's variables cannot be read.
+      type: list
+      elements: str
     disk:
       description: C(free_mib), C(total_mib) and C(mount) by directory.
       type: dict

@@ -16,6 +16,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.host import (
     os_release,
     pci,
     pcie,
+    secure_boot,
     system,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Run
@@ -106,8 +107,9 @@ def probe(root: str, options: Options, run: Run = command.run) -> dict[str, Any]
         "tensorflow_in_the_way": attempt("TensorFlow's path", lambda: installed_stack.in_the_way(root, tf_path)),
         "pytorch": attempt("PyTorch", lambda: installed_stack.pytorch(root, torch_path)),
         "pytorch_in_the_way": attempt("PyTorch's path", lambda: installed_stack.in_the_way(root, torch_path)),
-        "secure_boot": attempt("Secure Boot", lambda: system.secure_boot(root), "unknown"),
-        "secure_boot_keys": attempt("module signing keys", lambda: system.secure_boot_keys(root), []),
+        "secure_boot": attempt("Secure Boot", lambda: secure_boot.state(root), "unknown"),
+        "secure_boot_keys": attempt("module signing keys", lambda: secure_boot.dkms_keys(root), []),
+        "trusted_certificates": attempt("trusted certificates", lambda: secure_boot.trusted_certificates(root)),
         "disk": attempt("disk", lambda: system.disk(root)),
         "applied": attempt("record of the last run", lambda: _applied(root, options, run), {}),
         "verified": attempt("record of the verified configuration", lambda: store.evidence(state)),

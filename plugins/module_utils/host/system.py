@@ -1,6 +1,6 @@
 # Copyright: the gpuhost contributors
 # SPDX-License-Identifier: Apache-2.0
-"""Read a host's kernels, Python, compiler, disk space and Secure Boot state. Runs on the managed host."""
+"""Read a host's kernels, Python, compiler and disk space. Runs on the managed host."""
 
 from __future__ import annotations
 
@@ -12,12 +12,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
 from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Run
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import debian_version
 
-EFI = "/sys/firmware/efi"
-SECURE_BOOT = EFI + "/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
 MOUNTS = ("/", "/usr", "/usr/local", "/opt/gpuhost/environments", "/var", "/var/cache/gpuhost/uv", "/var/lib/gpuhost")
-# The machine owner's keys that the firmware trusts: shim's variable, mirrored for the kernel.
-ENROLLED_KEYS = EFI + "/efivars/MokListRT-605dab50-e046-4300-abb6-3dd810dd8b23"
-DKMS_KEYS = ("/var/lib/shim-signed/mok/MOK.der", "/var/lib/dkms/mok.pub")  # Ubuntu's and Debian's
 GRUB_DEFAULTS, GRUB_ENVIRONMENT = "/etc/default/grub", "/boot/grub/grubenv"
 _PYTHON = re.compile(r"^python(3\.\d+)$")
 _GCC = re.compile(r"(?:^|-)gcc-(\d+)$")
@@ -40,11 +35,11 @@ def kernel(root: str, running: str) -> dict[str, Any]:
 
 def next_boot(root: str, kernels: list[str]) -> str | None:
     """Return the next-boot kernel: GRUB's configured entry, else the newest; None where that is unknown."""
-    settings = _assignments(files.read_text(root, GRUB_DEFAULTS) or "")
+    settings = assignments(files.read_text(root, GRUB_DEFAULTS) or "")
     for name in files.names(root, GRUB_DEFAULTS + ".d"):
         if name.endswith(".cfg"):
-            settings.update(_assignments(files.read_text(root, "%s.d/%s" % (GRUB_DEFAULTS, name)) or ""))
-    kept = _assignments(files.read_text(root, GRUB_ENVIRONMENT) or "")
+            settings.update(assignments(files.read_text(root, "%s.d/%s" % (GRUB_DEFAULTS, name)) or ""))
+    kept = assignments(files.read_text(root, GRUB_ENVIRONMENT) or "")
     entry = settings.get("GRUB_DEFAULT", "0")
     entry = kept.get("next_entry") or (kept.get("saved_entry", "0") if entry == "saved" else entry)
     if entry in ("", "0"):
@@ -53,14 +48,14 @@ def next_boot(root: str, kernels: list[str]) -> str | None:
     return max(named, key=len) if named else None
 
 
-def _assignments(text: str) -> dict[str, str]:
+def assignments(text: str) -> dict[str, str]:
     """Return the NAME=value lines, unquoted; `export` before a name is ignored."""
     return {name: value.strip("\"'") for name, value in _ASSIGNMENT.findall(text)}
 
 
 def login_environment(root: str) -> dict[str, str]:
     """Return the variables in /etc/environment, which pam_env sets for every login."""
-    return _assignments(files.read_text(root, "/etc/environment") or "")
+    return assignments(files.read_text(root, "/etc/environment") or "")
 
 
 def _by_version(releases: Iterable[str]) -> list[str]:
@@ -144,26 +139,3 @@ def _mount(root: str, path: str) -> str:
     while path != "/" and os.stat(files.under(root, os.path.dirname(path))).st_dev == device:
         path = os.path.dirname(path)
     return path
-
-
-def secure_boot(root: str) -> str:
-    """Return "enabled", "disabled" or "unknown", from the firmware's variable: four bytes of attributes, then 0 or 1.
-
-    Without EFI it is disabled; with an empty /sys/firmware, as in a container, it is unknown.
-    """
-    variable = files.read_bytes(root, SECURE_BOOT)
-    if variable is not None and len(variable) >= 5:
-        return "enabled" if variable[4] == 1 else "disabled"
-    firmware = files.names(root, "/sys/firmware")
-    return "unknown" if not firmware or "efi" in firmware else "disabled"
-
-
-def secure_boot_keys(root: str) -> list[dict[str, Any]]:
-    """Return the keys with which DKMS signs modules, and whether the firmware trusts them (None: unreadable)."""
-    enrolled = files.read_bytes(root, ENROLLED_KEYS)
-    found = []
-    for path in DKMS_KEYS:
-        certificate = files.read_bytes(root, path)
-        if certificate:
-            found.append({"path": path, "enrolled": None if enrolled is None else certificate in enrolled})
-    return found

@@ -446,6 +446,7 @@ class Probe:
     pytorch_in_the_way: str | None = None
     secure_boot: str = "unknown"
     secure_boot_keys: tuple[SigningKey, ...] = ()
+    trusted_certificates: tuple[str, ...] | None = None
     disk: Mapping[str, DiskSpace] = dataclasses.field(default_factory=dict)
     applied: Mapping[str, AppliedPart] = dataclasses.field(default_factory=dict)
     verified: Verified | None = None

@@ -27,6 +27,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import P
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import leftovers, plan_diff
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.disk_space import check_disk
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import PlanDiff
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.signing_key import SigningCertificate
 
 SCHEMA = 1
 ENVIRONMENT_PATHS = {"tensorflow": TENSORFLOW, "pytorch": PYTORCH}
@@ -66,8 +67,8 @@ CODES = {
         "Drain the host, or end them",
     ),
     "secure-boot": (
-        "Secure Boot is enabled, and no key that DKMS signs modules with is enrolled",
-        "Enrol one with `mokutil` and confirm it at the console; or disable Secure Boot",
+        "Secure Boot is enabled, and the key that signs the modules of DKMS is not enrolled",
+        "[Enrol one](secure-boot.md); or disable Secure Boot",
     ),
     "kernel-headers-missing": (
         "No headers for the running or the next-boot kernel, and no planned package provides them (a warning "
@@ -115,11 +116,13 @@ class Options:
     """What the inventory decides and no probe can show.
 
     own_kernel: whether the host loads modules into a kernel of its own (a container borrows one). kernel_headers: the
-    packages that will be installed for them; None: those of the plan.
+    packages that will be installed for them; None: those of the plan. signing: the certificate of the user's own key
+    for kernel modules.
     """
 
     own_kernel: bool = True
     kernel_headers: tuple[str, ...] | None = None
+    signing: SigningCertificate | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -360,27 +363,55 @@ def _nouveau(context: _Context, findings: Findings) -> None:
 def _secure_boot(context: _Context, findings: Findings) -> None:
     if context.probe.secure_boot != "enabled" or not context.builds_modules:
         return
+    if context.options.signing:
+        _own_signing_key(context.options.signing, context.probe.trusted_certificates, findings)
+        return
     keys = context.probe.secure_boot_keys
     if any(key.enrolled for key in keys):
         return
     message = "Secure Boot is enabled, and the firmware trusts no key that DKMS signs modules with: they would not load"
-    disable = "or disable Secure Boot in the firmware setup"
     if keys:
         path = keys[0].path
         state = "is not enrolled" if keys[0].enrolled is False else "may not be enrolled"
         message += f" ({path} exists but {state})"
-        remedy = f"run sudo mokutil --import {path}, reboot, confirm the key at the console (MOK manager), {disable}"
+        prepare = f"sudo mokutil --import {path}"
     elif context.plan.distribution.startswith("ubuntu"):
-        remedy = (
-            "run sudo update-secureboot-policy --new-key and sudo update-secureboot-policy --enroll-key, reboot, "
-            f"confirm the key at the console (MOK manager), {disable}"
+        prepare = (
+            "sudo apt-get install shim-signed mokutil, sudo update-secureboot-policy --new-key and "
+            "sudo update-secureboot-policy --enroll-key"
         )
     else:
-        remedy = (
-            "install dkms, run sudo dkms generate_mok and sudo mokutil --import /var/lib/dkms/mok.pub, reboot, "
-            f"confirm the key at the console (MOK manager), {disable}"
+        prepare = (  # what DKMS runs when it has no key; `dkms generate_mok` is newer than Debian 12's
+            "sudo apt-get install mokutil openssl, sudo install -d /var/lib/dkms, sudo openssl req -new -x509 -nodes "
+            "-newkey rsa:2048 -days 36500 -subj '/CN=DKMS module signing key' -keyout /var/lib/dkms/mok.key "
+            "-outform DER -out /var/lib/dkms/mok.pub and sudo mokutil --import /var/lib/dkms/mok.pub"
         )
-    findings.problem("secure-boot", message, remedy)
+    findings.problem(
+        "secure-boot",
+        message,
+        f"run {prepare}, {_CONFIRM}; or set gpu_stack_module_signing_key and gpu_stack_module_signing_certificate to a "
+        "key that is enrolled; or disable Secure Boot in the firmware setup",
+    )
+
+
+_CONFIRM = "which asks for a password of your choice; reboot, and type it at the console (MokManager: Enroll MOK)"
+
+
+def _own_signing_key(signing: SigningCertificate, trusted: tuple[str, ...] | None, findings: Findings) -> None:
+    """Check that the firmware trusts the certificate of the user's own key."""
+    if trusted is not None and signing.sha256 in trusted:
+        return
+    state = (
+        "is not enrolled" if trusted is not None else "may not be enrolled (the firmware's variables are unreadable)"
+    )
+    findings.problem(
+        "secure-boot",
+        f"Secure Boot is enabled, and {signing.path}, the certificate of gpu_stack_module_signing_key, {state}: the "
+        "kernel would refuse the modules that it signs",
+        f"convert it with openssl x509 -in {signing.path} -outform DER -out module_signing.der, copy that to the host "
+        f"and run there sudo mokutil --import module_signing.der, {_CONFIRM}; or add it to the firmware's db; or "
+        "disable Secure Boot in the firmware setup",
+    )
 
 
 def _kernel_headers(context: _Context, findings: Findings) -> None:

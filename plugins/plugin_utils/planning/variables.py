@@ -34,7 +34,16 @@ CHOICES = {
     "unknown": ("fail", "warn"),
 }
 SWITCHES = ("partial", "rollback")
-OTHERS = ("environment", "locks", "pytorch_extra", "serial", "tensorflow_extra", "waivers")
+OTHERS = (
+    "environment",
+    "locks",
+    "module_signing_certificate",
+    "module_signing_key",
+    "pytorch_extra",
+    "serial",
+    "tensorflow_extra",
+    "waivers",
+)
 # Variables of playbooks that are no role's, as in an argument specification.
 PLAYBOOK_OPTIONS: dict[str, dict[str, Any]] = {
     "gpu_monitor_interval": {"type": "float"},
@@ -158,6 +167,9 @@ def _of_run(name: str, value: Any, today: date) -> list[str]:
         expected = None if _fits(value, {"type": "bool"}) and not _is_empty(value) else "true or false"
     elif option == "environment" and not _is_empty(value) and not isinstance(value, Mapping):
         expected = "a dictionary such as {http_proxy: 'http://proxy.example.org:3128'}"
+    elif option.startswith("module_signing_") and not _is_empty(value):
+        if not isinstance(value, str) or not Path(value).expanduser().is_absolute():
+            expected = "the absolute path of a file on the controller, such as {{ inventory_dir }}/module_signing.key"
     elif option == "serial" and not _is_empty(value):
         batches = value if isinstance(value, list) else [value]
         if not batches or not all(not isinstance(b, bool) and _SERIAL.fullmatch(str(b)) for b in batches):

@@ -20,6 +20,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import Preflight
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.signing_key import SigningCertificate
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_for_probe
 
 from tests.unit.package_index import serve
@@ -50,6 +51,7 @@ def role_variables(facts: dict[str, Any], prefixes: tuple[str, ...]) -> dict[str
     known = {
         "nvidia_driver_version": facts["gpu_stack_plan"]["components"]["driver"]["version"],
         "nvidia_driver_kernel_headers": [],
+        "nvidia_driver_module_signing_key": "/keys/lab.key",
         "nvidia_driver_replaces": facts["gpu_stack_diff"]["replaces"]["driver"],
         "nccl_version": (facts["gpu_stack_plan"]["components"]["nccl"] or {}).get("version"),
     }
@@ -305,6 +307,54 @@ def test_unknown_is_fail_or_warn(tmp_path: Path, value: str) -> None:
     answer = run(tmp_path, "-e", f"gpu_stack_unknown={value}")
     assert answer.returncode == 2
     assert f"gpu_stack_unknown is '{value}'; expected one of fail, warn" in " ".join(answer.stdout.split())
+
+
+def test_a_signing_key_that_cannot_be_used_is_refused_before_the_probe(tmp_path: Path) -> None:
+    answer = run(tmp_path, "-e", f"gpu_stack_module_signing_key={tmp_path}/missing.key")
+    assert answer.returncode == 2
+    output = " ".join(answer.stdout.split())
+    assert "gpu_stack_module_signing_key is" in output
+    assert "missing.key, which cannot be read on the controller" in output
+    assert "gpu_stack_module_signing_certificate is not set; expected the path of a file" in output
+    keys = []
+    for name in ("one", "two"):
+        made = ["-keyout", f"{tmp_path}/{name}.key", "-out", f"{tmp_path}/{name}.pem", "-subj", f"/CN={name}"]
+        subprocess.run(
+            ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *made], check=True, capture_output=True
+        )
+        keys.append(tmp_path / f"{name}.key")
+    pair = {"gpu_stack_module_signing_key": str(keys[1]), "gpu_stack_module_signing_certificate": f"{tmp_path}/one.pem"}
+    answer = run(tmp_path, "-e", json.dumps(pair))
+    assert answer.returncode == 2
+    assert "one.pem (CN=one) is of another key" in " ".join(answer.stdout.split())
+    assert not list(tmp_path.glob("*/*/probe.json"))
+
+
+def test_an_encrypted_signing_key_is_read_and_in_no_evidence(tmp_path: Path) -> None:
+    key, certificate, password = tmp_path / "k.key", tmp_path / "k.pem", tmp_path / "password"
+    made = ["-keyout", str(key), "-out", str(certificate), "-subj", "/CN=lab"]
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *made], check=True, capture_output=True)
+    secret = key.read_text().splitlines()[3]
+    password.write_text("vault")
+    vault = [PROJECT / ".venv/bin/ansible-vault", "encrypt", "--vault-password-file", password, key]
+    subprocess.run(vault, check=True, capture_output=True)
+    pair = {"gpu_stack_module_signing_key": str(key), "gpu_stack_module_signing_certificate": str(certificate)}
+    answer = run(tmp_path / "reports", "-e", json.dumps({**pair, **NO_GPU}), "--vault-password-file", str(password))
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    texts = [path.read_text() for path in (tmp_path / "reports").rglob("*") if path.is_file()]
+    assert texts
+    assert not any(secret in text for text in [*texts, answer.stdout, answer.stderr])
+
+
+def test_another_key_in_the_same_file_is_drift(probed: dict[str, Any]) -> None:
+    def fingerprint(signing: SigningCertificate | None) -> str:
+        decision = stack_plan.decide(probed, ARGS, role_variables, signing=signing)
+        return str(decision.facts["gpu_stack_parts"]["nvidia_driver"]["fingerprint"])
+
+    first, second = (SigningCertificate("/keys/lab.der", digit * 64) for digit in "ab")
+    moved = SigningCertificate("/other/lab.der", "a" * 64)
+    assert len({fingerprint(None), fingerprint(first), fingerprint(second)}) == 3
+    assert fingerprint(moved) == fingerprint(first)
 
 
 def test_expired_waiver_is_a_warning(tmp_path: Path) -> None:

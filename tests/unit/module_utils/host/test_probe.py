@@ -48,6 +48,7 @@ def test_the_probe_of_an_empty_root_has_every_part(tmp_path: Path) -> None:
         "pytorch_in_the_way",
         "secure_boot",
         "secure_boot_keys",
+        "trusted_certificates",
         "disk",
         "applied",
         "verified",

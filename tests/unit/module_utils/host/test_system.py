@@ -1,4 +1,4 @@
-"""Kernels, Python, compiler, disk and Secure Boot of a host."""
+"""Kernels, Python, compiler and disk of a host."""
 
 from __future__ import annotations
 
@@ -88,29 +88,6 @@ def test_a_gcc_without_a_version_in_its_name_prints_it(tmp_path: Path) -> None:
     assert system.gcc(str(tmp_path), command.run) == "13"
 
 
-@pytest.mark.parametrize(
-    ("variable", "other", "expected"),
-    [
-        (b"\x06\0\0\0\x01", "", "enabled"),
-        (b"\x06\0\0\0\x00", "", "disabled"),
-        (None, "/sys/firmware/acpi/x", "disabled"),
-        (None, "/sys/firmware/efi/systab", "unknown"),
-        (None, "", "unknown"),
-    ],
-    ids=["enabled", "disabled", "BIOS", "efivars not mounted", "container"],
-)
-def test_secure_boot_is_read_from_the_firmware_variable(
-    tmp_path: Path, variable: bytes | None, other: str, expected: str
-) -> None:
-    (tmp_path / "sys/firmware").mkdir(parents=True)
-    if variable is not None:
-        put(tmp_path, system.SECURE_BOOT)
-        (tmp_path / system.SECURE_BOOT.lstrip("/")).write_bytes(variable)
-    if other:
-        put(tmp_path, other)
-    assert system.secure_boot(str(tmp_path)) == expected
-
-
 def test_disk_space_is_that_of_statvfs(tmp_path: Path) -> None:
     (tmp_path / "usr").mkdir()
     found = system.disk(str(tmp_path))
@@ -156,21 +133,6 @@ def test_the_next_boot_kernel_is_the_entry_of_grub(
     if environment:
         put(tmp_path, system.GRUB_ENVIRONMENT, "# GRUB Environment Block\n" + environment)
     assert system.kernel(str(tmp_path), "6.1.0-9-amd64")["next_boot"] == expected
-
-
-@pytest.mark.parametrize(
-    ("enrolled", "expected"),
-    [(b"\x06\0\0\0....certificate....", True), (b"\x06\0\0\0....", False), (None, None)],
-    ids=["enrolled", "not enrolled", "not readable"],
-)
-def test_module_signing_keys_are_looked_up_in_the_firmware(
-    tmp_path: Path, enrolled: bytes | None, expected: bool | None
-) -> None:
-    assert system.secure_boot_keys(str(tmp_path)) == []
-    put(tmp_path, "/var/lib/dkms/mok.pub", b"certificate")
-    if enrolled is not None:
-        put(tmp_path, system.ENROLLED_KEYS, enrolled)
-    assert system.secure_boot_keys(str(tmp_path)) == [{"path": "/var/lib/dkms/mok.pub", "enrolled": expected}]
 
 
 def test_mount_points_are_on_the_device_of_their_directory() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,12 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_pr
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff, preflight
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import Options
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.signing_key import SigningCertificate
 
 from tests.unit.plugin_utils.planning.planning_cases import make_plan, make_probe
 from tests.unit.plugin_utils.planning.preflight_cases import (
     ALL_INSTALLED,
+    COMPONENTS,
     DIRECTORIES,
     DRIVER_INSTALLED,
     LOADED,
@@ -256,6 +259,46 @@ def test_all_problems_of_plan_and_host_are_reported_at_once() -> None:
         "  Remedy: put one in",
     ]
     assert text.count("\n  Remedy: ") == 6
+
+
+SIGNING = SigningCertificate("/keys/lab.der", "5e" * 32)
+
+
+@pytest.mark.parametrize(
+    ("trusted", "state"),
+    [([], "is not enrolled"), (["aa" * 32], "is not enrolled"), (None, "may not be enrolled")],
+)
+def test_the_users_own_signing_key_must_be_enrolled(trusted: list[str] | None, state: str) -> None:
+    """Whether DKMS has another key that is enrolled does not matter: it does not sign with that one."""
+    options = Options(signing=SIGNING)
+    found = run(options=options, secure_boot="enabled", secure_boot_keys=ENROLLED, trusted_certificates=trusted)
+    (problem,) = found.problems
+    assert problem.code == "secure-boot"
+    assert f"/keys/lab.der, the certificate of gpu_stack_module_signing_key, {state}" in problem.message
+    assert "openssl x509 -in /keys/lab.der -outform DER -out module_signing.der" in problem.remedy
+    assert "mokutil --import module_signing.der" in problem.remedy
+
+
+def test_modules_that_an_enrolled_key_of_the_user_signs_are_no_problem() -> None:
+    options = Options(signing=SIGNING)
+    assert codes(run(options=options, secure_boot="enabled", trusted_certificates=["aa" * 32, SIGNING.sha256])) == (
+        [],
+        [],
+    )
+    assert codes(run(options=options, secure_boot="disabled", trusted_certificates=[])) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("distribution", "command"),
+    [("debian-12", "-out /var/lib/dkms/mok.pub"), ("ubuntu-24.04", "update-secureboot-policy --enroll-key")],
+)
+def test_without_a_key_the_remedy_has_the_commands_of_the_distribution(distribution: str, command: str) -> None:
+    plan, probe = make_plan(COMPONENTS, url=URL), make_probe(**{**PROBE, "secure_boot": "enabled"})
+    plan = dataclasses.replace(plan, distribution=distribution)
+    (problem,) = preflight.preflight(plan, probe, plan_diff.plan_diff(plan, probe)).problems
+    assert command in problem.remedy
+    assert "generate_mok" not in problem.remedy  # not in dkms 3.0.10 of Debian 12
+    assert "gpu_stack_module_signing_key" in problem.remedy
 
 
 def test_parts_that_the_probe_could_not_read_are_not_findings() -> None:

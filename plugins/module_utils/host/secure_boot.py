@@ -1,0 +1,109 @@
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Read Secure Boot's state, the certificates that the kernel trusts, and the key of DKMS. Runs on the managed host."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import ssl
+import struct
+from typing import Any, Iterator
+
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import files, system
+
+EFI = "/sys/firmware/efi"
+SECURE_BOOT = EFI + "/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
+_SHIM = "-605dab50-e046-4300-abb6-3dd810dd8b23"
+NOT_VALIDATED = EFI + "/efivars/MokSBStateRT" + _SHIM  # 1 after `mokutil --disable-validation`
+SIGNATURES = EFI + "/efivars/db-d719b2cb-3d3a-4596-a3bc-dad00e67656f"
+# The machine owner's keys, mirrored for the kernel by shim. A long list is divided: MokListRT, MokListRT1, ...
+OWNER_KEYS = EFI + "/efivars/MokListRT"
+OWNER_KEYS_TABLE = EFI + "/mok-variables/MokListRT"  # the same since kernel 5.11, undivided and without attributes
+DKMS_SETTINGS = "/etc/dkms/framework.conf"
+OWN_SETTINGS = "zz-gpuhost-module-signing.conf"  # the last one in framework.conf.d wins
+DKMS_KEYS = ("/var/lib/shim-signed/mok/MOK.der", "/var/lib/dkms/mok.pub")  # Ubuntu's and Debian's
+_ATTRIBUTES = 4
+_X509 = bytes.fromhex("a159c0a5e494a74a87b5ab155c2bf072")  # EFI_CERT_X509_GUID, as it is stored
+
+
+def state(root: str) -> str:
+    """Return "enabled", "disabled" or "unknown", from the firmware's variable: four bytes of attributes, then 0 or 1.
+
+    Without EFI it is disabled, also where shim was told not to validate, as the kernel sees it (efi_get_secureboot).
+    With an empty /sys/firmware, as in a container, it is unknown.
+    """
+    variable = files.read_bytes(root, SECURE_BOOT)
+    if variable is not None and len(variable) > _ATTRIBUTES:
+        ignored = files.read_bytes(root, NOT_VALIDATED) or b""
+        return "enabled" if variable[_ATTRIBUTES] == 1 and ignored[_ATTRIBUTES:] != b"\x01" else "disabled"
+    firmware = files.names(root, "/sys/firmware")
+    return "unknown" if not firmware or "efi" in firmware else "disabled"
+
+
+def trusted_certificates(root: str) -> list[str] | None:
+    """Return the SHA-256 of each certificate in the firmware's db and among the owner's keys; None if unreadable."""
+    directory, name = os.path.split(OWNER_KEYS)
+    owners = [entry for entry in files.names(root, directory) if entry.startswith(name) and entry.endswith(_SHIM)]
+    variables = [files.read_bytes(root, path) for path in (SIGNATURES, *("%s/%s" % (directory, n) for n in owners))]
+    lists = [variable[_ATTRIBUTES:] for variable in variables if variable]
+    # For root alone; an ordinary user reads the variables.
+    table = (
+        files.read_bytes(root, OWNER_KEYS_TABLE) if os.access(files.under(root, OWNER_KEYS_TABLE), os.R_OK) else None
+    )
+    lists += [table] if table else []
+    if not lists:
+        return None
+    return sorted({hashlib.sha256(found).hexdigest() for data in lists for found in _certificates(data)})
+
+
+def _certificates(data: bytes) -> Iterator[bytes]:
+    """Yield the X.509 certificates of EFI_SIGNATURE_LISTs (UEFI specification, Signature Database).
+
+    Each list has a type, its size, the sizes of a header and of each entry, and entries that begin with their owner.
+    """
+    start = 0
+    while start < len(data):
+        if len(data) - start < 28:
+            raise ValueError("a list of the firmware's certificates ends after %d bytes" % (len(data) - start))
+        kind, (size, header, entry) = data[start : start + 16], struct.unpack_from("<III", data, start + 16)
+        first, end = start + 28 + header, start + size
+        if entry <= 16 or first > end or end > len(data):
+            raise ValueError("a list of the firmware's certificates has impossible sizes: %d, %d" % (size, entry))
+        if kind == _X509:
+            for place in range(first, end - entry + 1, entry):
+                yield data[place + 16 : place + entry]
+        start = end
+
+
+def dkms_keys(root: str) -> list[dict[str, Any]]:
+    """Return the certificates with which DKMS signs modules, and whether the kernel trusts them (None: unreadable).
+
+    That is the one in DKMS's settings, but for gpuhost's own; else the one that DKMS has generated.
+    """
+    trusted = trusted_certificates(root)
+    configured = _configured_certificate(root)
+    found = []
+    for path in (configured,) if configured else DKMS_KEYS:
+        certificate = files.read_bytes(root, path)
+        if certificate:
+            enrolled = None if trusted is None else hashlib.sha256(_der(certificate)).hexdigest() in trusted
+            found.append({"path": path, "enrolled": enrolled})
+    return found
+
+
+def _configured_certificate(root: str) -> str | None:
+    settings = [DKMS_SETTINGS]
+    directory = DKMS_SETTINGS + ".d"
+    settings += ["%s/%s" % (directory, name) for name in files.names(root, directory) if name.endswith(".conf")]
+    found: dict[str, str] = {}
+    for path in settings:
+        if os.path.basename(path) != OWN_SETTINGS:
+            found.update(system.assignments(files.read_text(root, path) or ""))
+    return found.get("mok_certificate") or None
+
+
+def _der(certificate: bytes) -> bytes:
+    if certificate.startswith(b"-----BEGIN"):
+        return ssl.PEM_cert_to_DER_cert(certificate.decode("ascii", "replace"))
+    return certificate

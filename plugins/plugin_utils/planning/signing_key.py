@@ -1,0 +1,54 @@
+"""Check the key that is to sign kernel modules: that it can be used unattended, and that the certificate is its own.
+
+Runs on the controller, where the user has both files. No message has any of the key.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+
+
+class SigningKeyError(ValueError):
+    """The key or its certificate cannot be used."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SigningCertificate:
+    """A certificate for kernel modules: its path on the controller, and the SHA-256 of its DER form."""
+
+    path: str
+    sha256: str
+
+
+def read(key: bytes, certificate: bytes, path: str) -> SigningCertificate:
+    """Return the certificate of a key; raises SigningKeyError. path: of the certificate, PEM or DER."""
+    found = _certificate(certificate, path)
+    try:
+        own = load_pem_private_key(key, password=None).public_key()
+    except TypeError as error:
+        raise SigningKeyError(
+            "the key has a passphrase, which nobody types when DKMS signs a module after a kernel update; remove it "
+            "(openssl pkey -in KEY -out NEW), and encrypt the file with ansible-vault instead"
+        ) from error
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise SigningKeyError("the key is no private key in PEM (-----BEGIN PRIVATE KEY-----)") from error
+    encoding = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    if own.public_bytes(*encoding) != found.public_key().public_bytes(*encoding):
+        raise SigningKeyError(
+            f"the certificate {path} ({found.subject.rfc4514_string()}) is of another key; expected the one that was "
+            "made with this key"
+        )
+    return SigningCertificate(path, hashlib.sha256(found.public_bytes(Encoding.DER)).hexdigest())
+
+
+def _certificate(content: bytes, path: str) -> x509.Certificate:
+    is_pem = b"-----BEGIN" in content
+    try:
+        return x509.load_pem_x509_certificate(content) if is_pem else x509.load_der_x509_certificate(content)
+    except ValueError as error:
+        raise SigningKeyError(f"{path} is no X.509 certificate, neither in PEM nor in DER") from error
