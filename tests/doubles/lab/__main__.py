@@ -1,8 +1,9 @@
 """Start or remove the lab that an inventory describes: script/lab up|down INVENTORY.
 
-Every host of the inventory becomes a container, or a virtual machine if its variable `lab_machine` is `vm`. Its
-variables `lab_gpus` (a list of product names) and `lab_image` (auto, debian-12, ubuntu-24.04, ...) are read as well. A
-container with `lab_behind: HOST` is in a network without a way out, in which HOST, which comes before it, is as well.
+Every host of the inventory becomes a container, or a virtual machine if its variable `lab_machine` is `vm`, under
+Secure Boot with `lab_secure_boot: true`. Its variables `lab_gpus` (a list of product names) and `lab_image` (auto,
+debian-12, ubuntu-24.04, ...) are read as well. A container with `lab_behind: HOST` is in a network without a way
+out, in which HOST, which comes before it, is as well.
 """
 
 import argparse
@@ -42,7 +43,7 @@ def bring_up(inventory: Path, lab: containers.Lab) -> None:
         image = made[str(variables.get("lab_image", "auto"))]
         pci.write_tree(lab.pci_tree(name), gpus[name])
         if name in machines:
-            lab.machine(name).ensure(vm_image.ensure(image.distribution))
+            lab.machine(name).ensure(vm_image.ensure(image.distribution), variables.get("lab_secure_boot", False))
         else:
             behind = variables.get("lab_behind")
             if behind:

@@ -1,7 +1,9 @@
 """The lab's virtual machines: hosts with their own kernel, which can load modules and reboot.
 
-QEMU runs without root: it uses its user network, and emulates the processor if KVM does not work. SSH is forwarded from
-a local port; machines reach the lab's repository at the IP address of its container.
+They boot as a server does: EFI firmware (OVMF), shim, GRUB and the distribution's signed kernel. With `lab_secure_boot`
+the firmware enforces Secure Boot with Microsoft's keys. QEMU runs without root: it uses its user network, and emulates
+the processor if KVM does not work. SSH is forwarded from a local port; machines reach the lab's repository at the IP
+address of its container.
 """
 
 import base64
@@ -10,6 +12,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import tarfile
 import time
 from pathlib import Path
@@ -20,9 +23,12 @@ from tests.doubles.lab.vm_image import Disk
 
 CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 MARKER = "/usr/share/gpuhost-simulated"
-QEMU = ["qemu-system-x86_64", "-machine", "pc", "-cpu", "max", "-display", "none", "-monitor", "none"]
+QEMU = ["qemu-system-x86_64", "-cpu", "max", "-display", "none", "-monitor", "none"]
+FIRMWARE = Path("/usr/share/OVMF")
+# The owner of keys that the operator enrols: any identifier.
+OWNER = "0b6d3a3c-8a52-4ffb-9d0f-5c1f7b0f4a11"
 TRIAL_SECONDS = 10
-READY_SECONDS = 300
+READY_SECONDS, SSH_SECONDS = 600, 180
 STOP_SECONDS = 10
 # Mounts the simulated PCI devices over the machine's own, like the volume of the containers.
 PCI_MOUNT = """[Unit]
@@ -47,6 +53,11 @@ class Machine:
         self.name, self.state, self.key = name, state, key
 
     @property
+    def variables(self) -> Path:
+        """The firmware's variables: boot entries and the keys of Secure Boot."""
+        return self.state / "firmware-variables.fd"
+
+    @property
     def port(self) -> int:
         """The local port that is forwarded to its sshd; it stays the same until the lab is removed."""
         path = self.state / "port"
@@ -66,33 +77,52 @@ class Machine:
         command = Path(f"/proc/{pid}/cmdline")
         return pid if command.exists() and str(pid_file).encode() in command.read_bytes() else None
 
-    def ensure(self, disk: Disk) -> None:
+    def ensure(self, disk: Disk, secure_boot: bool = False) -> None:
         """Start the machine unless it runs already, on a copy of the disk that is kept until the lab is removed."""
         self.state.mkdir(parents=True, exist_ok=True)
-        root = self.state / "root.ext4"
-        if not root.exists():
-            _run("cp", "--sparse=always", "--reflink=auto", str(disk.root), str(root))
+        image = self.state / "disk.raw"
+        if not image.exists():
+            _run("cp", "--sparse=always", "--reflink=auto", str(disk.image), str(image))
+        if not self.variables.exists():
+            _run("cp", str(FIRMWARE / f"OVMF_VARS_4M{'.ms' if secure_boot else ''}.fd"), str(self.variables))
         if self.process is None:
             (self.state / "console.log").unlink(missing_ok=True)
-            _run(*self._qemu(disk, root))
+            _run(*self._qemu(disk, image, secure_boot))
 
-    def _qemu(self, disk: Disk, root: Path) -> list[str]:
+    def enrol(self, certificate: Path) -> None:
+        """Add a certificate to the machine owner's keys, as confirming it in shim's MOK manager does.
+
+        The machine must be off: only shim and the firmware may write the variable.
+        """
+        if self.process is not None:
+            raise SystemExit(f"lab: virtual machine {self.name} is running; switch it off before you enrol a key")
+        program = str(Path(sys.executable).with_name("virt-fw-vars"))
+        _run(program, "--inplace", str(self.variables), "--add-mok", OWNER, str(certificate))
+
+    def _qemu(self, disk: Disk, image: Path, secure_boot: bool) -> list[str]:
         public_key = self.key.with_suffix(".pub").read_text().strip().encode()
         files = (
             "d /home/admin/.ssh 0700 admin admin\n"
             f"f~ /home/admin/.ssh/authorized_keys 0600 admin admin - {base64.b64encode(public_key).decode()}\n"
         )
         credential = base64.b64encode(files.encode()).decode()
+        code = FIRMWARE / f"OVMF_CODE_4M{'.ms' if secure_boot else ''}.fd"
+        # With Secure Boot only code in system management mode may write the firmware's variables.
+        protected = ["-global", "driver=cfi.pflash01,property=secure,value=on", "-global", "ICH9-LPC.disable_s3=1"]
         return [
             *QEMU, "-accel", accelerator(disk), "-smp", "2", "-m", "2048",
+            "-machine", f"q35,smm={'on' if secure_boot else 'off'}", *(protected if secure_boot else []),
+            "-drive", f"if=pflash,unit=0,format=raw,readonly=on,file={code}",
+            "-drive", f"if=pflash,unit=1,format=raw,file={self.variables}",
             "-serial", f"file:{self.state / 'console.log'}",
             "-daemonize", "-pidfile", str(self.state / "pid"),
-            "-kernel", str(disk.kernel), "-initrd", str(disk.initramfs),
-            "-append", f"root=/dev/vda rw console=ttyS0 net.ifnames=0 systemd.hostname={self.name}",
             "-smbios", f"type=11,value=io.systemd.credential.binary:tmpfiles.extra={credential}",
             # Fast: the disk survives the end of QEMU, but not a crash of the computer that it runs on.
-            "-drive", f"file={root},format=raw,if=virtio,cache=unsafe",
-            "-netdev", f"user,id=lab,hostfwd=tcp:127.0.0.1:{self.port}-:22", "-device", "virtio-net-pci,netdev=lab",
+            "-drive", f"file={image},format=raw,if=none,id=disk,cache=unsafe",
+            "-device", "virtio-blk-pci,drive=disk,bootindex=0",
+            "-netdev", f"user,id=lab,hostfwd=tcp:127.0.0.1:{self.port}-:22",
+            # Without its boot program, which the firmware would start.
+            "-device", "virtio-net-pci,netdev=lab,romfile=",
             "-device", "virtio-rng-pci",
         ]  # fmt: skip
 
@@ -126,6 +156,8 @@ sed -i '/ {REPOSITORY_HOST}$/d' /etc/hosts 2>/dev/null || echo '127.0.0.1 localh
 echo '{repository} {REPOSITORY_HOST}' >> /etc/hosts
 echo '127.0.1.1 {self.name}' >> /etc/hosts
 echo '{self.name}' > /etc/hostname
+hostname '{self.name}'
+grep -q menuentry /boot/grub/grub.cfg || update-grub
 echo 'PCI devices ({pci.describe(gpus)})' > {MARKER}/pci-devices.txt
 cat > /etc/systemd/system/sys-bus-pci-devices.mount <<'END'
 {PCI_MOUNT}END
@@ -154,17 +186,17 @@ systemctl enable --now sys-bus-pci-devices.mount
         words += [word for option in options.split(",") for word in ("-o", option)]
         try:
             return subprocess.run(
-                [*words, "admin@127.0.0.1", command], input=stdin, capture_output=True, text=True, timeout=60
+                [*words, "admin@127.0.0.1", command], input=stdin, capture_output=True, text=True, timeout=SSH_SECONDS
             )
         except subprocess.TimeoutExpired:
-            return subprocess.CompletedProcess(words, 255, "", "ssh did not end within 60 s")
+            return subprocess.CompletedProcess(words, 255, "", f"ssh did not end within {SSH_SECONDS} s")
 
 
 def accelerator(disk: Disk) -> str:
     """Return "kvm" if a kernel starts with it, else "tcg": on some computers /dev/kvm exists, but guests hang."""
     if not os.access("/dev/kvm", os.R_OK | os.W_OK):
         return "tcg"
-    command = [*QEMU, "-accel", "kvm", "-m", "512", "-serial", "stdio", "-kernel", str(disk.kernel)]
+    command = [*QEMU, "-machine", "pc", "-accel", "kvm", "-m", "512", "-serial", "stdio", "-kernel", str(disk.kernel)]
     command += ["-no-reboot", "-append", "console=ttyS0 panic=-1"]
     try:
         output = subprocess.run(command, capture_output=True, timeout=TRIAL_SECONDS).stdout
@@ -181,7 +213,7 @@ def _run(*command: str) -> None:
     except FileNotFoundError as error:
         raise SystemExit(
             f"lab: virtual machines need {error.filename}; on Debian or Ubuntu: "
-            "sudo apt-get install -y --no-install-recommends qemu-system-x86"
+            "sudo apt-get install -y --no-install-recommends qemu-system-x86 ovmf"
         ) from None
     if result.returncode:
         raise SystemExit(f"lab: {command[0]} ended {result.returncode}: {(result.stderr or result.stdout)[-2000:]}")

@@ -154,8 +154,8 @@ def test_disk_has_the_containers_packages_and_is_named_after_its_recipe(monkeypa
     monkeypatch.setattr(vm_image, "cache", lambda: tmp_path)
     monkeypatch.setattr(vm_image, "_build", lambda disk, names: asked.append(names))
     first = vm_image.ensure("debian-12")
-    assert set(images.PACKAGES) < set(asked[0])
-    monkeypatch.setattr(vm_image, "SIZE", "7G")
+    assert {*images.PACKAGES, "shim-signed", "grub-efi-amd64-signed"} < set(asked[0])
+    monkeypatch.setattr(vm_image, "DISK_MIB", 7000)
     assert vm_image.ensure("debian-12").folder != first.folder
 
 
@@ -164,6 +164,6 @@ def test_distribution_without_a_disk_is_reported_with_the_known_ones():
         vm_image.ensure("ubuntu-24.04")
 
 
-def test_reboot_scenario_uses_a_virtual_machine_and_is_not_in_the_default_run():
-    assert "lab_machine: vm" in (PROJECT / "molecule/reboot/hosts.yml").read_text()
-    assert ("reboot", runner.molecule) in runner.TIERS["virtual-machine"]
+def test_scenarios_with_virtual_machines_are_the_tier_of_that_name_and_not_in_the_default_run():
+    found = {path.parent.name for path in PROJECT.glob("molecule/*/hosts.yml") if "lab_machine: vm" in path.read_text()}
+    assert {(name, runner.molecule) for name in found} == set(runner.TIERS["virtual-machine"])
