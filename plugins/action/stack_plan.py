@@ -46,7 +46,8 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve imp
 
 PROBE = "gpuhost.stack.gpu_probe"
 SIGNING_KEY, SIGNING_CERTIFICATE = "nvidia_driver_module_signing_key", "nvidia_driver_module_signing_certificate"
-KERNEL_HEADERS = "nvidia_driver_kernel_headers"  # a host that borrows its kernel sets this role variable to nothing
+# What modules are built with: a host that borrows its kernel sets these role variables to nothing.
+KERNEL_PACKAGES = ("nvidia_driver_kernel_headers", "nvidia_driver_kernel_compilers")
 ARGUMENTS = {
     "request": {"type": "dict", "required": True},
     "variables": {"type": "list", "elements": "str", "required": True},
@@ -132,8 +133,9 @@ def decide(
     diff = plan_diff.plan_diff(plan, probe)
     facts = {"gpu_stack_probe": probed, "gpu_stack_plan": plan.to_json(), "gpu_stack_diff": diff.to_json()}
     facts["gpu_stack_lock_files"] = {**_locks_of(plan, folder or ""), **(extra_locks or {})}
-    headers = tuple(role_variables(facts, (KERNEL_HEADERS,))[KERNEL_HEADERS]) if plan.components.driver else ()
-    options = preflight.Options(own_kernel=args["own_kernel"], kernel_headers=headers, signing=signing)
+    values = role_variables(facts, KERNEL_PACKAGES) if plan.components.driver else dict.fromkeys(KERNEL_PACKAGES, ())
+    headers, compilers = (tuple(values[name]) for name in KERNEL_PACKAGES)
+    options = preflight.Options(args["own_kernel"], headers, compilers, signing)
     findings = preflight.preflight(plan, probe, diff, options)
     facts |= {"gpu_stack_preflight": findings.to_json(), "gpu_stack_parts": {}, "gpu_stack_drift": {}}
     facts["gpu_stack_repairs"] = to_json(drift.repairs(probe.applied))

@@ -134,7 +134,7 @@ probe:
       description:
         - Kernel releases. C(running), C(next_boot), C(installed), C(headers) with installed headers, C(headers_from)
           with the packages that provide missing ones by release.
-        - C(releases) has of the running and the next-boot kernel the C(package) with its image, the metapackages
+        - C(releases) has of the running kernel and each installed one the C(package) with its image, the metapackages
           (C(metas)) that follow its flavour, its C(compiler) with the major C(gcc), and its modules' C(compression).
         - C(installed_packages) and C(offers) are those of the packages for building modules that are installed, and
           that apt's lists have, with the kernels whose C(headers) and C(images) come with them.

@@ -122,12 +122,11 @@ def probe(root: str, options: Options, run: Run = command.run) -> dict[str, Any]
 
 
 def _kernel(root: str, running: str, options: Options, run: Run) -> dict[str, Any]:
-    """Return the kernels, what is known of the running and the next-boot one, and what apt has to build modules."""
+    """Return the kernels, what is known of each, and what apt has to build modules."""
     found = system.kernel(root, running)
     packages = kernels.images(root)
     found["releases"] = {
-        name: kernels.release(root, name, name == running, packages)
-        for name in sorted({running, found["next_boot"] or running})
+        name: kernels.release(root, name, name == running, packages) for name in sorted({running, *found["installed"]})
     }
     tools = {"": list(options.kernel_tools), **{how: [name] for how, name in options.module_compressors.items()}}
     return {**found, **kernels.building(root, found, tools, options.kernel_header_offers, run)}

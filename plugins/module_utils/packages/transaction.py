@@ -191,7 +191,7 @@ class Transaction:
     def _make_available(self, before: PackageState) -> bool:
         """Refresh the package lists if they lack a version; return False where check mode must not do that."""
         # What is installed and whole need not be on offer any more for a repair.
-        wanted = (before.unmet if before.damaged else self.request.wanted) + [
+        wanted = (before.unmet if before.damaged else self._wanted(before)) + [
             spec for spec in before.damaged if not self._kept(spec)
         ]
         names = [apt_output.split_spec(spec)[0] for spec in wanted]
@@ -214,9 +214,14 @@ class Transaction:
         name, version = apt_output.split_spec(spec)
         return self.apt.file_of(name, version or "")
 
+    def _wanted(self, before: PackageState) -> list[str]:
+        """Return the specs to install. A helper that is there stays as it is, and need not be on offer any more."""
+        there = set(self.request.helpers) - set(before.unmet)
+        return [spec for spec in self.request.wanted if spec not in there]
+
     def _command(self, before: PackageState) -> list[str]:
         """Return what `apt-get install` gets. With --reinstall it would install again all that it gets."""
-        wanted = before.unmet if before.damaged else self.request.wanted
+        wanted = before.unmet if before.damaged else self._wanted(before)
         damaged = [self._kept(spec) or spec for spec in before.damaged]
         return wanted + damaged + [name + "-" for name in before.obsolete]
 

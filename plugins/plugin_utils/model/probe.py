@@ -49,7 +49,7 @@ class KernelOffer:
 class Kernel:
     """Kernel releases: the running one, the next-boot one, those that are installed, and those with their headers.
 
-    releases: the running and the next-boot one. installed_packages, offers: those of the packages to build modules with
+    releases: what is known of each. installed_packages, offers: those of the packages to build modules with
     that are installed, and that are in apt's lists (None: not searched, since nothing is missing, or apt has none).
     headers_from: for each release without headers, the packages that provide them; None: apt has no lists.
     """

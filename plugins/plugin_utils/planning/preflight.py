@@ -24,7 +24,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components imp
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, PlanWarning, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import PackageLock, PcieLink, Probe
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import leftovers, plan_diff
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import kernel_builds, leftovers, plan_diff
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.disk_space import check_disk
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import PlanDiff
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.signing_key import SigningCertificate
@@ -70,11 +70,7 @@ CODES = {
         "Secure Boot is enabled, and the key that signs the modules of DKMS is not enrolled",
         "[Enrol one](secure-boot.md); or disable Secure Boot",
     ),
-    "kernel-headers-missing": (
-        "No headers for the running or the next-boot kernel, and no planned package provides them (a warning "
-        "while apt has no lists)",
-        "Boot the newest kernel; or name the package in `nvidia_driver_kernel_headers`",
-    ),
+    **kernel_builds.CODES,
     "path-taken": (
         "A directory, a file or a foreign link occupies `/opt/gpuhost/tensorflow` or `/opt/gpuhost/pytorch`, "
         "the path of the link to the environment",
@@ -115,13 +111,14 @@ _PEER_TO_PEER_REDIRECTS = {"ReqRedir", "CmpltRedir"}  # ACS controls, by lspci's
 class Options:
     """What the inventory decides and no probe can show.
 
-    own_kernel: whether the host loads modules into a kernel of its own (a container borrows one). kernel_headers: the
-    packages that will be installed for them; None: those of the plan. signing: the certificate of the user's own key
-    for kernel modules.
+    own_kernel: whether the host loads modules into a kernel of its own (a container borrows one). kernel_headers,
+    kernel_compilers: the packages that will be installed for them; None: those of the plan. signing: the certificate of
+    the user's own key for kernel modules.
     """
 
     own_kernel: bool = True
     kernel_headers: tuple[str, ...] | None = None
+    kernel_compilers: tuple[str, ...] | None = None
     signing: SigningCertificate | None = None
 
 
@@ -178,7 +175,7 @@ def preflight(plan: Plan, probe: Probe, diff: PlanDiff, options: Options | None 
         _leftovers,
         _gpu_users,
         _secure_boot,
-        _kernel_headers,
+        _kernel_builds,
         _graphics,
         _nouveau,
         _links,
@@ -414,42 +411,17 @@ def _own_signing_key(signing: SigningCertificate, trusted: tuple[str, ...] | Non
     )
 
 
-def _kernel_headers(context: _Context, findings: Findings) -> None:
-    """Check the headers of the running and of the next-boot kernel; modules must exist for both."""
-    if not context.builds_modules:
+def _kernel_builds(context: _Context, findings: Findings) -> None:
+    """Check what DKMS builds with for the running and the next-boot kernel; modules must exist for both."""
+    driver, options = context.components.driver, context.options
+    distro = load_catalog().distros.get(context.plan.distribution)
+    if driver is None or distro is None or not context.builds_modules:
         return
-    kernel = context.probe.kernel
-    roles = {kernel.running: "running"}
-    roles.setdefault(kernel.next_boot, "next boot")
-    for release, role in roles.items():
-        if release and release not in kernel.headers:
-            _missing_headers(context, release, role, findings)
-
-
-def _missing_headers(context: _Context, release: str, role: str, findings: Findings) -> None:
-    planned = context.options.kernel_headers
-    if planned is None:
-        planned = context.components.driver.kernel_headers if context.components.driver else ()
-    offers = context.probe.kernel.headers_from
-    providers = None if offers is None else offers.get(release)
-    if providers and set(providers) & set(planned):
-        return
-    missing = f"the headers of kernel {release} ({role}) are not installed"
-    names = ", ".join(planned)
-    gap = f"{names} does not provide them" if planned else "no package that provides them is planned"
-    if planned and providers is None:
-        findings.warn(
-            "kernel-headers-missing", f"{missing}; whether {names} provides them is unknown (apt has no lists yet)"
-        )
-        return
-    exact = f"linux-headers-{release}"
-    findings.problem(
-        "kernel-headers-missing",
-        f"{missing}, and {gap}: no module can be built for it",
-        f"set nvidia_driver_kernel_headers to [{exact}]"
-        if exact in (providers or ())
-        else "install and boot the archive's newest kernel, whose headers it offers, or install the headers by hand",
-    )
+    headers = driver.kernel_headers if options.kernel_headers is None else options.kernel_headers
+    compilers = (*driver.kernel_compilers, *driver.kernel_tools)
+    if options.kernel_compilers is not None:
+        compilers = options.kernel_compilers
+    kernel_builds.check(kernel_builds.Builds(context.probe.kernel, driver, headers, compilers, distro), findings)
 
 
 # Links between GPUs ---------------------------------------------------------------------------------------------

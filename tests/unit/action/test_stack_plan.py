@@ -52,6 +52,7 @@ def role_variables(facts: dict[str, Any], prefixes: tuple[str, ...]) -> dict[str
         "nvidia_driver_version": facts["gpu_stack_plan"]["components"]["driver"]["version"],
         "nvidia_driver_kernel_headers": [],
         "nvidia_driver_module_signing_key": "/keys/lab.key",
+        "nvidia_driver_kernel_compilers": [],
         "nvidia_driver_replaces": facts["gpu_stack_diff"]["replaces"]["driver"],
         "nccl_version": (facts["gpu_stack_plan"]["components"]["nccl"] or {}).get("version"),
     }

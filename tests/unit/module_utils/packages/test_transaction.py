@@ -146,6 +146,14 @@ def test_helpers_are_installed_and_not_held(tmp_path):
     assert host.packages["gcc"] == ("1", "installed", "install")
 
 
+def test_a_helper_that_is_there_stays_and_need_not_be_on_offer(tmp_path):
+    """The headers of a running kernel leave the archive, and the newest ones of a metapackage bring another kernel."""
+    host = Host(tmp_path, packages={"a": ("1", "installed", "install"), "headers": ("1", "installed", "install")})
+    result = host.run_transaction(tmp_path, EMPTY._replace(packages=["a=2"], helpers=["headers"]))
+    assert result.changes == ["a 1 -> 2"]
+    assert host.steps == ["a=2"]
+
+
 def test_replaced_packages_are_purged_in_the_same_command(tmp_path):
     host = Host(tmp_path, packages={"a": ("1", "installed", "hold"), "old-a": ("1", "installed", "hold")})
     result = host.run_transaction(tmp_path, EMPTY._replace(packages=["a=2"], replaces=["old-.*"]))

@@ -1,0 +1,168 @@
+"""Check that DKMS can build modules for the running and the next-boot kernel: their headers, compilers and tools.
+
+A kernel for which that is impossible is not repaired but replaced, by one that is installed or that the archive has.
+The remedies are commands: what they lead to has no problem any more, or another kernel to boot.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Distro
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import DriverComponent
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Kernel
+
+CODES = {
+    "kernel-headers-missing": (
+        "The headers of the running or the next-boot kernel are not installed, and no package of them can be had or "
+        "is planned (a warning while apt has no lists)",
+        "Boot a kernel whose headers the archive has; or leave `nvidia_driver_kernel_headers` to the plan",
+    ),
+    "kernel-compiler-missing": (
+        "A compiler or tool that the kernel's modules are built with is not installed, and apt does not offer it (a "
+        "warning while apt has no lists)",
+        "`sudo apt-get update` with the archive's components; or boot another kernel",
+    ),
+}
+HEADERS, IMAGE = "linux-headers-", "linux-image-"
+
+
+@dataclasses.dataclass(frozen=True)
+class Builds:
+    """What modules are built for and with. headers, compilers: the packages that will be installed, tools included."""
+
+    kernel: Kernel
+    driver: DriverComponent
+    headers: tuple[str, ...]
+    compilers: tuple[str, ...]
+    distro: Distro
+
+    def has(self, package: str) -> bool:
+        """Return whether a package is installed or apt offers it, as far as that is known."""
+        return package in self.kernel.installed_packages or self.kernel.offers is None or package in self.kernel.offers
+
+    def providers(self, release: str) -> tuple[str, ...]:
+        """Return the packages with the headers of a kernel."""
+        return (self.kernel.headers_from or {}).get(release, ())
+
+    def gcc(self, release: str) -> str:
+        """Return the package of the compiler of a kernel; empty where it is not known."""
+        known = self.kernel.releases.get(release)
+        if known and known.compiler:
+            return f"gcc-{known.gcc}" if known.gcc else ""
+        row = facts.kernel_compiler(self.distro, release)
+        return f"gcc-{row.gcc}" if row else ""
+
+    def is_possible(self, release: str) -> bool:
+        """Return whether modules can be built for a kernel."""
+        has_headers = release in self.kernel.headers or bool(self.providers(release))
+        return has_headers and (not self.gcc(release) or self.has(self.gcc(release)))
+
+
+def check(builds: Builds, findings: Findings) -> None:
+    """Add the findings for both kernels, and for the tools that every build needs."""
+    kernel = builds.kernel
+    roles = {kernel.running: "running"}
+    roles.setdefault(kernel.next_boot, "next boot")
+    for release, role in roles.items():
+        if release:
+            _check_headers(builds, release, role, findings)
+            _check_compiler(builds, release, role, findings)
+    named = {builds.gcc(release) for release in roles if release}
+    missing = [name for name in builds.compilers if name not in named and not builds.has(name)]
+    if missing:
+        findings.problem(
+            "kernel-compiler-missing",
+            f"modules are built with {', '.join(missing)}, which is not installed, and apt does not offer it",
+            _read_archive(builds.distro),
+        )
+    if kernel.offers is None and kernel.headers_from is None:
+        unknown = [name for name in builds.compilers if name not in kernel.installed_packages]
+        if unknown:
+            findings.warn(
+                "kernel-compiler-missing",
+                f"modules are built with {', '.join(unknown)}; whether that can be installed is unknown (apt has no "
+                "lists yet)",
+            )
+
+
+def _check_headers(builds: Builds, release: str, role: str, findings: Findings) -> None:
+    if release in builds.kernel.headers or set(builds.providers(release)) & set(builds.headers):
+        return
+    missing = f"the headers of kernel {release} ({role}) are not installed"
+    names = ", ".join(builds.headers)
+    if builds.kernel.headers_from is None and builds.headers:
+        findings.warn(
+            "kernel-headers-missing", f"{missing}; whether {names} provides them is unknown (apt has no lists yet)"
+        )
+    elif builds.providers(release):
+        findings.problem(
+            "kernel-headers-missing",
+            f"{missing}, and nvidia_driver_kernel_headers ({names or 'empty'}) does not provide them: no module can be "
+            "built for it",
+            "remove nvidia_driver_kernel_headers from the inventory: the plan's own are "
+            f"{', '.join(builds.driver.kernel_headers)}",
+        )
+    else:
+        findings.problem(
+            "kernel-headers-missing",
+            f"{missing}, and apt offers no package with them: no module can be built for it",
+            _another_kernel(builds, release),
+        )
+
+
+def _check_compiler(builds: Builds, release: str, role: str, findings: Findings) -> None:
+    name = builds.gcc(release)
+    if not name or name not in builds.compilers or builds.has(name):
+        return
+    in_archive = int(name.removeprefix("gcc-")) in builds.distro.gcc.available
+    findings.problem(
+        "kernel-compiler-missing",
+        f"kernel {release} ({role}) was built with {name}, which is not installed, and apt does not offer it: no "
+        "module can be built for it",
+        _read_archive(builds.distro) if in_archive else _another_kernel(builds, release),
+    )
+
+
+def _read_archive(distro: Distro) -> str:
+    return (
+        f"let apt read the whole archive of {distro.id}, which has it (the components of its source, then type: "
+        "sudo apt-get update)"
+    )
+
+
+def _another_kernel(builds: Builds, release: str) -> str:
+    """Return what to type to run a kernel that modules can be built for."""
+    kernel = builds.kernel
+    if (
+        release == kernel.running
+        and kernel.next_boot not in (None, release)
+        and builds.is_possible(kernel.next_boot or "")
+    ):
+        return f"boot {kernel.next_boot}, which is the next to start. Type: sudo reboot"
+    usable = [name for name in kernel.installed if name != release and builds.is_possible(name)]
+    if usable:
+        chosen = kernel.running if kernel.running in usable else usable[-1]
+        system = "Ubuntu" if builds.distro.family == "ubuntu" else "Debian GNU/Linux"
+        entry = f"Advanced options for {system}>{system}, with Linux {chosen}"
+        reboot = "" if chosen == kernel.running else " && sudo reboot"
+        return (
+            f"make {chosen} the kernel that starts. Type: echo 'GRUB_DEFAULT=\"{entry}\"' | sudo tee "
+            f"/etc/default/grub.d/99-kernel.cfg && sudo update-grub{reboot}"
+        )
+    image = _image(builds)
+    return f"install a kernel of the archive, which has its headers. Type: sudo apt-get install {image} && sudo reboot"
+
+
+def _image(builds: Builds) -> str:
+    """Return a kernel's metapackage: that of this host's flavour, else the distribution's own."""
+    metas = [meta for known in builds.kernel.releases.values() for meta in known.metas]
+    offers = builds.kernel.offers or {}
+    for meta in metas:
+        offer = offers.get(HEADERS + meta.removeprefix(IMAGE))
+        if offer and any(not builds.gcc(name) or builds.has(builds.gcc(name)) for name in offer.headers):
+            return meta
+    row = facts.kernel_headers(builds.distro, facts.kernel_of_series(builds.distro, builds.distro.kernel.default))
+    return (row.package if row else HEADERS + "generic").replace(HEADERS, IMAGE)

@@ -1,0 +1,190 @@
+"""Headers and compilers that cannot be had: refused before a change, with remedies that are typed here.
+
+A host is a directory with the files that a probe reads; the remedies run in a shell, with the administrator's commands
+replaced by ones that change that directory.
+"""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, kernels, system
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff, preflight
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import Options, Preflight
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_for_probe
+
+from tests.unit.module_utils.host_files import put
+
+KERNELS = Path(__file__).parents[3] / "fixtures/kernels"
+BOOKWORM, LIST = (KERNELS / "debian-12.packages").read_text(), "deb.debian.org_bookworm_main_binary-amd64_Packages"
+TWELVE = "gcc-12 (Debian 12.2.0-14+deb12u1) 12.2.0"  # of /boot/config-6.1.0-55-cloud-amd64
+FIFTEEN = "x86_64-linux-gnu-gcc-15 (Debian 15.2.0-11) 15.2.0"  # of Debian's 6.18-amd64, as its users report it
+OLD, NEW, BACKPORT, OWN = "6.1.0-50-amd64", "6.1.0-56-amd64", "6.18-amd64", "6.9.1"  # the archive has the first two
+GONE = "6.1.0-37-amd64"  # of an older point release
+REQUEST = {"driver": "580", "driver_source": "nvidia", "cuda": "none", "tensorflow": "none", "pytorch": "none"}
+
+
+class Host:
+    """A Debian 12 host below a directory, which boots with GRUB."""
+
+    def __init__(self, root: Path, running: str, *others: str, lists: str = BOOKWORM) -> None:
+        self.root, self.running = root, running
+        self.status = ""
+        self.install("make", "gcc")
+        for release in (running, *others):
+            self.add_kernel(release)
+        if lists:
+            put(root, f"/var/lib/apt/lists/{LIST}", lists)
+        (root / "etc/default/grub.d").mkdir(parents=True)
+
+    def install(self, *names: str) -> None:
+        self.status += "".join(
+            f"Package: {name}\nStatus: install ok installed\nVersion: 1\nArchitecture: amd64\n\n" for name in names
+        )
+        put(self.root, "/var/lib/dpkg/status", self.status)
+
+    def add_kernel(self, release: str) -> None:
+        compiler = FIFTEEN if release == BACKPORT else TWELVE
+        put(self.root, f"/boot/config-{release}", f'CONFIG_CC_VERSION_TEXT="{compiler}"\n')
+        put(self.root, f"/boot/vmlinuz-{release}")
+        if release != OWN:
+            self.install(f"linux-image-{release}")
+            put(self.root, f"/var/lib/dpkg/info/linux-image-{release}.list", f"/boot/vmlinuz-{release}\n")
+
+    def probe(self) -> Probe:
+        root, packages = str(self.root), kernels.images(str(self.root))
+        found: dict[str, Any] = system.kernel(root, self.running)
+        found["releases"] = {
+            name: kernels.release(root, name, name == self.running, packages) for name in found["installed"]
+        }
+        found |= kernels.building(root, found, {"": list(load_catalog().packages.kernel_tools)}, True, command.run)
+        gpu = {"pci_address": "0000:05:00.0", "pci_id": "10de:20b0", "class": "0302"}
+        return Probe.from_json({"distribution": {"id": "debian-12"}, "gpus": [gpu], "kernel": found})
+
+    def check(self, options: Options | None = None) -> Preflight:
+        probe = self.probe()
+        plan = plan_for_probe(probe, REQUEST)
+        assert plan.ok
+        return preflight.preflight(plan, probe, plan_diff.plan_diff(plan, probe), options)
+
+    def type(self, remedy: str) -> None:
+        """Run what a remedy says to type, with its files below this host's directory."""
+        text = remedy.split("ype: ", 1)[1].rstrip(")").replace("/etc/", f"{self.root}/etc/")
+        shell = 'sudo() { "$@"; }; update-grub() { :; }; reboot() { echo reboot; }; apt-get() { echo "$@"; }\n'
+        lines = subprocess.run(["bash", "-c", shell + text], capture_output=True, text=True, check=True).stdout
+        for line in lines.splitlines():
+            if line.startswith("install linux-image-amd64"):
+                self.add_kernel(NEW)
+            elif line == "update":
+                put(self.root, f"/var/lib/apt/lists/{LIST}", BOOKWORM)
+            elif line == "reboot":
+                self.running = str(system.kernel(str(self.root), self.running)["next_boot"])
+            else:
+                assert "GRUB_DEFAULT=" in line, line
+
+    def follow(self) -> list[tuple[str, str]]:
+        """Type the first remedy until there is no problem; return (code, the first words of the remedy) of each."""
+        steps: list[tuple[str, str]] = []
+        while problems := self.kernel_problems():
+            assert len(steps) < 4, f"the remedies go in a circle: {steps}"
+            steps.append((problems[0].code, problems[0].remedy.split(". Type", 1)[0].split(",", 1)[0]))
+            self.type(problems[0].remedy)
+        return steps
+
+    def kernel_problems(self) -> list[Problem]:
+        return [problem for problem in self.check().problems if problem.code in preflight.kernel_builds.CODES]
+
+
+@pytest.mark.parametrize(
+    "kernel", [(OLD, NEW), (OLD,), (NEW,)], ids=["not rebooted", "one behind the archive", "newest"]
+)
+def test_what_the_archive_has_is_planned_and_no_problem(tmp_path: Path, kernel: tuple[str, ...]) -> None:
+    assert Host(tmp_path, *kernel).kernel_problems() == []
+
+
+UNREACHABLE: dict[str, tuple[tuple[str, ...], list[tuple[str, str]], str]] = {
+    "the running kernel's headers are gone, and a newer kernel waits": (
+        (GONE, NEW), [("kernel-headers-missing", f"boot {NEW}")], NEW,
+    ),
+    "of the only kernel": ((GONE,), [("kernel-headers-missing", "install a kernel of the archive")], NEW),
+    "a kernel of one's own that is to start next": (
+        (NEW, OWN), [("kernel-headers-missing", f"make {NEW} the kernel that starts")], NEW,
+    ),
+    "a kernel of one's own runs, and stays the newest": (
+        (OWN,),
+        [
+            ("kernel-headers-missing", "install a kernel of the archive"),
+            ("kernel-headers-missing", f"make {NEW} the kernel that starts"),
+        ],
+        NEW,
+    ),
+    "headers gone, kernel of one's own next, an old one installed": (
+        (GONE, OLD, OWN), [("kernel-headers-missing", f"make {OLD} the kernel that starts")], OLD,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("installed", "steps", "runs"), UNREACHABLE.values(), ids=UNREACHABLE)
+def test_the_remedies_for_headers_lead_to_a_host_without_problems(
+    tmp_path: Path, installed: tuple[str, ...], steps: list[tuple[str, str]], runs: str
+) -> None:
+    host = Host(tmp_path, *installed)
+    assert host.follow() == steps
+    assert host.running == runs
+
+
+def test_a_compiler_that_cannot_be_had_is_refused_with_another_kernel(tmp_path: Path) -> None:
+    """A kernel from elsewhere was built with a compiler that this release of the distribution does not have."""
+    offered = (
+        BOOKWORM + BOOKWORM.split("\n\n", 1)[0].replace("linux-headers-amd64", f"linux-headers-{BACKPORT}") + "\n\n"
+    )
+    host = Host(tmp_path, BACKPORT, OLD, lists=offered)
+    (problem,) = host.kernel_problems()
+    assert problem.code == "kernel-compiler-missing"
+    assert f"{BACKPORT} (running) was built with gcc-15" in problem.message
+    assert host.follow() == [("kernel-compiler-missing", f"make {OLD} the kernel that starts")]
+    host.install("gcc-15")
+    host.running = BACKPORT
+    (tmp_path / "etc/default/grub.d/99-kernel.cfg").unlink()
+    assert host.kernel_problems() == []
+
+
+def test_a_compiler_of_the_archive_that_apt_does_not_read_is_refused(tmp_path: Path) -> None:
+    without = "\n\n".join(part for part in BOOKWORM.split("\n\n") if "Package: gcc-12\n" not in part)
+    host = Host(tmp_path, NEW, lists=without)
+    assert host.follow() == [("kernel-compiler-missing", "let apt read the whole archive of debian-12")]
+
+
+def test_a_tool_that_apt_does_not_offer_is_refused(tmp_path: Path) -> None:
+    without = "\n\n".join(part for part in BOOKWORM.split("\n\n") if "Package: make\n" not in part)
+    host = Host(tmp_path, NEW, lists=without)
+    host.status = ""
+    host.install("gcc", f"linux-image-{NEW}")
+    (problem,) = host.kernel_problems()
+    assert (problem.code, "with make," in problem.message) == ("kernel-compiler-missing", True)
+    assert host.follow() == [("kernel-compiler-missing", "let apt read the whole archive of debian-12")]
+
+
+def test_headers_that_the_inventory_replaced_are_left_to_the_plan(tmp_path: Path) -> None:
+    """One exact package was the remedy once: it helped one of the two kernels, and never both."""
+    host = Host(tmp_path, OLD, NEW)
+    for name in (OLD, NEW):
+        (problem,) = host.check(Options(kernel_headers=(f"linux-headers-{name}",), kernel_compilers=())).problems
+        assert problem.code == "kernel-headers-missing"
+        assert f"linux-headers-{OLD}, linux-headers-{NEW}" in problem.remedy
+        assert problem.remedy.startswith("remove nvidia_driver_kernel_headers from the inventory")
+    assert host.check().problems == ()
+
+
+def test_without_lists_of_apt_nothing_is_known(tmp_path: Path) -> None:
+    found = Host(tmp_path, NEW, lists="").check()
+    assert [problem.code for problem in found.problems] == []
+    texts = {warning.code: warning.message for warning in found.warnings}
+    assert "(apt has no lists yet)" in texts["kernel-headers-missing"]
+    assert "gcc-12" in texts["kernel-compiler-missing"]
