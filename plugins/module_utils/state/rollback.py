@@ -10,6 +10,8 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.packages import alte
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, file_state, store
 
 # A restored file below these directories changes what apt may install.
+UNITS = "/etc/systemd/system/"
+BOOT_COUNT = "/etc/grub.d/07_gpuhost"  # reads the variables that the kernel guard writes (role nvidia_driver)
 APT_SOURCES = ("/etc/apt/sources.list.d/", "/etc/apt/keyrings/")
 
 
@@ -76,9 +78,19 @@ class Rollback:
             self.run_command(alternatives.set_command(name, wanted), check_rc=True)
         return ["%s points to %s" % (name, wanted["value"])]
 
+    def _try(self, command: list[str]) -> None:
+        rc, _out, err = self.run_command(command)
+        if rc:
+            self.warnings.append("`%s` failed with status %d: %s" % (" ".join(command), rc, err.strip()))
+
     def _refresh(self, files: list[str]) -> None:
-        """Update the linker cache and, where sources changed, the package lists."""
+        """Update the linker cache and, where their files changed, systemd, GRUB and the package lists."""
         self.run_command(["ldconfig"], check_rc=True)
+        if any(path.startswith(UNITS) for path in files):
+            self._try(["systemctl", "daemon-reload"])
+        if BOOT_COUNT in files:
+            self._try(["grub-editenv", "-", "unset", "gpuhost_kernel", "gpuhost_tries", "gpuhost_entry"])
+            self._try(["update-grub"])
         if any(path.startswith(APT_SOURCES) for path in files):
             try:
                 self.apt.update()

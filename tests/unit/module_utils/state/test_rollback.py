@@ -209,3 +209,23 @@ def test_sources_and_keys_refresh_the_package_lists(changed, monkeypatch, path, 
     monkeypatch.setattr(file_state, "restore", lambda _states, _check: [path])
     changed.restore()
     assert any("update" in command for command in changed.packages.commands) == refreshed
+
+
+def test_grub_and_systemd_read_their_files_again_where_these_changed(changed, tmp_path, monkeypatch):
+    """Else GRUB would boot the kernel that a guard chose which is gone."""
+    script, unit = tmp_path / "grub.d/07_gpuhost", tmp_path / "system/gpuhost-kernel-guard.service"
+    monkeypatch.setattr(rollback, "BOOT_COUNT", str(script))
+    monkeypatch.setattr(rollback, "UNITS", f"{unit.parent}/")
+    assert changed.restore().warnings == []
+    assert ["update-grub"] not in changed.packages.commands
+    for path in (script, unit):
+        path.parent.mkdir()
+        path.write_text("x\n")
+    changed.record["files"] |= {str(script): None, str(unit): None}
+    store.write(str(changed.directory), store.VERIFIED, changed.record)
+    changed.packages.set({"libnccl2": ("2.32.3-1", "installed", "install")})
+    changed.packages.failing = {"update-grub": "grub-probe: error"}
+    assert changed.restore().warnings == ["`update-grub` failed with status 100: grub-probe: error"]
+    assert ["systemctl", "daemon-reload"] in changed.packages.commands
+    unset = ["grub-editenv", "-", "unset", "gpuhost_kernel", "gpuhost_tries", "gpuhost_entry"]
+    assert changed.packages.commands.index(unset) < changed.packages.commands.index(["update-grub"])

@@ -1,0 +1,212 @@
+"""Which kernel GRUB boots after a new one was installed, with its module and without.
+
+GRUB itself counts in the scenario kernel_update, in a virtual machine.
+"""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parents[4]
+FILES = PROJECT / "roles/nvidia_driver/files"
+# Written by Debian 12's grub-mkconfig, with 07_gpuhost in /etc/grub.d: see the README beside it.
+CONFIGURATION = PROJECT / "tests/fixtures/grub/debian-12.cfg"
+UUID = "11111111-2222-3333-4444-555555555555"
+OLD, NEW = "6.1.0-50-amd64", "6.1.0-56-amd64"
+OLD_ENTRY = f"gnulinux-advanced-{UUID}>gnulinux-{OLD}-advanced-{UUID}"
+# modinfo prints the version of a module; grub-editenv as its man page and GRUB 2.06 have it, on a file of lines.
+PROGRAMS = {
+    "uname": 'cat "$RUNNING"',
+    "modinfo": 'cat "$3"',
+    "logger": 'shift 4; echo "$*" >> "$LOG"',
+    "grub-editenv": """file=$1 command=$2; shift 2; touch "$file"
+[ "$command" = list ] && exec cat "$file"
+for word; do name=${word%%=*}; sed -i "/^$name=/d" "$file"; [ "$command" = unset ] || echo "$word" >> "$file"; done""",
+}
+
+
+class Host:
+    """A host that runs the kernel OLD and has NEW; `modules`: the version of each kernel's module."""
+
+    def __init__(self, folder: Path, modules: dict[str, str], running: str = OLD, loaded: bool = True) -> None:
+        self.root, self.log, self.running = folder / "root", folder / "log", folder / "running"
+        self.environment = self.root / "boot/grub/grubenv"
+        self.configuration = self.root / "boot/grub/grub.cfg"
+        self.configuration.parent.mkdir(parents=True)
+        self.configuration.write_text(CONFIGURATION.read_text())
+        self.environment.write_text("")
+        self.programs = folder / "bin"
+        self.programs.mkdir()
+        for name, body in PROGRAMS.items():
+            (self.programs / name).write_text(f"#!/bin/sh\n{body}\n")
+            (self.programs / name).chmod(0o755)
+        for kernel in (OLD, NEW):
+            (self.root / f"boot/vmlinuz-{kernel}").write_text("")
+            (self.root / f"lib/modules/{kernel}/kernel/drivers/net").mkdir(parents=True)
+        for kernel, version in modules.items():
+            self.build(kernel, version)
+        self.boot(running, loaded)
+
+    def build(self, kernel: str, version: str, path: str = "updates/dkms/nvidia.ko") -> None:
+        module = self.root / "lib/modules" / kernel / path
+        module.parent.mkdir(parents=True, exist_ok=True)
+        module.write_text(version + "\n")
+
+    def boot(self, kernel: str, loaded: bool = True) -> None:
+        self.running.write_text(kernel + "\n")
+        module = self.root / "sys/module/nvidia"
+        module.mkdir(parents=True, exist_ok=True)
+        if not loaded:
+            module.rmdir()
+
+    def guard(self, *options: str, path: str | None = None) -> str:
+        """Run the guard as apt does; return what it says."""
+        environment = {
+            "PATH": path or f"{self.programs}:{os.environ['PATH']}",
+            "RUNNING": str(self.running),
+            "LOG": str(self.log),
+        }
+        command = ["sh", str(FILES / "kernel-guard.sh"), *options, str(self.root)]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")
+        return done.stdout
+
+    @property
+    def state(self) -> dict[str, str]:
+        return dict(line.split("=", 1) for line in self.environment.read_text().splitlines())
+
+    def set(self, **values: str) -> None:
+        self.environment.write_text("".join(f"{key}={value}\n" for key, value in {**self.state, **values}.items()))
+
+
+def state(tries: str) -> dict[str, str]:
+    return {"gpuhost_kernel": NEW, "gpuhost_tries": tries, "gpuhost_entry": OLD_ENTRY}
+
+
+@pytest.mark.parametrize("modules", [{OLD: "580.1"}, {OLD: "580.1", NEW: "570.1"}])
+def test_a_kernel_without_the_drivers_module_does_not_become_the_default(tmp_path, modules):
+    host = Host(tmp_path, modules)
+    assert f"kernel {OLD} stays the default" in host.guard()
+    assert host.state == state("no-module")
+    assert f"kernel {NEW} has no module of NVIDIA's driver 580.1" in host.log.read_text()
+    assert f"kernel {OLD} stays the default" in host.guard(), "said again, as the host must not be rebooted into it"
+
+
+def test_a_kernel_gets_its_boots_when_the_module_is_there(tmp_path):
+    host = Host(tmp_path, {OLD: "580.1"})
+    host.guard()
+    host.build(NEW, "580.1", "kernel/nvidia-580-open/nvidia.ko.zst")
+    assert f"kernel {NEW} has 3 boots to load NVIDIA's module" in host.guard()
+    assert host.state == state("3")
+    assert host.guard() == ""
+
+
+def test_the_first_boot_that_loads_the_module_makes_the_kernel_the_default(tmp_path):
+    host = Host(tmp_path, {OLD: "580.1", NEW: "580.1"})
+    host.guard()
+    host.set(gpuhost_tries="2")  # as GRUB leaves it
+    host.boot(NEW, loaded=False)
+    assert "after 2 more boots GRUB boots the kernel before it" in host.guard()
+    assert host.state == state("2")
+    host.boot(NEW)
+    assert "it is the default now" in host.guard()
+    assert host.state == {}
+    assert host.guard() == ""
+
+
+def test_a_kernel_that_used_its_boots_up_stays_out_until_another_one_comes(tmp_path):
+    host = Host(tmp_path, {OLD: "580.1", NEW: "580.1"})
+    host.guard()
+    host.set(gpuhost_tries="0")
+    assert f"kernel {NEW} was booted 3 times and did not load NVIDIA's module" in host.guard()
+    assert host.state == state("0")
+    newer = "6.12.117+deb12-amd64"
+    (host.root / f"boot/vmlinuz-{newer}").write_text("")
+    host.build(newer, "580.1")
+    assert f"kernel {newer} has 3 boots" in host.guard()
+    assert host.state == {**state("3"), "gpuhost_kernel": newer}
+
+
+def test_the_operators_choice_of_a_kernel_stays(tmp_path):
+    host = Host(tmp_path, {OLD: "580.1"})
+    host.set(saved_entry="gnulinux-simple", **state("3"))
+    host.configuration.write_text(CONFIGURATION.read_text().replace('default="0"', 'default="${saved_entry}"'))
+    host.guard()
+    assert host.state == {"saved_entry": "gnulinux-simple"}
+    host.set(saved_entry="0")
+    host.guard()
+    assert host.state == {"saved_entry": "0", **state("no-module")}
+
+
+@pytest.mark.parametrize("modules", [{}, {NEW: "580.1"}])
+def test_without_a_module_of_the_running_kernel_there_is_nothing_to_keep(tmp_path, modules):
+    host = Host(tmp_path, modules)
+    host.set(**state("no-module"))
+    assert host.guard() == ""
+    assert host.state == {}
+
+
+def test_a_configuration_that_does_not_count_is_named(tmp_path):
+    host = Host(tmp_path, {OLD: "580.1"})
+    host.configuration.write_text(
+        re.sub(r"### BEGIN \S+07_gpuhost.*END \S+07_gpuhost ###", "", CONFIGURATION.read_text(), flags=re.S)
+    )
+    assert "does not allow to keep" in host.guard()
+    assert host.state == {}
+
+
+def test_where_grub_cannot_write_a_kernel_with_its_module_is_not_held_back(tmp_path):
+    host = Host(tmp_path, {OLD: "580.1"})
+    host.configuration.write_text(CONFIGURATION.read_text().replace("save_env gpuhost_tries", ""))
+    host.guard()
+    assert host.state == state("no-module"), "reading the environment is enough"
+    host.build(NEW, "580.1")
+    assert "cannot count boots" in host.guard()
+    assert host.state == {}
+
+
+def test_without_grub_the_guard_warns(tmp_path):
+    host = Host(tmp_path, {OLD: "580.1"})
+    host.configuration.unlink()
+    assert "this host has no GRUB" in host.guard()
+
+
+def test_a_container_and_missing_programs_are_no_error(tmp_path):
+    host = Host(tmp_path, {OLD: "580.1"})
+    for name in ("grub-editenv", "logger"):
+        (host.programs / name).unlink()
+    host.guard(path=f"{host.programs}:/usr/bin:/bin")
+    for image in (host.root / "boot").glob("vmlinuz-*"):
+        image.unlink()
+    assert host.guard() == ""
+    (host.root / "boot/grub/grub.cfg").unlink()
+    assert host.guard() == ""
+
+
+def test_switched_off_the_choice_is_grubs(tmp_path):
+    host = Host(tmp_path, {OLD: "580.1"})
+    host.guard()
+    host.set(saved_entry="x")
+    assert host.guard("--off") == ""
+    assert host.state == {"saved_entry": "x"}
+
+
+def test_the_entry_of_a_configuration_without_submenus_has_none(tmp_path):
+    host = Host(tmp_path, {OLD: "580.1"})
+    flat = [line for line in CONFIGURATION.read_text().splitlines() if not line.startswith("submenu")]
+    host.configuration.write_text("\n".join(line.replace("\tmenuentry", "menuentry") for line in flat))
+    host.guard()
+    assert host.state["gpuhost_entry"] == f"gnulinux-{OLD}-advanced-{UUID}"
+
+
+def test_grubs_script_counts_each_number_of_boots_that_the_guard_allows():
+    guard, script = (FILES / "kernel-guard.sh").read_text(), (FILES / "07_gpuhost").read_text()
+    (tries,) = re.findall(r"^tries=(\d)$", guard, re.M)
+    counted = re.findall(r'gpuhost_tries}" = (\d) ]; then\n    set gpuhost_tries=(\d)$', script, re.M)
+    assert counted == [(str(number), str(number - 1)) for number in range(int(tries), 0, -1)]
+    text = CONFIGURATION.read_text()
+    output = subprocess.run(["sh", FILES / "07_gpuhost"], capture_output=True, text=True, check=True).stdout
+    assert output in text, "the fixture is of another version of this script"
