@@ -1,5 +1,6 @@
 """Fixtures of the scenarios' own tests: run playbooks as a user does, and compare states of the host."""
 
+import json
 import os
 import subprocess
 import sys
@@ -35,6 +36,20 @@ def playbook(pytestconfig: pytest.Config, reports: Path) -> Callable[..., subpro
         return done
 
     return run
+
+
+@pytest.fixture
+def planned_packages(host) -> Callable[[str], list[str]]:
+    """Return a function that returns the packages of a component of the applied plan, as NAME=VERSION.
+
+    Their names differ between distributions: the tests ask the plan.
+    """
+
+    def read(component: str) -> list[str]:
+        plan = json.loads(host.file("/etc/ansible/facts.d/gpu_stack.fact").content_string)
+        return list(plan["components"][component]["packages"])
+
+    return read
 
 
 def read_sections(text: str) -> Sections:

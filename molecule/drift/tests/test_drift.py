@@ -98,10 +98,11 @@ def test_packages_are_restored(as_root, rerun, unchanged):
     install = "DEBIAN_FRONTEND=noninteractive apt-get install --yes --allow-downgrades -o Dpkg::Use-Pty=0"
     as_root.run_expect([0], f"{install} {' '.join(f'{name}={older}' for name in nccl)}")
     as_root.run_expect([0], f"apt-get remove --yes --allow-change-held-packages {cudnn[-1]}")
-    as_root.run_expect([0], "apt-mark unhold nvidia-driver-cuda")
+    driver = plan["components"]["driver"]["packages"][0].partition("=")[0]
+    as_root.run_expect([0], f"apt-mark unhold {driver}")
     found = rerun()
     assert "packages" in found
-    for name in (nccl[0], cudnn[-1], "nvidia-driver-cuda"):
+    for name in (nccl[0], cudnn[-1], driver):
         assert any(name in reason for reason in found["packages"]), name
     assert unchanged() == []
 

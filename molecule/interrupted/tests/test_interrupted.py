@@ -14,16 +14,15 @@ from pathlib import Path
 
 import pytest
 
+from tests import configurations
 from tests.doubles.lab.containers import Lab
 
 SCENARIO = Path(__file__).resolve().parents[1]
 PROJECT = SCENARIO.parents[1]
 HOST = "interrupted-hopper"
 LAB = Lab("interrupted", PROJECT)
-CONFIGURATIONS = {
-    "new": ("-e", "gpu_stack_driver=595", "-e", "gpu_stack_cuda=13.2"),
-    "old": ("-e", "gpu_stack_driver=580", "-e", "gpu_stack_cuda=13.0"),
-}
+OLD, NEW = configurations.of_scenario("interrupted")
+CONFIGURATIONS = {"new": NEW.options, "old": OLD.options}
 SAMPLE = 5
 MOMENTS = 2
 WAIT_SECONDS = 120

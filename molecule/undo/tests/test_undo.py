@@ -1,7 +1,7 @@
 """A change that fails is rolled back to the last verified configuration.
 
-The tests run in order: each one leaves the host as the next one needs it. converge has installed and verified driver
-580 and CUDA 13.0.
+The tests run in order: each one leaves the host as the next one needs it. converge has installed and verified the older
+configuration.
 """
 
 import json
@@ -10,8 +10,12 @@ from pathlib import Path
 
 import pytest
 
-NEW = ("-e", "gpu_stack_driver=595", "-e", "gpu_stack_cuda=13.2")
+from tests import configurations
+
+OLD, NEW = configurations.of_scenario("undo")
+NEW_HOME = f"/usr/local/cuda-{NEW.cuda}"
 SHADOW = "/etc/profile.d/zz-old-cuda.sh"
+PREFER_OLD = f"echo 'PATH=/usr/local/cuda-{OLD.cuda}/bin:$PATH' > {SHADOW}"
 # The build in the background has its program's text on its command line; the brackets keep pgrep from finding itself.
 TITLE = Path("roles/framework_env/files/build.py").read_text().splitlines()[0].strip('"')
 BUILD = f"[{TITLE[0]}]" + re.sub(r"\W", ".", TITLE[1:40])
@@ -42,6 +46,16 @@ def no_environment(tmp_path):
     return "-e", "gpu_stack_tensorflow=2.21.0", "-e", f"tensorflow_env_lock={lock}"
 
 
+def assert_driver_was_rolled_back(reports: Path) -> None:
+    """Compare the packages of the driver that the last run planned with the changes of its rollback."""
+    planned, restored = (
+        json.loads((reports / f"latest/undo-hopper/{name}.json").read_text()) for name in ("plan", "restored")
+    )
+    driver = [spec.replace("=", " ") for spec in planned["components"]["driver"]["packages"]]
+    assert driver
+    assert [spec for spec in driver if not any(line.startswith(spec) for line in restored["changes"])] == []
+
+
 def without_environments(found):
     """Return differences without uv and unfinished environments, which stay for the next run."""
     return [line for line in found if "/opt/gpuhost" not in line]
@@ -53,14 +67,14 @@ def test_failed_package_transaction_restores_packages_and_holds(playbook, state,
     The environment that is being built meanwhile does not outlive the run.
     """
     before = state()
-    root.run_expect([0], "mkdir /usr/local/cuda-13.2")
-    root.run_expect([0], "mount -t tmpfs -o size=8m tmpfs /usr/local/cuda-13.2")
-    done = playbook("gpu_host", *NEW, *no_environment, expect=2)
+    root.run_expect([0], f"mkdir {NEW_HOME}")
+    root.run_expect([0], f"mount -t tmpfs -o size=8m tmpfs {NEW_HOME}")
+    done = playbook("gpu_host", *NEW.options, *no_environment, expect=2)
     assert "No space left on device" in done.stdout
     assert "It was undone: all" in done.stdout
     assert root.run(f"pgrep --full '{BUILD}'").stdout == ""
-    root.run_expect([0], "umount /usr/local/cuda-13.2")
-    root.run_expect([0], "rmdir /usr/local/cuda-13.2")
+    root.run_expect([0], f"umount {NEW_HOME}")
+    root.run_expect([0], f"rmdir {NEW_HOME}")
     assert without_environments(differences(before, state())) == []
 
 
@@ -68,11 +82,10 @@ def test_failed_environment_rolls_back_the_packages_installed_meanwhile(
     playbook, reports, state, differences, root, no_environment
 ):
     before = state()
-    playbook("gpu_host", *NEW, *no_environment, expect=2)
+    playbook("gpu_host", *NEW.options, *no_environment, expect=2)
     assert "Install the framework and its CUDA libraries, checked by hash: status" in failure(reports)
     assert "Hash mismatch for `tensorflow==2.21.0`" in failure(reports)
-    restored = json.loads((reports / "latest/undo-hopper/restored.json").read_text())
-    assert any("nvidia-driver-cuda 595" in line for line in restored["changes"])
+    assert_driver_was_rolled_back(reports)
     assert without_environments(differences(before, state())) == []
     root.run_expect([1], "test -e /opt/gpuhost/tensorflow")
 
@@ -81,14 +94,13 @@ def test_configuration_that_fails_its_checks_is_rolled_back_and_the_restored_one
     playbook, reports, state, differences, root
 ):
     """A login shell still prefers the old toolkit, so that the new one fails its checks and the old one passes."""
-    root.run_expect([0], "sh -c %s", f"echo 'PATH=/usr/local/cuda-13.0/bin:$PATH' > {SHADOW}")
+    root.run_expect([0], "sh -c %s", PREFER_OLD)
     before = state()
-    done = playbook("gpu_host", *NEW, expect=2)
+    done = playbook("gpu_host", *NEW.options, expect=2)
     assert differences(before, state()) == []
     assert "env.login_shell" in failure(reports)
     assert "It was rolled back" in done.stdout
-    restored = json.loads((reports / "latest/undo-hopper/restored.json").read_text())
-    assert any("nvidia-driver-cuda 595" in line for line in restored["changes"])
+    assert_driver_was_rolled_back(reports)
     proof = json.loads((reports / "latest/undo-hopper/verify_after_undo.json").read_text())
     assert proof["status"] == "pass"
     report = (reports / "latest/report.md").read_text()
@@ -107,16 +119,16 @@ def test_failed_check_without_a_change_rolls_back_nothing(playbook, state, diffe
 
 
 def test_without_rollback_the_new_configuration_stays(playbook, root):
-    root.run_expect([0], "sh -c %s", f"echo 'PATH=/usr/local/cuda-13.0/bin:$PATH' > {SHADOW}")
-    done = playbook("gpu_host", *NEW, "-e", "gpu_stack_rollback=false", expect=2)
+    root.run_expect([0], "sh -c %s", PREFER_OLD)
+    done = playbook("gpu_host", *NEW.options, "-e", "gpu_stack_rollback=false", expect=2)
     assert "Nothing was rolled back: gpu_stack_rollback is false" in done.stdout
-    assert "/usr/local/cuda-13.2" in root.run_expect([0], "update-alternatives --query cuda").stdout
+    assert NEW_HOME in root.run_expect([0], "update-alternatives --query cuda").stdout
     root.run_expect([0], f"rm {SHADOW}")
 
 
 def test_same_command_succeeds_once_the_cause_is_gone_and_is_then_idempotent(playbook):
-    playbook("gpu_host", *NEW)
-    again = playbook("gpu_host", *NEW)
+    playbook("gpu_host", *NEW.options)
+    again = playbook("gpu_host", *NEW.options)
     assert "changed=0 " in again.stdout
 
 
@@ -125,16 +137,19 @@ def test_rollback_works_without_a_network_and_in_both_directions(playbook, state
     root.run_expect([0], "sh -c 'echo 127.0.0.1 repository.lab >> /etc/hosts'")
     playbook("rollback")
     drivers = root.run_expect([0], "nvidia-smi --query-gpu=driver_version --format=csv,noheader").stdout.split()
-    assert {version.split(".")[0] for version in drivers} == {"580"}
-    assert "release 13.0," in root.run_expect([0], "nvcc --version").stdout
+    assert {version.split(".")[0] for version in drivers} == {OLD.driver}
+    assert f"release {OLD.cuda}," in root.run_expect([0], "nvcc --version").stdout
     root.run_expect([0], "sh -c \"sed '/repository.lab/d' /etc/hosts > /tmp/hosts && cat /tmp/hosts > /etc/hosts\"")
     playbook("rollback")
     assert differences(new, state()) == []
 
 
-def test_packages_are_kept_for_two_configurations_only(playbook, root):
-    playbook("gpu_host", "-e", "gpu_stack_driver=580", "-e", "gpu_stack_cuda=13.2")
+def test_packages_are_kept_for_two_configurations_only(playbook, root, planned_packages):
+    newer = planned_packages("driver")
+    playbook("gpu_host", *configurations.Configuration(OLD.driver, NEW.cuda).options)
     playbook("gpu_host")
     kept = root.run_expect([0], "ls /var/lib/gpuhost/packages").stdout
-    assert "nvidia-driver-cuda_580" in kept
-    assert "nvidia-driver-cuda_595" not in kept
+    older = planned_packages("driver")
+    assert set(older) != set(newer)
+    assert [spec for spec in older if spec.replace("=", "_") not in kept] == []
+    assert [spec for spec in newer if spec.replace("=", "_") in kept] == []

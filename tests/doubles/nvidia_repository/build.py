@@ -58,7 +58,7 @@ def build(out: Path, slug: contents.Slug, cache: Path, simulated_only: bool = Fa
     (state / "pool").mkdir(parents=True, exist_ok=True)
     print(f"{slug.name}: {folder}", flush=True)
     with _locked(state / "lock"), signing.signer(state / "signing-key.asc") as signer:
-        driver, libraries = list(contents.driver_packages(slug.family)), list(contents.library_packages())
+        driver, libraries = list(contents.driver_packages(slug)), list(contents.library_packages(slug))
         packages = [contents.keyring_package(slug, signer.binary_key()), *driver]
         if not simulated_only:
             packages += libraries

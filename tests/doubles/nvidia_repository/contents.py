@@ -44,12 +44,17 @@ KEYRING = "/usr/share/keyrings/cuda-archive-keyring.gpg"
 
 @dataclass(frozen=True)
 class Slug:
-    """The repository of one distribution release: NVIDIA's name for it (debian12) and the URL of its parent."""
+    """The repository of one distribution release: NVIDIA's name for it (debian12) and the URL of its parent.
+
+    drivers, cuda: the driver branches and CUDA series that it offers, oldest first.
+    """
 
     name: str
     key_file: str
     family: str
     base_url: str
+    drivers: tuple[str, ...]
+    cuda: tuple[str, ...]
 
     @property
     def folder(self) -> str:
@@ -78,13 +83,17 @@ def slug(name: str, base_url: str) -> Slug:
     known = contents()["slugs"]
     if name not in known:
         raise SystemExit(f"slug {name}: unknown; contents.yml has {', '.join(sorted(known))}")
-    return Slug(name, known[name]["key_file"], known[name]["packages"], base_url)
+    entry = known[name]
+    offered = tuple(entry["drivers"]), tuple(entry["cuda"])
+    return Slug(name, entry["key_file"], entry["packages"], base_url, *offered)
 
 
-def library_packages() -> Iterator[Package]:
-    """Return the CUDA, cuDNN and NCCL packages, with real content from wheels; all slugs share them."""
+def library_packages(target: Slug) -> Iterator[Package]:
+    """Return the CUDA, cuDNN and NCCL packages of a repository, with real content from wheels; slugs share files."""
     data = contents()
     for release in data["releases"]:
+        if release["series"] not in target.cuda:
+            continue
         major, minor = release["series"].split(".")
         values = {
             **release,
@@ -100,11 +109,13 @@ def library_packages() -> Iterator[Package]:
             yield _package(spec, library)
 
 
-def driver_packages(family: str) -> Iterator[Package]:
-    """Return the simulated driver packages of all branches, named as in NVIDIA's repository for Debian or Ubuntu."""
-    data = driver_contents()
+def driver_packages(target: Slug) -> Iterator[Package]:
+    """Return the simulated driver packages of a repository's branches, named as NVIDIA names them there."""
+    data, family = driver_contents(), target.family
     revision = data["revision"][family]
     for driver in data["drivers"]:
+        if driver["branch"] not in target.drivers:
+            continue
         values = {**driver, "revision": revision, "full": f"{driver['driver']}-{revision}"}
         era = "up_to_580" if int(driver["branch"]) <= LAST_BRANCH_IN_NAMES else "from_590"
         pinning = data["pinning"] if int(driver["branch"]) >= FIRST_PINNED_BRANCH else []

@@ -16,11 +16,13 @@ from tests.doubles.nvidia_repository import build, contents, deb
 
 NEEDED = [name for name in ("gpg", "gpgv", "dpkg-deb", "dpkg", "apt-ftparchive") if shutil.which(name) is None]
 pytestmark = pytest.mark.skipif(bool(NEEDED), reason=f"not on this machine: {', '.join(NEEDED)}")
-# What the CUDA 13.2.1 list of PyPI's `cuda-toolkit` metapackage pins, and 13.0.2's.
+# What PyPI's `cuda-toolkit` metapackage 13.0.2, 13.2.1 and 13.3.1 pins.
 TOOLKIT_COMPONENTS = {
     "13.0": {"nvcc": "13.0.88", "nvvm": "13.0.88", "crt": "13.0.88", "cudart": "13.0.96", "cccl": "13.0.85"},
     "13.2": {"nvcc": "13.2.78", "nvvm": "13.2.78", "crt": "13.2.78", "cudart": "13.2.75", "cccl": "13.2.75"},
+    "13.3": {"nvcc": "13.3.73", "nvvm": "13.3.73", "crt": "13.3.73", "cudart": "13.3.29", "cccl": "13.3.3.4.1"},
 }
+SLUGS = sorted(contents.contents()["slugs"])
 
 
 @pytest.fixture(scope="module", params=["debian12", "ubuntu2404"])
@@ -33,6 +35,21 @@ def repository(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPath
 @pytest.fixture(params=["now", "later"])
 def published(request: pytest.FixtureRequest, repository: Path) -> Path:
     return repository if request.param == "now" else later_than(repository)
+
+
+def slug_of(repository: Path) -> contents.Slug:
+    return contents.slug(repository.parent.name, "")
+
+
+@pytest.mark.parametrize("name", SLUGS)
+def test_repository_offers_only_what_nvidias_repository_for_the_distribution_has(name: str) -> None:
+    slug = contents.slug(name, "")
+    distro = next(d for d in load_catalog().distros.values() if d.nvidia_repository.slug == name)
+    assert (slug.key_file, slug.family) == (distro.nvidia_repository.key_file, distro.family)
+    first = distro.nvidia_branches.first if distro.nvidia_branches else None
+    assert all(int(branch) >= int(first or 0) for branch in slug.drivers)
+    oldest = tuple(map(int, distro.nvidia_repository.first_cuda.split(".")))
+    assert all(tuple(map(int, series.split("."))) >= oldest for series in slug.cuda)
 
 
 def later_than(repository: Path) -> Path:
@@ -132,7 +149,7 @@ def satisfied(choice: str, offered: dict[str, list[str]]) -> bool:
 
 def test_later_state_has_a_newer_version_of_every_package_without_files(repository: Path) -> None:
     now = [(s["Package"], s["Version"]) for s in stanzas(repository) if s["Package"] != "cuda-keyring"]
-    now += [(p.control["Package"], p.control["Version"]) for p in contents.library_packages()]
+    now += [(p.control["Package"], p.control["Version"]) for p in contents.library_packages(slug_of(repository))]
     later = [(s["Package"], s["Version"]) for s in stanzas(later_than(repository))]
     assert sorted(name for name, _ in now) == sorted(name for name, _ in later)
     assert not set(now) & set(later)
@@ -162,10 +179,11 @@ def test_next_version_stays_in_its_branch_and_series(version: str, next_one: str
 
 
 def test_repository_has_the_catalogs_packages_of_each_branch(repository: Path) -> None:
-    family = contents.slug(repository.parent.name, "").family
-    catalog = load_catalog().driver
+    slug, catalog = slug_of(repository), load_catalog().driver
     offered = {(stanza["Package"], stanza["Version"]) for stanza in stanzas(repository)}
-    for driver in contents.driver_contents()["drivers"]:
+    drivers = [driver for driver in contents.driver_contents()["drivers"] if driver["branch"] in slug.drivers]
+    assert [driver["branch"] for driver in drivers] == list(slug.drivers)
+    for driver in drivers:
         branch = next(known for known in catalog.branches if known.branch == driver["branch"])
         assert (branch.native_cuda, driver["driver"]) in [
             (driver["cuda"], v.version) for v in branch.versions if "nvidia" in v.archives
@@ -173,7 +191,7 @@ def test_repository_has_the_catalogs_packages_of_each_branch(repository: Path) -
         names = next(
             entry
             for entry in catalog.packages
-            if entry.family == family
+            if entry.family == slug.family
             and int(entry.first_branch) <= int(branch.branch) <= int(entry.last_branch or branch.branch)
         )
         for name in names.names():
@@ -186,7 +204,7 @@ def test_repository_has_the_catalogs_packages_of_each_branch(repository: Path) -
 def test_packages_that_share_a_path_conflict(repository: Path) -> None:
     """Branches of the driver, and flavours of its modules, have files of the same path."""
     owners: dict[str, dict[str, deb.Package]] = {}
-    for package in contents.driver_packages(contents.slug(repository.parent.name, "").family):
+    for package in contents.driver_packages(slug_of(repository)):
         for path in {*package.text, *package.links}:
             owners.setdefault(path, {})[package.control["Package"]] = package
     assert len(owners["/usr/bin/nvidia-smi"]) == {"debian12": 1, "ubuntu2404": 3}[repository.parent.name]
@@ -247,7 +265,8 @@ def test_toolkit_has_the_components_of_its_release() -> None:
 
 
 def test_every_wheel_has_a_hash_and_is_used() -> None:
-    used = {name for package in contents.library_packages() for name in package.wheels}
+    repositories = [contents.slug(name, "") for name in SLUGS]
+    used = {name for slug in repositories for package in contents.library_packages(slug) for name in package.wheels}
     assert used == set(contents.contents()["wheels"])
 
 

@@ -17,11 +17,14 @@ from tests.doubles.simulated_driver import nvidia_smi
 
 PROJECT = Path(__file__).resolve().parents[3]
 FIXTURES = PROJECT / "tests/fixtures/probe"
+SLUGS = {"debian": "debian12", "ubuntu": "ubuntu2404"}
 
 
 def packages(family: str = "debian"):
     """Return {(name, version): package} of the driver, with the source of the modules."""
-    made = [kernel_modules.with_sources(package) for package in contents.driver_packages(family)]
+    made = [
+        kernel_modules.with_sources(package) for package in contents.driver_packages(contents.slug(SLUGS[family], ""))
+    ]
     return {(package.control["Package"], package.control["Version"]): package for package in made}
 
 
@@ -67,7 +70,7 @@ def test_simulated_modules_and_packages_are_marked():
 @pytest.mark.parametrize("family", ["debian", "ubuntu"])
 def test_packages_with_modules_contain_a_dkms_source(family):
     with_modules = {key: package for key, package in packages(family).items() if kernel_modules.NOTE in package.text}
-    assert len(with_modules) == 2 * len(contents.driver_contents()["drivers"])
+    assert len(with_modules) == 2 * len(contents.slug(SLUGS[family], "").drivers)
     for (_, full), package in with_modules.items():
         version = full.partition("-")[0]
         folder = f"/usr/src/nvidia-{version}/"
@@ -84,7 +87,9 @@ def test_packages_with_modules_contain_a_dkms_source(family):
 def test_only_module_packages_of_the_machines_repository_have_sources(tmp_path):
     if shutil.which("gpg") is None:
         pytest.skip("gpg is not installed")
-    plain = {(p.control["Package"], p.control["Version"]): p for p in contents.driver_packages("debian")}
+    plain = {
+        (p.control["Package"], p.control["Version"]): p for p in contents.driver_packages(contents.slug("debian12", ""))
+    }
     changed = [key for key, package in packages().items() if package != plain[key]]
     assert {name for name, _ in changed} == {"nvidia-kernel-open-dkms", "nvidia-kernel-dkms"}
     out = tmp_path / "out"
