@@ -57,9 +57,9 @@ def _headers(context: ResolveContext) -> tuple[str, ...]:
 
 
 def _needs(context: ResolveContext, name: str) -> bool:
-    """Return whether exact headers are a package: those of a kernel that somebody built are not."""
-    kernels = _kernels(context)
-    if name.removeprefix(HEADERS) not in kernels.headers:
+    """Return whether exact headers are a package: those of a kernel that somebody built or lends are not."""
+    kernels, release = _kernels(context), name.removeprefix(HEADERS)
+    if release not in kernels.headers and not _is_borrowed(context, release):
         return True
     return name in kernels.installed_packages or name in (kernels.offers or ())
 

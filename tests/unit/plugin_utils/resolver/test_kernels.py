@@ -211,3 +211,9 @@ def test_a_container_builds_nothing_for_the_kernel_of_its_machine() -> None:
     release = {"compiler": "gcc (GCC) 15.3.0", "gcc": 15}
     component, warnings = probed({"running": "6.18.44-fc-v669", "releases": {"6.18.44-fc-v669": release}})
     assert (component["kernel_compilers"], warnings) == ([], [])
+    assert component["kernel_headers"] == []
+
+
+def test_a_kernel_whose_package_was_removed_while_it_runs_is_still_built_for() -> None:
+    kernel = azure(installed=["5.15.0-1102-azure"])
+    assert "linux-headers-5.15.0-1087-azure" in probed(kernel)[0]["kernel_headers"]
