@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import time
 from collections.abc import Callable, Iterable
 from datetime import date
 from pathlib import Path
@@ -25,6 +26,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError, load_catalog, with_locks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.inventory_variables import outranked
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import FRAMEWORKS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan, plan_table
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.records import to_json
@@ -60,12 +62,14 @@ ARGUMENTS = {
     "converge": {"type": "str", "default": "drift"},
     "locks": {"type": "str", "default": ""},
     "extra": {"type": "dict", "default": {}},
+    "wait": {"type": "int", "default": 0},
     "waivers": {"type": "raw", "default": []},
 }
 
 # What a value may need that exists later: the plan (the hint of facts.yml), and facts that a play gathers.
 LATER = ("this play needs the plan of the same run", "ansible_facts")
 STEP_TAGS = ("preflight", "verify", "smoke_train", "record", "report")
+WAIT_INTERVAL = 5.0  # seconds between two probes of a busy host
 SPECIAL_TAGS = ("all", "always", "never", "tagged", "untagged")
 
 RoleVariables = Callable[[dict[str, Any], tuple[str, ...]], dict[str, Any]]
@@ -217,6 +221,44 @@ def _fingerprints(
     return fingerprints
 
 
+class Waiting:
+    """The wait for what keeps a host from being changed and ends by itself, such as cloud-init and unattended-upgrades.
+
+    Each reason is printed when it is first seen, and how long the run waits at most.
+    """
+
+    def __init__(self, host: str, seconds: float, show: Callable[[str], object] | None = None) -> None:
+        self.host, self.seconds = host, seconds
+        self.show = show or _show
+        self.start: float | None = None
+        self.shown: tuple[str, ...] = ()
+
+    def goes_on(self, problems: Iterable[Problem]) -> bool:
+        """Return, after a pause, whether to probe again."""
+        reasons = tuple(problem.message for problem in problems if problem.code in preflight.TRANSIENT)
+        now = time.monotonic()
+        waited = 0.0 if self.start is None else now - self.start
+        if not reasons:
+            if self.start is not None:
+                self.show(f"{self.host}: waited {waited:.0f} s; nothing holds the host up any more")
+            return False
+        if waited >= self.seconds:
+            if self.seconds:
+                self.show(f"{self.host}: waited {waited:.0f} s, in vain: {'; '.join(reasons)}")
+            return False
+        self.start = now if self.start is None else self.start
+        if reasons != self.shown:
+            self.shown = reasons
+            limit = self.seconds - waited
+            self.show(f"{self.host}: waiting, for at most {limit:.0f} s (gpu_stack_wait): {'; '.join(reasons)}")
+        time.sleep(min(WAIT_INTERVAL, self.seconds - waited))
+        return True
+
+
+def _show(text: str) -> None:
+    Display().display(text, stderr=terminal.belongs_on_stderr(constants.DEFAULT_STDOUT_CALLBACK))
+
+
 class ActionModule(ActionBase):
     """The action `gpuhost.stack.stack_plan`."""
 
@@ -319,18 +361,22 @@ class ActionModule(ActionBase):
         }
         if refused := become.sudo_refusal(self._connection.become, self._connection._shell, self._as_user):
             raise AnsibleActionFail(refused)
-        probed = self._execute_module(module_name=PROBE, module_args=options, task_vars=variables)
-        result.update(probed)
-        if "probe" not in probed:
-            return result
 
         def role_variables(facts: dict[str, Any], prefixes: tuple[str, ...]) -> dict[str, Any]:
             templar = self._templar.copy_with_new_env(available_variables={**variables, **facts})
             names = sorted(name for name in variables if name.startswith(prefixes))
             return {name: templar.template(variables[name]) for name in names}
 
+        waiting = Waiting(variables["inventory_hostname"], args["wait"])
         try:
-            decision = decide(probed["probe"], args, role_variables, signing=signing)
+            while True:
+                probed = self._execute_module(module_name=PROBE, module_args=options, task_vars=variables)
+                if "probe" not in probed:
+                    return {**result, **probed}
+                decision = decide(probed["probe"], args, role_variables, signing=signing)
+                if not waiting.goes_on(decision.preflight.problems):
+                    break
+            result.update(probed)
             written: list[str] = []
             folder = Path(args["locks"])
             urls_of = tuple(f"{name}_env_index_url" for name in FRAMEWORKS)
@@ -350,6 +396,6 @@ class ActionModule(ActionBase):
         planned = role_variables(decision.facts, (*own, *later)) if decision.plan.ok and (own or later) else {}
         self._refuse(self._wrong_values({name: value for name, value in planned.items() if name in later}))
         text = "\n".join([*written, decision.text(variables["inventory_hostname"])])
-        Display().display(text, stderr=terminal.belongs_on_stderr(constants.DEFAULT_STDOUT_CALLBACK))
+        _show(text)
         overrides = {name: value for name, value in planned.items() if name in own}
         return {**result, "ansible_facts": decision.facts, "role_variables": overrides, "changed": False}

@@ -24,6 +24,10 @@ options:
     description: The source file to write.
     type: path
     default: /etc/apt/sources.list.d/gpuhost-components.sources
+  lock_timeout:
+    description: Seconds to wait for another apt or dpkg to finish.
+    type: int
+    default: 600
 attributes:
   check_mode:
     description: Reports what would change; without package lists it does not refresh them and finds no suite.
@@ -53,10 +57,14 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_sources, archive_components
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import (
+    apt_commands,
+    apt_sources,
+    apt_update,
+    archive_components,
+)
 
 ORIGINS = ["Debian", "Ubuntu"]
-UPDATE = ["apt-get", "-o", "DPkg::Lock::Timeout=300", "update"]
 
 
 def find_suites(module: AnsibleModule) -> list:
@@ -68,14 +76,27 @@ def find_suites(module: AnsibleModule) -> list:
 
     suites = read()
     if not suites and not module.check_mode:
-        module.run_command(UPDATE, check_rc=True)
+        failed = update(module, [])
         suites = read()
         if not suites:
             module.fail_json(
                 msg="No configured apt repository is the archive of %s. Add the distribution's archive to /etc/apt: "
-                "it contains the packages to install." % " or ".join(ORIGINS)
+                "it contains the packages to install.%s" % (" or ".join(ORIGINS), "\n" + failed if failed else "")
             )
     return suites
+
+
+def update(module: AnsibleModule, sources: list) -> str:
+    """Refresh the package lists; return what is only a warning, which is given, too."""
+    try:
+        failed = apt_update.update(
+            module.run_command, module.params["lock_timeout"], sources, environ_update=apt_commands.ENVIRONMENT
+        )
+    except apt_update.UpdateError as error:
+        module.fail_json(msg=str(error))
+    if failed:
+        module.warn(failed)
+    return failed
 
 
 def main() -> None:
@@ -84,6 +105,7 @@ def main() -> None:
         argument_spec={
             "components": {"type": "list", "elements": "str", "required": True},
             "path": {"type": "path", "default": "/etc/apt/sources.list.d/gpuhost-components.sources"},
+            "lock_timeout": {"type": "int", "default": 600},
         },
         supports_check_mode=True,
     )
@@ -93,7 +115,7 @@ def main() -> None:
     current, wanted = open_text(path) if os.path.exists(path) else "", archive_components.render(signed)
     if current != wanted and not module.check_mode:
         files.write(path, wanted.encode())
-        module.run_command(UPDATE, check_rc=True)
+        update(module, [path])
     module.exit_json(
         changed=current != wanted,
         added=sorted("%s %s" % (suite.uri, suite.name) for suite in suites if suite.lacking),

@@ -99,7 +99,7 @@ options:
   lock_timeout:
     description: Seconds to wait for another apt or dpkg to finish.
     type: int
-    default: 300
+    default: 600
 attributes:
   check_mode:
     support: full
@@ -178,7 +178,7 @@ def main() -> None:
             "needs_version": names,
             "undo": {"type": "bool", "default": True},
             "state_directory": {"type": "path", "default": "/var/lib/gpuhost"},
-            "lock_timeout": {"type": "int", "default": 300},
+            "lock_timeout": {"type": "int", "default": 600},
         },
         supports_check_mode=True,
     )

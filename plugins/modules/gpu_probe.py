@@ -185,6 +185,9 @@ probe:
     package_manager:
       description: C(name), held C(locks), C(broken) packages, and whether dpkg was C(interrupted).
       type: dict
+    cloud_init_running:
+      description: Whether cloud-init still sets up the host. V(false) where cloud-init itself has started the probe.
+      type: bool
     runfile:
       description: Driver and toolkits that were installed by C(.run) files.
       type: dict

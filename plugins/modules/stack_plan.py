@@ -81,6 +81,12 @@ options:
         resolved upon the framework's lock, with C(uv) by the package index, and kept in O(locks).
     type: dict
     default: {}
+  wait:
+    description:
+      - Seconds to wait for a host that could not be changed now, because a process holds a lock of apt or dpkg or
+        cloud-init still sets it up. It is probed until that has ended. The reason and the limit are printed.
+    type: int
+    default: 0
   waivers:
     description:
       - The failures of checks that are accepted, as for the option O(gpuhost.stack.gpu_verify#module:waivers).

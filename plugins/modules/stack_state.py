@@ -87,7 +87,7 @@ options:
   lock_timeout:
     description: Seconds to wait for another apt or dpkg to finish.
     type: int
-    default: 300
+    default: 600
 attributes:
   check_mode:
     description: Reports what would change.
@@ -222,7 +222,7 @@ def main() -> None:
             "own_folders": paths,
             "shared_folders": paths,
             "directory": {"type": "path", "default": "/var/lib/gpuhost"},
-            "lock_timeout": {"type": "int", "default": 300},
+            "lock_timeout": {"type": "int", "default": 600},
         },
         required_if=[("action", "record_verified", ["plan"])],
         supports_check_mode=True,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import (
+    cloud_init,
     command,
     display,
     files,
@@ -99,6 +100,7 @@ def probe(root: str, options: Options, run: Run = command.run) -> dict[str, Any]
         "gpu_processes": attempt("GPU processes", lambda: gpu_processes.read(root, smi, run)),
         "packages": attempt("packages", lambda: _packages(root, options)),
         "package_manager": attempt("package manager", lambda: package_manager.read(root)),
+        "cloud_init_running": attempt("cloud-init", lambda: cloud_init.running(root, run), False),
         "runfile": attempt("run file installations", lambda: runfile.read(root)),
         "repository": repository,
         "repository_files": attempt("package sources", lambda: apt_sources.read(root, source)),

@@ -15,7 +15,7 @@ import time
 from typing import Callable
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_output, dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_locks, apt_output, apt_update, dpkg
 
 # Configuration files that an administrator changed are kept; nothing may ask a question.
 # Holds are ignored and not released, so that an interrupted run keeps them; the simulation shows whether a package that
@@ -128,19 +128,26 @@ class Apt:
         self, run_command: Callable[..., tuple[int, str, str]], lock_timeout: int, kept: str = "", root: str = "/"
     ) -> None:
         self.run_command = run_command
-        self.lock = ["-o", "DPkg::Lock::Timeout=%d" % lock_timeout]
+        self.lock_timeout = lock_timeout
         self.kept = kept
         self.root = root
         self.bound: list[str] = []
         self.warnings: list[str] = []
 
     def run(self, command: list[str], accepted: tuple[int, ...] = (0,), cwd: str | None = None) -> str:
-        """Return a command's output. Raise AptError if its exit status is not one of `accepted`."""
+        """Return a command's output. Raise AptError if its exit status is not one of `accepted`.
+
+        A command that finds a lock of apt or dpkg held is tried again until `lock_timeout` is over.
+        """
         started = time.time()
-        rc, out, err = self.run_command(command, environ_update=ENVIRONMENT, cwd=cwd)
+        rc, out, err = self._run_unlocked(command, cwd=cwd)
         if rc not in accepted:
             raise AptError(command, rc, out + "\n" + err, make_logs(self.root, started))
         return out
+
+    def _run_unlocked(self, command: list[str], cwd: str | None = None) -> tuple[int, str, str]:
+        options = {"environ_update": ENVIRONMENT, "cwd": cwd}
+        return apt_locks.run(self.run_command, command, self.lock_timeout, self.root, **options)
 
     def packages(self) -> dict[str, dpkg.Package]:
         """Return all packages in dpkg's database."""
@@ -156,9 +163,18 @@ class Apt:
         """Return the versions of each package that the configured repositories offer, newest first."""
         return apt_output.parse_madison(self.run(["apt-cache", "madison"] + names, accepted=(0, 100))) if names else {}
 
-    def update(self) -> None:
-        """Refresh the package lists."""
-        self.run(["apt-get"] + self.lock + ["update"])
+    def update(self) -> str:
+        """Refresh the package lists; return the errors of repositories, "" for none, which are a warning.
+
+        Whether such a repository is needed shows in what the others offer.
+        """
+        try:
+            failed = apt_update.update(self.run_command, self.lock_timeout, environ_update=ENVIRONMENT)
+        except apt_update.UpdateError as error:
+            raise AptError(apt_update.UPDATE, APT_FAILED, str(error), {}) from error
+        if failed and failed not in self.warnings:
+            self.warnings.append(failed)
+        return failed
 
     def exact_dependencies(self, specs: list[str]) -> dict[str, str]:
         """Return {name: version} of the direct and indirect dependencies of `specs` on exactly one version.
@@ -221,7 +237,7 @@ class Apt:
         A DKMS module of others that does not build is a warning, if all packages of this command can be configured.
         `reinstall`: packages of `wanted` that are installed are unpacked again, with the settings that are missing.
         """
-        options = APT_OPTIONS + DPKG_OPTIONS + self.lock + self.bound
+        options = APT_OPTIONS + DPKG_OPTIONS + self.bound
         options += ["--reinstall", "-o", "Dpkg::Options::=--force-confmiss"] if reinstall else []
         if self.kept:
             os.makedirs(self.kept + "/partial", exist_ok=True)
@@ -280,8 +296,8 @@ class Apt:
                 errors.append(self._unpack_again(name, state.version))
         if any(state.status not in dpkg.SETTLED for state in packages.values()):
             errors.append(self._try(DPKG + ["--configure", "-a"]))
-        if self.run_command(["apt-get", "check"], environ_update=ENVIRONMENT)[0]:
-            fix = ["apt-get", "-y"] + DPKG_OPTIONS + self.lock + self.bound
+        if self._run_unlocked(["apt-get", "check"])[0]:
+            fix = ["apt-get", "-y"] + DPKG_OPTIONS + self.bound
             errors.append(self._try(fix + ["--fix-broken", "install"]))
         return "\n".join(text for text in errors if text)
 
@@ -362,9 +378,7 @@ class Apt:
                 cached = self._files(name, glob.escape(version.replace(":", "%3a")), ARCHIVES)
                 if cached:
                     shutil.copy(cached[0], self.kept)
-                elif self.run_command(
-                    ["apt-get", "download", "%s=%s" % (name, version)], environ_update=ENVIRONMENT, cwd=self.kept
-                )[0]:
+                elif self._run_unlocked(["apt-get", "download", "%s=%s" % (name, version)], cwd=self.kept)[0]:
                     lost.append("%s %s" % (name, version))
         return lost
 

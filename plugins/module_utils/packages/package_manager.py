@@ -7,7 +7,7 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
-from typing import Any
+from typing import Any, Iterable
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import dpkg
@@ -35,10 +35,24 @@ def read(root: str) -> dict[str, Any] | None:
     ]
     return {
         "name": "apt",
-        "locks": [lock for lock in (_holder(root, path) for path in LOCKS) if lock],
+        "locks": locks(root),
         "broken": broken,
         "interrupted": bool(dpkg.journal_files(root)),
     }
+
+
+def locks(root: str) -> list[dict[str, Any]]:
+    """Return {"path", "pid", "command"} of each lock that a process holds."""
+    return [lock for lock in (_holder(root, path) for path in LOCKS) if lock]
+
+
+def describe(locks: Iterable[tuple[str, int | None, str | None]]) -> str:
+    """Return who holds (path, pid, command) locks, for people: each process once, with all its locks."""
+    by_process: dict[str, list[str]] = {}
+    for path, pid, command in locks:
+        who = "process %d (%s)" % (pid, command or "unknown command") if pid else "a process"
+        by_process.setdefault(who, []).append(path)
+    return "; ".join("%s holds %s" % (who, ", ".join(paths)) for who, paths in by_process.items())
 
 
 def _holder(root: str, path: str) -> dict[str, Any] | None:

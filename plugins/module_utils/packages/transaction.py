@@ -201,12 +201,13 @@ class Transaction:
             return True
         if self.check:
             return False
-        self.apt.update()
+        failed = self.apt.update()
         missing = apt_output.not_offered(wanted, self.apt.offered(names))
         if missing:
             raise self._error(
                 "No configured repository offers these versions:\n  %s\nCheck the repository's configuration, or plan "
-                "again: a plan takes only versions that the repository offers." % "\n  ".join(missing)
+                "again: a plan takes only versions that the repository offers.%s"
+                % ("\n  ".join(missing), "\n" + failed if failed else "")
             )
         return True
 

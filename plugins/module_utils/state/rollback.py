@@ -93,6 +93,7 @@ class Rollback:
             self._try(["update-grub"])
         if any(path.startswith(APT_SOURCES) for path in files):
             try:
-                self.apt.update()
+                failed = self.apt.update()
+                self.warnings += [failed] if failed else []
             except apt_commands.AptError as error:
                 self.warnings.append(str(error))

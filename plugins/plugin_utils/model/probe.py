@@ -436,6 +436,7 @@ class Probe:
     gpu_processes: tuple[GpuProcess, ...] = ()
     packages: Mapping[str, Package] | None = None
     package_manager: PackageManager | None = None
+    cloud_init_running: bool = False
     runfile: Runfile = Runfile()
     repository: Repository | None = None
     repository_files: RepositoryFiles = RepositoryFiles()

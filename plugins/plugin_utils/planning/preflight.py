@@ -13,6 +13,7 @@ from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_processes
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia.installed_stack import PYTORCH, TENSORFLOW
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import package_manager
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
@@ -46,8 +47,13 @@ CODES = {
         "Ask the machine's administrator for the package `python3-venv`",
     ),
     "apt-busy": (
-        "A process holds a lock of apt or dpkg (a warning if nothing has to be installed)",
+        "A process holds a lock of apt or dpkg, for longer than `gpu_stack_wait` (a warning if nothing has to be "
+        "installed)",
         "Wait for the process",
+    ),
+    "cloud-init-running": (
+        "cloud-init sets up the host, for longer than `gpu_stack_wait`",
+        "Wait until `cloud-init status` says done; `/var/log/cloud-init-output.log` shows where it is",
     ),
     "dpkg-interrupted": (
         "Warning: dpkg was interrupted and left packages half installed",
@@ -103,6 +109,9 @@ CODES = {
         "Kernel option `iommu=pt`; disable ACS in the firmware setup",
     ),
 }
+# What ends without anybody's help: the run waits for it.
+TRANSIENT = ("apt-busy", "cloud-init-running")
+_LONGER = "-e gpu_stack_wait=SECONDS"
 _ONCE = ("leftovers",)  # what is requested for one run
 _PEER_TO_PEER_REDIRECTS = {"ReqRedir", "CmpltRedir"}  # ACS controls, by lspci's names
 
@@ -263,10 +272,17 @@ def _package_manager(context: _Context, findings: Findings) -> None:
     if state is None or context.plan.request.scope == "frameworks":
         return
     is_needed = any(context.is_changed(name) for name in COMPONENTS)
+    if context.probe.cloud_init_running and is_needed:
+        findings.problem(
+            "cloud-init-running",
+            "cloud-init still sets up this host: it may install packages and change their sources",
+            f"wait until `cloud-init status` says done, or longer with {_LONGER}; a stage that hangs is in "
+            "/var/log/cloud-init-output.log",
+        )
     if state.locks:  # while it runs, half-installed packages are normal
         message = f"{state.name} is busy: {_holders(state.locks)}"
         if is_needed:
-            findings.problem("apt-busy", message, "wait until that process has ended, then run this again")
+            findings.problem("apt-busy", message, f"wait until that process has ended, or longer with {_LONGER}")
         else:
             findings.warn("apt-busy", message)
     elif is_needed and (state.broken or state.interrupted):
@@ -280,12 +296,7 @@ def _package_manager(context: _Context, findings: Findings) -> None:
 
 
 def _holders(locks: Iterable[PackageLock]) -> str:
-    """List each process once, with all its locks."""
-    by_process: dict[str, list[str]] = {}
-    for lock in locks:
-        who = f"process {lock.pid} ({lock.command or 'unknown command'})" if lock.pid else "a process"
-        by_process.setdefault(who, []).append(lock.path)
-    return "; ".join(f"{who} holds {', '.join(paths)}" for who, paths in by_process.items())
+    return package_manager.describe((lock.path, lock.pid, lock.command) for lock in locks)
 
 
 def _leftovers(context: _Context, findings: Findings) -> None:

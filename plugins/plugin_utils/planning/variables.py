@@ -42,6 +42,7 @@ OTHERS = (
     "pytorch_extra",
     "serial",
     "tensorflow_extra",
+    "wait",
     "waivers",
 )
 # Variables of playbooks that are no role's, as in an argument specification.
@@ -174,6 +175,8 @@ def _of_run(name: str, value: Any, today: date) -> list[str]:
         batches = value if isinstance(value, list) else [value]
         if not batches or not all(not isinstance(b, bool) and _SERIAL.fullmatch(str(b)) for b in batches):
             expected = "a number of hosts such as 2, a percentage such as 25%, or a list of them"
+    elif option == "wait" and not re.fullmatch(r"\d+", str(value)):
+        expected = "a number of seconds such as 600, or 0 not to wait"
     return [f"{name} is {shown(value)}; expected {expected}"] if expected else []
 
 

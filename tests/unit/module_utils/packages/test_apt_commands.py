@@ -187,13 +187,13 @@ def test_an_error_has_its_cause_and_not_the_steps_that_succeeded():
         (lambda apt: apt.install(["a=1", "b-"], purge=True), "apt-get --purge install a=1 b-"),
         (lambda apt: apt.install(list("abcd")), "apt-get install a b c ..."),
         (lambda apt: apt.simulate(["a=1"]), "apt-get --simulate install a=1"),
-        (lambda apt: apt.update(), "apt-get update"),
+        (lambda apt: apt.mark("hold", ["a"]), "apt-mark hold a"),
         (lambda apt: apt.run([*apt_commands.DPKG, "--configure", "-a"]), "dpkg --configure -a"),
     ],
 )
 def test_an_error_names_the_command_without_its_usual_options(tmp_path, run, shown):
     host = Host(tmp_path / "root", {})
-    host.failing = dict.fromkeys(("install", "update", "--configure"), "E: no")
+    host.failing = dict.fromkeys(("install", "hold", "--configure"), "E: no")
     with pytest.raises(apt_commands.AptError) as caught:
         run(host.apt(str(tmp_path / "kept")))
     assert str(caught.value).startswith(f"`{shown}` failed with status 100:")
@@ -241,7 +241,6 @@ def test_preferences_of_new_pins_bind_before_they_are_installed(tmp_path, monkey
 # Command lines --------------------------------------------------------------------------------------------------
 
 # apt-get(8): what the words mean; the scenarios show that apt and dpkg accept them.
-LOCK = ["-o", "DPkg::Lock::Timeout=7"]
 ALLOW = ["-y", "--no-install-recommends", "--allow-downgrades", "--allow-change-held-packages", "--ignore-hold"]
 OLD_CONFIGURATION = ["-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold"]
 
@@ -249,7 +248,7 @@ OLD_CONFIGURATION = ["-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Optio
 @pytest.mark.parametrize(
     ("call", "command"),
     [
-        (lambda apt, kept: apt.update(), ["apt-get", *LOCK, "update"]),
+        (lambda apt, kept: apt.update(), ["apt-get", "-o", "APT::Update::Error-Mode=any", "update"]),
         (lambda apt, kept: apt.offered(["a", "b"]), ["apt-cache", "madison", "a", "b"]),
         (lambda apt, kept: apt.exact_dependencies(["a=1", "b"]), ["apt-cache", "show", "a=1"]),
         (lambda apt, kept: apt.automatic(), ["apt-mark", "showauto"]),
@@ -261,12 +260,12 @@ OLD_CONFIGURATION = ["-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Optio
         ),
         (
             lambda apt, kept: apt.install(["a-"], purge=True),
-            ["apt-get", *ALLOW, *OLD_CONFIGURATION, *LOCK, "--purge", "install", "a-"],
+            ["apt-get", *ALLOW, *OLD_CONFIGURATION, "--purge", "install", "a-"],
         ),
         (
             lambda apt, kept: (setattr(apt, "kept", kept), apt.install(["a=1"])),
             [
-                *("apt-get", *ALLOW, *OLD_CONFIGURATION, *LOCK, "-o", "Dir::Cache::Archives={kept}/"),
+                *("apt-get", *ALLOW, *OLD_CONFIGURATION, "-o", "Dir::Cache::Archives={kept}/"),
                 *("-o", "APT::Keep-Downloaded-Packages=true", "install", "a=1"),
             ],
         ),
@@ -325,8 +324,7 @@ def test_recovery_keeps_changed_settings(tmp_path, step):
     if step == "recover":
         assert host.commands[0] == ["dpkg", "--force-confdef", "--force-confold", "--configure", "-a"]
     else:
-        lock = ["-o", "DPkg::Lock::Timeout=1"]
-        assert host.commands[-1] == ["apt-get", "-y", *OLD_CONFIGURATION, *lock, "--fix-broken", "install"]
+        assert host.commands[-1] == ["apt-get", "-y", *OLD_CONFIGURATION, "--fix-broken", "install"]
 
 
 # What apt 2.6 and dpkg 1.21 print for steps that succeed.

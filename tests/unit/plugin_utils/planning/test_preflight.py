@@ -74,6 +74,7 @@ CASES: dict[str, tuple[dict[str, Any], list[str], str]] = {
         ["apt-busy"],
         "process 812 (/usr/bin/unattended-upgrade) holds /var/lib/dpkg/lock-frontend, /var/lib/dpkg/lock",
     ),
+    "cloud-init": ({"cloud_init_running": True}, ["cloud-init-running"], "cloud-init still sets up this host"),
     "half-installed and locked": (
         {"package_manager": {**BUSY, "broken": BROKEN["broken"]}},
         ["apt-busy"],
@@ -119,6 +120,7 @@ SILENT: dict[str, tuple[dict[str, Any], Any, Options | None]] = {
     "a job, and the driver is kept": ({"gpu_processes": JOB, **DRIVER_INSTALLED, **LOADED}, None, None),
     "a job, and no driver is planned": ({"gpu_processes": JOB}, without("driver"), None),
     "a .run driver, and no driver is planned": ({"runfile": RUN_DRIVER}, without("driver"), None),
+    "cloud-init, and nothing changes": ({"cloud_init_running": True, **ALL_INSTALLED, **LOADED}, None, None),
     "half-installed, and nothing changes": (
         {"package_manager": BROKEN, **ALL_INSTALLED, **LOADED},
         None,
@@ -335,6 +337,7 @@ def run_as_a_user(**parts: Any) -> preflight.Preflight:
         {},
         {"package_manager": BUSY},
         {"package_manager": BROKEN},
+        {"cloud_init_running": True},
         {"runfile": RUN_DRIVER},
         {"secure_boot": "enabled", "kernel": {"running": "6.8.0-1-generic"}},
         {"repository_files": {"entries": [{"file": "/etc/apt/sources.list.d/cuda.list", "uri": URL}], "keys": {}}},

@@ -1,0 +1,76 @@
+#!/usr/bin/python
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0 OR GPL-3.0-or-later
+# Apache License 2.0, or GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
+"""Refresh the package lists. Runs on the managed host."""
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: apt_update
+short_description: Refresh apt's package lists, although a repository of somebody else is broken
+description:
+  - Runs C(apt-get update). A repository that cannot be refreshed is a warning with apt's message, which names it, and
+    an error if it is of one of O(sources).
+  - Waits for other processes that hold a lock of apt, such as C(unattended-upgrade). apt's own option
+    C(DPkg::Lock::Timeout) does not cover the lock of the package lists.
+  - Needs no C(python3-apt) on the host.
+version_added: "0.1.0"
+options:
+  sources:
+    description: Source files whose repositories are needed.
+    type: list
+    elements: path
+    default: []
+  lock_timeout:
+    description: Seconds to wait for another apt or dpkg to finish.
+    type: int
+    default: 600
+attributes:
+  check_mode:
+    support: full
+    description: Reports a change, and refreshes nothing.
+  diff_mode:
+    support: none
+author: gpuhost contributors (!UNKNOWN)
+"""
+
+EXAMPLES = r"""
+- name: Refresh the package lists for NVIDIA's repository
+  gpuhost.stack.apt_update:
+    sources: [/etc/apt/sources.list.d/nvidia-cuda.sources]
+"""
+
+RETURN = r"""
+"""
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_commands, apt_update
+
+
+def main() -> None:
+    """Run the module."""
+    module = AnsibleModule(
+        argument_spec={
+            "sources": {"type": "list", "elements": "path", "default": []},
+            "lock_timeout": {"type": "int", "default": 600},
+        },
+        supports_check_mode=True,
+    )
+    if not module.check_mode:
+        try:
+            warning = apt_update.update(
+                module.run_command,
+                module.params["lock_timeout"],
+                module.params["sources"],
+                environ_update=apt_commands.ENVIRONMENT,
+            )
+        except apt_update.UpdateError as error:
+            module.fail_json(msg=str(error))
+        if warning:
+            module.warn(warning)
+    module.exit_json(changed=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+"""Commands that find a lock held: the real apt in a directory of its own, and what apt and dpkg print."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_locks
+
+from tests.unit.module_utils.host_files import put
+from tests.unit.module_utils.packages.test_package_manager import HOLDER
+
+LISTS = "/var/lib/apt/lists/lock"
+
+
+def execute(words: list[str], **_options: Any) -> tuple[int, str, str]:
+    answer = subprocess.run(words, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C.UTF-8"})
+    return answer.returncode, answer.stdout, answer.stderr
+
+
+@pytest.fixture
+def update(tmp_path: Path) -> list[str]:
+    for directory in ("etc/apt/preferences.d", "var/lib/apt/lists/partial", "var/cache/apt/archives/partial"):
+        (tmp_path / directory).mkdir(parents=True)
+    put(tmp_path, "/var/lib/dpkg/status")
+    put(tmp_path, "/etc/apt/sources.list")
+    return ["apt-get", "-o", f"Dir={tmp_path}", "-o", f"Dir::State::status={tmp_path}/var/lib/dpkg/status", "update"]
+
+
+@pytest.fixture
+def hold(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
+    started = []
+
+    def start(path: str) -> subprocess.Popen[str]:
+        words = [sys.executable, "-c", HOLDER, str(put(tmp_path, path))]
+        holder = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        started.append(holder)
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        return holder
+
+    yield start
+    for holder in started:
+        holder.communicate()
+
+
+@pytest.mark.skipif(shutil.which("apt-get") is None, reason="needs apt-get")
+def test_apt_waits_for_the_lock_of_the_package_lists(
+    tmp_path: Path, update: list[str], hold: Callable[[str], subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """apt's own DPkg::Lock::Timeout does not cover it."""
+    holder = hold(LISTS)
+    assert execute([*update[:-1], "-o", "DPkg::Lock::Timeout=5", "update"])[0] == 100
+
+    def free(seconds: float) -> None:
+        waits.append(seconds)
+        holder.communicate()
+
+    waits: list[float] = []
+    monkeypatch.setattr(time, "sleep", free)
+    rc, _out, err = apt_locks.run(execute, update, 30, str(tmp_path))
+    assert (rc, err) == (0, "")
+    assert waits == [apt_locks.INTERVAL]
+
+
+@pytest.mark.skipif(shutil.which("apt-get") is None, reason="needs apt-get")
+def test_who_holds_the_lock_at_the_end_is_named(
+    tmp_path: Path, update: list[str], hold: Callable[[str], subprocess.Popen[str]]
+) -> None:
+    holder = hold(LISTS)
+    start = time.monotonic()
+    rc, _out, err = apt_locks.run(execute, update, 1, str(tmp_path))
+    assert time.monotonic() - start >= 1
+    assert rc == 100
+    assert f"Waited 1 seconds. process {holder.pid} ({sys.executable} -c" in err
+    assert f"holds {LISTS}" in err
+
+
+# Printed with the lock held by another process: apt 2.6.1 and dpkg 1.21.22 of Debian 12.
+HELD = """
+E: Could not get lock /var/lib/dpkg/lock-frontend. It is held by process 443 (python3)
+E: Unable to acquire the dpkg frontend lock (/var/lib/dpkg/lock-frontend), is another process using it?
+E: Unable to lock the administration directory (/var/lib/dpkg/), is another process using it?
+E: Unable to lock directory /var/lib/apt/lists/
+E: Unable to lock directory /var/cache/apt/archives/
+dpkg: error: dpkg frontend lock was locked by another process with pid 443
+dpkg: error: dpkg database lock was locked by another process with pid 698
+""".strip().splitlines()
+OTHER = ["E: Unable to locate package sl", "dpkg: error: cannot access archive 'a.deb'", "W: E: Could not get lock"]
+
+
+@pytest.mark.parametrize("text", HELD)
+def test_what_apt_and_dpkg_print_about_a_held_lock_is_tried_again(
+    tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "sleep", lambda _seconds: None)
+    answers = iter([(100, "", f"W: before\n{text}\n"), (0, "done", "")])
+    assert apt_locks.run(lambda _words: next(answers), ["apt-get"], 60, str(tmp_path)) == (0, "done", "")
+
+
+@pytest.mark.parametrize("text", OTHER)
+def test_other_errors_are_not_tried_again(text: str) -> None:
+    answers = iter([(100, "", text)])
+    assert apt_locks.run(lambda _words: next(answers), ["apt-get"], 60) == (100, "", text)
+
+
+def test_a_command_that_succeeds_runs_once() -> None:
+    answers = iter([(0, "", HELD[0])])
+    assert apt_locks.run(lambda _words: next(answers), ["apt-get"], 60)[0] == 0
