@@ -230,7 +230,7 @@ def _not_loaded_reason(context: Context) -> str:
 
 
 def _module_built(context: Context, driver: dict[str, Any]) -> Check:
-    """Check the newest installed kernel, which is the next to boot."""
+    """Check the kernel that is the next to boot."""
     if context.kernel_module == "not_managed":
         return MODULE_BUILT.skip(_NOT_MANAGED)
     if context.driver_simulated:
@@ -262,7 +262,10 @@ def _module_built(context: Context, driver: dict[str, Any]) -> Check:
 
 
 def _next_kernel(context: Context) -> str | None:
+    """Return the kernel that the boot loader starts next, or the newest one where that is unknown or none ever runs."""
     kernel = system.kernel(context.root, os.uname().release)
+    if context.kernel_module == "loaded" and kernel["next_boot"]:
+        return str(kernel["next_boot"])
     candidates = kernel["installed"] or kernel["headers"]
     if context.kernel_module == "built":
         candidates = sorted(set(candidates) | set(kernel["headers"]), key=debian_version.key)

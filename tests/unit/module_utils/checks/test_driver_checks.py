@@ -195,6 +195,25 @@ def test_next_boot_kernel_without_a_module_fails_and_shows_the_build_log(tmp_pat
     assert "6.1.0-56-amd64" in str(check.remedy)
 
 
+def test_of_two_flavours_the_one_that_starts_next_needs_the_module(tmp_path: Path) -> None:
+    """DGX OS has Ubuntu's kernels beside NVIDIA's; the newest one is not the one that its GRUB starts."""
+    (tmp_path / "boot").mkdir()
+    for kernel in ("6.8.0-1030-nvidia", "6.8.0-149-generic"):
+        (tmp_path / f"boot/vmlinuz-{kernel}").touch()
+    built = tmp_path / "lib/modules/6.8.0-1030-nvidia/updates/dkms/nvidia.ko"
+    built.parent.mkdir(parents=True)
+    built.touch()
+    grub = tmp_path / "etc/default/grub"
+    grub.parent.mkdir(parents=True)
+    entry = 'GRUB_DEFAULT="Advanced options for Ubuntu>Ubuntu, with Linux {}"\n'
+    grub.write_text(entry.format("6.8.0-1030-nvidia"))
+    context = host(tmp_path, run=modinfo("580.95.05", "Dual MIT/GPL"))
+    assert by_id(driver_checks.run(context))["driver.module_built"].status == "pass"
+    grub.write_text(entry.format("6.8.0-149-generic"))
+    check = by_id(driver_checks.run(context))["driver.module_built"]
+    assert (check.status, check.found) == ("fail", "kernel 6.8.0-149-generic has no nvidia module")
+
+
 def test_without_a_driver_in_the_plan_all_are_skipped() -> None:
     checks = driver_checks.run(host(plan=without("driver")))
     assert [(check.id, check.status) for check in checks] == [(spec.id, "skip") for spec in driver_checks.CHECKS]
