@@ -1,8 +1,11 @@
-"""gpu_stack_serial, wherever it is set: how many hosts the play that changes them takes at a time."""
+"""How many hosts the play that changes them takes at a time, by default and with gpu_stack_serial."""
 
 from __future__ import annotations
 
 import json
+import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -28,13 +31,63 @@ HOSTS = ["a", "b", "c"]
 def test_hosts_are_taken_in_batches(
     tmp_path: Path, group: dict[str, Any], words: list[str], batches: list[list[str]]
 ) -> None:
-    # As in gpu_host.yml and provision.yml, where a play comes before it.
+    assert batches_of(tmp_path, {name: {} for name in HOSTS}, group, *words) == batches
+
+
+CHANGED, SAME, PENDING = (
+    {"gpu_stack_drift": {"packages": ["changed"]}},
+    {},
+    {"gpu_stack_probe": {"pending": {"at": "x"}}},
+)
+REFUSED = {**CHANGED, "gpu_stack_preflight": {"ok": False}}
+
+
+@pytest.mark.parametrize(
+    ("hosts", "words", "batches"),
+    [
+        ([CHANGED, CHANGED], [], ["ab"]),
+        ([CHANGED, CHANGED, CHANGED], [], ["a", "b", "c"]),
+        ([CHANGED] * 7, [], ["a", "bc", "de", "fg"]),
+        ([SAME] * 7, [], ["abcdefg"]),
+        ([SAME, CHANGED, SAME, SAME], [], ["bacd"]),
+        ([SAME, SAME, CHANGED, SAME, PENDING, SAME, SAME], [], ["c", "ea", "bd", "fg"]),
+        ([REFUSED, CHANGED, CHANGED, CHANGED], [], ["b", "c", "d", "a"]),
+        ([CHANGED] * 7, ["--limit", "a,b"], ["ab"]),
+        ([CHANGED] * 3, ["-e", "gpu_stack_serial=100%"], ["abc"]),
+    ],
+    ids=[
+        *("two hosts", "three hosts", "seven hosts", "nothing to change", "one host to change", "two hosts to change"),
+        *("a refused host is not the first", "limit", "a value of one's own"),
+    ],
+)
+def test_a_change_goes_to_one_host_first(
+    tmp_path: Path, hosts: list[dict[str, Any]], words: list[str], batches: list[str]
+) -> None:
+    named = dict(zip("abcdefg", hosts, strict=False))
+    assert batches_of(tmp_path, named, {}, *words) == [list(batch) for batch in batches]
+
+
+def planning(hosts: dict[str, Any]) -> dict[str, Any]:
+    """Return a play that sets the facts of a plan."""
+    same = {"gpu_stack_plan": {"ok": True}, "gpu_stack_preflight": {"ok": True}, "gpu_stack_drift": {}}
+    same |= {"gpu_stack_probe": {"pending": None}, "__gpu_stack_planned": {"probe": {}}}
+    facts = {name: {**same, **found} for name, found in hosts.items()}
+    names = {name: f"{{{{ found[inventory_hostname]['{name}'] }}}}" for name in same}
+    tasks = [{"ansible.builtin.set_fact": names}]
+    return {"hosts": "gpu_hosts", "gather_facts": False, "vars": {"found": facts}, "tasks": tasks}
+
+
+def batches_of(tmp_path: Path, hosts: dict[str, Any], group: dict[str, Any], *words: str) -> list[list[str]]:
+    """Return the batches of the play, as in gpu_host.yml and provision.yml, where plays that plan come before it.
+
+    hosts: facts of each, over those of a host without a change; set by a play, as the real ones are.
+    """
     (play,) = yaml.safe_load((PROJECT / "playbooks/_provision.yml").read_text())
-    shown = {"hosts": play["hosts"], "gather_facts": False, "serial": play["serial"]}
+    shown = {"gather_facts": False, **{key: play[key] for key in ("hosts", "serial", "vars")}}
     shown["tasks"] = [{"ansible.builtin.debug": {"var": "ansible_play_batch"}, "run_once": True}]
-    (tmp_path / "play.yml").write_text(json.dumps([{"hosts": "gpu_hosts", "gather_facts": False, "tasks": []}, shown]))
-    hosts = {"gpu_hosts": {"hosts": {name: {} for name in HOSTS}, "vars": group}}
-    (tmp_path / "hosts.yml").write_text(json.dumps(hosts))
+    (tmp_path / "play.yml").write_text(json.dumps([planning(hosts), shown]))
+    inventory = {"gpu_hosts": {"hosts": {name: {} for name in hosts}, "vars": group}}
+    (tmp_path / "hosts.yml").write_text(json.dumps(inventory))
     done = subprocess.run(
         [Path(sys.executable).with_name("ansible-playbook"), "-i", "hosts.yml", "play.yml", *words],
         cwd=tmp_path,
@@ -42,5 +95,51 @@ def test_hosts_are_taken_in_batches(
         text=True,
         check=True,
     )
-    found = [json.loads(part.split("]")[0] + "]") for part in done.stdout.split('"ansible_play_batch": ')[1:]]
-    assert found == batches
+    return [json.loads(part.split("]")[0] + "]") for part in done.stdout.split('"ansible_play_batch": ')[1:]]
+
+
+STAND_INS = {
+    "provision": [{"ansible.builtin.set_fact": {"__gpu_stack_baseline": "recorded"}}],
+    "verify": [{"ansible.builtin.assert": {"that": "inventory_hostname not in broken.split()"}}],
+    "decide_trainings": [{"ansible.builtin.set_fact": {"gpu_stack_trainings": {"tensorflow": {"action": "train"}}}}],
+    "train_all": [{"ansible.builtin.command": "true"}],
+}
+
+
+@pytest.mark.parametrize(
+    ("broken", "words", "order"),
+    [
+        ("", [], ["provision a", "verify a", "train_all a", "provision b", "provision c", "verify bc", "train_all bc"]),
+        ("a", [], ["provision a", "verify a"]),
+        ("b", [], ["provision a", "verify a", "train_all a", "provision b", "provision c", "verify bc", "train_all c"]),
+        ("", ["--skip-tags", "verify"], ["provision a", "train_all a", "provision b", "provision c", "train_all bc"]),
+        ("", ["-e", "gpu_stack_serial=100%"], ["provision abc", "verify abc", "train_all abc"]),
+    ],
+    ids=["all pass", "the first one fails", "another one fails", "without checks", "one batch"],
+)
+def test_the_others_are_changed_when_the_first_one_is_verified(
+    tmp_path: Path, broken: str, words: list[str], order: list[str]
+) -> None:
+    """The plays are the real ones; files of simple tasks are in place of what they do to a host."""
+    folder = tmp_path / "tasks"
+    shutil.copytree(PROJECT / "playbooks/tasks", folder)
+    for name, (task,) in STAND_INS.items():
+        (folder / f"{name}.yml").write_text(json.dumps([{"name": f"stand-in {name}", **task}]))
+    plays = [planning(dict.fromkeys(HOSTS, CHANGED))]
+    for name in ("provision", "verify", "smoke_train"):
+        plays += yaml.safe_load((PROJECT / f"playbooks/_{name}.yml").read_text())
+    (tmp_path / "play.yml").write_text(json.dumps(plays))
+    (tmp_path / "hosts.yml").write_text(json.dumps({"gpu_hosts": {"hosts": {name: {} for name in HOSTS}}}))
+    local = ["-c", "local", "-e", f"ansible_python_interpreter={sys.executable}", "-e", json.dumps({"broken": broken})]
+    environment = {**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(PROJECT / "collections"), "NO_COLOR": "1"}
+    command = [Path(sys.executable).with_name("ansible-playbook"), "-i", "hosts.yml", "play.yml", *local, *words]
+    command += ["-e", json.dumps({"gpu_stack_managed": {}})]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == (2 if broken else 0), done.stdout + done.stderr
+    found = []
+    for part in done.stdout.split("TASK [")[1:]:
+        name = part.split("]")[0].removeprefix("stand-in ")
+        if name in STAND_INS and name != "decide_trainings":
+            hosts = sorted(re.findall(r"(?:ok|changed|fatal): \[(\w)\]", part))
+            found.append(f"{name} {''.join(hosts)}")
+    assert found == order, done.stdout
