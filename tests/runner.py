@@ -215,7 +215,7 @@ def catalog(step: Step) -> None:
 
 # Test runs that do not fit into the default run, by name.
 TIERS: dict[str, list[tuple[str, Callable[[Step], None]]]] = {
-    "virtual-machine": [("reboot", molecule)],
+    "virtual-machine": [("reboot", molecule), ("secure_boot", molecule)],
     "faults-long": [("faults-long", functools.partial(molecule, scenario="drift", FAULTS="all"))],
     "collection": [("collection", pytest("tests/collection"))],
     "desktop": [("desktop", molecule)],
