@@ -19,11 +19,18 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 PROJECT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(PROJECT), str(PROJECT / "collections")]
+
+from tests import configurations, distributions  # noqa: E402
+
 RESULTS = PROJECT / ".cache" / "test-results"
 LEDGER = PROJECT / "tests" / "ledger.jsonl"
 CORES = len(os.sched_getaffinity(0))
+TIER_SECONDS = 3600  # of an invocation of a tier that goes on where its last one ended
+CELL_SECONDS = 900  # of a scenario on a distribution, before one is known
 LINTERS = (
     ("ruff", "check", "."),
     ("ruff", "format", "--check", "."),
@@ -49,6 +56,7 @@ class Step:
     seed: int | None = None
     finished: bool = True
     tested_seconds: float | None = None  # over all invocations
+    cells: list[dict[str, Any]] | None = None  # of the tier `distributions`: what ran on which distribution
 
     @property
     def log(self) -> Path:
@@ -161,6 +169,8 @@ def frameworks(step: Step) -> None:
 
 def molecule(step: Step, scenario: str = "", **variables: str) -> None:
     """Run `molecule test` on a scenario (default: that of the step's name): one test, plus those of its host suite."""
+    chosen = os.environ.get(configurations.IMAGE_VARIABLE)
+    variables = {**(distributions.environment(chosen) if chosen else {}), **variables}
     report = RESULTS / f"{step.name}.xml"
     report.unlink(missing_ok=True)
     # A report directory per scenario: its name is the second at which a run began.
@@ -213,6 +223,58 @@ def catalog(step: Step) -> None:
     step.skipped = [f"{source['source']}: not reached: {source['reason']}" for source in answer.get("unreachable", [])]
 
 
+def demo(step: Step, **variables: str) -> None:
+    """Run script/demo and remove its lab: one test."""
+    passed = step.command("script/demo", **variables)
+    removed = step.command("script/demo", "--destroy", **variables)
+    step.passed, step.failed = int(passed and removed), int(not (passed and removed))
+
+
+def lab_image(step: Step, distribution: str) -> dict[str, Any] | None:
+    """Build the lab's image of a distribution if necessary; return what it is, None if it could not be built."""
+    found = RESULTS / "image.json"
+    found.unlink(missing_ok=True)
+    paths = os.pathsep.join([str(PROJECT), str(PROJECT / "collections")])
+    command = f"python -m tests.doubles.lab.images {distribution} > {found}"
+    built = step.command("sh", "-c", command, PYTHONPATH=paths)
+    return dict(json.loads(found.read_text().splitlines()[-1])) if built else None
+
+
+def run_cell(step: Step, distribution: str, scenario: str) -> dict[str, Any]:
+    """Run a scenario on a distribution; return its counts, and whether the distribution is simulated."""
+    image = lab_image(step, distribution)
+    cell = {"distribution": distribution, "scenario": scenario, "simulated": bool(image and image["simulated"])}
+    if image is None:
+        return {**cell, "passed": 0, "failed": 1, "skipped": 0, "seconds": 0}
+    work = demo if scenario == distributions.DEMO else functools.partial(molecule, scenario=scenario)
+    part = Step(f"{distribution}-{scenario}", functools.partial(work, **distributions.environment(distribution))).run()
+    counts = {"passed": part.passed, "failed": part.failed, "skipped": len(part.skipped)}
+    return {**cell, **counts, "seconds": round(part.seconds)}
+
+
+def all_distributions(step: Step) -> None:
+    """Run the cells that no earlier invocation on this commit has run, for at most an hour."""
+    kept, commit, start = RESULTS / "distributions.json", clean_commit() or "uncommitted", time.monotonic()
+    known = json.loads(kept.read_text()) if kept.exists() else {}
+    cells: list[dict[str, Any]] = known["cells"] if known.get("commit") == commit else []
+    for distribution, scenario in distributions.CELLS:
+        if any((cell["distribution"], cell["scenario"]) == (distribution, scenario) for cell in cells):
+            continue
+        # The longest cell so far may be the next one's length.
+        longest = max((float(cell["seconds"]) for cell in cells), default=CELL_SECONDS)
+        if time.monotonic() - start + longest > TIER_SECONDS:
+            step.finished = False
+            break
+        cells.append(run_cell(step, distribution, scenario))
+        kept.write_text(json.dumps({"commit": commit, "cells": cells}))
+    step.cells = cells
+    step.passed, step.failed = (sum(cell[name] for cell in cells) for name in ("passed", "failed"))
+    step.skipped = [f"{c['distribution']} {c['scenario']}: {c['skipped']} tests" for c in cells if c["skipped"]]
+    step.tested_seconds = sum(cell["seconds"] for cell in cells)
+    if step.finished:
+        kept.unlink(missing_ok=True)
+
+
 # Test runs that do not fit into the default run, by name.
 TIERS: dict[str, list[tuple[str, Callable[[Step], None]]]] = {
     "virtual-machine": [("reboot", molecule), ("secure_boot", molecule)],
@@ -224,6 +286,7 @@ TIERS: dict[str, list[tuple[str, Callable[[Step], None]]]] = {
     "mutation": [("mutation", mutation)],
     "examples": [("examples", molecule)],
     "catalog": [("catalog", catalog)],
+    "distributions": [("distributions", all_distributions)],
 }
 
 
@@ -299,6 +362,8 @@ def run_tier(tier: str, jobs: int) -> list[Step]:
         seconds = [step.tested_seconds for step in steps if step.tested_seconds is not None]
         spent = round(sum(seconds) if seconds else time.monotonic() - start)
         line = {"commit": commit, "tier": tier, "seed": seed, **counts, "seconds": spent}
+        cells = [cell for step in steps for cell in step.cells or []]
+        line |= {"cells": cells} if cells else {}
         with LEDGER.open("a") as stream:
             stream.write(json.dumps({"date": datetime.date.today().isoformat(), **line}) + "\n")
     return steps

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import runner
+from tests import configurations, distributions, runner
 
 JUNIT = """<testsuites><testsuite tests="4" failures="1" errors="0">
 <testcase name="a"/><testcase name="b"><failure message="1 == 2"/></testcase><testcase name="c"/>
@@ -173,3 +173,68 @@ def test_every_test_that_needs_a_framework_is_in_that_step():
     found = re.search(r"^(\d+) skipped, \d+ deselected", answer.stdout, re.MULTILINE)
     assert found, answer.stdout
     assert int(found[1]) >= 20
+
+
+# The tier `distributions` -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cells(monkeypatch, tmp_path):
+    """Return the cells that ran; each takes `seconds` of the simulated clock."""
+    ran, clock = [], {"now": 0.0, "seconds": 600}
+
+    def run_cell(step, distribution, scenario):
+        ran.append((distribution, scenario))
+        clock["now"] += clock["seconds"]
+        cell = {"distribution": distribution, "scenario": scenario, "simulated": distribution.startswith("ubuntu")}
+        return {**cell, "passed": 3, "failed": 0, "skipped": 0, "seconds": clock["seconds"]}
+
+    monkeypatch.setattr(runner, "run_cell", run_cell)
+    monkeypatch.setattr(runner, "clean_commit", lambda: "a1b2")
+    monkeypatch.setattr(runner, "LEDGER", tmp_path / "ledger.jsonl")
+    monkeypatch.setattr(runner.time, "monotonic", lambda: clock["now"])
+    return ran
+
+
+def test_tier_distributions_takes_an_hour_at_most_and_goes_on_until_all_cells_ran(cells, capsys):
+    invocations = 0
+    while not runner.LEDGER.exists():
+        before = len(cells)
+        runner.run_tier("distributions", 1)
+        invocations += 1
+        assert 0 < len(cells) - before <= runner.TIER_SECONDS // 600
+    assert cells == distributions.CELLS
+    (line,) = map(json.loads, runner.LEDGER.read_text().splitlines())
+    assert (line["passed"], line["seconds"]) == (3 * len(cells), 600 * len(cells))
+    found = distributions.last_cells(runner.LEDGER)
+    assert [(cell["distribution"], cell["scenario"]) for cell in found] == distributions.CELLS
+    assert invocations > 1
+
+
+def test_tier_distributions_begins_again_on_another_commit(cells, monkeypatch):
+    runner.run_tier("distributions", 1)
+    first = cells[0]
+    monkeypatch.setattr(runner, "clean_commit", lambda: "c3d4")
+    runner.run_tier("distributions", 1)
+    assert cells.count(first) == 2
+
+
+def test_table_of_distributions_says_what_was_real_simulated_failed_or_never_run():
+    cells = [
+        {"distribution": "debian-13", "scenario": "undo", "simulated": False, "failed": 0},
+        {"distribution": "ubuntu-22.04", "scenario": "teardown", "simulated": True, "failed": 1},
+    ]
+    rows = {line.split(" | ")[0].strip("| "): line.split(" | ")[1:] for line in distributions.table(cells).splitlines()}
+    column = distributions.SCENARIOS.index
+    assert rows["debian-13"][column("undo")] == "passed, real"
+    assert rows["debian-13"][column("upgrade")] == "–"
+    assert rows["ubuntu-22.04"][column("teardown")] == "failed, simulated"
+    assert rows["debian-12"][column("default")] == "never run"
+
+
+@pytest.mark.parametrize("scenario", [name for name in distributions.SCENARIOS if name != distributions.DEMO])
+def test_scenario_of_the_tier_exists_and_its_defaults_are_of_its_distribution(scenario, monkeypatch):
+    monkeypatch.delenv(configurations.IMAGE_VARIABLE, raising=False)
+    text = (configurations.MOLECULE / scenario / "hosts.yml").read_text()
+    defaults = re.findall(r"'LAB_(?:DRIVER|CUDA)'\) \| default\('([\d.]+)'", text)
+    assert defaults in ([], list(configurations.of_scenario(scenario)[0]))
