@@ -1,19 +1,28 @@
 """Lab images: systemd and SSH, without anything that the playbook installs.
 
-They are built from `ubuntu:24.04` if a registry can be reached, otherwise by mmdebstrap from Debian's packages. An
-image's tag is a digest of its recipe, so that a changed recipe builds a new image.
+Debian is built by mmdebstrap from Debian's packages, or from a registry's image where there is no mmdebstrap. Ubuntu is
+built from a registry's image; where no registry answers, it is simulated (ubuntu.yml): Debian's packages under Ubuntu's
+name. An image's tag is a digest of its recipe, so that a changed recipe builds a new image.
+
+    python -m tests.doubles.lab.images ubuntu-24.04     build it if necessary; print what it is as JSON
 """
 
+import dataclasses
 import fcntl
 import hashlib
 import json
+import shlex
+import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import yaml
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 
 from tests.doubles.lab.docker import docker, docker_succeeds
@@ -23,8 +32,18 @@ from tests.doubles.lab.repository import cache
 PACKAGES = (
     "ca-certificates,dbus,iproute2,kmod,openssh-server,pciutils,procps,python3,python3-apt,sudo,systemd,systemd-sysv"
 ).split(",")
-REGISTRY_IMAGES = {"ubuntu-24.04": "ubuntu:24.04", "ubuntu-22.04": "ubuntu:22.04"}
+REGISTRY_IMAGES = {
+    "ubuntu-26.04": "ubuntu:26.04",
+    "ubuntu-24.04": "ubuntu:24.04",
+    "ubuntu-22.04": "ubuntu:22.04",
+    "debian-13": "debian:13",
+    "debian-12": "debian:12",
+}
 DEBIAN_SUITES = {"debian-12": "bookworm", "debian-13": "trixie"}
+HERE = Path(__file__).resolve().parent
+STAND_INS: dict[str, dict[str, Any]] = yaml.safe_load((HERE / "ubuntu.yml").read_text())
+OS_RELEASE = HERE.parents[1] / "fixtures/probe"
+ARCHIVE = "/var/lib/simulated-ubuntu"
 
 # Shared by the images of containers (below) and virtual machines (vm_image.py).
 ADMINISTRATOR = """
@@ -48,16 +67,35 @@ CONTAINER = """\
 systemctl mask getty.target console-getty.service systemd-udevd.service systemd-udev-trigger.service \
   systemd-modules-load.service sys-kernel-debug.mount sys-kernel-tracing.mount systemd-resolved.service >/dev/null 2>&1
 """
+# Images of registries leave out documentation and clean apt's caches, as no server does.
+SERVER = "rm -f /etc/apt/apt.conf.d/docker-* /etc/dpkg/dpkg.cfg.d/docker* /etc/dpkg/dpkg.cfg.d/excludes\n"
 SETUP = ADMINISTRATOR + CONTAINER + IDENTITY
+# An empty package in the simulated archive, and the archive's index.
+PACKAGE = """
+mkdir -p {folder}/DEBIAN
+printf '%s\\n' 'Package: {name}' 'Version: {version}' 'Architecture: all' 'Maintainer: gpuhost lab (simulated)' \\
+  'Description: SIMULATED name of a package of Ubuntu (nothing inside)' {depends} > {folder}/DEBIAN/control
+dpkg-deb --build {folder} {archive}/{name}_{version}_all.deb >/dev/null
+rm -r {folder}
+"""
+INDEX = """
+cd {archive}
+for file in *.deb; do
+  dpkg-deb --field $file
+  printf 'Filename: ./%s\\nSize: %s\\nSHA256: %s\\n\\n' $file $(stat -c %s $file) $(sha256sum $file | cut -d ' ' -f 1)
+done > Packages
+echo 'deb [trusted=yes] file:{archive} ./' > /etc/apt/sources.list.d/simulated-ubuntu.list
+"""
 
 
 @dataclass(frozen=True)
 class Image:
-    """A docker image of the lab; `origin` is printed and names its source."""
+    """A docker image of the lab; `origin` is printed and names its source. `simulated`: it is not what it says."""
 
     tag: str
     distribution: str
     origin: str
+    simulated: bool = False
 
     @property
     def repository_slug(self) -> str:
@@ -83,13 +121,15 @@ def image_lock() -> Iterator[None]:
 def _ensure(choice: str) -> Image:
     if choice == "auto":
         return _ensure_auto()
-    if choice in REGISTRY_IMAGES:
-        if not _pull(REGISTRY_IMAGES[choice]):
-            raise SystemExit(f"lab: cannot pull {REGISTRY_IMAGES[choice]}; set lab_image to debian-12")
-        return _from_registry(choice)
-    if choice in DEBIAN_SUITES:
+    if choice in DEBIAN_SUITES and shutil.which("mmdebstrap"):
         return _from_packages(choice)
-    known = ", ".join(["auto", *REGISTRY_IMAGES, *DEBIAN_SUITES])
+    if choice in REGISTRY_IMAGES and _pull(REGISTRY_IMAGES[choice]):
+        return _from_registry(choice)
+    if choice in STAND_INS:
+        return _simulated(choice)
+    if choice in DEBIAN_SUITES:
+        raise SystemExit(f"lab: cannot pull {REGISTRY_IMAGES[choice]}, and mmdebstrap is missing: apt-get install it")
+    known = ", ".join(["auto", *REGISTRY_IMAGES])
     raise SystemExit(f"lab: lab_image '{choice}' is unknown; set it to one of {known}")
 
 
@@ -110,8 +150,8 @@ def _pull(reference: str) -> bool:
     return docker_succeeds("pull", "--quiet", reference, seconds=300)
 
 
-def _tag(distribution: str) -> str:
-    recipe = json.dumps([distribution, PACKAGES, SETUP])
+def _tag(distribution: str, setup: str = SETUP) -> str:
+    recipe = json.dumps([distribution, PACKAGES, setup])
     return f"gpuhost-lab:{distribution}-{hashlib.sha256(recipe.encode()).hexdigest()[:12]}"
 
 
@@ -119,29 +159,71 @@ def _from_registry(distribution: str) -> Image:
     image = Image(_tag(distribution), distribution, f"from {REGISTRY_IMAGES[distribution]}")
     if not docker_succeeds("image", "inspect", image.tag):
         install = "apt-get update && apt-get install -y --no-install-recommends " + " ".join(PACKAGES)
-        script = f"export DEBIAN_FRONTEND=noninteractive\n{install}\n{SETUP}"
+        script = f"export DEBIAN_FRONTEND=noninteractive\n{SERVER}{install}\n{SETUP}"
         _commit(REGISTRY_IMAGES[distribution], script, image.tag)
     return image
 
 
 def _from_packages(distribution: str) -> Image:
     image = Image(_tag(distribution), distribution, "from Debian packages with mmdebstrap")
-    if docker_succeeds("image", "inspect", image.tag):
-        return image
-    suite = DEBIAN_SUITES[distribution]
-    print(f"lab: building the {distribution} image with mmdebstrap (half a minute)", flush=True)
+    if not docker_succeeds("image", "inspect", image.tag):
+        _bootstrap(image, DEBIAN_SUITES[distribution])
+    return image
+
+
+def _simulated(distribution: str) -> Image:
+    """Return an image of Debian's packages with Ubuntu's names; it shares all other layers with Debian's image."""
+    names, entry = _ubuntu_names(distribution), STAND_INS[distribution]
+    origin = f"SIMULATED: its names over {entry['stands_for']}"
+    image = Image(_tag(f"{distribution}-simulated", names + SETUP), distribution, origin, simulated=True)
+    if not docker_succeeds("image", "inspect", image.tag):
+        _commit(_from_packages(entry["packages_of"]).tag, names, image.tag)
+    return image
+
+
+def _ubuntu_names(distribution: str) -> str:
+    """Return the script that gives Debian's packages Ubuntu's os-release and the names of its kernel headers."""
+    entry = STAND_INS[distribution]
+    note = f"{distribution} (simulated: its os-release and names of kernel packages over {entry['stands_for']})"
+    text = (OS_RELEASE / f"os-release-{distribution}.txt").read_text()
+    return (
+        f"set -eu\nmkdir -p {ARCHIVE} /usr/share/gpuhost-simulated\n"
+        # An upgrade of base-files must not restore Debian's.
+        "dpkg-divert --quiet --add --rename --divert /usr/lib/os-release.debian /usr/lib/os-release\n"
+        f"printf %s {shlex.quote(text)} > /usr/lib/os-release\n"
+        f"echo {shlex.quote(note)} > /usr/share/gpuhost-simulated/distribution.txt\n" + archive_script(entry, ARCHIVE)
+    )
+
+
+def archive_script(entry: dict[str, Any], archive: str | Path) -> str:
+    """Return the script that makes the archive of empty packages with the names of a stand-in's kernel headers."""
+    script = ""
+    for package in entry["headers"]:
+        depends = shlex.quote(f"Depends: {package['depends']}") if "depends" in package else ""
+        names = {"name": package["name"], "version": package["version"], "depends": depends}
+        script += PACKAGE.format(**names, archive=archive, folder=f"{archive}/build")
+    return script + INDEX.format(archive=archive)
+
+
+def _bootstrap(image: Image, suite: str) -> None:
+    """Build an image of a suite of Debian."""
+    print(f"lab: building the {image.distribution} image with mmdebstrap (half a minute)", flush=True)
     with tempfile.TemporaryDirectory(prefix="gpuhost-image-") as folder:
         archive = Path(folder) / "root.tar"
         include = f"--include={','.join(PACKAGES)}"
         command = ["mmdebstrap", "--quiet", "--variant=minbase", include, suite, str(archive)]
-        result = subprocess.run(command, capture_output=True, text=True)
+        try:
+            result = subprocess.run(command, capture_output=True, text=True)
+        except FileNotFoundError:
+            raise SystemExit(
+                f"lab: {image.distribution} is built by mmdebstrap: sudo apt-get install -y mmdebstrap"
+            ) from None
         if result.returncode:
-            raise SystemExit(f"lab: mmdebstrap could not build {distribution}:\n{result.stderr[-2000:]}")
+            raise SystemExit(f"lab: mmdebstrap could not build {image.distribution}:\n{result.stderr[-2000:]}")
         base = f"{image.tag}-base"
         docker("import", str(archive), base)
     _commit(base, SETUP, image.tag)
     docker("image", "rm", "--no-prune", base)
-    return image
 
 
 def _commit(base: str, script: str, tag: str) -> None:
@@ -152,3 +234,7 @@ def _commit(base: str, script: str, tag: str) -> None:
         docker("commit", "--change", 'CMD ["/lib/systemd/systemd"]', container, tag)
     finally:
         docker("rm", "--force", container)
+
+
+if __name__ == "__main__":
+    print(json.dumps(dataclasses.asdict(ensure(sys.argv[1]))))

@@ -6,6 +6,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 
 from tests.doubles.lab import containers, images, pci
 
@@ -80,6 +81,80 @@ def test_auto_is_ubuntu_if_it_can_be_pulled_and_debian_otherwise(monkeypatch, an
 
     monkeypatch.setattr(images, "docker_succeeds", docker_succeeds)
     assert images.ensure("auto").distribution == chosen
+
+
+@pytest.fixture
+def built(monkeypatch):
+    """A docker that has no image and reaches no registry; the list of (base, script) of the images that are built."""
+    found: list[tuple[str, str]] = []
+    monkeypatch.setattr(images, "docker_succeeds", lambda *words, seconds=0: False)
+    monkeypatch.setattr(images, "_commit", lambda base, script, tag: found.append((base, script)))
+    monkeypatch.setattr(images, "_bootstrap", lambda image, suite: found.append((suite, image.tag)))
+    return found
+
+
+@pytest.mark.parametrize("name", images.STAND_INS)
+def test_ubuntu_without_a_registry_is_simulated_over_debians_packages_and_says_so(built, name):
+    image = images.ensure(name)
+    (suite, base), (used, script) = built
+    assert image.simulated
+    assert "SIMULATED" in image.origin
+    assert "simulated" in image.tag
+    assert used == base
+    assert suite in ("bookworm", "trixie")
+    assert "/usr/share/gpuhost-simulated/distribution.txt" in script  # what the probe and the report say
+    assert subprocess.run(["sh", "-n"], input=script, text=True).returncode == 0
+
+
+@pytest.mark.parametrize("name", images.STAND_INS)
+def test_stand_in_has_the_names_of_the_catalog(name):
+    distro = load_catalog().distros[name]
+    text = (images.OS_RELEASE / f"os-release-{name}.txt").read_text()
+    fields = dict(line.split("=", 1) for line in text.replace('"', "").splitlines())
+    wanted = distro.os_release
+    assert (fields["ID"], fields["VERSION_ID"], fields["VERSION_CODENAME"]) == (
+        wanted.id,
+        wanted.version_id,
+        wanted.codename,
+    )
+    entry = images.STAND_INS[name]
+    release = next(package["name"] for package in entry["headers"] if package["name"].endswith("-generic"))
+    assert release.startswith(f"linux-headers-{distro.kernel.default}.")
+    assert entry["headers"][-1]["name"] in {rule.package for rule in distro.kernel.headers}
+    assert entry["source"]
+
+
+@pytest.mark.skipif(shutil.which("dpkg-deb") is None, reason="dpkg-deb is not installed")
+def test_simulated_archive_is_one_that_apt_reads(tmp_path):
+    archive, sources = tmp_path / "archive", tmp_path / "sources.list"
+    script = f"set -eu\nmkdir -p {archive}\n" + images.archive_script(images.STAND_INS["ubuntu-24.04"], archive)
+    script = script.replace("/etc/apt/sources.list.d/simulated-ubuntu.list", str(sources))
+    subprocess.run(["sh", "-c", script], check=True)
+    (tmp_path / "lists/partial").mkdir(parents=True)
+    options = [
+        f"-oDir::Etc::sourcelist={sources}",
+        "-oDir::Etc::sourceparts=-",
+        f"-oDir::State::lists={tmp_path}/lists",
+    ]
+    options += [f"-oDir::Cache={tmp_path}", "-oAPT::Sandbox::User=root", f"-oDir::State::status={tmp_path}/status"]
+    (tmp_path / "status").write_text("")
+    subprocess.run(["apt-get", *options, "update"], check=True, capture_output=True)
+    simulated = subprocess.run(
+        ["apt-get", *options, "--simulate", "install", "linux-headers-generic"],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    names = [line.split()[1] for line in simulated.splitlines() if line.startswith("Inst ")]
+    assert sorted(names) == ["linux-headers-6.8.0-137", "linux-headers-6.8.0-137-generic", "linux-headers-generic"]
+
+
+def test_debian_is_pulled_where_there_is_no_mmdebstrap(built, monkeypatch):
+    monkeypatch.setattr(images.shutil, "which", lambda name: None)
+    monkeypatch.setattr(images, "_pull", lambda reference: True)
+    image = images.ensure("debian-13")
+    assert not image.simulated
+    assert built[0][0] == "debian:13"
 
 
 def test_labs_that_start_together_build_an_image_once(monkeypatch):
