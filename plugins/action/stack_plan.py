@@ -21,7 +21,7 @@ from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import urls
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import become
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import become, interpreter
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import probe_options
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError, load_catalog, with_locks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.inventory_variables import outranked
@@ -329,6 +329,11 @@ class ActionModule(ActionBase):
         """Run a command on the host as the connecting user, and return its output."""
         return str(self._low_level_execute_command(command, sudoable=False)["stdout"])
 
+    def _execute(self, command: str) -> tuple[int, str]:
+        """Run a command on the host as the tasks' user, and return its exit status and output."""
+        done = self._low_level_execute_command(command)
+        return done["rc"], f"{done['stdout']}\n{done.get('stderr', '')}"
+
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Probe the host, print the plan and return the facts; called by Ansible."""
         result: dict[str, Any] = super().run(tmp, task_vars)
@@ -372,6 +377,9 @@ class ActionModule(ActionBase):
             while True:
                 probed = self._execute_module(module_name=PROBE, module_args=options, task_vars=variables)
                 if "probe" not in probed:
+                    path = self._discovered_interpreter or variables.get("ansible_python_interpreter")
+                    if refused := interpreter.refusal(str(path or ""), str(probed.get("msg", "")), self._execute):
+                        raise AnsibleActionFail(refused)
                     return {**result, **probed}
                 decision = decide(probed["probe"], args, role_variables, signing=signing)
                 if not waiting.goes_on(decision.preflight.problems):

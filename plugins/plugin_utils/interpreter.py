@@ -1,0 +1,37 @@
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Say in one sentence that a host's Python is broken or too old; Ansible shows what it printed, or how it failed to."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+
+# ansible-core's module_utils/basic.py prints this with an interpreter that is older than it supports.
+_TOO_OLD = "requires a minimum of Python version"
+Execute = Callable[[str], tuple[int, str]]
+
+
+def refusal(path: str, message: str, execute: Execute) -> str | None:
+    """Return why the interpreter that ran a failed module cannot run any, and what to set; None if it can.
+
+    message: the module's. execute(command): runs a command on the host and returns its exit status and output.
+    """
+    if _TOO_OLD in message:
+        return (
+            f"{message.strip()}: the Python of this host is too old for the ansible-core of this controller. Use a "
+            "controller with ansible-core 2.19, which needs Python 3.8 on hosts (script/bootstrap installs it where "
+            "the controller's Python is 3.11), or a newer Python of the host: "
+            "ansible_python_interpreter=/usr/bin/python3.N. "
+            "Nothing was changed."
+        )
+    if not path.startswith("/"):
+        return None
+    status, output = execute(f"{shlex.quote(path)} -c pass")
+    if status == 0:
+        return None
+    said = " ".join(output.split()) or "no output"
+    return (
+        f"{path}, the Python of this host's tasks, does not run: {said} (exit {status}). Set "
+        "ansible_python_interpreter=/usr/bin/python3 in the inventory, or with -e. Nothing was changed."
+    )

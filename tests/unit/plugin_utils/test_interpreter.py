@@ -1,0 +1,44 @@
+"""What a host's broken or too old Python is answered with."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import interpreter
+
+
+def execute(command: str) -> tuple[int, str]:
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_a_python_that_works_is_not_the_cause() -> None:
+    assert interpreter.refusal(sys.executable, "the module failed", execute) is None
+
+
+@pytest.mark.parametrize("path", ["", "python3"])
+def test_without_a_path_nothing_is_said(path: str) -> None:
+    assert interpreter.refusal(path, "the module failed", execute) is None
+
+
+def test_a_program_that_is_missing_is_named() -> None:
+    said = interpreter.refusal("/nonexistent/my python3", "no result", execute)
+    assert said
+    assert said.startswith("/nonexistent/my python3, the Python of this host's tasks, does not run: ")
+    assert "not found" in said
+    assert "(exit 127)" in said
+
+
+def test_a_program_that_fails_without_a_word_is_named() -> None:
+    said = interpreter.refusal("/bin/false", "", execute)
+    assert said
+    assert "/bin/false, the Python of this host's tasks, does not run: no output (exit 1)" in said
+
+
+def test_an_old_python_is_answered_with_a_controller_that_supports_it() -> None:
+    said = interpreter.refusal("/usr/bin/python3", "ansible-core requires a minimum of Python version 3.9.", execute)
+    assert said
+    assert said.startswith("ansible-core requires a minimum of Python version 3.9")
+    assert "ansible-core 2.19" in said
