@@ -8,7 +8,7 @@ import os
 import re
 from typing import Any, Iterable
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, files
 from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Run
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import package_manager
 
@@ -62,7 +62,7 @@ def read(root: str, smi: dict[str, Any] | None, run: Run) -> list[dict[str, Any]
 
 
 def _computing(smi: dict[str, Any], run: Run) -> dict[int, str]:
-    answer = run(argv(smi["path"]), TIMEOUT)
+    answer = command.ask(run, argv(smi["path"]), TIMEOUT)
     if answer.exit_code != 0:
         raise ValueError("%s exited with %d: %s" % (" ".join(argv(smi["path"])), answer.exit_code, answer.text()[:200]))
     return parse(answer.stdout.decode("utf-8", "replace"))

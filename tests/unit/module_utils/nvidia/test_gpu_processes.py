@@ -56,3 +56,15 @@ def test_failed_query_is_an_error_and_not_an_idle_gpu(tmp_path: Path) -> None:
     failed = command.Answer(15, b"GPU is lost\n", b"")
     with pytest.raises(ValueError, match="exited with 15: GPU is lost"):
         gpu_processes.read(str(tmp_path), {"path": "nvidia-smi", "exit_code": 0}, lambda *_: failed)
+
+
+def test_an_answer_after_a_minute_is_slow_and_not_an_error(tmp_path: Path) -> None:
+    """Initialising eight GPUs can take longer than the first limit."""
+
+    def slow(_argv: list[str], timeout: float) -> command.Answer:
+        if timeout < 60:
+            return command.Answer(command.TIMED_OUT, b"", b"did not end")
+        return command.Answer(0, b"42, python3, 6144\n", b"")
+
+    (found,) = gpu_processes.read(str(tmp_path), {"path": "nvidia-smi", "exit_code": 0}, slow)
+    assert (found["pid"], found["computes"]) == (42, True)
