@@ -73,6 +73,9 @@ options:
   module_compressors:
     description: Packages by the compression of a kernel's modules, such as V(zst).
     type: dict
+  prebuilt_modules:
+    description: A glob of the packages with prebuilt modules. Apt's lists are searched unless Secure Boot is off.
+    type: str
   contents:
     description:
       - Whether to compare the content of all managed files with the checksums of their packages and wheels, which takes
@@ -138,6 +141,7 @@ probe:
           (C(metas)) that follow its flavour, its C(compiler) with the major C(gcc), and its modules' C(compression).
         - C(installed_packages) and C(offers) are those of the packages for building modules that are installed, and
           that apt's lists have, with the kernels whose C(headers) and C(images) come with them.
+        - C(prebuilt) has the kernels by package with prebuilt modules for them.
       type: dict
     python:
       description:
@@ -270,6 +274,7 @@ FROM_THE_CATALOG = (
     "distro_cuda_package",
     "kernel_tools",
     "module_compressors",
+    "prebuilt_modules",
 )
 
 
@@ -289,6 +294,7 @@ def main() -> None:
             "kernel_header_offers": {"type": "bool", "default": False},
             "kernel_tools": {"type": "list", "elements": "str"},
             "module_compressors": {"type": "dict"},
+            "prebuilt_modules": {"type": "str"},
             "contents": {"type": "bool", "default": False},
             "managed": {"type": "dict", "default": {}},
             "state_directory": {"type": "path", "default": "/var/lib/gpuhost"},
@@ -318,6 +324,7 @@ def main() -> None:
         kernel_header_offers=module.params["kernel_header_offers"],
         kernel_tools=tuple(module.params["kernel_tools"]),
         module_compressors=module.params["module_compressors"],
+        prebuilt_modules=module.params["prebuilt_modules"],
         contents=module.params["contents"],
         state_directory=module.params["state_directory"],
         managed=module.params["managed"],

@@ -53,7 +53,7 @@ MODULE_MATCHES = CheckSpec(
 )
 MODULE_BUILT = CheckSpec(
     "driver.module_built",
-    measures="`modinfo` of the nvidia module of the next-boot kernel",
+    measures="`modinfo` of the nvidia module of the next-boot kernel; of several, the one that modprobe selects",
     expected="the planned version and flavour",
     skipped="the kernel is not managed on this host, or the driver is simulated",
     remedy="Install the headers of that kernel and run `dkms autoinstall -k KERNEL`.",
@@ -244,6 +244,8 @@ def _module_built(context: Context, driver: dict[str, Any]) -> Check:
     remedy = "Install the headers of kernel %s and run `dkms autoinstall -k %s`.%s" % (
         kernel, kernel, _make_log(context.root),
     )  # fmt: skip
+    if driver.get("module_source") == "prebuilt":
+        remedy = "Run this again: the plan names the prebuilt modules for kernel %s. %s" % (kernel, REAPPLY)
     modules = kernel_modules.paths(context.root, kernel)
     if not modules:
         return MODULE_BUILT.compare(False, "kernel %s has no nvidia module" % kernel, expected, remedy)
@@ -254,6 +256,17 @@ def _module_built(context: Context, driver: dict[str, Any]) -> Check:
         except ValueError as error:
             problems.append(str(error))
     passed = any(is_version(version, str(driver["version"])) and found == licence for version, found in built)
+    if passed and len(set(built)) > 1:  # open and prebuilt proprietary modules may lie side by side: which one counts?
+        try:
+            name = modules[0]
+            selected = _selected(context, kernel, name, "version"), _selected(context, kernel, name, "license")
+        except ValueError as error:
+            return MODULE_BUILT.unknown(str(error), "kernel %s has several nvidia modules" % kernel)
+        passed = is_version(selected[0], str(driver["version"])) and selected[1] == licence
+        found = "kernel %s: of %d modules, modprobe selects " % (kernel, len(modules))
+        found += "module %s, licence %s" % selected
+        remedy = "Remove the packages of the other modules (dpkg -S %s). %s" % (" ".join(modules), REAPPLY)
+        return MODULE_BUILT.compare(passed, found, expected, remedy)
     texts = ["module %s, licence %s" % module for module in sorted(set(built))]
     found = "kernel %s: %s" % (kernel, "; ".join([*texts, *problems]))
     if problems and not passed:
@@ -272,9 +285,19 @@ def _next_kernel(context: Context) -> str | None:
     return candidates[-1] if candidates else None
 
 
+def _selected(context: Context, kernel: str, path: str, field: str) -> str:
+    """Return one line about the module that modprobe loads for a kernel, one of several with the name of `path`."""
+    name = os.path.basename(path).partition(".")[0]
+    return _ask_modinfo(context, ["-k", kernel, "-F", field, name], field)
+
+
 def _modinfo(context: Context, path: str, field: str) -> str:
     """Return one line about a module. Raise ValueError if modinfo fails or prints something else."""
-    answer = command.ask(context.run, [kernel_modules.MODINFO, "-F", field, path], 20)
+    return _ask_modinfo(context, ["-F", field, path], field)
+
+
+def _ask_modinfo(context: Context, words: list[str], field: str) -> str:
+    answer = command.ask(context.run, [kernel_modules.MODINFO, *words], 20)
     text = answer.stdout.decode("utf-8", "replace").strip()
     if answer.exit_code != 0 or not _MODULE_FIELDS[field].match(text):
         raise ValueError("modinfo -F %s: %s" % (field, answer.ending()))

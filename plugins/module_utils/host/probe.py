@@ -56,6 +56,7 @@ class Options:
     kernel_header_offers: bool = False
     kernel_tools: tuple[str, ...] = ()
     module_compressors: dict[str, str] = field(default_factory=dict)
+    prebuilt_modules: str = ""  # a glob of their packages
     pytorch_path: str = installed_stack.PYTORCH
     contents: bool = False
     managed: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -131,7 +132,11 @@ def _kernel(root: str, running: str, options: Options, run: Run) -> dict[str, An
         name: kernels.release(root, name, name == running, packages) for name in sorted({running, *found["installed"]})
     }
     tools = {"": list(options.kernel_tools), **{how: [name] for how, name in options.module_compressors.items()}}
-    return {**found, **kernels.building(root, found, tools, options.kernel_header_offers, run)}
+    found.update(kernels.building(root, found, tools, options.kernel_header_offers, run))
+    if options.prebuilt_modules and options.kernel_header_offers and secure_boot.state(root) != "disabled":
+        releases = list(found["releases"])
+        found["prebuilt"] = apt_lists.prebuilt_modules(root, options.prebuilt_modules, releases, run)
+    return found
 
 
 def _packages(root: str, options: Options) -> dict[str, dict[str, Any]]:

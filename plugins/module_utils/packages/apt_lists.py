@@ -106,6 +106,29 @@ def kernel_offers(
     return offers, providers
 
 
+def prebuilt_modules(root: str, glob: str, releases: list[str], run: Run) -> dict[str, str] | None:
+    """Return the packages with prebuilt modules for one of these kernel releases, by name; None where apt has no lists.
+
+    glob: of their names. A metapackage depends on the modules of the newest kernel.
+    """
+    bases = {n.split("_Packages", 1)[0] + "_Packages" for n in files.names(root, LISTS) if "_Packages" in n}
+    newest: dict[str, dict[str, str]] = {}
+    for base in sorted(bases):
+        index = deb822.Index(_cached(root, "%s/%s" % (LISTS, base), run) or b"")
+        for fields in (row for name in index.names([glob]) for row in index.paragraphs(name)):
+            known = newest.get(fields["package"])
+            if known is None or debian_version.key(known["version"]) < debian_version.key(fields["version"]):
+                newest[fields["package"]] = fields
+    found = {}
+    for name, fields in newest.items():
+        needs = [group[0].name for group in apt_sizes.dependencies(fields)]
+        for release in releases:
+            ends = [n for n in [name, *needs] if n.endswith("-" + release) and fnmatch.fnmatchcase(n, glob)]
+            if ends and (name in ends or not re.search(r"-\d+\.\d+\.\d+-", name)):
+                found[name] = release
+    return found if bases else None
+
+
 def _is_exact(name: str, newest: dict[str, dict[str, str]]) -> bool:
     """Return whether a package has the headers of one kernel, and not what those of all flavours share."""
     return re.match(HEADERS + r"\d", name) is not None and newest.get(name, {}).get("architecture", "all") != "all"

@@ -96,6 +96,7 @@ def probe_options(catalog: Catalog) -> dict[str, Any]:
         "distro_cuda_package": catalog.packages.distro_cuda,
         "kernel_tools": list(catalog.packages.kernel_tools),
         "module_compressors": dict(catalog.packages.module_compressors),
+        "prebuilt_modules": catalog.packages.prebuilt_modules,
     }
 
 

@@ -506,6 +506,7 @@ class PackagesFile:
     fabric_manager: tuple[str, ...]
     prebuilt_modules: str
     prebuilt_driver: str
+    prebuilt: dict[str, str]
     graphics: tuple[str, ...]
     leading: dict[str, str]
     kernel_modules: str
@@ -676,13 +677,24 @@ class NvidiaBranches:
 class DistroDriver(DriverSets):
     """A driver branch in the distribution's own archive.
 
-    version: the newest there; None where it is the newest that driver.yml has for the family's archives.
+    version: the newest there; None where it is the newest that driver.yml has for the family's archives. prebuilt: the
+    name under which the archive has the compute set with modules that the distribution has built and signed.
     """
 
     branch: str
     apt_components: tuple[str, ...]
     source: str
     version: str | None = None
+    prebuilt: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class PrebuiltModules:
+    """The driver branches of which the archive has signed modules for the newest kernel of a flavour."""
+
+    flavour: str
+    branches: tuple[str, ...]
+    source: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -715,6 +727,7 @@ class Distro:
     distro_cuda: tuple[DistroCuda, ...]
     source: str
     nvidia_branches: NvidiaBranches | None = None
+    prebuilt_modules: tuple[PrebuiltModules, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

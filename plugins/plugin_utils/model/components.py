@@ -26,6 +26,7 @@ class DriverComponent:
     kernel_modules: `open` or `proprietary`; source: `nvidia` (its repository) or `distro`; packages: `name=version`, or
     a bare name where the archive decides. apt_components: sections of the distribution's archive that must be enabled.
     profile: `compute`, or `full` with OpenGL, X and Wayland.
+    module_source: `dkms`, or `prebuilt` by the distribution, whose module_metas follow updates of the kernel.
     security_floor: the first version of the branch with the fixes of published vulnerabilities, None if none is known.
     kernel_headers, kernel_compilers, kernel_tools: names of the packages that the kernel modules are built with; empty
     where none are built.
@@ -39,6 +40,8 @@ class DriverComponent:
     pinning_packages: tuple[str, ...]
     apt_components: tuple[str, ...]
     profile: str = "compute"
+    module_source: str = "dkms"
+    module_metas: tuple[str, ...] = ()
     security_floor: str | None = None
     kernel_headers: tuple[str, ...] = ()
     kernel_compilers: tuple[str, ...] = ()

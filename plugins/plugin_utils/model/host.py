@@ -35,11 +35,12 @@ class HostGpu:
 class Host:
     """The properties of a host that the resolver uses; a missing one defaults to the catalog's for its distribution.
 
-    pythons: versions of the interpreters (`3.12`); gcc: the default compiler's major. kernel, next_kernel: the releases
-    that run now and after a reboot; kernels: what the probe says about them. offers: versions of the
+    pythons: versions of the interpreters (`3.12`); gcc: the default compiler's major. kernel, next_kernel: the
+    releases that run now and after a reboot; kernels: what the probe says about them. offers: versions of the
     repository's packages by name, None where no repository was read. repository_configured: the host's apt already
-    reads NVIDIA's repository. described: options of script/plan describe the host, no probe does. display: what shows a
-    display, for messages; empty without one. packages: the installed packages that the probe reports, `name=version`.
+    reads NVIDIA's repository. module_key_enrolled: the firmware trusts a key of DKMS. described: options of
+    script/plan describe the host, no probe does. display: what shows a display, for messages; empty without one.
+    packages: the installed packages that the probe reports, `name=version`.
     """
 
     distribution: str
@@ -57,6 +58,7 @@ class Host:
     repository_url: str | None = None
     repository_configured: bool = False
     secure_boot: str = "unknown"
+    module_key_enrolled: bool = False
     loaded_driver: str | None = None
     described: bool = False
     foreign_driver: ForeignDriver | None = None
@@ -95,6 +97,7 @@ def host_from_probe(probe: Probe) -> Host:
         repository_url=repository.url if repository else None,
         repository_configured=_is_configured(probe),
         secure_boot=probe.secure_boot,
+        module_key_enrolled=any(key.enrolled for key in probe.secure_boot_keys),
         loaded_driver=_loaded_driver(probe),
         foreign_driver=probe.foreign_driver,
         display=_display(probe.display),

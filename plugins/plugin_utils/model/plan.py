@@ -171,7 +171,8 @@ def _origin(component: Component | None) -> str:
         case None:
             return "-"
         case DriverComponent():
-            return f"{component.source}, {component.kernel_modules} modules"
+            built = "prebuilt " if component.module_source == "prebuilt" else ""
+            return f"{component.source}, {built}{component.kernel_modules} modules"
         case CudaComponent():
             return component.source
         case LibraryComponent():

@@ -52,6 +52,8 @@ class Kernel:
     releases: what is known of each. installed_packages, offers: those of the packages to build modules with
     that are installed, and that are in apt's lists (None: not searched, since nothing is missing, or apt has none).
     headers_from: for each release without headers, the packages that provide them; None: apt has no lists.
+    prebuilt: the releases for which apt offers NVIDIA's modules prebuilt, by package, exact ones and metapackages;
+    None: not searched, or apt has no lists.
     """
 
     running: str | None = None
@@ -62,6 +64,7 @@ class Kernel:
     installed_packages: tuple[str, ...] = ()
     offers: Mapping[str, KernelOffer] | None = None
     headers_from: Mapping[str, tuple[str, ...]] | None = None
+    prebuilt: Mapping[str, str] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,6 +15,7 @@ _CHOICES = {
     "tensorflow_cuda_libraries": ("auto", "wheel", "system"),
     "driver_source": ("auto", "nvidia", "distro"),
     "driver_kernel_modules": ("auto", "open", "proprietary"),
+    "driver_module_source": ("auto", "dkms", "prebuilt"),
     "driver_profile": ("auto", "compute", "full"),
     "cuda_source": ("auto", "nvidia", "distro"),
     "leftovers": ("refuse", "remove"),
@@ -62,6 +63,7 @@ class Request:
     tensorflow_cuda_libraries: str = "auto"
     driver_source: str = "auto"
     driver_kernel_modules: str = "auto"
+    driver_module_source: str = "auto"
     driver_profile: str = "auto"
     cuda_source: str = "auto"
     keep_cuda: str = "all"

@@ -30,7 +30,15 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve imp
 
 _MOST = 8  # products that a message lists
 
-HOST_OPTIONS = ("distro", "gpu", "python", "kernel", "next_kernel", "loaded_driver")  # those that describe a host
+HOST_OPTIONS = (
+    "distro",
+    "gpu",
+    "python",
+    "kernel",
+    "next_kernel",
+    "secure_boot",
+    "loaded_driver",
+)  # those that describe a host
 _PROBE_EXPECTED = "expected a host's probe.json, as in reports/latest/HOST/probe.json"
 
 
@@ -61,6 +69,9 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--kernel", metavar="RELEASE", help="the running kernel (default: the distribution's)")
     result.add_argument(
         "--next-kernel", metavar="RELEASE", help="the kernel that runs after a reboot (default: the running one)"
+    )
+    result.add_argument(
+        "--secure-boot", choices=("on", "off"), help="whether the firmware has Secure Boot enabled (default: unknown)"
     )
     result.add_argument("--loaded-driver", metavar="VERSION", help="the loaded NVIDIA driver (default: none)")
     result.add_argument(
@@ -231,6 +242,7 @@ def _described_host(arguments: argparse.Namespace, catalog: Catalog) -> Host:
         default_python=python,
         kernel=arguments.kernel,
         next_kernel=arguments.next_kernel,
+        secure_boot={"on": "enabled", "off": "disabled"}.get(arguments.secure_boot, "unknown"),
         loaded_driver=loaded,
         described=True,
     )

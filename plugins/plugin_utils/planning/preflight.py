@@ -6,7 +6,6 @@ docs/preflight.md lists the codes, generated from CODES.
 from __future__ import annotations
 
 import dataclasses
-import fnmatch
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -165,11 +164,11 @@ class _Context:
 
     @property
     def builds_modules(self) -> bool:
-        """Whether DKMS has to build modules for this host, because no prebuilt and signed ones are planned."""
+        """Whether DKMS has to build modules for this host, because no prebuilt ones are planned."""
         driver = self.components.driver
         if driver is None or not self.options.own_kernel:
             return False
-        if any(fnmatch.fnmatchcase(name, load_catalog().packages.prebuilt_modules) for name in driver.packages):
+        if driver.module_source != "dkms":
             return False
         return self.is_changed("driver") or self.probe.driver.loaded is None
 

@@ -7,6 +7,7 @@ Each function returns the names of installed packages and, for the package trans
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 import re
 from collections.abc import Mapping
 
@@ -53,7 +54,7 @@ def of_driver(
     installed: the present driver's version; sizes: of the repository's packages.
     """
     pattern = driver_name_pattern(catalog)
-    names = set(map(package_name, planned.packages))
+    names = set(map(package_name, (*planned.packages, *planned.module_metas)))
     pins = set(map(package_name, planned.pinning_packages))
     others = [name for name in present if re.fullmatch(pattern, name) and name not in names | pins]
     why = _replacement(planned, names, others, present, installed, catalog)
@@ -103,6 +104,11 @@ def _flavour(name: str) -> str:
 
 def _conflicts(name: str, planned: DriverComponent, names: set[str], catalog: Catalog) -> bool:
     """Return whether a package's name alone shows that it cannot stay beside the planned ones."""
+    if planned.module_source != "dkms":
+        if _builds_modules(name, catalog):  # DKMS's modules are loaded before prebuilt ones
+            return True
+        if fnmatch.fnmatchcase(name, catalog.packages.prebuilt_modules) and _flavour(name) != planned.kernel_modules:
+            return True  # depmod would select one of them, whichever it is
     if _builds_modules(name, catalog):
         is_planned = any(_builds_modules(other, catalog) for other in names)
         return is_planned or _flavour(name) != planned.kernel_modules

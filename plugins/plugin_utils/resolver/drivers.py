@@ -21,7 +21,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import DriverComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import driver_sets, known_bad
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import driver_sets, known_bad, prebuilt
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import (
     ResolveContext,
     cached,
@@ -58,7 +58,8 @@ def driver_candidates(context: ResolveContext) -> list[DriverCandidate]:
     """Return the drivers that the request allows: those of the preferred source first, of each source newest first."""
     key = _reduced(context)
     candidates: list[DriverCandidate] = []
-    for source in sources(context.request.driver_source):
+    is_prebuilt = prebuilt.source(context) == prebuilt.PREBUILT
+    for source in ("distro",) if is_prebuilt else sources(context.request.driver_source):
         found = _nvidia_drivers(key) if source == "nvidia" else _distro_drivers(key)
         candidates += sorted(found, key=lambda candidate: versions.key(candidate.version), reverse=True)
     if context.request.driver == "auto":
@@ -83,10 +84,12 @@ def archived_version(context: ResolveContext, branch: Branch) -> str | None:
 
 
 def _reduced(context: ResolveContext) -> ResolveContext:
-    host = ("offers", "kernel", "next_kernel", "repository_url")
+    source = prebuilt.source(context)
+    host = ["offers", "kernel", "next_kernel", "repository_url", *(["kernels"] if source == prebuilt.PREBUILT else [])]
     reduced = context.reduced(host=host, request=("driver_kernel_modules",))
     profile = driver_sets.profile(context).name  # the same for most hosts of a fleet, whatever it depends on
-    return dataclasses.replace(reduced, request=dataclasses.replace(reduced.request, driver_profile=profile))
+    request = dataclasses.replace(reduced.request, driver_profile=profile, driver_module_source=source)
+    return dataclasses.replace(reduced, request=request)
 
 
 def known_drivers(context: ResolveContext) -> list[str]:
@@ -188,25 +191,35 @@ def _pinning(context: ResolveContext, branch: Branch) -> tuple[str, ...]:
 @cached
 def _distro_drivers(context: ResolveContext) -> list[DriverCandidate]:
     branches = {b.branch: b for b in context.catalog.driver.branches}
-    return [_distro_driver(context, branches[entry.branch], entry) for entry in context.distro.distro_drivers]
+    entries = context.distro.distro_drivers
+    if prebuilt.source(context) == prebuilt.PREBUILT:
+        entries = tuple(entry for entry in entries if entry.prebuilt)
+    return [_distro_driver(context, branches[entry.branch], entry) for entry in entries]
 
 
 def _distro_driver(context: ResolveContext, branch: Branch, entry: DistroDriver) -> DriverCandidate:
     profile = driver_sets.profile(context).name
     version = archived_version(context, branch) or branch.branch
     flavour, problems = _flavour(context, branch, version, entry, context.archive_name)
+    packages, modules = entry.of(profile, flavour), prebuilt.Modules()
+    source = prebuilt.source(context)
+    if source == prebuilt.PREBUILT and entry.prebuilt:
+        packages = prebuilt.user_space(context, packages, entry.prebuilt, flavour)
+        modules = prebuilt.modules(context, entry.prebuilt, flavour)
     component = DriverComponent(
         version=entry.branch,
         branch=entry.branch,
         kernel_modules=flavour,
         source="distro",
-        packages=entry.of(profile, flavour),
+        packages=(*packages, *modules.exact),
         pinning_packages=(),
         apt_components=entry.apt_components,
         profile=profile,
+        module_source=source,
+        module_metas=modules.metas,
         security_floor=known_bad.security_floor(context, branch.branch),
     )
-    problems = [*gpu_driver_problems(context, branch, version, flavour), *problems]
+    problems = [*gpu_driver_problems(context, branch, version, flavour), *problems, *modules.problems]
     problems += known_bad.driver_problems(context, version, "distro")
     return DriverCandidate(entry.branch, branch, "distro", component, tuple(problems))
 

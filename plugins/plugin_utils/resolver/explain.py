@@ -11,7 +11,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Branch
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import DriverComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import driver_sets, known_bad
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import driver_sets, known_bad, prebuilt
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.drivers import (
     DriverCandidate,
@@ -83,7 +83,8 @@ def _explain_driver(
         "driver",
         driver.version,
         f"{branch_kind(branch)} {branch.branch}{native}; {why}"
-        f"{component.kernel_modules} kernel modules: {_modules_reason(context, component)}",
+        f"{component.kernel_modules} kernel modules: {_modules_reason(context, component)}"
+        f"{_source_reason(context, component)}",
     )
     if branch.type in ("NFB", "unknown"):
         verb = "is" if branch.type == "NFB" else "may be"
@@ -94,19 +95,20 @@ def _explain_driver(
     archived = archived_version(context, branch) if driver.source == "distro" else None
     known_bad.warn_of_driver(context, archived or driver.version, findings)
     kernel = versions.kernel_series(context.host.newest_kernel or context.distro.kernel.default)
-    if branch.newest_kernel and versions.key(kernel) > versions.key(branch.newest_kernel):
+    is_built = component.module_source == prebuilt.DKMS
+    if is_built and branch.newest_kernel and versions.key(kernel) > versions.key(branch.newest_kernel):
         findings.warn(
             "kernel-newer-than-driver",
             f"driver branch {branch.branch} is not known to build for kernel {kernel} (newest: "
             f"{branch.newest_kernel}): its module may not compile; an older kernel of the distribution is safer",
         )
-    if driver.source == "distro" and context.request.driver_source == "auto":
+    if is_built and driver.source == "distro" and context.request.driver_source == "auto":
         findings.warn(
             "source-fallback",
             f"driver {driver.version} is from {context.distro.id}'s archive: "
             f"{context.repository_name} offers none that fits",
         )
-    if context.host.secure_boot == "enabled":
+    if is_built and context.host.secure_boot == "enabled":
         findings.warn(
             "secure-boot",
             "Secure Boot is enabled: the kernel refuses the module that DKMS builds until its "
@@ -117,6 +119,13 @@ def _explain_driver(
 def branch_kind(branch: Branch) -> str:
     """Return the kind of a branch, as NVIDIA calls it in full."""
     return BRANCH_KINDS.get(branch.type, "branch")
+
+
+def _source_reason(context: ResolveContext, component: DriverComponent) -> str:
+    if component.module_source == prebuilt.DKMS:
+        return ""
+    why = "requested" if context.request.driver_module_source != "auto" else "the firmware trusts no key of DKMS"
+    return f"; prebuilt and signed by {context.distro.id}'s archive: {why}"
 
 
 def _modules_reason(context: ResolveContext, component: DriverComponent) -> str:

@@ -23,7 +23,9 @@ _SERIES = re.compile(r"\d+\.\d+")  # which script/plan is given where the releas
 
 
 def with_build_packages(context: ResolveContext, driver: DriverComponent, findings: Findings) -> DriverComponent:
-    """Return a driver with the packages that its kernel modules are built with on this host."""
+    """Return a driver with the packages that its kernel modules are built with on this host, if they are."""
+    if driver.module_source != "dkms":
+        return driver
     headers = _headers(context)
     return dataclasses.replace(
         driver,
@@ -41,18 +43,23 @@ def _release(context: ResolveContext, release: str) -> KernelRelease:
     return _kernels(context).releases.get(release, KernelRelease())
 
 
-def _releases(context: ResolveContext) -> tuple[str, ...]:
+def is_series(release: str) -> bool:
+    """Return whether a kernel is known by its series alone, such as 6.8."""
+    return _SERIES.fullmatch(release) is not None
+
+
+def releases(context: ResolveContext) -> tuple[str, ...]:
     """Return the kernels that modules are built for: the running and the next-boot one, or the distribution's own."""
     return tuple(
-        facts.kernel_of_series(context.distro, release) if _SERIES.fullmatch(release) else release
+        facts.kernel_of_series(context.distro, release) if is_series(release) else release
         for release in context.host.kernel_releases or (context.distro.kernel.default,)
     )
 
 
 def _headers(context: ResolveContext) -> tuple[str, ...]:
     """Return the exact headers of each kernel, then the metapackages of their flavours, which follow updates."""
-    exact = [HEADERS + release for release in context.host.kernel_releases if not _SERIES.fullmatch(release)]
-    metas = [meta for release in _releases(context) for meta in _header_metas(context, release)]
+    exact = [HEADERS + release for release in context.host.kernel_releases if not is_series(release)]
+    metas = [meta for release in releases(context) for meta in _header_metas(context, release)]
     return tuple(dict.fromkeys([*filter(lambda name: _needs(context, name), exact), *metas]))
 
 
@@ -85,7 +92,7 @@ def _compilers(context: ResolveContext, headers: tuple[str, ...], findings: Find
     """Return the gcc of each kernel that DKMS builds for, those included whose headers a metapackage brings."""
     offers = _kernels(context).offers or {}
     majors = []
-    for release in (release for release in _releases(context) if not _is_borrowed(context, release)):
+    for release in (release for release in releases(context) if not _is_borrowed(context, release)):
         major = _gcc(context, release)
         if major is None:
             found = _release(context, release).compiler
@@ -118,7 +125,7 @@ def _tools(context: ResolveContext) -> tuple[str, ...]:
     packages = context.catalog.packages
     compressions = [
         context.distro.kernel.compression if context.host.kernels is None else _release(context, release).compression
-        for release in _releases(context)
+        for release in releases(context)
     ]
     compressors = [packages.module_compressors[how] for how in compressions if how in packages.module_compressors]
     return tuple(dict.fromkeys([*packages.kernel_tools, *compressors]))

@@ -16,7 +16,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import LABELS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import driver_sets, frameworks, toolkits
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import driver_sets, frameworks, prebuilt, toolkits
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import drivers as drivers_
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import (
     ResolveContext,
@@ -119,6 +119,8 @@ def _driver_candidates(context: ResolveContext, findings: Findings) -> Drivers:
         )
         return [_NO_DRIVER]
     driver_sets.check_display(context, findings)
+    if prebuilt.check(context, findings):
+        return []
     found = usable_candidates(
         context, "driver", context.request.driver, drivers_.driver_candidates, drivers_.known_drivers, findings
     )

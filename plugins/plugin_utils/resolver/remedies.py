@@ -22,7 +22,8 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import lock
 Attempt = Callable[[Request, Host], Plan]
 
 _CHOICES = (
-    *("tensorflow_cuda_libraries", "pytorch_cuda", "driver_kernel_modules", "driver_profile", "driver_source"),
+    *("tensorflow_cuda_libraries", "pytorch_cuda", "driver_kernel_modules", "driver_module_source", "driver_profile"),
+    "driver_source",
     "cuda_source",
 )
 _NOTHING_ASKED = ("auto", "none", "fallback")
@@ -55,6 +56,8 @@ def find_remedies(
         found += _locks(catalog, request, host, attempt_unlocked)
     for each in attempts:
         found += _requests(catalog, plan, request, host, each)
+        if "no-prebuilt-modules" in codes:
+            found += _prebuilt(plan, request, host, each)
         if "python-not-supported" in codes:
             found += _pythons(catalog, plan, request, host, each)
         if any(c.startswith(_GPU_CODES) for c in codes):
@@ -190,6 +193,21 @@ def _locks(catalog: Catalog, request: Request, host: Host, attempt_unlocked: Att
 
 
 # Of the host ------------------------------------------------------------------------------------------------------
+
+
+def _prebuilt(plan: Plan, request: Request, host: Host, attempt: Attempt) -> Iterator[Remedy]:
+    """Yield the next-boot kernel, if there are prebuilt modules for it, and DKMS with a key that is enrolled."""
+    if host.next_kernel not in (None, host.kernel):
+        booted = attempt(request, dataclasses.replace(host, kernel=host.next_kernel))
+        if booted.ok:
+            text = f"reboot into kernel {host.next_kernel} and run this again ({_outcome(booted)})"
+            yield Remedy(text, _differences(plan.request, request), (("kernel", (str(host.next_kernel),)),))
+    built = dataclasses.replace(request, driver_module_source="dkms")
+    made = attempt(built, host)
+    if made.ok:
+        changes = _differences(plan.request, built)
+        key = "enrol a key for the modules of DKMS, or name an enrolled one with gpu_stack_module_signing_key"
+        yield Remedy(f"{key}, and {_settings(changes)} ({_outcome(made)})", changes)
 
 
 def _pythons(catalog: Catalog, plan: Plan, request: Request, host: Host, attempt: Attempt) -> Iterator[Remedy]:

@@ -260,6 +260,12 @@ def module_proprietary(host: Host) -> None:
     host.edit(at.MODULE, "Dual MIT/GPL", "NVIDIA")
 
 
+@fault("The prebuilt proprietary module lies beside the open one, and depmod selected it", "driver.module_built")
+def module_of_both_flavours(host: Host) -> None:
+    host.write(f"lib/modules/{at.KERNEL}/kernel/nvidia-595/nvidia.ko", f"version={at.DRIVER}\nlicense=NVIDIA\n")
+    host.write(f"lib/modules/{at.KERNEL}/modules.dep", "kernel/nvidia-595/nvidia.ko:\n")
+
+
 @fault("A newer kernel is installed, for which no module is built", "driver.module_built")
 def kernel_without_module(host: Host) -> None:
     host.write("boot/vmlinuz-6.1.0-57-amd64", "")

@@ -170,8 +170,17 @@ class Host:
         self.write(MODULE, f"version={DRIVER}\nlicense=Dual MIT/GPL\n")
         simulated = " ".join(map(shlex.quote, simulated_driver.nvidia_smi()))
         self.program(NVIDIA_SMI, f'GPUHOST_SIMULATED_ROOT={shlex.quote(str(self.root))} exec {simulated} "$@"\n')
-        # `modinfo -F FIELD FILE`
-        self.program(MODINFO, 'sed -n "s/^$2=//p" "$3" | grep . || { echo "modinfo: ERROR: no $2" >&2; exit 1; }\n')
+        # `modinfo [-k KERNEL] -F FIELD FILE_OR_NAME`; kmod finds the file of a name in modules.dep (depmod(8))
+        self.program(
+            MODINFO,
+            f"""modules={shlex.quote(str(self.path("lib/modules")))}
+if [ "$1" = -k ]; then
+  file=$modules/$2/$(sed -n "s,^\\(.*/$5\\.ko\\):.*,\\1,p" "$modules/$2/modules.dep")
+  shift 2; set -- "$1" "$2" "$file"
+fi
+sed -n "s/^$2=//p" "$3" | grep . || {{ echo "modinfo: ERROR: no $2" >&2; exit 1; }}
+""",
+        )
         self.program(
             SYSTEMCTL, f'case "$*" in *is-active*) cat {self.path("run/units/active")} ;; *) echo enabled ;; esac\n'
         )

@@ -180,6 +180,36 @@ def test_module_built(tmp_path: Path, path: str, version: str, licence: str, sta
     assert check.found == f"kernel {kernel}: module {version}, licence {licence}"
 
 
+@pytest.mark.parametrize(("selected", "status"), [("Dual MIT/GPL", "pass"), ("NVIDIA", "fail"), (None, "unknown")])
+def test_of_open_and_proprietary_prebuilt_modules_the_one_that_loads_counts(
+    tmp_path: Path, selected: str | None, status: str
+) -> None:
+    """As on a host where depmod picked the proprietary module beside the planned open one: no device was found."""
+    kernel = tmp_path / "lib/modules/6.8.0-45-generic"
+    for name in ("nvidia-580-open", "nvidia-580"):
+        (kernel / "kernel" / name).mkdir(parents=True)
+        (kernel / "kernel" / name / "nvidia.ko").touch()
+
+    def run(argv: list[str], timeout: float) -> command.Answer:
+        words = argv[1:]
+        field = words[words.index("-F") + 1]
+        if words[:2] == ["-k", "6.8.0-45-generic"]:
+            assert words[-1] == "nvidia"
+            licence = selected
+        else:
+            licence = "Dual MIT/GPL" if "580-open" in words[-1] else "NVIDIA"
+        if licence is None:
+            return command.Answer(1, b"", b"modinfo: ERROR: Module nvidia not found.\n")
+        return command.Answer(0, ({"version": "580.95.05", "license": licence}[field] + "\n").encode(), b"")
+
+    context = host(tmp_path, run=run, kernel_module="built", driver_state="not_loaded")
+    check = by_id(driver_checks.run(context))["driver.module_built"]
+    assert check.status == status
+    if status == "fail":
+        assert "of 2 modules, modprobe selects module 580.95.05, licence NVIDIA" in str(check.found)
+        assert "kernel/nvidia-580/nvidia.ko" in str(check.remedy)
+
+
 def test_next_boot_kernel_without_a_module_fails_and_shows_the_build_log(tmp_path: Path) -> None:
     (tmp_path / "boot").mkdir()
     for kernel in ("6.1.0-9-amd64", "6.1.0-56-amd64"):

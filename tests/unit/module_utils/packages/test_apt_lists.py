@@ -171,3 +171,57 @@ def test_headers_that_depend_on_their_kernel_install_it(tmp_path: Path) -> None:
     offer = offers["linux-headers-amd64"]
     assert len(offer["headers"]) == 1
     assert offer["images"] == [f"linux-image-{offer['headers'][0]}"]
+
+
+UBUNTU_LISTS = """Package: linux-modules-nvidia-580-server-open-6.8.0-149-generic
+Version: 6.8.0-149.149
+Depends: linux-image-6.8.0-149-generic | linux-image-unsigned-6.8.0-149-generic
+
+Package: linux-modules-nvidia-580-server-open-6.8.0-90-generic
+Version: 6.8.0-90.91
+Depends: linux-image-6.8.0-90-generic | linux-image-unsigned-6.8.0-90-generic
+
+Package: linux-modules-nvidia-580-server-open-generic
+Version: 6.8.0-149.149
+Depends: linux-modules-nvidia-580-server-open-6.8.0-149-generic (= 6.8.0-149.149), nvidia-kernel-common-580-server
+
+Package: linux-modules-nvidia-580-server-open-generic
+Version: 6.8.0-90.91
+Depends: linux-modules-nvidia-580-server-open-6.8.0-90-generic (= 6.8.0-90.91)
+
+Package: linux-modules-nvidia-580-server-open-aws
+Version: 6.8.0-1009.9
+Depends: linux-modules-nvidia-580-server-open-6.8.0-1009-aws (= 6.8.0-1009.9)
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("releases", "expected"),
+    [
+        (["6.8.0-90-generic"], {"linux-modules-nvidia-580-server-open-6.8.0-90-generic": "6.8.0-90-generic"}),
+        (
+            ["6.8.0-149-generic"],
+            {
+                "linux-modules-nvidia-580-server-open-6.8.0-149-generic": "6.8.0-149-generic",
+                "linux-modules-nvidia-580-server-open-generic": "6.8.0-149-generic",
+            },
+        ),
+        (["9-generic"], {}),
+    ],
+    ids=["older", "newest", "end of a release"],
+)
+def test_prebuilt_modules_of_a_kernel(tmp_path: Path, releases: list[str], expected: dict[str, str]) -> None:
+    """Dependencies as in Ubuntu's control files: nvidia-graphics-drivers@580-server-noble."""
+    put(
+        tmp_path,
+        f"{apt_lists.LISTS}/archive.ubuntu.com_ubuntu_dists_noble_restricted_binary-amd64_Packages",
+        UBUNTU_LISTS,
+    )
+    assert apt_lists.prebuilt_modules(str(tmp_path), "linux-modules-nvidia-*", releases, command.run) == expected
+
+
+def test_without_lists_prebuilt_modules_are_unknown(tmp_path: Path) -> None:
+    assert (
+        apt_lists.prebuilt_modules(str(tmp_path), "linux-modules-nvidia-*", ["6.8.0-90-generic"], command.run) is None
+    )

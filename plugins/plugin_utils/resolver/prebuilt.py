@@ -1,0 +1,128 @@
+"""Plan the kernel modules that the distribution has built and signed for its kernels, in place of DKMS.
+
+Runs on the controller; pure functions. On a host, apt's lists decide which modules there are for the running and the
+next-boot kernel; for a described host the rows of the catalog.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import package_name
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, Problem
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import driver_sets, kernels
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
+
+PROBLEMS = {
+    "no-prebuilt-modules": "the distribution has no signed kernel modules of the driver for one of the host's kernels",
+}
+DKMS, PREBUILT = "dkms", "prebuilt"
+_INSTEAD = (
+    "use DKMS with a key that the firmware trusts: set gpu_stack_module_signing_key and "
+    "gpu_stack_module_signing_certificate, or enrol the host's own key and set gpu_stack_driver_module_source=dkms"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Modules:
+    """The packages of a driver's prebuilt modules: of one kernel each, and the metapackages that follow updates."""
+
+    exact: tuple[str, ...] = ()
+    metas: tuple[str, ...] = ()
+    problems: tuple[Problem, ...] = ()
+
+
+def source(context: ResolveContext) -> str:
+    """Return where the kernel modules come from, `dkms` or `prebuilt`.
+
+    At `auto` they are prebuilt where Secure Boot is enabled and nothing signs what DKMS builds: neither is a key of the
+    host enrolled, nor has the kernel loaded such a module.
+    """
+    asked, host = context.request.driver_module_source, context.host
+    if asked != "auto":
+        return asked
+    if host.secure_boot != "enabled" or host.module_key_enrolled or context.request.driver_source == "nvidia":
+        return DKMS
+    pattern = context.catalog.packages.prebuilt_modules
+    is_ours = any(fnmatch.fnmatchcase(package_name(spec), pattern) for spec in host.packages)
+    if not context.distro.prebuilt_modules or (host.loaded_driver is not None and not is_ours):
+        return DKMS
+    return PREBUILT
+
+
+def check(context: ResolveContext, findings: Findings) -> bool:
+    """Add the problem of prebuilt modules that no driver could have; return whether it was added."""
+    if source(context) != PREBUILT:
+        return False
+    if not context.distro.prebuilt_modules:
+        why, remedy = f"{context.distro.id} builds and signs none", _INSTEAD
+    elif context.request.driver_source == "nvidia":
+        why, remedy = "NVIDIA's repository has none", "leave gpu_stack_driver_source at auto; or " + _INSTEAD
+    elif driver_sets.profile(context).name == "full":
+        why = "with OpenGL and X, Ubuntu's own tool installs them"
+        remedy = "run sudo ubuntu-drivers install, reboot, and run this again: that driver then stays; or " + _INSTEAD
+    else:
+        return False
+    findings.problem("no-prebuilt-modules", f"the kernel modules are to be prebuilt, but {why}", remedy)
+    return True
+
+
+def modules(context: ResolveContext, series: str, flavour: str) -> Modules:
+    """Return the modules of a driver series such as `580-server` for the host's kernels."""
+    stem = context.catalog.packages.prebuilt["modules"].format(series=series, open=_open(flavour))
+    known = context.host.kernels
+    if known is None or known.prebuilt is None:
+        return _of_catalog(context, stem, series + _open(flavour))
+    # The metapackage of the next-boot kernel's flavour, unless it follows a newer kernel, which it would install.
+    following = context.host.next_kernel or context.host.kernel or ""
+    installed = known.releases[following].metas if following in known.releases else ()
+    named = [stem + meta.removeprefix(kernels.IMAGE).replace("virtual", "generic") for meta in installed]
+    metas = [meta for meta in dict.fromkeys(named) if known.prebuilt.get(meta) == following][:1]
+    needed = [release for release in context.host.kernel_releases if not (metas and release == following)]
+    missing = [release for release in needed if stem + release not in known.prebuilt]
+    problems = [_missing(context, stem, release) for release in missing]
+    exact = [stem + release for release in needed if release not in missing]
+    return Modules(tuple(exact), tuple(metas), tuple(problems))
+
+
+def user_space(context: ResolveContext, names: tuple[str, ...], series: str, flavour: str) -> tuple[str, ...]:
+    """Return the packages of a driver without the one that has DKMS build its modules."""
+    rules = context.catalog.packages.prebuilt
+    rule = {key: name.format(series=series, open=_open(flavour)) for key, name in rules.items()}
+    return tuple(rule["user_space"] if name == rule["headless"] else name for name in names)
+
+
+def _open(flavour: str) -> str:
+    return "-open" if flavour == "open" else ""
+
+
+def _of_catalog(context: ResolveContext, stem: str, branch: str) -> Modules:
+    """Return the exact modules of kernels that are known by their release, and the metapackages of their flavours."""
+    exact = [stem + release for release in context.host.kernel_releases if not kernels.is_series(release)]
+    metas, problems = [], []
+    for release in kernels.releases(context):
+        row = facts.kernel_headers(context.distro, release)
+        flavour = row.package.removeprefix(kernels.HEADERS) if row else ""
+        if any(known.flavour == flavour and branch in known.branches for known in context.distro.prebuilt_modules):
+            metas.append(stem + flavour)
+        else:
+            problems.append(_missing(context, stem, release))
+    return Modules(tuple(exact), tuple(dict.fromkeys(metas)), tuple(problems))
+
+
+def _missing(context: ResolveContext, stem: str, release: str) -> Problem:
+    following = context.host.next_kernel
+    known = context.host.kernels.prebuilt if context.host.kernels else None
+    where = f"{context.distro.id}'s archive" if known is not None else context.archive_name
+    role = "running" if release == (context.host.kernel or release) else "next boot"
+    if role == "running" and following not in (None, release) and following in (known or {}).values():
+        remedy = f"reboot into kernel {following}, for which there are some, and run this again; or {_INSTEAD}"
+    else:
+        remedy = f"install and boot the newest kernel of {context.distro.id}, and run this again; or {_INSTEAD}"
+    return Problem(
+        "no-prebuilt-modules",
+        f"{where} has no {stem}{release}, the signed kernel modules for kernel {release} ({role})",
+        remedy,
+    )

@@ -1,0 +1,160 @@
+"""Prebuilt, signed kernel modules in place of DKMS; kernels and branches as in catalog/distro, by Ubuntu's indexes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Kernel, KernelRelease
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import resolve
+
+H100, GTX_1080 = HostGpu("10de:2330"), HostGpu("10de:1b80")
+OLD, NOW = "6.8.0-90-generic", "6.8.0-149-generic"
+STEM = "linux-modules-nvidia-595-server-open-"
+
+
+def plan(host: dict[str, Any] | None = None, distribution: str = "ubuntu-24.04", **request: str) -> Plan:
+    described = {"gpus": (H100,), "secure_boot": "enabled", "kernel": NOW, **(host or {})}
+    asked = Request(**{"tensorflow": "none", "pytorch": "none", **request})
+    return resolve(load_catalog(), asked, Host(distribution, **described))
+
+
+def driver(found: Plan) -> Any:
+    assert found.ok, found.problems
+    assert found.components.driver is not None
+    return found.components.driver
+
+
+def on_host(running: str, following: str, meta: str | None, prebuilt: dict[str, str]) -> dict[str, Any]:
+    """Return a host whose probe has read apt's lists."""
+    release = KernelRelease(metas=(meta,) if meta else ())
+    kernels = Kernel(running=running, next_boot=following, releases={following: release}, prebuilt=prebuilt)
+    return {"kernel": running, "next_kernel": following, "kernels": kernels}
+
+
+def test_with_secure_boot_ubuntus_modules_take_the_place_of_dkms() -> None:
+    found = driver(plan())
+    assert (found.module_source, found.source, found.version) == ("prebuilt", "distro", "595")
+    assert found.packages == (
+        "nvidia-headless-no-dkms-595-server-open",
+        "nvidia-utils-595-server",  # the headless set has no nvidia-smi
+        "libnvidia-decode-595-server",
+        "libnvidia-encode-595-server",
+        f"{STEM}{NOW}",
+    )
+    assert found.module_metas == (f"{STEM}generic",)
+    assert (found.kernel_headers, found.kernel_compilers, found.kernel_tools) == ((), (), ())
+    warnings = {warning.code for warning in plan().warnings}
+    assert not warnings & {"secure-boot", "source-fallback", "compiler-unknown", "kernel-newer-than-driver"}
+    assert plan().to_json()["components"]["driver"]["module_source"] == "prebuilt"
+
+
+@pytest.mark.parametrize(
+    ("host", "request_", "expected"),
+    [
+        ({"secure_boot": "disabled"}, {}, "dkms"),
+        ({"secure_boot": "unknown"}, {}, "dkms"),
+        ({"secure_boot": "disabled"}, {"driver_module_source": "prebuilt"}, "prebuilt"),
+        ({}, {"driver_module_source": "dkms"}, "dkms"),
+        ({}, {"driver_source": "nvidia"}, "dkms"),
+        ({"module_key_enrolled": True}, {}, "dkms"),
+        ({"loaded_driver": "595.71.05", "packages": ("nvidia-dkms-595-server-open=1",)}, {}, "dkms"),
+        ({"loaded_driver": "595.71.05", "packages": (f"{STEM}{NOW}=1",)}, {}, "prebuilt"),
+    ],
+    ids=["off", "unknown", "asked", "DKMS asked", "NVIDIA's asked", "key enrolled", "others sign", "prebuilt loaded"],
+)
+def test_where_the_modules_come_from(host: dict[str, Any], request_: dict[str, str], expected: str) -> None:
+    assert driver(plan(host, **request_)).module_source == expected
+
+
+@pytest.mark.parametrize(
+    ("distribution", "kernel", "meta"),
+    [
+        ("ubuntu-22.04", "5.15.0-203-generic", "generic"),
+        ("ubuntu-22.04", "6.8.0-149-generic", "generic-hwe-22.04"),
+        ("ubuntu-24.04", "6.8.0-149-generic", "generic"),
+        ("ubuntu-24.04", "7.0.0-43-generic", "generic-hwe-24.04"),
+        ("ubuntu-26.04", "7.0.0-43-generic", "generic"),
+    ],
+)
+def test_metapackages_of_the_flavours(distribution: str, kernel: str, meta: str) -> None:
+    found = driver(plan({"kernel": kernel}, distribution, driver="595"))
+    assert found.module_metas == (STEM + meta,)
+
+
+def test_old_gpus_get_the_proprietary_modules() -> None:
+    found = driver(plan({"gpus": (GTX_1080,)}))
+    assert found.packages[0] == "nvidia-headless-no-dkms-580-server"
+    assert found.packages[-1] == f"linux-modules-nvidia-580-server-{NOW}"
+
+
+def test_the_metapackage_serves_the_kernel_that_it_follows() -> None:
+    prebuilt = {f"{STEM}{NOW}": NOW, f"{STEM}generic": NOW, f"{STEM}{OLD}": OLD}
+    found = driver(plan(on_host(NOW, NOW, "linux-image-generic", prebuilt)))
+    assert (found.packages[4:], found.module_metas) == ((), (f"{STEM}generic",))
+    virtual = driver(plan(on_host(NOW, NOW, "linux-image-virtual", prebuilt)))
+    assert virtual.module_metas == (f"{STEM}generic",)
+    both = driver(plan(on_host(OLD, NOW, "linux-image-generic", prebuilt)))
+    assert (both.packages[4:], both.module_metas) == ((f"{STEM}{OLD}",), (f"{STEM}generic",))
+
+
+@pytest.mark.parametrize("meta", ["linux-image-generic", None])
+def test_a_metapackage_that_would_install_another_kernel_is_left_out(meta: str | None) -> None:
+    """The probe lists the packages for the host's kernels alone: this one follows a newer kernel."""
+    found = driver(plan(on_host(OLD, OLD, meta, {f"{STEM}{OLD}": OLD})))
+    assert (found.packages[4:], found.module_metas) == ((f"{STEM}{OLD}",), ())
+
+
+def test_another_branch_that_has_modules_for_the_kernel_is_taken() -> None:
+    stem = "linux-modules-nvidia-580-server-open-"
+    found = driver(plan(on_host(OLD, OLD, None, {f"{stem}{OLD}": OLD})))
+    assert (found.version, found.packages[-1]) == ("580", f"{stem}{OLD}")
+
+
+def test_a_kernel_without_modules_is_a_problem_with_remedies_that_were_tried() -> None:
+    found = plan(on_host(OLD, NOW, "linux-image-generic", {f"{STEM}generic": NOW}))
+    (problem,) = found.problems
+    assert problem.code == "no-prebuilt-modules"
+    assert f"kernel {OLD} (running)" in problem.message
+    texts = [remedy.text for remedy in found.remedies]
+    assert texts[0].startswith(f"reboot into kernel {NOW} and run this again (gives NVIDIA driver 595")
+    assert "gpu_stack_module_signing_key" in texts[1]
+    assert "gpu_stack_driver_module_source=dkms" in texts[1]
+    rebooted = on_host(NOW, NOW, "linux-image-generic", {f"{STEM}generic": NOW})
+    assert driver(plan(rebooted)).module_source == "prebuilt"
+
+
+@pytest.mark.parametrize(
+    ("distribution", "request_", "why"),
+    [
+        ("debian-12", {}, "debian-12 builds and signs none"),
+        ("ubuntu-24.04", {"driver_source": "nvidia"}, "NVIDIA's repository has none"),
+        ("ubuntu-24.04", {"driver_profile": "full"}, "Ubuntu's own tool installs them"),
+    ],
+)
+def test_a_request_that_no_prebuilt_modules_fit(distribution: str, request_: dict[str, str], why: str) -> None:
+    kernel = load_catalog().distros[distribution].kernel.default
+    found = plan({"kernel": kernel}, distribution, driver_module_source="prebuilt", **request_)
+    assert [problem.code for problem in found.problems] == ["no-prebuilt-modules"]
+    assert why in found.problems[0].message
+    assert found.remedies
+
+
+def test_debian_with_secure_boot_builds_its_modules() -> None:
+    found = driver(plan({"kernel": "6.1.0-56-amd64"}, "debian-12"))
+    assert found.module_source == "dkms"
+    assert "linux-headers-6.1.0-56-amd64" in found.kernel_headers
+
+
+def test_every_branch_with_prebuilt_modules_is_in_the_archive() -> None:
+    """The rows of the catalog name a flavour that a header metapackage has, and a set of the archive."""
+    for distro in load_catalog().distros.values():
+        flavours = {row.package.removeprefix("linux-headers-") for row in distro.kernel.headers}
+        series = {entry.prebuilt for entry in distro.distro_drivers if entry.prebuilt}
+        for row in distro.prebuilt_modules:
+            assert {branch.removesuffix("-open") for branch in row.branches} == series
+            assert row.flavour in flavours or row.flavour == "generic-hwe-26.04"  # the same kernel for now
