@@ -108,7 +108,7 @@ def test_an_environment_that_is_no_dictionary_is_refused(tmp_path: Path) -> None
 def test_every_play_on_the_hosts_that_may_download_has_the_environment() -> None:
     plays = {path.name: path.read_text() for path in (PROJECT / "playbooks").glob("*.yml")}
     on_hosts = {
-        name for name, text in plays.items() if re.search(r"hosts: (gpu_hosts|.*__gpu_stack_hosts)", text)
+        name for name, text in plays.items() if re.search(r"hosts: (>-\s+)?.*(gpu_hosts|__gpu_stack_hosts)", text)
     } - WITHOUT
     assert len(on_hosts) >= 8
     assert {name for name in on_hosts if 'environment: "{{ gpu_stack_environment' not in plays[name]} == set()
