@@ -53,6 +53,7 @@ SYSTEMCTL_TIMEOUT = 20
 NAMED = 3  # how many damaged files a message names
 # The beginnings of the names of things that code here looks at again.
 LISTING, PACKAGE, SERVICE, MODULES = "files of ", "package ", "service ", "NVIDIA modules of kernel "
+NO_MODULES = {"modules": "none"}
 LIBRARY_PATH, BLACKLIST = "LD_LIBRARY_PATH in ", "blacklist in "
 
 # Files of packages that build NVIDIA's kernel modules, or contain them.
@@ -208,13 +209,19 @@ def _keep_damage(directory: str, parts: dict[str, Any], root: str, run: Run) -> 
 def _differing(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
     """Return the things that differ.
 
-    A listing is only compared for the version that it is of: a package in another version has other files.
+    A listing is only compared for the version that it is of: a package in another version has other files. Modules are
+    compared for kernels in both; one that has none differs, as long as another kernel has some.
     """
-    return [
+    things = sorted(set(before) | set(now))
+    differing = [
         thing
-        for thing in sorted(set(before) | set(now))
-        if before.get(thing) != now.get(thing) and (not thing.startswith(LISTING) or (thing in before and thing in now))
+        for thing in things
+        if before.get(thing) != now.get(thing)
+        and (not thing.startswith((LISTING, MODULES)) or (thing in before and thing in now))
     ]
+    kernels = [thing for thing in now if thing.startswith(MODULES)]
+    without = [thing for thing in kernels if now[thing] == NO_MODULES]
+    return sorted({*differing, *(without if len(without) < len(kernels) else [])})
 
 
 def _messages(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
@@ -222,6 +229,8 @@ def _messages(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
 
 
 def _message(thing: str, before: Any, now: Any) -> str:
+    if thing.startswith(MODULES) and now == NO_MODULES and before in (None, NO_MODULES):
+        return "%s: none, others have some" % thing
     if thing.startswith(LISTING):
         changed = file_listing.differing(before, now)
         return _name_files(thing, {path: file_listing.describe(*states) for path, states in changed.items()})
@@ -403,7 +412,7 @@ def _driver(root: str) -> dict[str, Any]:
     for kernel in sorted({kernels["running"], kernels["next_boot"] or kernels["running"]}):
         built = {os.path.basename(path): os.stat(path) for path in kernel_modules.all_paths(root, kernel)}
         modules = {name: "%d bytes of %d" % (found.st_size, found.st_mtime) for name, found in built.items()}
-        state[MODULES + kernel] = modules or {"modules": "none"}
+        state[MODULES + kernel] = modules or dict(NO_MODULES)
     return state
 
 

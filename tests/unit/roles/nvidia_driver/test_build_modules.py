@@ -1,0 +1,73 @@
+"""For which kernels the module is built after DKMS has skipped them.
+
+dkms is a double: like dkms 3.0.10 it installs a module below updates/dkms, and ends with status 10 if that fails.
+"""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).resolve().parents[4]
+SCRIPT = PROJECT / "roles/nvidia_driver/files/build_modules.sh"
+RUNNING, NEWEST, OLDEST = "6.1.0-50-amd64", "6.1.0-56-amd64", "6.1.0-47-amd64"
+PROGRAMS = {
+    "uname": f"echo {RUNNING}",
+    "dkms": """
+        [ "$BROKEN" != "$7" ] || { echo "Error! Bad return status for module build on kernel: $7 (x86_64)"; exit 10; }
+        mkdir -p "$ROOT/lib/modules/$7/updates/dkms"; touch "$ROOT/lib/modules/$7/updates/dkms/$3.ko"
+    """,
+}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for name, body in PROGRAMS.items():
+        (tmp_path / "bin").mkdir(exist_ok=True)
+        (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / "bin" / name).chmod(0o755)
+    root = tmp_path / "root"
+    (root / "boot").mkdir(parents=True)
+    for kernel in (OLDEST, RUNNING, NEWEST):
+        (root / f"boot/vmlinuz-{kernel}").write_text("")
+        (root / f"lib/modules/{kernel}/build/include").mkdir(parents=True)
+        (root / f"lib/modules/{kernel}/kernel").mkdir()
+        for own in ("nvidiafb", "nvidia-wmi-ec-backlight"):  # of linux-image-6.1.0-56-amd64
+            (root / f"lib/modules/{kernel}/kernel/{own}.ko").write_text("")
+    for module in ("nvidia/580.1", "nvidia-fs/2.17.5", "zfs/2.1.5"):
+        (root / f"var/lib/dkms/{module}/source").mkdir(parents=True)
+    return root
+
+
+def build(root: Path, broken: str = "") -> list[str]:
+    environment = {"PATH": f"{root.parent / 'bin'}:{os.environ['PATH']}", "ROOT": str(root), "BROKEN": broken}
+    command = ["bash", "-s", str(root)]
+    done = subprocess.run(command, input=SCRIPT.read_text(), env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    return [line for line in done.stdout.splitlines() if not line.startswith("Error!")]
+
+
+def test_the_running_and_the_newest_kernel_get_the_driver_once(root):
+    assert build(root) == [f"built nvidia/580.1 for {kernel}" for kernel in (RUNNING, NEWEST)]
+    assert build(root) == []
+
+
+def test_a_prebuilt_module_and_missing_headers_need_no_build(root):
+    (root / f"lib/modules/{RUNNING}/kernel/nvidia.ko.zst").write_text("")
+    (root / f"lib/modules/{NEWEST}/build/include").rmdir()
+    assert build(root) == []
+
+
+def test_a_kernel_that_the_driver_does_not_support_stops_no_other(root):
+    assert build(root, RUNNING) == [
+        f"DKMS did not build nvidia/580.1 for {RUNNING}",
+        f"built nvidia/580.1 for {NEWEST}",
+    ]
+    assert build(root, RUNNING) == [f"DKMS did not build nvidia/580.1 for {RUNNING}"]
+
+
+@pytest.mark.parametrize("missing", ["boot", "var/lib/dkms"])
+def test_a_container_has_nothing_to_build(root, missing):
+    (root / missing).rename(root / "elsewhere")
+    assert build(root) == ([f"built nvidia/580.1 for {RUNNING}"] if missing == "boot" else [])
