@@ -7,8 +7,13 @@ from collections.abc import Iterable
 
 
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """Return the known name that is most like a name; None where none is like it. cutoff: 1 only for the same name."""
-    found = difflib.get_close_matches(name, list(known), 1, cutoff)
+    """Return the known name that is most like a name; None where none is like it. cutoff: 1 only for the same name.
+
+    Of names that are not much alike, one that the name begins with comes first: tensorflow for tensorflow_version.
+    """
+    names = list(known)
+    begins = sorted((each for each in names if name.startswith(f"{each}_")), key=len, reverse=True)
+    found = difflib.get_close_matches(name, names, 1, max(cutoff, 0.8 if begins else 0)) or begins
     return found[0] if found else None
 
 

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import driver_sets, foreign_drivers, locks, scope
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import (
+    driver_sets,
+    foreign_drivers,
+    locks,
+    prebuilt,
+    scope,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.codes import PROBLEMS
 
 from tests.unit.frozen_catalog import frozen_catalog
@@ -76,8 +82,9 @@ def test_refused(distro, gpus, request_, code):
 
 def test_every_code_is_produced():
     produced = {r[4] for r in REFUSED} | {code for failure in FAILURES for code in failure[4]}
-    # These have tests of their own: test_resolve.py, test_locks.py, test_scope.py and those of the two modules.
+    # These have tests of their own: test_resolve.py, test_locks.py, test_scope.py and those of the modules.
     elsewhere = {"invalid-request", *locks.PROBLEMS, *scope.PROBLEMS, *foreign_drivers.PROBLEMS, *driver_sets.PROBLEMS}
+    elsewhere |= set(prebuilt.PROBLEMS)
     assert produced == set(PROBLEMS) - elsewhere
 
 
