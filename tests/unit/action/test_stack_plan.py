@@ -219,6 +219,13 @@ def test_packages_of_the_users_own_are_part_of_the_environment(
     assert stack_plan.decide(probed, args, role_variables, found).facts["gpu_stack_lock_files"] == found
 
 
+def test_every_fact_is_a_variable_of_the_playbooks(probed: dict[str, Any]) -> None:
+    """Also where Ansible does not inject facts as variables."""
+    variables = yaml.safe_load((PROJECT / "playbooks/group_vars/all/facts.yml").read_text())
+    for name in decide(probed):
+        assert variables[name].startswith(f"{{{{ ansible_facts['{name}'] if __gpu_stack_planned is defined else ")
+
+
 def test_every_part_is_a_role_or_packages_or_the_plan() -> None:
     roles = {path.name for path in (PROJECT / "roles").iterdir()}
     assert set(MANAGED["gpu_stack_managed"]) - roles == {"packages", "plan"}
