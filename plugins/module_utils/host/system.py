@@ -12,7 +12,16 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
 from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Run
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import debian_version
 
-MOUNTS = ("/", "/usr", "/usr/local", "/opt/gpuhost/environments", "/var", "/var/cache/gpuhost/uv", "/var/lib/gpuhost")
+MOUNTS = (
+    "/",
+    "/boot",
+    "/usr",
+    "/usr/local",
+    "/opt/gpuhost/environments",
+    "/var",
+    "/var/cache/gpuhost/uv",
+    "/var/lib/gpuhost",
+)
 GRUB_DEFAULTS, GRUB_ENVIRONMENT = "/etc/default/grub", "/boot/grub/grubenv"
 _PYTHON = re.compile(r"^python(3\.\d+)$")
 _GCC = re.compile(r"(?:^|-)gcc-(\d+)$")
@@ -30,7 +39,15 @@ def kernel(root: str, running: str) -> dict[str, Any]:
         "installed": _by_version(installed),
         "headers": _by_version(headers),
         "next_boot": next_boot(root, _by_version(booted)),
+        "initramfs_mib": _largest_initramfs(root),
     }
+
+
+def _largest_initramfs(root: str) -> int:
+    """Return the size of the largest initramfs in MiB, rounded up; 0 without any."""
+    names = [name for name in files.names(root, "/boot") if re.match(r"initr(d\.img|amfs)-", name)]
+    sizes = [os.stat(files.under(root, "/boot/" + name)).st_size for name in names]
+    return -(-max(sizes, default=0) >> 20)
 
 
 def next_boot(root: str, kernels: list[str]) -> str | None:

@@ -28,6 +28,7 @@ PACKAGE_CACHE = "/var"
 ENVIRONMENTS = "/opt/gpuhost/environments"
 WHEEL_CACHE = "/var/cache/gpuhost/uv"
 WORKSPACE = "/var/lib/gpuhost"
+BOOT = "/boot"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,14 +94,16 @@ def check_disk(plan: Plan, diff: PlanDiff, probe: Probe, findings: Findings) -> 
             by_mount.setdefault(probe.disk[need.directory].mount, []).append(need)
     for mount, needs in by_mount.items():
         free = min(space.free_mib for space in probe.disk.values() if space.mount == mount)
-        total = sum(need.mib for need in needs) + reserve
+        listed = [f"{need.purpose} {need.mib} MiB" for need in needs]
+        total, what = sum(need.mib for need in needs), "sudo apt-get autoremove --purge, for old kernels"
+        if any(need.directory != BOOT for need in needs):  # a small /boot of its own needs no reserve
+            listed.append(f"reserve {reserve} MiB")
+            total, what = total + reserve, "sudo apt-get clean, old toolkits and environments"
         if total > free:
-            listed = ", ".join(f"{need.purpose} {need.mib} MiB" for need in needs)
             findings.problem(
                 "disk-full",
-                f"the file system at {mount} has {free} MiB free; expected at least {total} MiB "
-                f"({listed}, reserve {reserve} MiB)",
-                f"free {total - free} MiB there (sudo apt-get clean, old toolkits and environments), or enlarge it",
+                f"the file system at {mount} has {free} MiB free; expected at least {total} MiB ({', '.join(listed)})",
+                f"free {total - free} MiB there ({what}), or enlarge it",
             )
 
 
@@ -113,6 +116,9 @@ def _needs(components: Components, diff: PlanDiff, probe: Probe) -> Iterator[Nee
         yield Need("/usr/local" if is_tree else "/usr", LABELS[name], installed)
     for name in (name for name in FRAMEWORKS if name in changing):
         yield from _environment_needs(name, components, probe)
+    if "driver" in changing:
+        # update-initramfs writes each image beside the old one; with NVIDIA's modules it is at least as large.
+        yield Need(BOOT, "a rebuilt initramfs", probe.kernel.initramfs_mib)
     if changing:
         yield Need(WORKSPACE, "checks and training", load_sizes().verification_mib)
 

@@ -20,11 +20,14 @@ def test_kernels_and_headers_follow_links_within_the_root(tmp_path: Path) -> Non
     link(tmp_path, "/lib/modules/6.1.0-56-amd64/build", "/usr/src/linux-headers-6.1.0-56-amd64")
     link(tmp_path, "/lib/modules/6.1.0-9-amd64/build", "/usr/src/linux-headers-6.1.0-9-amd64")  # Ubuntu's dangling link
     put(tmp_path, "/lib/modules/6.8.0-45-generic/kernel/x.ko")
+    put(tmp_path, "/boot/initrd.img-6.1.0-9-amd64", "x")
+    put(tmp_path, "/boot/initrd.img-6.1.0-56-amd64", "x" * (2 * 2**20 + 1))
     assert system.kernel(str(tmp_path), "6.1.0-9-amd64") == {
         "running": "6.1.0-9-amd64",
         "installed": ["6.1.0-9-amd64", "6.1.0-56-amd64", "6.8.0-45-generic"],
         "headers": ["6.1.0-56-amd64"],
         "next_boot": "6.1.0-56-amd64",
+        "initramfs_mib": 3,
     }
 
 
@@ -94,6 +97,7 @@ def test_disk_space_is_that_of_statvfs(tmp_path: Path) -> None:
     here = os.statvfs(tmp_path)
     assert set(found) == {
         "/",
+        "/boot",
         "/usr",
         "/usr/local",
         "/opt/gpuhost/environments",

@@ -87,3 +87,18 @@ def test_a_second_environment_needs_space_of_its_own() -> None:
     assert "TensorFlow environment 6203 MiB, PyTorch environment 5266 MiB" in messages[0]
     assert "TensorFlow packages 6203 MiB, PyTorch packages 5266 MiB" in messages[1]
     assert run(frameworks, disk=room, **frameworks).ok is True
+
+
+@pytest.mark.parametrize(
+    ("free", "image", "full"), [(60, 60, False), (59, 60, True), (0, 0, False)], ids=["enough", "too small", "no image"]
+)
+def test_a_boot_of_its_own_has_space_for_another_initramfs(free: int, image: int, full: bool) -> None:
+    found = disk(root=10**6)
+    found["/boot"] = space(free, "/boot")
+    problems = run(disk=found, kernel={"running": None, "initramfs_mib": image}).problems
+    messages = [problem.message for problem in problems if problem.code == "disk-full"]
+    expected = (
+        f"the file system at /boot has {free} MiB free; expected at least {image} MiB (a rebuilt initramfs {image} MiB)"
+    )
+    assert messages == ([expected] if full else [])
+    assert run(disk=found, kernel={"running": None, "initramfs_mib": 10**6}, **ALL_INSTALLED, **LOADED).ok
