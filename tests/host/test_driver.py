@@ -57,6 +57,9 @@ def test_kernel_module_is_built_for_a_packaged_kernel(host, component, variables
     licence = host.run_expect([0], f"/sbin/modinfo -F license {module}").stdout.strip()
     assert version.startswith(driver["version"])
     assert licence == {"proprietary": "NVIDIA", "open": "Dual MIT/GPL"}[driver["kernel_modules"]]
+    assert f"linux-headers-{kernel}" in driver["kernel_headers"]
+    compiler = host.run_expect([0], f"grep -ao 'GCC: ([^)]*) [0-9]*' {module} | sort -u").stdout.split()[-1]
+    assert [f"gcc-{compiler}"] == driver["kernel_compilers"], "the kernel's own, whatever the default is"
 
 
 def test_nouveau_is_blacklisted(host, component):
