@@ -172,7 +172,7 @@ class Transaction:
         if not self.check:
             self.unfinished = self.apt.recover(before.packages)
             before = self.state()
-        changes = self._simulate(before) if before.unmet or before.obsolete or before.damaged else []
+        changes = self._simulate(before, list(exact)) if before.unmet or before.obsolete or before.damaged else []
         described = [change.describe() for change in changes]
         if self.check:
             return described, []
@@ -226,8 +226,11 @@ class Transaction:
         damaged = [self._kept(spec) or spec for spec in before.damaged]
         return wanted + damaged + [name + "-" for name in before.obsolete]
 
-    def _simulate(self, before: PackageState) -> list[apt_output.Change]:
-        """Return the changes of the transaction. Raise TransactionError if one of them is unexpected."""
+    def _simulate(self, before: PackageState, exact: list[str]) -> list[apt_output.Change]:
+        """Return the changes of the transaction. Raise TransactionError if one of them is unexpected.
+
+        exact: the names of the exact dependencies of the request.
+        """
         changes = self.apt.simulate(self._command(before), bool(before.obsolete), bool(before.damaged))
         damaged = [apt_output.split_spec(spec)[0] for spec in before.damaged]
         ours = (
@@ -235,6 +238,8 @@ class Transaction:
             + damaged
             + before.obsolete
             + self._dependencies_to_hold(self.request.names, before.packages)
+            # After an interrupted run the package may be gone whose part this one is.
+            + [name for name in exact if apt_output.matches(name, self.request.hold_dependencies)]
         )
         may_remove = self.request.may_remove + [re.escape(name) for name in before.obsolete]
         held = [

@@ -77,6 +77,7 @@ class Answers(Host):
         return self.simulated if simulate else super()._install(specs, simulate)
 
 
+SHOWN = "Package: a\nVersion: 2\nDepends: a-part (= 2)\n"
 HELD = {"a": ("1", "installed", "install"), "b": ("1", "installed", "hold")}
 
 
@@ -252,6 +253,24 @@ def test_a_held_part_of_our_own_package_is_changed_with_it(tmp_path):
     host.simulated = "Inst a-part [1] (2 x [all])\nInst a [1] (2 x [all])\n"
     result = host.run_transaction(tmp_path, EMPTY._replace(packages=["a=2"], hold_dependencies=["a-.*"]))
     assert result.changes == ["a-part 1 -> 2", "a 1 -> 2"]
+
+
+def test_a_held_part_of_a_package_that_an_interrupted_run_removed_is_changed_with_it(tmp_path):
+    """apt's repair removes a package that was unpacked before its parts, which are held."""
+
+    class Interrupted(Answers):
+        def __call__(self, command: list[str], **options: Any) -> tuple[int, str, str]:
+            if command[:2] == ["apt-cache", "show"]:
+                return 0, SHOWN if "a=2" in command else "", ""
+            return super().__call__(command, **options)
+
+    host = Interrupted(tmp_path)
+    host.set({"a-part": ("1", "installed", "hold")})
+    host.simulated = "Inst a-part [1] (2 x [all])\nInst a (2 x [all])\n"
+    with pytest.raises(transaction.TransactionError, match="Nothing was changed"):
+        host.run_transaction(tmp_path, EMPTY._replace(packages=["a=2"]))  # held by somebody else
+    result = host.run_transaction(tmp_path, EMPTY._replace(packages=["a=2"], hold_dependencies=["a-.*"]))
+    assert result.changes == ["a-part 1 -> 2", "a (new) 2"]
 
 
 # Preferences and kept packages ------------------------------------------------------------------------------------
