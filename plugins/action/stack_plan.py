@@ -372,6 +372,10 @@ class ActionModule(ActionBase):
             names = sorted(name for name in variables if name.startswith(prefixes))
             return {name: templar.template(variables[name]) for name in names}
 
+        def indexes(decision: Decision) -> dict[str, str]:
+            urls_of = tuple(f"{name}_env_index_url" for name in FRAMEWORKS)
+            return {name.split("_")[0]: str(url) for name, url in role_variables(decision.facts, urls_of).items()}
+
         waiting = Waiting(variables["inventory_hostname"], args["wait"])
         try:
             while True:
@@ -387,23 +391,19 @@ class ActionModule(ActionBase):
             result.update(probed)
             written: list[str] = []
             folder = Path(args["locks"])
-            urls_of = tuple(f"{name}_env_index_url" for name in FRAMEWORKS)
             if args["locks"] and not decision.plan.ok:
-                indexes = {n.split("_")[0]: str(url) for n, url in role_variables(decision.facts, urls_of).items()}
-                written, failed = lock_missing(decision.plan, folder, indexes)
+                written, failed = lock_missing(decision.plan, folder, indexes(decision))
                 result["warnings"] += failed
                 if written:
                     decision = decide(probed["probe"], args, role_variables, signing=signing)
             if decision.plan.ok and any(args["extra"].values()):
-                indexes = {n.split("_")[0]: str(url) for n, url in role_variables(decision.facts, urls_of).items()}
-                extra_locks, failed = lock_extra(decision.plan, folder, args["extra"], indexes)
+                extra_locks, failed = lock_extra(decision.plan, folder, args["extra"], indexes(decision))
                 self._refuse(failed)
                 decision = decide(probed["probe"], args, role_variables, extra_locks, signing)
         except (CatalogError, ValueError) as error:
             raise AnsibleActionFail(f"cannot plan: {error}") from error
         planned = role_variables(decision.facts, (*own, *later)) if decision.plan.ok and (own or later) else {}
         self._refuse(self._wrong_values({name: value for name, value in planned.items() if name in later}))
-        text = "\n".join([*written, decision.text(variables["inventory_hostname"])])
-        _show(text)
+        _show("\n".join([*written, decision.text(variables["inventory_hostname"])]))
         overrides = {name: value for name, value in planned.items() if name in own}
         return {**result, "ansible_facts": decision.facts, "role_variables": overrides, "changed": False}

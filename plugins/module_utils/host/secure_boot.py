@@ -30,7 +30,7 @@ _X509 = bytes.fromhex("a159c0a5e494a74a87b5ab155c2bf072")  # EFI_CERT_X509_GUID,
 def state(root: str) -> str:
     """Return "enabled", "disabled" or "unknown", from the firmware's variable: four bytes of attributes, then 0 or 1.
 
-    Without EFI it is disabled, also where shim was told not to validate, as the kernel sees it (efi_get_secureboot).
+    Without EFI it is disabled, also where shim is set not to validate, as the kernel sees it (efi_get_secureboot).
     With an empty /sys/firmware, as in a container, it is unknown.
     """
     variable = files.read_bytes(root, SECURE_BOOT)

@@ -17,13 +17,13 @@ from typing import Callable
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_locks, apt_output, apt_update, dpkg
 
-# Configuration files that an administrator changed are kept; nothing may ask a question.
-# Holds are ignored and not released, so that an interrupted run keeps them; the simulation shows whether a package that
-# is held and not ours would change.
 APT_FAILED = 100  # apt's own exit status; a killed apt has another
 # While this file exists, DKMS's hooks build nothing and succeed (dkms 2.8 to 3.4).
 NO_AUTOINSTALL = "/etc/dkms/no-autoinstall"
 TEMPORARY = "# Written by gpuhost while it configures packages, and removed by it.\n"
+# Configuration files that an administrator changed are kept; nothing may ask a question.
+# Holds are ignored and not released, so that an interrupted run keeps them; the simulation shows whether a package that
+# is held and not ours would change.
 APT_OPTIONS = ["-y", "--no-install-recommends", "--allow-downgrades", "--allow-change-held-packages", "--ignore-hold"]
 DPKG = ["dpkg", "--force-confdef", "--force-confold"]
 DPKG_OPTIONS = ["-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold"]

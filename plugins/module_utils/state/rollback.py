@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import alternatives, apt_commands, restore
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, file_state, store
 
-# A restored file below these directories changes what apt may install.
 UNITS = "/etc/systemd/system/"
 BOOT_COUNT = "/etc/grub.d/07_gpuhost"  # reads the variables that the kernel guard writes (role nvidia_driver)
+# A restored file below these directories changes what apt may install.
 APT_SOURCES = ("/etc/apt/sources.list.d/", "/etc/apt/keyrings/")
 
 
