@@ -59,7 +59,8 @@ CODES = {
         "None needed: the run finishes them before it installs anything",
     ),
     "disk-full": (
-        "A file system has too little space for all downloads and installations on it, plus a reserve of 1 GiB",
+        "A file system has too little space for all downloads and installations on it, plus a reserve of 1 GiB; a "
+        "`/boot` of its own for another initramfs",
         "Free space, or enlarge it",
     ),
     "runfile-install": (
