@@ -40,18 +40,18 @@ def plan(tmp_path: Path, path: str, *words: str) -> subprocess.CompletedProcess[
 
 @pytest.fixture
 def shims(tmp_path: Path) -> str:
-    """Return a PATH that begins with a shim for a version that pyenv does not have.
+    """Return a PATH that begins with shims, as pyenv makes them for each name, of versions that it does not have.
 
-    It calls the real pyenv; where that is not installed, it answers as libexec/pyenv-exec does.
+    They call the real pyenv; where that is not installed, they answer as libexec/pyenv-exec does.
     """
     folder = tmp_path / "shims"
     folder.mkdir()
-    shim = folder / "python3.13"
     (tmp_path / "versions/3.12.0/bin").mkdir(parents=True)
-    told = f'exec timeout 20 "{PYENV}" exec "$program" "$@"' if PYENV else NOT_FOUND
+    command = f'exec timeout 20 "{PYENV}" exec "$program" "$@"' if PYENV else NOT_FOUND
     environment = f'export PYENV_ROOT="{tmp_path}" PYENV_VERSION=3.12.0'
-    shim.write_text(f'#!/usr/bin/env bash\nset -e\nprogram="${{0##*/}}"\n{environment}\n{told}\n')
-    shim.chmod(0o755)
+    for name in ("python3", "python3.13"):
+        (folder / name).write_text(f'#!/usr/bin/env bash\nset -e\nprogram="${{0##*/}}"\n{environment}\n{command}\n')
+        (folder / name).chmod(0o755)
     return f"{folder}:/usr/bin:/bin"
 
 

@@ -143,9 +143,10 @@ def test_packages_that_do_not_fit_the_lock_are_an_error(
     index.add("words", "1.2", "py3-none-any", ("numpy>=9",))
     lock, requirements = "pytorch-2.10.0-cu128-py3.12", tmp_path / "requirements.txt"
     locking.make(load_catalog(), lock, tmp_path / f"{lock}.txt")
+    index.add("numpy", "9.0", "py3-none-any")  # later; the lock has the older one
     requirements.write_text(text)
     with pytest.raises(locking.LockError, match=found):
-        locking.extend(load_catalog(), f"{lock}.txt", tmp_path, requirements)
+        locking.extend(load_catalog(), f"{lock}.txt", tmp_path, requirements, {"UV_CACHE_DIR": str(tmp_path / "later")})
     assert sorted(each.name for each in tmp_path.glob("*.txt")) == [f"{lock}.txt", "requirements.txt"]
 
 
