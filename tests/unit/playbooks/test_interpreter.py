@@ -63,6 +63,17 @@ def test_the_system_s_python_is_taken_before_a_shim_of_pyenv(tmp_path: Path, shi
     assert list((tmp_path / "reports").glob("*/box/probe.json")), done.stdout + done.stderr
 
 
+def test_the_system_s_python_is_taken_before_another_one_that_works(tmp_path: Path) -> None:
+    """Such as conda's, which apt's and the distribution's modules are not installed for."""
+    other, used = tmp_path / "conda/python3", tmp_path / "used"
+    other.parent.mkdir()
+    other.write_text(f'#!/bin/sh\ntouch "{used}"\nexec "{sys.executable}" "$@"\n')
+    other.chmod(0o755)
+    done = plan(tmp_path, f"{other.parent}:/usr/bin:/bin")
+    assert list((tmp_path / "reports").glob("*/box/probe.json")), done.stdout + done.stderr
+    assert not used.exists()
+
+
 def test_a_broken_interpreter_is_named_with_what_it_says(tmp_path: Path, shims: str) -> None:
     done = plan(tmp_path, shims, "-e", f"ansible_python_interpreter={tmp_path}/shims/python3.13")
     assert done.returncode == 2
