@@ -83,19 +83,58 @@ def batches_of(tmp_path: Path, hosts: dict[str, Any], group: dict[str, Any], *wo
     hosts: facts of each, over those of a host without a change; set by a play, as the real ones are.
     """
     (play,) = yaml.safe_load((PROJECT / "playbooks/_provision.yml").read_text())
-    shown = {"gather_facts": False, **{key: play[key] for key in ("hosts", "serial", "vars")}}
+    shown = {"gather_facts": False, **{key: play[key] for key in ("hosts", "serial", "vars", "vars_files")}}
     shown["tasks"] = [{"ansible.builtin.debug": {"var": "ansible_play_batch"}, "run_once": True}]
     (tmp_path / "play.yml").write_text(json.dumps([planning(hosts), shown]))
-    inventory = {"gpu_hosts": {"hosts": {name: {} for name in hosts}, "vars": group}}
+    shutil.copytree(PROJECT / "playbooks/vars", tmp_path / "vars")
+    return show_batches(tmp_path, {"gpu_hosts": {"hosts": {name: {} for name in hosts}, "vars": group}}, *words)
+
+
+def show_batches(tmp_path: Path, inventory: dict[str, Any], *words: str, check: bool = True) -> list[list[str]]:
+    """Run play.yml and return the batches that it shows; check: no host of it fails."""
     (tmp_path / "hosts.yml").write_text(json.dumps(inventory))
+    local = ["-c", "local", "-e", f"ansible_python_interpreter={sys.executable}"]
     done = subprocess.run(
-        [Path(sys.executable).with_name("ansible-playbook"), "-i", "hosts.yml", "play.yml", *words],
+        [Path(sys.executable).with_name("ansible-playbook"), "-i", "hosts.yml", "play.yml", *local, *words],
         cwd=tmp_path,
         capture_output=True,
         text=True,
-        check=True,
+        check=check,
     )
     return [json.loads(part.split("]")[0] + "]") for part in done.stdout.split('"ansible_play_batch": ')[1:]]
+
+
+@pytest.mark.parametrize("playbook", ["rollback", "teardown"])
+@pytest.mark.parametrize(
+    ("count", "group", "words", "batches"),
+    [
+        (2, {}, [], ["ab"]),
+        (3, {}, [], ["a", "b", "c"]),
+        (7, {}, [], ["a", "bc", "de", "fg"]),
+        (7, {}, ["--limit", "a,b"], ["ab"]),
+        (7, {}, ["-e", "busy=a"], ["b", "cd", "ef", "g"]),
+        (3, {"gpu_stack_serial": 2}, [], ["ab", "c"]),
+        (3, {}, ["-e", "gpu_stack_serial=100%"], ["abc"]),
+    ],
+    ids=["two hosts", "three hosts", "seven hosts", "limit", "a busy host is not the first", "inventory", "-e"],
+)
+def test_a_driver_is_taken_from_one_host_first(
+    tmp_path: Path, playbook: str, count: int, group: dict[str, Any], words: list[str], batches: list[str]
+) -> None:
+    """Restoring or removing a driver stops what runs on the GPUs: not on all hosts of a fleet at once."""
+    plays = yaml.safe_load((PROJECT / f"playbooks/{playbook}.yml").read_text())
+    for play in plays:
+        play.pop("module_defaults", None)
+        play["gather_facts"] = False
+    plays[-1]["tasks"] = [{"ansible.builtin.debug": {"var": "ansible_play_batch"}, "run_once": True}]
+    (tmp_path / "tasks").mkdir()
+    _probe, refuse = yaml.safe_load((PROJECT / "playbooks/tasks/refuse_gpu_jobs.yml").read_text())
+    refuse["ansible.builtin.assert"] = {"that": "inventory_hostname != busy | default('')"}
+    (tmp_path / "tasks/refuse_gpu_jobs.yml").write_text(json.dumps([refuse]))
+    shutil.copytree(PROJECT / "playbooks/vars", tmp_path / "vars")
+    (tmp_path / "play.yml").write_text(json.dumps(plays))
+    inventory = {"gpu_hosts": {"hosts": {name: {} for name in "abcdefg"[:count]}, "vars": group}}
+    assert show_batches(tmp_path, inventory, *words, check="busy=a" not in words) == [list(batch) for batch in batches]
 
 
 STAND_INS = {
@@ -123,6 +162,7 @@ def test_the_others_are_changed_when_the_first_one_is_verified(
     """The plays are the real ones; files of simple tasks are in place of what they do to a host."""
     folder = tmp_path / "tasks"
     shutil.copytree(PROJECT / "playbooks/tasks", folder)
+    shutil.copytree(PROJECT / "playbooks/vars", tmp_path / "vars")
     for name, (task,) in STAND_INS.items():
         (folder / f"{name}.yml").write_text(json.dumps([{"name": f"stand-in {name}", **task}]))
     plays = [planning(dict.fromkeys(HOSTS, CHANGED))]
