@@ -48,7 +48,7 @@ def test_unattended_upgrades_would_change_nothing(root, stack):
     root.run_expect([0], f"echo 'Unattended-Upgrade::Origins-Pattern {{ \"origin=NVIDIA\"; }};' > {UNATTENDED}")
     output = root.run_expect([0], "unattended-upgrade --dry-run --debug").stdout
     root.run_expect([0], f"rm {UNATTENDED}")
-    considered = set(re.findall(r"^Checking: ([^ ]+) ", output, re.MULTILINE)) & set(stack)
+    considered = set(re.findall(r"^Checking: ([^ =]+)[ =]", output, re.MULTILINE)) & set(stack)
     assert considered, output
     driver = {name for name in considered if re.match("(lib)?nvidia-|libcuda1", name)}
     assert driver
