@@ -278,6 +278,8 @@ def all_distributions(step: Step) -> None:
 # Test runs that do not fit into the default run, by name.
 TIERS: dict[str, list[tuple[str, Callable[[Step], None]]]] = {
     "virtual-machine": [("reboot", molecule), ("secure_boot", molecule)],
+    "cluster": [("cluster", molecule)],
+    "distro_packages": [("distro_packages", molecule)],
     "faults-long": [("faults-long", functools.partial(molecule, scenario="drift", FAULTS="all"))],
     "collection": [("collection", pytest("tests/collection"))],
     "desktop": [("desktop", molecule)],
@@ -415,7 +417,7 @@ def main() -> int:
         steps = run_steps([("unit", pytest(*units)), ("lint", lint)], 2)
         if not options.fast:
             in_tiers = {name for tier in TIERS.values() for name, _ in tier}
-            # `proof` first: its hosts need 32 GB of disk, which are free again when `roles` needs 20 GB.
+            # `proof` first: its host needs 16 GB of disk, which are free again when `roles` needs 20 GB.
             names = sorted((name for name in scenarios() if name not in in_tiers), key=lambda name: name != "proof")
             steps += run_steps([("frameworks", frameworks), *((name, molecule) for name in names)], options.jobs)
     print_summary(steps, time.monotonic() - start)

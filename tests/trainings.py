@@ -1,4 +1,4 @@
-"""Helpers of the tests of scenario `proof`: the installed script, its smallest run, the failed checks of a run."""
+"""Helpers of the scenarios that train: the installed script, its smallest run, the failed checks of a run."""
 
 from typing import Any
 

@@ -15,7 +15,7 @@ BROKEN = Path(__file__).parent / "broken"
 
 @pytest.fixture(scope="module")
 def as_root(request):
-    """Return the first host, with root privileges; a test on one host is enough."""
+    """Return the host, with root privileges."""
     from testinfra import get_host
 
     inventory = request.config.option.ansible_inventory

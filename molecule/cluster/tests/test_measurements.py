@@ -4,12 +4,12 @@ import csv
 import json
 import xml.etree.ElementTree as ElementTree
 
-HOSTS = ("proof-1", "proof-2")
+HOSTS = ("cluster-1", "cluster-2")
 
 
 def newest(reports, name):
     """Return the directory of the last run that has this file for the first host."""
-    return max(reports.glob(f"*/proof-1/{name}"), key=lambda path: path.stat().st_mtime).parents[1]
+    return max(reports.glob(f"*/cluster-1/{name}"), key=lambda path: path.stat().st_mtime).parents[1]
 
 
 def test_gpus_of_all_hosts_are_recorded_and_plotted(playbook, reports):

@@ -9,7 +9,7 @@ import pytest
 
 from tests.trainings import failed
 
-HOSTS = ("proof-1", "proof-2")
+HOSTS = ("cluster-1", "cluster-2")
 CLUSTER = ("-e", "smoke_train_scope=cluster")
 # A hundred times longer than the test waits: the worker is killed long before it finishes.
 LONG = ("-e", "smoke_train_steps=5000", "-e", "smoke_train_time_limit=180")
@@ -47,13 +47,13 @@ def test_two_hosts_train_together(playbook, results, framework):
         assert result["replicas"] >= 2
         assert result["loss"]["last"] < result["loss"]["first"]
     # The hosts train one model, so they report the same.
-    assert found["proof-1"]["replicas"] == found["proof-2"]["replicas"]
-    assert found["proof-1"]["loss"]["last"] == pytest.approx(found["proof-2"]["loss"]["last"], rel=1e-3)
+    assert found["cluster-1"]["replicas"] == found["cluster-2"]["replicas"]
+    assert found["cluster-1"]["loss"]["last"] == pytest.approx(found["cluster-2"]["loss"]["last"], rel=1e-3)
 
 
 def test_killed_worker_fails_the_run_on_both_hosts(playbook, results):
     words = (*CLUSTER, *LONG, "-e", "smoke_train_framework=tensorflow")
-    ssh = ["ssh", "-F", ".lab/proof/ssh_config", "proof-2", "sudo"]
+    ssh = ["ssh", "-F", ".lab/cluster/ssh_config", "cluster-2", "sudo"]
     started, before = time.monotonic(), sent(ssh)
     with ThreadPoolExecutor(1) as pool:
         run = pool.submit(playbook, "smoke_train", *words, expect=2)
@@ -67,7 +67,7 @@ def test_killed_worker_fails_the_run_on_both_hosts(playbook, results):
         run.result(timeout=300)
     found = results("tensorflow")
     assert all("training" in failed(result) for result in found.values())
-    assert "SIGKILL" in json.dumps(found["proof-2"]["checks"])
+    assert "SIGKILL" in json.dumps(found["cluster-2"]["checks"])
     for host in HOSTS:
         left = subprocess.run([*ssh[:3], host, "pgrep", "-f", "[/]tensorflow_worker.py"], capture_output=True)
         assert left.returncode == 1, f"a worker is still running on {host}"
