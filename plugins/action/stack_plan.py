@@ -10,23 +10,20 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import time
 from collections.abc import Callable, Iterable
 from datetime import date
 from pathlib import Path
 from typing import Any
 
-from ansible import constants, context
+from ansible import context
 from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.plugins.action import ActionBase
-from ansible.utils.display import Display
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import urls
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import become, interpreter
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import probe_options
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError, load_catalog, with_locks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.inventory_variables import outranked
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import FRAMEWORKS
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan, plan_table
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.records import to_json
@@ -45,6 +42,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight i
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.signing_key import SigningCertificate
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_for_probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.waiting import Waiting
 
 PROBE = "gpuhost.stack.gpu_probe"
 SIGNING_KEY, SIGNING_CERTIFICATE = "nvidia_driver_module_signing_key", "nvidia_driver_module_signing_certificate"
@@ -69,7 +67,6 @@ ARGUMENTS = {
 # What a value may need that exists later: the plan (the hint of facts.yml), and facts that a play gathers.
 LATER = ("this play needs the plan of the same run", "ansible_facts")
 STEP_TAGS = ("preflight", "verify", "smoke_train", "record", "report")
-WAIT_INTERVAL = 5.0  # seconds between two probes of a busy host
 SPECIAL_TAGS = ("all", "always", "never", "tagged", "untagged")
 
 RoleVariables = Callable[[dict[str, Any], tuple[str, ...]], dict[str, Any]]
@@ -221,44 +218,6 @@ def _fingerprints(
     return fingerprints
 
 
-class Waiting:
-    """The wait for what keeps a host from being changed and ends by itself, such as cloud-init and unattended-upgrades.
-
-    Each reason is printed when it is first seen, and how long the run waits at most.
-    """
-
-    def __init__(self, host: str, seconds: float, show: Callable[[str], object] | None = None) -> None:
-        self.host, self.seconds = host, seconds
-        self.show = show or _show
-        self.start: float | None = None
-        self.shown: tuple[str, ...] = ()
-
-    def goes_on(self, problems: Iterable[Problem]) -> bool:
-        """Return, after a pause, whether to probe again."""
-        reasons = tuple(problem.message for problem in problems if problem.code in preflight.TRANSIENT)
-        now = time.monotonic()
-        waited = 0.0 if self.start is None else now - self.start
-        if not reasons:
-            if self.start is not None:
-                self.show(f"{self.host}: waited {waited:.0f} s; nothing holds the host up any more")
-            return False
-        if waited >= self.seconds:
-            if self.seconds:
-                self.show(f"{self.host}: waited {waited:.0f} s, in vain: {'; '.join(reasons)}")
-            return False
-        self.start = now if self.start is None else self.start
-        if reasons != self.shown:
-            self.shown = reasons
-            limit = self.seconds - waited
-            self.show(f"{self.host}: waiting, for at most {limit:.0f} s (gpu_stack_wait): {'; '.join(reasons)}")
-        time.sleep(min(WAIT_INTERVAL, self.seconds - waited))
-        return True
-
-
-def _show(text: str) -> None:
-    Display().display(text, stderr=terminal.belongs_on_stderr(constants.DEFAULT_STDOUT_CALLBACK))
-
-
 class ActionModule(ActionBase):
     """The action `gpuhost.stack.stack_plan`."""
 
@@ -386,7 +345,8 @@ class ActionModule(ActionBase):
                         raise AnsibleActionFail(refused)
                     return {**result, **probed}
                 decision = decide(probed["probe"], args, role_variables, signing=signing)
-                if not waiting.goes_on(decision.preflight.problems):
+                problems = decision.preflight.problems
+                if not waiting.goes_on([found.message for found in problems if found.code in preflight.TRANSIENT]):
                     break
             result.update(probed)
             written: list[str] = []
@@ -404,6 +364,6 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail(f"cannot plan: {error}") from error
         planned = role_variables(decision.facts, (*own, *later)) if decision.plan.ok and (own or later) else {}
         self._refuse(self._wrong_values({name: value for name, value in planned.items() if name in later}))
-        _show("\n".join([*written, decision.text(variables["inventory_hostname"])]))
+        terminal.show("\n".join([*written, decision.text(variables["inventory_hostname"])]))
         overrides = {name: value for name, value in planned.items() if name in own}
         return {**result, "ansible_facts": decision.facts, "role_variables": overrides, "changed": False}

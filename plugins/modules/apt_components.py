@@ -59,6 +59,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import (
     apt_commands,
+    apt_locks,
     apt_sources,
     apt_update,
     archive_components,
@@ -67,7 +68,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.packages import (
 ORIGINS = ["Debian", "Ubuntu"]
 
 
-def find_suites(module: AnsibleModule) -> list:
+def find_suites(module: AnsibleModule, budget: apt_locks.Budget) -> list:
     """Return the archive's suites, after a refresh of missing lists; fail the module where there is none."""
 
     def read() -> list:
@@ -76,7 +77,8 @@ def find_suites(module: AnsibleModule) -> list:
 
     suites = read()
     if not suites and not module.check_mode:
-        failed = update(module, [])
+        apt_locks.check()
+        failed = update(module, [], budget)
         suites = read()
         if not suites:
             module.fail_json(
@@ -86,12 +88,10 @@ def find_suites(module: AnsibleModule) -> list:
     return suites
 
 
-def update(module: AnsibleModule, sources: list) -> str:
+def update(module: AnsibleModule, sources: list, budget: apt_locks.Budget) -> str:
     """Refresh the package lists; return what is only a warning, which is given, too."""
     try:
-        failed = apt_update.update(
-            module.run_command, module.params["lock_timeout"], sources, environ_update=apt_commands.ENVIRONMENT
-        )
+        failed = apt_update.update(module.run_command, budget, sources, environ_update=apt_commands.ENVIRONMENT)
     except apt_update.UpdateError as error:
         module.fail_json(msg=str(error))
     if failed:
@@ -109,18 +109,27 @@ def main() -> None:
         },
         supports_check_mode=True,
     )
+    try:
+        module.exit_json(**enable(module, apt_locks.Budget(module.params["lock_timeout"])))
+    except apt_locks.HeldError as error:
+        module.fail_json(msg=str(error), apt_held_by=error.by)
+
+
+def enable(module: AnsibleModule, budget: apt_locks.Budget) -> dict:
+    """Enable the components; return the module's result. Raise HeldError before anything is changed."""
     path = module.params["path"]
-    suites = find_suites(module)
+    suites = find_suites(module, budget)
     signed = [(suite, apt_sources.signed_by(open_text(suite.path), suite.path, suite.position)) for suite in suites]
     current, wanted = open_text(path) if os.path.exists(path) else "", archive_components.render(signed)
     if current != wanted and not module.check_mode:
+        apt_locks.check()
         files.write(path, wanted.encode())
-        update(module, [path])
-    module.exit_json(
-        changed=current != wanted,
-        added=sorted("%s %s" % (suite.uri, suite.name) for suite in suites if suite.lacking),
-        diff={"before": current, "after": wanted, "before_header": path, "after_header": path},
-    )
+        update(module, [path], budget)
+    return {
+        "changed": current != wanted,
+        "added": sorted("%s %s" % (suite.uri, suite.name) for suite in suites if suite.lacking),
+        "diff": {"before": current, "after": wanted, "before_header": path, "after_header": path},
+    }
 
 
 def open_text(path: str) -> str:

@@ -12,7 +12,7 @@ short_description: Refresh apt's package lists, although a repository of somebod
 description:
   - Runs C(apt-get update). A repository that cannot be refreshed is a warning with apt's message, which names it, and
     an error if it is of one of O(sources).
-  - Waits for other processes that hold a lock of apt, such as C(unattended-upgrade). apt's own option
+  - Waits for other processes that hold a lock of apt, such as C(unattended-upgrade), and prints which. apt's own option
     C(DPkg::Lock::Timeout) does not cover the lock of the package lists.
   - Needs no C(python3-apt) on the host.
 version_added: "0.1.0"
@@ -45,7 +45,7 @@ RETURN = r"""
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_commands, apt_update
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_commands, apt_locks, apt_update
 
 
 def main() -> None:
@@ -59,12 +59,15 @@ def main() -> None:
     )
     if not module.check_mode:
         try:
+            apt_locks.check()
             warning = apt_update.update(
                 module.run_command,
-                module.params["lock_timeout"],
+                apt_locks.Budget(module.params["lock_timeout"]),
                 module.params["sources"],
                 environ_update=apt_commands.ENVIRONMENT,
             )
+        except apt_locks.HeldError as error:
+            module.fail_json(msg=str(error), apt_held_by=error.by)
         except apt_update.UpdateError as error:
             module.fail_json(msg=str(error))
         if warning:

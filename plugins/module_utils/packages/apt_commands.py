@@ -128,7 +128,7 @@ class Apt:
         self, run_command: Callable[..., tuple[int, str, str]], lock_timeout: int, kept: str = "", root: str = "/"
     ) -> None:
         self.run_command = run_command
-        self.lock_timeout = lock_timeout
+        self.budget = apt_locks.Budget(lock_timeout)
         self.kept = kept
         self.root = root
         self.bound: list[str] = []
@@ -137,7 +137,7 @@ class Apt:
     def run(self, command: list[str], accepted: tuple[int, ...] = (0,), cwd: str | None = None) -> str:
         """Return a command's output. Raise AptError if its exit status is not one of `accepted`.
 
-        A command that finds a lock of apt or dpkg held is tried again until `lock_timeout` is over.
+        A command that finds a lock of apt or dpkg held is tried again; all of them together for `lock_timeout` seconds.
         """
         started = time.time()
         rc, out, err = self._run_unlocked(command, cwd=cwd)
@@ -147,7 +147,7 @@ class Apt:
 
     def _run_unlocked(self, command: list[str], cwd: str | None = None) -> tuple[int, str, str]:
         options = {"environ_update": ENVIRONMENT, "cwd": cwd}
-        return apt_locks.run(self.run_command, command, self.lock_timeout, self.root, **options)
+        return apt_locks.run(self.run_command, command, self.budget, self.root, **options)
 
     def packages(self) -> dict[str, dpkg.Package]:
         """Return all packages in dpkg's database."""
@@ -169,7 +169,7 @@ class Apt:
         Whether such a repository is needed shows in what the others offer.
         """
         try:
-            failed = apt_update.update(self.run_command, self.lock_timeout, environ_update=ENVIRONMENT)
+            failed = apt_update.update(self.run_command, self.budget, environ_update=ENVIRONMENT)
         except apt_update.UpdateError as error:
             raise AptError(apt_update.UPDATE, APT_FAILED, str(error), {}) from error
         if failed and failed not in self.warnings:

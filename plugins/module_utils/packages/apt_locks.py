@@ -1,6 +1,9 @@
 # Copyright: the gpuhost contributors
 # SPDX-License-Identifier: Apache-2.0
-"""Run commands of apt and dpkg again while another process holds one of their locks. Runs on the managed host.
+"""Wait while another process holds a lock of apt or dpkg. Runs on the managed host.
+
+A task that has not changed anything yet ends at once (`check`), so that the controller prints who is waited for and
+starts it again. Later, commands that find a lock held are tried again.
 
 apt's own DPkg::Lock::Timeout waits for dpkg's two locks alone: for those of the package lists and of the downloads apt
 fails at once, and dpkg has no such option.
@@ -26,21 +29,58 @@ LOCKED = re.compile(
 )
 
 
+class HeldError(Exception):
+    """Another process holds a lock, and nothing has been changed. by: who holds which lock."""
+
+    def __init__(self, by: str) -> None:
+        super().__init__(
+            "apt is busy: %s. This task changed nothing. Run this again when that process has ended, or wait longer "
+            "with -e gpu_stack_wait=SECONDS (the option lock_timeout where a role is used alone)." % by
+        )
+        self.by = by
+
+
+class Budget:
+    """The seconds that one task may wait for locks, over all its commands.
+
+    report: called, again and again while a command waits, with whom it waits for.
+    """
+
+    def __init__(self, seconds: float, report: Callable[[str], None] | None = None) -> None:
+        self.seconds = self.left = seconds
+        self.report = report
+
+
+def check(root: str = "/") -> None:
+    """Raise HeldError if another process holds a lock."""
+    held = _holders(root)
+    if held:
+        raise HeldError(held)
+
+
+def _holders(root: str) -> str:
+    held = package_manager.locks(root)
+    return package_manager.describe([(lock["path"], lock["pid"], lock["command"]) for lock in held])
+
+
 def run(
-    run_command: RunCommand, command: list[str], timeout: float, root: str = "/", **options: Any
+    run_command: RunCommand, command: list[str], budget: Budget, root: str = "/", **options: Any
 ) -> tuple[int, str, str]:
-    """Return status, output and errors of a command that takes locks, tried again for `timeout` seconds.
+    """Return status, output and errors of a command that takes locks, tried again until the budget is used up.
 
     What is locked at the end is in the errors, with the process that holds it. Such a command has changed nothing.
     """
-    end = time.monotonic() + timeout
     while True:
         rc, out, err = run_command(command, **options)
         if not rc or not LOCKED.search(err):
             return rc, out, err
-        if time.monotonic() >= end:
+        if budget.left <= 0:
             # apt does not name who holds dpkg's locks.
-            held = package_manager.locks(root)
-            who = package_manager.describe([(lock["path"], lock["pid"], lock["command"]) for lock in held])
-            return rc, out, "%s\nWaited %d seconds. %s" % (err.rstrip(), timeout, who or "No process holds it now.")
-        time.sleep(min(INTERVAL, max(0.0, end - time.monotonic())))
+            who = _holders(root) or "No process holds it now."
+            return rc, out, "%s\nWaited %d seconds. %s" % (err.rstrip(), budget.seconds, who)
+        if budget.report:
+            who = _holders(root)
+            budget.report("waiting, for at most %d s: apt is busy%s" % (budget.left, ": " + who if who else ""))
+        pause = min(INTERVAL, budget.left)
+        budget.left -= pause
+        time.sleep(pause)

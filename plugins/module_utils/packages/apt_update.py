@@ -21,13 +21,15 @@ class UpdateError(Exception):
     """The package lists that are needed could not be refreshed; the message has apt's own errors."""
 
 
-def update(run_command: apt_locks.RunCommand, timeout: float, sources: Sequence[str] = (), **options: Any) -> str:
+def update(
+    run_command: apt_locks.RunCommand, budget: apt_locks.Budget, sources: Sequence[str] = (), **options: Any
+) -> str:
     """Refresh all package lists; return a warning with the errors of repositories that are not needed, "" for none.
 
-    timeout: seconds to wait for other processes; sources: the source files that are needed. Raise UpdateError if one of
+    budget: how long to wait for other processes; sources: the source files that are needed. Raise UpdateError if one of
     these cannot be refreshed, or if apt could not start.
     """
-    rc, out, err = apt_locks.run(run_command, UPDATE, timeout, **options)
+    rc, out, err = apt_locks.run(run_command, UPDATE, budget, **options)
     if not rc and not _FAILED.search(err):
         return ""
     if apt_locks.LOCKED.search(err):
@@ -36,7 +38,7 @@ def update(run_command: apt_locks.RunCommand, timeout: float, sources: Sequence[
         # This file alone, and the lists of the others stay.
         alone = ["-o", "Dir::Etc::sourcelist=" + source, "-o", "Dir::Etc::sourceparts=/dev/null"]
         command = UPDATE[:-1] + alone + ["-o", "APT::Get::List-Cleanup=false", "update"]
-        rc, own_out, own_err = apt_locks.run(run_command, command, timeout, **options)
+        rc, own_out, own_err = apt_locks.run(run_command, command, budget, **options)
         if rc or _FAILED.search(own_err):
             raise UpdateError("`apt-get update` of %s failed:\n%s" % (source, _errors(own_err, own_out)))
     return (

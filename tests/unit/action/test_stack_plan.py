@@ -17,7 +17,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.host import probe
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import store
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog, with_locks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import LockFiles
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning, Problem
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import Preflight
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.signing_key import SigningCertificate
@@ -114,46 +114,6 @@ def test_a_host_without_a_plan_has_no_drift(probed: dict[str, Any]) -> None:
     assert not facts["gpu_stack_plan"]["ok"]
     assert (facts["gpu_stack_parts"], facts["gpu_stack_drift"]) == ({}, {})
     assert "problems" in facts["gpu_stack_preflight"]
-
-
-BUSY = Problem("apt-busy", "apt is busy: process 812 (unattended-upgrade) holds /var/lib/dpkg/lock", "wait")
-STARTING = Problem("cloud-init-running", "cloud-init still sets up this host", "wait")
-FULL = Problem("disk-full", "full", "free space")
-
-
-def waits(seconds: float, rounds: list[list[Problem]], monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], int]:
-    """Return what is printed and the number of probes, of which each takes 1 s and shows other problems."""
-    now, shown = [0.0], list[str]()
-    monkeypatch.setattr(stack_plan.time, "sleep", lambda pause: now.__setitem__(0, now[0] + pause))
-    monkeypatch.setattr(stack_plan.time, "monotonic", lambda: now[0])
-    waiting = stack_plan.Waiting("gpu1", seconds, shown.append)
-    for number, problems in enumerate(rounds, 1):
-        now[0] += 1
-        if not waiting.goes_on(problems):
-            return shown, number
-    pytest.fail("it did not end")
-
-
-def test_a_busy_host_is_probed_until_it_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown, probes = waits(600, [[STARTING], [STARTING, FULL], [BUSY], [FULL]], monkeypatch)
-    assert probes == 4
-    assert shown == [
-        "gpu1: waiting, for at most 600 s (gpu_stack_wait): cloud-init still sets up this host",
-        "gpu1: waiting, for at most 588 s (gpu_stack_wait): apt is busy: process 812 (unattended-upgrade) holds "
-        "/var/lib/dpkg/lock",
-        "gpu1: waited 18 s; nothing holds the host up any more",
-    ]
-
-
-def test_the_wait_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown, probes = waits(7, [[BUSY]] * 9, monkeypatch)
-    assert probes == 3
-    assert shown[-1].startswith("gpu1: waited 8 s, in vain: apt is busy: process 812")
-
-
-@pytest.mark.parametrize(("seconds", "problems"), [(600, []), (600, [FULL]), (0, [BUSY])])
-def test_no_wait_and_nothing_printed(seconds: float, problems: list[Problem], monkeypatch: pytest.MonkeyPatch) -> None:
-    assert waits(seconds, [problems], monkeypatch) == ([], 1)
 
 
 def test_a_missing_lock_is_resolved_and_kept(

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.testing import patch_module_args
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import package_manager
 from ansible_collections.gpuhost.stack.plugins.modules import apt_components
+
+from tests.unit.module_utils.packages.test_package_manager import HOLDER
 
 FIXTURES = Path(__file__).parents[2] / "fixtures/apt_transaction"
 TARGETS = (FIXTURES / "indextargets.txt").read_text()
@@ -24,6 +29,9 @@ class Host:
         self.source.write_text("deb [signed-by=/key.gpg] http://mirror.example/debian/ x main\n" * 3)
         self.targets = [TARGETS]
         self.commands: list[list[str]] = []
+        self.lock = tmp_path / "lock"
+        self.lock.touch()
+        monkeypatch.setattr(package_manager, "LOCKS", (str(self.lock),))  # not this machine's
         monkeypatch.setattr(AnsibleModule, "run_command", lambda _module, command, **_: self.run(command))
         monkeypatch.setattr(apt_components, "open_text", self.read)
 
@@ -64,6 +72,21 @@ def test_missing_components_are_added_once_and_the_lists_refreshed(host: Host) -
     assert host.path.stat().st_mode & 0o777 == 0o644
     assert host("main", "contrib")["changed"] is False
     assert host.updates == 0
+
+
+def test_nothing_is_written_while_a_lock_is_held(host: Host) -> None:
+    """Else the task that is started again would find nothing to change, and not refresh the lists."""
+    command = [sys.executable, "-c", HOLDER, str(host.lock)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        result = host("contrib")
+        assert result["failed"] is True
+        assert f"process {holder.pid} (" in result["apt_held_by"]
+        assert not host.path.exists()
+        holder.communicate()
+    assert host("contrib")["changed"] is True
+    assert host.updates == 1
 
 
 def test_check_mode_reports_and_writes_nothing(host: Host) -> None:

@@ -65,7 +65,7 @@ def test_apt_waits_for_the_lock_of_the_package_lists(
 
     waits: list[float] = []
     monkeypatch.setattr(time, "sleep", free)
-    rc, _out, err = apt_locks.run(execute, update, 30, str(tmp_path))
+    rc, _out, err = apt_locks.run(execute, update, apt_locks.Budget(30), str(tmp_path))
     assert (rc, err) == (0, "")
     assert waits == [apt_locks.INTERVAL]
 
@@ -76,7 +76,7 @@ def test_who_holds_the_lock_at_the_end_is_named(
 ) -> None:
     holder = hold(LISTS)
     start = time.monotonic()
-    rc, _out, err = apt_locks.run(execute, update, 1, str(tmp_path))
+    rc, _out, err = apt_locks.run(execute, update, apt_locks.Budget(1), str(tmp_path))
     assert time.monotonic() - start >= 1
     assert rc == 100
     assert f"Waited 1 seconds. process {holder.pid} ({sys.executable} -c" in err
@@ -102,15 +102,53 @@ def test_what_apt_and_dpkg_print_about_a_held_lock_is_tried_again(
 ) -> None:
     monkeypatch.setattr(time, "sleep", lambda _seconds: None)
     answers = iter([(100, "", f"W: before\n{text}\n"), (0, "done", "")])
-    assert apt_locks.run(lambda _words: next(answers), ["apt-get"], 60, str(tmp_path)) == (0, "done", "")
+    assert apt_locks.run(lambda _words: next(answers), ["apt-get"], apt_locks.Budget(60), str(tmp_path)) == (
+        0,
+        "done",
+        "",
+    )
 
 
 @pytest.mark.parametrize("text", OTHER)
 def test_other_errors_are_not_tried_again(text: str) -> None:
     answers = iter([(100, "", text)])
-    assert apt_locks.run(lambda _words: next(answers), ["apt-get"], 60) == (100, "", text)
+    assert apt_locks.run(lambda _words: next(answers), ["apt-get"], apt_locks.Budget(60)) == (100, "", text)
+
+
+def test_all_commands_of_a_task_share_one_budget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr(time, "sleep", waits.append)
+    reports: list[str] = []
+    budget = apt_locks.Budget(7, reports.append)
+    for answers in ([(100, "", HELD[0])] * 3 + [(0, "", "")], [(100, "", HELD[0])] * 9):
+        found = iter(answers)
+        rc, _out, err = apt_locks.run(lambda _words, found=found: next(found), ["apt-get"], budget, str(tmp_path))
+    assert (rc, sum(waits)) == (100, 7)
+    assert err.endswith("Waited 7 seconds. No process holds it now.")
+    assert reports == [f"waiting, for at most {seconds} s: apt is busy" for seconds in (7, 5, 3, 1)]
+
+
+def test_whom_a_command_waits_for_is_reported(tmp_path: Path, hold: Callable[[str], subprocess.Popen[str]]) -> None:
+    holder = hold(LISTS)
+    reports: list[str] = []
+    answers = iter([(100, "", HELD[0]), (0, "", "")])
+    apt_locks.run(lambda _words: next(answers), ["apt-get"], apt_locks.Budget(1, reports.append), str(tmp_path))
+    assert reports[0].startswith(f"waiting, for at most 1 s: apt is busy: process {holder.pid} (")
+
+
+def test_before_anything_is_changed_who_holds_a_lock_is_reported_at_once(
+    tmp_path: Path, hold: Callable[[str], subprocess.Popen[str]]
+) -> None:
+    apt_locks.check(str(tmp_path))
+    holder = hold(LISTS)
+    with pytest.raises(
+        apt_locks.HeldError, match=r"^apt is busy: .* This task changed nothing\. .*gpu_stack_wait="
+    ) as held:
+        apt_locks.check(str(tmp_path))
+    assert held.value.by.startswith(f"process {holder.pid} ({sys.executable}")
+    assert held.value.by.endswith(f" holds {LISTS}")
 
 
 def test_a_command_that_succeeds_runs_once() -> None:
     answers = iter([(0, "", HELD[0])])
-    assert apt_locks.run(lambda _words: next(answers), ["apt-get"], 60)[0] == 0
+    assert apt_locks.run(lambda _words: next(answers), ["apt-get"], apt_locks.Budget(60))[0] == 0

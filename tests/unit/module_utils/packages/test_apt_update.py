@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_update
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_locks, apt_update
 
 from tests.unit.module_utils.host_files import put
 
@@ -43,7 +43,7 @@ class Host:
         return answer.returncode, answer.stdout, answer.stderr
 
     def update(self, *sources: str) -> str:
-        return apt_update.update(self.execute, 0, sources)
+        return apt_update.update(self.execute, apt_locks.Budget(0), sources)
 
     def offers(self, name: str) -> bool:
         return f"/{name} " in self.execute(["apt-cache", "madison", "a"])[1]
@@ -84,7 +84,7 @@ def test_a_broken_repository_that_is_needed_is_an_error(host: Host) -> None:
 def test_a_refresh_that_could_not_start_is_an_error() -> None:
     locked = (100, "", "E: Could not get lock /var/lib/apt/lists/lock. It is held by process 951 (python3)")
     with pytest.raises(apt_update.UpdateError, match="process 951"):
-        apt_update.update(lambda _words: locked, 0)
+        apt_update.update(lambda _words: locked, apt_locks.Budget(0))
 
 
 def test_an_index_that_an_old_apt_only_warns_of_is_a_warning() -> None:
@@ -93,4 +93,4 @@ def test_an_index_that_an_old_apt_only_warns_of_is_a_warning() -> None:
         "W: Failed to fetch http://ppa.example.org/dists/focal/InRelease  Could not resolve 'ppa.example.org'\n"
         "W: Some index files failed to download. They have been ignored, or old ones used instead.\n"
     )
-    assert "ppa.example.org" in apt_update.update(lambda _words: (0, "", old), 0)
+    assert "ppa.example.org" in apt_update.update(lambda _words: (0, "", old), apt_locks.Budget(0))
