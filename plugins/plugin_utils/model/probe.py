@@ -387,7 +387,7 @@ class VerifiedTraining:
     """A training that verified a configuration.
 
     finished: UTC, in ISO 8601; stack: the fingerprint of components and locks; hardware: the GPUs and the driver;
-    result: its key figures.
+    result: its key figures; checks: the outcome of each of its checks by id, empty in records of earlier versions.
     """
 
     finished: str
@@ -395,6 +395,7 @@ class VerifiedTraining:
     hardware: Mapping[str, Any]
     status: str
     result: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    checks: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -220,5 +220,6 @@ def training_records(
             "hardware": hardware(host),
             "status": result["status"],
             "result": {**figures, "loss": loss},
+            "checks": {check["id"]: check["status"] for check in result["checks"]},
         }
     return records

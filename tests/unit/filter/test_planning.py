@@ -42,7 +42,7 @@ def test_evidence_of_a_run_serves_the_next_one() -> None:
     plan = {"components": {"tensorflow": {"version": "2.21.0"}}}
     decided = FILTERS["trainings"](plan, PROBE, changed=True, jobs="", now=NOW)
     verify = {"status": "pass", "checks": [{"id": "gpu.xid_errors", "status": "pass"}]}
-    run = {"verify": verify, "results": [{"framework": "tensorflow", "status": "pass"}], "left_out": []}
+    run = {"verify": verify, "results": [{"framework": "tensorflow", "status": "pass", "checks": []}], "left_out": []}
     first = FILTERS["verification"](plan, PROBE, trainings=decided, changed=True, now=NOW, **run)
     probe = {**PROBE, "verified": first["evidence"]}
     decided = FILTERS["trainings"](plan, probe, changed=False, jobs="", now=NOW)

@@ -24,8 +24,17 @@ def unknown(earlier: dict[str, str] | None, *more: model.Check, counts: str = "f
     return {"verify": model.summary([model.Check("a.b", "unknown"), *more], counts, earlier)}
 
 
+def trained(status: str, earlier: dict[str, str] | None, framework: str = "tensorflow") -> dict[str, Any]:
+    """A training with one check without an answer; earlier: the outcomes of the one that verified the host before."""
+    checks = [{"id": "replicas", "status": "pass"}, {"id": "gpu-activity", "status": "unknown"}]
+    result = {"framework": "tensorflow", "status": status, "checks": checks}
+    record = {"trainings": {framework: {} if earlier is None else {"checks": earlier}}}
+    return {"verify": PASSED, "training": result, "verified": record}
+
+
 HARDWARE = "the failed checks concern the hardware, which no other version repairs."
 NO_ANSWER = "the checks without an answer had none before this change either."
+NO_ANSWER_OF_TRAINING = "the training's checks without an answer had none before this change either."
 BUSY = "the checks wait for GPUs that run a job."
 DISABLED = "gpu_stack_rollback is false."
 
@@ -54,6 +63,18 @@ DISABLED = "gpu_stack_rollback is false."
         (unknown({"a.b": "pass"}, model.Check("a.a", "fail", cause="hardware"), counts="warn"), HARDWARE),
         (unknown(None, model.Check("a.a", "fail", cause="stack")), None),
         ({"verify": model.summary([model.Check("a.a", "deferred"), model.Check("a.b", "pass")])}, BUSY),
+        (trained("unknown", {"replicas": "pass", "gpu-activity": "pass"}), None),
+        (trained("unknown", {"replicas": "pass", "gpu-activity": "skip"}), NO_ANSWER_OF_TRAINING),
+        (trained("unknown", {"replicas": "pass"}), NO_ANSWER_OF_TRAINING),
+        (trained("unknown", None), NO_ANSWER_OF_TRAINING),  # recorded by an earlier version
+        (trained("unknown", {"gpu-activity": "pass"}, "pytorch"), NO_ANSWER_OF_TRAINING),
+        ({**trained("unknown", None), "verified": None}, NO_ANSWER_OF_TRAINING),
+        ({**trained("unknown", None), "verified": {}}, NO_ANSWER_OF_TRAINING),
+        ({**trained("unknown", {"gpu-activity": "pass"}), "changed": False}, ""),
+        ({**trained("unknown", {"gpu-activity": "pass"}), "enabled": False}, DISABLED),
+        (trained("fail", None), None),
+        (trained("pass", None), None),  # something else failed
+        ({"training": {}}, None),  # it left no result
         ({"enabled": False, "verify": OF_HARDWARE}, HARDWARE),
         ({"enabled": False, "verify": OF_HARDWARE, "reboot_pending": True}, REBOOT),
     ],

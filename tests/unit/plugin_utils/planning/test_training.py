@@ -39,6 +39,7 @@ PROBE: dict[str, Any] = {
 RESULT: dict[str, Any] = {
     "framework": "tensorflow", "status": "pass", "version": "2.21.0", "replicas": 2, "images_per_second": 555.3,
     "loss": {"first": 2.4, "last": 1.1, "history": [2.4, 1.1]}, "model": {"name": "ResNet-8"}, "monitor": {"gpus": []},
+    "checks": [{"id": "replicas", "status": "pass", "found": "2"}],
 }  # fmt: skip
 
 

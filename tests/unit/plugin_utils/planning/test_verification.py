@@ -18,7 +18,11 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.verificatio
 
 PLAN: dict[str, Any] = {"components": {"driver": {"version": "1"}, "tensorflow": {"version": "2"}, "pytorch": None}}
 NOW = "2026-11-20T00:00:00Z"
-PASSED = {"framework": "tensorflow", "status": "pass", "version": "2.21.0", "loss": {"first": 2.0, "last": 1.0}}
+TRAINED = [{"id": "replicas", "status": "pass"}, {"id": "gpu-activity", "status": "skip"}]
+PASSED = {
+    "framework": "tensorflow", "status": "pass", "version": "2.21.0", "loss": {"first": 2.0, "last": 1.0},
+    "checks": TRAINED,
+}  # fmt: skip
 
 
 def checked(*outcomes: str, unknown: str = "fail") -> dict[str, Any]:
@@ -112,6 +116,7 @@ def test_a_verified_change_is_recorded_with_its_evidence():
     assert (evidence["at"], evidence["stack"], evidence["checks"]) == (NOW, stack_fingerprint(PLAN), {"gpu.0": "pass"})
     assert evidence["trainings"]["tensorflow"]["finished"] == NOW
     assert evidence["trainings"]["tensorflow"]["result"]["loss"] == {"first": 2.0, "last": 1.0}
+    assert evidence["trainings"]["tensorflow"]["checks"] == {"replicas": "pass", "gpu-activity": "skip"}
 
 
 def test_a_rerun_that_finds_the_same_records_and_says_nothing():
