@@ -31,6 +31,7 @@ from train_checks import (
     Report,
     build_result,
     check_activity,
+    check_terminated,
     collect,
     evaluate,
     gpu_activity,
@@ -38,10 +39,11 @@ from train_checks import (
     trained_gpus,
 )
 from train_options import Options, parse_arguments
-from train_process import Event, Outcome
+from train_process import Event
 
 STARTED = time.monotonic()
 HERE = Path(__file__).resolve().parent
+ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 # Parts of a run ----------------------------------------------------------------------------------------------------
@@ -92,6 +94,10 @@ class Progress:
         if self.bar_shown:
             self.stream.write("\n")
         self.bar_shown = False
+
+
+class Terminated(BaseException):
+    """A signal asked this program to end."""
 
 
 class DataTimeout(Exception):
@@ -216,12 +222,17 @@ def train(report: Report, dataset: cifar10.Dataset, directory: Path, deadline: f
     worker_request = request(options, dataset, on_pci, bool(report.simulated))
     if monitor:
         monitor.recorder.mark("during")
-    outcome = Outcome()
+    events: list[Event] = []
+
+    def on_event(event: Event) -> None:
+        events.append(event)
+        progress.show_event(event)
+
     try:
-        outcome = train_process.run(worker, worker_request, log, deadline, worker_environment(), progress.show_event)
+        outcome = train_process.run(worker, worker_request, log, deadline, worker_environment(), on_event)
     finally:
         progress.end_line()
-        report.training = collect(outcome.events)
+        report.training = collect(events)
         if monitor:
             monitor.stop(report)
     skip_activity(report)
@@ -231,13 +242,23 @@ def train(report: Report, dataset: cifar10.Dataset, directory: Path, deadline: f
 
 
 def execute(report: Report, directory: Path, stream: TextIO) -> None:
-    """Prepare the data and train; errors become failed checks of the report."""
+    """Prepare the data and train; errors become failed checks of the report, a signal an unknown one."""
     report.simulated = gpu_monitor.simulation_notes()
     deadline = STARTED + report.options.time_limit
     progress = Progress(stream)
-    dataset = prepare_data(report, deadline, progress.message)
-    if dataset is not None:
-        train(report, dataset, directory, deadline, progress)
+    try:
+        dataset = prepare_data(report, deadline, progress.message)
+        if dataset is not None:
+            train(report, dataset, directory, deadline, progress)
+    except Terminated as reason:
+        report.checks.append(check_terminated(str(reason), report.training))
+
+
+def end_by_signal(number: int, *_unused: object) -> None:
+    """Raise Terminated, so that the worker is ended and the result written; a second signal cannot prevent that."""
+    for each in ENDING_SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
+    raise Terminated(signal.Signals(number).name)
 
 
 # Command line ------------------------------------------------------------------------------------------------------
@@ -287,8 +308,8 @@ def job_directory(options: Options) -> Iterator[Path]:
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
     options = parse_arguments(arguments)
-    # As an exception, so that the worker is ended as well.
-    signal.signal(signal.SIGTERM, lambda *_unused: sys.exit(128 + signal.SIGTERM))
+    for number in ENDING_SIGNALS:
+        signal.signal(number, end_by_signal)
     with job_directory(options) as directory:
         report = Report(options)
         execute(report, directory, sys.stderr)

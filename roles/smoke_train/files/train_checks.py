@@ -462,6 +462,12 @@ def check_training(outcome: Outcome, training: Training, options: Options) -> Ch
     return Check("training", "pass", f"{len(training.history)} steps", expected)
 
 
+def check_terminated(signal_name: str, training: Training) -> Check:
+    """Return the check of a training that was ended from outside, which says nothing about the GPUs."""
+    found = f"terminated by {signal_name} {progress_text(training)}"
+    return Check("training", "unknown", found, "a complete training run", "run it again")
+
+
 def check_time(outcome: Outcome, training: Training, seconds: float, options: Options) -> Check:
     """Check that the run ended within the time limit."""
     done = f"{len(training.history)} of {options.train_steps} steps after {seconds:.0f} s"
@@ -515,10 +521,12 @@ def evaluate(
 
 
 def add_skipped(checks: Sequence[Check]) -> list[Check]:
-    """Return all checks in order; those that could not run because of a failure are listed as skipped."""
-    failed = next((item.id for item in checks if item.status == "fail"), "nothing")
+    """Return all checks in order; those that could not run because of another one are listed as skipped."""
+    words = {"fail": "failed", "unknown": "is unknown"}
+    reasons = [f"{item.id} {words[status]}" for status in words for item in checks if item.status == status]
+    reason = reasons[0] if reasons else "nothing failed"
     results = {item.id: item for item in checks}
-    skipped = {name: Check(name, "skip", f"not run: {failed} failed", "a training run") for name in CHECKS}
+    skipped = {name: Check(name, "skip", f"not run: {reason}", "a training run") for name in CHECKS}
     return [results.get(name, skipped[name]) for name in CHECKS]
 
 

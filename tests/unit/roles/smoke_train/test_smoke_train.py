@@ -6,8 +6,10 @@ The real workers need TensorFlow or PyTorch and run on the lab's hosts.
 import io
 import json
 import os
+import select
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
@@ -241,6 +243,55 @@ def test_worker_ends_with_its_supervisor(
     wait_until(lambda: not running(worker))
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
+def test_terminated_training_leaves_its_result(
+    command: Callable[..., list[str]], tmp_path: Path, number: signal.Signals
+) -> None:
+    ready = tmp_path / "ready"
+    body = f"begin(); steps(last=4); open({str(ready)!r}, 'w').close(); time.sleep(300)"
+    result, error = terminated(command(body), ready.exists, number)
+    assert result == json.loads((tmp_path / "job/result.json").read_text())
+    checks = {item["id"]: item for item in result["checks"]}
+    assert result["status"] == checks["training"]["status"] == "unknown"
+    assert checks["training"]["found"] == f"terminated by {number.name} after step 4 of 10"
+    assert checks["time-limit"]["found"] == "not run: training is unknown"
+    assert checks["data"]["status"] == "pass"
+    assert len(result["loss"]["history"]) == 4
+    assert (tmp_path / "job/loss.csv").read_text().count("\n") == 5
+    assert f"training (unknown): found terminated by {number.name}" in error
+
+
+def test_training_terminated_during_the_download_leaves_its_result(
+    command: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}/cifar-10-binary.tar.gz"
+        real = ["--data", "real", "--mirror-url", url, "--data-dir", str(tmp_path / "empty")]
+        wanted = select.poll()
+        wanted.register(silent, select.POLLIN)
+        result, _error = terminated(command(GOOD, *real), lambda: bool(wanted.poll(0)), signal.SIGTERM)
+    checks = {item["id"]: item for item in result["checks"]}
+    assert (result["status"], checks["data"]["status"]) == ("unknown", "skip")
+    assert checks["training"]["found"] == "terminated by SIGTERM during its start"
+
+
+def terminated(command: list[str], ready: Callable[[], bool], number: signal.Signals) -> tuple[dict[str, Any], str]:
+    """Send a real signal, twice, to a real training that is ready for it; return its result and standard error."""
+    supervisor = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    wait_until(ready)
+    supervisor.send_signal(number)
+    supervisor.send_signal(number)
+    output, error = supervisor.communicate(timeout=30)
+    assert supervisor.returncode == 1, error
+    return json.loads(output), error
+
+
 def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
     limit = time.monotonic() + seconds
     while not condition():
@@ -359,11 +410,12 @@ def test_stalled_data_end_at_the_time_limit(
     monkeypatch.setattr(smoke_train, "STARTED", time.monotonic())
     monkeypatch.setattr(smoke_train.cifar10, "prepare", lambda *_: time.sleep(30))
     arguments = ["--framework", "tensorflow", "--time-limit", "1", "--job-dir", str(tmp_path)]
-    before = signal.getsignal(signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in smoke_train.ENDING_SIGNALS}
     try:
         assert smoke_train.main(arguments) == 1
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     checks = {item["id"]: item for item in json.loads(capsys.readouterr().out)["checks"]}
     assert (checks["data"]["status"], checks["training"]["status"]) == ("fail", "skip")
     assert "no data within --time-limit" in checks["data"]["found"]
