@@ -4,19 +4,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
+    FAIL,
+    PASS,
     REAPPLY,
+    UNKNOWN,
     Check,
     CheckSpec,
     Context,
     is_version,
     not_planned,
 )
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, files, pci, system
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, files, pci, secure_boot, system
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import kernel_modules, nvidia_smi, proc_driver
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import debian_version, dpkg
 
@@ -25,7 +29,16 @@ LOST_EXIT = 15  # some releases exit with 255 and print the reason
 FABRIC_MANAGER_UNIT = "nvidia-fabricmanager.service"
 _NOT_MANAGED = "the kernel belongs to the machine that runs this container: its module is not managed here"
 
-_MODULE_FIELDS = {"version": re.compile(r"^\d[\w.-]*$"), "license": re.compile(r"^[\w/ .-]+$")}
+# What modinfo prints of a field; nothing for the signer of a module without a signature.
+_MODULE_FIELDS = {
+    "version": re.compile(r"^\d[\w.-]*$"),
+    "license": re.compile(r"^[\w/ .-]+$"),
+    "signer": re.compile(r"^.*$"),
+}
+_UNSIGNED = (
+    "The kernel would reject this module. With a key that the firmware trusts, DKMS signs it: set "
+    "`gpu_stack_module_signing_key` and run again (docs/secure-boot.md)."
+)
 # What `systemctl is-active` prints.
 _STATES = ("active", "reloading", "inactive", "failed", "activating", "deactivating", "maintenance", "refreshing")
 
@@ -53,8 +66,9 @@ MODULE_MATCHES = CheckSpec(
 )
 MODULE_BUILT = CheckSpec(
     "driver.module_built",
-    measures="`modinfo` of the nvidia module of the next-boot kernel; of several, the one that modprobe selects",
-    expected="the planned version and flavour",
+    measures="`modinfo` of the nvidia module of the running and the next-boot kernel; of several, the one that "
+    "modprobe selects",
+    expected="the planned version and flavour; with Secure Boot, a signature",
     skipped="the kernel is not managed on this host, or the driver is simulated",
     remedy="Install the headers of that kernel and run `dkms autoinstall -k KERNEL`.",
 )
@@ -230,74 +244,63 @@ def _not_loaded_reason(context: Context) -> str:
 
 
 def _module_built(context: Context, driver: dict[str, Any]) -> Check:
-    """Check the kernel that is the next to boot."""
+    """Check the module's files: DKMS succeeds where it has skipped a kernel, too."""
     if context.kernel_module == "not_managed":
         return MODULE_BUILT.skip(_NOT_MANAGED)
     if context.driver_simulated:
         return MODULE_BUILT.skip("the NVIDIA driver is simulated: no kernel module is built")
-    kernel = _next_kernel(context)
-    licence = kernel_modules.LICENCES[str(driver["kernel_modules"])]
-    expected = "module %s, licence %s" % (driver["version"], licence)
-    if kernel is None:
+    kernels = _kernels(context)
+    if not kernels:
         remedy = "Install a kernel with its headers. " + REAPPLY
-        return MODULE_BUILT.compare(False, "no kernel to build for is installed", expected, remedy)
+        return MODULE_BUILT.compare(False, "no kernel to build for is installed", remedy=remedy)
+    checks = [_built_for(context, driver, kernel) for kernel in kernels]
+    worst = min(checks, key=lambda check: (FAIL, UNKNOWN, PASS).index(check.status))
+    return dataclasses.replace(worst, found="; ".join(str(check.found) for check in checks))
+
+
+def _built_for(context: Context, driver: dict[str, Any], kernel: str) -> Check:
+    planned = [str(driver["version"]), kernel_modules.LICENCES[str(driver["kernel_modules"])]]
+    signed = secure_boot.state(context.root) == "enabled"
+    expected = "module %s, licence %s%s" % (*planned, ", signed" if signed else "")
     remedy = "Install the headers of kernel %s and run `dkms autoinstall -k %s`.%s" % (
         kernel, kernel, _make_log(context.root),
     )  # fmt: skip
     if driver.get("module_source") == "prebuilt":
         remedy = "Run this again: the plan names the prebuilt modules for kernel %s. %s" % (kernel, REAPPLY)
-    modules = kernel_modules.paths(context.root, kernel)
-    if not modules:
+    paths = kernel_modules.paths(context.root, kernel)
+    if not paths:
         return MODULE_BUILT.compare(False, "kernel %s has no nvidia module" % kernel, expected, remedy)
-    built, problems = [], []
-    for path in modules:
-        try:
-            built.append((_modinfo(context, path, "version"), _modinfo(context, path, "license")))
-        except ValueError as error:
-            problems.append(str(error))
-    passed = any(is_version(version, str(driver["version"])) and found == licence for version, found in built)
-    if passed and len(set(built)) > 1:  # open and prebuilt proprietary modules may lie side by side: which one counts?
-        try:
-            name = modules[0]
-            selected = _selected(context, kernel, name, "version"), _selected(context, kernel, name, "license")
-        except ValueError as error:
-            return MODULE_BUILT.unknown(str(error), "kernel %s has several nvidia modules" % kernel)
-        passed = is_version(selected[0], str(driver["version"])) and selected[1] == licence
-        found = "kernel %s: of %d modules, modprobe selects " % (kernel, len(modules))
-        found += "module %s, licence %s" % selected
-        remedy = "Remove the packages of the other modules (dpkg -S %s). %s" % (" ".join(modules), REAPPLY)
-        return MODULE_BUILT.compare(passed, found, expected, remedy)
-    texts = ["module %s, licence %s" % module for module in sorted(set(built))]
-    found = "kernel %s: %s" % (kernel, "; ".join([*texts, *problems]))
-    if problems and not passed:
-        return MODULE_BUILT.unknown("; ".join(problems), found)
+    options, module, found = [], paths[0], "kernel %s: " % kernel
+    if len(paths) > 1:  # open and prebuilt proprietary modules may lie side by side: the one that is loaded counts
+        options, module = ["-k", kernel], os.path.basename(paths[0]).partition(".")[0]
+        found += "of %d modules, modprobe selects " % len(paths)
+        remedy = "Remove the packages of the other modules (dpkg -S %s). %s" % (" ".join(paths), REAPPLY)
+    try:
+        version, licence = (_modinfo(context, options, field, module) for field in ("version", "license"))
+        signer = _modinfo(context, options, "signer", module) if signed else ""
+    except ValueError as error:
+        return MODULE_BUILT.unknown(str(error), found + "unknown")
+    found += "module %s, licence %s" % (version, licence)
+    passed = is_version(version, planned[0]) and licence == planned[1]
+    if signed:
+        found += ", signed by %s" % signer if signer else ", not signed"
+        passed, remedy = passed and bool(signer), remedy if signer or not passed else _UNSIGNED
     return MODULE_BUILT.compare(passed, found, expected, remedy)
 
 
-def _next_kernel(context: Context) -> str | None:
-    """Return the kernel that the boot loader starts next, or the newest one where that is unknown or none ever runs."""
-    kernel = system.kernel(context.root, os.uname().release)
-    if context.kernel_module == "loaded" and kernel["next_boot"]:
-        return str(kernel["next_boot"])
+def _kernels(context: Context) -> list[str]:
+    """Return the running and the next-boot kernel, if installed; the newest where these are unknown or none runs."""
+    kernel = system.kernel(context.root, system.running(context.root))
     candidates = kernel["installed"] or kernel["headers"]
+    wanted = [kernel["running"], kernel["next_boot"]] if context.kernel_module == "loaded" else []
     if context.kernel_module == "built":
         candidates = sorted(set(candidates) | set(kernel["headers"]), key=debian_version.key)
-    return candidates[-1] if candidates else None
+    return list(dict.fromkeys(name for name in wanted if name in kernel["installed"])) or candidates[-1:]
 
 
-def _selected(context: Context, kernel: str, path: str, field: str) -> str:
-    """Return one line about the module that modprobe loads for a kernel, one of several with the name of `path`."""
-    name = os.path.basename(path).partition(".")[0]
-    return _ask_modinfo(context, ["-k", kernel, "-F", field, name], field)
-
-
-def _modinfo(context: Context, path: str, field: str) -> str:
+def _modinfo(context: Context, options: list[str], field: str, module: str) -> str:
     """Return one line about a module. Raise ValueError if modinfo fails or prints something else."""
-    return _ask_modinfo(context, ["-F", field, path], field)
-
-
-def _ask_modinfo(context: Context, words: list[str], field: str) -> str:
-    answer = command.ask(context.run, [kernel_modules.MODINFO, *words], 20)
+    answer = command.ask(context.run, [kernel_modules.MODINFO, *options, "-F", field, module], 20)
     text = answer.stdout.decode("utf-8", "replace").strip()
     if answer.exit_code != 0 or not _MODULE_FIELDS[field].match(text):
         raise ValueError("modinfo -F %s: %s" % (field, answer.ending()))

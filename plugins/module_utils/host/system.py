@@ -23,6 +23,7 @@ MOUNTS = (
     "/var/lib/gpuhost",
 )
 GRUB_DEFAULTS, GRUB_ENVIRONMENT = "/etc/default/grub", "/boot/grub/grubenv"
+OSRELEASE = "/proc/sys/kernel/osrelease"
 _PYTHON = re.compile(r"^python(3\.\d+)$")
 _GCC = re.compile(r"(?:^|-)gcc-(\d+)$")
 _ASSIGNMENT = re.compile(r"^[ \t]*(?:export[ \t]+)?(\w+)[ \t]*=[ \t]*(.*?)[ \t]*$", re.MULTILINE)
@@ -41,6 +42,11 @@ def kernel(root: str, running: str) -> dict[str, Any]:
         "next_boot": next_boot(root, _by_version(booted)),
         "initramfs_mib": _largest_initramfs(root),
     }
+
+
+def running(root: str) -> str:
+    """Return the release of the running kernel."""
+    return (files.read_text(root, OSRELEASE) or os.uname().release).strip()
 
 
 def _largest_initramfs(root: str) -> int:

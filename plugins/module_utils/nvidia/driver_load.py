@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from dataclasses import dataclass, field
 from typing import Any, Callable
@@ -83,7 +82,7 @@ class Outcome:
 
 def read(root: str, run: Run, assume_built: dict[str, str] | None = None) -> Situation:
     """Read the facts from the host. In check mode, `assume_built` is a module to assume for the running kernel."""
-    kernel = system.kernel(root, os.uname().release)
+    kernel = system.kernel(root, system.running(root))
     releases = {kernel["running"], kernel["next_boot"] or kernel["running"]}
     built = {release: kernel_modules.built(root, release, run) for release in releases}
     if assume_built:

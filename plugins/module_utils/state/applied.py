@@ -404,7 +404,7 @@ def _service(unit: dict[str, str], started: bool) -> dict[str, str]:
 
 def _driver(root: str) -> dict[str, Any]:
     """Return the loaded module, and the modules that the running and the next-boot kernel have."""
-    kernels = system.kernel(root, os.uname().release)
+    kernels = system.kernel(root, system.running(root))
     state: dict[str, Any] = {
         "loaded NVIDIA module": proc_driver.read(root),
         "nouveau": {"loaded": proc_driver.nouveau_loaded(root)},

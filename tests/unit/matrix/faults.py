@@ -266,6 +266,23 @@ def module_of_both_flavours(host: Host) -> None:
     host.write(f"lib/modules/{at.KERNEL}/modules.dep", "kernel/nvidia-595/nvidia.ko:\n")
 
 
+@fault("With Secure Boot, the module's file has no signature", "driver.module_built")
+def module_unsigned(host: Host) -> None:
+    host.edit(at.MODULE, "signer=DKMS module signing key\n", "")
+
+
+@fault("DKMS has skipped the running kernel, and built a module for the next-boot kernel alone", "driver.module_built")
+def running_kernel_without_module(host: Host) -> None:
+    host.write("proc/sys/kernel/osrelease", "6.1.0-50-amd64\n")
+    host.write("boot/vmlinuz-6.1.0-50-amd64", "")
+
+
+@fault("The module of the running kernel is of an older driver, the next-boot one is right", "driver.module_built")
+def running_kernel_with_old_module(host: Host) -> None:
+    running_kernel_without_module(host)
+    host.write(at.MODULE.replace(at.KERNEL, "6.1.0-50-amd64"), "version=580.95.05\nlicense=Dual MIT/GPL\nsigner=DKMS\n")
+
+
 @fault("A newer kernel is installed, for which no module is built", "driver.module_built")
 def kernel_without_module(host: Host) -> None:
     host.write("boot/vmlinuz-6.1.0-57-amd64", "")

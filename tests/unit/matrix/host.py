@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import model, verify
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, secure_boot
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 
@@ -167,10 +167,14 @@ class Host:
         self.write("proc/modules", "nvidia_uvm 4 0 - Live 0x0\nnvidia 8 1 nvidia_uvm, Live 0x0\n")
         self.write("run/nvidia-persistenced/nvidia-persistenced.pid", "1\n")
         self.write(f"boot/vmlinuz-{KERNEL}", "")
-        self.write(MODULE, f"version={DRIVER}\nlicense=Dual MIT/GPL\n")
+        self.write("proc/sys/kernel/osrelease", KERNEL + "\n")
+        # As modinfo 34.2 of Debian 13 prints them of a module that dkms 3.2.2 has built and signed there.
+        self.write(MODULE, f"version={DRIVER}\nlicense=Dual MIT/GPL\nsigner=DKMS module signing key\n")
+        self.write(secure_boot.SECURE_BOOT[1:], "\6\0\0\0\1")
         simulated = " ".join(map(shlex.quote, simulated_driver.nvidia_smi()))
         self.program(NVIDIA_SMI, f'GPUHOST_SIMULATED_ROOT={shlex.quote(str(self.root))} exec {simulated} "$@"\n')
-        # `modinfo [-k KERNEL] -F FIELD FILE_OR_NAME`; kmod finds the file of a name in modules.dep (depmod(8))
+        # `modinfo [-k KERNEL] -F FIELD FILE_OR_NAME`; kmod finds the file of a name in modules.dep (depmod(8)). Of a
+        # field that a module lacks it prints nothing (kmod 30 and 34.2).
         self.program(
             MODINFO,
             f"""modules={shlex.quote(str(self.path("lib/modules")))}
@@ -178,7 +182,8 @@ if [ "$1" = -k ]; then
   file=$modules/$2/$(sed -n "s,^\\(.*/$5\\.ko\\):.*,\\1,p" "$modules/$2/modules.dep")
   shift 2; set -- "$1" "$2" "$file"
 fi
-sed -n "s/^$2=//p" "$3" | grep . || {{ echo "modinfo: ERROR: no $2" >&2; exit 1; }}
+[ -e "$3" ] || {{ echo "modinfo: ERROR: Module $3 not found." >&2; exit 1; }}
+sed -n "s/^$2=//p" "$3"
 """,
         )
         self.program(

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import driver_checks
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, secure_boot
 
 from tests.unit.module_utils.checks.contexts import PROBE_FIXTURES, by_id, host, nvidia_smi, without
+from tests.unit.module_utils.host_files import put
 from tests.unit.module_utils.simulated_host import DRIVER, H200, SimulatedHost, use_simulated_nvidia_smi
 
 NO_DRIVER = (
@@ -142,10 +143,13 @@ def test_module_matches_user_space(
     assert bool(check.reason) is (status == "skip")
 
 
-def modinfo(version: str, licence: str) -> Callable[..., command.Answer]:
+def modinfo(version: str, licence: str, signer: str = "") -> Callable[..., command.Answer]:
+    """Answer as kmod 30 and 34.2 do: it prints no signer of an unsigned module, with exit status 0."""
+
     def run(argv: list[str], timeout: float) -> command.Answer:
         assert argv[:2] == ["/sbin/modinfo", "-F"]
-        return command.Answer(0, ({"version": version, "license": licence}[argv[2]] + "\n").encode(), b"")
+        text = {"version": version + "\n", "license": licence + "\n", "signer": signer and signer + "\n"}[argv[2]]
+        return command.Answer(0, text.encode(), b"")
 
     return run
 
@@ -242,6 +246,51 @@ def test_of_two_flavours_the_one_that_starts_next_needs_the_module(tmp_path: Pat
     grub.write_text(entry.format("6.8.0-149-generic"))
     check = by_id(driver_checks.run(context))["driver.module_built"]
     assert (check.status, check.found) == ("fail", "kernel 6.8.0-149-generic has no nvidia module")
+
+
+# Two flavours on one host: releases of tests/fixtures/kernels/proc_version.yml.
+AWS, OEM = "6.8.0-1029-aws", "6.17.0-1009-oem"
+
+
+def two_flavours(tmp_path: Path, running: str, modules: list[str]) -> None:
+    """Make a host with both kernels, which boots the newer one next. NVIDIA's module is there for `modules`."""
+    put(tmp_path, "/proc/sys/kernel/osrelease", running + "\n")
+    for kernel in (AWS, OEM):
+        put(tmp_path, f"/boot/vmlinuz-{kernel}", "")
+    for kernel in modules:
+        put(tmp_path, f"/lib/modules/{kernel}/updates/dkms/nvidia.ko.zst", "")
+
+
+@pytest.mark.parametrize(
+    ("running", "modules", "lacking"),
+    [
+        (AWS, [AWS, OEM], []),
+        (AWS, [OEM], [AWS]),
+        (AWS, [AWS], [OEM]),
+        (AWS, [], [AWS, OEM]),
+        (OEM, [OEM], []),  # nothing boots the older flavour
+        ("6.8.0-1028-aws", [OEM], []),  # removed while it runs
+    ],
+)
+def test_the_running_and_the_next_boot_kernel_need_the_module(
+    tmp_path: Path, running: str, modules: list[str], lacking: list[str]
+) -> None:
+    two_flavours(tmp_path, running, modules)
+    context = host(tmp_path, run=modinfo("580.95.05", "Dual MIT/GPL"))
+    check = by_id(driver_checks.run(context))["driver.module_built"]
+    assert check.status == ("fail" if lacking else "pass")
+    assert [kernel for kernel in (AWS, OEM) if f"{kernel} has no nvidia module" in str(check.found)] == lacking
+    assert all(f"dkms autoinstall -k {kernel}" in str(check.remedy) for kernel in lacking[:1])
+
+
+@pytest.mark.parametrize(("signer", "status"), [("", "fail"), ("DKMS module signing key", "pass")])
+def test_with_secure_boot_the_module_must_be_signed(tmp_path: Path, signer: str, status: str) -> None:
+    two_flavours(tmp_path, OEM, [OEM])
+    put(tmp_path, secure_boot.SECURE_BOOT, b"\6\0\0\0\1")
+    context = host(tmp_path, run=modinfo("580.95.05", "Dual MIT/GPL", signer))
+    check = by_id(driver_checks.run(context))["driver.module_built"]
+    assert (check.status, "not signed" in str(check.found)) == (status, not signer)
+    assert ("gpu_stack_module_signing_key" in str(check.remedy)) == (not signer)
 
 
 def test_without_a_driver_in_the_plan_all_are_skipped() -> None:
