@@ -39,7 +39,7 @@ from train_checks import (
     trained_gpus,
 )
 from train_options import Options, parse_arguments
-from train_process import Event
+from train_process import Event, Outcome, Terminated
 
 STARTED = time.monotonic()
 HERE = Path(__file__).resolve().parent
@@ -94,10 +94,6 @@ class Progress:
         if self.bar_shown:
             self.stream.write("\n")
         self.bar_shown = False
-
-
-class Terminated(BaseException):
-    """A signal asked this program to end."""
 
 
 class DataTimeout(Exception):
@@ -222,17 +218,12 @@ def train(report: Report, dataset: cifar10.Dataset, directory: Path, deadline: f
     worker_request = request(options, dataset, on_pci, bool(report.simulated))
     if monitor:
         monitor.recorder.mark("during")
-    events: list[Event] = []
-
-    def on_event(event: Event) -> None:
-        events.append(event)
-        progress.show_event(event)
-
+    outcome = Outcome()
     try:
-        outcome = train_process.run(worker, worker_request, log, deadline, worker_environment(), on_event)
+        outcome = train_process.run(worker, worker_request, log, deadline, worker_environment(), progress.show_event)
     finally:
         progress.end_line()
-        report.training = collect(events)
+        report.training = collect(outcome.events)
         if monitor:
             monitor.stop(report)
     skip_activity(report)

@@ -432,6 +432,12 @@ def progress_text(training: Training) -> str:
     return f"after step {step['step']} of {step['steps']}{phase}"
 
 
+def check_terminated(signal_name: str, training: Training) -> Check:
+    """Return the check of a training that was ended from outside, which says nothing about the GPUs."""
+    found = f"terminated by {signal_name} {progress_text(training)}"
+    return Check("training", "unknown", found, "a complete training run", "run it again")
+
+
 def check_training(outcome: Outcome, training: Training, options: Options) -> Check | None:
     """Check that the worker finished its work; None if another check reports missing GPUs or a timeout."""
     expected = "a complete training run"
@@ -443,6 +449,8 @@ def check_training(outcome: Outcome, training: Training, options: Options) -> Ch
     log = f"; the log ends with: {outcome.log_end}" if outcome.log_end else ""
     if training.missing is not None:
         return None
+    if outcome.terminated:
+        return check_terminated(outcome.terminated, training)
     if outcome.invalid_lines:
         found = f"the worker sent {outcome.invalid_lines[0]!r}, which is not a valid event{log}"
         return Check("training", "fail", found, expected, remedy)
@@ -460,12 +468,6 @@ def check_training(outcome: Outcome, training: Training, options: Options) -> Ch
         found = f"the worker ended after {len(training.history)} of {options.train_steps} steps{log}"
         return Check("training", "fail", found, expected, remedy)
     return Check("training", "pass", f"{len(training.history)} steps", expected)
-
-
-def check_terminated(signal_name: str, training: Training) -> Check:
-    """Return the check of a training that was ended from outside, which says nothing about the GPUs."""
-    found = f"terminated by {signal_name} {progress_text(training)}"
-    return Check("training", "unknown", found, "a complete training run", "run it again")
 
 
 def check_time(outcome: Outcome, training: Training, seconds: float, options: Options) -> Check:

@@ -63,6 +63,10 @@ INFORMATIONAL = re.compile(r"I\d{4} \d\d:\d\d:|\d{4}-\d\d-\d\d \S+: I |WARNING: 
 PR_SET_PDEATHSIG = 1  # prctl(2)
 
 
+class Terminated(BaseException):
+    """A signal, the text, asked the supervisor to end."""
+
+
 @dataclass
 class Outcome:
     """How a worker ended and which events it sent."""
@@ -71,6 +75,7 @@ class Outcome:
     invalid_lines: list[str] = field(default_factory=list)  # lines that are not events of the protocol
     returncode: int = 0  # negative: the number of the signal that killed it
     timed_out: bool = False
+    terminated: str = ""  # the signal that asked the supervisor to end
     log_end: str = ""
 
     @property
@@ -221,6 +226,8 @@ def run(
             channel = Channel(reading, outcome, on_event)
             try:
                 listen(process, channel, outcome, deadline)
+            except Terminated as reason:
+                outcome.terminated = str(reason)
             finally:
                 terminate_group(process)
             channel.read()
