@@ -257,10 +257,47 @@ def test_gradient_wrong_by_a_percent_in_one_of_four_replicas_fails(start: Callab
 @real
 def test_replicas_are_those_that_computed(start: Callable[..., Worker]) -> None:
     """The strategy has two replicas, whose results are on one device."""
-    run = start("--virtual-gpus", "2", "--learning-rate", "0.003", "--agreement-steps", "0", patch=ONE_DEVICE)
+    run = start("--virtual-gpus", "2", "--learning-rate", "0.003", "--agreement-steps", "3", patch=ONE_DEVICE)
     assert run.listen() == 0
     assert run.the("trained")["replicas"] == 1
-    assert run.failed() == {"replicas"}
+    assert run.the("agreement")["replicas"] == [1, 1]
+    assert run.failed() == {"replicas", "same-as-one-replica"}
+
+
+# From the second batch on: neither the first gradients nor the weights that the replicas share are wrong.
+WRONG_LABELS = """
+split, calls = worker.split_batch, []
+def wrong(tf, strategy, images, labels):
+    calls.extend([1] * (strategy.num_replicas_in_sync > 1))
+    return split(tf, strategy, images, (labels + 1) % 10 if len(calls) > 1 else labels)
+worker.split_batch = wrong
+"""
+
+
+@real
+def test_losses_that_differ_after_right_gradients_fail(start: Callable[..., Worker]) -> None:
+    run = start("--virtual-gpus", "2", "--learning-rate", "0.003", "--agreement-steps", "3", patch=WRONG_LABELS)
+    assert run.listen() == 0
+    assert run.failed() == {"same-as-one-replica"}
+    assert run.the("agreement")["gradients_differ"] < 2e-5
+
+
+NOT_A_NUMBER = """
+custom = worker.run_custom
+def damaged(tf, strategy, *rest):
+    model, devices = custom(tf, strategy, *rest)
+    copy = worker.replica_copies(strategy, model.trainable_variables[0])[1]
+    copy.assign(copy * float("nan"))
+    return model, devices
+worker.run_custom = damaged
+"""
+
+
+@real
+def test_weights_that_are_no_numbers_in_one_replica_fail(start: Callable[..., Worker]) -> None:
+    run = start("--virtual-gpus", "2", "--learning-rate", "0.003", "--agreement-steps", "0", patch=NOT_A_NUMBER)
+    assert run.listen() == 0
+    assert run.failed() == {"replicas-agree"}
 
 
 LOST_UPDATE = """
