@@ -145,7 +145,8 @@ rc:
   returned: when a command failed
   type: int
 make_logs:
-  description: The last lines of the build log by path, for each kernel module that did not build.
+  description: The last lines of the build log by path, for each kernel module that did not build; what DKMS
+    printed by NAME/VERSION of one without a log.
   returned: when a command failed
   type: dict
 """

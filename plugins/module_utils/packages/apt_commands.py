@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -31,6 +32,16 @@ ENVIRONMENT = {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8", "NEEDRE
 PREFERENCES = "/etc/apt/preferences.d"
 ARCHIVES = "/var/cache/apt/archives"
 MAKE_LOG_LINES = 30
+DKMS_LINES = 6
+# What dkms 3.0.10 (Debian 12) and 3.2.2 (Debian 13) print of a module that fails in a script of its own, has lost its
+# source, or needs a module that is not there: with its name and version, with names alone, with the name of its file.
+DKMS_FAILED = re.compile(
+    r"(?:(?:Consult|or consult|File:) )?/var/lib/dkms/([^/\s]+)/([^/\s]+)/(?:build|source)\b"
+    r"|([^/\s]+)/(\S+) autoinstall failed\b"
+)
+DKMS_LISTED = re.compile(r"Autoinstall on \S+ failed for module\(s\) (.+)\.$")
+DKMS_INSTALL = re.compile(r"Error! (?:pre|post)_install failed\b")
+DKMS_FILE = re.compile(r"\S+\.ko:$")
 ERROR_LINES = 25
 COMMAND_WORDS = 5
 # What apt and dpkg print about steps that succeed; the cause of a failure would be lost between these lines.
@@ -55,7 +66,8 @@ PROGRESS = (
 class AptError(Exception):
     """A command of apt or dpkg failed. The message has its output, and the build log of a module that did not build.
 
-    rc: the command's exit status; make_logs: {path: last lines} of kernel modules that did not build.
+    rc: the command's exit status; make_logs: {path: last lines} of the logs of kernel modules that did not build, or
+    {NAME/VERSION: output} of those without a log.
     """
 
     def __init__(self, command: list[str], rc: int, output: str, make_logs: dict[str, str]) -> None:
@@ -93,8 +105,8 @@ def _others(make_logs: dict[str, str]) -> str:
 
 
 def _module(path: str) -> tuple[str, str]:
-    """Return name and version of the DKMS module of a build log, .../NAME/VERSION/build/make.log."""
-    name, version = path.split("/")[-4:-2]
+    """Return name and version of a DKMS module: of its build log, .../NAME/VERSION/build/make.log, or NAME/VERSION."""
+    name, version = path.split("/")[-4:-2] if path.endswith("/build/make.log") else path.split("/")
     return name, version
 
 
@@ -142,7 +154,8 @@ class Apt:
         started = time.time()
         rc, out, err = self._run_unlocked(command, cwd=cwd)
         if rc not in accepted:
-            raise AptError(command, rc, out + "\n" + err, make_logs(self.root, started))
+            output = out + "\n" + err
+            raise AptError(command, rc, output, with_unlogged(output, self.root, make_logs(self.root, started)))
         return out
 
     def _run_unlocked(self, command: list[str], cwd: str | None = None) -> tuple[int, str, str]:
@@ -381,6 +394,38 @@ class Apt:
                 elif self._run_unlocked(["apt-get", "download", "%s=%s" % (name, version)], cwd=self.kept)[0]:
                     lost.append("%s %s" % (name, version))
         return lost
+
+
+def with_unlogged(output: str, root: str, logs: dict[str, str]) -> dict[str, str]:
+    """Return `logs` with what DKMS printed about modules that failed before or after their build, by NAME/VERSION.
+
+    DKMS writes no log of an unmet BUILD_DEPENDS, a missing dkms.conf or a failed PRE_INSTALL.
+    """
+    known, found = {"/".join(_module(path)) for path in logs}, dict(logs)
+    lines = output.splitlines()
+    for number, line in enumerate(lines):
+        for name in _failed_modules(line, lines[:number], root):
+            if name not in known:
+                found.setdefault(name, "\n".join(lines[max(0, number - DKMS_LINES) : number + 2]))
+    return found
+
+
+def _failed_modules(line: str, before: list[str], root: str) -> list[str]:
+    """Return NAME/VERSION of the modules that a line of dkms's output says have failed."""
+    match = DKMS_FAILED.match(line)
+    if match:
+        return ["/".join(text for text in match.groups() if text)]
+    tree = os.path.join(root, "var/lib/dkms")
+    listed = DKMS_LISTED.match(line)
+    if listed:
+        names = re.findall(r"([^\s(]+)\(\d+\)", listed.group(1))
+        sources = [source for name in names for source in glob.glob("%s/%s/*/source" % (tree, glob.escape(name)))]
+        return ["/".join(source.split("/")[-3:-1]) for source in sorted(sources)]
+    if DKMS_INSTALL.match(line):  # dkms before 3.1 names the file of the module alone, some lines above
+        files_of = [text[: -len(":")] for text in before if DKMS_FILE.match(text)][-1:]
+        paths = [path for name in files_of for path in glob.glob("%s/*/*/*/*/module/%s*" % (tree, glob.escape(name)))]
+        return sorted({"/".join(path[len(tree) + 1 :].split("/")[:2]) for path in paths})
+    return []
 
 
 def make_logs(root: str = "/", since: float = 0.0) -> dict[str, str]:

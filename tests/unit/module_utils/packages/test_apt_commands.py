@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_commands, dpkg
 
+from tests.unit.module_utils.host_files import put
 from tests.unit.module_utils.simulated_packages import SimulatedPackages
 
 NATIVE = dpkg.native_architecture()
@@ -399,6 +400,42 @@ def test_the_end_of_the_log_of_a_failed_build_is_read(tmp_path):
     assert [path.split("/")[-3] for path in logs] == ["580.1", "595.1"]
     assert {text.splitlines()[0] for text in logs.values()} == {"line 10"}
     assert {text.splitlines()[-1] for text in logs.values()} == {"line 39"}
+
+
+FAILURES = sorted((Path(__file__).parents[3] / "fixtures/dkms").glob("*.txt"))
+FAILED = {"source-gone": "gone", "build-depends": "depends", "pre-install": "postinst", "pre-build": "prebuild"}
+
+
+def unlogged(root: Path, output: str) -> apt_commands.AptError:
+    """Return the error of an apt that prints this, on a host where DKMS has built modules of each name."""
+    for name in ("nvidia", *FAILED.values()):
+        put(root, f"/var/lib/dkms/{name}/1.0/source/dkms.conf", "")
+        put(root, f"/var/lib/dkms/{name}/1.0/6.1.0-56-amd64/x86_64/module/{name}.ko", "")
+    with pytest.raises(apt_commands.AptError) as caught:
+        apt_commands.Apt(lambda *_args, **_options: (100, output, ""), 0, root=str(root)).run(["apt-get", "install"])
+    return caught.value
+
+
+@pytest.mark.parametrize("path", FAILURES, ids=[path.stem for path in FAILURES])
+def test_a_module_that_fails_without_a_log_is_named_from_dkms_output(tmp_path: Path, path: Path) -> None:
+    name = FAILED[path.stem.split("-", 2)[2]]
+    error = unlogged(tmp_path, path.read_text())
+    assert list(error.make_logs) == [f"{name}/1.0"]
+    assert error.is_of_others
+    assert f"not NVIDIA's driver: DKMS could not build {name}/1.0" in str(error)
+    assert "Select a driver branch" not in str(error)
+
+
+@pytest.mark.parametrize("path", FAILURES, ids=[path.stem for path in FAILURES])
+def test_the_driver_is_blamed_where_it_fails_without_a_log(tmp_path: Path, path: Path) -> None:
+    name = FAILED[path.stem.split("-", 2)[2]]
+    error = unlogged(tmp_path, path.read_text().replace(name, "nvidia"))
+    assert list(error.make_logs) == ["nvidia/1.0"]
+    assert not error.is_of_others
+
+
+def test_a_failure_of_something_else_names_no_module(tmp_path: Path) -> None:
+    assert unlogged(tmp_path, SUCCEEDED + "E: Sub-process /usr/bin/dpkg returned an error code (1)\n").make_logs == {}
 
 
 # DKMS modules of others ------------------------------------------------------------------------------------------
