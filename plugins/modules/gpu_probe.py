@@ -198,7 +198,7 @@ probe:
     repository:
       description:
         - C(url), C(source) V(apt-lists) or V(http), C(packages) with their versions, C(sizes) by name and version,
-          C(error) as text where it cannot be read.
+          C(error) as text where it cannot be read, C(unreachable) where apt has lists that it cannot refresh.
       type: dict
     repository_files:
       description: apt's C(entries) and C(keys) of NVIDIA's software, and the C(mixed) files with others as well.

@@ -101,7 +101,7 @@ def fetch(module: AnsibleModule, wanted: str) -> bytes:
     except download.DownloadError as error:
         module.fail_json(
             msg="The key could not be downloaded. %s. Expected the key %s there. Check the URL, name resolution and "
-            "the proxy (http_proxy, https_proxy). Nothing was written to %s." % (error, wanted, dest)
+            "apt's proxy (`apt-config dump Acquire`). Nothing was written to %s." % (error, wanted, dest)
         )
     try:
         found = [key.fingerprint for key in openpgp.public_keys(data)]

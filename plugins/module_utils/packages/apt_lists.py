@@ -7,10 +7,12 @@ The repositories are flat (`deb URL /`), as NVIDIA's are: Packages.gz and InRele
 
 from __future__ import annotations
 
+import email.utils
 import fnmatch
 import gzip
 import os
 import re
+import time
 import zlib
 from typing import Any
 
@@ -20,10 +22,12 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_
 
 LISTS = "/var/lib/apt/lists"
 HEADERS, IMAGE = "linux-headers-", "linux-image-"  # how the packages of a kernel are named
-APT_HELPER = "/usr/lib/apt/apt-helper"
 QUOTED = '\\|{}[]<>"^~_=!@#$%&*'  # apt's URItoFileName writes these as %xx before "/" becomes "_"
-FRESHNESS_TIMEOUT = 5
+FRESHNESS_TIMEOUT = 20
 DOWNLOAD_TIMEOUT = 60
+RELEASES = ("InRelease", "Release")
+SIGNED = b"-----BEGIN PGP SIGNATURE-----"
+FUTURE = 10  # seconds: apt's Acquire::Max-FutureTime
 
 
 def parse(data: bytes, globs: list[str], architecture: str) -> dict[str, list[str]]:
@@ -52,18 +56,27 @@ def list_name(url: str) -> str:
 def read(
     root: str, url: str, globs: list[str], driver_packages: str, architecture: str, check: bool, run: Run
 ) -> dict[str, Any]:
-    """Return the probe's `repository`: {"url", "source", "packages", "sizes", "error"}, `error` as text or None.
+    """Return the probe's `repository`: {"url", "source", "packages", "sizes", "error", "unreachable"}.
 
-    With `check`, apt's lists are used only while the server's release file is the one that apt has.
+    With `check`, apt's lists are used only while the server's release file is the one that apt has. `error`: why it
+    could not be read, as text or None; `unreachable`: why apt could not refresh it, although there are lists.
     """
     shown = urls.without_credentials(url)
-    result: dict[str, Any] = {"url": shown, "source": "http", "packages": {}, "sizes": {}, "error": None}
+    result: dict[str, Any] = {"url": shown, "source": "http", "packages": {}, "sizes": {}}
+    result.update(error=None, unreachable=None)
     try:
         packages = _cached_packages(root, url, run)
-        if packages is not None and (not check or _is_current(root, url)):
-            result["source"] = "apt-lists"
+        if packages is not None and check:
+            try:
+                packages = packages if _is_current(root, url, run) else None
+            except download.DownloadError as error:
+                result["unreachable"] = str(error)
+        if packages is None:
+            _release(url, DOWNLOAD_TIMEOUT, run)
+            archive = download.fetch(url.rstrip("/") + "/Packages.gz", DOWNLOAD_TIMEOUT, run=run)
+            packages = gzip.decompress(archive)
         else:
-            packages = gzip.decompress(download.fetch(url.rstrip("/") + "/Packages.gz", DOWNLOAD_TIMEOUT))
+            result["source"] = "apt-lists"
         index = deb822.Index(packages)
         result["packages"] = _offered(index, globs, architecture)
         result["sizes"] = apt_sizes.sizes(index, result["packages"], driver_packages)
@@ -147,17 +160,52 @@ def _brought(name: str, newest: dict[str, dict[str, str]]) -> set[str]:
     return found
 
 
-def _is_current(root: str, url: str) -> bool:
-    """Return whether apt's release file is the server's; a server that does not answer counts as unchanged."""
-    for name in ("InRelease", "Release"):
-        cached = files.read_bytes(root, "%s/%s_%s" % (LISTS, list_name(url), name))
-        if cached is None:
-            continue
-        try:
-            return download.fetch("%s/%s" % (url.rstrip("/"), name), FRESHNESS_TIMEOUT) == cached
-        except download.DownloadError:
-            return True
-    return False
+def _is_current(root: str, url: str, run: Run) -> bool:
+    """Return whether apt's release file is the server's. Raise DownloadError without one that apt takes."""
+    base = "%s/%s_" % (LISTS, list_name(url))
+    return _release(url, FRESHNESS_TIMEOUT, run) in [files.read_bytes(root, base + name) for name in RELEASES]
+
+
+def _release(url: str, timeout: float, run: Run) -> bytes:
+    """Return the server's release file. Raise DownloadError if there is none, or none that apt would take.
+
+    With which key it is signed is checked by apt itself, before the source is added.
+    """
+    shown, base = urls.without_credentials(url), url.rstrip("/") + "/"
+    try:
+        release = download.fetch(base + RELEASES[0], timeout, run=run)
+        is_signed = SIGNED in release
+    except download.DownloadError as error:
+        if not re.search(r": 404 |No such file", str(error)):
+            raise
+        release = download.fetch(base + RELEASES[1], timeout, run=run)
+        is_signed = _exists(base + RELEASES[1] + ".gpg", timeout, run)
+    if not is_signed:
+        raise download.DownloadError("%s: the repository is not signed" % shown)
+    fields = dict(re.findall(r"^([\w-]+):[ \t]*(.+?)[ \t]*$", release.decode("utf-8", "replace"), re.MULTILINE))
+    now = time.time()
+    for name, how in (("Date", "is not valid yet"), ("Valid-Until", "is expired")):
+        then = _seconds(fields.get(name, ""))
+        if then is not None and (now + FUTURE < then if name == "Date" else then < now):
+            clock = email.utils.formatdate(now, usegmt=True)
+            raise download.DownloadError(
+                "%s: the release file %s (%s: %s; this host's clock: %s)" % (shown, how, name, fields[name], clock)
+            )
+    return release
+
+
+def _exists(url: str, timeout: float, run: Run) -> bool:
+    try:
+        return bool(download.fetch(url, timeout, run=run))
+    except download.DownloadError:
+        return False
+
+
+def _seconds(date: str) -> float | None:
+    try:
+        return email.utils.parsedate_to_datetime(date).timestamp()
+    except (TypeError, ValueError):
+        return None
 
 
 def _cached_packages(root: str, url: str, run: Run) -> bytes | None:
@@ -180,7 +228,7 @@ def _decompress(root: str, path: str, run: Run) -> bytes | None:
     if path.endswith(".gz"):
         data = files.read_bytes(root, path)
         return None if data is None else gzip.decompress(data)
-    if not os.path.exists(APT_HELPER):
+    if not os.path.exists(download.APT_HELPER):
         return None
-    answer = run([APT_HELPER, "cat-file", files.under(root, path)], 30)
+    answer = run([download.APT_HELPER, "cat-file", files.under(root, path)], 30)
     return answer.stdout if answer.exit_code == 0 else None

@@ -347,8 +347,17 @@ def _query(
 # NVIDIA's repositories ----------------------------------------------------------------------------------------------
 
 
+def fetch_url(url: str, timeout: float) -> bytes:
+    """Return the content of a URL; this machine may have no apt, unlike the hosts."""
+    try:
+        with urllib.request.urlopen(url, timeout=timeout) as answer:
+            return bytes(answer.read())
+    except OSError as error:
+        raise download.DownloadError(f"{url}: {error}") from error
+
+
 def nvidia_index(
-    catalog: Catalog, distro: Distro, fetch: Callable[[str, float], bytes] = download.fetch
+    catalog: Catalog, distro: Distro, fetch: Callable[[str, float], bytes] = fetch_url
 ) -> upstream_comparison.NvidiaIndex:
     """Return NVIDIA's repository for a distribution release, with the packages that the catalog covers."""
     facts = repository_facts(catalog, distro.id, ARCHITECTURE)
@@ -366,7 +375,7 @@ def _fingerprint(url: str, fetch: Callable[[str, float], bytes]) -> str | None:
     try:
         keys = openpgp.public_keys(fetch(url, HTTP_TIMEOUT))
     except download.DownloadError as error:
-        if "answered 404" in str(error):
+        if "HTTP Error 404" in str(error):
             return None
         raise SourceUnreachable(str(error)) from error
     except openpgp.BadKey as error:

@@ -285,13 +285,15 @@ class PackageSize:
 class Repository:
     """NVIDIA's repository: versions by package, newest first, and sizes by package and version.
 
-    error: why it could not be read; what it offers is then unknown.
+    error: why it could not be read; what it offers is then unknown. unreachable: why apt's lists of it could not be
+    compared with the server's.
     """
 
     url: str | None = None
     packages: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     sizes: Mapping[str, Mapping[str, PackageSize]] = dataclasses.field(default_factory=dict)
     error: str | None = None
+    unreachable: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)

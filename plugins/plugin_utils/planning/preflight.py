@@ -19,12 +19,18 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components imp
     COMPONENTS,
     FRAMEWORKS,
     LABELS,
+    PACKAGED,
     Components,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, PlanWarning, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import PackageLock, PcieLink, Probe
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import kernel_builds, leftovers, plan_diff
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import (
+    kernel_builds,
+    leftovers,
+    plan_diff,
+    repository,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.disk_space import check_disk
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import PlanDiff
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.signing_key import SigningCertificate
@@ -57,6 +63,11 @@ CODES = {
     "dpkg-interrupted": (
         "Warning: dpkg was interrupted and left packages half installed",
         "None needed: the run finishes them before it installs anything",
+    ),
+    "repository-unreadable": (
+        "NVIDIA's repository cannot be read from the host, and packages of it have to be installed (a warning if none "
+        "has to be): no name server, a proxy's password or certificate, a wrong clock, no signature",
+        "By cause, in the message; it comes before anything is changed",
     ),
     "disk-full": (
         "A file system has too little space for all downloads and installations on it, plus a reserve of 1 GiB; a "
@@ -181,6 +192,7 @@ def preflight(plan: Plan, probe: Probe, diff: PlanDiff, options: Options | None 
         _user,
         _request,
         _package_manager,
+        _repository,
         _leftovers,
         _gpu_users,
         _secure_boot,
@@ -293,6 +305,21 @@ def _package_manager(context: _Context, findings: Findings) -> None:
             f"dpkg was interrupted: {listed + more if listed else 'its journal is unfinished'}; this run finishes "
             "that first (dpkg --configure -a, apt-get --fix-broken install)",
         )
+
+
+def _repository(context: _Context, findings: Findings) -> None:
+    """Check that what the plan installs from NVIDIA's repository can be had."""
+    read = context.probe.repository
+    error = read and (read.error or read.unreachable)
+    if not error or context.plan.repository is None:
+        return
+    why = repository.cause(error)
+    message = f"NVIDIA's repository cannot be read: {error}" + (f"; {why.meaning}" if why.meaning else "")
+    names = [name for name in PACKAGED if getattr(context.components.get(name), "source", "nvidia") == "nvidia"]
+    if any(context.is_changed(name) for name in names):
+        findings.problem("repository-unreadable", message, why.remedy)
+    else:
+        findings.warn("repository-unreadable", f"{message}. Nothing has to be installed from it now: {why.remedy}")
 
 
 def _holders(locks: Iterable[PackageLock]) -> str:

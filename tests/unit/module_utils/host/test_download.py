@@ -1,11 +1,16 @@
 """Downloads: the content, and what went wrong with the URL named."""
 
 import base64
+import subprocess
+import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import download
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, download
 
 
 class Server(BaseHTTPRequestHandler):
@@ -45,7 +50,7 @@ def test_content_up_to_the_limit_is_accepted(url):
 
 
 def test_a_missing_file_is_an_error_with_the_servers_answer(url):
-    with pytest.raises(download.DownloadError, match=r"/none: the server answered 404 Not Found"):
+    with pytest.raises(download.DownloadError, match=r"/none: 404 +Not Found"):
         download.fetch(f"{url}/none", 5)
 
 
@@ -55,7 +60,7 @@ def test_a_missing_file_is_an_error_with_the_servers_answer(url):
         ("http://127.0.0.1:9/key", "Connection refused"),
         ("file:///nonexistent/key", "No such file"),
         ("ftp://127.0.0.1/key", "must start with one of http://"),
-        ("http://[broken/key", "ValueError"),
+        ("http://[broken/key", "Undetermined Error"),
     ],
     ids=["unreachable", "missing file", "scheme", "invalid"],
 )
@@ -73,3 +78,88 @@ def test_a_password_in_the_url_is_sent_and_never_shown(url):
     with pytest.raises(download.DownloadError, match="401") as caught:
         download.fetch(private("wr0ng"), 5)
     assert str(caught.value).startswith(f"{url}/private: ")
+
+
+PROXY = Path(__file__).parents[3] / "doubles/http_proxy.py"
+ELSEWHERE = "http://mirror.example.org/debian12/Packages.gz"  # no name server knows it
+
+
+@contextmanager
+def proxy(log: Path, *status: str) -> Iterator[str]:
+    """Start a proxy, and return its URL."""
+    words = [sys.executable, str(PROXY), str(log), *status]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        try:
+            yield f"http://127.0.0.1:{process.stdout.readline().strip()}"
+        finally:
+            process.terminate()
+
+
+def apt_is_configured(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    """Give apt a configuration, which the real `apt-config dump` reads, too; no proxy in the environment."""
+    (folder / "apt.conf").write_text(text)
+    monkeypatch.setenv("APT_CONFIG", str(folder / "apt.conf"))
+    for name in ("http_proxy", "https_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize(
+    "configured",
+    [
+        'Acquire::http::Proxy "{proxy}";',
+        'Acquire::http::Proxy::mirror.example.org "{proxy}"; Acquire::http::Proxy "http://127.0.0.1:9";',
+        'Acquire::http::Proxy-Auto-Detect "{folder}/detect";',
+    ],
+    ids=["for all", "for one server", "detected"],
+)
+def test_the_proxy_of_apt_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, configured: str) -> None:
+    with proxy(tmp_path / "log") as address:
+        (tmp_path / "detect").write_text(f"#!/bin/sh\necho {address}\n")
+        (tmp_path / "detect").chmod(0o755)
+        apt_is_configured(tmp_path, monkeypatch, configured.format(proxy=address, folder=tmp_path))
+        dumped = subprocess.run(["apt-config", "dump", "Acquire::http"], capture_output=True, text=True, check=True)
+        assert "mirror.example.org" in dumped.stdout or "Proxy" in dumped.stdout
+        monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # apt's own setting wins
+        assert download.fetch(ELSEWHERE, 5) == b"/debian12/Packages.gz"
+    assert (tmp_path / "log").read_text() == f"GET {ELSEWHERE}\n"
+
+
+def test_the_proxy_of_the_environment_is_asked_without_one_of_apt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apt_is_configured(tmp_path, monkeypatch, "")
+    with proxy(tmp_path / "log") as address:
+        monkeypatch.setenv("http_proxy", address)
+        assert download.fetch(ELSEWHERE, 5) == b"/debian12/Packages.gz"
+
+
+def test_a_server_that_apt_asks_directly_is_asked_directly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    with proxy(tmp_path / "log") as address:
+        configured = f'Acquire::http::Proxy "{address}"; Acquire::http::Proxy::127.0.0.1 "DIRECT";'
+        apt_is_configured(tmp_path, monkeypatch, configured)
+        assert download.fetch(f"{url}/key", 5) == b"12345"
+    assert not (tmp_path / "log").exists()
+
+
+@pytest.mark.parametrize("address", [ELSEWHERE, ELSEWHERE.replace("http:", "https:")], ids=["http", "https"])
+def test_the_refusal_of_a_proxy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    with proxy(tmp_path / "log", "407") as through:
+        apt_is_configured(tmp_path, monkeypatch, f'Acquire::http::Proxy "{through}";')
+        with pytest.raises(download.DownloadError, match=r"407 +Proxy Authentication Required"):
+            download.fetch(address, 5)
+    assert (tmp_path / "log").read_text().startswith("CONNECT" if "https" in address else "GET")
+
+
+def test_a_password_is_in_no_process_list(url: str, tmp_path: Path) -> None:
+    seen: list[str] = []
+
+    def watch(argv: list[str], timeout: float) -> command.Answer:
+        seen.extend(argv)
+        return command.run(argv, timeout)
+
+    address = url.replace("://", "://ann:p%2Fs3cret@") + "/private"
+    assert download.fetch(address, 5, run=watch) == b"12345"
+    assert not [word for word in seen if "s3cret" in word]

@@ -11,7 +11,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, download
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_lists
 
 from tests.unit.module_utils.host_files import put
@@ -104,12 +104,18 @@ def test_without_lists_the_package_list_is_downloaded(tmp_path: Path, server: tu
     # Package files of 704 to 722 bytes, without Installed-Size and dependencies.
     size = {"download_kib": 0, "installed_kib": 0, "includes": []}
     assert found.pop("sizes") == {name: dict.fromkeys(rows, size) for name, rows in captured_madison().items()}
-    assert found == {"url": server[0], "source": "http", "packages": captured_madison(), "error": None}
+    assert found == {
+        "url": server[0],
+        "source": "http",
+        "packages": captured_madison(),
+        "error": None,
+        "unreachable": None,
+    }
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz", ".lz4"])
 def test_current_lists_are_read(tmp_path: Path, server: tuple[str, Path], suffix: str) -> None:
-    if suffix == ".lz4" and not Path(apt_lists.APT_HELPER).exists():
+    if suffix == ".lz4" and not Path(download.APT_HELPER).exists():
         pytest.skip("apt-helper, which reads lz4, is not on this machine")
     keep_lists(tmp_path, server[0], suffix)
     (server[1] / "Packages.gz").unlink()
@@ -119,7 +125,8 @@ def test_current_lists_are_read(tmp_path: Path, server: tuple[str, Path], suffix
 
 def test_lists_older_than_the_repository_are_not_used(tmp_path: Path, server: tuple[str, Path]) -> None:
     keep_lists(tmp_path, server[0], "").write_text("Package: libnccl2\nVersion: 2.1-1\nArchitecture: amd64\n")
-    (server[1] / "InRelease").write_text("a newer release\n")
+    release = (server[1] / "InRelease").read_text()
+    (server[1] / "InRelease").write_text(release.replace("Fri, 21 Nov", "Sat, 22 Nov"))
     assert read(tmp_path, server[0])["packages"] == captured_madison()
     assert read(tmp_path, server[0], check=False)["packages"] == {"libnccl2": ["2.1-1"]}
 
@@ -127,7 +134,19 @@ def test_lists_older_than_the_repository_are_not_used(tmp_path: Path, server: tu
 def test_lists_are_used_while_the_repository_does_not_answer(tmp_path: Path) -> None:
     url = "http://127.0.0.1:9/" + REPOSITORY
     keep_lists(tmp_path, url, "")
-    assert (read(tmp_path, url)["source"], read(tmp_path, url)["packages"]) == ("apt-lists", captured_madison())
+    found = read(tmp_path, url)
+    assert (found["source"], found["packages"], found["error"]) == ("apt-lists", captured_madison(), None)
+    assert "Connection refused" in str(found["unreachable"])
+
+
+def test_lists_are_used_while_the_repository_has_nothing_that_apt_takes(
+    tmp_path: Path, server: tuple[str, Path]
+) -> None:
+    keep_lists(tmp_path, server[0], "")
+    (server[1] / "InRelease").write_text("<html>Log in to this network</html>")
+    found = read(tmp_path, server[0])
+    assert (found["source"], found["packages"], found["error"]) == ("apt-lists", captured_madison(), None)
+    assert "not signed" in str(found["unreachable"])
 
 
 def test_a_missing_repository_is_an_error(tmp_path: Path, server: tuple[str, Path]) -> None:

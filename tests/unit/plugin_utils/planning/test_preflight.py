@@ -299,6 +299,27 @@ def test_parts_that_the_probe_could_not_read_are_not_findings() -> None:
     assert preflight.preflight(plan, probe, plan_diff.plan_diff(plan, probe)).ok is True
 
 
+UNREAD = "https://mirror/cuda/InRelease: 407  Proxy Authentication Required [IP: 10.0.0.1 3128]"
+
+
+@pytest.mark.parametrize("how", ["error", "unreachable"])
+def test_an_unreadable_repository_is_a_problem_where_something_is_installed_from_it(how: str) -> None:
+    unread = {**PROBE["repository"], how: UNREAD}
+    (problem,) = run(repository=unread).problems
+    assert problem.code == "repository-unreadable"
+    assert problem.message.endswith(f"{UNREAD}; the proxy asks for a user name and password")
+    assert "Acquire::http::Proxy" in problem.remedy
+    assert codes(run(repository=unread, **{**ALL_INSTALLED, **LOADED})) == ([], ["repository-unreadable"])
+    # A framework is not in it, nor is what the distribution has.
+    assert codes(run(without("driver", "cuda", "cudnn"), repository=unread)) == ([], ["repository-unreadable"])
+    assert (
+        codes(
+            run({**without("cuda", "cudnn"), "driver": {**COMPONENTS["driver"], "source": "distro"}}, repository=unread)
+        )[0]
+        == []
+    )
+
+
 MODULES = ("preflight", "kernel_builds", "leftovers", "disk_space")
 
 

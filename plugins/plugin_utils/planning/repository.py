@@ -1,0 +1,83 @@
+"""Say why NVIDIA's repository cannot be read from a host, and what to do about it."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+_APT_CONF = "/etc/apt/apt.conf.d"
+
+
+@dataclasses.dataclass(frozen=True)
+class Cause:
+    """What apt's message means; pattern: a regular expression of it."""
+
+    pattern: str
+    meaning: str
+    remedy: str
+
+
+# The first one that matches. The messages are those of apt's methods http and https, with GnuTLS and OpenSSL.
+CAUSES = (
+    Cause(
+        r"\b407 |Proxy Authentication",
+        "the proxy asks for a user name and password",
+        f"give apt's proxy one in a file in {_APT_CONF} that only root can read (Acquire::http::Proxy "
+        '"http://USER:PASSWORD@PROXY:PORT";), or have the proxy let this host through by its address',
+    ),
+    Cause(
+        r"[Rr]esolv|Name or service not known",
+        "the name of the server, or of apt's proxy, is not found",
+        "correct the host's name servers (resolvectl status, or /etc/resolv.conf); a host that reaches the internet "
+        f"through a proxy alone needs Acquire::http::Proxy in {_APT_CONF}, or gpu_stack_environment",
+    ),
+    Cause(
+        r"not (yet valid|valid yet|yet activated)",
+        "this host's clock is slow, or the signature's date is wrong",
+        "set the clock (timedatectl set-ntp true; timedatectl shows whether it is synchronised)",
+    ),
+    Cause(
+        r"expired",
+        "this host's clock is fast, or what the server sends is no longer maintained",
+        "compare the clock (timedatectl); if it is right, update the mirror, or use NVIDIA's own repository",
+    ),
+    Cause(
+        r"[Cc]ertificate|SSL|TLS|handshake|verification failed",
+        "the host does not trust the server's certificate; a proxy that inspects HTTPS signs with its own",
+        "copy the certificate of that proxy's authority to /usr/local/share/ca-certificates/NAME.crt and run "
+        "update-ca-certificates, or exempt the server from inspection",
+    ),
+    Cause(
+        r"not signed|NO_PUBKEY|signature",
+        "apt accepts no repository without a signature; a portal or proxy may answer in place of the server",
+        "open the address in a browser from that network; a mirror must serve InRelease as NVIDIA signed it, or its "
+        "own with gpu_stack_repository_key_url",
+    ),
+    Cause(
+        r"\b40[13] ",
+        "the server, or a proxy on the way, refuses this host",
+        "have the proxy or firewall let it through; a mirror with a password needs it in gpu_stack_repository_url",
+    ),
+    Cause(
+        r"\b404 |No such file|Failed to stat",
+        "there is no such repository at that address",
+        "correct gpu_stack_repository_url: expected a mirror of https://developer.download.nvidia.com/compute/cuda/repos",
+    ),
+    Cause(
+        r"package list cannot be read",
+        "what arrives is no package list; a portal or proxy may answer in place of the server",
+        "open the address in a browser from that network, and correct gpu_stack_repository_url or the proxy",
+    ),
+    Cause(
+        r"Could not connect|Connection (refused|failed|timed out)|[Uu]nreachable|did not end|[Tt]imed? ?out",
+        "nothing answers at that address; a firewall may drop the connection",
+        f"open the way to it, or set a proxy (Acquire::http::Proxy in {_APT_CONF}, or gpu_stack_environment) or a "
+        "mirror (gpu_stack_repository_url)",
+    ),
+)
+OTHER = Cause("", "", "run `sudo apt-get update` on the host, which shows the same error, and correct its cause")
+
+
+def cause(error: str) -> Cause:
+    """Return what a message of apt means."""
+    return next((known for known in CAUSES if re.search(known.pattern, error)), OTHER)

@@ -1,0 +1,174 @@
+"""Why a repository cannot be read: real servers, real apt, and what its message is taken for."""
+
+from __future__ import annotations
+
+import datetime
+import gzip
+import shutil
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import HTTPServer, SimpleHTTPRequestHandler
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_lists
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import repository
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from tests.unit.module_utils.host.test_download import apt_is_configured, proxy
+
+FIXTURES = Path(__file__).parents[3] / "fixtures/apt"
+NOW = datetime.datetime.now(datetime.UTC)
+Serve = Callable[..., str]
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        return
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return the directory of a repository that was signed by gpg."""
+    folder = tmp_path / "www"
+    folder.mkdir()
+    for name in ("InRelease", "Packages.gz"):
+        shutil.copy(FIXTURES / name, folder)
+    return folder
+
+
+@pytest.fixture
+def serve(folder: Path) -> Iterator[Serve]:
+    started = []
+
+    def start(certificate: Path | None = None) -> str:
+        server = HTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
+        if certificate:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        started.append(server)
+        return f"{'https' if certificate else 'http'}://localhost:{server.server_port}/"
+
+    yield start
+    for server in started:
+        server.shutdown()
+        server.server_close()
+
+
+def certificate(path: Path, days: int) -> Path:
+    """Write a certificate for localhost that is valid from `days` before now, for ten days, and its key."""
+    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([])
+    start = NOW - datetime.timedelta(days=days)
+    built = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+    built = built.not_valid_before(start).not_valid_after(start + datetime.timedelta(days=10))
+    built = built.add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=True)
+    plain = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    pem = built.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    path.write_bytes(key.private_bytes(*plain) + pem)
+    return path
+
+
+def why(root: Path, url: str) -> tuple[str, str]:
+    """Return the error of a host that has no lists of a repository, and what it is taken for."""
+    error = apt_lists.read(str(root / "host"), url, ["*"], "(?!)", "x86_64", True, command.run)["error"]
+    return str(error), repository.cause(str(error)).meaning
+
+
+@pytest.fixture(autouse=True)
+def apt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    apt_is_configured(tmp_path, monkeypatch, "")
+
+
+def test_a_repository_that_can_be_read_has_no_error(tmp_path: Path, serve: Serve) -> None:
+    assert why(tmp_path, serve())[0] == "None"
+
+
+@pytest.mark.parametrize(
+    ("url", "meaning"),
+    [
+        ("http://mirror.invalid/", "the name of the server"),
+        ("https://mirror.invalid/", "the name of the server"),
+        ("http://127.0.0.1:9/", "nothing answers"),
+        ("file:///nonexistent/", "no such repository"),
+    ],
+)
+def test_a_server_that_is_not_there(tmp_path: Path, url: str, meaning: str) -> None:
+    assert meaning in why(tmp_path, url)[1]
+
+
+@pytest.mark.parametrize(
+    ("status", "scheme", "meaning"),
+    [
+        ("407", "http", "the proxy asks for a user name and password"),
+        ("407", "https", "the proxy asks for a user name and password"),
+        ("403", "http", "refuses this host"),
+        ("403", "https", "refuses this host"),
+        ("200", "http", "apt accepts no repository without a signature"),
+    ],
+)
+def test_a_proxy_that_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, status: str, scheme: str, meaning: str
+) -> None:
+    with proxy(tmp_path / "log", status) as address:
+        apt_is_configured(tmp_path, monkeypatch, f'Acquire::http::Proxy "{address}";')
+        assert meaning in why(tmp_path, f"{scheme}://mirror.example.org/cuda/")[1]
+
+
+@pytest.mark.parametrize(
+    ("days", "trusted", "meaning"),
+    [
+        (1, False, "does not trust the server's certificate"),
+        (-3, True, "this host's clock is slow"),
+        (30, True, "this host's clock is fast"),
+    ],
+    ids=["inspected", "not yet valid", "expired"],
+)
+def test_a_certificate_that_is_not_accepted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serve: Serve, days: int, trusted: bool, meaning: str
+) -> None:
+    pem = certificate(tmp_path / "server.pem", days)
+    if trusted:
+        apt_is_configured(tmp_path, monkeypatch, f'Acquire::https::CaInfo "{pem}";')
+    error, meant = why(tmp_path, serve(pem))
+    assert meaning in meant, error
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "meaning"),
+    [
+        ("Date: Fri, 21 Nov 2025", f"Date: {NOW + datetime.timedelta(days=2):%a, %d %b %Y}", "clock is slow"),
+        ("SHA256:", "Valid-Until: Fri, 21 Nov 2025 10:00:00 UTC\nSHA256:", "clock is fast"),
+        ("-----BEGIN PGP SIGNATURE-----", "", "without a signature"),
+    ],
+    ids=["not valid yet", "expired", "not signed"],
+)
+def test_a_release_file_that_apt_refuses(
+    tmp_path: Path, folder: Path, serve: Serve, old: str, new: str, meaning: str
+) -> None:
+    text = (folder / "InRelease").read_text()
+    (folder / "InRelease").write_text(text.replace(old, new))
+    error, meant = why(tmp_path, serve())
+    assert meaning in meant, error
+
+
+def test_a_release_file_with_a_signature_beside_it_is_accepted(tmp_path: Path, folder: Path, serve: Serve) -> None:
+    (folder / "InRelease").rename(folder / "Release")
+    assert "not signed" in why(tmp_path, serve())[0]
+    (folder / "Release.gpg").write_text("signature")
+    assert why(tmp_path, serve())[0] == "None"
+
+
+def test_an_index_that_is_none(tmp_path: Path, folder: Path, serve: Serve) -> None:
+    (folder / "Packages.gz").write_bytes(gzip.compress(b"x" * 99)[:-9])
+    assert "no package list" in why(tmp_path, serve())[1]
+
+
+def test_what_nothing_is_known_of_has_the_command_that_shows_it() -> None:
+    assert "apt-get update" in repository.cause("something else").remedy
