@@ -280,6 +280,7 @@ TIERS: dict[str, list[tuple[str, Callable[[Step], None]]]] = {
     "virtual-machine": [("reboot", molecule), ("secure_boot", molecule)],
     "cluster": [("cluster", molecule)],
     "distro_packages": [("distro_packages", molecule)],
+    "first_boot": [("first_boot", molecule)],
     "faults-long": [("faults-long", functools.partial(molecule, scenario="drift", FAULTS="all"))],
     "collection": [("collection", pytest("tests/collection"))],
     "desktop": [("desktop", molecule)],
