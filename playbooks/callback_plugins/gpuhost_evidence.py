@@ -5,6 +5,7 @@
 
 Ansible loads callbacks beside a playbook by itself, but those of a collection only where ansible.cfg enables them. It
 loads this one before the first play, also an ansible-core on which the others would fail: that run ends here.
+It also ends a run without hosts, which Ansible takes for a success.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from __future__ import annotations
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
+from ansible import context
 from ansible.release import __version__
 
 _RUNTIME = Path(__file__).resolve().parents[2] / "meta" / "runtime.yml"
@@ -40,6 +43,7 @@ if _requirement and (_refusal := unsupported(__version__, _requirement.group(1))
     sys.exit(f"ERROR: {_refusal}")
 
 from ansible_collections.gpuhost.stack.plugins.callback import evidence  # noqa: E402
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import no_hosts  # noqa: E402
 
 DOCUMENTATION = evidence.DOCUMENTATION
 
@@ -48,3 +52,20 @@ class CallbackModule(evidence.CallbackModule):
     """The evidence callback, active without being enabled."""
 
     CALLBACK_NEEDS_ENABLED = False
+
+    play: Any = None
+
+    def v2_playbook_on_play_start(self, play: Any) -> None:
+        """Remember the play."""
+        self.play = play
+        super().v2_playbook_on_play_start(play)
+
+    def v2_playbook_on_no_hosts_matched(self) -> None:
+        """End the run if the play is of this collection; a playbook of the user's own may be limited to other hosts."""
+        variables = self.play.get_variable_manager().get_vars(play=self.play)
+        limit = variables.get("ansible_limit")
+        is_own = Path(self.play.get_path().rsplit(":", 1)[0]).resolve().parent == no_hosts.PLAYBOOKS
+        if is_own and (not limit or no_hosts.are_own(context.CLIARGS["args"])):
+            sources = variables.get("ansible_inventory_sources") or ()
+            refused = no_hosts.refusal(variables["groups"], sources, limit)
+            sys.exit(f"ERROR: {refused}. Nothing was changed.")

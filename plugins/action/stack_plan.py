@@ -17,12 +17,11 @@ from typing import Any
 
 from ansible import context
 from ansible.errors import AnsibleActionFail, AnsibleError
-from ansible.plugins.action import ActionBase
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import urls
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import become, interpreter
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import become, interpreter, no_hosts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import probe_options
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError, load_catalog, with_locks
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.inventory_variables import outranked
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.checked_variables import VariablesAction
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import FRAMEWORKS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan, plan_table
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
@@ -64,8 +63,6 @@ ARGUMENTS = {
     "waivers": {"type": "raw", "default": []},
 }
 
-# What a value may need that exists later: the plan (the hint of facts.yml), and facts that a play gathers.
-LATER = ("this play needs the plan of the same run", "ansible_facts")
 STEP_TAGS = ("preflight", "verify", "smoke_train", "record", "report")
 SPECIAL_TAGS = ("all", "always", "never", "tagged", "untagged")
 
@@ -75,8 +72,6 @@ RoleVariables = Callable[[dict[str, Any], tuple[str, ...]], dict[str, Any]]
 # are ignored here: each host reads the catalog again and reports them.
 with contextlib.suppress(CatalogError, ImportError):
     load_catalog()
-variables_.role_options()
-variables_.role_inputs()
 
 
 def unknown_tags(tags: Iterable[str], known: Iterable[str], playbooks: Iterable[str]) -> list[str]:
@@ -84,16 +79,9 @@ def unknown_tags(tags: Iterable[str], known: Iterable[str], playbooks: Iterable[
 
     playbooks: as they were called. Those of a user may have tags of their own, so that any tag is accepted.
     """
-    own = drift.PROJECT / "playbooks"
-    if not all(name.startswith("gpuhost.stack.") or Path(name).resolve().parent == own for name in playbooks):
+    if not no_hosts.are_own(playbooks):
         return []
     return sorted(set(tags) - {*known, *SPECIAL_TAGS})
-
-
-def refusal(mistakes: list[str]) -> str:
-    """Return all mistakes in the variables of a host for a terminal, one a line."""
-    listed = "".join(f"\n- {mistake}" for mistake in mistakes)
-    return f"{len(mistakes)} mistake(s) in the variables; nothing was changed. Correct the inventory or -e:{listed}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -218,39 +206,10 @@ def _fingerprints(
     return fingerprints
 
 
-class ActionModule(ActionBase):
+class ActionModule(VariablesAction):
     """The action `gpuhost.stack.stack_plan`."""
 
     _supports_check_mode = True
-
-    def _check_variables(self, variables: dict[str, Any], known: list[str], internal: list[str]) -> list[str]:
-        """Fail with every misspelt name, every value that cannot be templated and every value that is not accepted.
-
-        The defaults of request.yml and of roles would replace some of them silently. Returns the role variables that
-        cannot be templated before there is a plan.
-        """
-        mistakes, later = variables_.misspelt(variables, known, internal), []
-        values = {}
-        for name, raw in variables_.set_by_user(variables, known).items():
-            try:
-                values[name] = self._templar.template(raw)
-            except AnsibleError as error:
-                if any(word in f"{raw} {error}" for word in LATER):
-                    later.append(name)
-                else:
-                    mistakes.append(f"{name}: {error}")
-        self._refuse([*mistakes, *self._wrong_values(values)])
-        return later
-
-    def _wrong_values(self, values: dict[str, Any]) -> list[str]:
-        try:
-            return variables_.wrong_values(values, load_catalog(), date.today())
-        except CatalogError as error:
-            raise AnsibleActionFail(f"cannot plan: {error}") from error
-
-    def _refuse(self, mistakes: list[str]) -> None:
-        if mistakes:
-            raise AnsibleActionFail(refusal(mistakes))
 
     def _signing_certificate(self, variables: dict[str, Any]) -> SigningCertificate | None:
         """Return the certificate of the user's own key for kernel modules, if any; fail with what is wrong with it."""
@@ -275,14 +234,8 @@ class ActionModule(ActionBase):
                 )
             except signing_key.SigningKeyError as error:
                 mistakes = [f"{variables_.PREFIX}module_signing_key: {error}"]
-        self._refuse(mistakes)
+        self.refuse(mistakes)
         return None
-
-    def _from_inventory(self, variables: dict[str, Any]) -> dict[str, Any]:
-        """Return the role variables of the inventory that Ansible replaces by those of role_inputs.yml."""
-        manager, host = self._task.get_variable_manager(), variables["inventory_hostname"]
-        found = outranked(manager, self._loader, host, variables_.role_inputs())
-        return {name: value for name, value in found.items() if variables_.is_input(name, variables.get(name))}
 
     def _as_user(self, command: str) -> str:
         """Run a command on the host as the connecting user, and return its output."""
@@ -297,9 +250,9 @@ class ActionModule(ActionBase):
         """Probe the host, print the plan and return the facts; called by Ansible."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = dict(task_vars or {})
-        own = self._from_inventory(variables)
+        own = self.from_inventory(variables)
         variables |= own
-        later = self._check_variables(variables, self._task.args["variables"], self._task.args["internal_variables"])
+        later = self.check_variables(variables)
         _unused, args = self.validate_argument_spec(ARGUMENTS)
         signing = self._signing_certificate(variables)
         called = context.CLIARGS
@@ -358,12 +311,12 @@ class ActionModule(ActionBase):
                     decision = decide(probed["probe"], args, role_variables, signing=signing)
             if decision.plan.ok and any(args["extra"].values()):
                 extra_locks, failed = lock_extra(decision.plan, folder, args["extra"], indexes(decision))
-                self._refuse(failed)
+                self.refuse(failed)
                 decision = decide(probed["probe"], args, role_variables, extra_locks, signing)
         except (CatalogError, ValueError) as error:
             raise AnsibleActionFail(f"cannot plan: {error}") from error
         planned = role_variables(decision.facts, (*own, *later)) if decision.plan.ok and (own or later) else {}
-        self._refuse(self._wrong_values({name: value for name, value in planned.items() if name in later}))
+        self.refuse(self.wrong_values({name: value for name, value in planned.items() if name in later}))
         terminal.show("\n".join([*written, decision.text(variables["inventory_hostname"])]))
         overrides = {name: value for name, value in planned.items() if name in own}
         return {**result, "ansible_facts": decision.facts, "role_variables": overrides, "changed": False}

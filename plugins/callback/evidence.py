@@ -49,6 +49,7 @@ from typing import Any, ClassVar
 from ansible import constants, context
 from ansible.plugins.callback import CallbackBase
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import urls
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import no_hosts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import rendering, report, terminal
 
 # Facts that the playbooks set, and the evidence that each of them is.
@@ -59,7 +60,6 @@ FACTS = {
     "gpu_stack_preflight": "preflight",
 }
 COLLECTION = "gpuhost.stack."
-PLAYBOOKS = Path(__file__).resolve().parents[2] / "playbooks"
 PROBING_ACTIONS = ("gpuhost.stack.gpu_probe", "gpuhost.stack.stack_plan")
 # A run that only plans ends with the path of its report; with one of these it also prints the summary.
 SUMMARIZED = ("verify", "smoke_train", "smoke_train_pytorch", "failure", "changed")
@@ -130,7 +130,7 @@ class CallbackModule(CallbackBase):
         # The statistics of v2_playbook_on_stats lack hosts that no task reached, such as those of an interrupted run.
         variables = play.get_variable_manager().get_vars(play=play)
         self.play_hosts = list(variables.get("ansible_play_hosts_all", ()))
-        if Path(play.get_path().rsplit(":", 1)[0]).resolve().parent == PLAYBOOKS:
+        if Path(play.get_path().rsplit(":", 1)[0]).resolve().parent == no_hosts.PLAYBOOKS:
             self._list_hosts()
 
     def _list_hosts(self) -> None:

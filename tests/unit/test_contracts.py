@@ -204,7 +204,9 @@ TESTED_BY = {
     "plugins/action/gpu_probe.py": "modules/test_gpu_probe.py",
     "plugins/filter/measurements.py": "plugin_utils/report/test_measurements.py",
     "plugins/modules/apt_transaction.py": "module_utils/packages/test_transaction.py",
-    "plugins/modules/stack_plan.py": "action/test_stack_plan.py",  # documents the action plugin
+    "plugins/modules/check_variables.py": "action/test_check_variables.py",  # documents the action plugin
+    "plugins/modules/stack_plan.py": "action/test_stack_plan.py",  # likewise
+    "plugins/plugin_utils/checked_variables.py": "action/test_check_variables.py",  # the base of two actions
     # Types, used by all tests of these files.
     "plugins/plugin_utils/catalog/schema.py": "plugin_utils/catalog/test_loader.py",
     "plugins/plugin_utils/model/findings.py": "plugin_utils/planning/test_preflight.py",

@@ -92,4 +92,4 @@ def test_inventories_without_hosts(tmp_path: Path, row: dict[str, str]) -> None:
     ran = playbook(tmp_path, row["typed"] + "\n")
     assert ran.returncode != 0
     assert has(ran.stdout + ran.stderr, row["answer"]), ran.stdout + ran.stderr
-    assert "PLAY" not in ran.stdout
+    assert "TASK" not in ran.stdout

@@ -1,0 +1,66 @@
+"""The base of actions that refuse wrong variables before anything is done on a host."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Any
+
+from ansible.errors import AnsibleActionFail, AnsibleError
+from ansible.plugins.action import ActionBase
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError, load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.inventory_variables import outranked
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import variables as variables_
+
+# What a value may need that exists later: the plan (the hint of facts.yml), and facts that a play gathers.
+LATER = ("this play needs the plan of the same run", "ansible_facts")
+
+variables_.role_options()  # Ansible imports this file before it forks a process for each host
+variables_.role_inputs()
+
+
+def refusal(mistakes: list[str]) -> str:
+    """Return all mistakes in the variables of a host for a terminal, one a line."""
+    listed = "".join(f"\n- {mistake}" for mistake in mistakes)
+    return f"{len(mistakes)} mistake(s) in the variables; nothing was changed. Correct the inventory or -e:{listed}"
+
+
+class VariablesAction(ActionBase):
+    """An action whose arguments `variables` and `internal_variables` list the names that begin with gpu_stack_."""
+
+    def from_inventory(self, variables: dict[str, Any]) -> dict[str, Any]:
+        """Return the role variables of the inventory that Ansible replaces by those of role_inputs.yml."""
+        manager, host = self._task.get_variable_manager(), variables["inventory_hostname"]
+        found = outranked(manager, self._loader, host, variables_.role_inputs())
+        return {name: value for name, value in found.items() if variables_.is_input(name, variables.get(name))}
+
+    def check_variables(self, variables: dict[str, Any]) -> list[str]:
+        """Fail with every misspelt name, every value that cannot be templated and every value that is not accepted.
+
+        The defaults of request.yml and of roles would replace some of them silently. Returns the role variables that
+        cannot be templated before there is a plan.
+        """
+        known, internal = self._task.args["variables"], self._task.args["internal_variables"]
+        mistakes, later = variables_.misspelt(variables, known, internal), []
+        values = {}
+        for name, raw in variables_.set_by_user(variables, known).items():
+            try:
+                values[name] = self._templar.template(raw)
+            except AnsibleError as error:
+                if any(word in f"{raw} {error}" for word in LATER):
+                    later.append(name)
+                else:
+                    mistakes.append(f"{name}: {error}")
+        self.refuse([*mistakes, *self.wrong_values(values)])
+        return later
+
+    def wrong_values(self, values: dict[str, Any]) -> list[str]:
+        """Return what is wrong with values that need no template any more, by the name of the variable."""
+        try:
+            return variables_.wrong_values(values, load_catalog(), date.today())
+        except CatalogError as error:
+            raise AnsibleActionFail(f"cannot read the catalog: {error}") from error
+
+    def refuse(self, mistakes: list[str]) -> None:
+        """Fail with the mistakes, if there are any."""
+        if mistakes:
+            raise AnsibleActionFail(refusal(mistakes))
