@@ -162,6 +162,10 @@ class Apt:
         options = {"environ_update": ENVIRONMENT, "cwd": cwd}
         return apt_locks.run(self.run_command, command, self.budget, self.root, **options)
 
+    def wait_for_locks(self) -> None:
+        """Wait until no other process works on packages; raise HeldError, a ValueError, if the time is not enough."""
+        apt_locks.wait(self.budget, self.root)
+
     def packages(self) -> dict[str, dpkg.Package]:
         """Return all packages in dpkg's database."""
         return dpkg.read(self.root)

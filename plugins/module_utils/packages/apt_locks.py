@@ -29,7 +29,7 @@ LOCKED = re.compile(
 )
 
 
-class HeldError(Exception):
+class HeldError(ValueError):
     """Another process holds a lock, and nothing has been changed. by: who holds which lock."""
 
     def __init__(self, by: str) -> None:
@@ -58,6 +58,22 @@ def check(root: str = "/") -> None:
         raise HeldError(held)
 
 
+def wait(budget: Budget, root: str = "/") -> None:
+    """Wait until no process holds a lock; raise HeldError if one still does when the budget is used up."""
+    while _holders(root) and budget.left > 0:
+        _pause(budget, root)
+    check(root)
+
+
+def _pause(budget: Budget, root: str) -> None:
+    if budget.report:
+        who = _holders(root)
+        budget.report("waiting, for at most %d s: apt is busy%s" % (budget.left, ": " + who if who else ""))
+    pause = min(INTERVAL, budget.left)
+    budget.left -= pause
+    time.sleep(pause)
+
+
 def _holders(root: str) -> str:
     held = package_manager.locks(root)
     return package_manager.describe([(lock["path"], lock["pid"], lock["command"]) for lock in held])
@@ -78,9 +94,4 @@ def run(
             # apt does not name who holds dpkg's locks.
             who = _holders(root) or "No process holds it now."
             return rc, out, "%s\nWaited %d seconds. %s" % (err.rstrip(), budget.seconds, who)
-        if budget.report:
-            who = _holders(root)
-            budget.report("waiting, for at most %d s: apt is busy%s" % (budget.left, ": " + who if who else ""))
-        pause = min(INTERVAL, budget.left)
-        budget.left -= pause
-        time.sleep(pause)
+        _pause(budget, root)

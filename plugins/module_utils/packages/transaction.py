@@ -103,6 +103,8 @@ class Transaction:
             before = self.state()
             if not before.remaining:
                 return Result(before, before, [], [])
+            if not self.check:
+                self.apt.wait_for_locks()
             with tempfile.TemporaryDirectory(prefix="gpuhost-apt-") as preferences:
                 os.chmod(preferences, 0o755)  # apt's unprivileged user reads it
                 changes, not_kept = self._change(before, preferences)

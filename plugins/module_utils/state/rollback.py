@@ -41,6 +41,8 @@ class Rollback:
         if record is None:
             return None
         if not self.check:
+            if self._targets(record):
+                self.apt.wait_for_locks()
             applied.clear(self.directory)
         files = file_state.restore(record["files"], self.check)
         packages = self._packages(record)
@@ -59,7 +61,7 @@ class Rollback:
 
     def _packages(self, record: dict[str, Any]) -> list[str]:
         """Restore the packages of a record, and those first changed after it was written to their state before that."""
-        targets = dict(store.journal(self.directory), **record.get("packages", {}))
+        targets = self._targets(record)
         if not targets:
             return []
         if not self.check:
@@ -68,6 +70,9 @@ class Rollback:
         changes = restore.restore(self.apt, targets, self.check)
         self.warnings += self.apt.warnings
         return changes
+
+    def _targets(self, record: dict[str, Any]) -> dict[str, Any]:
+        return dict(store.journal(self.directory), **record.get("packages", {}))
 
     def _alternative(self, name: str, wanted: dict[str, str] | None) -> list[str]:
         """Restore an alternative, which packages that were installed or removed may have changed."""

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.unit.module_utils.packages.test_package_manager import HOLDER
+from tests.unit.module_utils.lock_holder import held
 
 PROJECT = Path(__file__).resolve().parents[3]
 UNSHARE = ["unshare", "--map-root-user", "--mount"]
@@ -32,16 +32,12 @@ def apt(tmp_path: Path) -> Path:
     for directory in ("etc/preferences.d", "etc/apt.conf.d", "lists/partial"):
         (tmp_path / directory).mkdir(parents=True)
     (tmp_path / "etc/apt.conf.d/sandbox").write_text('APT::Sandbox::User "root";\n')
-    (tmp_path / "lists/lock").touch()
     return tmp_path
 
 
 @pytest.fixture
 def holder(apt: Path) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-c", HOLDER, str(apt / "lists/lock")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "held\n"
+    with held(apt / "lists/lock") as process:
         yield process
 
 

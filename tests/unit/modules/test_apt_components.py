@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +12,7 @@ from ansible.module_utils.testing import patch_module_args
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import package_manager
 from ansible_collections.gpuhost.stack.plugins.modules import apt_components
 
-from tests.unit.module_utils.packages.test_package_manager import HOLDER
+from tests.unit.module_utils.lock_holder import held
 
 FIXTURES = Path(__file__).parents[2] / "fixtures/apt_transaction"
 TARGETS = (FIXTURES / "indextargets.txt").read_text()
@@ -76,15 +74,11 @@ def test_missing_components_are_added_once_and_the_lists_refreshed(host: Host) -
 
 def test_nothing_is_written_while_a_lock_is_held(host: Host) -> None:
     """Else the task that is started again would find nothing to change, and not refresh the lists."""
-    command = [sys.executable, "-c", HOLDER, str(host.lock)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "held\n"
+    with held(host.lock) as holder:
         result = host("contrib")
         assert result["failed"] is True
         assert f"process {holder.pid} (" in result["apt_held_by"]
         assert not host.path.exists()
-        holder.communicate()
     assert host("contrib")["changed"] is True
     assert host.updates == 1
 

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_locks
 
 from tests.unit.module_utils.host_files import put
-from tests.unit.module_utils.packages.test_package_manager import HOLDER
+from tests.unit.module_utils.lock_holder import held
 
 LISTS = "/var/lib/apt/lists/lock"
 
@@ -35,28 +35,16 @@ def update(tmp_path: Path) -> list[str]:
 
 
 @pytest.fixture
-def hold(tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
-    started = []
-
-    def start(path: str) -> subprocess.Popen[str]:
-        words = [sys.executable, "-c", HOLDER, str(put(tmp_path, path))]
-        holder = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        started.append(holder)
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "held\n"
-        return holder
-
-    yield start
-    for holder in started:
-        holder.communicate()
+def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    with held(tmp_path / LISTS.lstrip("/")) as process:
+        yield process
 
 
 @pytest.mark.skipif(shutil.which("apt-get") is None, reason="needs apt-get")
 def test_apt_waits_for_the_lock_of_the_package_lists(
-    tmp_path: Path, update: list[str], hold: Callable[[str], subprocess.Popen[str]], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, update: list[str], holder: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """apt's own DPkg::Lock::Timeout does not cover it."""
-    holder = hold(LISTS)
     assert execute([*update[:-1], "-o", "DPkg::Lock::Timeout=5", "update"])[0] == 100
 
     def free(seconds: float) -> None:
@@ -72,9 +60,8 @@ def test_apt_waits_for_the_lock_of_the_package_lists(
 
 @pytest.mark.skipif(shutil.which("apt-get") is None, reason="needs apt-get")
 def test_who_holds_the_lock_at_the_end_is_named(
-    tmp_path: Path, update: list[str], hold: Callable[[str], subprocess.Popen[str]]
+    tmp_path: Path, update: list[str], holder: subprocess.Popen[str]
 ) -> None:
-    holder = hold(LISTS)
     start = time.monotonic()
     rc, _out, err = apt_locks.run(execute, update, apt_locks.Budget(1), str(tmp_path))
     assert time.monotonic() - start >= 1
@@ -128,8 +115,7 @@ def test_all_commands_of_a_task_share_one_budget(tmp_path: Path, monkeypatch: py
     assert reports == [f"waiting, for at most {seconds} s: apt is busy" for seconds in (7, 5, 3, 1)]
 
 
-def test_whom_a_command_waits_for_is_reported(tmp_path: Path, hold: Callable[[str], subprocess.Popen[str]]) -> None:
-    holder = hold(LISTS)
+def test_whom_a_command_waits_for_is_reported(tmp_path: Path, holder: subprocess.Popen[str]) -> None:
     reports: list[str] = []
     answers = iter([(100, "", HELD[0]), (0, "", "")])
     apt_locks.run(lambda _words: next(answers), ["apt-get"], apt_locks.Budget(1, reports.append), str(tmp_path))
@@ -137,16 +123,25 @@ def test_whom_a_command_waits_for_is_reported(tmp_path: Path, hold: Callable[[st
 
 
 def test_before_anything_is_changed_who_holds_a_lock_is_reported_at_once(
-    tmp_path: Path, hold: Callable[[str], subprocess.Popen[str]]
+    tmp_path: Path, holder: subprocess.Popen[str]
 ) -> None:
-    apt_locks.check(str(tmp_path))
-    holder = hold(LISTS)
     with pytest.raises(
         apt_locks.HeldError, match=r"^apt is busy: .* This task changed nothing\. .*gpu_stack_wait="
-    ) as held:
+    ) as error:
         apt_locks.check(str(tmp_path))
-    assert held.value.by.startswith(f"process {holder.pid} ({sys.executable}")
-    assert held.value.by.endswith(f" holds {LISTS}")
+    assert error.value.by.startswith(f"process {holder.pid} ({sys.executable}")
+    assert error.value.by.endswith(f" holds {LISTS}")
+    holder.communicate()
+    apt_locks.check(str(tmp_path))
+
+
+def test_a_task_begins_when_no_lock_is_held_any_more(
+    tmp_path: Path, holder: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(time, "sleep", lambda _seconds: holder.communicate())
+    budget = apt_locks.Budget(30)
+    apt_locks.wait(budget, str(tmp_path))
+    assert budget.left == 30 - apt_locks.INTERVAL
 
 
 def test_a_command_that_succeeds_runs_once() -> None:

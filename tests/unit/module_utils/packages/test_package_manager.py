@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,30 +10,17 @@ import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import dpkg, package_manager
 
 from tests.unit.module_utils.host_files import put
+from tests.unit.module_utils.lock_holder import held
 
 FIXTURES = Path(__file__).parents[3] / "fixtures"
-
-
-HOLDER = """
-import fcntl, sys
-with open(sys.argv[1], "r+b") as handle:
-    fcntl.lockf(handle, fcntl.LOCK_EX)
-    print("held", flush=True)
-    sys.stdin.read()
-"""
 
 
 def test_a_lock_and_its_holder_are_found_without_waiting(tmp_path: Path) -> None:
     put(tmp_path, dpkg.STATUS_FILE)
     path = put(tmp_path, "/var/lib/dpkg/lock-frontend")
     assert package_manager.read(str(tmp_path)) == {"name": "apt", "locks": [], "broken": [], "interrupted": False}
-    argv = [sys.executable, "-c", HOLDER, str(path)]
-    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
-        assert holder.stdout is not None
-        assert holder.stdin is not None
-        assert holder.stdout.readline() == "held\n"
+    with held(path) as holder:
         found = package_manager.read(str(tmp_path))
-        holder.stdin.close()
     assert found is not None
     assert [(lock["path"], lock["pid"]) for lock in found["locks"]] == [("/var/lib/dpkg/lock-frontend", holder.pid)]
     assert found["locks"][0]["command"].startswith(sys.executable)

@@ -13,6 +13,7 @@ import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_commands, transaction
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import store
 
+from tests.unit.module_utils.lock_holder import held
 from tests.unit.module_utils.real_dpkg import RealDpkg, needs_dpkg
 from tests.unit.module_utils.simulated_packages import SimulatedPackages
 
@@ -88,6 +89,20 @@ def test_a_transaction_is_one_command_of_apt(tmp_path):
     assert host.steps == ["a=2"]
     assert result.changes == ["a 1 -> 2"]
     assert result.after.remaining == []
+
+
+def test_nothing_is_begun_while_another_process_holds_a_lock(tmp_path):
+    """As when unattended-upgrade starts between the plan and the transaction. The apt of this host waits for 1 s."""
+    host = Host(tmp_path, "")
+    with held(host.root / "var/lib/dpkg/lock-frontend") as holder:
+        with pytest.raises(transaction.TransactionError) as error:
+            host.run_transaction(tmp_path)
+        assert str(error.value).startswith(f"apt is busy: process {holder.pid} (")
+        host.run_transaction(tmp_path, check=True)
+    assert host.steps == []
+    assert store.journal(str(tmp_path)) == {}
+    host.run_transaction(tmp_path)
+    assert host.steps == ["a=2"]
 
 
 def test_everything_is_on_disk_before_the_first_package_is_unpacked(tmp_path, monkeypatch):

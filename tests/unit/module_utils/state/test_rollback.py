@@ -10,6 +10,7 @@ import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import alternatives, apt_commands
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, file_state, rollback, store
 
+from tests.unit.module_utils.lock_holder import held
 from tests.unit.module_utils.simulated_packages import SimulatedPackages
 
 VERIFIED = {"version": "2.29.7-1", "held": True, "auto": False}
@@ -121,6 +122,17 @@ def test_the_record_of_the_last_run_is_dropped_first(changed):
     with pytest.raises(apt_commands.AptError):
         changed.restore()
     assert applied.differences(str(changed.directory)) == {}
+
+
+def test_nothing_is_restored_while_another_process_holds_a_lock(changed):
+    with (
+        held(changed.packages.root / "var/lib/dpkg/lock") as holder,
+        pytest.raises(ValueError, match=rf"^apt is busy: process {holder.pid} \("),
+    ):
+        changed.restore()
+    assert changed.settings.read_text() == "changed\n"
+    assert changed.packages.commands == []
+    assert store.read(str(changed.directory), store.APPLIED)["parts"]
 
 
 def test_a_missing_record_changes_nothing(changed):
