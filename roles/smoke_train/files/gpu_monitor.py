@@ -58,7 +58,7 @@ INTERVAL = 5.0
 TIMEOUT = 30.0
 GRACE_PERIOD = 5.0  # seconds for a running call when the recording ends
 POLL_INTERVAL = 0.1  # seconds
-PROGRESS_INTERVAL = 30.0  # seconds between lines if the output is not a terminal
+PROGRESS_INTERVAL = 30.0  # seconds between lines on standard error
 # sudo and systemd may have shortened PATH.
 DIRECTORIES = ("/usr/bin", "/usr/local/bin", "/usr/local/nvidia/bin", "/usr/lib/wsl/lib")
 SIMULATION_NOTES = Path("/usr/share/gpuhost-simulated")
@@ -437,66 +437,20 @@ def median(values: Sequence[float]) -> float | None:
 # Command line ------------------------------------------------------------------------------------------------------
 
 
-class Process:
-    """Another process, identified by its start time as well as its PID, which may be reused."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self.started = self._started()
-
-    def _started(self) -> str | None:
-        """Return the start time in clock ticks since boot, or None if the process has ended or is a zombie."""
-        try:
-            # The name in parentheses may contain spaces: count fields after it. State is field 3, start time field 22.
-            fields = Path(f"/proc/{self.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        except (OSError, IndexError):
-            return None
-        return None if fields[0] in "ZX" else fields[19]
-
-    def is_running(self) -> bool:
-        """Return whether this very process is still running."""
-        return self.started is not None and self._started() == self.started
-
-
 class Progress:
-    """Show samples: a table on a terminal, otherwise a line now and then."""
+    """Print a line for a sample every PROGRESS_INTERVAL; nvidia-smi itself shows GPUs live (nvidia-smi dmon)."""
 
-    TITLES = "%8s %4s %6s %8s %16s %8s %6s %9s %10s"
-
-    def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
-        self.stream, self.clock = stream, clock
-        self.terminal = stream.isatty()
-        self.rows, self.samples, self.next_update = 0, 0, clock()
-        self.shown_errors: list[str] = []
+    def __init__(self, stream: TextIO) -> None:
+        self.stream, self.samples, self.next_update = stream, 0, 0.0
 
     def show(self, sample: Sample) -> None:
-        """Show a sample."""
+        """Count a sample, and print it if a line is due."""
         self.samples += bool(sample.gpus)
-        if self.terminal:
-            self._table(sample)
-        elif self.clock() >= self.next_update:
-            self.next_update = self.clock() + PROGRESS_INTERVAL
+        if time.monotonic() >= self.next_update:
+            self.next_update = time.monotonic() + PROGRESS_INTERVAL
             busy = ", ".join(f"GPU{row['gpu']} {row['utilization_percent'] or '-'} %" for row in sample.gpus)
-            self._print(f"{sample.seconds:.0f} s, {self.samples} samples: {busy or '; '.join(sample.errors)}")
-        self.stream.flush()
-
-    def _table(self, sample: Sample) -> None:
-        for row in sample.gpus:
-            if self.rows % 40 == 0:
-                titles = ("seconds", "GPU", "GPU %", "memory %", "memory MiB", "power W", "deg C", "SM MHz", "mem MHz")
-                self.stream.write(self.TITLES % titles + "\n")
-            self.rows += 1
-            memory = f"{row['memory_used_mib'] or '-'} / {row['memory_total_mib'] or '-'}"
-            shown = [row[column] or "-" for column in ("utilization_percent", "memory_utilization_percent")]
-            rest = ("power_w", "temperature_c", "sm_clock_mhz", "memory_clock_mhz")
-            cells = [f"{sample.seconds:.1f}", row["gpu"], *shown, memory, *(row[column] or "-" for column in rest)]
-            self.stream.write(self.TITLES % tuple(cells) + "\n")
-        for error in sample.errors if sample.errors != self.shown_errors else []:
-            self._print(error)
-        self.shown_errors = sample.errors
-
-    def _print(self, text: str) -> None:
-        self.stream.write(f"gpu_monitor: {text}\n")
+            text = f"{sample.seconds:.0f} s, {self.samples} samples: {busy or '; '.join(sample.errors)}"
+            print(f"gpu_monitor: {text}", file=self.stream, flush=True)
 
 
 def simulation_notes(directory: Path = SIMULATION_NOTES) -> list[str]:
@@ -539,20 +493,8 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
         help="seconds between samples (default: %(default)g)",
     )
     add("--duration", type=positive_number, metavar="S", help="stop after S seconds (default: when interrupted)")
-    add("--until-pid", type=int, metavar="PID", help="stop when that process ends")
     add("--nvidia-smi", metavar="PROGRAM", help="nvidia-smi to run (default: the one in PATH or the usual directories)")
     return parser.parse_args(arguments)
-
-
-def wait_for_end(recorder: Recorder, options: argparse.Namespace, ending: threading.Event) -> None:
-    """Wait until the duration is over, the watched process has ended, or the recording has stopped."""
-    started = time.monotonic()
-    watched = Process(options.until_pid) if options.until_pid is not None else None
-    while recorder.alive() and not ending.is_set():
-        left = options.duration - (time.monotonic() - started) if options.duration else POLL_INTERVAL
-        if left <= 0 or (watched is not None and not watched.is_running()):
-            return
-        ending.wait(min(POLL_INTERVAL, left))
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -576,7 +518,9 @@ def main(arguments: Sequence[str]) -> int:
         print(f"gpu_monitor: cannot record: {error}", file=sys.stderr)
         return 1
     started = time.monotonic()
-    wait_for_end(recorder, options, ending)
+    deadline = started + (options.duration or math.inf)
+    while recorder.alive() and not ending.is_set() and time.monotonic() < deadline:
+        ending.wait(min(POLL_INTERVAL, max(0.0, deadline - time.monotonic())))
     found = recorder.stop()
     what = f"{found['samples']} samples of {len(found['gpus'])} GPUs in {time.monotonic() - started:.0f} s"
     print(f"gpu_monitor: ended: {what}, {len(found['errors'])} distinct errors: {options.output}", file=sys.stderr)

@@ -6,7 +6,6 @@ The simulated nvidia-smi is tested against captured output of the genuine one.
 import ast
 import csv
 import json
-import os
 import shlex
 import signal
 import subprocess
@@ -358,36 +357,10 @@ def test_signal_ends_the_recording_cleanly(tmp_path, number):
     assert process.returncode == 0
     found = json.loads(output)
     assert found["samples"] == len(rows(tmp_path / "monitor.csv"))
-    last = error.decode().splitlines()[-1]
+    first, last = error.decode().splitlines()
+    assert first == "gpu_monitor: 0 s, 1 samples: GPU0 50 %"
     assert last.startswith(f"gpu_monitor: ended: {found['samples']} samples of 1 GPUs")
     assert rows(tmp_path / "monitor.csv")[0]["mark"] == ""
-
-
-def test_recording_ends_with_the_watched_process(tmp_path):
-    arguments = ["--interval", "0.1", "--nvidia-smi", answering(tmp_path / "smi", ROW)]
-    with (
-        subprocess.Popen(["sleep", "100"]) as watched,
-        subprocess.Popen(
-            command(tmp_path, *arguments, "--until-pid", str(watched.pid)),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        ) as monitor,
-    ):
-        wait_until(lambda: (tmp_path / "monitor.csv").exists() and len(rows(tmp_path / "monitor.csv")) >= 2)
-        assert monitor.poll() is None
-        watched.kill()  # and not reaped yet: a zombie counts as ended
-        try:
-            assert monitor.wait(timeout=20) == 0
-        finally:
-            monitor.kill()
-
-
-def test_reused_pid_is_another_process():
-    process = gpu_monitor.Process(os.getpid())
-    assert process.is_running()
-    process.started = "1"
-    assert not process.is_running()
-    assert not gpu_monitor.Process(2**22 + 1).is_running()
 
 
 def test_without_a_driver_it_ends_at_once_with_the_reason(tmp_path, host, smi):
@@ -399,9 +372,7 @@ def test_without_a_driver_it_ends_at_once_with_the_reason(tmp_path, host, smi):
     assert json.loads(answer.stdout)["samples"] == 0
 
 
-@pytest.mark.parametrize(
-    "arguments", [["--interval", "0"], ["--duration", "-1"], ["--interval", "nan"], ["--until-pid"]]
-)
+@pytest.mark.parametrize("arguments", [["--interval", "0"], ["--duration", "-1"], ["--interval", "nan"]])
 def test_bad_usage(tmp_path, arguments):
     answer = subprocess.run(command(tmp_path, *arguments), capture_output=True, text=True)
     assert answer.returncode == 2
@@ -414,29 +385,6 @@ def test_missing_directory_is_reported(tmp_path):
     )
     assert answer.returncode == 1
     assert "cannot record" in answer.stderr
-
-
-def test_terminal_shows_a_row_for_each_gpu_and_sample():
-    class Terminal(list):
-        def isatty(self) -> bool:
-            return True
-
-        write = list.append
-
-        def flush(self) -> None:
-            pass
-
-    terminal = Terminal()
-    progress = gpu_monitor.Progress(terminal)
-    gpus, _ = gpu_monitor.parse_gpus(ROW + "\n" + ROW.replace("0, GPU-a, 50", "1, GPU-b, [N/A]"))
-    progress.show(gpu_monitor.Sample(5.0, gpus, [], ["one went wrong"]))
-    progress.show(gpu_monitor.Sample(10.0, gpus, [], ["one went wrong"]))
-    head, first, second, error, *more = terminal
-    assert head.split()[:3] == ["seconds", "GPU", "GPU"]
-    assert first.split() == ["5.0", "0", "50", "10", "1000", "/", "8192", "120.50", "60", "1980", "3201"]
-    assert second.split()[:3] == ["5.0", "1", "-"]
-    assert error == "gpu_monitor: one went wrong\n"
-    assert len(more) == 2  # a repeated error is not printed again
 
 
 def test_syntax_is_python_3_8():
