@@ -63,7 +63,7 @@ def main() -> None:
     asked = _parse()
     names = devices(asked.replicas)
     dataset, _ = cifar10.prepare(asked.data_dir, "simulated", "", asked.seed)
-    images, labels = tensorflow_worker.load({**vars(dataset), "files": [str(path) for path in dataset.files]})
+    images, labels = tensorflow_worker.load(dataset.files)
     tf.keras.utils.set_random_seed(asked.seed)
     batches = tf.data.Dataset.from_tensor_slices((images, labels)).shuffle(len(labels), seed=asked.seed).repeat()
     batches = batches.batch(asked.batch_size, drop_remainder=True)

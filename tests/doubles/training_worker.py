@@ -17,7 +17,7 @@ def send(event, **values):
 
 def begin(devices=CPUS, kind="cpu", sums=(3.0, 3.0)):
     send("start", framework="tensorflow", version="2.21.0")
-    send("devices", devices=devices, virtual=kind is not None, virtual_kind=kind, visible=0)
+    send("devices", devices=devices, virtual=kind is not None, virtual_kind=kind)
     send("all_reduce", values=list(sums), implementation="CollectiveAllReduce (RING)", fallbacks=[])
 
 def steps(first=1, last=options["train_steps"], loss=lambda step: 2.3 / step):
@@ -26,7 +26,7 @@ def steps(first=1, last=options["train_steps"], loss=lambda step: 2.3 / step):
 
 def trained(replicas=2, differs=0.0, process=None):
     ran = [{"device": "GPU:%d" % n, "process": process or os.getpid()} for n in range(replicas)]
-    send("trained", replicas=replicas, ran=ran, batch_size=64, weights_disagreement=differs, first_step_seconds=0.1)
+    send("trained", replicas=replicas, ran=ran, batch_size=64, weights_disagreement=differs)
 
 def agreed(many=(2.0,) * 5, gradients=0.0):
     send("agreement", replicas=[1, 2], losses=[[2.0] * 5, list(many)], gradients_differ=gradients)

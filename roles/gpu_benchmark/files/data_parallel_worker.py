@@ -116,7 +116,7 @@ def execute(torch: Any, request: dict[str, Any], events: Events) -> int:
     alone = {"rank": 0, "local_rank": 0, "world_size": len(devices.physical), "node": 0, "nodes": 1, "backend": ""}
     here = {"master": "", "port": 0, "timeout": 0.0, "error_file": "", "parent": os.getppid(), "fallbacks": ()}
     limit = memory_limit(options, devices)
-    config = RankConfig(**alone, **here, physical=devices.physical, visible=devices.visible, memory_limit=limit)
+    config = RankConfig(**alone, **here, physical=devices.physical, memory_limit=limit)
     pytorch_replica.Run(torch, request, config, events, DataParallel).execute()
     events.send("end")
     return 0

@@ -19,10 +19,10 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-LABELS = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 IMAGE_BYTES = 3 * 32 * 32
 RECORD_BYTES = 1 + IMAGE_BYTES
 TEST_FILE = "test_batch.bin"
@@ -35,7 +35,6 @@ class Archive:
     name: str
     size: int
     sha256: str
-    md5: str  # the only checksum on the authors' page
     directory: str
     members: dict[str, str]  # file name -> SHA-256
 
@@ -45,7 +44,6 @@ ARCHIVE = Archive(
     name="cifar-10-binary.tar.gz",
     size=170052171,
     sha256="c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
-    md5="c32a1d4ab5d03f1284b67883e8d87530",
     directory="cifar-10-batches-bin",
     members={
         "data_batch_1.bin": "cee916563c9f80d84e3cc88e17fdc0941787f1244f00a67874d45b261883ada5",
@@ -101,9 +99,9 @@ def split_records(content: bytes, name: str) -> tuple[bytes, bytes]:
     return labels, pixels
 
 
-def read(dataset: Dataset) -> tuple[bytes, bytes]:
-    """Return the labels (one byte each) and the pixels (IMAGE_BYTES each) of all training records."""
-    parts = [split_records(path.read_bytes(), str(path)) for path in dataset.files]
+def read(files: Iterable[str | Path]) -> tuple[bytes, bytes]:
+    """Return the labels (one byte each) and the pixels (IMAGE_BYTES each) of all records in batch files."""
+    parts = [split_records(Path(name).read_bytes(), str(name)) for name in files]
     return b"".join(labels for labels, _unused in parts), b"".join(pixels for _unused, pixels in parts)
 
 
@@ -177,9 +175,9 @@ def replace_directory(scratch: Path, directory: Path) -> None:
 # The real archive --------------------------------------------------------------------------------------------------
 
 
-def file_digest(path: Path, algorithm: str) -> str:
-    """Return a file's digest in hexadecimal."""
-    digest = hashlib.new(algorithm, usedforsecurity=False)
+def file_digest(path: Path) -> str:
+    """Return a file's SHA-256 in hexadecimal."""
+    digest = hashlib.sha256()
     with path.open("rb") as stream:
         for block in iter(lambda: stream.read(1 << 20), b""):
             digest.update(block)
@@ -193,7 +191,7 @@ def unpacked_problems(data_dir: Path, archive: Archive) -> list[str]:
         path = data_dir / archive.directory / name
         if not path.is_file():
             problems.append(f"{path} is missing")
-        elif file_digest(path, "sha256") != sha256:
+        elif file_digest(path) != sha256:
             problems.append(f"{path} is not the published file")
     return problems
 
@@ -254,14 +252,13 @@ def fetch_remaining(url: str, part: Path, archive: Archive, timeout: float) -> N
 
 def check_archive(path: Path, archive: Archive, origin: str) -> None:
     """Delete the file and raise DataError if it is not the published archive."""
-    for algorithm, expected in (("sha256", archive.sha256), ("md5", archive.md5)):
-        found = file_digest(path, algorithm)
-        if found != expected:
-            path.unlink()
-            raise DataError(
-                f"{origin}: {algorithm} is {found}, expected {expected}; the file was deleted. Run again, or use "
-                "another mirror (--mirror-url)"
-            )
+    found = file_digest(path)
+    if found != archive.sha256:
+        path.unlink()
+        raise DataError(
+            f"{origin}: sha256 is {found}, expected {archive.sha256}; the file was deleted. Run again, or use another "
+            "mirror (--mirror-url)"
+        )
 
 
 def unpack(path: Path, data_dir: Path, archive: Archive) -> None:

@@ -83,11 +83,9 @@ def build_model(torch: Any, blocks: int, seed: int) -> Any:
 class Data:
     """The records in memory; every replica draws the same global batches and takes its part of each."""
 
-    def __init__(self, torch: Any, dataset: dict[str, Any]) -> None:
+    def __init__(self, torch: Any, files: Sequence[str]) -> None:
         self.torch = torch
-        files = tuple(Path(name) for name in dataset["files"])
-        known = {name: dataset[name] for name in ("kind", "records", "description", "source")}
-        labels, pixels = cifar10.read(cifar10.Dataset(files=files, **known))
+        labels, pixels = cifar10.read(files)
         # frombuffer needs writable memory; NumPy may not be installed.
         self.labels = torch.frombuffer(bytearray(labels), dtype=torch.uint8).long()
         self.images = torch.frombuffer(bytearray(pixels), dtype=torch.uint8).view(-1, 3, 32, 32)
@@ -254,7 +252,7 @@ class Run:
         self.device, self.count = self.replicas.device, self.replicas.replicas
         # The global batch is rounded down to a multiple of the number of replicas: 64 on 3 GPUs becomes 63.
         self.local_batch = max(1, self.options["batch_size"] // self.count)
-        self.data = Data(torch, request["dataset"])
+        self.data = Data(torch, request["files"])
         self.limit_memory()
 
     def limit_memory(self) -> None:
@@ -322,14 +320,11 @@ class Run:
         optimizer = self.torch.optim.Adam(model.parameters(), lr=options["learning_rate"])
         scaler, size, steps = self.scaler(), self.local_batch * self.count, options["train_steps"]
         batches = self.data.batches(size, options["seed"])
-        started, first = time.monotonic(), math.nan
         for number in range(1, steps + 1):
             batch = self.data.select(replicas.local_part(next(batches), alone=False), self.device)
             local_loss = self.step(net, optimizer, scaler, batch)
             loss = replicas.mean(local_loss, alone=False)
-            now = time.monotonic()
-            first = now - started if number == 1 else first
-            self.send("step", phase="train", step=number, steps=steps, loss=loss, time=now)
+            self.send("step", phase="train", step=number, steps=steps, loss=loss, time=time.monotonic())
         computed, here = replicas.computed(local_loss)
         self.send(
             "trained",
@@ -337,7 +332,6 @@ class Run:
             ran=here,
             batch_size=size,
             weights_disagreement=replicas.weights_disagreement(model),
-            first_step_seconds=round(first, 3),
         )
 
     def compare_with_one(self, steps: int) -> None:
@@ -427,7 +421,7 @@ def describe(torch: Any, config: Any) -> dict[str, Any]:
         name = f"{'CPU' if physical is None else 'GPU'}:{replica}"
         found.append({"name": name, "model": model, "compute_capability": capability, "physical": physical})
     kind = "cpu" if None in config.physical else "gpu" if len(set(config.physical)) < len(config.physical) else None
-    return {"devices": found, "virtual": kind is not None, "virtual_kind": kind, "visible": config.visible}
+    return {"devices": found, "virtual": kind is not None, "virtual_kind": kind}
 
 
 def log(config: Any, text: str) -> None:

@@ -41,7 +41,6 @@ class Devices:
     """The devices of this host's replicas: indices of GPUs as CUDA counts them, one per replica; None on the CPU."""
 
     physical: tuple[int | None, ...]
-    visible: int
 
     @property
     def shared(self) -> bool:
@@ -68,7 +67,6 @@ class RankConfig:
     backend: str  # nccl or gloo
     fallbacks: tuple[str, ...]  # why the backend is not NCCL although GPUs are used
     physical: tuple[int | None, ...]  # devices of this host
-    visible: int
     master: str  # host of the rendezvous store
     port: int
     timeout: float  # of a collective, in seconds
@@ -91,12 +89,12 @@ def choose(options: dict[str, Any], visible: int, on_pci: int, simulated: bool) 
         if count is None:
             requested = options["num_gpus"] or len(options["gpus"])
             count = 0 if on_pci and not simulated else requested or on_pci or 2
-        return Devices((None,) * count, 0) if count else None
+        return Devices((None,) * count) if count else None
     gpus = list(options["gpus"]) or list(range(options["num_gpus"] or visible))
     if max(gpus) >= visible:
         return None
     count = virtual or len(gpus)
-    return Devices(tuple(gpus[replica % len(gpus)] for replica in range(count)), visible)
+    return Devices(tuple(gpus[replica % len(gpus)] for replica in range(count)))
 
 
 def choose_backend(kinds: list[str | None], nccl: bool) -> tuple[str, tuple[str, ...]]:
@@ -260,7 +258,6 @@ def rank_configs(
             backend=backend,
             fallbacks=fallbacks,
             physical=devices.physical,
-            visible=devices.visible,
             master=cluster.master,
             port=cluster.port,
             timeout=collective_timeout(options["time_limit"]),

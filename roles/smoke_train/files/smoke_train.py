@@ -38,7 +38,7 @@ from train_checks import (
     parse_nccl_log,
     trained_gpus,
 )
-from train_options import Options, parse_arguments
+from train_options import Options, for_worker, parse_arguments
 from train_process import Event, Outcome, Terminated
 
 STARTED = time.monotonic()
@@ -133,13 +133,8 @@ def prepare_data(report: Report, deadline: float, message: Callable[[str], None]
     except (cifar10.DataError, OSError) as error:
         report.checks.append(Check("data", "fail", str(error), expected, remedy))
         return None
-    report.data = {
-        "kind": dataset.kind,
-        "description": dataset.description,
-        "source": dataset.source,
-        "records": dataset.records,
-        "note": note,
-    }
+    report.data = {name: value for name, value in vars(dataset).items() if name != "files"}
+    report.data["note"] = note
     report.checks.append(Check("data", "pass", dataset.description, f"CIFAR-10 records ({options.data})"))
     message(f"data: {dataset.description}" + (f"; {note}" if note else ""))
     return dataset
@@ -150,14 +145,8 @@ def request(options: Options, dataset: cifar10.Dataset, on_pci: int, simulated: 
     workers = list(options.cluster_workers)
     return {
         "schema": 1,
-        "dataset": {
-            "kind": dataset.kind,
-            "files": [str(path.resolve()) for path in dataset.files],
-            "records": dataset.records,
-            "description": dataset.description,
-            "source": dataset.source,
-        },
-        "options": options.for_worker(),
+        "files": [str(path.resolve()) for path in dataset.files],
+        "options": for_worker(options),
         "on_pci": on_pci,
         "simulated": simulated,
         "cluster": {"workers": workers, "index": options.cluster_index} if workers else None,
@@ -256,14 +245,11 @@ def end_by_signal(number: int, *_unused: object) -> None:
 
 
 def write_evidence(result: dict[str, Any], options: Options) -> None:
-    """Write result.json and loss.csv to the job directory, and the result to --json."""
-    text = json.dumps(result, indent=2) + "\n"
+    """Write result.json and loss.csv to the job directory, if there is one."""
     if options.job_dir:
-        (options.job_dir / "result.json").write_text(text)
+        (options.job_dir / "result.json").write_text(json.dumps(result, indent=2) + "\n")
         rows = "".join(f"{step},{loss}\n" for step, loss in enumerate(result["loss"]["history"], start=1))
         (options.job_dir / "loss.csv").write_text("step,loss\n" + rows)
-    if options.json:
-        options.json.write_text(text)
 
 
 def summary(result: dict[str, Any]) -> str:

@@ -38,7 +38,6 @@ class Devices:
     names: tuple[str, ...]
     details: tuple[dict[str, Any], ...]
     virtual_kind: str | None
-    visible: int
 
 
 class Events:
@@ -115,9 +114,7 @@ def use_cpu(tf: Any, count: int) -> Devices:
         cpu, [tf.config.LogicalDeviceConfiguration() for _unused in range(count)]
     )
     names = tuple(f"CPU:{index}" for index in range(count))
-    return Devices(
-        names, tuple(device_entry(name, "virtual: logical CPU device", "", None) for name in names), "cpu", 0
-    )
+    return Devices(names, tuple(device_entry(name, "virtual: logical CPU device", "", None) for name in names), "cpu")
 
 
 def use_gpus(tf: Any, gpus: Sequence[Any], options: Any) -> Devices:
@@ -130,7 +127,7 @@ def use_gpus(tf: Any, gpus: Sequence[Any], options: Any) -> Devices:
             limit = tf.config.LogicalDeviceConfiguration(memory_limit=options.memory_limit)
             tf.config.set_logical_device_configuration(gpu, [limit])
         details.append(device_entry(f"GPU:{index}", *gpu_details(tf, gpu), physical_index(options, index)))
-    return Devices(tuple(item["name"] for item in details), tuple(details), None, len(gpus))
+    return Devices(tuple(item["name"] for item in details), tuple(details), None)
 
 
 def use_virtual_gpus(tf: Any, gpus: Sequence[Any], options: Any) -> Devices:
@@ -149,7 +146,7 @@ def use_virtual_gpus(tf: Any, gpus: Sequence[Any], options: Any) -> Devices:
             )
     if count < len(gpus):
         tf.config.set_visible_devices(list(gpus[:count]), "GPU")
-    return Devices(tuple(item["name"] for item in details), tuple(details), "gpu", len(gpus))
+    return Devices(tuple(item["name"] for item in details), tuple(details), "gpu")
 
 
 def physical_index(options: Any, index: int) -> int:
@@ -273,12 +270,11 @@ def build_model(tf: Any, blocks: int) -> Any:
     return tf.keras.Model(inputs, layers.Activation("linear", dtype="float32")(outputs))
 
 
-def load(dataset: dict[str, Any]) -> tuple[Any, Any]:
+def load(files: Sequence[str]) -> tuple[Any, Any]:
     """Return the images, uint8 of shape (records, 32, 32, 3), and the labels, int32 of shape (records,)."""
     import numpy as np
 
-    files = tuple(Path(name) for name in dataset["files"])
-    labels, pixels = cifar10.read(cifar10.Dataset(**dict(dataset, files=files)))
+    labels, pixels = cifar10.read(files)
     planes = np.frombuffer(pixels, np.uint8).reshape(-1, 3, 32, 32)
     return np.ascontiguousarray(planes.transpose(0, 2, 3, 1)), np.frombuffer(labels, np.uint8).astype(np.int32)
 
@@ -421,10 +417,8 @@ def cluster_result(tf: Any, strategy: Any, model: Any, devices: Sequence[str]) -
 def train(tf: Any, strategy: Any, data: Any, options: Any, events: Events, cluster: bool, loop: Any) -> None:
     """Run the training that is checked and send its result."""
     batch_size = global_batch(options, strategy.num_replicas_in_sync)
-    started, first = time.monotonic(), []
 
     def report(step: int, loss: float) -> None:
-        first.append(time.monotonic() - started)
         events.step("train", step, options.train_steps, loss)
 
     model, devices = loop(tf, strategy, data, options, batch_size, options.train_steps, report)
@@ -438,7 +432,6 @@ def train(tf: Any, strategy: Any, data: Any, options: Any, events: Events, clust
         ran=[{"device": short_name(device), "process": os.getpid()} for device in devices],
         batch_size=batch_size,
         weights_disagreement=disagreement,
-        first_step_seconds=round(first[0], 2),
     )
 
 
@@ -541,10 +534,8 @@ def execute(request: dict[str, Any], events: Events, loop: Any) -> int:
         events.send("missing_gpus", visible=devices)
         return 1
     kind = devices.virtual_kind
-    events.send(
-        "devices", devices=devices.details, virtual=kind is not None, virtual_kind=kind, visible=devices.visible
-    )
-    data = load(request["dataset"])
+    events.send("devices", devices=devices.details, virtual=kind is not None, virtual_kind=kind)
+    data = load(request["files"])
     tf.keras.utils.set_random_seed(options.seed)
     if options.mixed_precision:
         tf.keras.mixed_precision.set_global_policy("mixed_float16")

@@ -618,6 +618,5 @@ def build_result(report: Report, seconds: float) -> dict[str, Any]:
             "history": [rounded(loss) for loss in training.history],
         },
         "images_per_second": rounded(images_per_second(training)),
-        "first_step_seconds": rounded(trained.get("first_step_seconds")),
         "seconds": round(seconds, 2),
     }

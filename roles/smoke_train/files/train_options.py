@@ -9,7 +9,6 @@ import argparse
 import importlib.util
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,43 +17,12 @@ MEMORY_LIMIT = 2048  # default in MiB for each virtual GPU; several of them shar
 DESCRIPTION = "Train a small ResNet on CIFAR-10 on all GPUs of one or several hosts and check the results."
 
 
-@dataclass(frozen=True)
-class Options:
-    """The parsed command line; each field is named after its option."""
+Options = argparse.Namespace  # named after the options, of the types that the parser gives them
 
-    framework: str
-    num_gpus: int | None
-    gpus: tuple[int, ...]
-    virtual_gpus: int | None
-    memory_limit: int | None
-    memory_growth: bool
-    mixed_precision: bool
-    log_device_placement: bool
-    data_dir: Path
-    data: str
-    mirror_url: str
-    train_steps: int
-    batch_size: int
-    blocks: int
-    learning_rate: float
-    loss_margin: float
-    seed: int
-    time_limit: float
-    agreement_steps: int
-    agreement_tolerance: float
-    monitor_interval: float
-    cluster_workers: tuple[str, ...]
-    cluster_index: int | None
-    job_dir: Path | None
-    json: Path | None
-    worker: Path | None
 
-    def for_worker(self) -> dict[str, Any]:
-        """Return the options as JSON types, for the worker's request."""
-        return {
-            name: str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
-            for name, value in asdict(self).items()
-        }
+def for_worker(options: Options) -> dict[str, Any]:
+    """Return the options as JSON types, for the worker's request."""
+    return {name: str(value) if isinstance(value, Path) else value for name, value in vars(options).items()}
 
 
 def at_least(minimum: float, kind: Callable[[str], Any] = int) -> Callable[[str], Any]:
@@ -104,7 +72,6 @@ def make_parser() -> argparse.ArgumentParser:
     add("--cluster-index", type=at_least(0), metavar="I", help="index of this host in --cluster-workers, from 0")
     add = parser.add_argument_group("output").add_argument
     add("--job-dir", type=Path, help="directory for result.json, loss.csv, the log and the GPU recording")
-    add("--json", type=Path, metavar="FILE", help="also write the result to FILE")
     add("--worker", type=Path, metavar="FILE", help="program that trains (default: the one of the framework)")
     return parser
 
@@ -202,10 +169,9 @@ def add_checks(add: Callable[..., Any]) -> None:
 def parse_arguments(arguments: Sequence[str]) -> Options:
     """Parse and check the command line; on bad usage print every problem and exit with 2."""
     parser = make_parser()
-    found = vars(parser.parse_args(arguments))
-    found["framework"] = found["framework"] or default_framework()
-    options = Options(**found)
-    problems = usage_problems(options)
+    options = parser.parse_args(arguments)
+    options.framework = options.framework or default_framework()
+    problems = [*device_problems(options), *cluster_problems(options)]
     if problems:
         parser.error("; ".join(problems))
     return options
@@ -215,11 +181,6 @@ def default_framework() -> str:
     """Return the installed framework, TensorFlow before PyTorch; TensorFlow if there is neither."""
     installed = [name for name, package in FRAMEWORKS.items() if importlib.util.find_spec(package)]
     return installed[0] if installed else "tensorflow"
-
-
-def usage_problems(options: Options) -> list[str]:
-    """Return a message for each combination of options that cannot work."""
-    return [*device_problems(options), *cluster_problems(options)]
 
 
 def device_problems(options: Options) -> list[str]:

@@ -6,7 +6,7 @@ The protocol: a worker is started as `python FRAMEWORK_worker.py REQUEST.json`. 
 
     schema      1
     events_fd   file descriptor that the worker writes events to
-    dataset     cifar10.Dataset as JSON: kind, files (paths of batch files), records (count), description, source
+    files       paths of the batch files with the records to train on
     options     every command line option, by its name with underscores
     on_pci      number of NVIDIA GPUs on the PCI bus
     simulated   whether parts of this host are simulated
@@ -40,17 +40,11 @@ NUMBER = (int, float)
 # Required keys of each event and their types.
 EVENTS: dict[str, dict[str, Any]] = {
     "start": {"framework": str, "version": str},
-    "devices": {"devices": list, "virtual": bool, "virtual_kind": (str, type(None)), "visible": int},
+    "devices": {"devices": list, "virtual": bool, "virtual_kind": (str, type(None))},
     "missing_gpus": {"visible": int},
     "all_reduce": {"values": list, "implementation": str, "fallbacks": list},
     "step": {"phase": str, "step": int, "steps": int, "loss": NUMBER, "time": NUMBER},
-    "trained": {
-        "replicas": int,
-        "ran": list,
-        "batch_size": int,
-        "weights_disagreement": NUMBER,
-        "first_step_seconds": NUMBER,
-    },
+    "trained": {"replicas": int, "ran": list, "batch_size": int, "weights_disagreement": NUMBER},
     "agreement": {"replicas": list, "losses": list, "gradients_differ": NUMBER},
     "error": {"text": str},
     "end": {},

@@ -20,8 +20,8 @@ def test_each_replica_needs_a_gpu(physical: tuple[int | None, ...]) -> None:
     with pytest.raises(
         UnsupportedRequest, match=r"found .*, expected one or more GPUs.*gpu_benchmark_training=default"
     ):
-        data_parallel_worker.refuse_virtual_gpus(Devices(physical, 1))
-    data_parallel_worker.refuse_virtual_gpus(Devices((0, 1), 2))
+        data_parallel_worker.refuse_virtual_gpus(Devices(physical))
+    data_parallel_worker.refuse_virtual_gpus(Devices((0, 1)))
 
 
 @real

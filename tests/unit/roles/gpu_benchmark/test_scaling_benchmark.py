@@ -26,12 +26,12 @@ def send(event, **values):
 
 devices = [{"name": "CPU:%d" % n, "model": "virtual", "compute_capability": "", "physical": None} for n in range(count)]
 send("start", framework="tensorflow", version="2.21.0")
-send("devices", devices=devices, virtual=True, virtual_kind="cpu", visible=0)
+send("devices", devices=devices, virtual=True, virtual_kind="cpu")
 send("all_reduce", values=[count * (count + 1) / 2] * count, implementation="RING", fallbacks=[])
 for step in range(1, options["train_steps"] + 1):
     send("step", phase="train", step=step, steps=options["train_steps"], loss=2.3, time=float(step))
 send("trained", replicas=count - (count == BROKEN), ran=[{"device": "CPU:%d" % n, "process": 1} for n in range(count)],
-     batch_size=options["batch_size"], weights_disagreement=0.0, first_step_seconds=0.1)
+     batch_size=options["batch_size"], weights_disagreement=0.0)
 send("end")
 """
 

@@ -12,7 +12,6 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -45,9 +44,9 @@ def needs(framework: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(not shutil.which(python(framework)), reason=reason)
 
 
-def shuffled(dataset: dict[str, Any], directory: Path) -> dict[str, Any]:
+def shuffled(dataset: Sequence[str], directory: Path) -> list[str]:
     """Write the records with their labels in another order; nothing can be learned from them but their frequencies."""
-    contents = [bytearray(Path(name).read_bytes()) for name in dataset["files"]]
+    contents = [bytearray(Path(name).read_bytes()) for name in dataset]
     labels = [label for content in contents for label in content[::RECORD_BYTES]]
     random.Random(1).shuffle(labels)
     files = []
@@ -56,7 +55,7 @@ def shuffled(dataset: dict[str, Any], directory: Path) -> dict[str, Any]:
         content[::RECORD_BYTES] = bytes(labels[number * count : (number + 1) * count])
         files.append(str(directory / f"shuffled_batch_{number}.bin"))
         Path(files[-1]).write_bytes(content)
-    return {**dataset, "files": files}
+    return files
 
 
 class Worker:
@@ -70,7 +69,7 @@ class Worker:
         self,
         framework: str,
         directory: Path,
-        dataset: dict[str, Any],
+        files: Sequence[str],
         *arguments: str,
         patch: str = "",
         cluster: Any = None,
@@ -92,8 +91,8 @@ class Worker:
         request = {
             "schema": 1,
             "events_fd": writing,
-            "dataset": dataset,
-            "options": self.options.for_worker(),
+            "files": files,
+            "options": train_options.for_worker(self.options),
             "on_pci": 0,
             "simulated": False,
             "cluster": cluster,
@@ -199,18 +198,18 @@ def listen_to_all(
 
 
 @pytest.fixture(scope="session")
-def dataset(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Return the generated set, as a request has it."""
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """Return the files of the generated set, as a request has them."""
     made = cifar10.write_simulated(tmp_path_factory.mktemp("cifar10"), seed=1, records=cifar10.SIMULATED_PER_FILE)
-    return {**asdict(made), "files": [str(path) for path in made.files]}
+    return [str(path) for path in made.files]
 
 
 @pytest.fixture
-def start(tmp_path: Path, dataset: dict[str, Any], framework: str) -> Iterator[Callable[..., Worker]]:
+def start(tmp_path: Path, dataset: list[str], framework: str) -> Iterator[Callable[..., Worker]]:
     """Return a function that starts a worker of the module's framework; the workers end with the test."""
     workers: list[Worker] = []
 
-    def begin(*arguments: str, data: dict[str, Any] = dataset, **more: Any) -> Worker:
+    def begin(*arguments: str, data: Sequence[str] = dataset, **more: Any) -> Worker:
         directory = tmp_path / str(len(workers))
         directory.mkdir()
         workers.append(Worker(framework, directory, data, *arguments, **more))

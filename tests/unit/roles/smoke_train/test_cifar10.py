@@ -48,7 +48,7 @@ def test_invalid_batch_is_refused(content: bytes, message: str) -> None:
 
 def test_generated_set_has_the_format_and_is_marked_simulated(tmp_path: Path) -> None:
     dataset = cifar10.write_simulated(tmp_path, seed=1, records=50)
-    labels, pixels = cifar10.read(dataset)
+    labels, pixels = cifar10.read(dataset.files)
     assert (dataset.kind, dataset.records, len(labels), len(pixels)) == ("simulated", 250, 250, 250 * 3072)
     assert set(labels) == set(range(10))
     assert all("simulated" in path.name and "simulated" in path.parent.name for path in dataset.files)
@@ -62,14 +62,14 @@ def test_generated_set_is_deterministic_and_written_once(tmp_path: Path) -> None
     elsewhere = cifar10.write_simulated(tmp_path / "elsewhere", seed=1, records=5)
     other = cifar10.write_simulated(tmp_path, seed=2, records=5)
     assert [path.stat().st_mtime_ns for path in again.files] == written
-    assert cifar10.read(elsewhere) == cifar10.read(first) != cifar10.read(other)
+    assert cifar10.read(elsewhere.files) == cifar10.read(first.files) != cifar10.read(other.files)
 
 
 def test_incomplete_set_is_written_again(tmp_path: Path) -> None:
     dataset = cifar10.write_simulated(tmp_path, seed=1, records=5)
-    whole = cifar10.read(dataset)
+    whole = cifar10.read(dataset.files)
     dataset.files[2].write_bytes(b"cut")
-    assert cifar10.read(cifar10.write_simulated(tmp_path, seed=1, records=5)) == whole
+    assert cifar10.read(cifar10.write_simulated(tmp_path, seed=1, records=5).files) == whole
 
 
 def test_set_with_other_labels_of_the_same_size_is_written_again(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_set_with_other_labels_of_the_same_size_is_written_again(tmp_path: Path)
 
 def test_generated_classes_are_distinguishable(tmp_path: Path) -> None:
     """The nearest class pattern gives the label, so a network can learn it."""
-    labels, pixels = cifar10.read(cifar10.write_simulated(tmp_path, seed=1, records=20))
+    labels, pixels = cifar10.read(cifar10.write_simulated(tmp_path, seed=1, records=20).files)
     patterns = [cifar10.class_pattern(label, 1).to_bytes(3072, "big") for label in range(10)]
 
     def distance(image: bytes, pattern: bytes) -> int:
@@ -126,7 +126,6 @@ def archive(archive_bytes: bytes) -> cifar10.Archive:
         name="cifar-10-binary.tar.gz",
         size=len(archive_bytes),
         sha256=hashlib.sha256(archive_bytes).hexdigest(),
-        md5=hashlib.md5(archive_bytes, usedforsecurity=False).hexdigest(),
         directory="cifar-10-batches-bin",
         members={name: digest.hexdigest() for name, digest in members.items()},
     )

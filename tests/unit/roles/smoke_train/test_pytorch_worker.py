@@ -27,7 +27,7 @@ def framework() -> str:
 
 
 def options(*arguments: str) -> dict[str, Any]:
-    return train_options.parse_arguments(["--framework", "pytorch", *arguments]).for_worker()
+    return train_options.for_worker(train_options.parse_arguments(["--framework", "pytorch", *arguments]))
 
 
 # Choices -----------------------------------------------------------------------------------------------------------
@@ -65,7 +65,7 @@ def test_devices(
     ("physical", "kind"), [((0, 1), None), ((0,), None), ((0, 1, 0), "gpu"), ((None,), "cpu"), ((None, None), "cpu")]
 )
 def test_virtual_kind_of_devices(physical: tuple[int | None, ...], kind: str | None) -> None:
-    assert Devices(physical, 2).virtual_kind == kind
+    assert Devices(physical).virtual_kind == kind
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_gloo_on_gpus_has_a_reason(kinds: list[str | None], nccl: bool, backend:
     ],
 )
 def test_memory_limits(arguments: list[str], physical: tuple[int | None, ...], limit: int | None) -> None:
-    assert pytorch_worker.memory_limit(options(*arguments), Devices(physical, 2)) == limit
+    assert pytorch_worker.memory_limit(options(*arguments), Devices(physical)) == limit
 
 
 def errors(**moments: float) -> dict[int, dict[str, Any]]:
@@ -148,7 +148,7 @@ def test_replicas_train_together_on_the_cpu(start: Callable[..., Worker], replic
     expected = ["start", "devices", "all_reduce", "step", "trained", "agreement", "end"]
     assert kinds == [kind for kind in expected if replicas > 1 or kind != "agreement"]
     devices = worker.the("devices")
-    assert (devices["virtual"], devices["virtual_kind"], devices["visible"]) == (True, "cpu", 0)
+    assert (devices["virtual"], devices["virtual_kind"]) == (True, "cpu")
     assert [device["physical"] for device in devices["devices"]] == [None] * replicas
     reduced = worker.the("all_reduce")
     assert reduced["values"] == [replicas * (replicas + 1) / 2] * replicas
@@ -194,7 +194,7 @@ def test_gradient_wrong_by_a_percent_in_one_of_four_replicas_fails(start: Callab
 @real
 @pytest.mark.parametrize("small", LEARNING)
 def test_shuffled_labels_fail(
-    start: Callable[..., Worker], dataset: dict[str, Any], tmp_path: Path, small: list[str]
+    start: Callable[..., Worker], dataset: list[str], tmp_path: Path, small: list[str]
 ) -> None:
     settings = ("--virtual-gpus", "2", "--agreement-steps", "0")
     worker = start(*settings, small=small, data=shuffled(dataset, tmp_path))

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import tensorflow_worker as worker
 from real_workers import LEARNING, Worker, listen_to_all, needs, shuffled, start_cluster
-from train_options import parse_arguments
+from train_options import for_worker, parse_arguments
 
 real = needs("tensorflow")
 
@@ -22,7 +22,7 @@ def framework() -> str:
 
 
 def options(*arguments: str) -> Any:
-    return SimpleNamespace(**parse_arguments(["--framework", "tensorflow", *arguments]).for_worker())
+    return SimpleNamespace(**for_worker(parse_arguments(["--framework", "tensorflow", *arguments])))
 
 
 class Recorded:
@@ -72,7 +72,7 @@ def test_without_a_visible_gpu_replicas_are_virtual_or_gpus_are_missing(
     if not count:
         assert found == 0
         return
-    assert (len(found.names), found.virtual_kind, found.visible) == (count, "cpu", 0)
+    assert (len(found.names), found.virtual_kind) == (count, "cpu")
     assert tf.logical == {"cpu": [None] * count}
     assert all(item["physical"] is None and "virtual" in item["model"] for item in found.details)
 
@@ -107,7 +107,7 @@ def test_virtual_gpus_are_spread_evenly_over_the_gpus() -> None:
     assert tf.logical == {"gpu0": [worker.VIRTUAL_MEMORY_LIMIT] * 3, "gpu1": [worker.VIRTUAL_MEMORY_LIMIT] * 2}
     assert found.names == tuple(f"GPU:{number}" for number in range(5))
     assert [item["physical"] for item in found.details] == [0, 0, 0, 1, 1]
-    assert (found.virtual_kind, found.visible) == ("gpu", 2)
+    assert found.virtual_kind == "gpu"
     assert all(item["model"] == "virtual: NVIDIA H200" for item in found.details)
 
 
@@ -220,7 +220,7 @@ def test_timed_steps_are_computed_while_they_are_timed(start: Callable[..., Work
 @real
 @pytest.mark.parametrize("small", LEARNING)
 def test_shuffled_labels_fail(
-    start: Callable[..., Worker], dataset: dict[str, Any], tmp_path: Path, small: tuple[str, ...]
+    start: Callable[..., Worker], dataset: list[str], tmp_path: Path, small: tuple[str, ...]
 ) -> None:
     run = start(*("--virtual-gpus", "2", "--agreement-steps", "0"), small=small, data=shuffled(dataset, tmp_path))
     assert run.listen() == 0

@@ -23,7 +23,7 @@ def run_events(history: list[float] = FALLING, without: str = "", **changes: dic
     """Return the events of a good run on two virtual replicas, with the given changes."""
     events: dict[str, dict[str, Any]] = {
         "start": {"framework": "tensorflow", "version": "2.21.0"},
-        "devices": {"devices": CPUS, "virtual": True, "virtual_kind": "cpu", "visible": 0},
+        "devices": {"devices": CPUS, "virtual": True, "virtual_kind": "cpu"},
         "all_reduce": {"values": [3.0, 3.0], "implementation": "CollectiveAllReduce (RING)", "fallbacks": []},
         "step": {},
         "trained": {
@@ -31,7 +31,6 @@ def run_events(history: list[float] = FALLING, without: str = "", **changes: dic
             "ran": RAN,
             "batch_size": 64,
             "weights_disagreement": 0.0,
-            "first_step_seconds": 1.0,
         },
         "agreement": {"replicas": [1, 2], "losses": [AGREED, AGREED], "gradients_differ": 1e-6},
         "end": {},
@@ -174,7 +173,7 @@ def test_cluster_needs_the_replicas_of_every_host() -> None:
     options = parse_arguments(
         ["--framework", "tensorflow", "--train-steps", "30", "--cluster-workers", "a:1,b:1,c:1", "--cluster-index", "0"]
     )
-    gpus = {"devices": GPUS, "virtual": False, "virtual_kind": None, "visible": 2}
+    gpus = {"devices": GPUS, "virtual": False, "virtual_kind": None}
     good = run_events(devices=gpus, all_reduce={"values": [21.0, 21.0]}, trained={"replicas": 6})  # 1 + 2 + ... + 6
     bad = run_events(devices=gpus, all_reduce={"values": [3.0, 3.0]}, trained={"replicas": 2})
     assert failed(good, options) == set()

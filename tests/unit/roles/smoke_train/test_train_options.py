@@ -86,7 +86,7 @@ def test_request_has_every_option_as_json_types() -> None:
     options = train_options.parse_arguments(
         ["--gpus", "0,2", "--job-dir", "/tmp/job", *CLUSTER, "--framework", "pytorch"]
     )
-    expected = json.loads(json.dumps(options.for_worker()))
+    expected = json.loads(json.dumps(train_options.for_worker(options)))
     assert set(expected) == set(vars(train_options.make_parser().parse_args([])))
     assert expected["gpus"] == [0, 2]
     assert (expected["job_dir"], expected["cluster_workers"], expected["cluster_index"]) == (
