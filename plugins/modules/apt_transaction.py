@@ -25,6 +25,8 @@ description:
     configured while DKMS builds nothing.
   - The package lists are refreshed if a wanted version is not on offer.
   - An interrupted apt or dpkg transaction is finished first.
+  - The transaction is a job of the host, whose progress is printed. It continues when the connection is lost or the run
+    is killed; there is never more than one. A lost connection is tried again for O(lock_timeout) seconds.
 version_added: "0.1.0"
 options:
   packages:
@@ -97,9 +99,13 @@ options:
     type: path
     default: /var/lib/gpuhost
   lock_timeout:
-    description: Seconds to wait for another apt or dpkg to finish.
+    description: Seconds to wait for another apt, dpkg or transaction to finish, and for a lost connection.
     type: int
     default: 600
+  only_if_met:
+    description: Whether to change nothing and return RV(met=false) if something remains to be done.
+    type: bool
+    default: false
 attributes:
   check_mode:
     support: full
@@ -119,6 +125,10 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+met:
+  description: V(false), because something remains to be done.
+  returned: O(only_if_met=true) and something remains to be done
+  type: bool
 installed:
   description: Installed version by requested package; before the transaction in check mode.
   returned: success
@@ -155,6 +165,7 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_commands, transaction
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import transaction_lock
 
 
 def versions(names: list, state: transaction.PackageState) -> dict:
@@ -180,6 +191,7 @@ def main() -> None:
             "undo": {"type": "bool", "default": True},
             "state_directory": {"type": "path", "default": "/var/lib/gpuhost"},
             "lock_timeout": {"type": "int", "default": 600},
+            "only_if_met": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
     )
@@ -187,9 +199,13 @@ def main() -> None:
     request = transaction.Request(*(options[name] for name in transaction.Request._fields))
     directory = options["state_directory"]
     kept = os.path.join(directory, "packages") if options["undo"] else ""
-    apt = apt_commands.Apt(module.run_command, options["lock_timeout"], kept)
+    progress = os.path.join(directory, transaction_lock.PROGRESS)
+    apt = apt_commands.Apt(module.run_command, options["lock_timeout"], kept, progress=progress)
+    work = transaction.Transaction(request, apt, directory, options["undo"], module.check_mode)
+    if options["only_if_met"] and work.state().remaining:
+        module.exit_json(changed=False, met=False)
     try:
-        result = transaction.Transaction(request, apt, directory, options["undo"], module.check_mode).run()
+        result = work.run()
     except transaction.TransactionError as error:
         module.fail_json(msg=str(error), **error.details)
     for text in apt.warnings:

@@ -189,6 +189,11 @@ probe:
     package_manager:
       description: C(name), held C(locks), C(broken) packages, and whether dpkg was C(interrupted).
       type: dict
+    transaction:
+      description:
+        - The process that runs a package transaction of this project in C(running), and in C(ended) the result of one
+          whose run lost the connection or was killed.
+      type: dict
     cloud_init_running:
       description: Whether cloud-init still sets up the host. V(false) where cloud-init itself has started the probe.
       type: bool

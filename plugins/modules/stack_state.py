@@ -85,7 +85,7 @@ options:
     type: path
     default: /var/lib/gpuhost
   lock_timeout:
-    description: Seconds to wait for another apt or dpkg to finish.
+    description: Seconds to wait for another apt, dpkg or package transaction to finish, and for a lost connection.
     type: int
     default: 600
 attributes:
@@ -135,7 +135,7 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_commands
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, recording, rollback
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, recording, rollback, transaction_lock
 
 
 def restore(module: AnsibleModule, apt: apt_commands.Apt) -> dict:
@@ -229,7 +229,8 @@ def main() -> None:
     )
     options = module.params
     packages = os.path.join(options["directory"], "packages")
-    apt = apt_commands.Apt(module.run_command, options["lock_timeout"], packages)
+    progress = os.path.join(options["directory"], transaction_lock.PROGRESS)
+    apt = apt_commands.Apt(module.run_command, options["lock_timeout"], packages, progress=progress)
     try:
         result = ACTIONS[options["action"]](module, apt)
     except (apt_commands.AptError, ValueError) as error:

@@ -35,7 +35,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.packages import (
     dpkg,
     package_manager,
 )
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, store
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, store, transaction_lock
 
 SCHEMA = 1
 OWN_FOLDERS = (os.path.dirname(installed_stack.TENSORFLOW),)  # all that a run with frameworks alone writes to
@@ -101,6 +101,7 @@ def probe(root: str, options: Options, run: Run = command.run) -> dict[str, Any]
         "gpu_processes": attempt("GPU processes", lambda: gpu_processes.read(root, smi, run)),
         "packages": attempt("packages", lambda: _packages(root, options)),
         "package_manager": attempt("package manager", lambda: package_manager.read(root)),
+        "transaction": attempt("package transaction", lambda: transaction_lock.read(root, options.state_directory), {}),
         "cloud_init_running": attempt("cloud-init", lambda: cloud_init.running(root, run), False),
         "runfile": attempt("run file installations", lambda: runfile.read(root)),
         "repository": repository,

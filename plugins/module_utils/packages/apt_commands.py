@@ -13,7 +13,7 @@ import re
 import shutil
 import tempfile
 import time
-from typing import Callable
+from typing import Any, Callable
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_locks, apt_output, apt_update, dpkg
@@ -133,38 +133,50 @@ class Apt:
     """apt and dpkg on one host.
 
     `run_command` is AnsibleModule's; `kept` is the directory where downloaded .deb files are kept, "" to keep none;
-    `root` is where dpkg's database is read.
+    `root` is where dpkg's database is read; `progress` is the file to which progress is written, "" for none.
     """
 
     def __init__(
-        self, run_command: Callable[..., tuple[int, str, str]], lock_timeout: int, kept: str = "", root: str = "/"
+        self,
+        run_command: Callable[..., tuple[int, str, str]],
+        lock_timeout: int,
+        kept: str = "",
+        root: str = "/",
+        progress: str = "",
     ) -> None:
         self.run_command = run_command
-        self.budget = apt_locks.Budget(lock_timeout)
+        self.budget = apt_locks.Budget(lock_timeout, self.report)
         self.kept = kept
         self.root = root
+        self.progress = progress
         self.bound: list[str] = []
         self.warnings: list[str] = []
 
-    def run(self, command: list[str], accepted: tuple[int, ...] = (0,), cwd: str | None = None) -> str:
+    def run(self, command: list[str], accepted: tuple[int, ...] = (0,), cwd: str | None = None, **options: Any) -> str:
         """Return a command's output. Raise AptError if its exit status is not one of `accepted`.
 
         A command that finds a lock of apt or dpkg held is tried again; all of them together for `lock_timeout` seconds.
         """
         started = time.time()
-        rc, out, err = self._run_unlocked(command, cwd=cwd)
+        rc, out, err = self._run_unlocked(command, cwd=cwd, **options)
         if rc not in accepted:
             output = out + "\n" + err
             raise AptError(command, rc, output, with_unlogged(output, self.root, make_logs(self.root, started)))
         return out
 
-    def _run_unlocked(self, command: list[str], cwd: str | None = None) -> tuple[int, str, str]:
-        options = {"environ_update": ENVIRONMENT, "cwd": cwd}
+    def _run_unlocked(self, command: list[str], cwd: str | None = None, **options: Any) -> tuple[int, str, str]:
+        options = {"environ_update": ENVIRONMENT, "cwd": cwd, **options}
         return apt_locks.run(self.run_command, command, self.budget, self.root, **options)
 
     def wait_for_locks(self) -> None:
         """Wait until no other process works on packages; raise HeldError, a ValueError, if the time is not enough."""
         apt_locks.wait(self.budget, self.root)
+
+    def report(self, step: str) -> None:
+        """Write a step that is not apt's to the file of progress."""
+        if os.path.isdir(os.path.dirname(self.progress)):  # check mode does not create it
+            with open(self.progress, "a") as stream:
+                stream.write("step:%s\n" % step)
 
     def packages(self) -> dict[str, dpkg.Package]:
         """Return all packages in dpkg's database."""
@@ -261,11 +273,20 @@ class Apt:
             options += ["-o", "Dir::Cache::Archives=%s/" % self.kept, "-o", "APT::Keep-Downloaded-Packages=true"]
         before = self.packages()
         try:
-            self.run(["apt-get"] + options + (["--purge"] if purge else []) + ["install"] + wanted)
+            self._run_with_progress(options + (["--purge"] if purge else []) + ["install"] + wanted)
         except AptError as error:
             if not error.is_of_others or not self._configure_despite_others(before):
                 raise
             self.warnings.append("%s. The packages of this run are installed." % _others(error.make_logs))
+
+    def _run_with_progress(self, words: list[str]) -> None:
+        """Run apt-get; it appends lines to the file of progress, in the form of its progress-reporting.md."""
+        if not self.progress:
+            self.run(["apt-get"] + words)
+            return
+        with open(self.progress, "ab") as stream:
+            descriptor = stream.fileno()
+            self.run(["apt-get", "-o", "APT::Status-Fd=%d" % descriptor] + words, pass_fds=[descriptor])
 
     def _configure_despite_others(self, before: dict[str, dpkg.Package]) -> bool:
         """Configure what a module of others prevented; return whether everything that changed is configured.
@@ -312,6 +333,7 @@ class Apt:
             if state.unpack_again:
                 errors.append(self._unpack_again(name, state.version))
         if any(state.status not in dpkg.SETTLED for state in packages.values()):
+            self.report("configuring what an interrupted run of dpkg left")
             errors.append(self._try(DPKG + ["--configure", "-a"]))
         if self._run_unlocked(["apt-get", "check"])[0]:
             fix = ["apt-get", "-y"] + DPKG_OPTIONS + self.bound
@@ -392,6 +414,7 @@ class Apt:
         lost = []
         for name, version in sorted(versions.items()):
             if self.file_of(name, version) is None:
+                self.report("keeping %s %s for a rollback" % (name, version))
                 cached = self._files(name, glob.escape(version.replace(":", "%3a")), ARCHIVES)
                 if cached:
                     shutil.copy(cached[0], self.kept)

@@ -43,7 +43,7 @@ def read(root: str) -> dict[str, Any] | None:
 
 def locks(root: str) -> list[dict[str, Any]]:
     """Return {"path", "pid", "command"} of each lock that a process holds."""
-    return [lock for lock in (_holder(root, path) for path in LOCKS) if lock]
+    return [lock for lock in (holder(root, path) for path in LOCKS) if lock]
 
 
 def describe(locks: Iterable[tuple[str, int | None, str | None]]) -> str:
@@ -55,7 +55,7 @@ def describe(locks: Iterable[tuple[str, int | None, str | None]]) -> str:
     return "; ".join("%s holds %s" % (who, ", ".join(paths)) for who, paths in by_process.items())
 
 
-def _holder(root: str, path: str) -> dict[str, Any] | None:
+def holder(root: str, path: str) -> dict[str, Any] | None:
     """Return the process that holds a lock, by fcntl or, where the file cannot be opened, by /proc/locks."""
     try:
         with open(files.under(root, path), "rb") as handle:

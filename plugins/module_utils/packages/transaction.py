@@ -13,7 +13,7 @@ import tempfile
 from typing import Any, NamedTuple, Sequence
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_commands, apt_output, dpkg, restore
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import store
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import store, transaction_lock
 
 
 class Request(NamedTuple):
@@ -99,6 +99,18 @@ class Transaction:
 
     def run(self) -> Result:
         """Bring the packages to their versions. Raise TransactionError, whose message states what was undone."""
+        if self.check:
+            return self._run()
+        try:
+            what = "the installation of packages"
+            with transaction_lock.hold(self.directory, what, self.apt.budget.seconds) as record:
+                result = self._run()
+                record["changes"] = len(result.changes)
+        except ValueError as error:  # the lock is not free
+            raise TransactionError(str(error)) from error
+        return result
+
+    def _run(self) -> Result:
         try:
             before = self.state()
             if not before.remaining:
@@ -304,6 +316,7 @@ class Transaction:
         """Undo the transaction; return the outcome in words."""
         if not self.undo:
             return "It was not undone, because gpu_stack_rollback (the option undo) is false: the next run finishes it."
+        self.apt.report("undoing the failed installation")
         self.apt.bound = []  # the preferences of the new packages must not bind the undo
         try:
             try:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import alternatives, apt_commands, restore
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, file_state, store
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, file_state, store, transaction_lock
 
 UNITS = "/etc/systemd/system/"
 BOOT_COUNT = "/etc/grub.d/07_gpuhost"  # reads the variables that the kernel guard writes (role nvidia_driver)
@@ -40,6 +40,14 @@ class Rollback:
         record = store.read(self.directory, to)
         if record is None:
             return None
+        if self.check:
+            return self._restore(record, to, own_directories)
+        with transaction_lock.hold(self.directory, "the rollback", self.apt.budget.seconds) as result:
+            restored = self._restore(record, to, own_directories)
+            result["changes"] = len(restored.changes)
+        return restored
+
+    def _restore(self, record: dict[str, Any], to: str, own_directories: list[str]) -> Restored:
         if not self.check:
             if self._targets(record):
                 self.apt.wait_for_locks()

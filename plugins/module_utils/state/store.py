@@ -11,6 +11,7 @@ journal.json    each package that a transaction changed, as it was before its fi
 applied.json    what the last complete run left, part by part (applied.py)
 listings.json   the files of the packages and environments of that record
 damage.json     the differences from it that a run set out to repair, until a run completes
+transaction.json  the result of a package transaction that no run has read yet (transaction_lock.py)
 pending.json    a change that is not verified yet: {"since"}; removed when it is verified, or rolled back
 packages/       the .deb files of the verified and the previous configuration
 
@@ -33,6 +34,7 @@ SCHEMA = 1
 BASELINE, VERIFIED, PREVIOUS = "baseline", "verified", "previous"
 JOURNAL, APPLIED, PENDING = "journal", "applied", "pending"
 LISTINGS, DAMAGE = "listings", "damage"
+TRANSACTION = "transaction"
 NOW = "%Y-%m-%dT%H:%M:%SZ"
 # Names of the records before version 0.1.0, which a host may still have.
 FORMER_NAMES = {BASELINE: "found", VERIFIED: "good"}

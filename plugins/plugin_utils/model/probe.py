@@ -414,6 +414,24 @@ class Verified:
 
 
 @dataclasses.dataclass(frozen=True)
+class EndedTransaction:
+    """What a package transaction did whose run lost the connection or was killed; failed: its error."""
+
+    what: str
+    changes: int
+    ended: str
+    failed: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Transaction:
+    """gpuhost's package transactions: the process that runs one, and the result of the last, if no run got it."""
+
+    running: PackageLock | None = None
+    ended: EndedTransaction | None = None
+
+
+@dataclasses.dataclass(frozen=True)
 class Pending:
     """A change that was begun and is neither verified nor rolled back."""
 
@@ -444,6 +462,7 @@ class Probe:
     gpu_processes: tuple[GpuProcess, ...] = ()
     packages: Mapping[str, Package] | None = None
     package_manager: PackageManager | None = None
+    transaction: Transaction = Transaction()
     cloud_init_running: bool = False
     runfile: Runfile = Runfile()
     repository: Repository | None = None

@@ -56,6 +56,15 @@ CODES = {
         "installed)",
         "Wait for the process",
     ),
+    "transaction-running": (
+        "A package transaction of gpuhost is at work for longer than `gpu_stack_wait`: of another controller, or of a "
+        "run that lost its connection or was killed",
+        "Wait for it",
+    ),
+    "transaction-ended": (
+        "Warning: the result of a package transaction that its run did not wait for",
+        "None needed: the run continues from there",
+    ),
     "cloud-init-running": (
         "cloud-init sets up the host, for longer than `gpu_stack_wait`",
         "Wait until `cloud-init status` says done; `/var/log/cloud-init-output.log` shows where it is",
@@ -121,7 +130,7 @@ CODES = {
     ),
 }
 # What ends without anybody's help: the run waits for it.
-TRANSIENT = ("apt-busy", "cloud-init-running")
+TRANSIENT = ("apt-busy", "cloud-init-running", "transaction-running")
 _LONGER = "-e gpu_stack_wait=SECONDS"
 _ONCE = ("leftovers",)  # what is requested for one run
 _PEER_TO_PEER_REDIRECTS = {"ReqRedir", "CmpltRedir"}  # ACS controls, by lspci's names
@@ -191,6 +200,7 @@ def preflight(plan: Plan, probe: Probe, diff: PlanDiff, options: Options | None 
     for check in (
         _user,
         _request,
+        _transaction,
         _package_manager,
         _repository,
         _leftovers,
@@ -277,6 +287,24 @@ def _environment_paths(context: _Context, findings: Findings) -> None:
 
 
 # Packages -------------------------------------------------------------------------------------------------------
+
+
+def _transaction(context: _Context, findings: Findings) -> None:
+    """Wait for gpuhost's own package transaction even if nothing has to change: it may be removing what is planned."""
+    found = context.probe.transaction
+    if found.running:
+        findings.problem(
+            "transaction-running",
+            f"a package transaction of gpuhost is at work on this host: {_holders([found.running])}",
+            f"wait until it has ended, or longer with {_LONGER}",
+        )
+    elif found.ended:
+        result = f"failed: {found.ended.failed}" if found.ended.failed else f"succeeded ({found.ended.changes} changes)"
+        findings.warn(
+            "transaction-ended",
+            f"{found.ended.what} continued after its run had lost the connection or was killed, ended at "
+            f"{found.ended.ended} and {result}",
+        )
 
 
 def _package_manager(context: _Context, findings: Findings) -> None:

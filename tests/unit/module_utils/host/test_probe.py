@@ -38,6 +38,7 @@ def test_the_probe_of_an_empty_root_has_every_part(tmp_path: Path) -> None:
         "gpu_processes",
         "packages",
         "package_manager",
+        "transaction",
         "cloud_init_running",
         "runfile",
         "repository",

@@ -544,3 +544,20 @@ def test_dkms_stays_switched_off_only_where_somebody_else_did_that(tmp_path, tex
     host.no_autoinstall.write_text(text)
     host.apt().recover({})
     assert host.no_autoinstall.exists() == left
+
+
+def test_apt_reports_its_progress_in_a_file(tmp_path):
+    host = Host(tmp_path, {})
+    path = tmp_path / "progress"
+    apt = apt_commands.Apt(host, 1, "", str(tmp_path), str(path))
+    apt.report("a step")
+
+    def run(command: list[str], pass_fds: Any = (), **options: Any) -> tuple[int, str, str]:
+        option = next(word for word in command if word.startswith("APT::Status-Fd="))
+        assert pass_fds == [int(option.partition("=")[2])]
+        os.write(pass_fds[0], b"pmstatus:a:50.0000:Unpacking a (amd64)\n")
+        return host(command, **options)
+
+    apt.run_command = run
+    apt.install(["a=1"])
+    assert path.read_text() == "step:a step\npmstatus:a:50.0000:Unpacking a (amd64)\n"

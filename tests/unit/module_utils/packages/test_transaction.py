@@ -6,14 +6,17 @@ The scenarios undo, upgrade and distro_packages verify that apt and dpkg execute
 from __future__ import annotations
 
 import subprocess
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_commands, transaction
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import store
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import store, transaction_lock
 
 from tests.unit.module_utils.lock_holder import held
+from tests.unit.module_utils.other_transaction import OtherTransaction
 from tests.unit.module_utils.real_dpkg import RealDpkg, needs_dpkg
 from tests.unit.module_utils.simulated_packages import SimulatedPackages
 
@@ -103,6 +106,66 @@ def test_nothing_is_begun_while_another_process_holds_a_lock(tmp_path):
     assert store.journal(str(tmp_path)) == {}
     host.run_transaction(tmp_path)
     assert host.steps == ["a=2"]
+
+
+def test_a_transaction_holds_the_lock_and_leaves_its_result(tmp_path, monkeypatch):
+    host = Host(tmp_path, "")
+    free = []
+    monkeypatch.setattr(transaction.os, "sync", lambda: free.append(lock_is_free(tmp_path)))
+    host.run_transaction(tmp_path)
+    assert free == [False]
+    assert lock_is_free(tmp_path)
+    record = store.read(str(tmp_path), store.TRANSACTION)
+    assert record is not None
+    assert (record["changes"], record["failed"]) == (1, None)
+
+
+def test_a_failure_is_in_the_record_with_what_was_undone(tmp_path):
+    host = Host(tmp_path, DPKG_FAILED)
+    with pytest.raises(transaction.TransactionError):
+        host.run_transaction(tmp_path)
+    record = store.read(str(tmp_path), store.TRANSACTION)
+    assert record is not None
+    assert "It was undone" in record["failed"]
+
+
+def test_neither_check_mode_nor_what_is_met_leaves_a_result(tmp_path):
+    Host(tmp_path, "").run_transaction(tmp_path, check=True)
+    assert not (tmp_path / transaction_lock.LOCK).exists()
+    Host(tmp_path, packages={"a": ("2", "installed", "hold")}).run_transaction(tmp_path)
+    assert store.read(str(tmp_path), store.TRANSACTION) is None
+
+
+def test_the_packages_are_read_when_another_transaction_has_ended(tmp_path):
+    """What another run has installed meanwhile is not installed again."""
+    host = Host(tmp_path, "")
+    other = OtherTransaction(str(tmp_path))
+
+    def end_of_the_other() -> None:
+        host.set({"a": ("2", "installed", "hold")})
+        other.end()
+
+    threading.Timer(0.5, end_of_the_other).start()
+    result = transaction.Transaction(
+        EMPTY._replace(packages=["a=2"]), apt_commands.Apt(host, 30, "", str(host.root)), str(tmp_path)
+    ).run()
+    assert result.changes == []
+    assert host.steps == []
+
+
+def test_a_transaction_that_does_not_end_is_named(tmp_path):
+    other = OtherTransaction(str(tmp_path))
+    host = Host(tmp_path, "")
+    with pytest.raises(transaction.TransactionError, match=f"Nothing was changed.* process {other.process.pid} "):
+        host.run_transaction(tmp_path)
+    assert host.steps == []
+    other.end()
+
+
+def lock_is_free(directory: Path) -> bool:
+    program = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'ab'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+    command = [sys.executable, "-c", program, str(directory / transaction_lock.LOCK)]
+    return subprocess.run(command, capture_output=True).returncode == 0
 
 
 def test_everything_is_on_disk_before_the_first_package_is_unpacked(tmp_path, monkeypatch):

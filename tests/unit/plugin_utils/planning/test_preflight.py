@@ -40,6 +40,13 @@ def test_a_clean_host_has_no_findings() -> None:
 
 LOCK = {"path": "/var/lib/dpkg/lock-frontend", "pid": 812, "command": "/usr/bin/unattended-upgrade"}
 BUSY = {"name": "apt", "locks": [LOCK, {**LOCK, "path": "/var/lib/dpkg/lock"}], "broken": [], "interrupted": False}
+TRANSACTION = {
+    "path": "/var/lib/gpuhost/transaction.lock",
+    "pid": 900,
+    "command": "python3 AnsiballZ_apt_transaction.py",
+}
+# As transaction_lock.py writes it.
+ENDED = {"what": "the installation of packages", "changes": 12, "failed": None, "ended": "2026-11-22T10:00:00Z"}
 BROKEN = {**BUSY, "locks": [], "broken": [{"name": "dkms", "state": "half-configured"}]}
 RUN_DRIVER = {
     "driver": {"uninstaller": "/usr/bin/nvidia-uninstall", "traces": ["/x"], "version": "550.54.14"},
@@ -75,6 +82,16 @@ CASES: dict[str, tuple[dict[str, Any], list[str], str]] = {
         "process 812 (/usr/bin/unattended-upgrade) holds /var/lib/dpkg/lock-frontend, /var/lib/dpkg/lock",
     ),
     "cloud-init": ({"cloud_init_running": True}, ["cloud-init-running"], "cloud-init still sets up this host"),
+    "a package transaction of another run": (
+        {"transaction": {"running": TRANSACTION}},
+        ["transaction-running"],
+        "process 900 (python3 AnsiballZ_apt_transaction.py) holds /var/lib/gpuhost/transaction.lock",
+    ),
+    "a package transaction of another run, and nothing seems to change": (
+        {"transaction": {"running": TRANSACTION}, **ALL_INSTALLED, **LOADED},
+        ["transaction-running"],
+        "is at work on this host",
+    ),
     "half-installed and locked": (
         {"package_manager": {**BUSY, "broken": BROKEN["broken"]}},
         ["apt-busy"],
@@ -165,6 +182,17 @@ DRIVER_OF_580 = {"libnvidia-compute-580": {"version": "580.126.16-1ubuntu1"}}
 TRANSLATED, IDENTITY = link(iommu_type="DMA-FQ"), link(iommu_type="identity")
 WARNINGS: dict[str, tuple[dict[str, Any], str, str]] = {
     "locked, and nothing changes": ({"package_manager": BUSY, **ALL_INSTALLED, **LOADED}, "apt-busy", "812"),
+    "result of a lost run": (
+        {"transaction": {"ended": {**ENDED, "schema": 1}}},
+        "transaction-ended",
+        "the installation of packages continued after its run had lost the connection or was killed, ended at "
+        "2026-11-22T10:00:00Z and succeeded (12 changes)",
+    ),
+    "failure of a lost run": (
+        {"transaction": {"ended": {**ENDED, "failed": "dpkg failed.\nIt was undone."}}},
+        "transaction-ended",
+        "and failed: dpkg failed.\nIt was undone.",
+    ),
     "half-configured": ({"package_manager": BROKEN}, "dpkg-interrupted", "dkms is half-configured; this run finishes"),
     "interrupted": (
         {"package_manager": {**BROKEN, "broken": [], "interrupted": True}},

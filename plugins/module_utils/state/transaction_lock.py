@@ -1,0 +1,77 @@
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""One package transaction at a time on a host, its progress, and the result of one whose run did not wait for it.
+
+A transaction continues on the host when its run loses the connection or is killed. The next run waits until
+`transaction.lock` is free and reads the result in `transaction.json`; a run that got the result itself removes that
+file. Runs on the managed host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from typing import Any, Dict, Iterator
+
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import package_manager
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import store
+
+LOCK = "transaction.lock"
+PROGRESS = "transaction.progress"  # what apt writes to APT::Status-Fd, and lines `step:TEXT`
+INTERVAL = 1.0  # seconds
+
+
+@contextlib.contextmanager
+def hold(directory: str, what: str, timeout: float) -> Iterator[Dict[str, Any]]:
+    """Hold the lock of a host's package transactions and record the result of what is done with it.
+
+    The dictionary takes "changes", their number; without a change and without an error nothing is recorded. Raise
+    ValueError if another transaction holds the lock for longer than `timeout` seconds.
+    """
+    path = os.path.join(directory, LOCK)
+    files.make_parents(path)
+    # A lock of fcntl, which the programs that are started here do not inherit and whose holder anybody can find out.
+    with open(path, "ab") as stream:
+        _wait(stream.fileno(), path, timeout)
+        store.remove(directory, store.TRANSACTION)
+        with open(os.path.join(directory, PROGRESS), "wb"):
+            pass
+        result: Dict[str, Any] = {"what": what, "changes": 0, "failed": None}
+        try:
+            yield result
+        except Exception as error:
+            result["failed"] = str(error)
+            raise
+        finally:
+            # A teardown has removed the directory.
+            if os.path.isdir(directory) and (result["changes"] or result["failed"] is not None):
+                ended = time.strftime(store.NOW, time.gmtime())
+                store.write(directory, store.TRANSACTION, dict(result, ended=ended))
+
+
+def _wait(descriptor: int, path: str, timeout: float) -> None:
+    end = time.monotonic() + timeout
+    while True:
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except (BlockingIOError, PermissionError) as error:
+            if time.monotonic() >= end:
+                holder = package_manager.holder("/", path) or {"path": path, "pid": None, "command": None}
+                raise ValueError(
+                    "Nothing was changed: another package transaction is at work on this host: %s. Waited %d seconds; "
+                    "run this again when it has ended."
+                    % (package_manager.describe([(path, holder["pid"], holder["command"])]), timeout)
+                ) from error
+        time.sleep(min(INTERVAL, max(0.0, end - time.monotonic())))
+
+
+def read(root: str, directory: str) -> Dict[str, Any]:
+    """Return the probe's `transaction`: the process at work in `running`, and in `ended` a result that no run got."""
+    return {
+        "running": package_manager.holder(root, os.path.join(directory, LOCK)),
+        "ended": store.read(files.under(root, directory), store.TRANSACTION),
+    }

@@ -1,0 +1,152 @@
+"""apt_transaction in ansible-playbook on this machine: real dpkg database, programs of apt that are scripts."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.connections import Host
+from tests.unit.module_utils.real_dpkg import needs_dpkg
+
+pytestmark = needs_dpkg
+MODULE = "gpuhost.stack.apt_transaction"
+ABSENT = "gpuhost-test-absent"  # a package that dpkg never has: the transaction is not met, before and after it
+# Writes progress as apt does (tests/fixtures/apt_transaction/status-fd.txt) and works until `go` exists.
+APT_GET = """
+case "$*" in
+  *--simulate*) echo "Inst {absent} (1 Debian:12.12/oldstable [amd64])"; exit 0 ;;
+  *check* | *update*) exit 0 ;;
+esac
+mkdir {directory}/one-at-a-time || exit 7
+for word; do case "$word" in APT::Status-Fd=*) descriptor="${{word#*=}}" ;; esac; done
+eval "echo pmstatus:{absent}:33.3333:Unpacking {absent} '(amd64)' >&$descriptor"
+touch {directory}/at-work
+while [ ! -e {directory}/go ]; do sleep 0.1; done
+rmdir {directory}/one-at-a-time
+echo "E: broken" >&2
+exit 100
+"""
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    found = Host(tmp_path)
+    found.program("apt-get", APT_GET.format(directory=tmp_path, absent=ABSENT))
+    found.program("apt-cache", f"echo '{ABSENT} | 1 | http://repository.lab ./ Packages'")
+    found.program("apt-mark", "true")
+    return found
+
+
+def options(host: Host, **changes: Any) -> dict[str, Any]:
+    return {"packages": [], "helpers": [ABSENT], "state_directory": str(host.directory / "state"), **changes}
+
+
+def wait_for(path: Path, run: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 90
+    while not path.exists():
+        assert run.poll() is None, run.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def go(host: Host) -> None:
+    (host.directory / "go").touch()
+
+
+def test_what_is_met_needs_no_job(host: Host) -> None:
+    result, output = host.run(MODULE, options(host, helpers=["dpkg"]))
+    assert result["changed"] is False, output
+    assert list(result["installed"]) == ["dpkg"]
+    assert "ansible_job_id" not in result
+    assert not (host.directory / "jobs").exists()
+
+
+def test_progress_is_printed_and_the_result_of_the_job_is_that_of_the_task(host: Host) -> None:
+    run = host.start(MODULE, options(host))
+    wait_for(host.directory / "at-work", run)
+    time.sleep(4)
+    go(host)
+    output, _ = run.communicate()
+    result = host.result(output)
+    assert result["failed"] is True
+    assert result["rc"] == 100
+    assert "E: broken\nNo package was changed." in result["msg"]
+    assert f"gpu1: changing packages, 33 %: Unpacking {ABSENT} (amd64)" in output
+    assert output.count("changing packages") == 1  # once, not with each poll
+    assert host.jobs == []
+    assert not (host.directory / "state/transaction.json").exists()
+
+
+def test_a_lost_connection_is_tried_again_and_the_transaction_continues(host: Host) -> None:
+    run = host.start(MODULE, options(host))
+    wait_for(host.directory / "at-work", run)
+    host.cut.touch()
+    time.sleep(4)
+    host.cut.unlink()
+    time.sleep(4)
+    go(host)
+    output, _ = run.communicate()
+    assert "E: broken" in host.result(output)["msg"]
+    assert "gpu1: no connection; trying again for 600 s." in output
+    assert "gpu1: connected again after" in output
+
+
+def test_a_connection_that_does_not_come_back_makes_the_host_unreachable_and_keeps_the_result(host: Host) -> None:
+    run = host.start(MODULE, options(host, lock_timeout=2))
+    wait_for(host.directory / "at-work", run)
+    host.cut.touch()
+    output, _ = run.communicate()
+    assert run.returncode == 4
+    assert "UNREACHABLE" in output
+    assert "the next run waits for it" in output
+    host.cut.unlink()
+    go(host)
+    record = host.directory / "state/transaction.json"
+    deadline = time.monotonic() + 30
+    while not record.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    assert "E: broken" in record.read_text()
+
+
+def test_a_killed_run_leaves_the_transaction_at_work_and_the_next_one_waits_for_it(host: Host) -> None:
+    run = host.start(MODULE, options(host))
+    wait_for(host.directory / "at-work", run)
+    run.send_signal(signal.SIGKILL)
+    run.communicate()
+    (host.directory / "at-work").unlink()
+    again = host.start(MODULE, options(host))
+    time.sleep(8)
+    assert again.poll() is None
+    assert not (host.directory / "at-work").exists()
+    go(host)
+    output, _ = again.communicate()
+    assert host.result(output)["rc"] == 100  # both have worked, one after the other
+    assert (host.directory / "at-work").exists()
+
+
+def test_a_killed_transaction_is_noticed(host: Host) -> None:
+    run = host.start(MODULE, options(host))
+    wait_for(host.directory / "at-work", run)
+    (status,) = host.jobs
+    number = status.name.split(".")[0]
+    for pid in subprocess.run(["pgrep", "--full", number], capture_output=True, text=True).stdout.split():
+        os.kill(int(pid), signal.SIGKILL)
+    output, _ = run.communicate(timeout=60)
+    go(host)
+    assert "has ended without a result" in host.result(output)["msg"]
+
+
+def test_check_mode_starts_no_job(host: Host) -> None:
+    result, output = host.run(MODULE, options(host), "--check", "--diff")
+    assert result["changed"] is True, output
+    assert result["transaction"] == [f"{ABSENT} (new) 1"]
+    assert f"{ABSENT} (new) 1\n" in output
+    assert not (host.directory / "jobs").exists()
+    assert not (host.directory / "state").exists()

@@ -1,0 +1,113 @@
+"""Run a task of this collection with ansible-playbook on this machine, over a connection that can be lost.
+
+The connection `cut` is Ansible's `local`, except that it fails as ssh does while the file of GPUHOST_TEST_CUT exists:
+every new command, and those that run when the file appears. Like sshd it leaves their processes alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+PROJECT = Path(__file__).resolve().parents[2]
+PLUGIN = '''
+DOCUMENTATION = """
+name: cut
+short_description: a local connection that can be lost
+author: gpuhost contributors
+description: For tests.
+"""
+import os
+from ansible.errors import AnsibleConnectionFailure
+from ansible.plugins.connection.local import Connection as Local
+
+
+class Connection(Local):
+    transport = "cut"
+
+    def _check(self):
+        if os.path.exists(os.environ["GPUHOST_TEST_CUT"]):
+            raise AnsibleConnectionFailure("Failed to connect to the host via ssh: Connection refused")
+
+    def exec_command(self, *args, **options):
+        self._check()
+        done = super().exec_command(*args, **options)
+        self._check()
+        return done
+
+    def put_file(self, *args):
+        self._check()
+        return super().put_file(*args)
+
+    def reset(self):
+        pass
+'''
+
+
+class Host:
+    """This machine as a host, with its own directory for everything that a task writes."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory, self.cut = directory, directory / "cut"
+        (directory / "connection_plugins").mkdir(parents=True)
+        (directory / "connection_plugins/cut.py").write_text(PLUGIN)
+        self.programs = directory / "programs"
+        self.programs.mkdir()
+
+    def program(self, name: str, script: str) -> None:
+        """Put a program before those of this machine, for the tasks."""
+        (self.programs / name).write_text(f"#!/bin/sh\n{script}\n")
+        (self.programs / name).chmod(0o755)
+
+    def start(self, module: str, options: dict[str, Any], *words: str) -> subprocess.Popen[str]:
+        """Start ansible-playbook with one task; the task's result is written to result.json."""
+        tasks = [
+            {
+                "name": "Run the task",
+                module: options,
+                "register": "done",
+                "ignore_errors": True,
+                "environment": {"PATH": f"{self.programs}:{os.environ['PATH']}"},
+            },
+            {
+                "name": "Write the result",
+                "ansible.builtin.copy": {"content": "{{ done | to_json }}", "dest": f"{self.directory}/result.json"},
+                "check_mode": False,
+            },
+        ]
+        play = {"hosts": "gpu1", "gather_facts": False, "tasks": tasks}
+        (self.directory / "play.yml").write_text(json.dumps([play]))
+        host = {"ansible_connection": "cut", "ansible_python_interpreter": sys.executable}
+        (self.directory / "hosts.yml").write_text(json.dumps({"all": {"hosts": {"gpu1": host}}}))
+        environment = {
+            **os.environ,
+            "ANSIBLE_COLLECTIONS_PATH": str(PROJECT / "collections"),
+            "ANSIBLE_CONNECTION_PLUGINS": str(self.directory / "connection_plugins"),
+            "ANSIBLE_ASYNC_DIR": str(self.directory / "jobs"),
+            "ANSIBLE_FORCE_COLOR": "false",
+            "GPUHOST_TEST_CUT": str(self.cut),
+        }
+        command = [str(Path(sys.executable).with_name("ansible-playbook")), "play.yml", "-i", "hosts.yml", *words]
+        return subprocess.Popen(
+            command, cwd=self.directory, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+
+    def run(self, module: str, options: dict[str, Any], *words: str) -> tuple[dict[str, Any], str]:
+        """Return the task's result and the output of the run."""
+        output, _ = self.start(module, options, *words).communicate()
+        return self.result(output), output
+
+    def result(self, output: str) -> dict[str, Any]:
+        """Return the task's result."""
+        path = self.directory / "result.json"
+        assert path.exists(), output
+        return dict(json.loads(path.read_text()))
+
+    @property
+    def jobs(self) -> list[Path]:
+        """The files of jobs whose result no run has read."""
+        return sorted((self.directory / "jobs").glob("*"))

@@ -1,0 +1,38 @@
+"""The progress of a job for people, on lines that apt wrote; action/test_apt_transaction.py runs jobs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import host_job
+
+FIXTURE = Path(__file__).parents[2] / "fixtures/apt_transaction/status-fd.txt"
+
+
+def test_every_line_of_apt_is_progress() -> None:
+    shown = [host_job.progress(line) for line in FIXTURE.read_text().splitlines()]
+    assert "" not in shown
+    assert shown[1] == "downloading packages, 50 %: Retrieving file 2 of 2"
+    assert shown[12] == "changing packages, 56 %: Configuring tree (amd64)"
+
+
+@pytest.mark.parametrize("line", ["", "pmstat", "pmstatus:hello:11.1", "tail: cannot open 'x' for reading"])
+def test_a_line_that_is_being_written_or_missing_is_none(line: str) -> None:
+    assert host_job.progress(line) == ""
+
+
+def test_steps_of_the_transaction_itself_are_shown_as_they_are() -> None:
+    assert host_job.progress("step:undoing the failed installation") == "undoing the failed installation"
+
+
+def test_each_change_is_shown_once_and_not_too_often(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr(host_job.time, "monotonic", lambda: now[0])
+    shown = host_job.Shown("gpu1")
+    for seconds, step in ((0, "a"), (5, "b"), (10, "b"), (30, "b"), (31, ""), (32, "c")):
+        now[0] = 100 + seconds
+        shown.progress(f"step:{step}")
+    assert capsys.readouterr().out.splitlines() == ["gpu1: a", "gpu1: b", "gpu1: c"]
