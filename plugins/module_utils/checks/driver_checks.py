@@ -78,7 +78,8 @@ NOUVEAU_ABSENT = CheckSpec(
     expected="neither loaded nor bound to a GPU",
     skipped="the kernel is not managed on this host and neither is bound to a GPU, or the driver is simulated",
     remedy=REAPPLY + " It blacklists nouveau, also in the initramfs; then reboot. "
-    "`lsinitramfs /boot/initrd.img-$(uname -r) | grep nouveau` shows whether the initramfs still contains it.",
+    "`lsinitramfs /boot/initrd.img-$(uname -r) | grep nouveau` shows whether the initramfs still contains it; with "
+    "dracut, `lsinitrd` does.",
 )
 PCI_BINDING = CheckSpec(
     "driver.pci_binding",

@@ -1,20 +1,36 @@
 # rebuild_initramfs.sh [BOOT [STAMP]]: rebuilds each initramfs that would load nouveau or nova_core.
-# An image that contains both nouveau and its blacklist needs no rebuild. Reading an image takes a second or more, so the
-# stamp file records the name, size and time of each checked image; only changed images are read again.
+# An image that contains both nouveau and its blacklist needs no rebuild; dracut leaves nouveau out. Reading an image takes a
+# second or more, so the stamp file records the name, size and time of each checked image; only changed images are read again.
+# A host has initramfs-tools or dracut; the core package of the other one may be there, too.
 set -euo pipefail
 boot=${1:-/boot}
 stamp=${2:-/var/lib/gpuhost/initramfs-without-nouveau}
+
+has() { command -v "$1" >/dev/null; }
+if has update-initramfs; then
+  list=lsinitramfs
+  has lsinitramfs || list=lsinitrd # update-initramfs of a distribution's dracut
+  rebuild() { update-initramfs -u -k "$2"; }
+elif has dracut; then
+  list=lsinitrd
+  rebuild() { dracut --quiet --force "$1" "$2"; }
+else
+  echo "This host has neither update-initramfs nor dracut: no initramfs can be rebuilt."
+  exit 0
+fi
 
 describe() { stat --format '%n %s %Y' "$1"; }
 lists() { grep --count --quiet --extended-regexp "$1" <<<"$listing"; }
 
 checked=""
-for image in "$boot"/initrd.img-*; do
+for image in "$boot"/initrd.img-* "$boot"/initramfs-*.img; do
   [ -e "$image" ] || continue
   if ! grep --quiet --line-regexp --fixed-strings "$(describe "$image")" "$stamp" 2>/dev/null; then
-    listing=$(lsinitramfs "$image")
+    listing=$("$list" "$image")
     if lists '/(nouveau|nova[-_]core)[.]ko' && ! lists 'etc/modprobe[.]d/gpuhost-nouveau[.]conf$'; then
-      update-initramfs -u -k "${image##*/initrd.img-}"
+      kernel=${image##*/initrd.img-}
+      kernel=${kernel##*/initramfs-}
+      rebuild "$image" "${kernel%.img}"
       echo "rebuilt $image"
     fi
   fi

@@ -21,7 +21,7 @@ def test_kernels_and_headers_follow_links_within_the_root(tmp_path: Path) -> Non
     link(tmp_path, "/lib/modules/6.1.0-9-amd64/build", "/usr/src/linux-headers-6.1.0-9-amd64")  # Ubuntu's dangling link
     put(tmp_path, "/lib/modules/6.8.0-45-generic/kernel/x.ko")
     put(tmp_path, "/boot/initrd.img-6.1.0-9-amd64", "x")
-    put(tmp_path, "/boot/initrd.img-6.1.0-56-amd64", "x" * (2 * 2**20 + 1))
+    put(tmp_path, "/boot/initramfs-6.1.0-56-amd64.img", "x" * (2 * 2**20 + 1))  # as dracut names it
     assert system.kernel(str(tmp_path), "6.1.0-9-amd64") == {
         "running": "6.1.0-9-amd64",
         "installed": ["6.1.0-9-amd64", "6.1.0-56-amd64", "6.8.0-45-generic"],

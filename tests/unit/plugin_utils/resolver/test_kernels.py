@@ -154,6 +154,28 @@ def test_the_packages_of_a_host_decide_and_not_the_name_of_its_kernel() -> None:
     assert warnings == []
 
 
+def test_each_of_two_flavours_has_its_own_headers_metapackage_and_compiler() -> None:
+    """An image of a cloud to which somebody added the generic kernel, and chose it in GRUB."""
+    generic = {"metas": ["linux-image-generic"], "compiler": JAMMY.replace("12", "11"), "gcc": 11, "compression": "zst"}
+    kernel = azure(next_boot="5.15.0-203-generic", installed=["5.15.0-1087-azure", "5.15.0-203-generic"])
+    kernel["releases"]["5.15.0-203-generic"] = generic
+    kernel["releases"]["5.15.0-1087-azure"] = azure()["releases"]["5.15.0-1102-azure"]
+    kernel["offers"] |= {
+        "linux-headers-5.15.0-203-generic": {"headers": ["5.15.0-203-generic"], "images": []},
+        "linux-headers-generic": {"headers": ["5.15.0-203-generic"], "images": []},
+    }
+    component, warnings = probed(kernel)
+    assert component["kernel_headers"] == [
+        "linux-headers-5.15.0-1087-azure",
+        "linux-headers-5.15.0-203-generic",
+        "linux-headers-azure-lts-22.04",
+        "linux-headers-generic",
+    ]
+    assert component["kernel_compilers"] == ["gcc-11", "gcc-12"]
+    assert component["kernel_tools"] == ["gcc", "make", "zstd"]
+    assert warnings == []
+
+
 def test_a_kernel_that_nothing_follows_was_pinned() -> None:
     release = {"metas": [], "compiler": JAMMY, "gcc": 12}
     kernel = azure(releases={"5.15.0-1087-azure": release, "5.15.0-1102-azure": release})

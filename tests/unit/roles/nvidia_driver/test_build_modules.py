@@ -40,9 +40,9 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-def build(root: Path, broken: str = "") -> list[str]:
+def build(root: Path, broken: str = "", headers: tuple[str, ...] = ()) -> list[str]:
     environment = {"PATH": f"{root.parent / 'bin'}:{os.environ['PATH']}", "ROOT": str(root), "BROKEN": broken}
-    command = ["bash", "-s", str(root)]
+    command = ["bash", "-s", *headers]
     done = subprocess.run(command, input=SCRIPT.read_text(), env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     return [line for line in done.stdout.splitlines() if not line.startswith("Error!")]
@@ -65,6 +65,12 @@ def test_a_kernel_that_the_driver_does_not_support_stops_no_other(root):
         f"built nvidia/580.1 for {NEWEST}",
     ]
     assert build(root, RUNNING) == [f"DKMS did not build nvidia/580.1 for {RUNNING}"]
+
+
+def test_the_kernel_that_starts_next_gets_the_driver_though_another_flavour_is_newer(root):
+    """Its headers are in the plan; the meta package beside them is of no kernel."""
+    headers = (f"linux-headers-{OLDEST}", "linux-headers-amd64")
+    assert build(root, headers=headers) == [f"built nvidia/580.1 for {kernel}" for kernel in (OLDEST, RUNNING, NEWEST)]
 
 
 @pytest.mark.parametrize("missing", ["boot", "var/lib/dkms"])
