@@ -12,7 +12,7 @@ import struct
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -240,13 +240,13 @@ def rendezvous(torch: Any, config: Any, device: Any) -> Any:
 
 
 class Run:
-    """One replica's share of a run. Only the first replica of a host sends events."""
+    """One replica's share of a run."""
 
     def __init__(
         self, torch: Any, request: dict[str, Any], config: Any, events: Any, strategy: Any = Distributed
     ) -> None:
         self.torch, self.options, self.config = torch, request["options"], config
-        self.send: Callable[..., None] = events.send if config.local_rank == 0 else lambda event, **values: None
+        self.send, self.send_step = events.send, events.step
         self.send("devices", **describe(torch, config))
         self.replicas = strategy(torch, config)
         self.device, self.count = self.replicas.device, self.replicas.replicas
@@ -324,7 +324,7 @@ class Run:
             batch = self.data.select(replicas.local_part(next(batches), alone=False), self.device)
             local_loss = self.step(net, optimizer, scaler, batch)
             loss = replicas.mean(local_loss, alone=False)
-            self.send("step", phase="train", step=number, steps=steps, loss=loss, time=time.monotonic())
+            self.send_step("train", number, steps, loss)
         computed, here = replicas.computed(local_loss)
         self.send(
             "trained",
@@ -375,14 +375,7 @@ class Run:
                 gradients = gradients or [parameter.grad.clone() for parameter in model.parameters()]
                 optimizer.step()
                 history.append(replicas.mean(loss, alone))
-                self.send(
-                    "step",
-                    phase="agreement",
-                    step=done + number,
-                    steps=2 * steps,
-                    loss=history[-1],
-                    time=time.monotonic(),
-                )
+                self.send_step("agreement", done + number, 2 * steps, history[-1])
         return history, gradients, 1 if alone else replicas.computed(loss)[0]
 
 

@@ -24,8 +24,8 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import train_process
-from train_options import MEMORY_LIMIT
-from train_process import exit_text
+from train_options import MEMORY_LIMIT, Options, virtual_count
+from train_process import Events, exit_text
 
 POLL_INTERVAL = 0.1  # seconds
 GRACE_PERIOD = 3.0  # seconds for the other ranks after one failed, and between SIGTERM and SIGKILL
@@ -83,17 +83,13 @@ def choose(options: dict[str, Any], visible: int, on_pci: int, simulated: bool) 
 
     Without a visible GPU the replicas run on the CPU; if the PCI bus has real GPUs, these are broken: None.
     """
-    virtual = options["virtual_gpus"]
     if not visible:
-        count = virtual
-        if count is None:
-            requested = options["num_gpus"] or len(options["gpus"])
-            count = 0 if on_pci and not simulated else requested or on_pci or 2
+        count = virtual_count(Options(**options), on_pci, simulated)
         return Devices((None,) * count) if count else None
     gpus = list(options["gpus"]) or list(range(options["num_gpus"] or visible))
     if max(gpus) >= visible:
         return None
-    count = virtual or len(gpus)
+    count = options["virtual_gpus"] or len(gpus)
     return Devices(tuple(gpus[replica % len(gpus)] for replica in range(count)))
 
 
@@ -147,20 +143,6 @@ def first_cause(ended: dict[int, int], errors: dict[int, dict[str, Any]]) -> str
 
 
 # Processes ---------------------------------------------------------------------------------------------------------
-
-
-class Events:
-    """The channel for events to the supervisor."""
-
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
-
-    def send(self, event: str, **values: Any) -> None:
-        """Send an event with its values."""
-        line = json.dumps({"event": event, **values}) + "\n"
-        data = line.encode()
-        while data:
-            data = data[os.write(self.descriptor, data) :]
 
 
 def die_with_parent(parent: int) -> None:
@@ -376,13 +358,14 @@ def main(arguments: list[str]) -> int:
     """Run the worker, or a rank if a configuration is given, and return the exit status."""
     path, *config = arguments
     request = json.loads(Path(path).read_text())
-    events = Events(request["events_fd"])
     if config:
         from pytorch_replica import run_replica
 
         rank_config = RankConfig(**json.loads(config[0]))
         die_with_parent(rank_config.parent)
-        return run_replica(request, rank_config, events)
+        # Only the first replica of a host sends events.
+        return run_replica(request, rank_config, Events(None if rank_config.local_rank else request["events_fd"]))
+    events = Events(request["events_fd"])
     try:
         import torch
 

@@ -10,7 +10,6 @@ import json
 import math
 import os
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,9 +19,10 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import cifar10
 from train_checks import WARM_UP_STEPS
+from train_options import MEMORY_LIMIT, virtual_count
+from train_process import Events
 
 LOSS_SCALE = 1024.0  # float16 gradients of a network this small underflow below about 6e-8
-VIRTUAL_MEMORY_LIMIT = 2048  # MiB; TensorFlow requires a limit if several logical devices share a GPU
 AGREEMENT_BLOCKS = 1
 AGREEMENT_LEARNING_RATE = 0.01
 # An update by this times the gradient is the gradient to float32's precision: the weight disappears in it. A power
@@ -38,21 +38,6 @@ class Devices:
     names: tuple[str, ...]
     details: tuple[dict[str, Any], ...]
     virtual_kind: str | None
-
-
-class Events:
-    """The channel for events to the supervisor."""
-
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor = descriptor
-
-    def send(self, event: str, **values: Any) -> None:
-        """Send an event with its values."""
-        os.write(self.descriptor, (json.dumps({"event": event, **values}) + "\n").encode())
-
-    def step(self, phase: str, step: int, steps: int, loss: float) -> None:
-        """Send the loss of a training step."""
-        self.send("step", phase=phase, step=step, steps=steps, loss=loss, time=time.monotonic())
 
 
 # Devices -----------------------------------------------------------------------------------------------------------
@@ -79,18 +64,6 @@ def hide_other_gpus(options: Any) -> None:
         str(index) if names is None else names[index] if index < len(names) else "-1" for index in requested
     ]
     os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(visible_names)
-
-
-def virtual_count(options: Any, on_pci: int, simulated: bool) -> int:
-    """Return the number of logical CPU devices to train on if TensorFlow sees no GPU; 0 makes that a failure.
-
-    A GPU that is on the PCI bus but not seen by TensorFlow is broken, unless it is simulated or the user chose the CPU.
-    """
-    if options.virtual_gpus is not None:
-        return int(options.virtual_gpus)
-    if on_pci and not simulated:
-        return 0
-    return options.num_gpus or len(options.gpus) or on_pci or 2
 
 
 def choose_devices(tf: Any, request: dict[str, Any], options: Any) -> Devices | int:
@@ -132,7 +105,7 @@ def use_gpus(tf: Any, gpus: Sequence[Any], options: Any) -> Devices:
 
 def use_virtual_gpus(tf: Any, gpus: Sequence[Any], options: Any) -> Devices:
     """Spread logical devices over the GPUs as evenly as possible: 5 on 2 GPUs are 3 and 2."""
-    count, limit = options.virtual_gpus, options.memory_limit or VIRTUAL_MEMORY_LIMIT
+    count, limit = options.virtual_gpus, options.memory_limit or MEMORY_LIMIT
     details: list[dict[str, Any]] = []
     for index, gpu in enumerate(gpus):
         share = len(range(index, count, len(gpus)))

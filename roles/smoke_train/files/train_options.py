@@ -25,6 +25,19 @@ def for_worker(options: Options) -> dict[str, Any]:
     return {name: str(value) if isinstance(value, Path) else value for name, value in vars(options).items()}
 
 
+def virtual_count(options: Options, on_pci: int, simulated: bool) -> int:
+    """Return the number of virtual devices to train on if the framework sees no GPU; 0 makes that a failure.
+
+    A GPU that is on the PCI bus but not seen by the framework is broken, unless it is simulated or the user chose the
+    CPU.
+    """
+    if options.virtual_gpus is not None:
+        return int(options.virtual_gpus)
+    if on_pci and not simulated:
+        return 0
+    return options.num_gpus or len(options.gpus) or on_pci or 2
+
+
 def at_least(minimum: float, kind: Callable[[str], Any] = int) -> Callable[[str], Any]:
     """Return an argparse type for a finite number of at least `minimum`."""
 

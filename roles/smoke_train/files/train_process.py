@@ -143,6 +143,23 @@ class Channel:
             self.on_event(event)
 
 
+class Events:
+    """The writing end of the event pipe, in a worker; without a descriptor nothing is sent."""
+
+    def __init__(self, descriptor: int | None) -> None:
+        self.descriptor = descriptor
+
+    def send(self, event: str, **values: Any) -> None:
+        """Send an event with its values."""
+        data = (json.dumps({"event": event, **values}) + "\n").encode()
+        while data and self.descriptor is not None:
+            data = data[os.write(self.descriptor, data) :]
+
+    def step(self, phase: str, step: int, steps: int, loss: float) -> None:
+        """Send the loss of a training step."""
+        self.send("step", phase=phase, step=step, steps=steps, loss=loss, time=time.monotonic())
+
+
 def die_with_parent() -> None:
     """Ask the kernel to kill this process when its parent dies; called in the child.
 

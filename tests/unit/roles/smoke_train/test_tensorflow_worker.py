@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import tensorflow_worker as worker
 from real_workers import LEARNING, Worker, listen_to_all, needs, shuffled, start_cluster
-from train_options import for_worker, parse_arguments
+from train_options import MEMORY_LIMIT, for_worker, parse_arguments
 
 real = needs("tensorflow")
 
@@ -104,7 +104,7 @@ def test_missing_gpu_is_never_replaced(arguments: list[str]) -> None:
 def test_virtual_gpus_are_spread_evenly_over_the_gpus() -> None:
     tf = Recorded(2)
     found = choose(tf, "--virtual-gpus", "5")
-    assert tf.logical == {"gpu0": [worker.VIRTUAL_MEMORY_LIMIT] * 3, "gpu1": [worker.VIRTUAL_MEMORY_LIMIT] * 2}
+    assert tf.logical == {"gpu0": [MEMORY_LIMIT] * 3, "gpu1": [MEMORY_LIMIT] * 2}
     assert found.names == tuple(f"GPU:{number}" for number in range(5))
     assert [item["physical"] for item in found.details] == [0, 0, 0, 1, 1]
     assert found.virtual_kind == "gpu"
