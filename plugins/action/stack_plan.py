@@ -59,6 +59,7 @@ ARGUMENTS = {
     "converge": {"type": "str", "default": "drift"},
     "locks": {"type": "str", "default": ""},
     "extra": {"type": "dict", "default": {}},
+    "timeout_factor": {"type": "float", "default": 1},
     "wait": {"type": "int", "default": 0},
     "waivers": {"type": "raw", "default": []},
 }
@@ -274,6 +275,7 @@ class ActionModule(VariablesAction):
             "kernel_header_offers": args["own_kernel"],
             "contents": contents,
             "state_directory": args["state_directory"],
+            "timeout_factor": args["timeout_factor"],
             "managed": {name: ManagedPart.from_json(entry).watch for name, entry in args["managed"].items()},
         }
         if refused := become.sudo_refusal(self._connection.become, self._connection._shell, self._as_user):

@@ -27,6 +27,10 @@ options:
     type: str
     choices: [open, proprietary]
     required: true
+  timeout_factor:
+    description: What the time limits of programs on the host, such as nvidia-smi, are multiplied by.
+    type: float
+    default: 1
 author: gpuhost contributors (!UNKNOWN)
 attributes:
   check_mode:
@@ -97,21 +101,23 @@ def main() -> None:
         argument_spec={
             "version": {"type": "str", "required": True},
             "kernel_modules": {"type": "str", "required": True, "choices": ["open", "proprietary"]},
+            "timeout_factor": {"type": "float", "default": 1},
         },
         supports_check_mode=True,
     )
     version, flavour = module.params["version"], module.params["kernel_modules"]
+    run = command.patient(module.params["timeout_factor"])
     planned = {"version": version, "kernel_modules": flavour}
     try:
-        before = driver_load.read(ROOT, command.run, assume_built=planned if module.check_mode else None)
+        before = driver_load.read(ROOT, run, assume_built=planned if module.check_mode else None)
         decision = driver_load.decide(version, flavour, before)
         if module.check_mode:
             outcome = driver_load.Outcome(decision.action, decision.reasons)
         else:
-            outcome = driver_load.apply(decision, ROOT, command.run)
+            outcome = driver_load.apply(decision, ROOT, run)
             if outcome.action == driver_load.REBOOT:
                 # A job that started in the meantime may be what prevents unloading.
-                driver_load.refuse_under_jobs(version, driver_load.read(ROOT, command.run).users)
+                driver_load.refuse_under_jobs(version, driver_load.read(ROOT, run).users)
         after = proc_driver.read(ROOT)
     except (driver_load.NotPossible, OSError, ValueError) as error:
         module.fail_json(msg="%s." % str(error).rstrip("."))

@@ -92,6 +92,10 @@ options:
     description: The directory of the host's records, as of M(gpuhost.stack.stack_state).
     type: path
     default: /var/lib/gpuhost
+  timeout_factor:
+    description: What the time limits of programs on the host, such as nvidia-smi, are multiplied by.
+    type: float
+    default: 1
 attributes:
   action:
     description: An action plugin of the same name adds the catalog's package names on the controller.
@@ -270,7 +274,7 @@ probe:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import probe, urls
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, probe, urls
 
 FROM_THE_CATALOG = (
     "package_patterns",
@@ -303,6 +307,7 @@ def main() -> None:
             "contents": {"type": "bool", "default": False},
             "managed": {"type": "dict", "default": {}},
             "state_directory": {"type": "path", "default": "/var/lib/gpuhost"},
+            "timeout_factor": {"type": "float", "default": 1},
         },
         supports_check_mode=True,
     )
@@ -334,7 +339,8 @@ def main() -> None:
         state_directory=module.params["state_directory"],
         managed=module.params["managed"],
     )
-    module.exit_json(changed=False, probe=urls.without_credentials(probe.probe("/", options)))
+    probed = probe.probe("/", options, command.patient(module.params["timeout_factor"]))
+    module.exit_json(changed=False, probe=urls.without_credentials(probed))
 
 
 if __name__ == "__main__":

@@ -95,6 +95,10 @@ options:
     type: str
     choices: [fail, warn]
     default: fail
+  timeout_factor:
+    description: What the time limits of programs on the host, such as nvidia-smi, are multiplied by.
+    type: float
+    default: 1
   fail:
     description: Whether the task fails if a check failed or had no answer. Deferred checks do not fail it.
     type: bool
@@ -242,6 +246,7 @@ def main() -> None:
             "fabric_manager_packages": {"type": "list", "elements": "str"},
             "waivers": {"type": "list", "elements": "dict", "default": [], "options": WAIVER},
             "unknown": {"choices": [model.FAIL, model.WARN], "default": model.FAIL},
+            "timeout_factor": {"type": "float", "default": 1},
             "fail": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
@@ -271,6 +276,7 @@ def main() -> None:
         waivers=[model.Waiver(**waiver) for waiver in params["waivers"]],
         unknown=params["unknown"],
         state_directory=params["state_directory"],
+        timeout_factor=params["timeout_factor"],
     )
     result = verify.verify(context)
     if params["fail"] and result["status"] not in (model.PASS, model.DEFERRED):

@@ -87,6 +87,10 @@ options:
         cloud-init still sets it up. It is probed until that has ended. The reason and the limit are printed.
     type: int
     default: 0
+  timeout_factor:
+    description: As of M(gpuhost.stack.gpu_probe).
+    type: float
+    default: 1
   waivers:
     description:
       - The failures of checks that are accepted, as for the option O(gpuhost.stack.gpu_verify#module:waivers).

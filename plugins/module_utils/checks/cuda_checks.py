@@ -27,7 +27,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import 
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_program
 
 # Seconds. The program usually ends after a few; a single hung GPU makes it use up its limit.
-COMPILE_TIMEOUT, RUN_TIMEOUT, SHELL_TIMEOUT = 180, 120, 60
+COMPILE_TIMEOUT, RUN_TIMEOUT, SHELL_TIMEOUT = 180, 180, 60
 _RELEASE = re.compile(r"release \d+\.\d+")
 
 NVCC_VERSION = CheckSpec(
@@ -105,7 +105,8 @@ def _compile_link_run(context: Context, cuda: dict[str, Any]) -> list[Check]:
             return _not_run(context, "nvcc", built, expected, remedy)
         with context.gpus_alone if context.no_device_reason is None else contextlib.nullcontext():
             unprivileged = cuda_unprivileged_check.run_program(context, directory, program)
-            ran = context.run([program, "--time-limit", str(RUN_TIMEOUT)], RUN_TIMEOUT + 30, environment)
+            limit = str(int(RUN_TIMEOUT * context.timeout_factor))
+            ran = context.run([program, "--time-limit", limit], RUN_TIMEOUT + 30, environment)
     try:
         document = cuda_program.parse(ran.stdout.decode("utf-8", "replace"))
     except ValueError:

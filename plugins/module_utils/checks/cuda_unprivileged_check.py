@@ -13,7 +13,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_p
 
 USER = "nobody"
 DIRECTORY = "gpuhost-verify-"
-TIME_LIMIT = 60  # seconds
+TIME_LIMIT = 120  # seconds
 
 UNPRIVILEGED = CheckSpec(
     "cuda.unprivileged",
@@ -43,7 +43,7 @@ def run_program(context: Context, directory: str, program: str) -> Answer | None
             os.chmod(path, 0o755)
     drop = ["setpriv", "--reuid=%d" % user.pw_uid, "--regid=%d" % user.pw_gid, "--clear-groups", "--inh-caps=-all"]
     environment = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", "LC_ALL": "C"}
-    argv = [*drop, program, "--contexts-only", "1", "--time-limit", str(TIME_LIMIT)]
+    argv = [*drop, program, "--contexts-only", "1", "--time-limit", str(int(TIME_LIMIT * context.timeout_factor))]
     return context.run(argv, TIME_LIMIT + 30, environment)
 
 

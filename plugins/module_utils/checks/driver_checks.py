@@ -115,6 +115,11 @@ CHECKS = (
     SECURITY_FLOOR,
 )
 
+_SLOW_REMEDY = (
+    "Without persistence mode each call initialises all GPUs: see `nvidia-smi -q -d PERFORMANCE` and `systemctl status "
+    "nvidia-persistenced`. `journalctl -k -g NVRM` names a GPU that is slow to answer. If the host is that slow, "
+    "gpu_stack_timeout_factor multiplies all time limits."
+)
 _EXIT_CODE_REMEDIES = {
     0: NVIDIA_SMI.remedy,
     6: "No GPU responds: see `lspci -d 10de:` and `journalctl -k -g NVRM`.",
@@ -192,6 +197,10 @@ def _nvidia_smi(context: Context, driver: dict[str, Any]) -> Check:
         )
     reported = {"driver": ", ".join(versions)} if versions else None
     remedy = _smi_remedy(LOST_EXIT if _lost(smi) else int(str(smi["exit_code"])))
+    seconds = float(smi.get("seconds", 0))
+    if passed and seconds > nvidia_smi.SLOW * context.timeout_factor:
+        found = "%s; slow: took %.0f s" % (_smi_found(smi, versions), seconds)
+        return NVIDIA_SMI.warn(found, _SLOW_REMEDY, expected, reported)
     return NVIDIA_SMI.compare(passed, _smi_found(smi, versions), expected, remedy, reported)
 
 

@@ -10,10 +10,8 @@ from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import cuda_unprivileged_check, framework_probe
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Check, CheckSpec, Context, not_planned
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
-from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_processes
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_processes, nvidia_smi
 
-TIMEOUT = 30
 TRIES, PAUSE = 5, 1.0  # the driver frees a context's memory shortly after its process has ended
 # MiB. The driver's own use varies by a few; the context of a program takes more than a hundred.
 SLACK = 64
@@ -39,7 +37,7 @@ def read(context: Context) -> dict[str, int | None]:
     if not path:
         raise ValueError("nvidia-smi is not installed")
     argv = [str(path), "--query-gpu=index,memory.used", "--format=csv,noheader,nounits"]
-    answer = command.ask(context.run, argv, TIMEOUT)
+    answer = nvidia_smi.ask(context.run, argv)
     used: dict[str, int | None] = {}
     for line in answer.stdout.decode("utf-8", "replace").splitlines() if answer.exit_code == 0 else []:
         index, _unused, value = line.partition(", ")

@@ -214,6 +214,7 @@ class Context:
     idle_before: what idle_checks.before read, for the comparison after all other checks
     gpu_jobs: the programs of others that use the GPUs, as text; nothing of ours may compute beside them
     state_directory: where the host's records are (see state/store.py)
+    timeout_factor: what `run` multiplies time limits by (gpu_stack_timeout_factor)
     gpus_alone: a lock held while a program uses the GPUs; two at once would take each other's memory and distort each
         other's measurements
     """
@@ -237,6 +238,7 @@ class Context:
     workspaces: tuple[str, ...] = workspace.PLACES
     gpu_jobs: str = ""
     state_directory: str = "/var/lib/gpuhost"
+    timeout_factor: float = 1.0
     idle_before: dict[str, Any] = field(default_factory=dict)
     gpus_alone: Any = field(default_factory=threading.Lock, compare=False)
 

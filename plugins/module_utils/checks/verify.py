@@ -58,8 +58,10 @@ def context(
     waivers: list[model.Waiver] | None = None,
     unknown: str = model.FAIL,
     state_directory: str = store.DIRECTORY,
+    timeout_factor: float = 1.0,
 ) -> model.Context:
     """Return the input of the checks. With `expect_gpus` None the plan's number of GPUs is expected."""
+    run = command.patient(timeout_factor, run)
     if driver_state == "auto":
         driver_state = "not_loaded" if kernel_module == "built" else "working"
     planned_gpus = list(plan.get("gpus") or [])
@@ -82,6 +84,7 @@ def context(
         waivers=waivers or [],
         unknown=unknown,
         state_directory=state_directory,
+        timeout_factor=timeout_factor,
         gpu_jobs=gpu_processes.listed(_jobs(root, smi, run)),
     )
 

@@ -74,6 +74,15 @@ def run(
     return Answer(process.returncode, output, errors)
 
 
+def patient(factor: float, run: Run = run) -> Run:
+    """Return a runner that gives each command `factor` times its time limit, for a slow host."""
+
+    def runs(argv: list[str], timeout: float, *more: object) -> Answer:
+        return run(argv, factor * timeout, *more)
+
+    return runs
+
+
 def ask(
     run: Run, argv: list[str], timeout: float, env: dict[str, str] | None = None, long_timeout: float | None = None
 ) -> Answer:

@@ -8,12 +8,12 @@ import os
 import re
 from typing import Any, Iterable
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, files
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
 from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Run
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import package_manager
 
 FIELDS = ("pid", "process_name", "used_memory")
-TIMEOUT = 30
 # NVIDIA's services and GPU monitors: their packages restart them, and no work is lost.
 SERVICES = (
     "nvidia-persiste",  # the kernel truncates a program's name to 15 characters
@@ -62,7 +62,7 @@ def read(root: str, smi: dict[str, Any] | None, run: Run) -> list[dict[str, Any]
 
 
 def _computing(smi: dict[str, Any], run: Run) -> dict[int, str]:
-    answer = command.ask(run, argv(smi["path"]), TIMEOUT)
+    answer = nvidia_smi.ask(run, argv(smi["path"]))
     if answer.exit_code != 0:
         raise ValueError("%s exited with %d: %s" % (" ".join(argv(smi["path"])), answer.exit_code, answer.text()[:200]))
     return parse(answer.stdout.decode("utf-8", "replace"))

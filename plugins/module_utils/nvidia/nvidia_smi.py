@@ -7,13 +7,16 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import time
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Run
 
 FIELDS: tuple[str, ...] = ("index", "name", "uuid", "driver_version", "memory.total", "compute_cap", "pci.bus_id")
-TIMEOUT = 30
+# Seconds. The first call after a boot initialises each GPU: more than 25 s with eight of them (Azure/AgentBaker#2829).
+TIMEOUT = 90
+SLOW = 20  # seconds, after which an answer is called slow
 # What a value of each field looks like. A name can be anything but one of nvidia-smi's errors.
 _KINDS = {
     "index": re.compile(r"^\d+$"),
@@ -100,18 +103,24 @@ def find() -> str | None:
     return shutil.which("nvidia-smi", path=path)
 
 
+def ask(run: Run, argv: list[str]) -> command.Answer:
+    """Run a command of nvidia-smi; once more, with twice the limit, if it hangs."""
+    return command.ask(run, argv, TIMEOUT, None, 2 * TIMEOUT)
+
+
 def read(path: str | None, run: Run) -> dict[str, Any] | None:
-    """Return `nvidia_smi` of the probe: path, exit code, message and GPUs. None if the program is not installed.
+    """Return `nvidia_smi` of the probe: path, exit code, message, GPUs, seconds. None if the program is not installed.
 
     The query is repeated once if it hangs. With exit code 0 a message states that the output is not understood.
     """
     if path is None:
         return None
-    fields = FIELDS
-    answer = command.ask(run, argv(path, fields), TIMEOUT)
+    fields, start = FIELDS, time.monotonic()
+    answer = ask(run, argv(path, fields))
     if answer.exit_code == 2 and NEWER_FIELD in answer.text():
         fields = tuple(field for field in FIELDS if field != NEWER_FIELD)
-        answer = command.ask(run, argv(path, fields), TIMEOUT)
+        answer = ask(run, argv(path, fields))
+    seconds = round(time.monotonic() - start, 1)
     gpus: list[dict[str, Any]] = []
     message = "" if answer.exit_code == 0 else " ".join(answer.text().split())
     if answer.exit_code == 0:
@@ -119,4 +128,4 @@ def read(path: str | None, run: Run) -> dict[str, Any] | None:
             gpus = parse(answer.stdout.decode("utf-8", "replace"), fields)
         except ValueError as error:
             message = str(error)
-    return {"path": path, "exit_code": answer.exit_code, "message": message, "gpus": gpus}
+    return {"path": path, "exit_code": answer.exit_code, "message": message, "gpus": gpus, "seconds": seconds}

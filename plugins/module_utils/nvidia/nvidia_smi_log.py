@@ -16,8 +16,8 @@ from xml.etree import ElementTree
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Run
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi
 
-TIMEOUT = 60
 ABSENT = ("N/A", "Not Supported", "Requested functionality has been deprecated")
 # NVML's errors (nvmlErrorString), which nvidia-smi prints in place of a value: those of a GPU that is lost, and others.
 # `Insufficient Permissions` is none of them: well B200 and GB200 have it for `power_smoothing`.
@@ -141,7 +141,7 @@ class Log:
 
 def read(path: str, run: Run) -> Log:
     """Run `nvidia-smi -q -x`, twice if it hangs."""
-    answer = command.ask(run, [path, "-q", "-x"], TIMEOUT)
+    answer = nvidia_smi.ask(run, [path, "-q", "-x"])
     output = answer.stdout.decode("utf-8", "replace")
     # A lost GPU is reported in a line before the document, and by the exit code.
     before, start, document = output.partition("<?xml")
@@ -183,7 +183,7 @@ class Links:
 
 def nvlinks(path: str, run: Run) -> dict[int, Links]:
     """Return the links by GPU index. Some releases omit a GPU without NVLink. Raise ValueError if nvidia-smi fails."""
-    answer = command.ask(run, [path, "nvlink", "-s"], TIMEOUT)
+    answer = nvidia_smi.ask(run, [path, "nvlink", "-s"])
     if answer.exit_code != 0:
         raise ValueError("nvidia-smi nvlink -s: " + answer.ending())
     return parse_nvlinks(answer.stdout.decode("utf-8", "replace"))

@@ -6,10 +6,9 @@ from __future__ import annotations
 
 import re
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Run
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi
 
-TIMEOUT = 30
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")  # the header is underlined
 _GPU = re.compile(r"^GPU(\d+)$")
 _NVLINKS = re.compile(r"^NV(\d+)$")
@@ -20,7 +19,7 @@ Pairs = dict  # {(index, index): number of active NVLinks between them, 0 for PC
 
 def read(path: str, run: Run) -> Pairs:
     """Run nvidia-smi. Raise ValueError if it fails or prints something else."""
-    answer = command.ask(run, [path, "topo", "-m"], TIMEOUT)
+    answer = nvidia_smi.ask(run, [path, "topo", "-m"])
     if answer.exit_code != 0:
         raise ValueError("nvidia-smi topo -m: " + answer.ending())
     return parse(answer.stdout.decode("utf-8", "replace"))

@@ -49,7 +49,7 @@ KINDS = (
     "linker_cache",
 )
 PACKAGES = "packages"  # the part of all packages
-SYSTEMCTL_TIMEOUT = 20
+SYSTEMCTL_TIMEOUT = 60
 NAMED = 3  # how many damaged files a message names
 # The beginnings of the names of things that code here looks at again.
 LISTING, PACKAGE, SERVICE, MODULES = "files of ", "package ", "service ", "NVIDIA modules of kernel "

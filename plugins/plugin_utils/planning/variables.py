@@ -42,6 +42,7 @@ OTHERS = (
     "pytorch_extra",
     "serial",
     "tensorflow_extra",
+    "timeout_factor",
     "wait",
     "waivers",
 )
@@ -59,6 +60,7 @@ RESULTS = (
     "smoke_train_job_directory",
     "smoke_train_result",
 )
+MAX_FACTOR = 100  # of the time limits; some are minutes
 _SERIAL = re.compile(r"[1-9]\d*|(100|[1-9]\d?)(\.\d+)?%")
 _ROLE_COMPONENT = {"nvidia_driver": "driver", "cuda_toolkit": "cuda", "cudnn": "cudnn", "nccl": "nccl"}
 _ROLE_COMPONENT |= {"tensorflow_env": "tensorflow", "pytorch_env": "pytorch"}
@@ -175,6 +177,10 @@ def _of_run(name: str, value: Any, today: date) -> list[str]:
         batches = value if isinstance(value, list) else [value]
         if not batches or not all(not isinstance(b, bool) and _SERIAL.fullmatch(str(b)) for b in batches):
             expected = "a number of hosts such as 2, a percentage such as 25%, or a list of them"
+    elif option == "timeout_factor" and not _is_empty(value):
+        number = value if _fits(value, {"type": "float"}) and not isinstance(value, bool) else 0
+        if not 0 < float(number) <= MAX_FACTOR:
+            expected = f"a number such as 2, at most {MAX_FACTOR}, by which time limits are multiplied"
     elif option == "wait" and not re.fullmatch(r"\d+", str(value)):
         expected = "a number of seconds such as 600, or 0 not to wait"
     return [f"{name} is {shown(value)}; expected {expected}"] if expected else []

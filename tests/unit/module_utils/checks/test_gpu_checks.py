@@ -539,7 +539,7 @@ class ProcessHost:
 @pytest.fixture
 def processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ProcessHost:
     monkeypatch.undo()  # this nvidia-smi is found in PATH
-    monkeypatch.setattr(nvidia_smi_log, "TIMEOUT", 0.5)
+    monkeypatch.setattr(nvidia_smi, "TIMEOUT", 0.5)
     return ProcessHost(tmp_path, monkeypatch)
 
 

@@ -125,3 +125,16 @@ def test_query_is_repeated_without_an_unknown_field() -> None:
             "pci_address": "0000:05:00.0",
         },
     ]
+
+
+@pytest.mark.parametrize(("takes", "code"), [(60, 0), (150, 0), (400, 124)], ids=["slow", "asked again", "dead"])
+def test_a_program_that_takes_a_minute_is_slow_and_not_dead(tmp_path: Path, takes: int, code: int) -> None:
+    """A real process; a minute takes a second here, and the time limits are those of that clock."""
+    program = tmp_path / "nvidia-smi"
+    row = "0, NVIDIA A100, GPU-1, 535.161.08, 40960, 8.0, 00000000:05:00.0"
+    program.write_text(f"#!/bin/sh\nsleep {takes / 60}\necho '{row}'\n")
+    program.chmod(0o755)
+    found = nvidia_smi.read(str(program), command.patient(1 / 60))
+    assert found is not None
+    assert (found["exit_code"], len(found["gpus"])) == (code, 0 if code else 1)
+    assert found["seconds"] >= min(takes, 270) / 60

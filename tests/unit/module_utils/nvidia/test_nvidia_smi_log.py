@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
-from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi_log
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi, nvidia_smi_log
 
 from tests.unit import published
 
@@ -99,11 +99,11 @@ def test_document_after_a_message_about_a_lost_gpu(tmp_path: Path) -> None:
 
 
 def test_program_that_hangs_is_asked_again_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nvidia_smi_log, "TIMEOUT", 0.2)
+    monkeypatch.setattr(nvidia_smi, "TIMEOUT", 0.2)
     log = read(tmp_path, f"echo >> {tmp_path}/calls; exec sleep 60")
     assert (log.gpus, log.problem) == (
         [],
-        f"nvidia-smi -q -x: exit 124: {tmp_path}/nvidia-smi did not end within 0.6 s",
+        f"nvidia-smi -q -x: exit 124: {tmp_path}/nvidia-smi did not end within 0.4 s",
     )
     assert (tmp_path / "calls").read_text() == "\n\n"
 
