@@ -31,6 +31,7 @@ attributes:
     support: full
     description: Reports a change, and refreshes nothing.
   diff_mode:
+    description: There is no diff.
     support: none
 author: gpuhost contributors (!UNKNOWN)
 """

@@ -1,16 +1,17 @@
 """Check the key that is to sign kernel modules: that it can be used unattended, and that the certificate is its own.
 
-Runs on the controller, where the user has both files. No message has any of the key.
+Runs on the controller, where the user has both files. No message has any of the key. cryptography, which ansible-core
+requires, is imported where it is used: ansible-test imports plugins in an environment without it.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
+from typing import TYPE_CHECKING
 
-from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
 
 
 class SigningKeyError(ValueError):
@@ -27,6 +28,9 @@ class SigningCertificate:
 
 def read(key: bytes, certificate: bytes, path: str) -> SigningCertificate:
     """Return the certificate of a key; raises SigningKeyError. path: of the certificate, PEM or DER."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
+
     found = _certificate(certificate, path)
     try:
         own = load_pem_private_key(key, password=None).public_key()
@@ -46,7 +50,9 @@ def read(key: bytes, certificate: bytes, path: str) -> SigningCertificate:
     return SigningCertificate(path, hashlib.sha256(found.public_bytes(Encoding.DER)).hexdigest())
 
 
-def _certificate(content: bytes, path: str) -> x509.Certificate:
+def _certificate(content: bytes, path: str) -> Certificate:
+    from cryptography import x509
+
     is_pem = b"-----BEGIN" in content
     try:
         return x509.load_pem_x509_certificate(content) if is_pem else x509.load_der_x509_certificate(content)
