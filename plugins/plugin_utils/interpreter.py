@@ -7,8 +7,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 
-# ansible-core's module_utils/basic.py prints this with an interpreter that is older than it supports.
-_TOO_OLD = "requires a minimum of Python version"
+# ansible-core's module_utils/basic.py prints this with too old an interpreter: that of 2.19, and since 2.20.
+_TOO_OLD = ("requires a minimum of Python version", "or newer on the target")
 Execute = Callable[[str], tuple[int, str]]
 
 
@@ -17,7 +17,7 @@ def refusal(path: str, message: str, execute: Execute) -> str | None:
 
     message: the module's. execute(command): runs a command on the host and returns its exit status and output.
     """
-    if _TOO_OLD in message:
+    if any(words in message for words in _TOO_OLD):
         return (
             f"{message.strip()}: the Python of this host is too old for the ansible-core of this controller. Use a "
             "controller with ansible-core 2.19, which needs Python 3.8 on hosts (script/bootstrap installs it where "

@@ -37,8 +37,15 @@ def test_a_program_that_fails_without_a_word_is_named() -> None:
     assert "/bin/false, the Python of this host's tasks, does not run: no output (exit 1)" in said
 
 
-def test_an_old_python_is_answered_with_a_controller_that_supports_it() -> None:
-    said = interpreter.refusal("/usr/bin/python3", "ansible-core requires a minimum of Python version 3.9.", execute)
+@pytest.mark.parametrize(
+    "printed",
+    [
+        "ansible-core requires a minimum of Python version 3.8. Current version: 3.7.16 (default)",  # 2.19
+        "Ansible requires Python 3.9 or newer on the target. Current version: 3.8.18 (default)",  # 2.20, 2.21
+    ],
+)
+def test_an_old_python_is_answered_with_a_controller_that_supports_it(printed: str) -> None:
+    said = interpreter.refusal("/usr/bin/python3", printed, execute)
     assert said
-    assert said.startswith("ansible-core requires a minimum of Python version 3.9")
+    assert said.startswith(f"{printed}: the Python of this host is too old")
     assert "ansible-core 2.19" in said
