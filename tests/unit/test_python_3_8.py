@@ -1,0 +1,83 @@
+"""What runs on a managed host runs with Python 3.8: imported by one, and its probe of a host compared with ours."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import ansible
+import pytest
+
+PROJECT = Path(__file__).resolve().parents[2]
+IMPORT = """\
+import importlib, sys
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+"""
+COMPILE = "import sys\nfor name in sys.argv[1:]:\n    compile(open(name, encoding='utf-8').read(), name, 'exec')\n"
+PROBE = """\
+import json, sys
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import probe
+options = probe.Options(None, {}, False, (), (), "/opt/gpuhost/tensorflow", ".*nvidia.*", "nvidia-cuda-toolkit")
+print(json.dumps(probe.probe("/", options), sort_keys=True))
+"""
+# What may be another one a moment later.
+VOLATILE = ("disk", "gpu_processes", "package_manager")
+
+
+def find() -> str | None:
+    """Return a Python 3.8 that works; the first in PATH may be a shim of pyenv without that version."""
+    known = [shutil.which("python3.8"), *sorted(Path.home().glob(".pyenv/versions/3.8.*/bin/python3.8"))]
+    for path in filter(None, known):
+        if subprocess.run([path, "-c", ""], capture_output=True, check=False).returncode == 0:
+            return str(path)
+    return None
+
+
+PYTHON = find()
+pytestmark = pytest.mark.skipif(PYTHON is None, reason="no python3.8 in PATH or of pyenv")
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> str:
+    """Return a PYTHONPATH with the collection and, of ansible-core and all that it needs, ansible alone."""
+    (tmp_path / "ansible").symlink_to(Path(ansible.__file__).parent)
+    return f"{PROJECT}/collections:{tmp_path}"
+
+
+def run(python: str, paths: str, program: str, *words: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.run([python, "-c", program, *words], env=environment, capture_output=True, text=True, check=False)
+
+
+def test_every_module_is_imported(paths: str) -> None:
+    files = [*PROJECT.glob("plugins/module_utils/**/*.py"), *PROJECT.glob("plugins/modules/*.py")]
+    names = [".".join(path.relative_to(PROJECT).with_suffix("").parts) for path in files if path.name != "__init__.py"]
+    assert len(names) > 70
+    basic = run(str(PYTHON), paths, IMPORT, "ansible.module_utils.basic")
+    if "or newer on the target" in basic.stdout:  # ansible-core 2.20, which needs Python 3.9 on hosts
+        names = [name for name in names if ".modules." not in name]
+    ran = run(str(PYTHON), paths, IMPORT, *(f"ansible_collections.gpuhost.stack.{name}" for name in names))
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_every_program_of_the_roles_is_compiled(paths: str) -> None:
+    files = [str(path) for path in PROJECT.glob("roles/*/files/*.py")]
+    assert files
+    ran = run(str(PYTHON), paths, COMPILE, *files)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_it_probes_this_machine_as_the_python_of_these_tests_does(paths: str) -> None:
+    """An import does not show what newer methods of str, dict and Path a function calls; the probe calls most."""
+    found = []
+    for python in (str(PYTHON), sys.executable):
+        ran = run(python, paths, PROBE)
+        assert ran.returncode == 0, ran.stderr
+        found.append({name: value for name, value in json.loads(ran.stdout).items() if name not in VOLATILE})
+    assert (found[0]["errors"], found[0]["kernel"]["running"]) == ([], os.uname().release)
+    assert found[0] == found[1]
