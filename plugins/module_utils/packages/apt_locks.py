@@ -19,6 +19,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.packages import pack
 
 RunCommand = Callable[..., "tuple[int, str, str]"]
 INTERVAL = 2.0  # seconds
+REPEAT = 60  # seconds
 # apt: "Could not get lock PATH", "Unable to lock directory PATH", "Unable to lock the administration directory",
 # "Unable to acquire the dpkg frontend lock"; dpkg: "dpkg frontend lock was locked by another process" ("is locked"
 # before 1.21). The locale must be C.
@@ -68,7 +69,9 @@ def wait(budget: Budget, root: str = "/") -> None:
 def _pause(budget: Budget, root: str) -> None:
     if budget.report:
         who = _holders(root)
-        budget.report("waiting, for at most %d s: apt is busy%s" % (budget.left, ": " + who if who else ""))
+        # Another line each minute, and not for each attempt.
+        left = min(budget.seconds, -(-budget.left // REPEAT) * REPEAT)
+        budget.report("waiting, for at most %d s: apt is busy%s" % (left, ": " + who if who else ""))
     pause = min(INTERVAL, budget.left)
     budget.left -= pause
     time.sleep(pause)
