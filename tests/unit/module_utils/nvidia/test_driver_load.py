@@ -214,7 +214,8 @@ def test_facts_of_a_host_without_a_driver(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "proc").mkdir()
     (tmp_path / "proc/modules").write_text("nouveau 2732032 4 - Live 0x0000000000000000\n")
     monkeypatch.setattr(driver_load.nvidia_smi, "find", lambda: None)
-    monkeypatch.setattr(driver_load.os, "uname", lambda: type("Uname", (), {"release": RUNNING}))
+    (tmp_path / "proc/sys/kernel").mkdir(parents=True)
+    (tmp_path / "proc/sys/kernel/osrelease").write_text(f"{RUNNING}\n")
     facts = driver_load.read(str(tmp_path), lambda *_: command.Answer(127, b"", b""))
     assert (facts.loaded, facts.nouveau, facts.running, facts.users) == (None, True, RUNNING, [])
     assert facts.built[RUNNING] == []
