@@ -21,6 +21,7 @@ MOUNTS = (
     "/var",
     "/var/cache/gpuhost/uv",
     "/var/lib/gpuhost",
+    "/var/tmp",
 )
 GRUB_DEFAULTS, GRUB_ENVIRONMENT = "/etc/default/grub", "/boot/grub/grubenv"
 OSRELEASE = "/proc/sys/kernel/osrelease"

@@ -29,6 +29,11 @@ ENVIRONMENTS = "/opt/gpuhost/environments"
 WHEEL_CACHE = "/var/cache/gpuhost/uv"
 WORKSPACE = "/var/lib/gpuhost"
 BOOT = "/boot"
+# mkinitramfs builds there, not in /tmp: the tree, and then its archive before it is compressed. Debian 12's
+# image of 14 MiB unpacks to 49 MiB.
+INITRAMFS_BUILD = "/var/tmp"
+INITRAMFS_BUILD_FACTOR = 7
+WITHOUT_RESERVE = (BOOT, INITRAMFS_BUILD)  # a small file system of their own
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +101,9 @@ def check_disk(plan: Plan, diff: PlanDiff, probe: Probe, findings: Findings) -> 
         free = min(space.free_mib for space in probe.disk.values() if space.mount == mount)
         listed = [f"{need.purpose} {need.mib} MiB" for need in needs]
         total, what = sum(need.mib for need in needs), "sudo apt-get autoremove --purge, for old kernels"
-        if any(need.directory != BOOT for need in needs):  # a small /boot of its own needs no reserve
+        if all(need.directory == INITRAMFS_BUILD for need in needs):
+            what = f"remove what programs left in {INITRAMFS_BUILD}"
+        if any(need.directory not in WITHOUT_RESERVE for need in needs):
             listed.append(f"reserve {reserve} MiB")
             total, what = total + reserve, "sudo apt-get clean, old toolkits and environments"
         if total > free:
@@ -118,7 +125,9 @@ def _needs(components: Components, diff: PlanDiff, probe: Probe) -> Iterator[Nee
         yield from _environment_needs(name, components, probe)
     if "driver" in changing:
         # update-initramfs writes each image beside the old one; with NVIDIA's modules it is at least as large.
-        yield Need(BOOT, "a rebuilt initramfs", probe.kernel.initramfs_mib)
+        image = probe.kernel.initramfs_mib
+        yield Need(BOOT, "a rebuilt initramfs", image)
+        yield Need(INITRAMFS_BUILD, "the build of an initramfs", INITRAMFS_BUILD_FACTOR * image)
     if changing:
         yield Need(WORKSPACE, "checks and training", load_sizes().verification_mib)
 

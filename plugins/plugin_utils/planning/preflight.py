@@ -80,7 +80,7 @@ CODES = {
     ),
     "disk-full": (
         "A file system has too little space for all downloads and installations on it, plus a reserve of 1 GiB; a "
-        "`/boot` of its own for another initramfs",
+        "`/boot` of its own for another initramfs, a `/var/tmp` of its own for the build of one",
         "Free space, or enlarge it",
     ),
     "runfile-install": (

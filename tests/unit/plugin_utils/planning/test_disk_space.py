@@ -89,6 +89,16 @@ def test_a_second_environment_needs_space_of_its_own() -> None:
     assert run(frameworks, disk=room, **frameworks).ok is True
 
 
+@pytest.mark.parametrize(("free", "full"), [(350, False), (349, True)])
+def test_a_small_var_tmp_has_space_to_build_an_initramfs(free: int, full: bool) -> None:
+    found = {**disk(root=10**6), "/var/tmp": space(free, "/var/tmp")}
+    problems = run(disk=found, kernel={"running": None, "initramfs_mib": 50}).problems
+    assert [problem.message for problem in problems] == full * [
+        "the file system at /var/tmp has 349 MiB free; expected at least 350 MiB (the build of an initramfs 350 MiB)"
+    ]
+    assert all("remove what programs left in /var/tmp" in problem.remedy for problem in problems)
+
+
 @pytest.mark.parametrize(
     ("free", "image", "full"), [(60, 60, False), (59, 60, True), (0, 0, False)], ids=["enough", "too small", "no image"]
 )
