@@ -284,6 +284,7 @@ TIERS: dict[str, list[tuple[str, Callable[[Step], None]]]] = {
     "faults-long": [("faults-long", functools.partial(molecule, scenario="drift", FAULTS="all"))],
     "collection": [("collection", pytest("tests/collection"))],
     "desktop": [("desktop", molecule)],
+    "cut_lines": [("cut_lines", molecule)],
     "locks": [("locks", locks)],
     "shared_host": [("shared_host", molecule)],
     "mutation": [("mutation", mutation)],
