@@ -68,7 +68,8 @@ MODULE_BUILT = CheckSpec(
     "driver.module_built",
     measures="`modinfo` of the nvidia module of the running and the next-boot kernel; of several, the one that "
     "modprobe selects",
-    expected="the planned version and flavour; with Secure Boot, a signature",
+    expected="the planned version and flavour; with Secure Boot, a signature. A kernel that the kernel guard holds "
+    "back without them is a warning",
     skipped="the kernel is not managed on this host, or the driver is simulated",
     remedy="Install the headers of that kernel and run `dkms autoinstall -k KERNEL`.",
 )
@@ -265,7 +266,15 @@ def _module_built(context: Context, driver: dict[str, Any]) -> Check:
         return MODULE_BUILT.compare(False, "no kernel to build for is installed", remedy=remedy)
     checks = [_built_for(context, driver, kernel) for kernel in kernels]
     worst = min(checks, key=lambda check: (FAIL, UNKNOWN, PASS).index(check.status))
-    return dataclasses.replace(worst, found="; ".join(str(check.found) for check in checks))
+    check = dataclasses.replace(worst, found="; ".join(str(check.found) for check in checks))
+    held = system.kernel(context.root, system.running(context.root))["held_back"]
+    if check.status != PASS or context.kernel_module != "loaded" or held is None or held in kernels:
+        return check
+    other = _built_for(context, driver, held)
+    if other.status == PASS:
+        return check
+    found = "%s; %s: it is kept from being the default" % (check.found, other.found or other.reason)
+    return MODULE_BUILT.warn(found, other.remedy, check.expected)
 
 
 def _built_for(context: Context, driver: dict[str, Any], kernel: str) -> Check:

@@ -109,7 +109,7 @@ def building(root: str, found: dict[str, Any], tools: dict[str, list[str]], sear
     all packages that bring them; None: apt has no lists. The lists are searched only where something is missing or a
     compiler is not known, which takes a few tenths of a second.
     """
-    built_for = {found["running"], found["next_boot"] or found["running"]}
+    built_for = {found["running"], found["next_boot"] or found["running"], found.get("held_back")}
     releases = {name: row for name, row in found["releases"].items() if name in built_for}
     needed = {HEADERS + name for name in releases}
     for row in releases.values():

@@ -31,7 +31,7 @@ _ASSIGNMENT = re.compile(r"^[ \t]*(?:export[ \t]+)?(\w+)[ \t]*=[ \t]*(.*?)[ \t]*
 
 
 def kernel(root: str, running: str) -> dict[str, Any]:
-    """Return the kernel releases: running, installed (bootable or with modules), with headers, and next-boot."""
+    """Return the kernel releases: running, installed (bootable or with modules), with headers, next-boot, held back."""
     modules = files.names(root, "/lib/modules")
     booted = {name[len("vmlinuz-") :] for name in files.names(root, "/boot") if name.startswith("vmlinuz-")}
     installed = booted | {v for v in modules if os.path.isdir(files.under(root, "/lib/modules/%s/kernel" % v))}
@@ -41,6 +41,7 @@ def kernel(root: str, running: str) -> dict[str, Any]:
         "installed": _by_version(installed),
         "headers": _by_version(headers),
         "next_boot": next_boot(root, _by_version(booted)),
+        "held_back": held_back(root, booted),
         "initramfs_mib": _largest_initramfs(root),
     }
 
@@ -57,15 +58,24 @@ def _largest_initramfs(root: str) -> int:
     return -(-max(sizes, default=0) >> 20)
 
 
+def held_back(root: str, kernels: Iterable[str]) -> str | None:
+    """Return the kernel that the kernel guard keeps GRUB from booting (07_gpuhost of the role nvidia_driver)."""
+    kept = assignments(files.read_text(root, GRUB_ENVIRONMENT) or "")
+    left = kept.get("gpuhost_tries") in ("1", "2", "3")
+    return next((name for name in kernels if name == kept.get("gpuhost_kernel") and not left), None)
+
+
 def next_boot(root: str, kernels: list[str]) -> str | None:
-    """Return the next-boot kernel: GRUB's configured entry, else the newest; None where that is unknown."""
+    """Return the next-boot kernel: GRUB's entry, the kernel guard's first, else the newest; None where unknown."""
     settings = assignments(files.read_text(root, GRUB_DEFAULTS) or "")
     for name in files.names(root, GRUB_DEFAULTS + ".d"):
         if name.endswith(".cfg"):
             settings.update(assignments(files.read_text(root, "%s.d/%s" % (GRUB_DEFAULTS, name)) or ""))
     kept = assignments(files.read_text(root, GRUB_ENVIRONMENT) or "")
     entry = settings.get("GRUB_DEFAULT", "0")
-    entry = kept.get("next_entry") or (kept.get("saved_entry", "0") if entry == "saved" else entry)
+    entry = kept.get("saved_entry", "0") if entry == "saved" else entry
+    entry = kept.get("gpuhost_entry", entry) if held_back(root, kernels) else entry
+    entry = kept.get("next_entry") or entry
     if entry in ("", "0"):
         return kernels[-1] if kernels else None
     named = [release for release in kernels if release in entry]

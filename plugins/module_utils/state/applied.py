@@ -403,13 +403,13 @@ def _service(unit: dict[str, str], started: bool) -> dict[str, str]:
 
 
 def _driver(root: str) -> dict[str, Any]:
-    """Return the loaded module, and the modules that the running and the next-boot kernel have."""
+    """Return the loaded module, and those that the running, the next-boot and a held-back kernel have."""
     kernels = system.kernel(root, system.running(root))
     state: dict[str, Any] = {
         "loaded NVIDIA module": proc_driver.read(root),
         "nouveau": {"loaded": proc_driver.nouveau_loaded(root)},
     }
-    for kernel in sorted({kernels["running"], kernels["next_boot"] or kernels["running"]}):
+    for kernel in sorted({kernels[key] for key in ("running", "next_boot", "held_back") if kernels[key]}):
         built = {os.path.basename(path): os.stat(path) for path in kernel_modules.all_paths(root, kernel)}
         modules = {name: "%d bytes of %d" % (found.st_size, found.st_mtime) for name, found in built.items()}
         state[MODULES + kernel] = modules or dict(NO_MODULES)

@@ -90,7 +90,7 @@ def host_from_probe(probe: Probe) -> Host:
         gcc=int(probe.toolchain.gcc.split(".", 1)[0]) if probe.toolchain.gcc else None,
         glibc=probe.toolchain.glibc,
         kernel=probe.kernel.running,
-        next_kernel=probe.kernel.next_boot,
+        next_kernel=probe.kernel.held_back or probe.kernel.next_boot,
         kernels=probe.kernel,
         offers=repository.packages if repository and not repository.error else None,
         offers_error=repository.error if repository else None,

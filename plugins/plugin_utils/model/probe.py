@@ -52,6 +52,7 @@ class Kernel:
     releases: what is known of each. installed_packages, offers: those of the packages to build modules with
     that are installed, and that are in apt's lists (None: not searched, since nothing is missing, or apt has none).
     headers_from: for each release without headers, the packages that provide them; None: apt has no lists.
+    held_back: the one that the kernel guard keeps from being the next-boot kernel.
     initramfs_mib: the size of the largest initramfs in /boot.
     prebuilt: the releases for which apt offers NVIDIA's modules prebuilt, by package, exact ones and metapackages;
     None: not searched, or apt has no lists.
@@ -67,6 +68,7 @@ class Kernel:
     headers_from: Mapping[str, tuple[str, ...]] | None = None
     prebuilt: Mapping[str, str] | None = None
     initramfs_mib: int = 0
+    held_back: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)

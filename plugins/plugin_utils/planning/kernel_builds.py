@@ -70,6 +70,13 @@ def check(builds: Builds, findings: Findings) -> None:
         if release:
             _check_headers(builds, release, role, findings)
             _check_compiler(builds, release, role, findings)
+    held = kernel.held_back
+    if held and held not in roles and kernel.headers_from is not None and not builds.is_possible(held):
+        findings.warn(
+            "kernel-headers-missing",
+            f"no module can be built for kernel {held}, which is kept from being the default: apt does not offer its "
+            "headers or its compiler",
+        )
     named = {builds.gcc(release) for release in roles if release}
     missing = [name for name in builds.compilers if name not in named and not builds.has(name)]
     if missing:

@@ -28,7 +28,7 @@ FIRMWARE = Path("/usr/share/OVMF")
 # The owner of keys that the operator enrols: any identifier.
 OWNER = "0b6d3a3c-8a52-4ffb-9d0f-5c1f7b0f4a11"
 TRIAL_SECONDS = 10
-READY_SECONDS, SSH_SECONDS = 600, 180
+READY_SECONDS, SSH_SECONDS = 900, 600
 STOP_SECONDS = 10
 # Mounts the simulated PCI devices over the machine's own, like the volume of the containers.
 PCI_MOUNT = """[Unit]

@@ -229,6 +229,29 @@ def test_next_boot_kernel_without_a_module_fails_and_shows_the_build_log(tmp_pat
     assert "6.1.0-56-amd64" in str(check.remedy)
 
 
+def test_a_kernel_that_the_guard_holds_back_without_a_module_is_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "boot/grub").mkdir(parents=True)
+    for kernel in ("6.1.0-50-amd64", "6.1.0-56-amd64"):
+        (tmp_path / f"boot/vmlinuz-{kernel}").touch()
+    module = tmp_path / "lib/modules/6.1.0-50-amd64/updates/dkms/nvidia.ko"
+    module.parent.mkdir(parents=True)
+    module.touch()
+    guard = "# GRUB Environment Block\ngpuhost_kernel=6.1.0-56-amd64\ngpuhost_tries=no-module\n"
+    guard += "gpuhost_entry=gnulinux-advanced-1>gnulinux-6.1.0-50-amd64-advanced-1\n"
+    (tmp_path / "boot/grub/grubenv").write_text(guard)
+    context = host(tmp_path, run=modinfo("580.95.05", "Dual MIT/GPL"))
+    check = by_id(driver_checks.run(context))["driver.module_built"]
+    assert (check.status, check.found) == (
+        "warn",
+        "kernel 6.1.0-50-amd64: module 580.95.05, licence Dual MIT/GPL; kernel 6.1.0-56-amd64 has no nvidia module: it "
+        "is kept from being the default",
+    )
+    assert "dkms autoinstall -k 6.1.0-56-amd64" in str(check.remedy)
+    module.unlink()
+    check = by_id(driver_checks.run(context))["driver.module_built"]
+    assert (check.status, check.found) == ("fail", "kernel 6.1.0-50-amd64 has no nvidia module")
+
+
 def test_of_two_flavours_the_one_that_starts_next_needs_the_module(tmp_path: Path) -> None:
     """DGX OS has Ubuntu's kernels beside NVIDIA's; the newest one is not the one that its GRUB starts."""
     (tmp_path / "boot").mkdir()

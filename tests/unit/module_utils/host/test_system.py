@@ -27,6 +27,7 @@ def test_kernels_and_headers_follow_links_within_the_root(tmp_path: Path) -> Non
         "installed": ["6.1.0-9-amd64", "6.1.0-56-amd64", "6.8.0-45-generic"],
         "headers": ["6.1.0-56-amd64"],
         "next_boot": "6.1.0-56-amd64",
+        "held_back": None,
         "initramfs_mib": 3,
     }
 
@@ -138,6 +139,35 @@ def test_the_next_boot_kernel_is_the_entry_of_grub(
     if environment:
         put(tmp_path, system.GRUB_ENVIRONMENT, "# GRUB Environment Block\n" + environment)
     assert system.kernel(str(tmp_path), "6.1.0-9-amd64")["next_boot"] == expected
+
+
+# As the role's kernel guard writes them, with an entry of tests/fixtures/grub/debian-12.cfg.
+GUARDED = (
+    "gpuhost_kernel=6.1.0-56-amd64\ngpuhost_entry=gnulinux-advanced-11111111-2222-3333-4444-555555555555"
+    ">gnulinux-6.1.0-50-amd64-advanced-11111111-2222-3333-4444-555555555555\ngpuhost_tries="
+)
+
+
+@pytest.mark.parametrize(
+    ("environment", "following", "held"),
+    [
+        (GUARDED + "no-module\n", "6.1.0-50-amd64", "6.1.0-56-amd64"),
+        (GUARDED + "0\n", "6.1.0-50-amd64", "6.1.0-56-amd64"),
+        (GUARDED + "3\n", "6.1.0-56-amd64", None),
+        (GUARDED + "1\n", "6.1.0-56-amd64", None),
+        (GUARDED + f"no-module\nnext_entry={ENTRY.replace('-50', '-9')}\n", "6.1.0-9-amd64", "6.1.0-56-amd64"),
+        (GUARDED.replace("-56", "-57") + "no-module\n", "6.1.0-56-amd64", None),
+    ],
+    ids=["no module", "boots used up", "new", "one boot left", "another one chosen for one boot", "removed since"],
+)
+def test_a_kernel_that_the_guard_holds_back_is_not_the_next_one(
+    tmp_path: Path, environment: str, following: str, held: str | None
+) -> None:
+    for release in ("6.1.0-9-amd64", "6.1.0-50-amd64", "6.1.0-56-amd64"):
+        put(tmp_path, f"/boot/vmlinuz-{release}")
+    put(tmp_path, system.GRUB_ENVIRONMENT, "# GRUB Environment Block\n" + environment)
+    found = system.kernel(str(tmp_path), "6.1.0-50-amd64")
+    assert (found["next_boot"], found.get("held_back")) == (following, held)
 
 
 def test_mount_points_are_on_the_device_of_their_directory() -> None:

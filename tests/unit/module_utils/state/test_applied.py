@@ -366,8 +366,15 @@ def test_a_new_kernel_with_the_modules_is_no_difference(root: Path, systemd: Sys
     assert applied.differences("/var/lib/gpuhost", str(root), systemd)["all"]["changed"] == []
 
 
-def test_a_new_kernel_without_modules_is_a_difference_until_it_has_some(root: Path, systemd: Systemd) -> None:
+@pytest.mark.parametrize("held_back", [False, True], ids=["the next one", "held back by the guard"])
+def test_a_new_kernel_without_modules_is_a_difference_until_it_has_some(
+    root: Path, systemd: Systemd, held_back: bool
+) -> None:
     """It is no damage: the run in which DKMS cannot build for it completes, and the next one tries again."""
+    if held_back:
+        guard = f"gpuhost_kernel={NEW}\ngpuhost_tries=no-module\ngpuhost_entry=gnulinux-1>gnulinux-{NEXT}-advanced-1\n"
+        (root / "boot/grub").mkdir()
+        (root / "boot/grub/grubenv").write_text("# GRUB Environment Block\n" + guard)
     assert repairs_after(lambda host: new_kernel(host, False), root, systemd) == {}
     directory, parts = str(root / "var/lib/gpuhost"), {"all": {"fingerprint": "f", "watch": WATCH}}
     expected = [f"NVIDIA modules of kernel {NEW}: none, others have some"]

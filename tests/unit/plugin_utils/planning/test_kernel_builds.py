@@ -188,3 +188,28 @@ def test_without_lists_of_apt_nothing_is_known(tmp_path: Path) -> None:
     texts = {warning.code: warning.message for warning in found.warnings}
     assert "(apt has no lists yet)" in texts["kernel-headers-missing"]
     assert "gcc-12" in texts["kernel-compiler-missing"]
+
+
+def hold_back(host: Host, kernel: str) -> None:
+    """Write what the role's kernel guard writes."""
+    entry = f"gnulinux-advanced-1>gnulinux-{host.running}-advanced-1"
+    text = f"# GRUB Environment Block\ngpuhost_kernel={kernel}\ngpuhost_tries=no-module\ngpuhost_entry={entry}\n"
+    put(host.root, system.GRUB_ENVIRONMENT, text)
+
+
+def test_a_kernel_that_is_held_back_gets_its_headers(tmp_path: Path) -> None:
+    """It waits for its module, which a rerun builds."""
+    host = Host(tmp_path, OLD, NEW)
+    hold_back(host, NEW)
+    driver = plan_for_probe(host.probe(), REQUEST).components.driver
+    assert driver
+    assert {f"linux-headers-{OLD}", f"linux-headers-{NEW}"} <= set(driver.kernel_headers)
+
+
+def test_a_kernel_that_is_held_back_and_cannot_be_built_for_is_no_problem(tmp_path: Path) -> None:
+    host = Host(tmp_path, NEW, OWN)
+    assert [problem.code for problem in host.kernel_problems()] == ["kernel-headers-missing"]
+    hold_back(host, OWN)
+    assert host.kernel_problems() == []
+    (warning,) = [warning for warning in host.check().warnings if warning.code == "kernel-headers-missing"]
+    assert f"no module can be built for kernel {OWN}, which is kept from being the default" in warning.message
