@@ -511,6 +511,7 @@ class PackagesFile:
     leading: dict[str, str]
     kernel_modules: str
     kernel_tools: tuple[str, ...]
+    dkms_with_keys: str
     module_compressors: dict[str, str]
     driver_branch: tuple[str, ...]
     driver_parts: tuple[str, ...]
@@ -712,7 +713,7 @@ class DistroCuda:
 
 @dataclasses.dataclass(frozen=True)
 class Distro:
-    """distro/<id>.yml."""
+    """distro/<id>.yml. dkms: the version in the archive, where it is too old to sign with a key of the user's own."""
 
     schema: int
     id: str
@@ -728,6 +729,7 @@ class Distro:
     source: str
     nvidia_branches: NvidiaBranches | None = None
     prebuilt_modules: tuple[PrebuiltModules, ...] = ()
+    dkms: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,7 @@ from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_processes
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia.installed_stack import PYTORCH, TENSORFLOW
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import package_manager
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import debian_version, package_manager
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
@@ -95,6 +95,11 @@ CODES = {
     "secure-boot": (
         "Secure Boot is enabled, and the key that signs the modules of DKMS is not enrolled",
         "[Enrol one](secure-boot.md); or disable Secure Boot",
+    ),
+    "signing-key-unused": (
+        "`gpu_stack_module_signing_key` is set, and the DKMS of this host is too old to sign with it (before 3.0.4)",
+        "`gpu_stack_driver_source: nvidia`, whose repository has a newer DKMS; or "
+        "[the key of the host](secure-boot.md#enrol-a-key-by-hand)",
     ),
     **kernel_builds.CODES,
     "path-taken": (
@@ -205,6 +210,7 @@ def preflight(plan: Plan, probe: Probe, diff: PlanDiff, options: Options | None 
         _repository,
         _leftovers,
         _gpu_users,
+        _signing_dkms,
         _secure_boot,
         _kernel_builds,
         _graphics,
@@ -421,6 +427,29 @@ def _nouveau(context: _Context, findings: Findings) -> None:
 
 
 # Kernel ---------------------------------------------------------------------------------------------------------
+
+
+def _signing_dkms(context: _Context, findings: Findings) -> None:
+    """Refuse a key of the user's own where DKMS reads no settings about keys, and signs with the host's key or none.
+
+    NVIDIA's repository brings a newer one, since its packages depend on it.
+    """
+    driver, catalog = context.components.driver, load_catalog()
+    if not context.options.signing or driver is None or driver.module_source != "dkms" or driver.source != "distro":
+        return
+    installed, distro = context.probe.present_packages.get("dkms"), catalog.distros.get(context.plan.distribution)
+    needed = catalog.packages.dkms_with_keys
+    archive = distro.dkms if distro and context.plan.repository is None else None
+    version = installed.version if installed else archive
+    if version and debian_version.key(version.partition(":")[2] or version) < debian_version.key(needed):
+        findings.problem(
+            "signing-key-unused",
+            f"dkms {version} would not sign with gpu_stack_module_signing_key: {needed} is the first one that "
+            "reads which key to use",
+            "set gpu_stack_driver_source=nvidia, whose packages bring a newer dkms; or remove "
+            "gpu_stack_module_signing_key and gpu_stack_module_signing_certificate and enrol the key of the host "
+            "(docs/secure-boot.md)",
+        )
 
 
 def _secure_boot(context: _Context, findings: Findings) -> None:

@@ -25,8 +25,8 @@ for modules in "$tree"/nvidia*/*/*/*/module; do # NAME/VERSION/KERNEL/ARCHITECTU
   wrong=$(foreign "$modules")
   if [ -n "$wrong" ]; then
     printf '%s\n' "Found other signatures than with serial number $serial after a rebuild: ${wrong//$'\n'/ }" \
-      "dkms $(dkms --version) may be older than 3.0.4, which does not read /etc/dkms/framework.conf.d, or another" \
-      "file there wins: put mok_signing_key and mok_certificate into /etc/dkms/framework.conf by hand." >&2
+      "$(dkms --version) may be older than 3.0.4, which signs with the host's key alone (NVIDIA's repository has a newer one)," \
+      "or a file in /etc/dkms/framework.conf.d that sorts after zz-gpuhost-module-signing.conf names another key." >&2
     status=1
   else
     echo "rebuilt $name/$version for $kernel"

@@ -309,6 +309,32 @@ def test_modules_that_an_enrolled_key_of_the_user_signs_are_no_problem() -> None
 
 
 @pytest.mark.parametrize(
+    ("source", "installed", "url", "refused"),
+    [
+        ("distro", None, None, "dkms 2.8.7 would not sign"),
+        ("distro", "2.8.7-2ubuntu2.2", None, "dkms 2.8.7-2ubuntu2.2 would not sign"),
+        ("distro", "2.8.7-2ubuntu2.2", URL, "dkms 2.8.7-2ubuntu2.2 would not sign"),
+        ("distro", "1:3.2.1-1ubuntu1", URL, ""),  # NVIDIA's
+        ("distro", None, URL, ""),  # apt takes NVIDIA's, whose epoch makes it the newer one
+        ("nvidia", "2.8.7-2ubuntu2.2", URL, ""),  # upgraded with the driver
+    ],
+)
+def test_a_key_that_the_hosts_dkms_does_not_sign_with_is_refused(
+    source: str, installed: str | None, url: str | None, refused: str
+) -> None:
+    """The versions are those of Ubuntu 22.04, as `apt-get` prints their upgrade."""
+    packages = {"dkms": {"version": installed, "status": "installed", "held": False}} if installed else {}
+    plan = make_plan({"driver": {**COMPONENTS["driver"], "source": source}}, url=url)
+    plan = dataclasses.replace(plan, distribution="ubuntu-22.04")
+    probe = make_probe(**{**PROBE, "packages": packages})
+    diff = plan_diff.plan_diff(plan, probe)
+    found = preflight.preflight(plan, probe, diff, Options(signing=SIGNING)).problems
+    assert [problem.code for problem in found] == ["signing-key-unused"] * bool(refused)
+    assert all(refused in problem.message for problem in found)
+    assert preflight.preflight(plan, probe, diff).problems == ()
+
+
+@pytest.mark.parametrize(
     ("distribution", "command"),
     [("debian-12", "-out /var/lib/dkms/mok.pub"), ("ubuntu-24.04", "update-secureboot-policy --enroll-key")],
 )
