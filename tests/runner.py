@@ -56,7 +56,7 @@ class Step:
     seed: int | None = None
     finished: bool = True
     tested_seconds: float | None = None  # over all invocations
-    cells: list[dict[str, Any]] | None = None  # of the tier `distributions`: what ran on which distribution
+    cells: list[dict[str, Any]] | None = None  # of a tier of cells: what ran on which distribution
 
     @property
     def log(self) -> Path:
@@ -252,12 +252,12 @@ def run_cell(step: Step, distribution: str, scenario: str) -> dict[str, Any]:
     return {**cell, **counts, "seconds": round(part.seconds)}
 
 
-def all_distributions(step: Step) -> None:
+def run_cells(step: Step, cells_of_tier: Sequence[tuple[str, str]]) -> None:
     """Run the cells that no earlier invocation on this commit has run, for at most an hour."""
-    kept, commit, start = RESULTS / "distributions.json", clean_commit() or "uncommitted", time.monotonic()
+    kept, commit, start = RESULTS / f"{step.name}.json", clean_commit() or "uncommitted", time.monotonic()
     known = json.loads(kept.read_text()) if kept.exists() else {}
     cells: list[dict[str, Any]] = known["cells"] if known.get("commit") == commit else []
-    for distribution, scenario in distributions.CELLS:
+    for distribution, scenario in cells_of_tier:
         if any((cell["distribution"], cell["scenario"]) == (distribution, scenario) for cell in cells):
             continue
         # The longest cell so far may be the next one's length.
@@ -275,9 +275,11 @@ def all_distributions(step: Step) -> None:
         kept.unlink(missing_ok=True)
 
 
+# The scenarios in virtual machines. One at a time: an emulated computer uses all cores.
+MACHINES = [("debian-12", scenario) for scenario in ("reboot", "secure_boot", "kernel_update")]
 # Test runs that do not fit into the default run, by name.
 TIERS: dict[str, list[tuple[str, Callable[[Step], None]]]] = {
-    "virtual-machine": [("reboot", molecule), ("secure_boot", molecule)],
+    "virtual-machine": [("virtual-machine", functools.partial(run_cells, cells_of_tier=MACHINES))],
     "cluster": [("cluster", molecule)],
     "distro_packages": [("distro_packages", molecule)],
     "first_boot": [("first_boot", molecule)],
@@ -290,13 +292,20 @@ TIERS: dict[str, list[tuple[str, Callable[[Step], None]]]] = {
     "mutation": [("mutation", mutation)],
     "examples": [("examples", molecule)],
     "catalog": [("catalog", catalog)],
-    "distributions": [("distributions", all_distributions)],
+    "distributions": [("distributions", functools.partial(run_cells, cells_of_tier=distributions.CELLS))],
 }
 
 
 def scenarios() -> list[str]:
     """Return the names of all Molecule scenarios."""
     return sorted(path.parent.name for path in PROJECT.glob("molecule/*/molecule.yml"))
+
+
+def by_default() -> list[str]:
+    """Return the names of the scenarios that are in no tier."""
+    in_tiers = {name for tier in TIERS.values() for name, _ in tier} | {name for _, name in MACHINES}
+    # `proof` first: its hosts need 32 GB of disk, which are free again when `roles` needs 20 GB.
+    return sorted((name for name in scenarios() if name not in in_tiers), key=lambda name: name != "proof")
 
 
 def run_steps(work: Sequence[tuple[str, Callable[[Step], None]]], jobs: int) -> list[Step]:
@@ -355,8 +364,7 @@ def run_tier(tier: str, jobs: int) -> list[Step]:
     commit, start = clean_commit(), time.monotonic()
     if commit is None:
         print("script/test: there are uncommitted changes, so this run will not be added to tests/ledger.jsonl")
-    # One virtual machine uses all cores: beside another one its boots would take too long.
-    steps = run_steps(TIERS[tier], 1 if tier == "virtual-machine" else jobs)
+    steps = run_steps(TIERS[tier], jobs)
     if not all(step.finished for step in steps):
         print(f"script/test: {tier} is not finished; the same command goes on where it ended")
         return steps
@@ -418,7 +426,7 @@ def main() -> int:
         units = ("tests/unit", "tests/collection/test_clone.py", *(() if options.fast else ("-m", "not frameworks")))
         steps = run_steps([("unit", pytest(*units)), ("lint", lint)], 2)
         if not options.fast:
-            in_tiers = {name for tier in TIERS.values() for name, _ in tier}
+            in_tiers = {name for tier in TIERS.values() for name, _ in tier} | {name for _, name in MACHINES}
             # `proof` first: its host needs 16 GB of disk, which are free again when `roles` needs 20 GB.
             names = sorted((name for name in scenarios() if name not in in_tiers), key=lambda name: name != "proof")
             steps += run_steps([("frameworks", frameworks), *((name, molecule) for name in names)], options.jobs)

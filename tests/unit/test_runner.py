@@ -175,13 +175,18 @@ def test_every_test_that_needs_a_framework_is_in_that_step():
     assert int(found[1]) >= 20
 
 
-# The tier `distributions` -----------------------------------------------------------------------------------------
+# Tiers of cells: `distributions`, `virtual-machine` -----------------------------------------------------------------
 
 
 @pytest.fixture
-def cells(monkeypatch, tmp_path):
+def clock():
+    return {"now": 0.0, "seconds": 600}
+
+
+@pytest.fixture
+def cells(monkeypatch, tmp_path, clock):
     """Return the cells that ran; each takes `seconds` of the simulated clock."""
-    ran, clock = [], {"now": 0.0, "seconds": 600}
+    ran = []
 
     def run_cell(step, distribution, scenario):
         ran.append((distribution, scenario))
@@ -209,6 +214,17 @@ def test_tier_distributions_takes_an_hour_at_most_and_goes_on_until_all_cells_ra
     found = distributions.last_cells(runner.LEDGER)
     assert [(cell["distribution"], cell["scenario"]) for cell in found] == distributions.CELLS
     assert invocations > 1
+
+
+def test_tier_virtual_machine_goes_on_where_its_last_invocation_ended(cells, clock):
+    clock["seconds"] = 2400
+    for number in (1, 2, 3):
+        assert not runner.LEDGER.exists()
+        runner.run_tier("virtual-machine", 2)
+        assert cells == runner.MACHINES[:number]
+    (line,) = map(json.loads, runner.LEDGER.read_text().splitlines())
+    assert (line["tier"], line["passed"], line["seconds"]) == ("virtual-machine", 9, 7200)
+    assert distributions.last_cells(runner.LEDGER) == []
 
 
 def test_tier_distributions_begins_again_on_another_commit(cells, monkeypatch):

@@ -171,4 +171,5 @@ def test_distribution_without_a_disk_is_reported_with_the_known_ones():
 
 def test_scenarios_with_virtual_machines_are_the_tier_of_that_name_and_not_in_the_default_run():
     found = {path.parent.name for path in PROJECT.glob("molecule/*/hosts.yml") if "lab_machine: vm" in path.read_text()}
-    assert {(name, runner.molecule) for name in found} == set(runner.TIERS["virtual-machine"])
+    assert found == {name for _, name in runner.MACHINES}
+    assert found.isdisjoint(runner.by_default())

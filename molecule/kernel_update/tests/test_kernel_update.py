@@ -1,0 +1,107 @@
+"""A newer kernel on the machine that converge installed: first one that DKMS cannot build for, then a good one.
+
+The tests run in order. apt installs the kernel as an administrator or Unattended-Upgrades would, without gpuhost.
+"""
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.doubles.lab import vm_image
+
+SCENARIO = Path(__file__).resolve().parents[1]
+PROJECT = SCENARIO.parents[1]
+DRIVER = "580.126.16"
+MAKEFILE = f"/usr/src/nvidia-{DRIVER}/Makefile"
+FAULT = "no rule for this kernel (a fault of the test)"
+
+
+@pytest.fixture(scope="module")
+def newer() -> Path:
+    """Return the directory of the newer kernel's packages."""
+    return vm_image.ensure("debian-12").newer_kernel
+
+
+@pytest.fixture(scope="module")
+def release(newer) -> str:
+    return (newer / "release").read_text().strip()
+
+
+def root(host, command: str) -> str:
+    with host.sudo():
+        return host.run_expect([0], command).stdout.strip()
+
+
+def reboot(host) -> None:
+    before = root(host, "cat /proc/sys/kernel/random/boot_id")
+    command = ["ansible", f"--inventory={SCENARIO / 'hosts.yml'}", "gpu_hosts", "-m", "ansible.builtin.reboot"]
+    subprocess.run([*command, "-a", "reboot_timeout=1200"], cwd=PROJECT, check=True)
+    assert root(host, "cat /proc/sys/kernel/random/boot_id") != before
+
+
+def kernel(host) -> str:
+    return host.run_expect([0], "uname -r").stdout.strip()
+
+
+def assert_gpu_works(host) -> None:
+    assert f"  {DRIVER}" in root(host, "cat /proc/driver/nvidia/version")
+    answer = host.run("nvidia-smi --query-gpu=driver_version --format=csv,noheader")
+    assert (answer.rc, answer.stdout.strip()) == (0, DRIVER)
+
+
+def first_entry(host) -> str:
+    """Return the kernel of GRUB's first menu entry, which is its default unless something else was chosen."""
+    return root(host, "sed -n 's|.*linux.*/vmlinuz-\\([^ ]*\\) .*|\\1|p' /boot/grub/grub.cfg").split()[0]
+
+
+@pytest.fixture(scope="module")
+def first_kernel(host, release) -> str:
+    """Return the kernel with which the machine begins."""
+    running = kernel(host)
+    assert running != release
+    assert first_entry(host) == running
+    return running
+
+
+def test_machine_begins_with_the_older_kernel_and_a_working_gpu(host, first_kernel):
+    assert_gpu_works(host)
+
+
+def test_kernel_arrives_and_dkms_fails_for_it(host, first_kernel, release, newer):
+    ssh = ["ssh", "-F", str(PROJECT / ".lab" / SCENARIO.name / "ssh_config"), "kernel-update-hopper"]
+    with subprocess.Popen(["tar", "-C", str(newer.parent), "-c", newer.name], stdout=subprocess.PIPE) as archive:
+        subprocess.run([*ssh, "tar -C /tmp -x"], stdin=archive.stdout, check=True)
+    # A driver that does not compile for a newer kernel. Its headers come last, so that the kernel itself is complete.
+    root(host, f"sh -c \"echo '\\$(if \\$(filter {release},\\$(KERNELRELEASE)),\\$(error {FAULT}))' >> {MAKEFILE}\"")
+    image = f"/tmp/{newer.name}/linux-image-{release}_*.deb"
+    root(host, f"sh -c 'DEBIAN_FRONTEND=noninteractive apt-get install -y {image}'")
+    with host.sudo():
+        headers = host.run(f"sh -c 'DEBIAN_FRONTEND=noninteractive apt-get install -y /tmp/{newer.name}/*.deb'")
+    print(headers.stdout, headers.stderr)
+    log = root(host, f"cat /var/lib/dkms/nvidia/{DRIVER}/build/make.log")
+    assert FAULT in log
+    assert not root(host, f"find /lib/modules/{release} -name 'nvidia.ko*'")
+    assert first_entry(host) == release
+
+
+def test_gpu_still_works_after_a_reboot(host, first_kernel):
+    reboot(host)
+    assert kernel(host) == first_kernel
+    assert_gpu_works(host)
+    assert f"kernel {first_kernel} stays the default" in root(host, "journalctl -t gpuhost-kernel-guard --no-pager")
+
+
+def test_kernel_becomes_the_default_when_its_module_exists(host, first_kernel, release):
+    root(host, f"sed -i '/{FAULT.split(' (')[0]}/d' {MAKEFILE}")
+    root(host, f"dkms autoinstall -k {release}")
+    with host.sudo():
+        host.run_expect([0], "sh -c 'DEBIAN_FRONTEND=noninteractive apt-get install -y --fix-broken'")
+        host.run_expect([0], "/usr/local/lib/gpuhost/kernel-guard")
+    reboot(host)
+    assert kernel(host) == release
+    assert_gpu_works(host)
+    assert f"kernel {release} loads NVIDIA's module: it is the default now" in root(
+        host, "journalctl -t gpuhost-kernel-guard --no-pager"
+    )
+    assert "gpuhost_kernel" not in root(host, "grub-editenv list")
