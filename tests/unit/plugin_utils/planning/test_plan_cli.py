@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+from pathlib import Path
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
@@ -19,6 +21,8 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve imp
 
 from tests.unit.frozen_catalog import FROZEN_FOLDER, frozen_catalog
 from tests.unit.plugin_utils.planning.planning_cases import PROBE
+
+PROGRAM = Path(__file__).resolve().parents[4] / "script/plan"
 
 
 @pytest.fixture(autouse=True)
@@ -238,3 +242,29 @@ def test_a_loaded_driver_is_a_whole_version(version):
     status, _out, err = run("--distro", "ubuntu-24.04", "--gpu", "H200", "--loaded-driver", version)
     assert status == 2
     assert f"--loaded-driver '{version}'" in err
+
+
+@pytest.mark.parametrize(
+    ("distribution", "secure_boot", "source", "warned"),
+    [
+        ("ubuntu-24.04", "on", "prebuilt", False),
+        ("ubuntu-24.04", "off", "dkms", False),
+        ("debian-12", "on", "dkms", True),
+        ("debian-12", "off", "dkms", False),
+    ],
+)
+def test_secure_boot_as_a_user_types_it(distribution, secure_boot, source, warned):
+    words = ["--distro", distribution, "--gpu", "NVIDIA H200", "--secure-boot", secure_boot, "--json"]
+    done = subprocess.run([PROGRAM, *words], cwd="/", capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    made = json.loads(done.stdout)
+    assert made["components"]["driver"]["module_source"] == source
+    assert ("secure-boot" in [warning["code"] for warning in made["warnings"]]) == warned
+
+
+def test_a_state_that_secure_boot_does_not_have():
+    words = ["--distro", "debian-12", "--gpu", "NVIDIA H200", "--secure-boot", "enabled"]
+    done = subprocess.run([PROGRAM, *words], capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--secure-boot" in done.stderr
+    assert "'on', 'off'" in done.stderr
