@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -24,6 +25,18 @@ CUDNN_CODE = [w for w in CODE["cudnn"] if versions.key(w["version"]) >= (8, 5)] 
 
 
 CAPABILITIES = ("5.0", "6.1", "7.0", "7.5", "8.0", "8.6", "9.0", "10.0", "12.0")
+
+
+# What the package index has of each locked project, recorded by tests/record_index.py.
+TORCH = json.loads((FIXTURES.parent / "locks/index.json").read_text())["torch"]
+
+
+@pytest.mark.parametrize("release", loader.load_catalog().pytorch.releases, ids=lambda release: release.version)
+def test_pytorch_releases_have_the_pythons_of_their_wheels(release):
+    """Without those of a Python without the global lock (cp314t)."""
+    tags = [re.match(r"cp3(\d+)-cp3\d+m?-", wheel[0]) for wheel in TORCH[release.version]]
+    minors = sorted({int(tag[1]) for tag in tags if tag})
+    assert list(release.pythons) == [f"3.{minor}" for minor in minors]
 
 
 @pytest.mark.parametrize("wheel", WHEELS, ids=[w["version"] for w in WHEELS])
