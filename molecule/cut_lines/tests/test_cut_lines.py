@@ -33,6 +33,8 @@ IDLE_SECONDS, LOST_SECONDS = 30, 15
 # A slow host (simulated): the small packages of the driver alone would be installed within two seconds.
 SLOW = 'DPkg::Pre-Invoke {"sleep 20";}; DPkg::Post-Invoke {"sleep 10";};'
 WAIT_SECONDS = 300
+# Of ssh's control sockets, whose paths must be short; removed at the end.
+FOLDERS = tempfile.TemporaryDirectory(prefix="lines-")
 
 
 def in_host(script: str) -> str:
@@ -40,11 +42,17 @@ def in_host(script: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
+def branch() -> str:
+    """Return the driver branch of the verified configuration."""
+    verified = json.loads(in_host("cat /var/lib/gpuhost/verified.json"))
+    return str(verified["plan"]["components"]["driver"]["branch"])
+
+
 class Change:
     """Runs of gpu_host.yml over a line, each to the driver branch that the host has not."""
 
     def __init__(self, inventory: str) -> None:
-        self.inventory, self.at = inventory, OLD
+        self.inventory, self.at = inventory, {each.driver: each for each in (OLD, NEW)}[branch()]
 
     @property
     def target(self) -> configurations.Configuration:
@@ -57,8 +65,7 @@ class Change:
     def check(self) -> None:
         """Assert that the host is verified with the target, all packages whole and in one transaction at a time."""
         self.at = self.target
-        verified = json.loads(in_host("cat /var/lib/gpuhost/verified.json"))
-        assert verified["plan"]["components"]["driver"]["branch"] == self.at.driver
+        assert branch() == self.at.driver
         assert in_host("ls /var/lib/gpuhost/ | grep -e pending -e transaction.json || true") == ""
         assert in_host("dpkg --audit") == ""
         times = transactions()
@@ -79,7 +86,7 @@ def begun() -> int:
 
 def start(playbook: str, inventory: str, line: SimulatedLine | None, *options: str) -> subprocess.Popen[str]:
     """Start ansible-playbook; with a line, all its connections take that one, and none of an earlier run."""
-    folder = Path(tempfile.mkdtemp(prefix="line-", dir="/tmp"))
+    folder = Path(tempfile.mkdtemp(dir=FOLDERS.name))
     if line:
         text = (LAB.state / "ssh_config").read_text()
         text = re.sub(r"HostName .*", "HostName 127.0.0.1", re.sub(r"Port .*", f"Port {line.port}", text))
