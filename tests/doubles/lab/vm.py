@@ -96,8 +96,9 @@ class Machine:
         """
         if self.process is not None:
             raise SystemExit(f"lab: virtual machine {self.name} is running; switch it off before you enrol a key")
-        program = str(Path(sys.executable).with_name("virt-fw-vars"))
-        _run(program, "--inplace", str(self.variables), "--add-mok", OWNER, str(certificate))
+        # As a module: the program virt-fw-vars names the environment in which it was installed, which may have moved.
+        program = [sys.executable, "-m", "virt.firmware.vars"]
+        _run(*program, "--inplace", str(self.variables), "--add-mok", OWNER, str(certificate))
 
     def _qemu(self, disk: Disk, image: Path, secure_boot: bool) -> list[str]:
         public_key = self.key.with_suffix(".pub").read_text().strip().encode()
