@@ -122,7 +122,8 @@ def test_a_driver_is_taken_from_one_host_first(
     tmp_path: Path, playbook: str, count: int, group: dict[str, Any], words: list[str], batches: list[str]
 ) -> None:
     """Restoring or removing a driver stops what runs on the GPUs: not on all hosts of a fleet at once."""
-    plays = yaml.safe_load((PROJECT / "playbooks/_refuse_gpu_jobs.yml").read_text())
+    found = yaml.safe_load((PROJECT / "playbooks/_refuse_gpu_jobs.yml").read_text())
+    plays = [play for play in found if "hosts" in play]  # without the check of the variables, which it imports
     plays += yaml.safe_load((PROJECT / f"playbooks/{playbook}.yml").read_text())[1:]
     for play in plays:
         play.pop("module_defaults", None)
