@@ -61,7 +61,7 @@ CAUSES = (
     Cause(
         r"\b404 |No such file|Failed to stat",
         "there is no such repository at that address",
-        "correct gpu_stack_repository_url: expected a mirror of https://developer.download.nvidia.com/compute/cuda/repos",
+        "correct gpu_stack_repository_url: expected a mirror of NVIDIA's directory compute/cuda/repos",
     ),
     Cause(
         r"package list cannot be read",
