@@ -10,6 +10,7 @@ from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import cuda_unprivileged_check, framework_probe
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Check, CheckSpec, Context, not_planned
+from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import TIMED_OUT
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_processes, nvidia_smi
 
 TRIES, PAUSE = 5, 1.0  # the driver frees a context's memory shortly after its process has ended
@@ -36,6 +37,8 @@ def read(context: Context) -> dict[str, int | None]:
     path = (context.smi or {}).get("path")
     if not path:
         raise ValueError("nvidia-smi is not installed")
+    if (context.smi or {}).get("exit_code") == TIMED_OUT:  # it was asked twice already
+        raise ValueError("nvidia-smi did not answer in time, see driver.nvidia_smi")
     argv = [str(path), "--query-gpu=index,memory.used", "--format=csv,noheader,nounits"]
     answer = nvidia_smi.ask(context.run, argv)
     used: dict[str, int | None] = {}

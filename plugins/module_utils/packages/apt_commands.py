@@ -39,9 +39,9 @@ DKMS_FAILED = re.compile(
     r"(?:(?:Consult|or consult|File:) )?/var/lib/dkms/([^/\s]+)/([^/\s]+)/(?:build|source)\b"
     r"|([^/\s]+)/(\S+) autoinstall failed\b"
 )
-DKMS_LISTED = re.compile(r"Autoinstall on \S+ failed for module\(s\) (.+)\.$")
+DKMS_LISTED = re.compile(r"(?:dkms a|A)utoinstall on \S+ failed for (?:module\(s\) )?(.+?)\.?$")
 DKMS_INSTALL = re.compile(r"Error! (?:pre|post)_install failed\b")
-DKMS_FILE = re.compile(r"\S+\.ko:$")
+DKMS_FILE = re.compile(r"(\S+\.ko)(?:\.(?:gz|xz|zst))?:$")
 ERROR_LINES = 25
 COMMAND_WORDS = 5
 # What apt and dpkg print about steps that succeed; the cause of a failure would be lost between these lines.
@@ -449,7 +449,7 @@ def _failed_modules(line: str, before: list[str], root: str) -> list[str]:
         sources = [source for name in names for source in glob.glob("%s/%s/*/source" % (tree, glob.escape(name)))]
         return ["/".join(source.split("/")[-3:-1]) for source in sorted(sources)]
     if DKMS_INSTALL.match(line):  # dkms before 3.1 names the file of the module alone, some lines above
-        files_of = [text[: -len(":")] for text in before if DKMS_FILE.match(text)][-1:]
+        files_of = [found.group(1) for found in map(DKMS_FILE.match, before) if found][-1:]
         paths = [path for name in files_of for path in glob.glob("%s/*/*/*/*/module/%s*" % (tree, glob.escape(name)))]
         return sorted({"/".join(path[len(tree) + 1 :].split("/")[:2]) for path in paths})
     return []

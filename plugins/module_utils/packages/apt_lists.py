@@ -27,7 +27,8 @@ FRESHNESS_TIMEOUT = 20
 DOWNLOAD_TIMEOUT = 60
 RELEASES = ("InRelease", "Release")
 SIGNED = b"-----BEGIN PGP SIGNATURE-----"
-FUTURE = 10  # seconds: apt's Acquire::Max-FutureTime
+FUTURE = 10  # seconds: the default of apt's Acquire::Max-FutureTime
+NO = ("no", "false", "without", "off", "disable")
 
 
 def parse(data: bytes, globs: list[str], architecture: str) -> dict[str, list[str]]:
@@ -186,12 +187,29 @@ def _release(url: str, timeout: float, run: Run) -> bytes:
     now = time.time()
     for name, how in (("Date", "is not valid yet"), ("Valid-Until", "is expired")):
         then = _seconds(fields.get(name, ""))
-        if then is not None and (now + FUTURE < then if name == "Date" else then < now):
+        if then is not None and (now < then if name == "Date" else then < now) and not _accepted(name, then - now, run):
             clock = email.utils.formatdate(now, usegmt=True)
             raise download.DownloadError(
                 "%s: the release file %s (%s: %s; this host's clock: %s)" % (shown, how, name, fields[name], clock)
             )
     return release
+
+
+def _accepted(name: str, future: float, run: Run) -> bool:
+    """Return whether the host's apt accepts such a date; see Check-Date in apt.conf(5). future: seconds from now."""
+
+    def setting(option: str) -> str:
+        answer = run(["apt-config", "dump", "--format", "%v", "Acquire::" + option], FRESHNESS_TIMEOUT)
+        return answer.stdout.decode("utf-8", "replace").strip().lower()
+
+    def off(option: str) -> bool:
+        value = setting(option)
+        return value in NO or value == "0"
+
+    if off("Check-Date") or (name == "Valid-Until" and off("Check-Valid-Until")):
+        return True
+    seconds = setting("Max-FutureTime")
+    return name == "Date" and future <= (int(seconds) if seconds.isdecimal() else FUTURE)
 
 
 def _exists(url: str, timeout: float, run: Run) -> bool:

@@ -42,10 +42,17 @@ CAUSES = (
         "compare the clock (timedatectl); if it is right, update the mirror, or use NVIDIA's own repository",
     ),
     Cause(
-        r"[Cc]ertificate|SSL|TLS|handshake|verification failed",
+        r"pull function|unexpected TLS packet|wrong version number|unexpected eof",
+        "what answers is no HTTPS server, or a firewall cuts the connection",
+        "correct the scheme and port in gpu_stack_repository_url or in the proxy's address, or open the way to the "
+        "server",
+    ),
+    Cause(
+        r"[Cc]ertificate|SSL|TLS|verification failed",
         "the host does not trust the server's certificate; a proxy that inspects HTTPS signs with its own",
-        "copy the certificate of that proxy's authority to /usr/local/share/ca-certificates/NAME.crt and run "
-        "update-ca-certificates, or exempt the server from inspection",
+        "install the package ca-certificates if the host lacks it; copy the certificate of that proxy's authority to "
+        "/usr/local/share/ca-certificates/NAME.crt and run update-ca-certificates, or exempt the server from "
+        "inspection",
     ),
     Cause(
         r"not signed|NO_PUBKEY|signature",
@@ -69,13 +76,18 @@ CAUSES = (
         "open the address in a browser from that network, and correct gpu_stack_repository_url or the proxy",
     ),
     Cause(
-        r"Could not connect|Connection (refused|failed|timed out)|[Uu]nreachable|did not end|[Tt]imed? ?out",
+        r"(Could not|Unable to) connect|Connection (refused|failed|timed)|[Uu]nreachable|did not end|[Tt]imed? ?out",
         "nothing answers at that address; a firewall may drop the connection",
         f"open the way to it, or set a proxy (Acquire::http::Proxy in {_APT_CONF}, or gpu_stack_environment) or a "
         "mirror (gpu_stack_repository_url)",
     ),
 )
-OTHER = Cause("", "", "run `sudo apt-get update` on the host, which shows the same error, and correct its cause")
+OTHER = Cause(
+    "",
+    "",
+    "run `/usr/lib/apt/apt-helper download-file URL/InRelease /tmp/InRelease` on the host, with the URL above, which "
+    "shows the same error, and correct its cause",
+)
 
 
 def cause(error: str) -> Cause:

@@ -55,7 +55,7 @@ FORMAT = "--format=csv,noheader,nounits"
 
 INTERVAL = 5.0
 # Without persistence mode each call initialises every GPU, which can take more than ten seconds for eight of them.
-TIMEOUT = 30.0
+TIMEOUT = 90.0
 GRACE_PERIOD = 5.0  # seconds for a running call when the recording ends
 POLL_INTERVAL = 0.1  # seconds
 PROGRESS_INTERVAL = 30.0  # seconds between lines on standard error

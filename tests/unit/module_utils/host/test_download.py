@@ -97,8 +97,11 @@ def proxy(log: Path, *status: str) -> Iterator[str]:
 
 
 def apt_is_configured(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    """Give apt a configuration, which the real `apt-config dump` reads, too; no proxy in the environment."""
-    (folder / "apt.conf").write_text(text)
+    """Give apt a configuration, which the real `apt-config dump` reads, too; no proxy in the environment.
+
+    Without this machine's own settings.
+    """
+    (folder / "apt.conf").write_text('Dir::Etc::main "/dev/null"; Dir::Etc::parts "/dev/null";\n' + text)
     monkeypatch.setenv("APT_CONFIG", str(folder / "apt.conf"))
     for name in ("http_proxy", "https_proxy", "no_proxy"):
         monkeypatch.delenv(name, raising=False)

@@ -434,6 +434,22 @@ def test_the_driver_is_blamed_where_it_fails_without_a_log(tmp_path: Path, path:
     assert not error.is_of_others
 
 
+def test_a_module_is_named_by_the_dkms_of_ubuntu_24_04(tmp_path: Path) -> None:
+    """Its modules are compressed: the name of the file is as in issue 3 of AVMATRIX-VC41-VC42-CAPTURE on GitHub."""
+    output = (Path(__file__).parents[3] / "fixtures/dkms/debian-12-pre-install.txt").read_text()
+    error = unlogged(tmp_path, output.replace("postinst.ko:", "postinst.ko.zst:"))
+    assert list(error.make_logs) == ["postinst/1.0"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["dkms autoinstall on 6.8.0-41-generic/x86_64 failed for prebuild(10) depends(4)",
+     "Autoinstall on 6.12.94+deb13-amd64 failed for module(s) prebuild(10) depends(4)."],
+)  # fmt: skip
+def test_all_modules_of_a_list_are_named(tmp_path: Path, line: str) -> None:
+    assert sorted(unlogged(tmp_path, f"Error! {line}\n{line}\n").make_logs) == ["depends/1.0", "prebuild/1.0"]
+
+
 def test_a_failure_of_something_else_names_no_module(tmp_path: Path) -> None:
     assert unlogged(tmp_path, SUCCEEDED + "E: Sub-process /usr/bin/dpkg returned an error code (1)\n").make_logs == {}
 

@@ -89,12 +89,16 @@ def test_a_second_environment_needs_space_of_its_own() -> None:
     assert run(frameworks, disk=room, **frameworks).ok is True
 
 
-@pytest.mark.parametrize(("free", "full"), [(350, False), (349, True)])
-def test_a_small_var_tmp_has_space_to_build_an_initramfs(free: int, full: bool) -> None:
-    found = {**disk(root=10**6), "/var/tmp": space(free, "/var/tmp")}
-    problems = run(disk=found, kernel={"running": None, "initramfs_mib": 50}).problems
-    assert [problem.message for problem in problems] == full * [
-        "the file system at /var/tmp has 349 MiB free; expected at least 350 MiB (the build of an initramfs 350 MiB)"
+@pytest.mark.parametrize(("compression", "needed"), [(None, 1000), ("zst", 600)])
+@pytest.mark.parametrize("missing", [0, 1])
+def test_a_small_var_tmp_has_space_to_build_an_initramfs(compression: str | None, needed: int, missing: int) -> None:
+    """The first image is one whose tree and archive take 980 MiB, the second one's take 450 MiB."""
+    found = {**disk(root=10**6), "/var/tmp": space(needed - missing, "/var/tmp")}
+    kernel = {"running": None, "initramfs_mib": 200, "releases": {"6.8.0-41-generic": {"compression": compression}}}
+    problems = run(disk=found, kernel=kernel).problems
+    assert [problem.message for problem in problems] == missing * [
+        f"the file system at /var/tmp has {needed - 1} MiB free; expected at least {needed} MiB "
+        f"(the build of an initramfs {needed} MiB)"
     ]
     assert all("remove what programs left in /var/tmp" in problem.remedy for problem in problems)
 

@@ -158,6 +158,25 @@ def test_a_release_file_that_apt_refuses(
     assert meaning in meant, error
 
 
+@pytest.mark.parametrize(
+    ("setting", "old", "new"),
+    [
+        ('Acquire::Check-Date "false";', "2025", "2099"),
+        ('Acquire::Check-Date "0";', "SHA256:", "Valid-Until: Fri, 21 Nov 2025 10:00:00 UTC\nSHA256:"),
+        ('Acquire::Check-Valid-Until "no";', "SHA256:", "Valid-Until: Fri, 21 Nov 2025 10:00:00 UTC\nSHA256:"),
+        ('Acquire::Max-FutureTime "9999999999";', "2025", "2099"),
+    ],
+)
+def test_a_date_that_the_hosts_apt_accepts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: Path, serve: Serve, setting: str, old: str, new: str
+) -> None:
+    text = (folder / "InRelease").read_text()
+    (folder / "InRelease").write_text(text.replace(old, new))
+    assert "file is" in why(tmp_path, serve())[0]
+    apt_is_configured(tmp_path, monkeypatch, setting)
+    assert why(tmp_path, serve())[0] == "None"
+
+
 def test_a_release_file_with_a_signature_beside_it_is_accepted(tmp_path: Path, folder: Path, serve: Serve) -> None:
     (folder / "InRelease").rename(folder / "Release")
     assert "not signed" in why(tmp_path, serve())[0]
@@ -171,4 +190,14 @@ def test_an_index_that_is_none(tmp_path: Path, folder: Path, serve: Serve) -> No
 
 
 def test_what_nothing_is_known_of_has_the_command_that_shows_it() -> None:
-    assert "apt-get update" in repository.cause("something else").remedy
+    assert "apt-helper download-file URL/InRelease" in repository.cause("something else").remedy
+
+
+@pytest.mark.parametrize(
+    ("error", "meaning"),
+    [("Could not handshake: Error in the pull function. [IP: 10.0.0.1 443]", "firewall cuts"),
+     ("Could not handshake: An unexpected TLS packet was received.", "no HTTPS server"),
+     ("Unable to connect to 10.0.0.1:3128:", "nothing answers")],
+)  # fmt: skip
+def test_a_connection_that_is_cut_is_no_certificate(error: str, meaning: str) -> None:
+    assert meaning in repository.cause(error).meaning
