@@ -27,4 +27,4 @@ class ActionModule(HostJobAction):
         if done.get("met", True):
             return {**result, **done}
         directory = str(args.get("state_directory") or store.DIRECTORY)
-        return {**result, **self.run_as_job(MODULE, variables, directory, float(args.get("lock_timeout") or 600))}
+        return {**result, **self.run_as_job(MODULE, variables, directory)}

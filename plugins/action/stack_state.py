@@ -23,4 +23,4 @@ class ActionModule(HostJobAction):
             done = self._execute_module(MODULE, args, task_vars=variables, wrap_async=bool(self._task.async_val))
             return {**result, **done}
         directory = str(args.get("directory") or store.DIRECTORY)
-        return {**result, **self.run_as_job(MODULE, variables, directory, float(args.get("lock_timeout") or 600))}
+        return {**result, **self.run_as_job(MODULE, variables, directory)}

@@ -202,12 +202,14 @@ def main() -> None:
     progress = os.path.join(directory, transaction_lock.PROGRESS)
     apt = apt_commands.Apt(module.run_command, options["lock_timeout"], kept, progress=progress)
     work = transaction.Transaction(request, apt, directory, options["undo"], module.check_mode)
-    if options["only_if_met"] and work.state().remaining:
-        module.exit_json(changed=False, met=False)
     try:
+        if options["only_if_met"] and work.state().remaining:
+            module.exit_json(changed=False, met=False)
         result = work.run()
     except transaction.TransactionError as error:
         module.fail_json(msg=str(error), **error.details)
+    except (apt_commands.AptError, ValueError) as error:
+        module.fail_json(msg=str(error))
     for text in apt.warnings:
         module.warn(text)
     if result.not_kept:

@@ -21,6 +21,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import termin
 
 JOB_SECONDS = 7 * 24 * 3600  # after which async_wrapper kills it; apt itself knows no limit
 POLL_SECONDS = (0.5, 1, 2, 3, 5)  # between two polls; the last one repeats
+LOST_SECONDS = 600.0  # the default of lock_timeout in the modules
 SHOWN_SECONDS = 10.0  # at least, between two lines of progress
 STATUS = "ansible.legacy.async_status"
 # apt's progress-reporting.md: dlstatus:FILES:PERCENT:TEXT while it downloads, pmstatus:PACKAGE:PERCENT:TEXT afterwards.
@@ -28,11 +29,14 @@ _APT = re.compile(r"(?P<phase>dlstatus|pmstatus):[^:]*:(?P<percent>[0-9.]+):(?P<
 _PHASES = {"dlstatus": "downloading packages", "pmstatus": "changing packages"}
 # Of async_status, not of the module.
 _ABOUT_THE_JOB = ("started", "finished", "ansible_job_id", "results_file")
+_LOOKED = re.compile(r"^gpuhost-job:(?P<state>alive|dead)\s+gpuhost-progress:(?P<line>.*)$", re.MULTILINE)
 DIED = (
     "The process that changed the packages of this host has ended without a result: somebody killed it, or the host "
     "was restarted. Run the same command again, which finishes the change."
 )
 CONTINUES = "The packages are changed by a job on the host, which continues; the next run waits for it."
+# What async_wrapper adds for a module that has printed no result: it was killed, and `msg` is the wrapper's traceback.
+_UNREADABLE = {"cmd", "data"}
 _OUTPUT = ("stdout", "stderr", "stdout_lines", "stderr_lines")
 
 
@@ -50,11 +54,14 @@ class HostJobAction(ActionBase):
     _supports_check_mode = True
     _supports_async = True
 
-    def run_as_job(self, module: str, task_vars: dict[str, Any], directory: str, lost_seconds: float) -> dict[str, Any]:
+    def run_as_job(self, module: str, task_vars: dict[str, Any], directory: str) -> dict[str, Any]:
         """Return the module's result.
 
-        directory: of the host's state. Raise AnsibleConnectionFailure after `lost_seconds` without contact.
+        directory: of the host's state. Raise AnsibleConnectionFailure where a lost connection does not come back within
+        the module's option `lock_timeout`.
         """
+        limit = self._task.args.get("lock_timeout")
+        lost_seconds = LOST_SECONDS if limit is None else float(limit)
         given, self._task.async_val = self._task.async_val, JOB_SECONDS
         try:
             args = dict(self._task.args)
@@ -65,12 +72,11 @@ class HostJobAction(ActionBase):
             return job
         status = self._wait(job["ansible_job_id"], task_vars, directory, lost_seconds)
         gone = [str(job["results_file"])]
-        if status is None:
-            result = {"failed": True, "msg": DIED}
+        if status is None or status.keys() >= _UNREADABLE:
+            result = {"failed": True, "msg": DIED, "stderr": (status or {}).get("stderr", "")}
         else:
-            gone.append(
-                f"{directory}/{store.TRANSACTION}.json"
-            )  # this run has the result: the next one need not read it
+            # This run has the result: the next one need not read it.
+            gone.append(f"{directory}/{store.TRANSACTION}.json")
             about = (*_ABOUT_THE_JOB, *(name for name in _OUTPUT if not status.get(name)))
             result = {name: value for name, value in status.items() if name not in about}
         with contextlib.suppress(AnsibleError):  # without a connection the next run reports the result again
@@ -92,27 +98,28 @@ class HostJobAction(ActionBase):
         )
         show = Shown(str(task_vars.get("inventory_hostname", "")))
         pauses = list(POLL_SECONDS)
-        contact, lost = time.monotonic(), False
+        lost_at: float | None = None  # not when it was cut: ssh may notice that minutes later
         try:
             while True:
                 time.sleep(pauses.pop(0) if len(pauses) > 1 else pauses[0])
                 try:
                     alive, line = self._look(job, directory)
                     status: dict[str, Any] = ask.run(task_vars=task_vars)
-                except AnsibleError as error:  # a lost connection, or sudo's prompt that did not arrive
-                    waited = time.monotonic() - contact
-                    if waited > lost_seconds:
-                        raise AnsibleConnectionFailure(
-                            f"No connection for {waited:.0f} s. {CONTINUES} {error}"
-                        ) from error
-                    if not lost:
+                    if status.get("failed") and not status.get("finished"):
+                        raise AnsibleConnectionFailure(str(status.get("msg")))
+                except AnsibleError as error:  # a lost connection, or sudo that failed
+                    now = time.monotonic()
+                    if lost_at is None:
+                        lost_at = now
                         show.event(f"no connection; trying again for {lost_seconds:.0f} s. {CONTINUES} {error}")
-                    lost = True
+                    elif now - lost_at > lost_seconds:
+                        waited = f"No connection for {now - lost_at:.0f} s."
+                        raise AnsibleConnectionFailure(f"{waited} {CONTINUES} {error}") from error
                     self._connection.reset()
                     continue
-                if lost:
-                    show.event(f"connected again after {time.monotonic() - contact:.0f} s")
-                contact, lost = time.monotonic(), False
+                if lost_at is not None:
+                    show.event(f"connected again after {time.monotonic() - lost_at:.0f} s")
+                lost_at = None
                 show.progress(line)
                 if status.get("finished"):
                     return status
@@ -122,15 +129,24 @@ class HostJobAction(ActionBase):
             ask.cleanup(force=True)
 
     def _look(self, job: str, directory: str) -> tuple[bool, str]:
-        """Return whether the job's process is there, and the last line of the file of progress."""
+        """Return whether the job or a transaction is at work, and the last line of the file of progress.
+
+        Raise AnsibleConnectionFailure if the host does not say; what sudo prints may stand before the answer.
+        """
         name = re.escape(job.split(".")[0])
         pattern = f"{name[:-1]}[{name[-1]}]"  # the brackets keep the command from finding itself
-        path = shlex.quote(f"{directory}/{transaction_lock.PROGRESS}")
+        path, lock = (shlex.quote(f"{directory}/{name}") for name in (transaction_lock.PROGRESS, transaction_lock.LOCK))
         done = self._low_level_execute_command(
-            f"grep -qs {shlex.quote(pattern)} /proc/[0-9]*/cmdline && echo alive || echo dead; tail -n 1 {path}"
+            f"if grep -qs {shlex.quote(pattern)} /proc/[0-9]*/cmdline || "
+            f'grep -qs ":$(stat -c %i {lock} 2>/dev/null) " /proc/locks; then echo gpuhost-job:alive; '
+            f'else echo gpuhost-job:dead; fi; echo "gpuhost-progress:$(tail -n 1 {path} 2>/dev/null)"'
         )
-        state, _, line = str(done["stdout"]).strip().partition("\n")
-        return state.strip() != "dead", line.strip()
+        found = _LOOKED.search(str(done["stdout"]))
+        if not found:
+            raise AnsibleConnectionFailure(
+                f"the host did not answer: {done['stdout']} {done.get('stderr', '')}".strip()
+            )
+        return found["state"] == "alive", found["line"].strip()
 
 
 class Shown:

@@ -37,6 +37,10 @@ class Connection(Local):
         self._check()
         done = super().exec_command(*args, **options)
         self._check()
+        noise = os.path.join(os.path.dirname(os.environ["GPUHOST_TEST_CUT"]), "noise")
+        if os.path.exists(noise) and b"gpuhost-job:" in done[1]:
+            with open(noise, "rb") as stream:  # as ssh -tt returns what sudo prints
+                done = (done[0], stream.read() + done[1].replace(b"\\n", b"\\r\\n"), done[2])
         return done
 
     def put_file(self, *args):

@@ -7,6 +7,7 @@ Package names of a foreign architecture are NAME:ARCHITECTURE.
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import re
@@ -174,9 +175,11 @@ class Apt:
 
     def report(self, step: str) -> None:
         """Write a step that is not apt's to the file of progress."""
-        if os.path.isdir(os.path.dirname(self.progress)):  # check mode does not create it
-            with open(self.progress, "a") as stream:
-                stream.write("step:%s\n" % step)
+        if not os.path.isdir(os.path.dirname(self.progress)):  # check mode does not create it
+            return
+        # A full or read-only file system must not prevent an undo.
+        with contextlib.suppress(OSError), open(self.progress, "a") as stream:
+            stream.write("step:%s\n" % step)
 
     def packages(self) -> dict[str, dpkg.Package]:
         """Return all packages in dpkg's database."""
@@ -284,7 +287,7 @@ class Apt:
         if not self.progress:
             self.run(["apt-get"] + words)
             return
-        with open(self.progress, "ab") as stream:
+        with open(self.progress if os.access(self.progress, os.W_OK) else os.devnull, "ab") as stream:
             descriptor = stream.fileno()
             self.run(["apt-get", "-o", "APT::Status-Fd=%d" % descriptor] + words, pass_fds=[descriptor])
 

@@ -88,17 +88,24 @@ class Rollback:
         if wanted is None or now is None or now == wanted:
             return []
         if not self.check:
-            self.run_command(alternatives.set_command(name, wanted), check_rc=True)
+            self._run(alternatives.set_command(name, wanted))
         return ["%s points to %s" % (name, wanted["value"])]
 
-    def _try(self, command: list[str]) -> None:
+    def _run(self, command: list[str]) -> None:
+        """Run a command. Raise ValueError if it fails: fail_json would leave no record of the transaction's result."""
         rc, _out, err = self.run_command(command)
         if rc:
-            self.warnings.append("`%s` failed with status %d: %s" % (" ".join(command), rc, err.strip()))
+            raise ValueError("`%s` failed with status %d: %s" % (" ".join(command), rc, err.strip()))
+
+    def _try(self, command: list[str]) -> None:
+        try:
+            self._run(command)
+        except ValueError as error:
+            self.warnings.append(str(error))
 
     def _refresh(self, files: list[str]) -> None:
         """Update the linker cache and, where their files changed, systemd, GRUB and the package lists."""
-        self.run_command(["ldconfig"], check_rc=True)
+        self._run(["ldconfig"])
         if any(path.startswith(UNITS) for path in files):
             self._try(["systemctl", "daemon-reload"])
         if BOOT_COUNT in files:

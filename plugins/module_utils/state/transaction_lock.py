@@ -49,7 +49,9 @@ def hold(directory: str, what: str, timeout: float) -> Iterator[Dict[str, Any]]:
             # A teardown has removed the directory.
             if os.path.isdir(directory) and (result["changes"] or result["failed"] is not None):
                 ended = time.strftime(store.NOW, time.gmtime())
-                store.write(directory, store.TRANSACTION, dict(result, ended=ended))
+                # The error of a full or read-only file system must not replace that of the transaction.
+                with contextlib.suppress(OSError):
+                    store.write(directory, store.TRANSACTION, dict(result, ended=ended))
 
 
 def _wait(descriptor: int, path: str, timeout: float) -> None:

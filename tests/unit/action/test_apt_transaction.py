@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import transaction_lock
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import host_job
 
 from tests.unit.connections import Host
 from tests.unit.module_utils.real_dpkg import needs_dpkg
@@ -134,13 +136,52 @@ def test_a_killed_run_leaves_the_transaction_at_work_and_the_next_one_waits_for_
 def test_a_killed_transaction_is_noticed(host: Host) -> None:
     run = host.start(MODULE, options(host))
     wait_for(host.directory / "at-work", run)
+    holder = transaction_lock.read("/", str(host.directory / "state"))["running"]
+    os.kill(holder["pid"], signal.SIGKILL)
+    output, _ = run.communicate(timeout=60)
+    go(host)
+    assert host.result(output)["msg"] == host_job.DIED
+
+
+def test_a_transaction_whose_job_was_killed_is_waited_for(host: Host) -> None:
+    """async_wrapper alone has ended: no result will come, and the module still works."""
+    run = host.start(MODULE, options(host))
+    wait_for(host.directory / "at-work", run)
     (status,) = host.jobs
     number = status.name.split(".")[0]
     for pid in subprocess.run(["pgrep", "--full", number], capture_output=True, text=True).stdout.split():
         os.kill(int(pid), signal.SIGKILL)
+    time.sleep(8)
+    assert run.poll() is None
+    go(host)
+    output, _ = run.communicate(timeout=60)
+    assert host.result(output)["msg"] == host_job.DIED
+    assert "E: broken" in (host.directory / "state/transaction.json").read_text()
+
+
+def test_what_sudo_prints_hides_neither_progress_nor_death(host: Host) -> None:
+    (host.directory / "noise").write_text("sudo: unable to resolve host gpu1: Name or service not known\r\n")
+    run = host.start(MODULE, options(host))
+    wait_for(host.directory / "at-work", run)
+    time.sleep(4)
+    holder = transaction_lock.read("/", str(host.directory / "state"))["running"]
+    for pid in [
+        *(path.parent.name for path in Path("/proc").glob("[0-9]*/cmdline") if is_job(path, host)),
+        holder["pid"],
+    ]:
+        os.kill(int(pid), signal.SIGKILL)
     output, _ = run.communicate(timeout=60)
     go(host)
-    assert "has ended without a result" in host.result(output)["msg"]
+    assert host.result(output)["msg"] == host_job.DIED
+    assert f"gpu1: changing packages, 33 %: Unpacking {ABSENT} (amd64)" in output
+
+
+def is_job(cmdline: Path, host: Host) -> bool:
+    (status,) = host.jobs
+    try:
+        return status.name.split(".")[0].encode() in cmdline.read_bytes()
+    except OSError:
+        return False
 
 
 def test_check_mode_starts_no_job(host: Host) -> None:
