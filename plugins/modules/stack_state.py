@@ -28,10 +28,11 @@ options:
         detects what has changed since. It fails where a difference that the run found is as it was, or a package in
         O(repaired) is still damaged.
       - V(clear_applied) drops that record, so that the next run applies every part.
+      - V(clear_restoring) drops the record of a rollback, which V(restore) would continue otherwise.
       - V(restore) brings the host back to the state O(to), and drops the records of the last complete run and of a
         pending change.
     type: str
-    choices: [record_baseline, record_verified, record_applied, clear_applied, restore]
+    choices: [record_baseline, record_verified, record_applied, clear_applied, clear_restoring, restore]
     required: true
   to:
     description:
@@ -135,7 +136,13 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_commands
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, recording, rollback, transaction_lock
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import (
+    applied,
+    recording,
+    rollback,
+    store,
+    transaction_lock,
+)
 
 
 def restore(module: AnsibleModule, apt: apt_commands.Apt) -> dict:
@@ -144,10 +151,11 @@ def restore(module: AnsibleModule, apt: apt_commands.Apt) -> dict:
     work = rollback.Rollback(options["directory"], apt, module.run_command, module.check_mode)
     result = work.restore(options["to"], options["own_folders"])
     if result is None:
-        return {"changed": False, "available": False, "restored": [], "warnings_of_restore": []}
+        return {"changed": False, "available": False, "resumed": False, "restored": [], "warnings_of_restore": []}
     return {
         "changed": bool(result.changes),
         "available": True,
+        "resumed": result.resumed,
         "restored": result.changes,
         "warnings_of_restore": result.warnings,
         "plan": result.plan,
@@ -196,11 +204,19 @@ def clear_applied(module: AnsibleModule, _apt: apt_commands.Apt) -> dict:
     return {"changed": False if module.check_mode else applied.clear(module.params["directory"])}
 
 
+def clear_restoring(module: AnsibleModule, _apt: apt_commands.Apt) -> dict:
+    """Drop the record of a rollback that was begun."""
+    if not module.check_mode:
+        store.remove(module.params["directory"], store.RESTORING)
+    return {"changed": False}
+
+
 ACTIONS = {
     "record_baseline": record_baseline,
     "record_verified": record_verified,
     "record_applied": record_applied,
     "clear_applied": clear_applied,
+    "clear_restoring": clear_restoring,
     "restore": restore,
 }
 

@@ -32,7 +32,11 @@ def record_baseline(directory: str, paths: list[str], shared: list[str], check: 
 
 
 def record_pending(directory: str) -> None:
-    """Record that a change begins; it is pending until it is verified or rolled back. One that is keeps its time."""
+    """Record that a change begins; it is pending until it is verified or rolled back. One that is keeps its time.
+
+    A rollback that was interrupted is given up.
+    """
+    store.remove(directory, store.RESTORING)
     if store.read(directory, store.PENDING) is None:
         store.write(directory, store.PENDING, {"since": time.strftime(store.NOW, time.gmtime())})
 
@@ -78,6 +82,7 @@ def record_verified(
             store.write(directory, store.PREVIOUS, before)
         store.write(directory, store.VERIFIED, dict(now, evidence=evidence or {}))
         store.remove(directory, store.PENDING)
+        store.remove(directory, store.RESTORING)
         if changed:
             apt.prune(_versions(now) | _versions(store.read(directory, store.PREVIOUS) or now))
     return changed

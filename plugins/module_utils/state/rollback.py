@@ -22,6 +22,7 @@ class Restored(NamedTuple):
     evidence: dict[str, Any]  # what verified it; empty for the baseline, and for records of earlier versions
     changes: list[str]
     warnings: list[str]
+    resumed: bool = False  # whether it is that of a rollback that was interrupted
 
 
 class Rollback:
@@ -35,17 +36,38 @@ class Rollback:
         """Restore the record `to` (store.VERIFIED, PREVIOUS or BASELINE); return None where there is none.
 
         Files come first, as sources and preferences bind apt, then packages, then the alternatives that they register.
-        `own_directories` are removed with the baseline alone. Raise AptError or ValueError where packages stay changed.
+        `own_directories` are removed with the baseline alone. Where a rollback to another record was interrupted, that
+        one is restored in place of store.VERIFIED. Raise AptError or ValueError where packages stay changed.
         """
-        record = store.read(self.directory, to)
-        if record is None:
+        if store.read(self.directory, to) is None:
             return None
         if self.check:
-            return self._restore(record, to, own_directories)
+            return self._resume(to, own_directories)
         with transaction_lock.hold(self.directory, "the rollback", self.apt.budget.seconds) as result:
-            restored = self._restore(record, to, own_directories)
-            result["changes"] = len(restored.changes)
+            restored = self._resume(to, own_directories)
+            result["changes"] = len(restored.changes) if restored else 0
         return restored
+
+    def _resume(self, to: str, own_directories: list[str]) -> Restored | None:
+        begun = store.read(self.directory, store.RESTORING) if to == store.VERIFIED else None
+        to = begun["to"] if begun else to
+        record = store.read(self.directory, to)  # another rollback may have ended while this one waited
+        if record is None:
+            file_state.remove_directories(own_directories if to == store.BASELINE else [], [], self.check)
+            return None
+        changed = bool(begun and begun["changed"])
+        self._record(to, changed)
+        restored = self._restore(record, to, own_directories)
+        changed = changed or bool(restored.changes)
+        self._record(to, changed)
+        if not changed and not self.check:
+            store.remove(self.directory, store.RESTORING)
+        return restored._replace(resumed=bool(begun) and changed)
+
+    def _record(self, to: str, changed: bool) -> None:
+        """Record what is restored, so that an interrupted rollback can be continued; a teardown removes its record."""
+        if not self.check and to != store.BASELINE:
+            store.write(self.directory, store.RESTORING, {"to": to, "changed": changed})
 
     def _restore(self, record: dict[str, Any], to: str, own_directories: list[str]) -> Restored:
         if not self.check:

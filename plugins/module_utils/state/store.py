@@ -13,6 +13,8 @@ listings.json   the files of the packages and environments of that record
 damage.json     the differences from it that a run set out to repair, until a run completes
 transaction.json  the result of a package transaction that no run has read yet (transaction_lock.py)
 pending.json    a change that is not verified yet: {"since"}; removed when it is verified, or rolled back
+restoring.json  the record that a rollback restores: {"to", "changed"}; removed when that is
+                  verified, or given up
 packages/       the .deb files of the verified and the previous configuration
 
 The state of a package is {"version", "held", "auto"}, or None where it was not installed; that of a file is what
@@ -35,6 +37,7 @@ BASELINE, VERIFIED, PREVIOUS = "baseline", "verified", "previous"
 JOURNAL, APPLIED, PENDING = "journal", "applied", "pending"
 LISTINGS, DAMAGE = "listings", "damage"
 TRANSACTION = "transaction"
+RESTORING = "restoring"
 NOW = "%Y-%m-%dT%H:%M:%SZ"
 # Names of the records before version 0.1.0, which a host may still have.
 FORMER_NAMES = {BASELINE: "found", VERIFIED: "good"}

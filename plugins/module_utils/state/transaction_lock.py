@@ -31,13 +31,18 @@ def hold(directory: str, what: str, timeout: float) -> Iterator[Dict[str, Any]]:
     The dictionary takes "changes", their number; without a change and without an error nothing is recorded. Raise
     ValueError if another transaction holds the lock for longer than `timeout` seconds.
     """
-    path = os.path.join(directory, LOCK)
-    files.make_parents(path)
-    # A lock of fcntl, which the programs that are started here do not inherit and whose holder anybody can find out.
-    with open(path, "ab") as stream:
-        _wait(stream.fileno(), path, timeout)
+    path, progress = os.path.join(directory, LOCK), os.path.join(directory, PROGRESS)
+    with contextlib.ExitStack() as stack:
+        while True:
+            files.make_parents(path)
+            # A lock of fcntl, which the programs started here do not inherit and whose holder anybody can find out.
+            stream = stack.enter_context(open(path, "ab"))
+            _wait(stream.fileno(), path, timeout)
+            # A teardown that held the lock has removed the directory: then this file is no longer the one to lock.
+            if os.path.exists(path) and os.path.samestat(os.fstat(stream.fileno()), os.stat(path)):
+                break
         store.remove(directory, store.TRANSACTION)
-        with open(os.path.join(directory, PROGRESS), "wb"):
+        with open(progress, "wb"):
             pass
         result: Dict[str, Any] = {"what": what, "changes": 0, "failed": None}
         try:
@@ -52,6 +57,9 @@ def hold(directory: str, what: str, timeout: float) -> Iterator[Dict[str, Any]]:
                 # The error of a full or read-only file system must not replace that of the transaction.
                 with contextlib.suppress(OSError):
                     store.write(directory, store.TRANSACTION, dict(result, ended=ended))
+            # The next transaction must not begin with the progress of this one.
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(progress)
 
 
 def _wait(descriptor: int, path: str, timeout: float) -> None:

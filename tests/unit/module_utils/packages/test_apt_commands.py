@@ -450,6 +450,11 @@ def test_all_modules_of_a_list_are_named(tmp_path: Path, line: str) -> None:
     assert sorted(unlogged(tmp_path, f"Error! {line}\n{line}\n").make_logs) == ["depends/1.0", "prebuild/1.0"]
 
 
+def test_progress_that_cannot_be_written_prevents_nothing(tmp_path: Path) -> None:
+    """As on a full or read-only file system."""
+    apt_commands.Apt(lambda *_args, **_options: (0, "", ""), 0, progress=str(tmp_path)).report("undo")
+
+
 def test_a_failure_of_something_else_names_no_module(tmp_path: Path) -> None:
     assert unlogged(tmp_path, SUCCEEDED + "E: Sub-process /usr/bin/dpkg returned an error code (1)\n").make_logs == {}
 

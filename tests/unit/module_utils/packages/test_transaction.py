@@ -5,6 +5,7 @@ The scenarios undo, upgrade and distro_packages verify that apt and dpkg execute
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -97,14 +98,15 @@ def test_a_transaction_is_one_command_of_apt(tmp_path):
 def test_nothing_is_begun_while_another_process_holds_a_lock(tmp_path):
     """As when unattended-upgrade starts between the plan and the transaction. The apt of this host waits for 1 s."""
     host = Host(tmp_path, "")
-    progress = tmp_path / transaction_lock.PROGRESS
+    progress, shown = tmp_path / transaction_lock.PROGRESS, tmp_path / "shown"
+    progress.touch()
+    os.link(progress, shown)  # the file of progress is removed at the end
     apt = apt_commands.Apt(host, 1, "", str(host.root), str(progress))
     with held(host.root / "var/lib/dpkg/lock-frontend") as holder:
         with pytest.raises(transaction.TransactionError) as error:
             transaction.Transaction(EMPTY._replace(packages=["a=2"]), apt, str(tmp_path)).run()
         assert str(error.value).startswith(f"apt is busy: process {holder.pid} (")
-        shown = progress.read_text()
-        assert shown.startswith(f"step:waiting, for at most 1 s: apt is busy: process {holder.pid} (")
+        assert shown.read_text().startswith(f"step:waiting, for at most 1 s: apt is busy: process {holder.pid} (")
         host.run_transaction(tmp_path, check=True)
     assert host.steps == []
     assert store.journal(str(tmp_path)) == {}

@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import os
+import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import alternatives, apt_commands
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, file_state, rollback, store
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import (
+    applied,
+    file_state,
+    recording,
+    rollback,
+    store,
+)
 
 from tests.unit.module_utils.lock_holder import held
+from tests.unit.module_utils.other_transaction import OtherTransaction
 from tests.unit.module_utils.simulated_packages import SimulatedPackages
 
 VERIFIED = {"version": "2.29.7-1", "held": True, "auto": False}
@@ -86,6 +95,50 @@ def test_a_restored_configuration_has_its_evidence(changed):
     assert changed.restore(check=True).evidence == {}  # recorded by an earlier version
     store.write(str(changed.directory), store.VERIFIED, {**changed.record, "evidence": {"at": "2026-11-01T00:00:00Z"}})
     assert changed.restore().evidence == {"at": "2026-11-01T00:00:00Z"}
+
+
+def test_an_interrupted_rollback_to_the_previous_configuration_is_continued(changed):
+    """The host has the verified configuration; a rollback to the one before it was killed after its last change."""
+    changed.restore()
+    changed.cuda = changed.record["alternatives"]["cuda"]
+    store.remove(str(changed.directory), store.RESTORING)  # verified
+    store.write(str(changed.directory), store.PREVIOUS, {**changed.record, "files": {str(changed.settings): None}})
+    first = changed.restore(store.PREVIOUS)
+    assert first.changes == [str(changed.settings)]
+    again = changed.restore()
+    assert (again.resumed, again.changes, changed.settings.exists()) == (True, [], False)
+    recording.record_pending(str(changed.directory))  # gpu_host.yml begins a change
+    assert changed.restore().resumed is False
+    assert changed.settings.exists()
+
+
+def test_a_rollback_with_nothing_to_change_is_not_continued(changed):
+    changed.restore()
+    changed.cuda = changed.record["alternatives"]["cuda"]
+    store.write(str(changed.directory), store.RESTORING, {"to": "verified", "changed": False})  # killed before a change
+    assert changed.restore().resumed is False
+    assert store.read(str(changed.directory), store.RESTORING) is None
+
+
+def test_what_a_teardown_removed_while_this_one_waited_is_not_restored(changed):
+    """Nor is its directory left behind."""
+    changed.baseline({})
+    other = OtherTransaction(str(changed.directory))
+
+    def end() -> None:
+        shutil.rmtree(changed.directory)
+        other.end()
+
+    threading.Timer(0.3, end).start()
+    assert changed.restore(store.BASELINE, own=[str(changed.directory)]) is None
+    assert not changed.directory.exists()
+
+
+def test_a_failed_ldconfig_is_recorded(changed):
+    changed.packages.failing = {"ldconfig": "no space left"}
+    with pytest.raises(ValueError, match="`ldconfig` failed"):
+        changed.restore()
+    assert "no space left" in store.read(str(changed.directory), store.TRANSACTION)["failed"]
 
 
 def test_files_are_restored_before_packages_and_alternatives_after_them(changed):

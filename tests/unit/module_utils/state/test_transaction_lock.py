@@ -79,6 +79,21 @@ def test_each_transaction_begins_with_no_progress(directory: str) -> None:
         assert progress.read_text() == ""
 
 
+def test_a_result_that_cannot_be_written_does_not_replace_the_error(directory: str) -> None:
+    def fail() -> None:
+        (Path(directory) / "transaction.json").mkdir()  # as on a full file system, writing it fails
+        raise KeyError("why")
+
+    with pytest.raises(KeyError, match="why"), transaction_lock.hold(directory, "it", 0):
+        fail()
+
+
+def test_no_progress_is_left(directory: str) -> None:
+    with transaction_lock.hold(directory, "it", 0):
+        (Path(directory) / transaction_lock.PROGRESS).write_text("pmstatus:a:99:Installing a\n")
+    assert not (Path(directory) / transaction_lock.PROGRESS).exists()
+
+
 def test_a_removed_directory_stays_removed(directory: str) -> None:
     with transaction_lock.hold(directory, "the teardown", 0) as result:
         result["changes"] = 1
