@@ -5,7 +5,12 @@ configuration.
 """
 
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -132,7 +137,7 @@ def test_same_command_succeeds_once_the_cause_is_gone_and_is_then_idempotent(pla
     assert "changed=0 " in again.stdout
 
 
-def test_rollback_works_without_a_network_and_in_both_directions(playbook, state, differences, root):
+def test_rollback_works_without_a_network_and_in_both_directions(playbook, state, differences, root, pytestconfig):
     new = state()
     root.run_expect([0], "sh -c 'echo 127.0.0.1 repository.lab >> /etc/hosts'")
     playbook("rollback")
@@ -140,8 +145,21 @@ def test_rollback_works_without_a_network_and_in_both_directions(playbook, state
     assert {version.split(".")[0] for version in drivers} == {OLD.driver}
     assert f"release {OLD.cuda}," in root.run_expect([0], "nvcc --version").stdout
     root.run_expect([0], "sh -c \"sed '/repository.lab/d' /etc/hosts > /tmp/hosts && cat /tmp/hosts > /etc/hosts\"")
-    playbook("rollback")
+    kill_when_it_restores(root, pytestconfig.getoption("ansible_inventory"), "previous")
+    playbook("rollback")  # continues: it does not go back to the older configuration
     assert differences(new, state()) == []
+
+
+def kill_when_it_restores(root, inventory: str, to: str) -> None:
+    """Start rollback.yml, and kill it when the host has begun to restore that record."""
+    command = [Path(sys.executable).with_name("ansible-playbook"), "playbooks/rollback.yml", "-i", inventory]
+    run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    deadline = time.monotonic() + 120
+    while root.run(f"grep -q {to} /var/lib/gpuhost/restoring.json").rc:
+        assert run.poll() is None, "it ended before it restored anything"
+        assert time.monotonic() < deadline
+    os.killpg(run.pid, signal.SIGKILL)
+    run.communicate()
 
 
 def test_packages_are_kept_for_two_configurations_only(playbook, root, planned_packages):
