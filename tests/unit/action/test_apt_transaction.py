@@ -99,6 +99,25 @@ def test_a_lost_connection_is_tried_again_and_the_transaction_continues(host: Ho
     assert "gpu1: connected again after" in output
 
 
+def test_a_lost_connection_is_tried_again_once_however_late_the_loss_is_noticed(host: Host) -> None:
+    """ssh may notice it only when the whole limit is over, here one of 0 s."""
+    run = host.start(MODULE, options(host, lock_timeout=0))
+    wait_for(host.directory / "at-work", run)
+    host.cut.touch()
+    assert run.stdout is not None
+    output = ""
+    while "no connection; trying again for 0 s." not in output:
+        line = run.stdout.readline()
+        assert line, output
+        output += line
+    host.cut.unlink()
+    time.sleep(1)
+    go(host)
+    output += run.communicate()[0]
+    assert "gpu1: connected again after" in output
+    assert "E: broken" in host.result(output)["msg"]
+
+
 def test_a_connection_that_does_not_come_back_makes_the_host_unreachable_and_keeps_the_result(host: Host) -> None:
     run = host.start(MODULE, options(host, lock_timeout=2))
     wait_for(host.directory / "at-work", run)
