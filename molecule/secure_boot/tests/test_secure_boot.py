@@ -97,6 +97,7 @@ def test_preflight_refuses_before_anything_is_changed(host, playbook, reports):
     assert list(found) == ["secure-boot"]
     assert "the firmware trusts no key that DKMS signs modules with" in found["secure-boot"]
     assert changed(host) == []
+    assert not host.file("/var/lib/gpuhost").exists
 
 
 def test_preflight_refuses_a_key_that_is_not_enrolled(host, playbook, reports, key):
@@ -108,6 +109,8 @@ def test_preflight_refuses_a_key_that_is_not_enrolled(host, playbook, reports, k
         f"{key['certificate']}, the certificate of gpu_stack_module_signing_key, is not enrolled"
         in found["secure-boot"]
     )
+    assert changed(host) == []
+    assert not host.file("/var/lib/gpuhost").exists
 
 
 def test_kernel_rejects_the_module_that_dkms_signed_with_a_key_of_its_own(host):
