@@ -200,7 +200,8 @@ def accelerator(disk: Disk) -> str:
     command = [*QEMU, "-machine", "pc", "-accel", "kvm", "-m", "512", "-serial", "stdio", "-kernel", str(disk.kernel)]
     command += ["-no-reboot", "-append", "console=ttyS0 panic=-1"]
     try:
-        output = subprocess.run(command, capture_output=True, timeout=TRIAL_SECONDS).stdout
+        trial = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=TRIAL_SECONDS)
+        output = trial.stdout
     except subprocess.TimeoutExpired as late:
         output = late.stdout or b""
     except FileNotFoundError:
@@ -210,7 +211,8 @@ def accelerator(disk: Disk) -> str:
 
 def _run(*command: str) -> None:
     try:
-        result = subprocess.run(command, capture_output=True, text=True)
+        # QEMU would leave the caller's terminal or pipe non-blocking, which Ansible refuses to start with.
+        result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     except FileNotFoundError as error:
         raise SystemExit(
             f"lab: virtual machines need {error.filename}; on Debian or Ubuntu: "
