@@ -198,6 +198,10 @@ def _fingerprints(
         if role not in (drift.PACKAGES, drift.PLAN):
             variables = role_variables(facts, (f"{role}_",))
             desired = {name: value for name, value in variables.items() if name not in transitions}
+            if plan.components.driver:  # the plan's own follow the host's kernels; the user's own count
+                ours = plan.components.driver.build_packages
+                for name in desired.keys() & set(KERNEL_PACKAGES):
+                    desired[name] = [package for package in desired[name] if package not in ours]
             lock = Path(str(desired.get(f"{role}_lock", "")))
             if lock.is_absolute() and lock.is_file():  # of the user's own: not where it is, but what it pins
                 desired[f"{role}_lock"] = lock.read_text()

@@ -47,6 +47,11 @@ class DriverComponent:
     kernel_compilers: tuple[str, ...] = ()
     kernel_tools: tuple[str, ...] = ()
 
+    @property
+    def build_packages(self) -> tuple[str, ...]:
+        """The packages that the kernel modules are built with. They follow the host's kernels, not the request."""
+        return (*self.kernel_headers, *self.kernel_compilers, *self.kernel_tools)
+
 
 @dataclasses.dataclass(frozen=True)
 class CudaComponent:

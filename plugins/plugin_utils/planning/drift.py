@@ -115,8 +115,7 @@ def parts(plan: Plan, managed: Managed, fingerprints: Mapping[str, str]) -> dict
         roles = [name for name in names if set(managed[name].components) & set(managed[PACKAGES].components)]
         known[PACKAGES] = _hash({name: fingerprints.get(name) for name in roles})
     if PLAN in names:
-        # The reasons name newer releases, which are no change of the plan.
-        known[PLAN] = _hash({key: value for key, value in plan.to_json().items() if key != "reasons"})
+        known[PLAN] = _plan_fingerprint(plan)
     missing = sorted(set(names) - set(known))
     if missing:
         raise KeyError(f"no fingerprint of {', '.join(missing)}")
@@ -124,6 +123,19 @@ def parts(plan: Plan, managed: Managed, fingerprints: Mapping[str, str]) -> dict
     if PACKAGES in found:
         found[PACKAGES] = Part(known[PACKAGES], {**managed[PACKAGES].watch, **_packages(plan)})
     return found
+
+
+def _plan_fingerprint(plan: Plan) -> str:
+    """Return a hash of a plan without what changes although nothing was asked for and nothing has to be done.
+
+    The reasons name newer releases. What modules are built with follows the host's kernels: a kernel for which DKMS
+    built the module is no drift, and one without it is, by the modules that are watched.
+    """
+    driver = plan.components.driver
+    if driver:
+        driver = dataclasses.replace(driver, kernel_headers=(), kernel_compilers=(), kernel_tools=())
+    plan = dataclasses.replace(plan, components=dataclasses.replace(plan.components, driver=driver))
+    return _hash({key: value for key, value in plan.to_json().items() if key != "reasons"})
 
 
 def _packages(plan: Plan) -> dict[str, list[str]]:

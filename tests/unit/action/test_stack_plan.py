@@ -109,6 +109,30 @@ def test_transition_variables_do_not_change_the_fingerprint(probed: dict[str, An
     assert stack_plan.decide(probed, ARGS, desired).facts["gpu_stack_parts"]["nvidia_driver"]["fingerprint"] != before
 
 
+def test_a_kernel_update_for_which_dkms_built_the_module_is_no_drift(probed: dict[str, Any]) -> None:
+    running, newer = "6.1.0-50-amd64", "6.1.0-56-amd64"
+
+    def parts(*kernels: str, users: tuple[str, ...] = ()) -> dict[str, Any]:
+        def templated(facts: dict[str, Any], prefixes: tuple[str, ...]) -> dict[str, Any]:
+            driver = facts["gpu_stack_plan"]["components"]["driver"]
+            assert [f"linux-headers-{kernel}" for kernel in kernels] == driver["kernel_headers"]
+            headers = {"nvidia_driver_kernel_headers": [*driver["kernel_headers"], *users]}
+            return {name: headers.get(name, value) for name, value in role_variables(facts, prefixes).items()}
+
+        known: dict[str, Any] = {key: list(kernels) for key in ("installed", "headers")}
+        kernel = {**probed["kernel"], **known, "running": running, "next_boot": kernels[-1], "headers_from": {}}
+        kernel["installed_packages"] = [f"linux-headers-{name}" for name in kernels]
+        facts = stack_plan.decide({**probed, "kernel": kernel}, ARGS, templated).facts
+        return dict(facts["gpu_stack_parts"])
+
+    before = parts(running)
+    assert {"packages", "nvidia_driver", "plan"} <= set(before)
+    assert parts(running, newer) == before
+    # What the user adds to the plan's own is a variable like any other.
+    changed = parts(running, users=("linux-headers-amd64",))
+    assert {name for name in before if before[name] != changed[name]} == {"packages", "nvidia_driver"}
+
+
 def test_a_host_without_a_plan_has_no_drift(probed: dict[str, Any]) -> None:
     facts = decide({**probed, "gpus": []})
     assert not facts["gpu_stack_plan"]["ok"]
