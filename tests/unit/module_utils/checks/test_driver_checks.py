@@ -252,6 +252,19 @@ def test_a_kernel_that_the_guard_holds_back_without_a_module_is_a_warning(tmp_pa
     assert (check.status, check.found) == ("fail", "kernel 6.1.0-50-amd64 has no nvidia module")
 
 
+def test_modules_of_a_simulated_driver_count_where_they_are_built(tmp_path: Path) -> None:
+    """In a container none is; a virtual machine has a kernel of its own."""
+    (tmp_path / "boot").mkdir()
+    (tmp_path / "boot/vmlinuz-6.1.0-50-amd64").touch()
+    context = host(tmp_path, run=modinfo("570.1.2", "Dual MIT/GPL"), simulated=["NVIDIA driver 580.95.05 (simulated)"])
+    assert by_id(driver_checks.run(context))["driver.module_built"].status == "skip"
+    module = tmp_path / "lib/modules/6.1.0-50-amd64/updates/dkms/nvidia.ko"
+    module.parent.mkdir(parents=True)
+    module.touch()
+    check = by_id(driver_checks.run(context))["driver.module_built"]
+    assert (check.status, check.found) == ("fail", "kernel 6.1.0-50-amd64: module 570.1.2, licence Dual MIT/GPL")
+
+
 def test_of_two_flavours_the_one_that_starts_next_needs_the_module(tmp_path: Path) -> None:
     """DGX OS has Ubuntu's kernels beside NVIDIA's; the newest one is not the one that its GRUB starts."""
     (tmp_path / "boot").mkdir()
