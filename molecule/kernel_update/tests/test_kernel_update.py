@@ -1,8 +1,9 @@
-"""A newer kernel on the machine that converge installed: first one that DKMS cannot build for, then a good one.
+"""A newer kernel on the machine that converge installed: DKMS cannot build for it at first, and a rerun repairs that.
 
 The tests run in order. apt installs the kernel as an administrator or Unattended-Upgrades would, without gpuhost.
 """
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -15,6 +16,10 @@ PROJECT = SCENARIO.parents[1]
 DRIVER = "580.126.16"
 MAKEFILE = f"/usr/src/nvidia-{DRIVER}/Makefile"
 FAULT = "no rule for this kernel (a fault of the test)"
+
+
+MODULES = "modules of kernel "
+MODULE_BUILT = "driver.module_built"
 
 
 @pytest.fixture(scope="module")
@@ -31,6 +36,10 @@ def release(newer) -> str:
 def root(host, command: str) -> str:
     with host.sudo():
         return host.run_expect([0], command).stdout.strip()
+
+
+def report(reports: Path, part: str):
+    return json.loads((reports / f"latest/kernel-update-hopper/{part}.json").read_text())
 
 
 def reboot(host) -> None:
@@ -85,6 +94,14 @@ def test_kernel_arrives_and_dkms_fails_for_it(host, first_kernel, release, newer
     assert first_entry(host) == release
 
 
+def test_verify_reports_drift_and_a_warning(host, first_kernel, release, playbook, reports):
+    playbook("verify")
+    assert MODULES + release in str(report(reports, "drift"))
+    built = [check for check in report(reports, "verify")["checks"] if check["id"] == MODULE_BUILT]
+    assert [check["status"] for check in built] == ["warn"]
+    assert release in built[0]["found"]
+
+
 def test_gpu_still_works_after_a_reboot(host, first_kernel):
     reboot(host)
     assert kernel(host) == first_kernel
@@ -92,12 +109,17 @@ def test_gpu_still_works_after_a_reboot(host, first_kernel):
     assert f"kernel {first_kernel} stays the default" in root(host, "journalctl -t gpuhost-kernel-guard --no-pager")
 
 
-def test_kernel_becomes_the_default_when_its_module_exists(host, first_kernel, release):
+def test_rerun_builds_the_module_once_that_is_possible(host, release, playbook, reports):
     root(host, f"sed -i '/{FAULT.split(' (')[0]}/d' {MAKEFILE}")
-    root(host, f"dkms autoinstall -k {release}")
-    with host.sudo():
-        host.run_expect([0], "sh -c 'DEBIAN_FRONTEND=noninteractive apt-get install -y --fix-broken'")
-        host.run_expect([0], "/usr/local/lib/gpuhost/kernel-guard")
+    playbook("gpu_host")
+    assert MODULES + release in str(report(reports, "drift"))
+    assert root(host, f"find /lib/modules/{release} -name 'nvidia.ko*'")
+    assert root(host, "dpkg --audit") == ""
+    playbook("verify")
+    assert report(reports, "drift") == {}
+
+
+def test_kernel_becomes_the_default_once_its_module_loads(host, first_kernel, release):
     reboot(host)
     assert kernel(host) == release
     assert_gpu_works(host)
