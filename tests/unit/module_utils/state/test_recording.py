@@ -129,6 +129,15 @@ def test_a_change_is_pending_from_its_first_run_until_it_is_verified(recorder, m
     assert store.read(directory, store.PENDING) is None
 
 
+def test_a_rollback_that_was_verified_is_not_continued(recorder):
+    directory = str(recorder.directory)
+    store.write(directory, store.RESTORING, {"to": store.PREVIOUS, "changed": True})
+    recorder.verified(check=True)
+    assert store.read(directory, store.RESTORING) is not None
+    recorder.verified()
+    assert store.read(directory, store.RESTORING) is None
+
+
 def test_a_pending_change_that_left_everything_as_it_was_is_verified_without_a_new_record(recorder):
     recorder.verified(evidence={"at": "2026-11-01T00:00:00Z"})
     recording.record_pending(str(recorder.directory))
