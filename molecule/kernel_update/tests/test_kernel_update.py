@@ -6,6 +6,7 @@ The tests run in order. apt installs the kernel as an administrator or Unattende
 import json
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,8 +17,6 @@ PROJECT = SCENARIO.parents[1]
 DRIVER = "580.126.16"
 MAKEFILE = f"/usr/src/nvidia-{DRIVER}/Makefile"
 FAULT = "no rule for this kernel (a fault of the test)"
-
-
 MODULES = "modules of kernel "
 MODULE_BUILT = "driver.module_built"
 
@@ -38,8 +37,9 @@ def root(host, command: str) -> str:
         return host.run_expect([0], command).stdout.strip()
 
 
-def report(reports: Path, part: str):
-    return json.loads((reports / f"latest/kernel-update-hopper/{part}.json").read_text())
+def report(reports: Path, part: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((reports / f"latest/kernel-update-hopper/{part}.json").read_text())
+    return found
 
 
 def reboot(host) -> None:
