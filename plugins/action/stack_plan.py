@@ -134,7 +134,8 @@ def decide(
         fingerprints = _fingerprints(plan, managed, args["transitions"], facts, role_variables, signing)
         parts = drift.parts(plan, managed, fingerprints)
         facts["gpu_stack_parts"] = to_json(parts)
-        facts["gpu_stack_drift"] = drift.drift(parts, probe.applied, diff, managed, args["converge"])
+        missing = _missing_build_packages(plan, probe, {*headers, *compilers})
+        facts["gpu_stack_drift"] = drift.drift(parts, probe.applied, diff, managed, args["converge"], missing)
     return Decision(plan, diff, findings, facts)
 
 
@@ -192,16 +193,18 @@ def _fingerprints(
     role_variables: RoleVariables,
     signing: SigningCertificate | None = None,
 ) -> dict[str, str]:
-    """Return the fingerprint of each role that the plan needs, without variables that affect the transition only."""
+    """Return the fingerprint of each role that the plan needs.
+
+    It leaves out variables that affect the transition only, and the packages that follow the host's kernels.
+    """
+    follow_kernels = plan.components.driver.build_packages if plan.components.driver else ()
     fingerprints = {}
     for role in drift.planned(plan, managed):
         if role not in (drift.PACKAGES, drift.PLAN):
             variables = role_variables(facts, (f"{role}_",))
             desired = {name: value for name, value in variables.items() if name not in transitions}
-            if plan.components.driver:  # the plan's own follow the host's kernels; the user's own count
-                ours = plan.components.driver.build_packages
-                for name in desired.keys() & set(KERNEL_PACKAGES):
-                    desired[name] = [package for package in desired[name] if package not in ours]
+            for name in desired.keys() & set(KERNEL_PACKAGES):
+                desired[name] = [package for package in desired[name] if package not in follow_kernels]
             lock = Path(str(desired.get(f"{role}_lock", "")))
             if lock.is_absolute() and lock.is_file():  # of the user's own: not where it is, but what it pins
                 desired[f"{role}_lock"] = lock.read_text()
@@ -209,6 +212,12 @@ def _fingerprints(
                 desired |= {SIGNING_KEY: "", SIGNING_CERTIFICATE: signing.sha256}
             fingerprints[role] = drift.fingerprint(desired, [role, *managed[role].includes])
     return fingerprints
+
+
+def _missing_build_packages(plan: Plan, probe: Probe, wanted: set[str]) -> list[str]:
+    """Return those of the plan's packages to build modules with that this host wants and does not have."""
+    planned = plan.components.driver.build_packages if plan.components.driver else ()
+    return [name for name in planned if name in wanted and name not in probe.kernel.installed_packages]
 
 
 class ActionModule(VariablesAction):

@@ -126,10 +126,10 @@ def parts(plan: Plan, managed: Managed, fingerprints: Mapping[str, str]) -> dict
 
 
 def _plan_fingerprint(plan: Plan) -> str:
-    """Return a hash of a plan without what changes although nothing was asked for and nothing has to be done.
+    """Return a hash of a plan without its reasons, which name newer releases, and the packages to build modules with.
 
-    The reasons name newer releases. What modules are built with follows the host's kernels: a kernel for which DKMS
-    built the module is no drift, and one without it is, by the modules that are watched.
+    Those packages follow the host's kernels: a kernel that came with its headers is no drift, and `drift` is told of
+    those that are not installed.
     """
     driver = plan.components.driver
     if driver:
@@ -154,13 +154,15 @@ def drift(
     diff: PlanDiff,
     managed: Managed,
     converge: str = "drift",
+    missing: Sequence[str] = (),
 ) -> dict[str, list[str]]:
     """Return the reasons to apply each part that has some, in the order of the parts.
 
     desired: the parts of the plan; applied: the probe's; converge: gpu_stack_converge, with `always` every part is
-    applied.
+    applied; missing: packages to build the driver's modules with that are not installed.
     """
     changes = _changes(diff)
+    changes.setdefault("driver", []).extend(f"{package} is not installed" for package in missing)
     reasons = {}
     for name, part in desired.items():
         planned_changes = [text for component in managed[name].components for text in changes.get(component, [])]

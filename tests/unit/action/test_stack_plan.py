@@ -109,28 +109,47 @@ def test_transition_variables_do_not_change_the_fingerprint(probed: dict[str, An
     assert stack_plan.decide(probed, ARGS, desired).facts["gpu_stack_parts"]["nvidia_driver"]["fingerprint"] != before
 
 
-def test_a_kernel_update_for_which_dkms_built_the_module_is_no_drift(probed: dict[str, Any]) -> None:
-    running, newer = "6.1.0-50-amd64", "6.1.0-56-amd64"
+RUNNING, NEWER = "6.1.0-50-amd64", "6.1.0-56-amd64"
 
-    def parts(*kernels: str, users: tuple[str, ...] = ()) -> dict[str, Any]:
-        def templated(facts: dict[str, Any], prefixes: tuple[str, ...]) -> dict[str, Any]:
-            driver = facts["gpu_stack_plan"]["components"]["driver"]
-            assert [f"linux-headers-{kernel}" for kernel in kernels] == driver["kernel_headers"]
-            headers = {"nvidia_driver_kernel_headers": [*driver["kernel_headers"], *users]}
-            return {name: headers.get(name, value) for name, value in role_variables(facts, prefixes).items()}
 
-        known: dict[str, Any] = {key: list(kernels) for key in ("installed", "headers")}
-        kernel = {**probed["kernel"], **known, "running": running, "next_boot": kernels[-1], "headers_from": {}}
-        kernel["installed_packages"] = [f"linux-headers-{name}" for name in kernels]
-        facts = stack_plan.decide({**probed, "kernel": kernel}, ARGS, templated).facts
-        return dict(facts["gpu_stack_parts"])
+def with_kernels(
+    probed: dict[str, Any], *kernels: str, built_for: tuple[str, ...] | None = None, users: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """Return the facts of a host that runs the first kernel and boots the last one next.
 
-    before = parts(running)
+    built_for: the kernels whose headers are installed, all by default; users: headers that the user adds to the plan's.
+    """
+    headers = list(kernels if built_for is None else built_for)
+    kernel = {
+        **probed["kernel"], "running": kernels[0], "next_boot": kernels[-1], "installed": list(kernels),
+        "headers": headers, "installed_packages": [f"linux-headers-{name}" for name in headers], "offers": {},
+        "headers_from": {name: [f"linux-headers-{name}"] for name in kernels if name not in headers},
+    }  # fmt: skip
+
+    def templated(facts: dict[str, Any], prefixes: tuple[str, ...]) -> dict[str, Any]:
+        planned = facts["gpu_stack_plan"]["components"]["driver"]["kernel_headers"]
+        assert planned == [f"linux-headers-{name}" for name in kernels]
+        values = {"nvidia_driver_kernel_headers": [*planned, *users]}
+        return {name: values.get(name, value) for name, value in role_variables(facts, prefixes).items()}
+
+    return stack_plan.decide({**probed, "kernel": kernel}, ARGS, templated).facts
+
+
+def test_a_kernel_update_that_brought_its_headers_is_no_drift(probed: dict[str, Any]) -> None:
+    before = with_kernels(probed, RUNNING)["gpu_stack_parts"]
     assert {"packages", "nvidia_driver", "plan"} <= set(before)
-    assert parts(running, newer) == before
+    assert with_kernels(probed, RUNNING, NEWER)["gpu_stack_parts"] == before
     # What the user adds to the plan's own is a variable like any other.
-    changed = parts(running, users=("linux-headers-amd64",))
+    changed = with_kernels(probed, RUNNING, users=("linux-headers-amd64",))["gpu_stack_parts"]
     assert {name for name in before if before[name] != changed[name]} == {"packages", "nvidia_driver"}
+
+
+def test_a_kernel_without_its_headers_is_drift(probed: dict[str, Any]) -> None:
+    """Even where the modules are not watched, as with nvidia_driver_load_module=false."""
+    missing = f"linux-headers-{NEWER} is not installed"
+    assert missing not in str(with_kernels(probed, RUNNING, NEWER)["gpu_stack_drift"])
+    found = with_kernels(probed, RUNNING, NEWER, built_for=(RUNNING,))["gpu_stack_drift"]
+    assert {name for name, reasons in found.items() if missing in reasons} == {"packages", "nvidia_driver", "plan"}
 
 
 def test_a_host_without_a_plan_has_no_drift(probed: dict[str, Any]) -> None:
