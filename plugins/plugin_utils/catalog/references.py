@@ -65,9 +65,11 @@ def _gpus(catalog: Catalog) -> Iterator[str]:
             if driver.split(".")[0] not in branches:
                 yield f"gpu.yml.first_drivers: branch {driver} is not in driver.yml"
     legacy = [device for entry in catalog.gpu.legacy for device in entry.devices]
-    yield from _duplicates(
-        "gpu.yml.legacy", [*legacy, *catalog.products] if set(legacy) & set(catalog.products) else legacy
-    )
+    yield from _duplicates("gpu.yml.legacy", legacy)
+    chip_only = [entry.device for entry in catalog.gpu.chip_only]
+    yield from _duplicates("gpu.yml.chip_only", chip_only)
+    for device in sorted(({*legacy} & {*catalog.products}) | ({*chip_only} & {*legacy, *catalog.products})):
+        yield f"gpu.yml: device {device} is in two of gpu_products.csv, legacy and chip_only"
 
 
 def _thresholds(catalog: Catalog) -> Iterator[str]:

@@ -57,6 +57,15 @@ class LegacyGpus:
 
 
 @dataclasses.dataclass(frozen=True)
+class ChipOnly:
+    """A PCI device id of which public sources name the chip, but not the compute capability."""
+
+    device: str
+    chip: str
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
 class GpuFile:
     """gpu.yml."""
 
@@ -65,6 +74,7 @@ class GpuFile:
     kernel_modules: tuple[ModuleRule, ...]
     first_drivers: FirstDrivers | None = None
     legacy: tuple[LegacyGpus, ...] = ()
+    chip_only: tuple[ChipOnly, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -61,6 +61,7 @@ def entries(catalog: Catalog) -> dict[str, str]:
     found |= {f"driver.yml branches[{b.branch}]": b.source for b in catalog.driver.branches}
     found |= {f"gpu_products.csv[{p.device}]": p.source for p in catalog.products.values()}
     found |= {f"gpu.yml legacy[{g.driver}]": g.source for g in catalog.gpu.legacy}
+    found |= {f"gpu.yml chip_only[{g.device}]": g.source for g in catalog.gpu.chip_only}
     for distro in catalog.distros.values():
         found[f"distro/{distro.id}.yml"] = distro.source
         found |= {driver_entry(distro, d): d.source for d in distro.distro_drivers}
@@ -162,15 +163,17 @@ def pci_ids(catalog: Catalog, text: str) -> list[Evidence]:
     block = re.search(r"^10de  .*?(?=^[0-9a-f]{4}  |\Z)", text, re.MULTILINE | re.DOTALL)
     names = dict(re.findall(r"^\t([0-9a-f]{4})  (.+)$", block.group(0) if block else "", re.MULTILINE))
     legacy = {device for entry in catalog.gpu.legacy for device in entry.devices}
+    chips = {p.device: (f"gpu_products.csv[{p.device}]", p.chip) for p in catalog.products.values()}
+    chips |= {gpu.device: (f"gpu.yml chip_only[{gpu.device}]", gpu.chip) for gpu in catalog.gpu.chip_only}
     made = []
     for device, name in names.items():
-        product, match = catalog.products.get(device), _CHIP.match(name)
-        entry = f"gpu_products.csv[{device}]"
-        if product is not None and match:
-            same = product.chip.startswith(match["chip"]) or match["chip"].startswith(product.chip)
-            made.append(Evidence(entry, "pci.ids", same, f"chip {product.chip}, pci.ids {name}"))
-        elif match and product is None and device not in legacy and not _NO_GPU.search(name):
-            made.append(Evidence(entry, "pci.ids", False, f"absent, pci.ids {name}"))
+        match = _CHIP.match(name)
+        if match and device in chips:
+            entry, chip = chips[device]
+            same = chip.startswith(match["chip"]) or match["chip"].startswith(chip)
+            made.append(Evidence(entry, "pci.ids", same, f"chip {chip}, pci.ids {name}"))
+        elif match and device not in legacy and not _NO_GPU.search(name):
+            made.append(Evidence(f"gpu_products.csv[{device}]", "pci.ids", False, f"absent, pci.ids {name}"))
     return made
 
 

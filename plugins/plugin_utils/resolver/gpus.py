@@ -50,9 +50,11 @@ def _identify(catalog: Catalog, gpu: HostGpu, findings: Findings) -> Gpu | None:
         )
         return None
     if capability is None or architecture is None:
+        chip = next((g.chip for g in catalog.gpu.chip_only if vendor == "10de" and device == g.device), None)
+        known = f"is a {chip}, whose compute capability no public source names" if chip else "is not in the catalog"
         findings.problem(
             "unknown-gpu",
-            f"PCI id {gpu.pci_id} at {gpu.pci_address or '?'} is not in the catalog",
+            f"PCI id {gpu.pci_id} at {gpu.pci_address or '?'} {known}",
             "add it to catalog/gpu_products.csv, or remove the device",
         )
         return None

@@ -19,7 +19,8 @@ PTXAS = (
 PCI_IDS = (
     "10dd  Enea Systems\n\t0001  Other\n10de  NVIDIA Corporation\n\t0008  NV1 [STG2000X-B Series]\n"
     "\t2330  GH100 [H100 SXM5 80GB]\n\t1eb8  TU104GL [Tesla T4]\n\t22a3  GH100 [H100 NVSwitch]\n"
-    "\t2b85  GB203 [GeForce RTX 5080]\n\t3fff  GB777 [RTX 9999]\n\t10f0  GP104 High Definition Audio Controller\n"
+    "\t2b85  GB203 [GeForce RTX 5080]\n\t3340  GB120\n\t3fff  GB777 [RTX 9999]\n"
+    "\t10f0  GP104 High Definition Audio Controller\n"
     "10df  Emulex\n"
 )
 
@@ -61,6 +62,7 @@ def test_pci_ids():
     assert of("gpu_products.csv[2330]", evidence) == [True]
     assert of("gpu_products.csv[1eb8]", evidence) == [True]
     assert of("gpu_products.csv[2b85]", evidence) == [False]  # it is a GB202
+    assert of("gpu.yml chip_only[3340]", evidence) == [True]
     assert of("gpu_products.csv[22a3]", evidence) == []  # no GPU
     assert of("gpu_products.csv[10f0]", evidence) == []
 

@@ -66,6 +66,19 @@ def test_an_unknown_gpu_is_a_problem(gpu):
     assert problem.message == f"PCI id {gpu.pci_id} at 0000:01:00.0 is not in the catalog"
 
 
+def test_a_gpu_of_which_only_the_chip_is_public():
+    """Debian's pci.ids names 10de:3340; its compute capability only a loaded driver tells."""
+    found, findings = identify(HostGpu("10de:3340", "0000:01:00.0"))
+    assert found == ()
+    (problem,) = findings.problems
+    assert (problem.code, problem.message) == (
+        "unknown-gpu",
+        "PCI id 10de:3340 at 0000:01:00.0 is a GB120, whose compute capability no public source names",
+    )
+    (gpu,), findings = identify(HostGpu("10de:3340", "0000:01:00.0", "NVIDIA X1", "10.0"))
+    assert (gpu.name, findings.problems) == ("NVIDIA X1", [])
+
+
 @pytest.mark.parametrize(
     ("expected", "count", "found"),
     [
