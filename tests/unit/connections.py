@@ -31,6 +31,8 @@ class Connection(Local):
 
     def _check(self):
         if os.path.exists(os.environ["GPUHOST_TEST_CUT"]):
+            with open(os.environ["GPUHOST_TEST_CUT"] + "-refused", "a") as stream:
+                stream.write("once\\n")
             raise AnsibleConnectionFailure("Failed to connect to the host via ssh: Connection refused")
 
     def exec_command(self, *args, **options):
@@ -83,6 +85,10 @@ class Host:
                 "check_mode": False,
             },
         ]
+        return self.start_play(tasks, *words)
+
+    def start_play(self, tasks: list[dict[str, Any]], *words: str) -> subprocess.Popen[str]:
+        """Start ansible-playbook with these tasks."""
         play = {"hosts": "gpu1", "gather_facts": False, "tasks": tasks}
         (self.directory / "play.yml").write_text(json.dumps([play]))
         host = {"ansible_connection": "cut", "ansible_python_interpreter": sys.executable}
@@ -110,6 +116,12 @@ class Host:
         path = self.directory / "result.json"
         assert path.exists(), output
         return dict(json.loads(path.read_text()))
+
+    @property
+    def refused(self) -> int:
+        """How many commands have failed while the connection was cut."""
+        record = self.directory / "cut-refused"
+        return len(record.read_text().splitlines()) if record.exists() else 0
 
     @property
     def jobs(self) -> list[Path]:

@@ -16,6 +16,10 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import driver
 PROJECT = Path(__file__).resolve().parents[2]
 
 
+def role_variables(role: str, kind: str) -> dict[str, object]:
+    return dict(yaml.safe_load((PROJECT / f"roles/{role}/{kind}/main.yml").read_text()))
+
+
 def test_documented_time_limits() -> None:
     section = (PROJECT / "docs/usage.md").read_text().split("## Slow hosts")[1].split("## ")[0]
     rows = re.findall(r"^\| (.*) \| (\d+)(?:, and once more (\d+))? \|$", section, re.MULTILINE)
@@ -29,10 +33,9 @@ def test_documented_time_limits() -> None:
         [framework_checks.TIMEOUT, framework_checks.LONG_TIMEOUT],
         [driver_load.MODPROBE_SECONDS],
         [driver_load.SYSTEMCTL_SECONDS],
+        [role_variables("framework_env", "vars")["__framework_env_time_limit"]],
     ]
     assert f"more than\n{nvidia_smi.SLOW} s" in section
-    defaults = {}
-    for role in ("smoke_train", "nvidia_driver"):
-        defaults |= yaml.safe_load((PROJECT / f"roles/{role}/defaults/main.yml").read_text())
+    defaults = role_variables("smoke_train", "defaults") | role_variables("nvidia_driver", "defaults")
     for name in ("smoke_train_time_limit", "nvidia_driver_reboot_timeout"):
         assert f"`{name}` ({defaults[name]})" in section

@@ -11,6 +11,17 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).resolve().parents[3]
+LIMITS = f"""
+- hosts: localhost
+  gather_facts: false
+  vars_files:
+    - {PROJECT}/playbooks/group_vars/all/role_inputs.yml
+    - {PROJECT}/roles/framework_env/vars/main.yml
+  tasks:
+    - ansible.builtin.debug: {{msg: "{{{{ item }}}}: within {{{{ __framework_env_timeout }}}} s"}}
+      vars: {{framework_env_timeout_factor: "{{{{ lookup('ansible.builtin.vars', item) }}}}"}}
+      loop: [tensorflow_env_timeout_factor, pytorch_env_timeout_factor]
+"""
 PLAY = f"""
 - hosts: localhost
   gather_facts: false
@@ -38,3 +49,15 @@ def test_nvidias_driver_must_not_replace_the_distributions(tmp_path, source, kep
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert ("libnvidia-*" in json.loads((tmp_path / "blocked.json").read_text())) == blocked
+
+
+@pytest.mark.parametrize(("factor", "seconds"), [({}, 7200), ({"gpu_stack_timeout_factor": 2.5}, 18000)])
+def test_the_time_limit_of_environments_follows_gpu_stack_timeout_factor(tmp_path, factor, seconds):
+    (tmp_path / "play.yml").write_text(LIMITS)
+    command = [str(Path(sys.executable).with_name("ansible-playbook")), "play.yml", "-i", "localhost,", "-c", "local"]
+    environment = {**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(PROJECT / "collections"), "NO_COLOR": "1"}
+    done = subprocess.run(
+        [*command, "-e", json.dumps(factor)], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    for framework in ("tensorflow", "pytorch"):
+        assert f"{framework}_env_timeout_factor: within {seconds} s" in done.stdout, done.stdout + done.stderr

@@ -4,11 +4,13 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import yaml
 
+from tests.unit.connections import Host
 from tests.unit.roles.framework_env.fake_host import ROLES
 
 PROJECT = ROLES.parent
@@ -43,7 +45,7 @@ def run(tmp_path: Path, framework: str, *words: str, **variables: object) -> sub
         capture_output=True,
         text=True,
         cwd=PROJECT,
-        env={**os.environ, "GPUHOST_REPORTS": str(tmp_path / "reports")},
+        env={**os.environ, "GPUHOST_REPORTS": str(tmp_path / "reports"), "ANSIBLE_ASYNC_DIR": str(tmp_path / "jobs")},
     )
 
 
@@ -74,16 +76,23 @@ def test_catalog_lists_pythons_in_ascending_order() -> None:
     assert lists == [sorted(pythons, key=lambda python: [int(part) for part in python.split(".")]) for pythons in lists]
 
 
+# Ends a build, without another attempt.
+REFUSE = "echo Hash mismatch >&2; exit 1"
+
+
+def fake_uv(folder: Path, *lines: str) -> Path:
+    """Install a shell script in place of uv."""
+    uv = folder / "uv/bin/uv"
+    uv.parent.mkdir(parents=True)
+    (folder / "uv/gpuhost.lock").write_bytes((ROLES / "framework_env/files/uv.txt").read_bytes())
+    uv.write_text("\n".join(("#!/bin/sh", *lines, "")))
+    uv.chmod(0o755)
+    return uv
+
+
 def test_a_password_of_an_index_reaches_uv_and_no_output(tmp_path: Path) -> None:
     """With a program in place of uv that records the indexes and fails."""
-    (tmp_path / "uv/bin").mkdir(parents=True)
-    (tmp_path / "uv/gpuhost.lock").write_bytes((ROLES / "framework_env/files/uv.txt").read_bytes())
-    uv = tmp_path / "uv/bin/uv"
-    uv.write_text(
-        '#!/bin/sh\necho "$UV_DEFAULT_INDEX $UV_INDEX $UV_INDEX_STRATEGY" > "$0.index"\n'
-        "echo Hash mismatch >&2\nexit 1\n"
-    )
-    uv.chmod(0o755)
+    uv = fake_uv(tmp_path, 'echo "$UV_DEFAULT_INDEX $UV_INDEX $UV_INDEX_STRATEGY" > "$0.index"', REFUSE)
     index = "https://ann:s3cret-8153@127.0.0.1:9/simple"
     own = "https://127.0.0.1:9/whl/cu126"
     variables = {"version": "2.15.0", "index_url": index, "extra_index_url": own, "system_packages": []}
@@ -93,3 +102,52 @@ def test_a_password_of_an_index_reaches_uv_and_no_output(tmp_path: Path) -> None
     assert recorded == [index, own, "unsafe-best-match"], result.stdout + result.stderr
     assert "Create the virtual environment: status 1" in result.stdout
     assert "s3cret-8153" not in result.stdout + result.stderr
+
+
+def test_the_time_limit_of_a_build_follows_the_factor_and_says_so(tmp_path: Path) -> None:
+    """7200 s by a factor of 1/1800; the program in place of uv would take a minute."""
+    fake_uv(tmp_path, 'echo $$ > "$0.pid"', "exec sleep 60")
+    begin = time.monotonic()
+    result = run(tmp_path, "pytorch", "--diff", version="2.15.0", system_packages=[], timeout_factor=1 / 1800)
+    assert time.monotonic() - begin < 50
+    assert result.returncode == 2
+    output = " ".join(result.stdout.split())
+    assert "The environment was not built and verified within 4 s, and its build was ended" in output, output
+    assert "pytorch_env_timeout_factor" in output
+    assert not Path("/proc", (tmp_path / "uv/bin/uv.pid").read_text().strip()).exists()
+
+
+def test_a_lost_connection_is_tried_again_and_the_build_continues(tmp_path: Path) -> None:
+    """It is lost while the run waits for the build, in the middle of which is a program in place of uv."""
+    host = Host(tmp_path)
+    uv = fake_uv(tmp_path, 'echo start >> "$0.starts"', 'until [ -e "$0.go" ]; do sleep 0.1; done', REFUSE)
+    tasks = [
+        {"ansible.builtin.setup": {"gather_subset": ["!all", "min", "pkg_mgr"]}},
+        {"ansible.builtin.import_role": {"name": "gpuhost.stack.pytorch_env"}},
+    ]
+    variables = {
+        "pytorch_env_version": "2.15.0",
+        "pytorch_env_path": str(tmp_path / "pytorch"),
+        "pytorch_env_uv_path": str(tmp_path / "uv"),
+        "pytorch_env_system_packages": [],
+        "__framework_env_poll": 1,
+    }
+    play = host.start_play(tasks, "-e", json.dumps(variables))
+    deadline = time.monotonic() + 60
+    while len(host.jobs) < 2:  # the build, and the wait for it
+        assert play.poll() is None, play.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    time.sleep(2)  # until the start of the wait has returned
+    host.cut.touch()
+    while host.refused < 3:
+        assert play.poll() is None, play.communicate()[0]
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    host.cut.unlink()
+    uv.with_name("uv.go").touch()
+    output, _ = play.communicate()
+    assert "UNREACHABLE" not in output
+    assert "Create the virtual environment: status 1" in output, output  # what the build itself ended with
+    assert play.returncode == 2
+    assert uv.with_name("uv.starts").read_text() == "start\n"

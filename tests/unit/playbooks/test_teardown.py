@@ -1,0 +1,67 @@
+"""teardown.yml under ansible-playbook: its tasks that wait for the build of an environment, alone."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+PROJECT = Path(__file__).resolve().parents[3]
+WAITING = ("Wait for an environment that is still being built", "Fail if it is still being built")
+
+
+def wait(tmp_path: Path, *words: str) -> tuple[int, str]:
+    """Run the tasks on directories below tmp_path, within 4 s; return the exit status and the output in one line."""
+    (play,) = (each for each in yaml.safe_load((PROJECT / "playbooks/teardown.yml").read_text()) if "tasks" in each)
+    tasks = [task for task in play["tasks"] if task["name"] in WAITING]
+    assert len(tasks) == len(WAITING)
+    files = [str(PROJECT / "playbooks" / name) for name in play["vars_files"]]
+    alone = {"hosts": "localhost", "gather_facts": False, "vars_files": files, "tasks": tasks}
+    (tmp_path / "play.yml").write_text(json.dumps([alone]))
+    variables = {
+        "ansible_python_interpreter": sys.executable,
+        "gpu_stack_managed": {"tensorflow_env": {"environments": [str(tmp_path / "tensorflow")]}},
+        "gpu_stack_timeout_factor": str(1 / 1800),
+    }
+    command = [str(Path(sys.executable).with_name("ansible-playbook")), "play.yml", "-i", "localhost,", "-c", "local"]
+    environment = {**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(PROJECT / "collections"), "NO_COLOR": "1"}
+    done = subprocess.run(
+        [*command, "-e", json.dumps(variables), *words],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    return done.returncode, " ".join((done.stdout + done.stderr).split())
+
+
+def test_a_build_is_waited_for_as_long_as_it_may_take(tmp_path: Path) -> None:
+    """By the time limit of the role and the factor: 4 s."""
+    (tmp_path / "environments").mkdir()
+    held = os.open(tmp_path / "environments", os.O_RDONLY)
+    fcntl.flock(held, fcntl.LOCK_EX)
+    begin = time.monotonic()
+    status, output = wait(tmp_path)
+    assert time.monotonic() - begin > 4
+    assert status == 2, output
+    assert f"still holds the lock of {tmp_path}/environments after 4 s" in output
+    assert "nothing was restored" in output
+    os.close(held)
+    assert wait(tmp_path)[0] == 0
+
+
+@pytest.mark.parametrize("words", [(), ("--check",)])
+def test_a_host_without_environments_is_not_waited_for(tmp_path: Path, words: tuple[str, ...]) -> None:
+    status, output = wait(tmp_path, *words)
+    assert status == 0, output
+    (tmp_path / "environments").mkdir()
+    status, output = wait(tmp_path, *words)
+    assert status == 0, output
