@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import (
     waivers,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import variables as variables_
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.disk_space import ExtraPackages
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.drift import ManagedPart
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import PlanDiff
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import Preflight
@@ -105,7 +106,7 @@ def decide(
     probed: dict[str, Any],
     args: dict[str, Any],
     role_variables: RoleVariables,
-    extra_locks: dict[str, str] | None = None,
+    extra_locks: Mapping[str, lock_files.Extended] | None = None,
     signing: SigningCertificate | None = None,
 ) -> Decision:
     """Decide by a probe's JSON and the task's arguments.
@@ -122,10 +123,13 @@ def decide(
     plan = plan_for_probe(probe, urls.without_credentials(args["request"]), catalog)
     diff = plan_diff.plan_diff(plan, probe)
     facts = {"gpu_stack_probe": probed, "gpu_stack_plan": plan.to_json(), "gpu_stack_diff": diff.to_json()}
-    facts["gpu_stack_lock_files"] = {**_locks_of(plan, folder or ""), **(extra_locks or {})}
+    extended = extra_locks or {}
+    own_locks = {name: str(each.path) for name, each in extended.items()}
+    facts["gpu_stack_lock_files"] = {**_locks_of(plan, folder or ""), **own_locks}
     values = role_variables(facts, KERNEL_PACKAGES) if plan.components.driver else dict.fromkeys(KERNEL_PACKAGES, ())
     headers, compilers = (tuple(values[name]) for name in KERNEL_PACKAGES)
-    options = preflight.Options(args["own_kernel"], headers, compilers, signing)
+    extra = {name: ExtraPackages(each.digest, each.sizes) for name, each in extended.items()}
+    options = preflight.Options(args["own_kernel"], headers, compilers, signing, extra)
     findings = preflight.preflight(plan, probe, diff, options)
     facts |= {"gpu_stack_preflight": findings.to_json(), "gpu_stack_parts": {}, "gpu_stack_drift": {}}
     facts["gpu_stack_repairs"] = to_json(drift.repairs(probe.applied))
@@ -166,7 +170,7 @@ def lock_missing(plan: Plan, folder: Path, indexes: dict[str, str]) -> tuple[lis
 
 def lock_extra(
     plan: Plan, folder: Path, extra: dict[str, str], indexes: dict[str, str]
-) -> tuple[dict[str, str], list[str]]:
+) -> tuple[dict[str, lock_files.Extended], list[str]]:
     """Return the lock file of each planned framework with packages of the user's own, and why others have none.
 
     extra: the requirements file by framework; indexes: as for `lock_missing`.
@@ -179,7 +183,7 @@ def lock_extra(
         index = indexes.get(framework)
         variables = {"UV_DEFAULT_INDEX": index} if index else None
         try:
-            found[framework] = str(lock_files.extend(load_catalog(), component.lock, folder, Path(file), variables))
+            found[framework] = lock_files.extend(load_catalog(), component.lock, folder, Path(file), variables)
         except (lock_files.LockError, OSError) as error:
             failed.append(f"gpu_stack_{framework}_extra ({file}) cannot be added to {component.lock}: {error}")
     return found, failed

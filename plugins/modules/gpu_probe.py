@@ -217,13 +217,17 @@ probe:
       description: C(installed) toolkits, the C(default) one, and the version of the C(distro)'s own.
       type: dict
     tensorflow:
-      description: C(path), C(version) and C(python) of the environment at O(tensorflow_path).
+      description: >-
+        C(path), C(version) and C(python) of the environment at O(tensorflow_path), and the beginning of the SHA-256 of
+        its C(lock) if gpuhost built it.
       type: dict
     tensorflow_in_the_way:
       description: What is at O(tensorflow_path) and is not a link to an environment of gpuhost.
       type: str
     pytorch:
-      description: C(path), C(version) and C(python) of the environment at O(pytorch_path).
+      description: >-
+        C(path), C(version) and C(python) of the environment at O(pytorch_path), and the beginning of the SHA-256 of
+        its C(lock) if gpuhost built it.
       type: dict
     pytorch_in_the_way:
       description: What is at O(pytorch_path) and is not a link to an environment of gpuhost.

@@ -27,9 +27,16 @@ class PackageIndex:
     contents: dict[str, bytes] = field(default_factory=dict)
 
     def add(
-        self, name: str, version: str, tag: str, requires: tuple[str, ...] = (), python: str = "", at: str | None = None
+        self,
+        name: str,
+        version: str,
+        tag: str,
+        requires: tuple[str, ...] = (),
+        python: str = "",
+        at: str | None = None,
+        size: int | None = None,
     ) -> str:
-        """Add a wheel and return its hash. at: when it was uploaded; None for an index that does not say."""
+        """Add a wheel and return its hash. at: when it was uploaded, size: in bytes; None: the index does not say."""
         file = f"{name.replace('-', '_')}-{version}-{tag}.whl"
         metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
         metadata += f"Requires-Python: {python}\n" if python else ""
@@ -41,7 +48,8 @@ class PackageIndex:
             archive.writestr(f"{folder}/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: {tag}\n")
             archive.writestr(f"{folder}/RECORD", "")
         self.contents[file] = stream.getvalue()
-        return self._list(name, file, {"requires-python": python} if python else {}, at)
+        more: dict[str, Any] = {"requires-python": python} if python else {}
+        return self._list(name, file, {**more, "size": size} if size is not None else more, at)
 
     def add_source(self, name: str, version: str, at: str | None = None) -> None:
         """Add a release that has no wheel."""
@@ -49,7 +57,7 @@ class PackageIndex:
         self.contents[file] = b""
         self._list(name, file, {}, at)
 
-    def _list(self, name: str, file: str, more: dict[str, str], at: str | None) -> str:
+    def _list(self, name: str, file: str, more: dict[str, Any], at: str | None) -> str:
         digest = hashlib.sha256(self.contents[file]).hexdigest()
         entry = {"filename": file, "url": f"/files/{file}", "hashes": {"sha256": digest}, **more}
         self.files.setdefault(name, []).append({**entry, "upload-time": at} if at else entry)

@@ -16,6 +16,7 @@ APPLIED_PLAN = "/etc/ansible/facts.d/gpu_stack.fact"
 SIMULATED = "/usr/share/gpuhost-simulated"
 TENSORFLOW = "/opt/gpuhost/tensorflow"
 PYTORCH = "/opt/gpuhost/pytorch"
+_ENVIRONMENT = re.compile(r"/environments/[^/]+-([0-9a-f]{8})(?:-\d+)?$")
 _CUDA_TREE = re.compile(r"^cuda-(\d+\.\d+)$")
 
 
@@ -43,15 +44,16 @@ def _has_nvcc(root: str, tree: str) -> bool:
 
 
 def tensorflow(root: str, path: str = TENSORFLOW) -> dict[str, str] | None:
-    """Return path, version and Python of the TensorFlow environment, None without one.
+    """Return path, version, Python and lock of the TensorFlow environment, None without one.
 
+    The lock is the beginning of its SHA-256, by which the role framework_env names the environments.
     The version is read from the name of the metadata directory: an import takes six seconds. `path` may be a link.
     """
     return _framework(root, path, "tensorflow")
 
 
 def pytorch(root: str, path: str = PYTORCH) -> dict[str, str] | None:
-    """Return path, version and Python of the PyTorch environment, None without one."""
+    """Return path, version, Python and lock of the PyTorch environment, None without one."""
     return _framework(root, path, "torch")
 
 
@@ -62,7 +64,9 @@ def _framework(root: str, path: str, package: str) -> dict[str, str] | None:
         for name in files.names(root, "%s/lib/%s/site-packages" % (environment, python)):
             match = dist_info.match(name)
             if match:
-                return {"path": path, "version": match.group(1), "python": python.replace("python", "")}
+                found = {"path": path, "version": match.group(1), "python": python.replace("python", "")}
+                lock = _ENVIRONMENT.search(environment)
+                return dict(found, lock=lock.group(1)) if lock else found
     return None
 
 

@@ -333,11 +333,12 @@ class InstalledCuda:
 
 @dataclasses.dataclass(frozen=True)
 class Environment:
-    """The environment of a framework: its version and its Python's."""
+    """The environment of a framework: its version and its Python's; lock: the beginning of its lock's SHA-256."""
 
     version: str
     python: str | None = None
     path: str | None = None
+    lock: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Mapping
 
 import yaml
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CATALOG_FOLDER
@@ -59,11 +60,13 @@ class EnvironmentSize:
 class DiskSizes:
     """catalog/disk.yml; reserve_mib must stay free on each file system that is written to.
 
-    verification_mib: the programs of the checks, and the data and results of the training.
+    verification_mib: the programs of the checks, and the data and results of the training. wheel_expansion: what wheels
+    unpack to, by their size.
     """
 
     reserve_mib: int
     verification_mib: int
+    wheel_expansion: float
     archive: tuple[ArchiveSize, ...]
     tensorflow: tuple[EnvironmentSize, ...]
     pytorch: tuple[EnvironmentSize, ...]
@@ -84,18 +87,42 @@ class Need:
     mib: int
 
 
+@dataclasses.dataclass(frozen=True)
+class ExtraPackages:
+    """Packages of the user's own in a framework's environment: the size of their wheels in bytes, None if not known.
+
+    lock: the beginning of the SHA-256 of the lock that has them.
+    """
+
+    lock: str
+    sizes: Mapping[str, int | None]
+
+    @property
+    def mib(self) -> int:
+        """The space that those with a size need, in whole MiB."""
+        wheels = sum(size for size in self.sizes.values() if size is not None)
+        return math.ceil(wheels * load_sizes().wheel_expansion / 2**20)
+
+
 @functools.cache
 def load_sizes() -> DiskSizes:
     """Return catalog/disk.yml, read once a process."""
     return records.from_json(DiskSizes, yaml.safe_load((CATALOG_FOLDER / "disk.yml").read_text()), "disk.yml")
 
 
-def check_disk(plan: Plan, diff: PlanDiff, probe: Probe, findings: Findings) -> None:
-    """Add a problem for each file system with too little space for all that the plan writes to it."""
+def check_disk(
+    plan: Plan, diff: PlanDiff, probe: Probe, findings: Findings, extra: Mapping[str, ExtraPackages] | None = None
+) -> None:
+    """Add a problem for each file system with too little space for all that the plan writes to it.
+
+    extra: packages of the user's own, by framework; a warning names those whose size is not known.
+    """
+    extra = extra or {}
+    _warn_of_unknown_sizes(plan.components, diff, probe, findings, extra)
     reserve = load_sizes().reserve_mib
     within = plan.request.scope == "frameworks"  # then all is below the directory of the environments
     by_mount: dict[str, list[Need]] = {}
-    for need in _needs(plan.components, diff, probe):
+    for need in _needs(plan.components, diff, probe, extra):
         need = dataclasses.replace(need, directory=ENVIRONMENTS) if within else need
         if need.mib and need.directory in probe.disk:
             by_mount.setdefault(probe.disk[need.directory].mount, []).append(need)
@@ -116,15 +143,35 @@ def check_disk(plan: Plan, diff: PlanDiff, probe: Probe, findings: Findings) -> 
             )
 
 
-def _needs(components: Components, diff: PlanDiff, probe: Probe) -> Iterator[Need]:
+def _warn_of_unknown_sizes(
+    components: Components, diff: PlanDiff, probe: Probe, findings: Findings, extra: Mapping[str, ExtraPackages]
+) -> None:
+    for name, packages in extra.items():
+        unknown = sorted(package for package, size in packages.sizes.items() if size is None)
+        if unknown and components.framework(name) and _is_built(name, diff, probe, extra):
+            findings.warn(
+                "extra-size-unknown",
+                f"the size of {', '.join(unknown)} (gpu_stack_{name}_extra) is not known: the package index does not "
+                "state it, or the lock is of an older release of gpuhost; the check for disk space leaves "
+                f"{'them' if len(unknown) > 1 else 'it'} out, so see that {ENVIRONMENTS} has space",
+            )
+
+
+def _is_built(name: str, diff: PlanDiff, probe: Probe, extra: Mapping[str, ExtraPackages]) -> bool:
+    """Return whether a framework's environment is built: another release, or another lock of the user's own."""
+    found = probe.environment(name)
+    return diff.of(name).action != KEEP or (name in extra and (found is None or found.lock != extra[name].lock))
+
+
+def _needs(components: Components, diff: PlanDiff, probe: Probe, extra: Mapping[str, ExtraPackages]) -> Iterator[Need]:
     changing = [name for name in LABELS if components.get(name) and diff.of(name).action != KEEP]
     for name in (name for name in PACKAGED if name in changing):
         download, installed = _package_sizes(name, components, diff, probe)
         is_tree = name == "cuda" and components.cuda is not None and components.cuda.source == "nvidia"
         yield Need(PACKAGE_CACHE, f"{LABELS[name]} download", download)
         yield Need("/usr/local" if is_tree else "/usr", LABELS[name], installed)
-    for name in (name for name in FRAMEWORKS if name in changing):
-        yield from _environment_needs(name, components, probe)
+    for name in (name for name in FRAMEWORKS if _is_built(name, diff, probe, extra)):
+        yield from _environment_needs(name, components, probe, extra.get(name), name in changing)
     if "driver" in changing:
         # update-initramfs writes each image beside the old one; with NVIDIA's modules it is at least as large.
         image = probe.kernel.initramfs_mib
@@ -136,15 +183,21 @@ def _needs(components: Components, diff: PlanDiff, probe: Probe) -> Iterator[Nee
         yield Need(WORKSPACE, "checks and training", load_sizes().verification_mib)
 
 
-def _environment_needs(name: str, components: Components, probe: Probe) -> Iterator[Need]:
+def _environment_needs(
+    name: str, components: Components, probe: Probe, extra: ExtraPackages | None, is_new: bool
+) -> Iterator[Need]:
+    """Yield what an environment needs; unless it is new, the cache has all but the packages of the user's own."""
     planned = components.framework(name)
     if planned is None:
         return
-    size = load_sizes().environment_mib(name, planned.version)
-    yield Need(ENVIRONMENTS, f"{LABELS[name]} environment", size)
+    size, added = load_sizes().environment_mib(name, planned.version), extra.mib if extra else 0
     mounts = {probe.disk[path].mount for path in (ENVIRONMENTS, WHEEL_CACHE) if path in probe.disk}
-    if len(mounts) > 1:  # on one file system, the environment is hard links into the cache
-        yield Need(WHEEL_CACHE, f"{LABELS[name]} packages", size)
+    is_copied = len(mounts) > 1  # on one file system, the environment is hard links into the cache
+    yield Need(ENVIRONMENTS, f"{LABELS[name]} environment", size if is_new or is_copied else 0)
+    yield Need(ENVIRONMENTS, f"packages of gpu_stack_{name}_extra", added)
+    if is_copied:
+        yield Need(WHEEL_CACHE, f"{LABELS[name]} packages", size if is_new else 0)
+        yield Need(WHEEL_CACHE, f"packages of gpu_stack_{name}_extra", added)
 
 
 def _package_sizes(name: str, components: Components, diff: PlanDiff, probe: Probe) -> tuple[int, int]:

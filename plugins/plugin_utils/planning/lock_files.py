@@ -56,6 +56,16 @@ def shipped_file(lock: locks.Lock, project: Path = PROJECT) -> Path:
 # Text -----------------------------------------------------------------------------------------------------------------
 
 
+def wheel_sizes(resolved: str) -> dict[str, int]:
+    """Return the bytes of each package's largest wheel in a resolution of uv, if the index states those of all of them.
+
+    PEP 751 makes the size optional, and pages of links (PEP 503) have none.
+    """
+    packages = tomllib.loads(resolved)["packages"]
+    sizes = {package["name"]: [wheel.get("size") for wheel in package["wheels"]] for package in packages}
+    return {name: max(found) for name, found in sizes.items() if None not in found}
+
+
 def requirements_text(resolved: str) -> str:
     """Return a resolution of uv (pylock.toml, PEP 751) as pip's requirements with hashes, without any address."""
     lines: list[str] = []
@@ -123,6 +133,20 @@ def resolve(
 ) -> str:
     """Return the lock file of a recipe, from the index that uv is configured for; raises LockError.
 
+    Arguments as of `_resolve`.
+    """
+    return requirements_text(_resolve(recipe, pinned, variables, uv, extra))
+
+
+def _resolve(
+    recipe: locks.Recipe,
+    pinned: Mapping[str, str],
+    variables: Mapping[str, str] | None = None,
+    uv: str | None = None,
+    extra: str = "",
+) -> str:
+    """Return uv's resolution of a recipe (pylock.toml, PEP 751); raises LockError.
+
     pinned: versions to keep where they still fit; variables: of uv, such as UV_DEFAULT_INDEX; extra: the text of a
     requirements file with what else the environment shall have.
     """
@@ -144,7 +168,7 @@ def resolve(
         if pinned:
             output.write_text(_preferences(pinned))
         _run([*command, f"--output-file={output.name}"], directory, variables)
-        return requirements_text(output.read_text())
+        return output.read_text()
 
 
 def _project_file(recipe: locks.Recipe) -> str:
@@ -196,9 +220,21 @@ def _write(path: Path, text: str) -> None:
 # Packages of the user's own -------------------------------------------------------------------------------------------
 
 
+@dataclasses.dataclass(frozen=True)
+class Extended:
+    """A lock file with packages of the user's own, and the size of their wheels in bytes; None where it is not known.
+
+    digest: the beginning of the file's SHA-256, by which the role framework_env names an environment.
+    """
+
+    path: Path
+    digest: str
+    sizes: Mapping[str, int | None]
+
+
 def extend(
     catalog: Catalog, file: str, folder: Path, requirements: Path, variables: Mapping[str, str] | None = None
-) -> Path:
+) -> Extended:
     """Return a lock file with all that a framework's lock has, and the packages of a requirements file upon it.
 
     It is written to the folder under a name that has the digest of both, so that it is resolved once, and again
@@ -223,11 +259,15 @@ def extend(
         pinned = tuple(f"{name}=={version}" for name, version in pins(locked).items())
         # What the framework's lock pins is required, so that its versions cannot give way to what is added.
         whole = dataclasses.replace(recipe, requirements=(recipe.requirements[0], *pinned), of_its_time=False)
-        resolved = resolve(whole, {}, variables, extra=wanted)
-        entries = re.findall(r"^[^\s#].*(?:\n[ \t].*)*\n", resolved, re.MULTILINE)
-        added = [entry for entry in entries if entry.partition("==")[0] not in pins(locked)]
-        _write(path, locked + "".join(added))
-    return path
+        resolved = _resolve(whole, {}, variables, extra=wanted)
+        entries = re.findall(r"^[^\s#].*(?:\n[ \t].*)*\n", requirements_text(resolved), re.MULTILINE)
+        added = {name: entry for entry in entries if (name := entry.partition("==")[0]) not in pins(locked)}
+        stated = {name: f"# {name}: {size} bytes\n" for name, size in wheel_sizes(resolved).items()}
+        _write(path, locked + "".join(entry + stated.get(name, "") for name, entry in added.items()))
+    text = path.read_text(encoding="utf-8")
+    known = {name: int(size) for name, size in re.findall(r"^# (\S+): (\d+) bytes$", text, re.MULTILINE)}
+    sizes = {name: known.get(name) for name in pins(text) if name not in pins(locked)}
+    return Extended(path, hashlib.sha256(text.encode()).hexdigest()[:8], sizes)
 
 
 # script/lock ----------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_processes
@@ -31,7 +31,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import (
     plan_diff,
     repository,
 )
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.disk_space import check_disk
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.disk_space import ExtraPackages, check_disk
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import PlanDiff
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.signing_key import SigningCertificate
 
@@ -82,6 +82,13 @@ CODES = {
         "A file system has too little space for all downloads and installations on it, plus a reserve of 1 GiB; a "
         "`/boot` of its own for another initramfs, a `/var/tmp` of its own for the build of one",
         "Free space, or enlarge it",
+    ),
+    "extra-size-unknown": (
+        "Warning: the package index does not state the size of packages of `gpu_stack_tensorflow_extra` or "
+        "`gpu_stack_pytorch_extra`, or their lock is of an older release of gpuhost: the check for disk space leaves "
+        "them out",
+        "None needed if `/opt/gpuhost/environments` has space for them; for an old lock, remove it from "
+        "`gpu_stack_locks`, and the next run resolves it again",
     ),
     "runfile-install": (
         "NVIDIA's `.run` installer installed a driver, or a toolkit in the planned directory (another "
@@ -147,13 +154,14 @@ class Options:
 
     own_kernel: whether the host loads modules into a kernel of its own (a container borrows one). kernel_headers,
     kernel_compilers: the packages that will be installed for them; None: those of the plan. signing: the certificate of
-    the user's own key for kernel modules.
+    the user's own key for kernel modules. extra: packages of the user's own, by framework.
     """
 
     own_kernel: bool = True
     kernel_headers: tuple[str, ...] | None = None
     kernel_compilers: tuple[str, ...] | None = None
     signing: SigningCertificate | None = None
+    extra: Mapping[str, ExtraPackages] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,7 +228,7 @@ def preflight(plan: Plan, probe: Probe, diff: PlanDiff, options: Options | None 
         _peer_to_peer,
     ):
         check(context, findings)
-    check_disk(plan, diff, probe, findings)
+    check_disk(plan, diff, probe, findings, context.options.extra)
     return Preflight(tuple(findings.problems), tuple(findings.warnings))
 
 

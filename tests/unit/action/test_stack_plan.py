@@ -215,11 +215,16 @@ def test_packages_of_the_users_own_are_part_of_the_environment(
         monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "later"))
         found, failed = stack_plan.lock_extra(plan, tmp_path, extra, {"tensorflow": index.url})
     assert failed == []
-    assert "words==1.0" in Path(found["tensorflow"]).read_text()
+    lock = found["tensorflow"].path
+    assert "words==1.0" in lock.read_text()
     assert stack_plan.decide(probed, args, role_variables).facts["gpu_stack_lock_files"] == {
         "tensorflow": str(tmp_path / component.lock)
     }
-    assert stack_plan.decide(probed, args, role_variables, found).facts["gpu_stack_lock_files"] == found
+    after = stack_plan.decide(probed, args, role_variables, found)
+    assert after.facts["gpu_stack_lock_files"] == {"tensorflow": str(lock)}
+    warnings = [warning.message for warning in after.preflight.warnings if warning.code == "extra-size-unknown"]
+    assert len(warnings) == 1
+    assert "words" in warnings[0]
 
 
 def test_every_fact_is_a_variable_of_the_playbooks(probed: dict[str, Any]) -> None:

@@ -60,6 +60,19 @@ def test_link_is_resolved_within_the_root(tmp_path: Path, directory: str) -> Non
     assert installed_stack.tensorflow(str(tmp_path), "/opt/gpuhost/dangling") is None
 
 
+@pytest.mark.parametrize(
+    ("name", "lock"),
+    [("tensorflow-2.21.0-py3.11-4b868730", "4b868730"), ("tensorflow-2.21.0-py3.11-4b868730-2", "4b868730")],
+)
+def test_an_environment_is_named_after_its_lock(tmp_path: Path, name: str, lock: str) -> None:
+    """A number at the end marks the replacement of a damaged one (framework_env/files/state.py)."""
+    put(tmp_path, f"/opt/gpuhost/environments/{name}/lib/python3.11/site-packages/tensorflow-2.21.0.dist-info/METADATA")
+    link(tmp_path, "/opt/gpuhost/tensorflow", f"environments/{name}")
+    found = installed_stack.tensorflow(str(tmp_path))
+    assert found
+    assert found["lock"] == lock
+
+
 def test_pytorch_by_its_metadata(tmp_path: Path) -> None:
     environments = "/opt/gpuhost/environments"
     put(tmp_path, f"{environments}/t/lib/python3.11/site-packages/tensorflow-2.21.0.dist-info/METADATA")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.disk_space import load_sizes
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.disk_space import ExtraPackages, load_sizes
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import Options
 
 from tests.unit.plugin_utils.planning.preflight_cases import (
     ALL_INSTALLED,
@@ -18,6 +21,8 @@ from tests.unit.plugin_utils.planning.preflight_cases import (
     space,
 )
 
+PROJECT = Path(__file__).resolve().parents[4]
+FIXTURES = PROJECT / "tests/fixtures"
 DOWNLOAD = 200 + 100 + 3000 + 401
 PACKAGES = 500 + 300 + 1001
 RESERVE = 1024
@@ -116,3 +121,64 @@ def test_a_boot_of_its_own_has_space_for_another_initramfs(free: int, image: int
     )
     assert messages == ([expected] if full else [])
     assert run(disk=found, kernel={"running": None, "initramfs_mib": 10**6}, **ALL_INSTALLED, **LOADED).ok
+
+
+def extra(digest: str = "0a1b2c3d", **sizes: int | None) -> Options:
+    """Packages of the user's own for TensorFlow, with the sizes of their wheels in bytes."""
+    return Options(extra={"tensorflow": ExtraPackages(digest, sizes)})
+
+
+def test_packages_of_the_users_own_count_unpacked() -> None:
+    """By the factor of the catalog: 3.15 times the size of the wheels, in whole MiB."""
+    factor = load_sizes().wheel_expansion
+    assert factor == 3.15
+    needed = ON_VAR + PACKAGES + 7000 + RESERVE + 630
+    options = extra(words=150 * 2**20, letters=50 * 2**20)
+    assert run(options=options, disk=disk(root=needed)).ok is True
+    (problem,) = run(options=options, disk=disk(root=needed - 1)).problems
+    assert "TensorFlow environment 6203 MiB, packages of gpu_stack_tensorflow_extra 630 MiB" in problem.message
+    assert run(options=extra(words=1), disk=disk(root=needed - 630)).problems[0].message.count("extra 1 MiB") == 1
+
+
+def test_a_cache_of_its_own_has_space_for_them_too() -> None:
+    free = {"root": 10**6, "var": ON_VAR + RESERVE + 314}
+    messages = [each.message for each in run(options=extra(words=100 * 2**20), disk=disk(**free)).problems]
+    assert len(messages) == 1
+    assert "TensorFlow packages 6203 MiB, packages of gpu_stack_tensorflow_extra 315 MiB" in messages[0]
+
+
+INSTALLED_LOCK = {"tensorflow": {**ALL_INSTALLED["tensorflow"], "lock": "0a1b2c3d"}}
+
+
+@pytest.mark.parametrize(("digest", "needed"), [("0a1b2c3d", 0), ("ffffffff", 315 + RESERVE)])
+def test_an_installed_environment_is_built_again_for_other_packages(digest: str, needed: int) -> None:
+    """Beside the old one, from hard links into the cache, which has all but the added ones."""
+    host, options = {**ALL_INSTALLED, **LOADED, **INSTALLED_LOCK}, extra(digest, words=100 * 2**20)
+    assert run(options=options, disk=disk(root=needed), **host).ok is True
+    if needed:
+        (problem,) = run(options=options, disk=disk(root=needed - 1), **host).problems
+        assert "(packages of gpu_stack_tensorflow_extra 315 MiB, reserve 1024 MiB)" in problem.message
+        apart = {**disk(root=10**6), "/opt/gpuhost/environments": space(7541, "/opt")}
+        (problem,) = run(options=options, disk=apart, **host).problems
+        assert "expected at least 7542 MiB" in problem.message  # copies, since no link leads into the cache
+
+
+def test_packages_without_a_size_are_named_and_not_counted() -> None:
+    options = extra(words=None, letters=100 * 2**20, numbers=None)
+    room = disk(root=ON_VAR + PACKAGES + 7000 + RESERVE + 315)
+    found = run(options=options, disk=room)
+    assert found.ok is True
+    (warning,) = (each for each in found.warnings if each.code == "extra-size-unknown")
+    assert "the size of numbers, words (gpu_stack_tensorflow_extra) is not known" in warning.message
+    host = {**ALL_INSTALLED, **LOADED, **INSTALLED_LOCK}
+    assert [each.code for each in run(options=options, **host).warnings] == []  # nothing has to be built
+
+
+def test_the_factor_of_wheels_was_measured() -> None:
+    """Of wheels that the locks pin; tests/fixtures/locks/unpacked.json has the bytes of each."""
+    rows = json.loads((FIXTURES / "locks/unpacked.json").read_text())["wheels"]
+    pinned = "".join(path.read_text() for path in PROJECT.glob("roles/*_env/files/*-py3.11.txt"))
+    assert [name for name, version, _packed, _unpacked in rows if f"{name}=={version} " not in pinned] == []
+    packed, unpacked = (sum(row[column] for row in rows) for column in (2, 3))
+    assert round(unpacked / packed, 2) == load_sizes().wheel_expansion
+    assert len(rows) > 40

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -115,19 +116,36 @@ def test_packages_are_added_upon_a_lock(index: PackageIndex, tmp_path: Path) -> 
     locking.make(load_catalog(), lock, tmp_path / f"{lock}.txt")
     base = (tmp_path / f"{lock}.txt").read_text()
     index.add("numpy", "2.1.0", tag)
-    words = index.add("words", "1.2", tag, ("numpy>=1.9", "letters"))
+    words = index.add("words", "1.2", tag, ("numpy>=1.9", "letters"), size=3_000_000)
+    both = sorted((words, index.add("words", "1.2", "py3-none-any", ("letters",), size=1_000_000)))
     letters = index.add("letters", "0.3", "py3-none-any")
     later = {"UV_CACHE_DIR": str(tmp_path / "later")}
     requirements.write_text("words>=1  # of ours\n")
-    path = locking.extend(load_catalog(), f"{lock}.txt", tmp_path, requirements, later)
-    added = f"letters==0.3 \\\n    --hash=sha256:{letters}\nwords==1.2 \\\n    --hash=sha256:{words}\n"
+    extended = locking.extend(load_catalog(), f"{lock}.txt", tmp_path, requirements, later)
+    path, hashes = extended.path, " \\\n    ".join(f"--hash=sha256:{each}" for each in both)
+    added = f"letters==0.3 \\\n    --hash=sha256:{letters}\nwords==1.2 \\\n    {hashes}\n# words: 3000000 bytes\n"
     assert path.read_text() == base + added
+    assert extended.sizes == {"letters": None, "words": 3_000_000}  # the larger of both wheels
+    assert extended.digest == hashlib.sha256((base + added).encode()).hexdigest()[:8]
     index.add("words", "1.3", tag)
-    assert locking.extend(load_catalog(), f"{lock}.txt", tmp_path, requirements, later) == path
+    assert locking.extend(load_catalog(), f"{lock}.txt", tmp_path, requirements, later) == extended
     assert path.read_text() == base + added  # resolved once
     requirements.write_text("letters\n")
     other = locking.extend(load_catalog(), f"{lock}.txt", tmp_path, requirements, later)
-    assert set(locking.pins(other.read_text())) == {"torch", "numpy", "sympy", "letters"}
+    assert set(locking.pins(other.path.read_text())) == {"torch", "numpy", "sympy", "letters"}
+    assert other.sizes == {"letters": None}
+
+
+def test_a_size_that_one_of_the_wheels_lacks_is_not_known(index: PackageIndex, tmp_path: Path) -> None:
+    """Any of them may be the one that the host takes."""
+    index.add("torch", "2.10.0", "py3-none-any")
+    index.add("numpy", "2.0.0", "py3-none-any")
+    index.add("words", "1.2", f"cp312-cp312-{LINUX}", size=10)
+    index.add("words", "1.2", "py3-none-any")
+    lock, requirements = "pytorch-2.10.0-cu128-py3.12", tmp_path / "requirements.txt"
+    locking.make(load_catalog(), lock, tmp_path / f"{lock}.txt")
+    requirements.write_text("words\n")
+    assert locking.extend(load_catalog(), f"{lock}.txt", tmp_path, requirements).sizes == {"words": None}
 
 
 @pytest.mark.parametrize(
