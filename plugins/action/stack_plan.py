@@ -18,7 +18,7 @@ from typing import Any
 from ansible import context
 from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import urls
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import become, interpreter, no_hosts
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import become, interpreter, no_hosts, temporary_files
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import probe_options
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError, load_catalog, with_locks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.checked_variables import VariablesAction
@@ -315,6 +315,8 @@ class ActionModule(VariablesAction):
                     path = self._discovered_interpreter or variables.get("ansible_python_interpreter")
                     if refused := interpreter.refusal(str(path or ""), str(probed.get("msg", "")), self._execute):
                         raise AnsibleActionFail(refused)
+                    if full := temporary_files.refusal(self._execute, self._compute_environment_string()):
+                        raise AnsibleActionFail(full)
                     return {**result, **probed}
                 decision = decide(probed["probe"], args, role_variables, signing=signing)
                 problems = decision.preflight.problems

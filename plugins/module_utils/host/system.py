@@ -22,7 +22,9 @@ MOUNTS = (
     "/var/cache/gpuhost/uv",
     "/var/lib/gpuhost",
     "/var/tmp",
+    "/tmp",
 )
+TEMPORARY = "/tmp"  # of apt, DKMS and the compiler, unless TMPDIR is set
 GRUB_DEFAULTS, GRUB_ENVIRONMENT = "/etc/default/grub", "/boot/grub/grubenv"
 OSRELEASE = "/proc/sys/kernel/osrelease"
 _PYTHON = re.compile(r"^python(3\.\d+)$")
@@ -31,7 +33,10 @@ _ASSIGNMENT = re.compile(r"^[ \t]*(?:export[ \t]+)?(\w+)[ \t]*=[ \t]*(.*?)[ \t]*
 
 
 def kernel(root: str, running: str) -> dict[str, Any]:
-    """Return the kernel releases: running, installed (bootable or with modules), with headers, next-boot, held back."""
+    """Return the kernel releases: running, installed (bootable or with modules), with headers, next-boot, held back.
+
+    Also the size of the largest initramfs, and how many files DKMS compiles at a time.
+    """
     modules = files.names(root, "/lib/modules")
     booted = {name[len("vmlinuz-") :] for name in files.names(root, "/boot") if name.startswith("vmlinuz-")}
     installed = booted | {v for v in modules if os.path.isdir(files.under(root, "/lib/modules/%s/kernel" % v))}
@@ -43,6 +48,7 @@ def kernel(root: str, running: str) -> dict[str, Any]:
         "next_boot": next_boot(root, _by_version(booted)),
         "held_back": held_back(root, booted),
         "initramfs_mib": _largest_initramfs(root),
+        "build_jobs": len(os.sched_getaffinity(0)),  # DKMS asks nproc
     }
 
 
@@ -147,10 +153,13 @@ def glibc() -> str | None:
 
 
 def disk(root: str) -> dict[str, dict[str, Any]]:
-    """Return by directory the space for ordinary users in MiB, and the mount point of its file system."""
+    """Return by directory the space for ordinary users in MiB, and the mount point of its file system.
+
+    TEMPORARY is the directory of TMPDIR if that is set, as it is for what the tasks run.
+    """
     space = {}
     for directory in MOUNTS:
-        path = _existing(root, directory)
+        path = _existing(root, (directory == TEMPORARY and os.environ.get("TMPDIR")) or directory)
         found = os.statvfs(files.under(root, path))
         unit = found.f_frsize
         space[directory] = {

@@ -53,7 +53,7 @@ class Kernel:
     that are installed, and that are in apt's lists (None: not searched, since nothing is missing, or apt has none).
     headers_from: for each release without headers, the packages that provide them; None: apt has no lists.
     held_back: the one that the kernel guard keeps from being the next-boot kernel.
-    initramfs_mib: the size of the largest initramfs in /boot.
+    initramfs_mib: the size of the largest initramfs in /boot. build_jobs: how many files DKMS compiles at a time.
     prebuilt: the releases for which apt offers NVIDIA's modules prebuilt, by package, exact ones and metapackages;
     None: not searched, or apt has no lists.
     """
@@ -68,6 +68,7 @@ class Kernel:
     headers_from: Mapping[str, tuple[str, ...]] | None = None
     prebuilt: Mapping[str, str] | None = None
     initramfs_mib: int = 0
+    build_jobs: int = 1
     held_back: str | None = None
 
 

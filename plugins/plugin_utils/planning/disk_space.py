@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import yaml
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CATALOG_FOLDER
@@ -36,7 +36,10 @@ BOOT = "/boot"
 INITRAMFS_BUILD = "/var/tmp"
 INITRAMFS_BUILD_FACTOR = 5
 INITRAMFS_BUILD_FACTOR_COMPRESSED = 3
-WITHOUT_RESERVE = (BOOT, INITRAMFS_BUILD)  # a small file system of their own
+# apt splits and verifies the package lists' signatures there, and the compiler writes its assembly: kernels do not use
+# gcc -pipe. DKMS has as many jobs as the host has cores.
+TEMPORARY = "/tmp"
+WITHOUT_RESERVE = (BOOT, INITRAMFS_BUILD, TEMPORARY)  # a small file system of their own
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,12 +64,16 @@ class DiskSizes:
     """catalog/disk.yml; reserve_mib must stay free on each file system that is written to.
 
     verification_mib: the programs of the checks, and the data and results of the training. wheel_expansion: what wheels
-    unpack to, by their size.
+    unpack to, by their size. signatures_mib: temporary files of apt; compiler_mib,
+    compiler_job_mib: of the largest file of NVIDIA's modules, and of each further one that is compiled at that time.
     """
 
     reserve_mib: int
     verification_mib: int
     wheel_expansion: float
+    signatures_mib: int
+    compiler_mib: int
+    compiler_job_mib: int
     archive: tuple[ArchiveSize, ...]
     tensorflow: tuple[EnvironmentSize, ...]
     pytorch: tuple[EnvironmentSize, ...]
@@ -130,8 +137,11 @@ def check_disk(
         free = min(space.free_mib for space in probe.disk.values() if space.mount == mount)
         listed = [f"{need.purpose} {need.mib} MiB" for need in needs]
         total, what = sum(need.mib for need in needs), "sudo apt-get autoremove --purge, for old kernels"
-        if all(need.directory == INITRAMFS_BUILD for need in needs):
-            what = f"remove what programs left in {INITRAMFS_BUILD}"
+        directories = sorted({need.directory for need in needs})
+        if set(directories) <= {INITRAMFS_BUILD, TEMPORARY}:
+            what = f"remove what programs left in {' and '.join(directories)}"
+            if TEMPORARY in directories:
+                what += ", or set TMPDIR in gpu_stack_environment to a directory on a larger one"
         if any(need.directory not in WITHOUT_RESERVE for need in needs):
             listed.append(f"reserve {reserve} MiB")
             total, what = total + reserve, "sudo apt-get clean, old toolkits and environments"
@@ -179,8 +189,18 @@ def _needs(components: Components, diff: PlanDiff, probe: Probe, extra: Mapping[
         packed = all(release.compression for release in probe.kernel.releases.values()) and probe.kernel.releases
         factor = INITRAMFS_BUILD_FACTOR_COMPRESSED if packed else INITRAMFS_BUILD_FACTOR
         yield Need(INITRAMFS_BUILD, "the build of an initramfs", factor * image)
+    yield from _temporary_needs(changing, components, probe)
     if changing:
         yield Need(WORKSPACE, "checks and training", load_sizes().verification_mib)
+
+
+def _temporary_needs(changing: Collection[str], components: Components, probe: Probe) -> Iterator[Need]:
+    sizes, jobs = load_sizes(), probe.kernel.build_jobs
+    if any(name in changing for name in PACKAGED):
+        yield Need(TEMPORARY, "apt's verification of signatures", sizes.signatures_mib)
+    if "driver" in changing and components.driver and components.driver.module_source == "dkms":
+        compilers = f"{jobs} compiler{'s' if jobs > 1 else ''} of kernel modules"
+        yield Need(TEMPORARY, compilers, sizes.compiler_mib + (jobs - 1) * sizes.compiler_job_mib)
 
 
 def _environment_needs(

@@ -80,8 +80,9 @@ CODES = {
     ),
     "disk-full": (
         "A file system has too little space for all downloads and installations on it, plus a reserve of 1 GiB; a "
-        "`/boot` of its own for another initramfs, a `/var/tmp` of its own for the build of one",
-        "Free space, or enlarge it",
+        "`/boot` of its own for another initramfs, a `/var/tmp` of its own for the build of one, a `/tmp` of its own "
+        "(or `TMPDIR`) for the temporary files of apt and of the compilers of kernel modules",
+        "Free space, or enlarge it; for `/tmp`, or `gpu_stack_environment: {TMPDIR: /var/tmp}`",
     ),
     "extra-size-unknown": (
         "Warning: the package index does not state the size of packages of `gpu_stack_tensorflow_extra` or "

@@ -93,3 +93,24 @@ def test_a_python_that_ansible_no_longer_supports_is_named(tmp_path: Path) -> No
     said = " ".join((done.stdout + done.stderr).split())
     assert "minimum of Python version 3.9" in said
     assert "ansible-core 2.19" in said
+
+
+def test_a_full_tmp_is_named(tmp_path: Path) -> None:
+    """The module's files do not fit, so that it says nothing that Ansible understands; df is simulated."""
+    shims = tmp_path / "simulated"
+    shims.mkdir()
+    python, df = shims / "python3", shims / "df"
+    python.write_text(
+        '#!/bin/sh\n[ "$1" = -c ] && exit 0\necho "OSError: [Errno 28] No space left on device" >&2; exit 1\n'
+    )
+    df.write_text('#!/bin/sh\necho "tmpfs 64 64 0 100% /$2"\n')
+    python.chmod(0o755)
+    df.chmod(0o755)
+    environment = json.dumps({"gpu_stack_environment": {"TMPDIR": "/small"}})
+    done = plan(
+        tmp_path, f"{shims}:{os.environ['PATH']}", "-e", f"ansible_python_interpreter={python}", "-e", environment
+    )
+    assert done.returncode == 2
+    said = " ".join((done.stdout + done.stderr).split())
+    assert "the file system at //small has 0 KiB free; expected at least 256 KiB" in said, said
+    assert "Nothing was changed" in said

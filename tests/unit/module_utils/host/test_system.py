@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ def test_kernels_and_headers_follow_links_within_the_root(tmp_path: Path) -> Non
         "next_boot": "6.1.0-56-amd64",
         "held_back": None,
         "initramfs_mib": 3,
+        "build_jobs": int(subprocess.run(["nproc"], capture_output=True, check=True).stdout),
     }
 
 
@@ -106,10 +108,20 @@ def test_disk_space_is_that_of_statvfs(tmp_path: Path) -> None:
         "/var/cache/gpuhost/uv",
         "/var/lib/gpuhost",
         "/var/tmp",
+        "/tmp",
     }
     assert {space["mount"] for space in found.values()} == {"/"}
     assert {space["total_mib"] for space in found.values()} == {here.f_blocks * here.f_frsize // 2**20}
     assert abs(found["/usr"]["free_mib"] - here.f_bavail * here.f_frsize // 2**20) < 512
+
+
+def test_temporary_files_are_where_tmpdir_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TMPDIR", raising=False)
+    assert system.disk("/")["/tmp"]["mount"] == system.disk("/")["/"]["mount"] or os.path.ismount("/tmp")
+    monkeypatch.setenv("TMPDIR", "/proc/self")
+    assert system.disk("/")["/tmp"]["mount"] == "/proc"
+    monkeypatch.setenv("TMPDIR", "/nonexistent/folder")
+    assert system.disk("/")["/tmp"]["mount"] == "/"
 
 
 ENTRY = "gnulinux-advanced-1b2c>gnulinux-6.1.0-50-amd64-advanced-1b2c"

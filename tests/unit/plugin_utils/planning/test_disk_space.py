@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import temporary_files
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.disk_space import ExtraPackages, load_sizes
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import Options
 
@@ -19,6 +20,7 @@ from tests.unit.plugin_utils.planning.preflight_cases import (
     codes,
     run,
     space,
+    without,
 )
 
 PROJECT = Path(__file__).resolve().parents[4]
@@ -106,6 +108,58 @@ def test_a_small_var_tmp_has_space_to_build_an_initramfs(compression: str | None
         f"(the build of an initramfs {needed} MiB)"
     ]
     assert all("remove what programs left in /var/tmp" in problem.remedy for problem in problems)
+
+
+def on_tmp(free: int, jobs: int = 1) -> dict[str, Any]:
+    """A host with a /tmp of its own, such as a tmpfs, and with that many jobs of DKMS."""
+    return {
+        "disk": {**disk(root=10**6), "/tmp": space(free, "/tmp")},
+        "kernel": {"running": None, "build_jobs": jobs},
+    }
+
+
+PREBUILT = {"driver": {**COMPONENTS["driver"], "module_source": "prebuilt"}}
+
+
+@pytest.mark.parametrize(
+    ("components", "jobs", "needed", "purposes"),
+    [
+        (COMPONENTS, 1, 1 + 9, "apt's verification of signatures 1 MiB, 1 compiler of kernel modules 9 MiB"),
+        (COMPONENTS, 64, 1 + 9 + 63, "apt's verification of signatures 1 MiB, 64 compilers of kernel modules 72 MiB"),
+        ({**COMPONENTS, **PREBUILT}, 64, 1, "apt's verification of signatures 1 MiB"),
+        (without("driver"), 64, 1, "apt's verification of signatures 1 MiB"),
+        ({"tensorflow": COMPONENTS["tensorflow"]}, 64, 0, ""),
+    ],
+    ids=["one core", "many cores", "prebuilt modules", "no driver", "frameworks alone"],
+)
+def test_a_small_tmp_is_found_before_apt_and_the_compiler_fill_it(
+    components: dict[str, Any], jobs: int, needed: int, purposes: str
+) -> None:
+    assert run(components, **on_tmp(needed, jobs)).ok is True
+    assert run(components, **on_tmp(0, jobs)).ok is (needed == 0)
+    if needed:
+        (problem,) = run(components, **on_tmp(needed - 1, jobs)).problems
+        assert problem.code == "disk-full"
+        assert problem.message == (
+            f"the file system at /tmp has {needed - 1} MiB free; expected at least {needed} MiB ({purposes})"
+        )
+        assert problem.remedy == (
+            "free 1 MiB there (remove what programs left in /tmp, or set TMPDIR in gpu_stack_environment to a "
+            "directory on a larger one), or enlarge it"
+        )
+
+
+def test_the_documented_needs_of_tmp_are_those_of_the_code() -> None:
+    sizes, text = load_sizes(), (PROJECT / "docs/first-hour.md").read_text()
+    needs = (
+        f"apt needs {sizes.signatures_mib} MiB there",
+        f"DKMS {sizes.compiler_mib} MiB and {sizes.compiler_job_mib} more",
+    )
+    assert [each for each in (*needs, f"below {temporary_files.NEEDED_KIB} KiB") if each not in text] == []
+
+
+def test_a_tmp_is_needed_for_changes_alone() -> None:
+    assert run(**on_tmp(0, 64), **ALL_INSTALLED, **LOADED).ok is True
 
 
 @pytest.mark.parametrize(
