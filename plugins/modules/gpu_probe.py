@@ -146,6 +146,7 @@ probe:
           (C(metas)) that follow its flavour, its C(compiler) with the major C(gcc), and its modules' C(compression).
         - C(installed_packages) and C(offers) are those of the packages for building modules that are installed, and
           that apt's lists have, with the kernels whose C(headers) and C(images) come with them.
+        - C(build_jobs) is how many files DKMS compiles at a time.
         - C(prebuilt) has the kernels by package with prebuilt modules for them.
       type: dict
     python:
