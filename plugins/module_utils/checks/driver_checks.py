@@ -20,7 +20,14 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     is_version,
     not_planned,
 )
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, files, pci, secure_boot, system
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import (
+    command,
+    files,
+    module_keys,
+    pci,
+    secure_boot,
+    system,
+)
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import kernel_modules, nvidia_smi, proc_driver
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import debian_version, dpkg
 
@@ -34,10 +41,16 @@ _MODULE_FIELDS = {
     "version": re.compile(r"^\d[\w.-]*$"),
     "license": re.compile(r"^[\w/ .-]+$"),
     "signer": re.compile(r"^.*$"),
+    "sig_key": re.compile(r"^[0-9A-F:\s]+$"),
 }
 _UNSIGNED = (
     "The kernel would reject this module. With a key that the firmware trusts, DKMS signs it: set "
     "`gpu_stack_module_signing_key` and run again (docs/secure-boot.md)."
+)
+_NOT_TRUSTED = (
+    "The kernel would reject this module. Enrol the key that signed it: `sudo mokutil --import %s` (a certificate in "
+    "DER), reboot and confirm it on the console; or set `gpu_stack_module_signing_key` to a key that is enrolled, and "
+    "run again (docs/secure-boot.md). `mokutil --list-enrolled` lists the keys that are enrolled."
 )
 # What `systemctl is-active` prints.
 _STATES = ("active", "reloading", "inactive", "failed", "activating", "deactivating", "maintenance", "refreshing")
@@ -68,8 +81,8 @@ MODULE_BUILT = CheckSpec(
     "driver.module_built",
     measures="`modinfo` of the nvidia module of the running and the next-boot kernel; of several, the one that "
     "modprobe selects",
-    expected="the planned version and flavour; with Secure Boot, a signature. A kernel that the kernel guard holds "
-    "back without them is a warning",
+    expected="the planned version and flavour; with Secure Boot, a signature by a key of the firmware (db, MokListRT) "
+    "or of the kernel (/proc/keys). A kernel that the kernel guard holds back without them is a warning",
     skipped="the kernel is not managed on this host, or the driver is simulated",
     remedy="Install the headers of that kernel and run `dkms autoinstall -k KERNEL`.",
 )
@@ -280,7 +293,7 @@ def _module_built(context: Context, driver: dict[str, Any]) -> Check:
 def _built_for(context: Context, driver: dict[str, Any], kernel: str) -> Check:
     planned = [str(driver["version"]), kernel_modules.LICENCES[str(driver["kernel_modules"])]]
     signed = secure_boot.state(context.root) == "enabled"
-    expected = "module %s, licence %s%s" % (*planned, ", signed" if signed else "")
+    expected = "module %s, licence %s%s" % (*planned, ", signed by a key that the kernel trusts" if signed else "")
     remedy = "Install the headers of kernel %s and run `dkms autoinstall -k %s`.%s" % (
         kernel, kernel, _make_log(context.root),
     )  # fmt: skip
@@ -303,8 +316,24 @@ def _built_for(context: Context, driver: dict[str, Any], kernel: str) -> Check:
     passed = is_version(version, planned[0]) and licence == planned[1]
     if signed:
         found += ", signed by %s" % signer if signer else ", not signed"
-        passed, remedy = passed and bool(signer), remedy if signer or not passed else _UNSIGNED
+        if passed:
+            return _signature(context, options, module, signer, found, expected)
     return MODULE_BUILT.compare(passed, found, expected, remedy)
+
+
+def _signature(context: Context, options: list[str], module: str, signer: str, found: str, expected: str) -> Check:
+    """Check that the kernel would accept a module: one without a trusted signature is rejected under Secure Boot."""
+    if not signer:
+        return MODULE_BUILT.compare(False, found, expected, _UNSIGNED)
+    try:
+        key = "".join(_modinfo(context, options, "sig_key", module).split())
+        trusted = module_keys.trusted(context.root, signer, key)
+        path = None if trusted else module_keys.signed_with(context.root, signer, key)
+    except (OSError, ValueError) as error:
+        return MODULE_BUILT.unknown("whether the kernel trusts the module's key: %s" % error, found)
+    if not trusted:
+        found += ", whose key %s neither the firmware nor the kernel has" % key
+    return MODULE_BUILT.compare(trusted, found, expected, _NOT_TRUSTED % (path or "CERTIFICATE.der"))
 
 
 def _kernels(context: Context) -> list[str]:

@@ -43,6 +43,15 @@ def state(root: str) -> str:
 
 def trusted_certificates(root: str) -> list[str] | None:
     """Return the SHA-256 of each certificate in the firmware's db and among the owner's keys; None if unreadable."""
+    found = certificates(root)
+    return None if found is None else sorted({hashlib.sha256(certificate).hexdigest() for certificate in found})
+
+
+def certificates(root: str) -> list[bytes] | None:
+    """Return the certificates in the firmware's db and among the owner's keys; None if unreadable.
+
+    Raise ValueError if a list of them ends early.
+    """
     directory, name = os.path.split(OWNER_KEYS)
     owners = [entry for entry in files.names(root, directory) if entry.startswith(name) and entry.endswith(_SHIM)]
     variables = [files.read_bytes(root, path) for path in (SIGNATURES, *("%s/%s" % (directory, n) for n in owners))]
@@ -54,7 +63,7 @@ def trusted_certificates(root: str) -> list[str] | None:
     lists += [table] if table else []
     if not lists:
         return None
-    return sorted({hashlib.sha256(found).hexdigest() for data in lists for found in _certificates(data)})
+    return [found for data in lists for found in _certificates(data)]
 
 
 def _certificates(data: bytes) -> Iterator[bytes]:
@@ -82,9 +91,9 @@ def dkms_keys(root: str) -> list[dict[str, Any]]:
     That is the one in DKMS's settings, but for gpuhost's own; else the one that DKMS has generated.
     """
     trusted = trusted_certificates(root)
-    configured = _configured_certificate(root)
+    configured = _configured_certificates(root, own=False)
     found = []
-    for path in (configured,) if configured else DKMS_KEYS:
+    for path in configured or DKMS_KEYS:
         certificate = files.read_bytes(root, path)
         if certificate:
             enrolled = None if trusted is None else hashlib.sha256(_der(certificate)).hexdigest() in trusted
@@ -92,15 +101,23 @@ def dkms_keys(root: str) -> list[dict[str, Any]]:
     return found
 
 
-def _configured_certificate(root: str) -> str | None:
+def signing_certificates(root: str) -> list[tuple[str, bytes]]:
+    """Return path and content of each certificate of a key with which DKMS may have signed modules, gpuhost's first."""
+    paths = dict.fromkeys([*_configured_certificates(root), *_configured_certificates(root, own=False), *DKMS_KEYS])
+    contents = [(path, files.read_bytes(root, path)) for path in paths]
+    return [(path, _der(content)) for path, content in contents if content]
+
+
+def _configured_certificates(root: str, own: bool = True) -> list[str]:
+    """Return the certificate that DKMS's settings name, if any; `own`: whether gpuhost's settings count."""
     settings = [DKMS_SETTINGS]
     directory = DKMS_SETTINGS + ".d"
     settings += ["%s/%s" % (directory, name) for name in files.names(root, directory) if name.endswith(".conf")]
     found: dict[str, str] = {}
     for path in settings:
-        if os.path.basename(path) != OWN_SETTINGS:
+        if own or os.path.basename(path) != OWN_SETTINGS:
             found.update(system.assignments(files.read_text(root, path) or ""))
-    return found.get("mok_certificate") or None
+    return [found["mok_certificate"]] if found.get("mok_certificate") else []
 
 
 def _der(certificate: bytes) -> bytes:

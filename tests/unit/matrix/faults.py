@@ -268,7 +268,16 @@ def module_of_both_flavours(host: Host) -> None:
 
 @fault("With Secure Boot, the module's file has no signature", "driver.module_built")
 def module_unsigned(host: Host) -> None:
-    host.edit(at.MODULE, "signer=DKMS module signing key\n", "")
+    host.edit(at.MODULE, f"signer=DKMS module signing key\nsig_key={at.ENROLLED}\n", "")
+
+
+@fault(
+    "With Secure Boot, the module is signed with a key that neither the firmware nor the kernel has: DKMS has made a "
+    "new one of the same name",
+    "driver.module_built",
+)
+def module_of_unknown_key(host: Host) -> None:
+    host.edit(at.MODULE, at.ENROLLED, at.NOT_ENROLLED)
 
 
 @fault("DKMS has skipped the running kernel, and built a module for the next-boot kernel alone", "driver.module_built")
@@ -280,7 +289,7 @@ def running_kernel_without_module(host: Host) -> None:
 @fault("The module of the running kernel is of an older driver, the next-boot one is right", "driver.module_built")
 def running_kernel_with_old_module(host: Host) -> None:
     running_kernel_without_module(host)
-    host.write(at.MODULE.replace(at.KERNEL, "6.1.0-50-amd64"), "version=580.95.05\nlicense=Dual MIT/GPL\nsigner=DKMS\n")
+    host.write(at.MODULE.replace(at.KERNEL, "6.1.0-50-amd64"), "version=580.95.05\nlicense=Dual MIT/GPL\n")
 
 
 @fault("A newer kernel is installed, for which no module is built", "driver.module_built")
@@ -820,6 +829,9 @@ SILENCES = {
     ),
     "modules": Silence("/proc/modules", "proc/modules", ("driver.nouveau_absent",), ways=FILE),
     "modinfo": Silence("`modinfo`", at.MODINFO, ("driver.module_built",)),
+    "trusted-keys": Silence(
+        "/proc/keys, and the firmware's variables", (at.KERNEL_KEYS, at.OWNER_KEYS), ("driver.module_built",), ways=FILE
+    ),
     "systemctl": Silence("`systemctl`", at.SYSTEMCTL, ("driver.fabric_manager",)),
     # Nonsense in the log cannot be told from messages of other drivers.
     "kernel-log": Silence(

@@ -72,6 +72,10 @@ STATUS, KERNEL_LOG, CUDA_SETTINGS = "var/lib/dpkg/status", "var/log/kernel", "et
 SMI_STATE = "etc/gpuhost-simulated/nvidia-smi.json"
 MODULE = f"lib/modules/{KERNEL}/updates/dkms/nvidia.ko"
 PROFILE = "etc/profile.d/cuda.sh"
+KERNEL_KEYS, OWNER_KEYS = "proc/keys", secure_boot.OWNER_KEYS[1:] + "-605dab50-e046-4300-abb6-3dd810dd8b23"
+# The serial numbers of tests/fixtures/secure_boot/enrolled.der and not-enrolled.der.
+ENROLLED = "67:ED:F8:2E:88:0C:52:11:2F:8F:BA:29:87:73:61:6E:45:86:85:3B"
+NOT_ENROLLED = "43:46:4E:15:46:D0:32:B0:28:F5:98:E7:1E:1E:4B:7E:25:C4:AF:4B"
 
 
 class Host:
@@ -169,8 +173,12 @@ class Host:
         self.write(f"boot/vmlinuz-{KERNEL}", "")
         self.write("proc/sys/kernel/osrelease", KERNEL + "\n")
         # As modinfo 34.2 of Debian 13 prints them of a module that dkms 3.2.2 has built and signed there.
-        self.write(MODULE, f"version={DRIVER}\nlicense=Dual MIT/GPL\nsigner=DKMS module signing key\n")
+        self.write(
+            MODULE, f"version={DRIVER}\nlicense=Dual MIT/GPL\nsigner=DKMS module signing key\nsig_key={ENROLLED}\n"
+        )
         self.write(secure_boot.SECURE_BOOT[1:], "\6\0\0\0\1")
+        self.write(KERNEL_KEYS, (FIXTURES / "secure_boot/proc-keys-6.1").read_text())
+        self.path(OWNER_KEYS).write_bytes((FIXTURES / "secure_boot/mok-list-enrolled").read_bytes())
         simulated = " ".join(map(shlex.quote, simulated_driver.nvidia_smi()))
         self.program(NVIDIA_SMI, f'GPUHOST_SIMULATED_ROOT={shlex.quote(str(self.root))} exec {simulated} "$@"\n')
         # `modinfo [-k KERNEL] -F FIELD FILE_OR_NAME`; kmod finds the file of a name in modules.dep (depmod(8)). Of a
