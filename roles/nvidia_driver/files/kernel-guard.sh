@@ -1,12 +1,13 @@
 #!/bin/sh
 # Keep a kernel update from taking the GPUs away. Managed by gpuhost (role nvidia_driver).
 #
-# apt, the installation of a kernel and each boot run this. The newest kernel is what GRUB boots by default. Without
-# NVIDIA's module in the version of the running kernel's, it does not become the default: GRUB boots the running kernel
-# instead. With the module it is booted `tries` times; the first boot in which the module loads makes it the default.
+# apt, the installation of a kernel and each boot run this. What GRUB boots by default is the first entry of its menu,
+# usually the newest kernel. Without NVIDIA's module in the version of the running kernel's, that one does not become the
+# default: GRUB boots the running kernel instead (or, if that has no module either, the newest kernel that has one).
+# With the module it is booted `tries` times; the first boot in which the module loads makes it the default.
 #
-# GRUB's environment holds all state, and /etc/grub.d/07_gpuhost reads it: gpuhost_kernel is the newest kernel,
-# gpuhost_tries its boots that are left, or no-module, gpuhost_entry the menu entry to boot when none is left.
+# GRUB's environment holds all state, and /etc/grub.d/07_gpuhost reads it: gpuhost_kernel is the kernel of the first
+# entry, gpuhost_tries its boots that are left, or no-module, gpuhost_entry the menu entry to boot when none is left.
 # Messages go to the journal (journalctl -t gpuhost-kernel-guard). This never fails: apt would fail with it.
 #
 # kernel-guard [ROOT]; `kernel-guard --off` gives the choice back to GRUB.
@@ -35,12 +36,57 @@ clear_state() {
   [ -z "$(get gpuhost_kernel)" ] || grub-editenv "$environment" unset gpuhost_kernel gpuhost_tries gpuhost_entry
 }
 
-# What GRUB boots: the newest kernel only if its default is the first entry.
-default_is_newest() {
+# The kernels in /boot, oldest first.
+kernels() {
+  find "$root/boot" -maxdepth 1 -name 'vmlinuz-*' ! -name '*.dpkg-*' 2>/dev/null | sed 's/.*vmlinuz-//' | sort -V
+}
+
+# The entries of GRUB's menu that boot a kernel: index, identifier, title (each after that of its submenu) and kernel,
+# separated by tabs.
+menu() {
+  [ ! -f "$config" ] || awk '
+    function title(line, quote) {
+      match(line, /[\047"]/); quote = substr(line, RSTART, 1); line = substr(line, RSTART + 1)
+      return substr(line, 1, index(line, quote) - 1)
+    }
+    function id(line) {
+      if (!match(line, /menuentry_id_option .[^ ]+. *[{]/)) return ""
+      line = substr(line, RSTART, RLENGTH); sub(/^menuentry_id_option ./, "", line); sub(/. *[{]$/, "", line)
+      return line
+    }
+    /^}/ { above_index = above_id = above_title = "" }
+    $1 == "submenu" { above_index = top++ ">"; above_id = id($0) ">"; above_title = title($0) ">"; nested = 0 }
+    $1 == "menuentry" {
+      place = (/^[ \t]/ && above_index != "") ? above_index nested++ : top++
+      entry = place "\t" above_id id($0) "\t" above_title title($0)
+    }
+    $1 ~ /^linux(efi|16)?$/ && entry != "" { sub(/.*vmlinuz-/, "", $2); print entry "\t" $2; entry = "" }
+  ' "$config"
+}
+
+# GRUB's default, as the administrator has set it; 0 is the first entry.
+chosen_entry() {
+  [ -f "$config" ] || { echo 0; return; }
   entry=$(sed -n 's/^ *set default="\(.*\)"$/\1/p' "$config" | grep -v -e next_entry -e gpuhost_entry | head -n 1)
   # shellcheck disable=SC2016
   [ "$entry" != '${saved_entry}' ] || entry=$(get saved_entry)
-  [ "${entry:-0}" = 0 ]
+  echo "${entry:-0}"
+}
+
+# The kernel of a menu entry, by its index, identifier or title; nothing if no such entry boots a kernel in /boot.
+kernel_of() {
+  found=$(menu | awk -F '\t' -v entry="$1" '$1 == entry || $2 == entry || $3 == entry { print $4; exit }')
+  [ -z "$found" ] || [ ! -e "$root/boot/vmlinuz-$found" ] || echo "$found"
+}
+
+# The newest kernel with a module, but for one.
+other_with_module() {
+  kernels | sort -rV | while read -r name; do
+    if [ "$name" != "$1" ] && [ -n "$(module_version "$name")" ]; then
+      echo "$name"
+      break
+    fi
+  done
 }
 
 # The identifier of a kernel's menu entry, with that of its submenu.
@@ -54,53 +100,73 @@ entry_of() {
     }' "$config"
 }
 
-# keep KERNEL TRIES: boot the running kernel after that many boots of KERNEL. Returns 1 where GRUB cannot do that.
+# keep KERNEL TRIES: boot the kernel $safe after that many boots of KERNEL. Returns 1 where GRUB cannot do that.
 keep() {
-  entry=$(entry_of "$running")
+  entry=$(entry_of "$safe")
   if [ -z "$entry" ] || ! grep -q gpuhost_entry "$config"; then
-    say err "GRUB's configuration does not allow to keep kernel $running as the default (run update-grub)"
+    say err "GRUB's configuration does not allow to keep kernel $safe as the default (run update-grub)"
     return 1
   fi
-  grub-editenv "$environment" set "gpuhost_kernel=$1" "gpuhost_tries=$2" "gpuhost_entry=$entry"
+  [ "$kernel $left $(get gpuhost_entry)" = "$1 $2 $entry" ] ||
+    grub-editenv "$environment" set "gpuhost_kernel=$1" "gpuhost_tries=$2" "gpuhost_entry=$entry"
 }
 
 guard() {
   running=$(uname -r)
-  newest=$(find "$root/boot" -maxdepth 1 -name 'vmlinuz-*' ! -name '*.dpkg-*' 2>/dev/null | sed 's/.*vmlinuz-//' | sort -V | tail -n 1)
+  grub=$([ -f "$config" ] && command -v grub-editenv >/dev/null && echo yes)
+  chosen=$(chosen_entry)
+  default=$(kernel_of 0)
+  default=${default:-$(kernels | tail -n 1)}
   kernel=$(get gpuhost_kernel) left=$(get gpuhost_tries)
   loaded=$([ -e "$root/sys/module/nvidia" ] && echo yes)
-  version=$(module_version "$running")
-  grub=$([ -f "$config" ] && command -v grub-editenv >/dev/null && echo yes)
+  safe=$running version=$(module_version "$running")
+  if [ -z "$version" ]; then
+    safe=$(other_with_module "$default") version=
+    [ -z "$safe" ] || version=$(module_version "$safe")
+  fi
 
-  if [ -z "$newest" ]; then
+  if [ -z "$default" ]; then
     : # a container, which boots no kernel
-  elif [ "$running" = "$newest" ]; then
-    if [ -n "$kernel" ] && [ -n "$loaded" ]; then
+  elif [ -n "$grub" ] && [ "$chosen" != 0 ]; then
+    clear_state # the operator has chosen the kernel
+    selected=$(kernel_of "$chosen")
+    if [ -n "$selected" ] && [ -n "$version" ] && [ "$(module_version "$selected")" != "$version" ]; then
+      say warning "kernel $selected, which GRUB_DEFAULT selects, has no module of NVIDIA's driver $version (see: dkms status)"
+    fi
+  elif [ "$running" = "$default" ] && [ -n "$loaded" ]; then
+    if [ -n "$kernel" ]; then
       clear_state
       say notice "kernel $running loads NVIDIA's module: it is the default now"
+    fi
+  elif [ "$running" = "$default" ] && [ "$safe" = "$running" ]; then
+    if [ "$kernel/$left" = "$running/no-module" ]; then
+      clear_state
+      say notice "kernel $running has NVIDIA's module now: it is the default"
     elif [ "$kernel" = "$running" ]; then
       say err "kernel $running has not loaded NVIDIA's module; after $left more boots GRUB boots the kernel before it"
     fi
-  elif [ -z "$version" ] || ! { [ -z "$grub" ] || default_is_newest; }; then
-    clear_state # there is nothing to keep, or the operator has chosen the kernel
-  elif [ "$(module_version "$newest")" != "$version" ]; then
-    say warning "kernel $newest has no module of NVIDIA's driver $version (see: dkms status)"
+  elif [ -z "$version" ]; then
+    clear_state # there is nothing to keep
+  elif [ "$(module_version "$default")" != "$version" ]; then
+    say warning "kernel $default has no module of NVIDIA's driver $version (see: dkms status)"
     if [ -z "$grub" ]; then
       say warning "this host has no GRUB: check which kernel boots next"
-    elif [ "$kernel/$left" = "$newest/no-module" ] || keep "$newest" no-module; then
-      say warning "kernel $running stays the default until it has one"
+    elif keep "$default" no-module; then
+      say warning "kernel $safe stays the default until it has one"
     fi
   elif [ -z "$grub" ]; then
     :
-  elif [ "$kernel" = "$newest" ] && [ "$left" = 0 ]; then
-    say warning "kernel $newest was booted $tries times and did not load NVIDIA's module: kernel $running stays the default"
-  elif [ "$kernel" != "$newest" ] || [ "$left" = no-module ]; then
+  elif [ "$kernel" = "$default" ] && [ "$left" = 0 ]; then
+    keep "$default" 0 && say warning "kernel $default was booted $tries times and did not load NVIDIA's module: kernel $safe stays the default"
+  elif [ "$kernel" != "$default" ] || [ "$left" = no-module ]; then
     if ! grep -q 'save_env gpuhost_tries' "$config"; then
       clear_state
-      say notice "kernel $newest is the default from the next boot on; GRUB cannot count boots on this file system"
-    elif keep "$newest" "$tries"; then
-      say notice "kernel $newest has $tries boots to load NVIDIA's module, then kernel $running is the default again"
+      say notice "kernel $default is the default from the next boot on; GRUB cannot count boots on this file system"
+    elif keep "$default" "$tries"; then
+      say notice "kernel $default has $tries boots to load NVIDIA's module, then kernel $safe is the default again"
     fi
+  else
+    keep "$default" "$left"
   fi
 }
 

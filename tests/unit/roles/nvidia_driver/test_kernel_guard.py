@@ -16,6 +16,7 @@ FILES = PROJECT / "roles/nvidia_driver/files"
 CONFIGURATION = PROJECT / "tests/fixtures/grub/debian-12.cfg"
 UUID = "11111111-2222-3333-4444-555555555555"
 OLD, NEW = "6.1.0-50-amd64", "6.1.0-56-amd64"
+NEWER = "6.1.0-57-amd64"
 OLD_ENTRY = f"gnulinux-advanced-{UUID}>gnulinux-{OLD}-advanced-{UUID}"
 # modinfo prints the version of a module; grub-editenv as its man page and GRUB 2.06 have it, on a file of lines.
 PROGRAMS = {
@@ -54,6 +55,23 @@ class Host:
         module = self.root / "lib/modules" / kernel / path
         module.parent.mkdir(parents=True, exist_ok=True)
         module.write_text(version + "\n")
+
+    def install(self, *kernels: str, order: tuple[str, ...] = ()) -> None:
+        """Have these kernels alone, as update-grub leaves them; `order`: of the menu, by default the newest first.
+
+        The entries are those of the configuration that grub-mkconfig wrote, with the release replaced.
+        """
+        for image in (self.root / "boot").glob("vmlinuz-*"):
+            image.unlink()
+        for kernel in kernels:
+            (self.root / f"boot/vmlinuz-{kernel}").write_text("")
+        order = order or tuple(reversed(kernels))
+        text = CONFIGURATION.read_text()
+        simple = text[text.index("menuentry 'GNU/Linux'") : text.index("submenu ")]
+        entries = text[text.index(f"\tmenuentry 'GNU/Linux, with Linux {NEW}'") : text.index("\n}\n\n### END")]
+        (one,) = re.findall(rf"\tmenuentry 'GNU/Linux, with Linux {NEW}'.*?(?=\tmenuentry '[^']*{OLD}')", entries, re.S)
+        text = text.replace(simple, simple.replace(NEW, order[0]))
+        self.configuration.write_text(text.replace(entries, "".join(one.replace(NEW, kernel) for kernel in order)))
 
     def boot(self, kernel: str, loaded: bool = True) -> None:
         self.running.write_text(kernel + "\n")
@@ -124,7 +142,7 @@ def test_a_kernel_that_used_its_boots_up_stays_out_until_another_one_comes(tmp_p
     assert f"kernel {NEW} was booted 3 times and did not load NVIDIA's module" in host.guard()
     assert host.state == state("0")
     newer = "6.12.117+deb12-amd64"
-    (host.root / f"boot/vmlinuz-{newer}").write_text("")
+    host.install(OLD, NEW, newer)
     host.build(newer, "580.1")
     assert f"kernel {newer} has 3 boots" in host.guard()
     assert host.state == {**state("3"), "gpuhost_kernel": newer}
@@ -147,6 +165,100 @@ def test_without_a_module_of_the_running_kernel_there_is_nothing_to_keep(tmp_pat
     host.set(**state("no-module"))
     assert host.guard() == ""
     assert host.state == {}
+
+
+def test_of_two_new_kernels_without_a_module_neither_becomes_the_default(tmp_path):
+    host = Host(tmp_path, {OLD: "580.1"})
+    host.install(OLD, NEW, NEWER)
+    assert f"kernel {NEWER} has no module" in host.guard()
+    assert host.state == {**state("no-module"), "gpuhost_kernel": NEWER}
+    host.install(OLD, NEW)  # the newest was removed again
+    assert f"kernel {NEW} has no module" in host.guard()
+    assert host.state == state("no-module")
+    host.install(OLD, NEW, NEWER)
+    host.build(NEWER, "580.1")
+    assert f"kernel {NEWER} has 3 boots" in host.guard(), "the one between them is not booted"
+    assert host.state == {**state("3"), "gpuhost_kernel": NEWER}
+
+
+@pytest.mark.parametrize("decided", [True, False])
+def test_a_boot_of_a_kernel_without_the_module_does_not_end_the_decision(tmp_path, decided):
+    """The operator has booted NEW once (grub-reboot): NEWER, which has no module either, stays out."""
+    host = Host(tmp_path, {OLD: "580.1"})
+    host.install(OLD, NEW, NEWER)
+    if decided:
+        host.guard()
+    host.boot(NEW, loaded=False)
+    assert f"kernel {OLD} stays the default until it has one" in host.guard()
+    assert host.state == {**state("no-module"), "gpuhost_kernel": NEWER}
+    host.build(NEWER, "580.1")
+    assert f"kernel {NEWER} has 3 boots to load NVIDIA's module, then kernel {OLD} is the default again" in host.guard()
+    assert host.state == {**state("3"), "gpuhost_kernel": NEWER}
+
+
+@pytest.mark.parametrize("decided", [True, False])
+def test_the_default_that_runs_without_a_module_gives_way_to_the_kernel_that_has_one(tmp_path, decided):
+    host = Host(tmp_path, {OLD: "580.1"})
+    if decided:
+        host.guard()
+    host.boot(NEW, loaded=False)
+    assert f"kernel {OLD} stays the default until it has one" in host.guard()
+    assert host.state == state("no-module")
+    host.build(NEW, "580.1")
+    assert f"kernel {NEW} has NVIDIA's module now: it is the default" in host.guard()
+    assert host.state == {}
+    assert host.guard() == ""
+
+
+@pytest.mark.parametrize("tries", ["no-module", "0", "2"])
+def test_the_entry_follows_the_kernel_that_is_kept(tmp_path, tries):
+    """GRUB would boot the first entry in place of one that is no more."""
+    host = Host(tmp_path, {OLD: "580.1", NEW: "580.1"})
+    host.install(OLD, NEW, NEWER)
+    if tries != "no-module":
+        host.build(NEWER, "580.1")
+    host.set(**{**state(tries), "gpuhost_kernel": NEWER})
+    host.boot(NEW)
+    host.install(NEW, NEWER)
+    said = host.guard()
+    assert (f"kernel {NEW} stays the default" in said) == (tries != "2")
+    assert host.state["gpuhost_entry"] == OLD_ENTRY.replace(OLD, NEW)
+    assert (host.state["gpuhost_kernel"], host.state["gpuhost_tries"]) == (NEWER, tries)
+
+
+GENERIC, OTHER = "6.8.0-149-generic", "6.8.0-1030-nvidia"
+
+
+@pytest.mark.parametrize(
+    ("built", "held"), [(GENERIC, False), (OTHER, True)], ids=["the default has it", "another one has it"]
+)
+def test_the_first_entry_of_the_menu_counts_and_not_the_newest_version(tmp_path, built, held):
+    """GRUB_FLAVOUR_ORDER of Ubuntu's GRUB sorts the menu by flavours first."""
+    host = Host(tmp_path, {OLD: "580.1"})
+    host.install(OLD, GENERIC, OTHER, order=(GENERIC, OTHER, OLD))
+    host.build(built, "580.1")
+    assert f"kernel {GENERIC} has {'no module' if held else '3 boots'}" in host.guard()
+    assert host.state == {**state("no-module" if held else "3"), "gpuhost_kernel": GENERIC}
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        "1>2",
+        f"gnulinux-advanced-{UUID}>gnulinux-{NEW}-advanced-{UUID}",
+        f"Advanced options for GNU/Linux>GNU/Linux, with Linux {NEW}",
+    ],
+)
+def test_a_kernel_without_the_module_that_the_operator_chose_is_named(tmp_path, entry):
+    """The newest has its module; the default is another."""
+    host = Host(tmp_path, {OLD: "580.1", NEWER: "580.1"})
+    host.install(OLD, NEW, NEWER)
+    host.set(**state("no-module"))
+    host.configuration.write_text(host.configuration.read_text().replace('default="0"', f'default="{entry}"'))
+    assert f"kernel {NEW}, which GRUB_DEFAULT selects, has no module of NVIDIA's driver 580.1" in host.guard()
+    assert host.state == {}, "the choice is the operator's"
+    host.build(NEW, "580.1")
+    assert host.guard() == ""
 
 
 def test_a_configuration_that_does_not_count_is_named(tmp_path):
