@@ -129,7 +129,8 @@ def decide(
     values = role_variables(facts, KERNEL_PACKAGES) if plan.components.driver else dict.fromkeys(KERNEL_PACKAGES, ())
     headers, compilers = (tuple(values[name]) for name in KERNEL_PACKAGES)
     extra = {name: ExtraPackages(each.digest, each.sizes) for name, each in extended.items()}
-    options = preflight.Options(args["own_kernel"], headers, compilers, signing, extra)
+    factor = args.get("timeout_factor", 1.0)
+    options = preflight.Options(args["own_kernel"], headers, compilers, signing, extra, factor)
     findings = preflight.preflight(plan, probe, diff, options)
     facts |= {"gpu_stack_preflight": findings.to_json(), "gpu_stack_parts": {}, "gpu_stack_drift": {}}
     facts["gpu_stack_repairs"] = to_json(drift.repairs(probe.applied))

@@ -181,9 +181,10 @@ class SmiGpu:
 
 @dataclasses.dataclass(frozen=True)
 class NvidiaSmi:
-    """The answer of nvidia-smi; no GPU where it failed."""
+    """The answer of nvidia-smi; no GPU where it failed. seconds: what it took."""
 
     gpus: tuple[SmiGpu, ...] = ()
+    seconds: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_processes
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_processes, nvidia_smi
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia.installed_stack import PYTORCH, TENSORFLOW
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import debian_version, package_manager
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
@@ -128,6 +128,10 @@ CODES = {
         "Warning: nouveau is loaded or bound to a GPU",
         "None needed: it is blacklisted, and the host needs a reboot",
     ),
+    "nvidia-smi-slow": (
+        f"Warning: nvidia-smi answers, but took longer than {nvidia_smi.SLOW} s (times `gpu_stack_timeout_factor`)",
+        "Persistence mode, unless that was the first call since the boot; `journalctl -k -g NVRM` names a slow GPU",
+    ),
     "request-changed": (
         "Warning: the verified configuration was requested with other values than this run, such as one that was given "
         "with `-e` once",
@@ -155,7 +159,8 @@ class Options:
 
     own_kernel: whether the host loads modules into a kernel of its own (a container borrows one). kernel_headers,
     kernel_compilers: the packages that will be installed for them; None: those of the plan. signing: the certificate of
-    the user's own key for kernel modules. extra: packages of the user's own, by framework.
+    the user's own key for kernel modules. extra: packages of the user's own, by framework. timeout_factor: multiplies
+    time limits.
     """
 
     own_kernel: bool = True
@@ -163,6 +168,7 @@ class Options:
     kernel_compilers: tuple[str, ...] | None = None
     signing: SigningCertificate | None = None
     extra: Mapping[str, ExtraPackages] = dataclasses.field(default_factory=dict)
+    timeout_factor: float = 1.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -224,6 +230,7 @@ def preflight(plan: Plan, probe: Probe, diff: PlanDiff, options: Options | None 
         _kernel_builds,
         _graphics,
         _nouveau,
+        _nvidia_smi,
         _links,
         _environment_paths,
         _peer_to_peer,
@@ -432,6 +439,18 @@ def _nouveau(context: _Context, findings: Findings) -> None:
         findings.warn(
             "nouveau-in-use",
             f"{module} is loaded{gpus}: it will be blacklisted, and NVIDIA's module can be loaded after a reboot",
+        )
+
+
+def _nvidia_smi(context: _Context, findings: Findings) -> None:
+    """Warn of a driver that answers slowly, as the check driver.nvidia_smi will: slow is not dead."""
+    answer = context.probe.driver.nvidia_smi
+    if answer.gpus and answer.seconds > nvidia_smi.SLOW * context.options.timeout_factor:
+        findings.warn(
+            "nvidia-smi-slow",
+            f"nvidia-smi took {answer.seconds:.0f} s for {len(answer.gpus)} GPUs: without persistence mode each call "
+            "initialises all of them (systemctl status nvidia-persistenced), and a GPU may be slow to answer "
+            "(journalctl -k -g NVRM)",
         )
 
 

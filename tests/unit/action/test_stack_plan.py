@@ -252,6 +252,15 @@ def test_the_text_has_plan_diff_and_warnings(probed: dict[str, Any]) -> None:
     assert text.endswith("\nwarning  some-code: Something to keep in mind\n")
 
 
+@pytest.mark.parametrize(("factor", "is_slow"), [(1.0, True), (2.0, False)])
+def test_what_is_slow_is_multiplied_by_the_timeout_factor(probed: dict[str, Any], factor: float, is_slow: bool) -> None:
+    answer = {"path": "/usr/bin/nvidia-smi", "exit_code": 0, "message": "", "seconds": 25.0}
+    gpus = [{"pci_address": gpu["pci_address"], "driver_version": "580.95.05"} for gpu in probed["gpus"]]
+    found = {**probed, "driver": {**probed["driver"], "nvidia_smi": {**answer, "gpus": gpus}}}
+    warnings = decide(found, timeout_factor=factor)["gpu_stack_preflight"]["warnings"]
+    assert ("nvidia-smi-slow" in {warning["code"] for warning in warnings}) == is_slow
+
+
 def test_the_text_of_a_refusing_host_has_its_problems(probed: dict[str, Any]) -> None:
     decision = stack_plan.decide({**probed, "uid": 1000}, ARGS, role_variables)
     text = decision.text("gpu-01")

@@ -66,6 +66,12 @@ NOT_ENROLLED = [{"path": "/var/lib/dkms/mok.pub", "enrolled": False}]
 NOUVEAU = {"loaded": None, "nouveau_loaded": True}
 
 
+def smi(seconds: float, count: int = 2) -> dict[str, Any]:
+    """Let nvidia-smi, which knows the GPUs, have taken so long."""
+    gpus = [{"index": number, "driver_version": "580.126.16"} for number in range(count)]
+    return {"driver": {**PROBE["driver"], "nvidia_smi": {"exit_code": 0, "gpus": gpus, "seconds": seconds}}}
+
+
 def kernel(running: str, following: str, headers: list[str], offers: Any) -> dict[str, Any]:
     return {"kernel": {"running": running, "next_boot": following, "headers": headers, "headers_from": offers}}
 
@@ -219,6 +225,7 @@ WARNINGS: dict[str, tuple[dict[str, Any], str, str]] = {
         "the slot supports x8",
     ),
     "slow": (pcie(link(speed=8.0)), "pcie-link-below-ability", "8 of 16 GT/s"),
+    "slow nvidia-smi": (smi(21.4), "nvidia-smi-slow", "nvidia-smi took 21 s for 2 GPUs"),
     "IOMMU": (
         pcie(TRANSLATED, TRANSLATED, kernel_options=["intel_iommu=on"]),
         "peer-to-peer-blocked",
@@ -249,6 +256,11 @@ def test_warnings(parts: dict[str, Any], code: str, text: str) -> None:
     found = run(**parts)
     assert codes(found) == ([], [code])
     assert text in found.warnings[0].message
+
+
+@pytest.mark.parametrize(("factor", "count"), [(2.0, 2), (1.0, 0)], ids=["slow host", "no answer"])
+def test_nvidia_smi_is_slow_by_the_hosts_measure_and_only_if_it_answers(factor: float, count: int) -> None:
+    assert run(options=Options(timeout_factor=factor), **smi(21.4, count)).warnings == ()
 
 
 @pytest.mark.parametrize(
