@@ -266,7 +266,7 @@ class ActionModule(VariablesAction):
         return done["rc"], f"{done['stdout']}\n{done.get('stderr', '')}"
 
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Probe the host, print the plan and return the facts; called by Ansible."""
+        """Probe the host, print the plan and return what is decided; called by Ansible."""
         result: dict[str, Any] = super().run(tmp, task_vars)
         variables = dict(task_vars or {})
         own = self.from_inventory(variables)
@@ -337,8 +337,14 @@ class ActionModule(VariablesAction):
                 decision = decide(probed["probe"], args, role_variables, extra_locks, signing)
         except (CatalogError, ValueError) as error:
             raise AnsibleActionFail(f"cannot plan: {error}") from error
+        gathered = variables.get("ansible_facts") or {}
+        if stale := [name for name in decision.facts if name in gathered and variables.get(name) == gathered[name]]:
+            raise AnsibleActionFail(
+                f"the fact cache has {', '.join(stale)} of an earlier release of this collection, which take "
+                "precedence over the plan of this run: run once with --flush-cache. Nothing was changed."
+            )
         planned = role_variables(decision.facts, (*own, *later)) if decision.plan.ok and (own or later) else {}
         self.refuse(self.wrong_values({name: value for name, value in planned.items() if name in later}))
         terminal.show("\n".join([*written, decision.text(variables["inventory_hostname"])]))
         overrides = {name: value for name, value in planned.items() if name in own}
-        return {**result, "ansible_facts": decision.facts, "role_variables": overrides, "changed": False}
+        return {**result, "decided": decision.facts, "role_variables": overrides, "changed": False}

@@ -173,7 +173,7 @@ class CallbackModule(CallbackBase):
             if action == "record_baseline" or (action == "restore" and found["changed"]):
                 self.evidence[host]["changed"] = True
             self.evidence[host]["recorded"] = action == "record_verified"
-        for fact, value in (found.get("ansible_facts") or {}).items():
+        for fact, value in {**(found.get("decided") or {}), **(found.get("ansible_facts") or {})}.items():
             if fact in FACTS:
                 self._keep(host, FACTS[fact], value)
             elif fact == "__gpu_stack_spared_for":

@@ -125,9 +125,10 @@ role_variables:
       playbooks set them as facts before they run a role.
   returned: when the host was probed
   type: dict
-ansible_facts:
+decided:
   description:
-    - The decisions. They are facts, so that the following plays can read them.
+    - The decisions. The playbooks register them, so that the following plays can read them. They are no facts, which
+      Ansible would keep in a fact cache and, depending on its configuration, make variables of.
   returned: when the host was probed
   type: dict
   contains:

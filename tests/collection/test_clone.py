@@ -41,6 +41,7 @@ def test_plan_from_another_directory(clone: Path, site: Path, playbook: Run) -> 
     answer = playbook(str(clone / "playbooks/plan.yml"))
     assert answer.returncode == 0, answer.stdout + answer.stderr
     assert_planned(answer, site)
+    assert "DEPRECATION" not in answer.stdout + answer.stderr
     assert not (clone / "reports").exists()
 
 

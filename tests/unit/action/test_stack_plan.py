@@ -228,10 +228,12 @@ def test_packages_of_the_users_own_are_part_of_the_environment(
 
 
 def test_every_fact_is_a_variable_of_the_playbooks(probed: dict[str, Any]) -> None:
-    """Also where Ansible does not inject facts as variables."""
+    """Nothing is read from ansible_facts: a fact that has the name of a variable is injected over it, or warned of."""
     variables = yaml.safe_load((PROJECT / "playbooks/group_vars/all/facts.yml").read_text())
     for name in decide(probed):
-        assert variables[name].startswith(f"{{{{ ansible_facts['{name}'] if __gpu_stack_planned is defined else ")
+        assert variables[name].startswith(
+            f"{{{{ __gpu_stack_planned.decided.{name} if __gpu_stack_planned is defined else "
+        )
 
 
 def test_every_part_is_a_role_or_packages_or_the_plan() -> None:
@@ -450,17 +452,36 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
         assert answer.stdout.count("\nCOMPONENT ") == 1
         (kept,) = (path.parent for path in (folder / cuda).glob("*/*/plan.json") if "latest" not in path.parts)
         found[cuda] = {path.stem: json.loads(path.read_text()) for path in kept.glob("*.json")}
-    assert list((folder / "cache").iterdir()), "nothing was cached, so the second run proves nothing"
+    cached = [json.loads(path.read_text()) for path in (folder / "cache").glob("*localhost")]
+    assert [name for facts in cached for name in facts if "gpu_stack" in name] == []
     return found
 
 
 @pytest.mark.parametrize("cuda", ["13.0", "12.9"])
-def test_the_facts_reach_the_plays_and_the_evidence(runs: dict[str, dict[str, Any]], cuda: str) -> None:
+def test_what_is_decided_reaches_the_plays_and_the_evidence(runs: dict[str, dict[str, Any]], cuda: str) -> None:
     kept = runs[cuda]
     assert set(kept) == {"probe", "plan", "diff", "drift", "preflight"}
     assert len(kept["plan"]["gpus"]) <= len(kept["probe"]["gpus"])
     assert kept["plan"]["ok"] or kept["plan"]["problems"]
 
 
-def test_facts_that_an_earlier_run_cached_are_replaced(runs: dict[str, dict[str, Any]]) -> None:
+def test_each_run_has_its_own_plan(runs: dict[str, dict[str, Any]]) -> None:
     assert {cuda: kept["plan"]["request"]["cuda"] for cuda, kept in runs.items()} == {"13.0": "13.0", "12.9": "12.9"}
+
+
+@pytest.mark.parametrize("injected", ["True", "False"])
+def test_a_plan_that_an_earlier_release_cached_as_fact_is_never_used(tmp_path: Path, injected: str) -> None:
+    """Injected, it would take precedence over the plan of this run."""
+    (tmp_path / "cache").mkdir()
+    facts = json.dumps({"gpu_stack_plan": {"ok": False}})
+    (tmp_path / "cache/s1_localhost").write_text(json.dumps({"__payload__": facts}))
+    cache = {"ANSIBLE_CACHE_PLUGIN": "jsonfile", "ANSIBLE_CACHE_PLUGIN_CONNECTION": str(tmp_path / "cache")}
+    answer = run(tmp_path, "-e", json.dumps(NO_GPU), **cache, ANSIBLE_INJECT_FACT_VARS=injected)
+    refusal = "the fact cache has gpu_stack_plan of an earlier release"
+    if injected == "True":
+        assert answer.returncode == 2, answer.stdout + answer.stderr
+        assert refusal in " ".join(answer.stdout.split())
+        assert "--flush-cache" in answer.stdout
+    else:
+        assert answer.returncode == 0, answer.stdout + answer.stderr
+        assert refusal not in answer.stdout

@@ -45,8 +45,7 @@ def cached(tmp_path: Path) -> dict[str, str]:
         "gpu_stack_parts": {},
         "gpu_stack_probe": {},
     }
-    for name in ("localhost", "s1_localhost"):
-        (folder / name).write_text(json.dumps(facts))
+    (folder / "s1_localhost").write_text(json.dumps({"__payload__": json.dumps(facts)}))
     return {"ANSIBLE_CACHE_PLUGIN": "jsonfile", "ANSIBLE_CACHE_PLUGIN_CONNECTION": str(folder)}
 
 
