@@ -49,7 +49,7 @@ def reason_against_rollback(
             FAIL: "the failed checks concern the hardware, which no other version repairs.",
             UNKNOWN: "the checks without an answer had none before this change either.",
         }.get(verify["status"], "the checks wait for GPUs that run a job.")
-    if training and training["status"] == UNKNOWN and not training_answered_before(training, verified):
+    if training and _failed_for_unknown(training) and not training_answered_before(training, verified):
         return "the training's checks without an answer had none before this change either."
     if not enabled:
         return "gpu_stack_rollback is false."
@@ -64,6 +64,11 @@ def caused_by_change(verify: Mapping[str, Any]) -> bool:
     """
     failed = any(check["status"] == FAIL and check.get("cause") != HARDWARE for check in verify["checks"])
     return failed or bool(verify["unknown_counts"] and verify["answered_before"])
+
+
+def _failed_for_unknown(training: Mapping[str, Any]) -> bool:
+    """Return whether a training failed the run for want of an answer; if that is accepted, something else failed."""
+    return training["status"] == UNKNOWN and not training.get("unknown_accepted")
 
 
 def training_answered_before(training: Mapping[str, Any], verified: Mapping[str, Any] | None) -> bool:

@@ -1,4 +1,7 @@
-"""Decide whether a run verified a host: every check and every training passed, or was reused for the same host."""
+"""Decide whether a run verified a host: every check and every training passed, or was reused for the same host.
+
+With gpu_stack_unknown=warn those without an answer count as passed, but such a training is never reused.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import DEFERRED, PASS
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import DEFERRED, PASS, UNKNOWN
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import LABELS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.training import (
@@ -57,7 +60,7 @@ def state(plan: Mapping[str, Any], run: Run, change_pending: bool) -> tuple[str,
     """
     missing, waiting = _of_checks(run.verify)
     missing += [f"{part} was left out" for part in run.left_out]
-    passed = {result["framework"] for result in run.results if result["status"] == PASS}
+    passed = {result["framework"] for result in run.results if _verifies(result)}
     for framework in training_frameworks(plan):
         action, name = run.actions.get(framework, LEFT_OUT), f"the training with {LABELS[framework]}"
         if action == LEFT_OUT:
@@ -71,6 +74,11 @@ def state(plan: Mapping[str, Any], run: Run, change_pending: bool) -> tuple[str,
     if waiting:
         return PENDING if change_pending else KEPT, tuple(waiting)
     return VERIFIED, ()
+
+
+def _verifies(result: Mapping[str, Any]) -> bool:
+    """Return whether a training verifies a host: it passed, or gpu_stack_unknown accepts what has no answer."""
+    return result["status"] == PASS or bool(result["status"] == UNKNOWN and result.get("unknown_accepted"))
 
 
 def _of_checks(verify: Mapping[str, Any] | None) -> tuple[list[str], list[str]]:

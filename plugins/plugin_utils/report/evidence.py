@@ -118,10 +118,14 @@ class Cluster:
 
 @dataclasses.dataclass(frozen=True)
 class TrainingEvidence:
-    """smoke_train.json and smoke_train_pytorch.json; finished: when a reused training ended, UTC."""
+    """smoke_train.json and smoke_train_pytorch.json; finished: when a reused training ended, UTC.
+
+    unknown_accepted: the host is verified although checks of the training had no answer (gpu_stack_unknown)
+    """
 
     framework: str
     status: str | None = None
+    unknown_accepted: bool = False
     finished: str | None = None
     checks: tuple[Check, ...] = ()
     version: str | None = None

@@ -4,10 +4,11 @@
 run" in the report and never looks like a success. The verdicts of hosts, from the best to the worst:
 
 verified: every check and every training of what is planned passed, or was answered by evidence that still holds, or
-    was deferred on a host that was verified before and not changed since
+    had no answer with gpu_stack_unknown=warn, which marks the host, or was deferred on a host that was verified before
+    and not changed since
 not changed: nothing was changed, and not everything was verified: a plan, check mode, a host spared because of another
 pending: changed by this run or an earlier one, and not verified since
-unknown: a check had no answer
+unknown: a check, or one of a training, had no answer
 unreachable, failed: what Ansible calls so; a refused host has failed, with its problems as reasons
 """
 
@@ -290,10 +291,15 @@ def _with_outcome(evidence: HostEvidence, outcome: str) -> list[str]:
     """Return a line for each part that ended with this outcome, with its checks."""
     lines = []
     for name, part in _checked(evidence):
-        if part.status == outcome:
+        if part.status == outcome and not (outcome == UNKNOWN and _is_accepted(part)):
             checks = [check.id for check in part.checks if check.status == outcome]
             lines.append(f"{_CHECKED[name]} is {outcome}" + (f": {', '.join(checks)}" if checks else ""))
     return lines
+
+
+def _is_accepted(part: VerifyEvidence | TrainingEvidence) -> bool:
+    """Return whether what has no answer does not keep a host from being verified; the checks then have passed."""
+    return isinstance(part, TrainingEvidence) and part.unknown_accepted
 
 
 def _marks(evidence: HostEvidence) -> list[str]:

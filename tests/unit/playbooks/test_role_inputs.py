@@ -1,4 +1,4 @@
-"""role_inputs.yml, templated by Ansible: which of NVIDIA's packages apt may take from its repository."""
+"""role_inputs.yml, templated by Ansible: which packages apt may take, and what variables of a run set in roles."""
 
 from __future__ import annotations
 
@@ -61,3 +61,20 @@ def test_the_time_limit_of_environments_follows_gpu_stack_timeout_factor(tmp_pat
     )
     for framework in ("tensorflow", "pytorch"):
         assert f"{framework}_env_timeout_factor: within {seconds} s" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [({}, "fail"), ({"gpu_stack_unknown": ""}, "fail"), ({"gpu_stack_unknown": "warn"}, "warn")],
+)
+def test_gpu_stack_unknown_is_also_for_the_training(tmp_path, variables, expected):
+    inputs = f"{PROJECT}/playbooks/group_vars/all/role_inputs.yml"
+    tasks = [{"ansible.builtin.debug": {"msg": "unknown is {{ smoke_train_unknown }}"}}]
+    play = {"hosts": "localhost", "gather_facts": False, "vars_files": [inputs], "tasks": tasks}
+    (tmp_path / "play.yml").write_text(json.dumps([play]))
+    command = [str(Path(sys.executable).with_name("ansible-playbook")), "play.yml", "-i", "localhost,", "-c", "local"]
+    environment = {**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(PROJECT / "collections"), "NO_COLOR": "1"}
+    done = subprocess.run(
+        [*command, "-e", json.dumps(variables)], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert f"unknown is {expected}" in done.stdout, done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""When a training rolls a change back: the real tasks and the real role, with a simulated worker and nvidia-smi."""
+"""What a training's outcome does to a change: the real tasks and role, with a simulated worker and nvidia-smi."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.filter.planning import FilterModule
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.report import host_report
 
 from tests.doubles.training_worker import GOOD, WORKER
+from tests.unit.plugin_utils.report.report_cases import evidence
 
 PROJECT = Path(__file__).resolve().parents[3]
 ON_GPUS = GOOD.replace("begin()", "begin(devices=GPUS, kind=None)")
@@ -48,7 +51,11 @@ def train(tmp_path: Path, calls: str, verified: dict[str, Any] | None, **variabl
         "__gpu_stack_verified": {"verify": {"status": "pass"}},
         **variables,
     }
-    tasks = [{"ansible.builtin.import_tasks": f"{PROJECT}/playbooks/tasks/train_all.yml"}]
+    results = {"content": "{{ __gpu_stack_trained | to_json }}", "dest": f"{tmp_path}/trained.json", "mode": "0644"}
+    tasks = [
+        {"ansible.builtin.import_tasks": f"{PROJECT}/playbooks/tasks/train_all.yml"},
+        {"ansible.builtin.copy": results},
+    ]
     play = {"hosts": "localhost", "gather_facts": False, "vars": values, "tasks": tasks}
     (tmp_path / "play.yml").write_text(json.dumps([play]))
     done = subprocess.run(
@@ -86,3 +93,75 @@ def test_training_without_an_answer_is_rolled_back_if_it_had_one(
     assert text in output
     assert ("Nothing was rolled back" in output) == (text != ROLLED_BACK)
     assert ("gpu-activity is unknown: found GPU 0: not recorded" in output) == (calls == ON_GPUS)
+
+
+def test_training_without_an_answer_verifies_a_host_if_unknown_is_a_warning(tmp_path: Path) -> None:
+    """It had an answer before, by which the change would be rolled back; the next run trains again."""
+    status, output = train(tmp_path, ON_GPUS, before(gpu_activity="pass"), smoke_train_unknown="warn")
+    assert status == 0, output
+    assert "gpu-activity is unknown: found GPU 0: not recorded" in output
+    assert "Discard the record" not in output
+    results = json.loads((tmp_path / "trained.json").read_text())
+    assert [result["status"] for result in results] == ["unknown"]
+
+    entry = host_report("a", evidence(smoke_train=results[0], changed=True, recorded=True))
+    assert (entry.status, entry.reasons) == ("verified", ("see gpu-activity (unknown)",))
+
+    plan, probe = {"components": {"tensorflow": {"version": "2.21.0"}}}, {"gpus": []}
+    filters, now = FilterModule().filters(), "2026-11-20T00:00:00Z"
+    verify = {"status": "pass", "checks": [{"id": "gpu.xid_errors", "status": "pass"}]}
+    run = {"verify": verify, "trainings": {"tensorflow": {"action": "train"}}, "left_out": [], "results": results}
+    verified = filters["verification"](plan, probe, changed=True, now=now, **run)
+    assert verified["state"] == "verified"
+    assert verified["evidence"]["trainings"]["tensorflow"]["checks"]["gpu-activity"] == "unknown"
+    again = filters["trainings"](plan, {**probe, "verified": verified["evidence"]}, changed=False, jobs="", now=now)
+    assert (again["tensorflow"]["action"], again["tensorflow"]["reason"]) == (
+        "train",
+        "no training that passed is recorded",
+    )
+
+
+def report(tmp_path: Path, result: dict[str, Any], **variables: Any) -> tuple[int, str]:
+    """Run the role's tasks that judge a result; return the exit status and the output in one line."""
+    values = {
+        "__smoke_train_run": {"stdout": json.dumps(result)},
+        "smoke_train_job_directory": f"{tmp_path}/job",
+        **variables,
+    }
+    tasks = [{"ansible.builtin.import_tasks": f"{PROJECT}/roles/smoke_train/tasks/report.yml"}]
+    (tmp_path / "play.yml").write_text(
+        json.dumps([{"hosts": "localhost", "gather_facts": False, "vars": values, "tasks": tasks}])
+    )
+    done = subprocess.run(
+        [Path(sys.executable).with_name("ansible-playbook"), "-i", "localhost,", "-c", "local", "play.yml"],
+        cwd=tmp_path,
+        env={**os.environ, "NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+    )
+    return done.returncode, " ".join((done.stdout + done.stderr).replace("\\n", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("status", "outcomes", "unknown", "passes"),
+    [
+        pytest.param("pass", ["pass"], "fail", True, id="passed"),
+        pytest.param("unknown", ["pass", "unknown"], "fail", False, id="unknown counts"),
+        pytest.param("unknown", ["pass", "unknown"], "warn", True, id="unknown is a warning"),
+        pytest.param("unknown", ["unknown", "skip"], "warn", False, id="nothing was measured"),
+        pytest.param("fail", ["pass", "unknown", "fail"], "warn", False, id="failed"),
+    ],
+)
+def test_each_outcome_of_a_training_with_smoke_train_unknown(
+    tmp_path: Path, status: str, outcomes: list[str], unknown: str, passes: bool
+) -> None:
+    text = {"found": "nothing", "expected": "something", "remedy": "run it again"}
+    checks = [{"id": f"check-{number}", "status": outcome, **text} for number, outcome in enumerate(outcomes)]
+    result = {"status": status, "checks": checks, "cluster": None, "replicas": 1, "virtual_kind": None, "steps": 9}
+    result |= {"data": {"kind": "real"}, "loss": {"first": 2, "last": 1}, "images_per_second": 5}
+    found, output = report(tmp_path, result, smoke_train_unknown=unknown)
+    assert found == (0 if passes else 2), output
+    for check in checks:
+        assert (f"{check['id']} is unknown: found nothing; expected something; run it again" in output) == (
+            check["status"] == "unknown"
+        )

@@ -24,10 +24,15 @@ def unknown(earlier: dict[str, str] | None, *more: model.Check, counts: str = "f
     return {"verify": model.summary([model.Check("a.b", "unknown"), *more], counts, earlier)}
 
 
-def trained(status: str, earlier: dict[str, str] | None, framework: str = "tensorflow") -> dict[str, Any]:
-    """A training with one check without an answer; earlier: the outcomes of the one that verified the host before."""
+def trained(
+    status: str, earlier: dict[str, str] | None, framework: str = "tensorflow", accepted: bool = False
+) -> dict[str, Any]:
+    """A training with one check without an answer; earlier: the outcomes of the one that verified the host before.
+
+    accepted: whether that verifies the host
+    """
     checks = [{"id": "replicas", "status": "pass"}, {"id": "gpu-activity", "status": "unknown"}]
-    result = {"framework": "tensorflow", "status": status, "checks": checks}
+    result = {"framework": "tensorflow", "status": status, "unknown_accepted": accepted, "checks": checks}
     record = {"trainings": {framework: {} if earlier is None else {"checks": earlier}}}
     return {"verify": PASSED, "training": result, "verified": record}
 
@@ -72,6 +77,7 @@ DISABLED = "gpu_stack_rollback is false."
         ({**trained("unknown", None), "verified": {}}, NO_ANSWER_OF_TRAINING),
         ({**trained("unknown", {"gpu-activity": "pass"}), "changed": False}, ""),
         ({**trained("unknown", {"gpu-activity": "pass"}), "enabled": False}, DISABLED),
+        (trained("unknown", None, accepted=True), None),  # a later training failed without a result
         (trained("fail", None), None),
         (trained("pass", None), None),  # something else failed
         ({"training": {}}, None),  # it left no result

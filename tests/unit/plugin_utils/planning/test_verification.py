@@ -62,6 +62,10 @@ def test_each_outcome_of_a_check(outcome, unknown, expected):
     [
         ("train", [PASSED], "verified"),
         ("train", [{**PASSED, "status": "fail"}], "not verified"),
+        ("train", [{**PASSED, "status": "fail", "unknown_accepted": True}], "not verified"),
+        ("train", [{**PASSED, "status": "unknown"}], "not verified"),
+        ("train", [{**PASSED, "status": "unknown", "unknown_accepted": False}], "not verified"),
+        ("train", [{**PASSED, "status": "unknown", "unknown_accepted": True}], "verified"),
         ("train", [{**PASSED, "framework": "pytorch"}], "not verified"),
         ("train", [{**PASSED, "status": "skip"}], "not verified"),  # check mode
         ("train", [], "not verified"),

@@ -191,6 +191,27 @@ def test_a_verified_host_is_marked_with_outcomes_that_somebody_should_see(outcom
 
 
 @pytest.mark.parametrize(
+    ("training", "verify", "status", "reasons"),
+    [
+        ({}, VERIFY, "unknown", ("smoke training is unknown: gpu-activity",)),
+        ({"unknown_accepted": False}, VERIFY, "unknown", ("smoke training is unknown: gpu-activity",)),
+        ({"unknown_accepted": True}, VERIFY, "verified", ("see gpu-activity (unknown)",)),
+        ({"unknown_accepted": True}, UNKNOWN, "unknown", ("verify is unknown: gpu.nvlink",)),
+        ({"unknown_accepted": True}, failing(VERIFY, "a"), "failed", ("verify failed: a",)),
+    ],
+)
+def test_a_training_without_an_answer_verifies_a_host_if_that_is_accepted(
+    training: dict[str, Any], verify: dict[str, Any], status: str, reasons: tuple[str, ...]
+) -> None:
+    activity = {"id": "gpu-activity", "status": "unknown", "found": "GPU 0: not recorded"}
+    trained = {**TRAINING, "status": "unknown", "checks": [*TRAINING["checks"], activity], **training}
+    made = build_report("r", {"a": evidence(smoke_train=trained, verify=verify, recorded=True, **CHANGED)})
+    assert (made.status, made.hosts[0].reasons) == (status, reasons)
+    assert made.counts["unknown"] >= 1
+    assert "unknown, 5120 images/s" in rendering.table(made)  # nobody takes the training for one that passed
+
+
+@pytest.mark.parametrize(
     ("hosts", "status"),
     [
         ({"a": evidence()}, "verified"),
