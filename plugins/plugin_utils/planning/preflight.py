@@ -128,7 +128,7 @@ CODES = {
         "Warning: nouveau is loaded or bound to a GPU",
         "None needed: it is blacklisted, and the host needs a reboot",
     ),
-    "nvidia-smi-slow": (
+    "slow-gpu-query": (
         f"Warning: nvidia-smi answers, but took longer than {nvidia_smi.SLOW} s (times `gpu_stack_timeout_factor`)",
         "Persistence mode, unless that was the first call since the boot; `journalctl -k -g NVRM` names a slow GPU",
     ),
@@ -447,7 +447,7 @@ def _nvidia_smi(context: _Context, findings: Findings) -> None:
     answer = context.probe.driver.nvidia_smi
     if answer.gpus and answer.seconds > nvidia_smi.SLOW * context.options.timeout_factor:
         findings.warn(
-            "nvidia-smi-slow",
+            "slow-gpu-query",
             f"nvidia-smi took {answer.seconds:.0f} s for {len(answer.gpus)} GPUs: without persistence mode each call "
             "initialises all of them (systemctl status nvidia-persistenced), and a GPU may be slow to answer "
             "(journalctl -k -g NVRM)",

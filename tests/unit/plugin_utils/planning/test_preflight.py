@@ -225,7 +225,7 @@ WARNINGS: dict[str, tuple[dict[str, Any], str, str]] = {
         "the slot supports x8",
     ),
     "slow": (pcie(link(speed=8.0)), "pcie-link-below-ability", "8 of 16 GT/s"),
-    "slow nvidia-smi": (smi(21.4), "nvidia-smi-slow", "nvidia-smi took 21 s for 2 GPUs"),
+    "slow nvidia-smi": (smi(21.4), "slow-gpu-query", "nvidia-smi took 21 s for 2 GPUs"),
     "IOMMU": (
         pcie(TRANSLATED, TRANSLATED, kernel_options=["intel_iommu=on"]),
         "peer-to-peer-blocked",
