@@ -53,8 +53,8 @@ def answering(path: Path, gpus: str, processes: str = "") -> str:
 
 
 def rows(path: Path) -> list[dict[str, str]]:
-    with path.open(newline="") as stream:
-        return list(csv.DictReader(stream))
+    # Read at once: a recorder that writes its header meanwhile would give a reader rows and no names of columns.
+    return list(csv.DictReader(path.read_text().splitlines()))
 
 
 def wait_until(condition, seconds: float = 20.0) -> None:
