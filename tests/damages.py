@@ -7,6 +7,7 @@ environment, $SITE its site-packages.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -14,8 +15,9 @@ class Damage:
     """One damage: the command that does it, the part that repairs it, and what the run says about it.
 
     cleanup: a command that removes what the repair leaves on purpose. before: a command, followed by a run that records
-    what it did. default: whether each run of the scenario has it, or the tier faults-long alone. environment: it is
-    in the TensorFlow environment. options: of the run that repairs it.
+    what it did. default: whether script/test has it, or the tier faults-long alone. environment: it is in the
+    TensorFlow environment; scenario `default`, which has one, has those of script/test. options: of the run that
+    repairs it.
     """
 
     name: str
@@ -155,6 +157,7 @@ DAMAGES = [
         "rm $SITE/nvidia/cudnn/lib/libcudnn.so.9",
         "tensorflow_env",
         "libcudnn.so.9 is missing",
+        default=True,
         environment=True,
     ),
     Damage(
@@ -166,3 +169,17 @@ DAMAGES = [
     ),
     Damage("uv deleted", "rm -rf /opt/gpuhost/uv", "tensorflow_env", "files of /opt/gpuhost/uv", environment=True),
 ]
+
+
+def run_on(host: Any, command: str) -> None:
+    """Run the command of a damage on a testinfra host as root; it must succeed."""
+    home = host.run_expect([0], "readlink -f /etc/alternatives/cuda").stdout.strip()
+    names = f"CUDA={home} LIB=/usr/lib/x86_64-linux-gnu ENV=/opt/gpuhost/tensorflow"
+    host.run_expect(
+        [0], "bash -c %s", f"set -e; export {names}; SITE=$(echo $ENV/lib/python*/site-packages)\n{command}"
+    )
+
+
+def missed(found: dict[str, list[str]], damages: list[Damage]) -> list[str]:
+    """Return the names of the damages that the drift of a run, {part: reasons}, does not name."""
+    return [row.name for row in damages if not any(row.words in reason for reason in found.get(row.part, []))]

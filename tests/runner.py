@@ -287,6 +287,7 @@ TIERS: dict[str, list[tuple[str, Callable[[Step], None]]]] = {
     "distro_packages": [("distro_packages", molecule)],
     "first_boot": [("first_boot", molecule)],
     "faults-long": [("faults-long", functools.partial(molecule, scenario="drift", FAULTS="all"))],
+    "interruptions": [("interruptions", functools.partial(molecule, scenario="interrupted", INTERRUPT="all"))],
     "collection": [("collection", pytest("tests/collection"))],
     "desktop": [("desktop", molecule)],
     "cut_lines": [("cut_lines", molecule)],

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.damages import DAMAGES, missed, run_on
+
 RECORDS = "/var/lib/gpuhost"
 STATE = "/etc/gpuhost-simulated/nvidia-smi.json"
 JOB = {"processes": [{"gpu": 1, "pid": 4194304, "type": "C", "name": "python3", "used_mib": 6144}]}
@@ -72,9 +74,18 @@ def test_change_stays_pending_while_a_job_uses_the_gpus(as_root, playbook, verif
     assert as_root.file(f"{RECORDS}/pending.json").exists
 
 
-def test_next_run_verifies_the_pending_change(as_root, playbook, verified, training):
+def test_next_run_repairs_the_environment_and_verifies_the_pending_change(
+    as_root, playbook, reports, verified, training
+):
     before = verified()
+    libraries = "find /opt/gpuhost/tensorflow/lib/ -name '*.so*' | sort"
+    installed = as_root.check_output(libraries)
+    damages = [row for row in DAMAGES if row.default and row.environment]
+    for row in damages:
+        run_on(as_root, row.command)
     playbook("gpu_host")
+    assert missed(json.loads((reports / "latest/default-hopper/drift.json").read_text()), damages) == []
+    assert as_root.check_output(libraries) == installed
     assert training()["status"] == "pass"
     assert verified()["evidence"]["at"] > before["evidence"]["at"]
     assert not as_root.file(f"{RECORDS}/pending.json").exists

@@ -4,6 +4,7 @@ The managed files are read from where the playbooks read them, so that a new one
 tests/unit/module_utils/state/test_applied.py shows that each kind of change is detected.
 """
 
+import functools
 import json
 import os
 from pathlib import Path
@@ -12,14 +13,16 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.damages import DAMAGES, Damage
+from tests.damages import DAMAGES, Damage, missed, run_on
 
 pytestmark = pytest.mark.usefixtures("host")
 
 MANAGED: dict[str, dict[str, Any]] = yaml.safe_load(Path("playbooks/group_vars/all/managed.yml").read_text())[
     "gpu_stack_managed"
 ]
+FILES = [name for name, entry in MANAGED.items() if entry.get("files")]
 ALL = os.environ.get("FAULTS") == "all"
+BY_DEFAULT = [row for row in DAMAGES if row.default and not row.environment]
 WITHOUT_CHECKS = ("--skip-tags", "verify,smoke_train")
 
 
@@ -52,6 +55,10 @@ def unchanged(state, differences):
     return check
 
 
+# Two ways of leaving a part out of a run.
+LEFT_OUT = [("--skip-tags", "verify,smoke_train,env_paths"), ("--tags", "nvidia_driver")]
+
+
 def existing(host, paths: list[str]) -> list[str]:
     return [path for path in paths if host.run(f"test -e {path} -o -L {path}").rc == 0]
 
@@ -61,19 +68,30 @@ def test_rerun_finds_no_drift(rerun, unchanged):
     assert unchanged() == []
 
 
-@pytest.mark.parametrize("part", [name for name, entry in MANAGED.items() if entry.get("files")])
-def test_edited_and_deleted_files_are_restored(part, as_root, rerun, unchanged):
-    """Half of the files are deleted, the others edited (links: retargeted); then the other way round."""
+@pytest.fixture(scope="module")
+def managed_files(as_root) -> dict[str, list[str]]:
+    """Return {part: files on the host}; parts of components that this host's plan has not are left out."""
     plan = json.loads(as_root.file("/etc/ansible/facts.d/gpu_stack.fact").content_string)
     # The repository is no component.
-    if not any(plan["components"].get(name, name) for name in MANAGED[part]["for"]):
-        pytest.skip(f"{part}: the plan has no {' and no '.join(MANAGED[part]['for'])}")
-    paths = existing(as_root, MANAGED[part]["files"])
-    assert paths or part == "packages", f"none of the files of {part} is on the host"
-    if not paths:
-        pytest.skip("this host's plan has no file of the archive's components (no package comes from the distribution)")
+    parts = [name for name in FILES if any(plan["components"].get(whose, whose) for whose in MANAGED[name]["for"])]
+    # The files of "packages" belong to packages of the distribution, of which this host's plan has none.
+    assert set(FILES) - set(parts) == {"tensorflow_env", "pytorch_env"}
+    found = {part: existing(as_root, MANAGED[part]["files"]) for part in parts}
+    assert [part for part, paths in found.items() if not paths] == ["packages"]
+    return {part: paths for part, paths in found.items() if paths}
+
+
+@pytest.mark.parametrize("part", ["all at once", *(FILES if ALL else ["env_paths"])])
+def test_edited_and_deleted_files_are_restored(part, as_root, managed_files, rerun, unchanged):
+    """Half of the files are deleted, the others edited (links: retargeted); then the other way round.
+
+    Each part alone is in the tier faults-long.
+    """
+    edited = managed_files if part == "all at once" else {part: managed_files.get(part, [])}
+    if not any(edited.values()):
+        pytest.skip(f"{part}: the plan of this host has no such file")
     for turn in (0, 1):
-        for number, path in enumerate(paths):
+        for number, path in enumerate(path for paths in edited.values() for path in paths):
             if number % 2 == turn:
                 as_root.run_expect([0], f"rm {path}")
             elif as_root.run(f"test -L {path}").rc == 0:
@@ -81,8 +99,9 @@ def test_edited_and_deleted_files_are_restored(part, as_root, rerun, unchanged):
             else:
                 as_root.run_expect([0], f"echo '# edited' >> {path} && chmod 0600 {path}")
         found = rerun()
-        assert list(found) == [part]
-        assert [path for path in paths if not any(path in reason for reason in found[part])] == []
+        assert set(found) == set(edited)
+        for name, paths in edited.items():
+            assert [path for path in paths if not any(path in reason for reason in found[name])] == []
         assert unchanged() == []
 
 
@@ -110,15 +129,7 @@ def test_packages_are_restored(as_root, rerun, unchanged):
 @pytest.fixture(scope="module")
 def damage(as_root):
     """Return a function that runs a command of damages.py on the host."""
-
-    def run(command: str) -> None:
-        home = as_root.run_expect([0], "readlink -f /etc/alternatives/cuda").stdout.strip()
-        names = f"CUDA={home} LIB=/usr/lib/x86_64-linux-gnu ENV=/opt/gpuhost/tensorflow"
-        as_root.run_expect(
-            [0], "bash -c %s", f"set -e; export {names}; SITE=$(echo $ENV/lib/python*/site-packages)\n{command}"
-        )
-
-    return run
+    return functools.partial(run_on, as_root)
 
 
 def rows(environment: bool) -> list[Damage]:
@@ -129,12 +140,12 @@ def rows(environment: bool) -> list[Damage]:
 
 def assert_found(found: dict[str, list[str]], damages: list[Damage]) -> None:
     assert set(found) == {row.part for row in damages}
-    assert [row.name for row in damages if not any(row.words in reason for reason in found[row.part])] == []
+    assert missed(found, damages) == []
 
 
-@pytest.mark.parametrize("options", sorted({row.options for row in DAMAGES if row.default}), ids=" ".join)
+@pytest.mark.parametrize("options", sorted({row.options for row in BY_DEFAULT}), ids=" ".join)
 def test_damages_of_each_kind_are_found_and_repaired(options, damage, rerun, unchanged):
-    damages = [row for row in DAMAGES if row.default and row.options == options]
+    damages = [row for row in BY_DEFAULT if row.options == options]
     for row in damages:
         damage(row.command)
     assert_found(rerun(*options), damages)
@@ -167,9 +178,7 @@ def test_each_damage_is_found_and_repaired_alone(row, damage, rerun, state, diff
     assert rerun() == {}
 
 
-@pytest.mark.skipif(
-    not ALL, reason="damages of an environment, which takes minutes to build, are in the tier faults-long"
-)
+@pytest.mark.skipif(not ALL, reason="one damage of an environment is in the scenario default, each in faults-long")
 @pytest.mark.parametrize("row", rows(environment=True), ids=lambda row: row.name)
 def test_damaged_environment_is_built_again(row, damage, rerun, as_root, with_environment):
     damage(row.command)
@@ -218,9 +227,7 @@ def test_next_run_after_a_failed_check_runs_every_part_and_repairs_what_no_recor
     playbook("verify")
 
 
-@pytest.mark.parametrize(
-    "options", [("--skip-tags", "verify,smoke_train,env_paths"), ("--tags", "nvidia_driver")], ids=" ".join
-)
+@pytest.mark.parametrize("options", LEFT_OUT if ALL else LEFT_OUT[:1], ids=" ".join)
 def test_part_that_a_run_leaves_out_is_not_changed(as_root, playbook, rerun, unchanged, options):
     driver, paths = "/etc/modprobe.d/gpuhost-nouveau.conf", "/etc/profile.d/cuda.sh"
     as_root.run_expect([0], f"rm {driver} {paths}")
