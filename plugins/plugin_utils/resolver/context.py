@@ -33,7 +33,7 @@ class ResolveContext:
 
     relaxed: what is disregarded, to find what limits a version: `repository` (what is offered), `branch`, `native` and
     `source` (the preferences for branches, for drivers made for the CUDA, for NVIDIA's packages), `driver` (the oldest
-    one for a CUDA), `cuda` (the toolkit that a library is for).
+    one for a CUDA), `cuda` (the toolkit that a library is for), `kernel` (which drivers do not build for it).
     """
 
     catalog: Catalog
@@ -85,7 +85,7 @@ class ResolveContext:
             Host(self.host.distribution, **{name: getattr(self.host, name) for name in host}),
             Request(**{name: getattr(self.request, name) for name in request}),
             self.gpu_kinds,
-            self.relaxed & {"repository"},
+            self.relaxed & {"repository", "kernel"},
         )
 
     def is_usable(self, problems: Iterable[Problem]) -> bool:

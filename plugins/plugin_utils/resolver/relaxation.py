@@ -121,7 +121,9 @@ def _constraints(catalog: Catalog, plan: Plan, host: Host) -> list[Constraint]:
         found.append(Constraint("loaded driver", lambda q: q.without("driver").without("native"), text))
     found += _of_host(catalog, plan, host)
     glibc, gcc = host.glibc or distro.glibc, host.gcc or distro.gcc.default
+    kernel = versions.kernel_series(host.newest_kernel or distro.kernel.default)
     found += [
+        Constraint("kernel", lambda q: q.without("kernel"), f"with an older kernel than {kernel}"),
         Constraint("gcc", lambda q: q.on(gcc=1), f"with an older gcc than {gcc}"),
         Constraint("glibc", lambda q: q.on(glibc="1.0"), f"with an older glibc than {glibc}"),
         Constraint("branch", lambda q: q.without("branch"), ""),

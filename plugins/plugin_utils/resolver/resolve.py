@@ -145,6 +145,9 @@ def plan_once(catalog: Catalog, request: Request, host: Host, relaxed: frozenset
         return plan
     # Whatever is a problem here and none without TensorFlow is about TensorFlow.
     why = "; ".join(dict.fromkeys(problem.message for problem in plan.problems))
+    # Those are of the closest release; the newest one may lack something else.
+    newest = frameworks.tensorflow_candidates(ResolveContext(catalog, host, request, plan.gpus, relaxed))[0]
+    why = "; ".join([why, *(problem.message for problem in newest.problems if problem.message not in why)])
     because = {"tensorflow": f"no release works here: {why}"}
     if request.pytorch == "fallback":
         because["pytorch"] = "in place of TensorFlow: " + next(

@@ -116,6 +116,10 @@ def test_pytorch_in_place_of_tensorflow(distro, gpu, host, version, why):
     assert because["tensorflow"][0] == "none"
     assert because["tensorflow"][1].startswith("no release works here: ")
     assert why in because["tensorflow"][1]
+    # A wheel for this Python exists and does not run on the GPU: the closest release alone would not say so.
+    too_new = "TensorFlow 2.21.0 has no code for Tesla M60 (compute capability 5.2)"
+    assert (too_new in because["tensorflow"][1]) == (gpu == "M60")
+    assert because["tensorflow"][1].count("TensorFlow 2.21.0") == 1
     assert because["pytorch"][0] == version
     assert because["pytorch"][1].startswith("in place of TensorFlow: ")
 

@@ -52,7 +52,13 @@ class Relaxed(Question):
             request.pop(by.removeprefix("gpu_stack_"))
         if by == "tensorflow":
             request["tensorflow"] = "none"
-        host |= {"python": {"pythons": PYTHONS}, "gcc": {"gcc": 1}, "glibc": {"glibc": "1.0"}}.get(by, {})
+        free = {
+            "python": {"pythons": PYTHONS},
+            "gcc": {"gcc": 1},
+            "glibc": {"glibc": "1.0"},
+            "kernel": {"kernel": "1.0"},
+        }
+        host |= free.get(by, {})
         files = FILES if by != "repository" else _unlimited(distro)
         super().__init__(files, distro, [GPUS[gpu][0].removeprefix("10de:") for gpu in gpus], request, **host)
         if by == "python":
@@ -126,7 +132,7 @@ def test_what_limits_driver_toolkit_and_tensorflow_is_all_that_does_alone(first)
         if not made["ok"]:
             continue
         names = [FILES["products"][GPUS[gpu][0].removeprefix("10de:")]["name"] for gpu in gpus]
-        constraints = ["python", "gcc", "glibc", "repository", "branch", "native", "source"]
+        constraints = ["python", "gcc", "glibc", "kernel", "repository", "branch", "native", "source"]
         constraints += [f"gpu {name}" for name in names] + [f"gpu_stack_{name}" for name in request]
         constraints = [by for by in constraints if request.get(by.removeprefix("gpu_stack_")) != "none"]
         if request.get("tensorflow", "auto") == "auto":
@@ -233,3 +239,12 @@ def test_limit(request_, host, component, by, text):
     assert codes(made) == []
     found = {limit["by"]: limit["without"] for limit in limits(made)[component]}
     assert text in found[by]
+
+
+def test_a_kernel_that_a_newer_driver_does_not_build_for_limits_the_driver():
+    """Debian 13's own 550 does not build for kernels from 6.16 on (catalog/known_bad.yml), its 535 does."""
+    made = plan("debian-13", "M60", host={"kernel": "6.18.3-amd64"})
+    assert picked(made)["driver"] == "535"
+    (found,) = [limit for limit in limits(made)["driver"] if limit["by"] == "kernel"]
+    assert (found["newer"], found["without"]) == ("550", "with an older kernel than 6.18")
+    assert not [limit for limit in limits(plan("debian-13", "M60"))["driver"] if limit["by"] == "kernel"]
