@@ -528,6 +528,7 @@ class PackagesFile:
     cuda_parts: tuple[str, ...]
     driver_pins: tuple[str, ...]
     driver_essentials: tuple[str, ...]
+    driver_helpers: str
     unattended_upgrades: tuple[str, ...]
     wheels: dict[str, str]
     compiler_wheels: tuple[str, ...]
