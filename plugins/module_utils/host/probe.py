@@ -74,13 +74,13 @@ def probe(root: str, options: Options, run: Run = command.run) -> dict[str, Any]
             errors.append("%s: %s" % (part, error))
             return default
 
-    uname = os.uname()
+    machine = os.uname().machine
     distribution = attempt("distribution", lambda: os_release.read(root))
     gpus, switches = attempt("PCI devices", lambda: pci.read(root), ([], []))
     tf_path, torch_path = options.tensorflow_path, options.pytorch_path
     driver = _driver(root, run, attempt)
     smi = driver["nvidia_smi"]
-    repository = _repository(root, options, uname.machine, run, distribution)
+    repository = _repository(root, options, machine, run, distribution)
     source = (repository or {}).get("url")
     state = files.under(root, options.state_directory)
     result = {
@@ -88,8 +88,8 @@ def probe(root: str, options: Options, run: Run = command.run) -> dict[str, Any]
         "uid": os.geteuid(),
         "may_write": {path: system.may_write(root, path) for path in OWN_FOLDERS},
         "distribution": distribution,
-        "architecture": uname.machine,
-        "kernel": attempt("kernel", lambda: _kernel(root, uname.release, options, run)),
+        "architecture": machine,
+        "kernel": attempt("kernel", lambda: _kernel(root, system.running(root), options, run)),
         "python": attempt("python", lambda: system.python(root)),
         "toolchain": attempt("toolchain", lambda: {"gcc": system.gcc(root, run), "glibc": system.glibc()}),
         "gpus": gpus,

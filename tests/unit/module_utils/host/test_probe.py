@@ -18,6 +18,11 @@ FIXTURES = Path(__file__).parents[3] / "fixtures/probe"
 OPTIONS = probe.Options(None, {}, True, (), ("*",), "/opt/gpuhost/tensorflow", ".*nvidia.*", "nvidia-cuda-toolkit")
 
 
+def test_the_running_kernel_is_the_one_that_every_other_part_of_a_run_reads(tmp_path: Path) -> None:
+    put(tmp_path, "/proc/sys/kernel/osrelease", "6.12.57+deb13-amd64\n")
+    assert probe.probe(str(tmp_path), OPTIONS)["kernel"]["running"] == "6.12.57+deb13-amd64"
+
+
 def test_the_probe_of_an_empty_root_has_every_part(tmp_path: Path) -> None:
     found = probe.probe(str(tmp_path), OPTIONS)
     assert set(found) == {
