@@ -11,7 +11,7 @@ from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import SKIP, Check
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning, Problem
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning, Problem, Reason
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.measurements import MonitorSummary
 
@@ -44,6 +44,7 @@ class PlanEvidence:
     request: Mapping[str, str] = dataclasses.field(default_factory=dict)
     gpus: tuple[PlannedGpu, ...] = ()
     components: Mapping[str, PlannedComponent | None] = dataclasses.field(default_factory=dict)
+    reasons: tuple[Reason, ...] = ()
     problems: tuple[Problem, ...] = ()
     warnings: tuple[PlanWarning, ...] = ()
 

@@ -55,6 +55,8 @@ def _host_markdown(host: HostReport) -> list[str]:
     lines += [f"{host.distribution}, kernel {host.kernel}. GPUs: {_gpu_text(host)}.", ""]
     rows = [[LABELS[row.component], *(getattr(row, stage) for stage in STAGES)] for row in host.components]
     lines += [*markdown_table(["Component", *(stage.capitalize() for stage in STAGES)], rows), ""]
+    left_out = [f"- {LABELS[row.component]} is left out: {row.left_out}" for row in host.components if row.left_out]
+    lines += [*left_out, ""] if left_out else []
     verify = " (verify: not run)" if host.evidence.get("verify", NOT_RUN) == NOT_RUN else ""
     lines += [
         f"Checks: {_counts(host.checks)}{verify}.",

@@ -36,6 +36,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components imp
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.evidence import (
     HostEvidence,
+    PlanEvidence,
     PlannedComponent,
     TrainingEvidence,
     VerifyEvidence,
@@ -68,7 +69,7 @@ class GpuKind:
 
 @dataclasses.dataclass(frozen=True)
 class ComponentRow:
-    """A component at each stage, as text."""
+    """A component at each stage, as text; left_out: why it is not in the plan, although nobody has excluded it."""
 
     component: str
     requested: str
@@ -76,6 +77,7 @@ class ComponentRow:
     installed: str
     loaded: str
     measured: str
+    left_out: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -405,7 +407,14 @@ def _component(name: str, evidence: HostEvidence) -> ComponentRow:
         installed=_installed(name, planned, evidence),
         loaded=NOTHING if is_left_out else _loaded(name, evidence),
         measured=NOTHING if is_left_out else _measured(name, evidence),
+        left_out=_why_left_out(name, plan) if plan and resolved == LEFT_OUT else "",
     )
+
+
+def _why_left_out(name: str, plan: PlanEvidence) -> str:
+    if plan.request.get(name) in ("none", "fallback"):
+        return ""
+    return next((reason.because for reason in plan.reasons if reason.component == name), "")
 
 
 def _resolved(name: str, evidence: HostEvidence) -> str:

@@ -35,6 +35,24 @@ def test_markdown_lists_every_skip_and_every_failure() -> None:
         assert line in text.splitlines(), line
 
 
+@pytest.mark.parametrize("pytorch", ["none", "fallback"])
+def test_the_report_says_why_a_component_that_was_asked_for_is_left_out(pytorch: str) -> None:
+    """PyTorch in place of TensorFlow: `left out` alone would not say what the host lacks."""
+    parts = evidence()
+    parts["plan"]["request"]["pytorch"] = pytorch
+    parts["plan"]["components"]["cudnn"] = parts["plan"]["components"]["nccl"] = None
+    reasons = {"cudnn": "it has | no code for the GPU", "pytorch": "not managed", "driver": "the newest release"}
+    parts["plan"]["reasons"] = [{"component": name, "choice": "x", "because": text} for name, text in reasons.items()]
+    made = build_report("r", {"h": parts})
+    found = [line for line in rendering.markdown(made).splitlines() if " left out: " in line]
+    assert found == ["- cuDNN is left out: it has | no code for the GPU"], "NCCL has no reason, nobody wants PyTorch"
+    rows = {row["component"]: row["left_out"] for row in made.to_json()["hosts"][0]["components"]}
+    assert rows["cudnn"] == reasons["cudnn"]
+    assert not any(text for name, text in rows.items() if name != "cudnn")
+    parts["plan"]["ok"] = False
+    assert " left out: " not in rendering.markdown(build_report("r", {"h": parts}))
+
+
 def test_a_reused_training_is_printed_with_its_date_and_a_deferred_one_with_its_reason() -> None:
     checks = [{"id": "training", "status": "reused", "reason": "trained on 2026-11-01"}]
     reused = {**evidence()["smoke_train"], "status": "reused", "finished": "2026-11-01T00:00:00Z", "checks": checks}
