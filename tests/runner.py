@@ -291,6 +291,7 @@ TIERS: dict[str, list[tuple[str, Callable[[Step], None]]]] = {
     "collection": [("collection", pytest("tests/collection"))],
     "desktop": [("desktop", molecule)],
     "cut_lines": [("cut_lines", molecule)],
+    "fallback": [("fallback", molecule)],
     "locks": [("locks", locks)],
     "shared_host": [("shared_host", molecule)],
     "mutation": [("mutation", mutation)],

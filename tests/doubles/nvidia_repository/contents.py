@@ -123,6 +123,16 @@ def driver_packages(target: Slug) -> Iterator[Package]:
             yield _package({"version": "@full@", **spec}, values)
 
 
+def archive_packages(distribution: str) -> list[Package]:
+    """Return the simulated driver packages of a distribution's own archive. Raises ValueError if there are none."""
+    archives = driver_contents()["distribution_archives"]
+    if distribution not in archives:
+        known = ", ".join(sorted(archives))
+        raise ValueError(f"{distribution}: no simulated driver of its own archive; packages.yml has one of {known}")
+    values = archives[distribution]
+    return [_package({"version": "@full@", **spec}, values) for spec in values["packages"]]
+
+
 def later(package: Package) -> Package:
     """Return a newer version of the package without files; its dependencies are raised in the same way."""
     control = dict(package.control)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 
-from tests.doubles.nvidia_repository import build, contents, deb
+from tests.doubles.nvidia_repository import archive, build, contents, deb
 
 NEEDED = [name for name in ("gpg", "gpgv", "dpkg-deb", "dpkg", "apt-ftparchive") if shutil.which(name) is None]
 pytestmark = pytest.mark.skipif(bool(NEEDED), reason=f"not on this machine: {', '.join(NEEDED)}")
@@ -276,3 +276,40 @@ def test_two_files_with_one_path_are_refused(tmp_path: Path) -> None:
     )
     with pytest.raises(ValueError, match="/x has two sources"):
         deb.build(package, {}, tmp_path / "a.deb")
+
+
+@pytest.mark.parametrize("distribution", sorted(contents.driver_contents()["distribution_archives"]))
+def test_simulated_parts_of_an_archives_driver_are_those_of_the_catalogs_set(distribution: str, tmp_path: Path) -> None:
+    made = contents.driver_contents()["distribution_archives"][distribution]
+    catalog = load_catalog()
+    entry = next(e for e in catalog.distros[distribution].distro_drivers if e.branch == made["branch"])
+    branch = next(b for b in catalog.driver.branches if b.branch == made["branch"])
+    assert (entry.version, branch.native_cuda) == (made["driver"], made["cuda"])
+    names = archive.build(distribution, tmp_path)
+    index = (tmp_path / "Packages").read_text()
+    parts = [part for part in index.split("\n\n") if part]
+    found = [dict(line.split(": ", 1) for line in part.splitlines() if ": " in line) for part in parts]
+    assert sorted(names) == sorted(Path(stanza["Filename"]).name for stanza in found)
+    simulated = {stanza["Package"] for stanza in found}
+    assert simulated < set(entry.names()), "the rest of the set is the archive's own"
+    for stanza in found:
+        assert stanza["Description"].startswith("SIMULATED ")
+        # apt prefers the newer version; the archive's revisions have no "+simulated".
+        assert stanza["Version"].startswith(made["driver"])
+        assert stanza["Version"].endswith("+simulated1")
+    root = extract(tmp_path, "nvidia-smi_*.deb", tmp_path / "root")
+    device = tmp_path / "sys/bus/pci/devices/0000:05:00.0"
+    device.mkdir(parents=True)
+    for name, text in {"vendor": "0x10de", "device": "0x13f2", "class": "0x030000"}.items():
+        (device / name).write_text(text + "\n")
+    shutil.copytree(root / "usr/share", tmp_path / "usr/share")
+    # Where Debian's own package has it; nvidia-alternative links it to /usr/bin.
+    command = [root / "usr/lib/nvidia/current/nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]
+    environment = {**os.environ, "GPUHOST_SIMULATED_ROOT": str(tmp_path)}
+    result = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert (result.stdout, result.returncode) == (f"Tesla M60, {made['driver']}\n", 0)
+
+
+def test_an_archive_without_a_simulated_driver_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^debian-12: no simulated driver of its own archive; .* one of debian-13$"):
+        contents.archive_packages("debian-12")
