@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow_worker as worker
 from real_workers import LEARNING, Worker, listen_to_all, needs, shuffled, start_cluster
@@ -298,6 +299,49 @@ def test_weights_that_are_no_numbers_in_one_replica_fail(start: Callable[..., Wo
     run = start("--virtual-gpus", "2", "--learning-rate", "0.003", "--agreement-steps", "0", patch=NOT_A_NUMBER)
     assert run.listen() == 0
     assert run.failed() == {"replicas-agree"}
+
+
+class Hosts:
+    """TensorFlow's strategy over hosts of one replica each, as this host sees it; `others`: the weights of the others.
+
+    A sum over the hosts is made in NumPy: what is tested is what is compared with it.
+    """
+
+    def __init__(self, mine: list[list[float]], others: list[list[list[float]]]) -> None:
+        self.others, self.num_replicas_in_sync = others, 1 + len(others)
+        self.extended = SimpleNamespace(worker_devices=("CPU:0",))
+        self.model = SimpleNamespace(trainable_variables=[self.variable(weights) for weights in mine])
+
+    @staticmethod
+    def variable(weights: list[float]) -> Any:
+        return SimpleNamespace(value=SimpleNamespace(numpy=lambda: np.array(weights, np.float32)))
+
+    def experimental_local_results(self, value: Any) -> tuple[Any, ...]:
+        return (value,)
+
+    def cluster_sum(self, _tf: Any, _strategy: Any, values: list[Any]) -> list[Any]:
+        count, *weights = values
+        sums = (sum([np.array(host[n]) for host in self.others], mine) for n, mine in enumerate(weights))
+        return [count * self.num_replicas_in_sync, *sums]
+
+
+@pytest.mark.parametrize(
+    ("others", "expected"),
+    [
+        pytest.param([[[4.0, 2.0], [1.0]]] * 2, 0.0, id="all the same"),
+        pytest.param([[[4.0, 2.0], [1.0]], [[4.0, 2.0], [1.3]]], 0.1, id="another host lost an update"),
+        pytest.param([[[4.0, 8.0], [1.0]], [[4.0, 2.0], [1.0]]], 0.5, id="in one of its weights"),
+        pytest.param([[[4.0, 2.0], [float("nan")]], [[4.0, 2.0], [1.0]]], float("nan"), id="no number"),
+    ],
+)
+def test_the_weights_of_a_host_are_compared_with_the_mean_of_the_cluster(
+    monkeypatch: pytest.MonkeyPatch, others: list[list[list[float]]], expected: float
+) -> None:
+    """Relative to the largest weight of the tensor: each host alone always agrees with itself."""
+    hosts = Hosts([[4.0, 2.0], [1.0]], others)
+    monkeypatch.setattr(worker, "cluster_sum", hosts.cluster_sum)
+    replicas, disagreement = worker.cluster_result(None, hosts, hosts.model, ["CPU:0"])
+    assert (replicas, disagreement) == (3, pytest.approx(expected, abs=1e-6, nan_ok=True))
 
 
 LOST_UPDATE = """
