@@ -8,7 +8,7 @@ import os
 import re
 from typing import Any, Iterable
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import files, grub
 from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Run
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import debian_version
 
@@ -25,7 +25,6 @@ MOUNTS = (
     "/tmp",
 )
 TEMPORARY = "/tmp"  # of apt, DKMS and the compiler, unless TMPDIR is set
-GRUB_DEFAULTS, GRUB_ENVIRONMENT = "/etc/default/grub", "/boot/grub/grubenv"
 OSRELEASE = "/proc/sys/kernel/osrelease"
 _PYTHON = re.compile(r"^python(3\.\d+)$")
 _GCC = re.compile(r"(?:^|-)gcc-(\d+)$")
@@ -35,17 +34,20 @@ _ASSIGNMENT = re.compile(r"^[ \t]*(?:export[ \t]+)?(\w+)[ \t]*=[ \t]*(.*?)[ \t]*
 def kernel(root: str, running: str) -> dict[str, Any]:
     """Return the kernel releases: running, installed (bootable or with modules), with headers, next-boot, held back.
 
-    Also the size of the largest initramfs, and how many files DKMS compiles at a time.
+    Also why the next-boot one is not known, the size of the largest initramfs, and how many files DKMS compiles at a
+    time.
     """
     modules = files.names(root, "/lib/modules")
     booted = {name[len("vmlinuz-") :] for name in files.names(root, "/boot") if name.startswith("vmlinuz-")}
     installed = booted | {v for v in modules if os.path.isdir(files.under(root, "/lib/modules/%s/kernel" % v))}
+    following, unknown = grub.next_boot(root, _by_version(booted))
     headers = [v for v in modules if files.resolve(root, "/lib/modules/%s/build" % v)]
     return {
         "running": running,
         "installed": _by_version(installed),
         "headers": _by_version(headers),
-        "next_boot": next_boot(root, _by_version(booted)),
+        "next_boot": following,
+        "next_boot_unknown": unknown,
         "held_back": held_back(root, booted),
         "initramfs_mib": _largest_initramfs(root),
         "build_jobs": len(os.sched_getaffinity(0)),  # DKMS asks nproc
@@ -66,26 +68,9 @@ def _largest_initramfs(root: str) -> int:
 
 def held_back(root: str, kernels: Iterable[str]) -> str | None:
     """Return the kernel that the kernel guard keeps GRUB from booting (07_gpuhost of the role nvidia_driver)."""
-    kept = assignments(files.read_text(root, GRUB_ENVIRONMENT) or "")
+    kept = assignments(files.read_text(root, grub.ENVIRONMENT) or "")
     left = kept.get("gpuhost_tries") in ("1", "2", "3")
     return next((name for name in kernels if name == kept.get("gpuhost_kernel") and not left), None)
-
-
-def next_boot(root: str, kernels: list[str]) -> str | None:
-    """Return the next-boot kernel: GRUB's entry, the kernel guard's first, else the newest; None where unknown."""
-    settings = assignments(files.read_text(root, GRUB_DEFAULTS) or "")
-    for name in files.names(root, GRUB_DEFAULTS + ".d"):
-        if name.endswith(".cfg"):
-            settings.update(assignments(files.read_text(root, "%s.d/%s" % (GRUB_DEFAULTS, name)) or ""))
-    kept = assignments(files.read_text(root, GRUB_ENVIRONMENT) or "")
-    entry = settings.get("GRUB_DEFAULT", "0")
-    entry = kept.get("saved_entry", "0") if entry == "saved" else entry
-    entry = kept.get("gpuhost_entry", entry) if held_back(root, kernels) else entry
-    entry = kept.get("next_entry") or entry
-    if entry in ("", "0"):
-        return kernels[-1] if kernels else None
-    named = [release for release in kernels if release in entry]
-    return max(named, key=len) if named else None
 
 
 def assignments(text: str) -> dict[str, str]:

@@ -25,6 +25,11 @@ CODES = {
         "warning while apt has no lists)",
         "`sudo apt-get update` with the archive's components; or boot another kernel",
     ),
+    "next-boot-unknown": (
+        "Warning: GRUB's configuration does not tell which kernel it boots next, such as with a `GRUB_DEFAULT` that is "
+        "not in its menu; modules are built and checked for the running kernel",
+        "Set `GRUB_DEFAULT` to an entry of the menu and type `sudo update-grub`",
+    ),
 }
 HEADERS, IMAGE = "linux-headers-", "linux-image-"
 
@@ -70,6 +75,13 @@ def check(builds: Builds, findings: Findings) -> None:
         if release:
             _check_headers(builds, release, role, findings)
             _check_compiler(builds, release, role, findings)
+    if kernel.next_boot_unknown:
+        findings.warn(
+            "next-boot-unknown",
+            f"which kernel starts next is unknown: {kernel.next_boot_unknown}; expected an entry of GRUB's menu with a "
+            f"kernel of this host. Only kernel {kernel.running}, which is running, is checked: see that GRUB starts "
+            "it, or set GRUB_DEFAULT and type: sudo update-grub",
+        )
     held = kernel.held_back
     if held and held not in roles and kernel.headers_from is not None and not builds.is_possible(held):
         findings.warn(

@@ -10,10 +10,10 @@
 # entry, gpuhost_tries its boots that are left, or no-module, gpuhost_entry the menu entry to boot when none is left.
 # Messages go to the journal (journalctl -t gpuhost-kernel-guard). This never fails: apt would fail with it.
 #
-# kernel-guard [ROOT]; `kernel-guard --off` gives the choice back to GRUB.
+# kernel-guard [ROOT]; `kernel-guard --off` gives the choice back to GRUB, `kernel-guard --next` says what boots next.
 tries=3
-off=
-[ "${1:-}" = --off ] && { off=yes; shift; }
+option=
+case ${1:-} in --off | --next) option=$1; shift ;; esac
 root=${1:-}
 config=$root/boot/grub/grub.cfg
 environment=$root/boot/grub/grubenv
@@ -41,8 +41,8 @@ kernels() {
   find "$root/boot" -maxdepth 1 -name 'vmlinuz-*' ! -name '*.dpkg-*' 2>/dev/null | sed 's/.*vmlinuz-//' | sort -V
 }
 
-# The entries of GRUB's menu that boot a kernel: index, identifier, title (each after that of its submenu) and kernel,
-# separated by tabs.
+# The entries of GRUB's menu: index, identifier, title (each after those of its submenus, and the index is "?" where it
+# depends on a condition of GRUB) and kernel, separated by tabs; > in place of the kernel is a submenu.
 menu() {
   [ ! -f "$config" ] || awk '
     function title(line, quote) {
@@ -50,33 +50,99 @@ menu() {
       return substr(line, 1, index(line, quote) - 1)
     }
     function id(line) {
-      if (!match(line, /menuentry_id_option .[^ ]+. *[{]/)) return ""
+      if (!match(line, /menuentry_id_option .[^ ]+. *[{]$/)) return ""
       line = substr(line, RSTART, RLENGTH); sub(/^menuentry_id_option ./, "", line); sub(/. *[{]$/, "", line)
       return line
     }
-    /^}/ { above_index = above_id = above_title = "" }
-    $1 == "submenu" { above_index = top++ ">"; above_id = id($0) ">"; above_title = title($0) ">"; nested = 0 }
-    $1 == "menuentry" {
-      place = (/^[ \t]/ && above_index != "") ? above_index nested++ : top++
-      entry = place "\t" above_id id($0) "\t" above_title title($0)
+    function put() { print places[level + 1] "\t" ids[level + 1] "\t" titles[level + 1] "\t" kernel }
+    { line = $0; gsub(/^[ \t]+|[ \t]+$/, "", line) }
+    line == "}" {
+      if (block[depth] == "menuentry") put()
+      if (block[depth] == "submenu") level--
+      if (depth) depth--
+      next
     }
-    $1 ~ /^linux(efi|16)?$/ && entry != "" { sub(/.*vmlinuz-/, "", $2); print entry "\t" $2; entry = "" }
+    line ~ /[{]$/ {
+      block[++depth] = $1
+      if ($1 != "menuentry" && $1 != "submenu") next
+      if (conditions[level]) uncertain[level] = 1
+      places[level + 1] = (level ? places[level] ">" : "") (uncertain[level] ? "?" : count[level] + 0); count[level]++
+      ids[level + 1] = (level ? ids[level] ">" : "") id(line)
+      titles[level + 1] = (level ? titles[level] ">" : "") title(line)
+      kernel = ""; foreign = id(line) ~ /^osprober-/
+      if ($1 == "submenu") { kernel = ">"; put(); level++; count[level] = conditions[level] = uncertain[level] = 0 }
+      next
+    }
+    block[depth] == "menuentry" {
+      if ($1 ~ /^linux(efi|16)?$/ && kernel == "" && !foreign) { kernel = $2; sub(/.*vmlinuz-/, "", kernel) }
+      next
+    }
+    $1 == "if" && line !~ /fi$/ { conditions[level]++ }
+    $1 == "fi" { conditions[level]-- }
   ' "$config"
 }
 
-# GRUB's default, as the administrator has set it; 0 is the first entry.
+# GRUB's default, as the administrator has set it; 0 is the first entry, nothing: it is set to more than one.
 chosen_entry() {
   [ -f "$config" ] || { echo 0; return; }
-  entry=$(sed -n 's/^ *set default="\(.*\)"$/\1/p' "$config" | grep -v -e next_entry -e gpuhost_entry | head -n 1)
+  # shellcheck disable=SC2016
+  entry=$(sed -n 's/^[ \t]*set default="\{0,1\}\([^"]*\)"\{0,1\}[ \t]*$/\1/p' "$config" |
+    grep -v -x -F -e '${next_entry}' -e '${gpuhost_entry}' | sort -u)
+  [ "$(echo "$entry" | wc -l)" = 1 ] || return
   # shellcheck disable=SC2016
   [ "$entry" != '${saved_entry}' ] || entry=$(get saved_entry)
   echo "${entry:-0}"
 }
 
-# The kernel of a menu entry, by its index, identifier or title; nothing if no such entry boots a kernel in /boot.
+# The kernel field of a menu entry, by the index, identifier or title on each level; returns 1 without such an entry.
+menu_kernel() {
+  menu | entry=$1 awk -F '\t' '
+    BEGIN { levels = split(ENVIRON["entry"], part, ">") }
+    {
+      if (split($1, place, ">") != levels) next
+      split($2, name, ">"); split($3, text, ">")
+      for (n = 1; n <= levels; n++) {
+        if (part[n] == "" || part[n] == "?") next
+        if (part[n] "" != place[n] "" && part[n] "" != name[n] "" && part[n] "" != text[n] "") next
+      }
+      print $4; found = 1; exit
+    }
+    END { exit !found }'
+}
+
+# The kernel of a menu entry; nothing if no such entry boots a kernel in /boot.
 kernel_of() {
-  found=$(menu | awk -F '\t' -v entry="$1" '$1 == entry || $2 == entry || $3 == entry { print $4; exit }')
+  found=$(menu_kernel "$1")
   [ -z "$found" ] || [ ! -e "$root/boot/vmlinuz-$found" ] || echo "$found"
+}
+
+# The kernel that GRUB boots next, or "unknown: " and the reason. gpuhost's probe (host/grub.py) says the same.
+next_boot() {
+  newest=$(kernels | tail -n 1)
+  if [ ! -f "$config" ] || [ -z "$newest" ]; then
+    echo "$newest"
+    return
+  fi
+  if [ -e "$root/boot/grub/custom.cfg" ] && grep -q 'custom\.cfg' "$config"; then
+    echo "unknown: /boot/grub/custom.cfg may choose another entry of GRUB's menu"
+    return
+  fi
+  entry=$(get next_entry)
+  if [ -z "$entry" ] && [ -z "$(get prev_saved_entry)" ] && grep -q gpuhost_entry "$config"; then
+    case $(get gpuhost_tries) in 1 | 2 | 3) ;; *) entry=$(get gpuhost_entry) ;; esac
+  fi
+  entry=${entry:-$(chosen_entry)}
+  if [ -z "$entry" ]; then
+    echo "unknown: grub.cfg sets GRUB's default to more than one entry"
+  elif ! found=$(menu_kernel "$entry"); then
+    echo "unknown: GRUB's menu has no entry $entry"
+  elif [ "$found" = ">" ]; then
+    echo "unknown: entry $entry of GRUB's menu is a submenu, which waits for a choice"
+  elif [ -z "$found" ] || [ ! -e "$root/boot/vmlinuz-$found" ]; then
+    echo "unknown: entry $entry of GRUB's menu boots no kernel in /boot"
+  else
+    echo "$found"
+  fi
 }
 
 # The newest kernel with a module, but for one.
@@ -116,7 +182,7 @@ guard() {
   grub=$([ -f "$config" ] && command -v grub-editenv >/dev/null && echo yes)
   chosen=$(chosen_entry)
   default=$(kernel_of 0)
-  default=${default:-$(kernels | tail -n 1)}
+  [ -f "$config" ] || default=$(kernels | tail -n 1)
   kernel=$(get gpuhost_kernel) left=$(get gpuhost_tries)
   loaded=$([ -e "$root/sys/module/nvidia" ] && echo yes)
   safe=$running version=$(module_version "$running")
@@ -126,7 +192,8 @@ guard() {
   fi
 
   if [ -z "$default" ]; then
-    : # a container, which boots no kernel
+    answer=$(next_boot) # nothing in a container, which boots no kernel
+    case $answer in unknown*) say warning "the kernel that boots next is $answer" ;; esac
   elif [ -n "$grub" ] && [ "$chosen" != 0 ]; then
     clear_state # the operator has chosen the kernel
     selected=$(kernel_of "$chosen")
@@ -170,9 +237,9 @@ guard() {
   fi
 }
 
-if [ -n "$off" ]; then
-  clear_state
-else
-  guard
-fi
+case $option in
+  --off) clear_state ;;
+  --next) next_boot ;;
+  *) guard ;;
+esac
 exit 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 
@@ -16,3 +17,18 @@ def link(root: Path, path: str, target: str) -> None:
     at = root / path.lstrip("/")
     at.parent.mkdir(parents=True, exist_ok=True)
     at.symlink_to(target)
+
+
+def put_grub_menu(root: Path, kernels: Iterable[str], default: str = "0", system: str = "Debian GNU/Linux") -> None:
+    """Write a grub.cfg like grub-mkconfig's (tests/fixtures/grub), with these kernels in this order."""
+    lines = [f'set default="{default}"', 'if [ -n "${gpuhost_entry}" ]; then', 'set default="${gpuhost_entry}"', "fi"]
+    for number, kernel in enumerate(kernels):
+        if number == 0:
+            lines += [
+                f"menuentry '{system}' $menuentry_id_option 'gnulinux-simple-1' {{",
+                f"linux /boot/vmlinuz-{kernel}",
+            ]
+            lines += ["}", f"submenu 'Advanced options for {system}' $menuentry_id_option 'gnulinux-advanced-1' {{"]
+        own = f"$menuentry_id_option 'gnulinux-{kernel}-advanced-1'"
+        lines += [f"menuentry '{system}, with Linux {kernel}' {own} {{", f"linux /boot/vmlinuz-{kernel}", "}"]
+    put(root, "/boot/grub/grub.cfg", "\n".join([*lines, "}", ""]))

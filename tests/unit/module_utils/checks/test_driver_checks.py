@@ -22,7 +22,7 @@ from tests.unit.module_utils.host.test_module_keys import (
     keys,
 )
 from tests.unit.module_utils.host.test_module_keys import FIXTURES as SECURE_BOOT_FIXTURES
-from tests.unit.module_utils.host_files import put
+from tests.unit.module_utils.host_files import put, put_grub_menu
 from tests.unit.module_utils.simulated_host import DRIVER, H200, SimulatedHost, use_simulated_nvidia_smi
 
 NO_DRIVER = (
@@ -250,6 +250,7 @@ def test_a_kernel_that_the_guard_holds_back_without_a_module_is_a_warning(tmp_pa
     guard = "# GRUB Environment Block\ngpuhost_kernel=6.1.0-56-amd64\ngpuhost_tries=no-module\n"
     guard += "gpuhost_entry=gnulinux-advanced-1>gnulinux-6.1.0-50-amd64-advanced-1\n"
     (tmp_path / "boot/grub/grubenv").write_text(guard)
+    put_grub_menu(tmp_path, ("6.1.0-56-amd64", "6.1.0-50-amd64"))
     context = host(tmp_path, run=modinfo("580.95.05", "Dual MIT/GPL"))
     check = by_id(driver_checks.run(context))["driver.module_built"]
     assert (check.status, check.found) == (
@@ -284,13 +285,11 @@ def test_of_two_flavours_the_one_that_starts_next_needs_the_module(tmp_path: Pat
     built = tmp_path / "lib/modules/6.8.0-1030-nvidia/updates/dkms/nvidia.ko"
     built.parent.mkdir(parents=True)
     built.touch()
-    grub = tmp_path / "etc/default/grub"
-    grub.parent.mkdir(parents=True)
-    entry = 'GRUB_DEFAULT="Advanced options for Ubuntu>Ubuntu, with Linux {}"\n'
-    grub.write_text(entry.format("6.8.0-1030-nvidia"))
+    menu, entry = ("6.8.0-1030-nvidia", "6.8.0-149-generic"), "Advanced options for Ubuntu>Ubuntu, with Linux {}"
+    put_grub_menu(tmp_path, menu, entry.format("6.8.0-1030-nvidia"), "Ubuntu")
     context = host(tmp_path, run=modinfo("580.95.05", "Dual MIT/GPL"))
     assert by_id(driver_checks.run(context))["driver.module_built"].status == "pass"
-    grub.write_text(entry.format("6.8.0-149-generic"))
+    put_grub_menu(tmp_path, menu, entry.format("6.8.0-149-generic"), "Ubuntu")
     check = by_id(driver_checks.run(context))["driver.module_built"]
     assert (check.status, check.found) == ("fail", "kernel 6.8.0-149-generic has no nvidia module")
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, kernels, system
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, grub, kernels, system
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import debian_version
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
@@ -19,7 +20,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import Options, Preflight
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_for_probe
 
-from tests.unit.module_utils.host_files import put
+from tests.unit.module_utils.host_files import put, put_grub_menu
 
 KERNELS = Path(__file__).parents[3] / "fixtures/kernels"
 BOOKWORM, LIST = (KERNELS / "debian-12.packages").read_text(), "deb.debian.org_bookworm_main_binary-amd64_Packages"
@@ -56,6 +57,14 @@ class Host:
         if release != OWN:
             self.install(f"linux-image-{release}")
             put(self.root, f"/var/lib/dpkg/info/linux-image-{release}.list", f"/boot/vmlinuz-{release}\n")
+        self.update_grub()
+
+    def update_grub(self) -> None:
+        """Write the menu, the newest kernel first, with the default of the administrator."""
+        releases = [path.name.partition("-")[2] for path in (self.root / "boot").glob("vmlinuz-*")]
+        settings = "".join(path.read_text() for path in (self.root / "etc/default/grub.d").glob("*.cfg"))
+        default = system.assignments(settings).get("GRUB_DEFAULT", "0")
+        put_grub_menu(self.root, sorted(releases, key=debian_version.key, reverse=True), default)
 
     def probe(self) -> Probe:
         root, packages = str(self.root), kernels.images(str(self.root))
@@ -76,13 +85,16 @@ class Host:
     def type(self, remedy: str) -> None:
         """Run what a remedy says to type, with its files below this host's directory."""
         text = remedy.split("ype: ", 1)[1].rstrip(")").replace("/etc/", f"{self.root}/etc/")
-        shell = 'sudo() { "$@"; }; update-grub() { :; }; reboot() { echo reboot; }; apt-get() { echo "$@"; }\n'
+        shell = 'sudo() { "$@"; }; apt-get() { echo "$@"; }\n'
+        shell += "update-grub() { echo update-grub; }; reboot() { echo reboot; }\n"
         lines = subprocess.run(["bash", "-c", shell + text], capture_output=True, text=True, check=True).stdout
         for line in lines.splitlines():
             if line.startswith("install linux-image-amd64"):
                 self.add_kernel(NEW)
             elif line == "update":
                 put(self.root, f"/var/lib/apt/lists/{LIST}", BOOKWORM)
+            elif line == "update-grub":
+                self.update_grub()
             elif line == "reboot":
                 self.running = str(system.kernel(str(self.root), self.running)["next_boot"])
             else:
@@ -194,7 +206,7 @@ def hold_back(host: Host, kernel: str) -> None:
     """Write what the role's kernel guard writes."""
     entry = f"gnulinux-advanced-1>gnulinux-{host.running}-advanced-1"
     text = f"# GRUB Environment Block\ngpuhost_kernel={kernel}\ngpuhost_tries=no-module\ngpuhost_entry={entry}\n"
-    put(host.root, system.GRUB_ENVIRONMENT, text)
+    put(host.root, grub.ENVIRONMENT, text)
 
 
 def test_a_kernel_that_is_held_back_gets_its_headers(tmp_path: Path) -> None:
@@ -213,3 +225,18 @@ def test_a_kernel_that_is_held_back_and_cannot_be_built_for_is_no_problem(tmp_pa
     assert host.kernel_problems() == []
     (warning,) = [warning for warning in host.check().warnings if warning.code == "kernel-headers-missing"]
     assert f"no module can be built for kernel {OWN}, which is kept from being the default" in warning.message
+
+
+def test_a_next_kernel_that_is_not_known_is_named_with_its_reason(tmp_path: Path) -> None:
+    host = Host(tmp_path, OLD, NEW)
+    put(host.root, "/etc/default/grub.d/99-kernel.cfg", "GRUB_DEFAULT=1\n")
+    host.update_grub()
+    found = host.check()
+    (warning,) = [warning for warning in found.warnings if warning.code == "next-boot-unknown"]
+    assert "is unknown: entry 1 of GRUB's menu is a submenu, which waits for a choice; expected" in warning.message
+    assert f"Only kernel {OLD}, which is running, is checked" in warning.message
+    assert found.ok
+    put(host.root, "/etc/default/grub.d/99-kernel.cfg", "GRUB_DEFAULT='1>1'\n")
+    host.update_grub()
+    assert host.probe().kernel.next_boot == OLD
+    assert "next-boot-unknown" not in [warning.code for warning in host.check().warnings]

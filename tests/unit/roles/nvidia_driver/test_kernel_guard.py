@@ -261,6 +261,16 @@ def test_a_kernel_without_the_module_that_the_operator_chose_is_named(tmp_path, 
     assert host.guard() == ""
 
 
+def test_a_first_entry_that_boots_no_kernel_is_named(tmp_path):
+    """The newest kernel is not taken for the default."""
+    host = Host(tmp_path, {OLD: "580.1"})
+    text = host.configuration.read_text()
+    other = "menuentry 'Windows' $menuentry_id_option 'osprober-efi-1' {\n\tchainloader /bootmgfw.efi\n}\n"
+    host.configuration.write_text(text.replace("menuentry 'GNU/Linux'", other + "menuentry 'GNU/Linux'", 1))
+    assert "boots next is unknown: entry 0 of GRUB's menu boots no kernel in /boot" in host.guard()
+    assert host.state == {}
+
+
 def test_a_configuration_that_does_not_count_is_named(tmp_path):
     host = Host(tmp_path, {OLD: "580.1"})
     host.configuration.write_text(

@@ -1,0 +1,157 @@
+"""Which kernel GRUB boots next: gpuhost's probe and the kernel guard, which runs alone, give one answer.
+
+The configurations are grub-mkconfig's own: see tests/fixtures/grub/README.md.
+"""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import system
+
+from tests.unit.module_utils.host_files import put
+from tests.unit.roles.nvidia_driver.test_kernel_guard import FILES, PROGRAMS, PROJECT, UUID
+
+D12, D13 = ((PROJECT / f"tests/fixtures/grub/debian-{number}.cfg").read_text() for number in (12, 13))
+OLD12, NEW12 = "6.1.0-50-amd64", "6.1.0-56-amd64"
+OLD13, NEW13, CLOUD13 = "6.12.41+deb13-amd64", "6.12.57+deb13-amd64", "6.12.9+deb13-cloud-amd64"
+
+
+def identifier(kernel: str, kind: str = "advanced") -> str:
+    return f"gnulinux-advanced-{UUID}>gnulinux-{kernel}-{kind}-{UUID}"
+
+
+def default(entry: str, text: str = D12) -> str:
+    """Return a configuration with another GRUB_DEFAULT, which grub-mkconfig only copies."""
+    changed = re.sub(r'(?<=\n)   set default="(0|\$\{saved_entry\})"', lambda _: f'   set default="{entry}"', text)
+    assert changed != text or f'"{entry}"' in text
+    return changed
+
+
+def flavours(first: str) -> str:
+    """Return Debian 13's configuration with another kernel at the top, as GRUB_FLAVOUR_ORDER of Ubuntu's GRUB sorts."""
+    simple = D13[D13.index("menuentry 'Debian GNU/Linux' ") : D13.index("submenu ")]
+    return default("0", D13.replace(simple, simple.replace(NEW13, first)))
+
+
+def without_guard() -> str:
+    return D12[: D12.index("### BEGIN /etc/grub.d/07_gpuhost")] + D12[D12.index("### BEGIN /etc/grub.d/10_linux") :]
+
+
+WINDOWS = """menuentry 'Windows Boot Manager (on /dev/sda1)' $menuentry_id_option 'osprober-efi-1A2B-3C4D' {
+	insmod chain
+	chainloader /EFI/Microsoft/Boot/bootmgfw.efi
+}
+"""
+# Of another partition; as 30_os-prober of GRUB 2.06 writes it, which has the options of its own Linux.
+OTHER_LINUX = f"""menuentry 'Debian GNU/Linux 12 (on /dev/sda3)' $menuentry_id_option 'osprober-gnulinux-simple-9f' {{
+	linux /boot/vmlinuz-{OLD12} root=/dev/sda3
+}}
+"""
+GUARDED = f"gpuhost_kernel={NEW12}\ngpuhost_entry={identifier(OLD12)}\ngpuhost_tries="
+TITLE = "Advanced options for GNU/Linux>GNU/Linux, with Linux "
+NO_ENTRY = "unknown: GRUB's menu has no entry "
+WAITS = "unknown: entry {} of GRUB's menu is a submenu, which waits for a choice"
+OTHER = "unknown: entry {} of GRUB's menu boots no kernel in /boot"
+
+CASES = {
+    "no GRUB": (None, "", NEW12),
+    "the first entry": (D12, "", NEW12),
+    "a number": (default("1>2"), "", OLD12),
+    "a number, recovery": (default("1>3"), "", OLD12),
+    "an identifier": (default(identifier(OLD12)), "", OLD12),
+    "a title": (default(TITLE + OLD12), "", OLD12),
+    "a number, then an identifier": (default("1>" + identifier(OLD12).split(">")[1]), "", OLD12),
+    "a submenu": (default("1"), "", WAITS.format("1")),
+    "no such number": (default("1>9"), "", NO_ENTRY + "1>9"),
+    "no such identifier": (default(identifier("5.10.0-9-amd64")), "", NO_ENTRY + identifier("5.10.0-9-amd64")),
+    "part of an identifier": (default(identifier(OLD12)[:-1]), "", NO_ENTRY + identifier(OLD12)[:-1]),
+    "of the top level alone": (
+        default(identifier(OLD12).split(">")[1]),
+        "",
+        NO_ENTRY + identifier(OLD12).split(">")[1],
+    ),
+    "another system": (D12.replace("submenu ", WINDOWS + "submenu ").replace('"0"', '"1"'), "", OTHER.format("1")),
+    "another system moves the numbers": (default("2>2", D12.replace("submenu ", WINDOWS + "submenu ")), "", OLD12),
+    "another Linux": (D12.replace("submenu ", OTHER_LINUX + "submenu ").replace('"0"', '"1"'), "", OTHER.format("1")),
+    "another system is first": (D12.replace("menuentry 'GNU", WINDOWS + "menuentry 'GNU", 1), "", OTHER.format("0")),
+    "once": (D12, f"next_entry={identifier(OLD12)}\n", OLD12),
+    "once, by number": (D12, "next_entry=1>2\n", OLD12),
+    "once, then the default": (D12, "next_entry=\n", NEW12),
+    "saved, never set": (D13, "", NEW13),
+    "saved": (D13, f"saved_entry={identifier(OLD13)}\n", OLD13),
+    "saved, by number": (D13, "saved_entry=1>4\n", CLOUD13),
+    "saved, removed since": (D13, "saved_entry=1>9\n", NO_ENTRY + "1>9"),
+    "saved, but not asked for": (D12, f"saved_entry={identifier(OLD12)}\n", NEW12),
+    "firmware": (default("uefi-firmware", D13), "", OTHER.format("uefi-firmware")),
+    "a number after a condition": (default("2", D13), "", NO_ENTRY + "2"),
+    "sorted by flavours": (flavours(CLOUD13), "", CLOUD13),
+    "two defaults": (D12 + "set default=2\n", "", "unknown: grub.cfg sets GRUB's default to more than one entry"),
+    "held back, no module": (D12, GUARDED + "no-module\n", OLD12),
+    "held back, boots used up": (D12, GUARDED + "0\n", OLD12),
+    "new": (D12, GUARDED + "3\n", NEW12),
+    "one boot left": (D12, GUARDED + "1\n", NEW12),
+    "held back, another one once": (D12, GUARDED + f"no-module\nnext_entry={identifier(NEW12)}\n", NEW12),
+    "held back, not yet in grub.cfg": (without_guard(), GUARDED + "no-module\n", NEW12),
+    "the kernel held back was removed": (D12, GUARDED.replace(NEW12, "6.1.0-57-amd64", 1) + "0\n", OLD12),
+}
+
+
+def installed(root: Path, configuration: str | None, environment: str) -> None:
+    for kernel in (OLD13, NEW13, CLOUD13) if "deb13" in (configuration or "") else (OLD12, NEW12):
+        put(root, f"/boot/vmlinuz-{kernel}")
+    put(root, "/boot/grub/grubenv", environment)
+    if configuration is not None:
+        put(root, "/boot/grub/grub.cfg", configuration)
+
+
+def probed(root: Path) -> str:
+    found = system.kernel(str(root), OLD12)
+    return found["next_boot"] or f"unknown: {found['next_boot_unknown']}"
+
+
+def guarded(root: Path, programs: Path) -> str:
+    programs.mkdir()
+    for name, body in PROGRAMS.items():
+        (programs / name).write_text(f"#!/bin/sh\n{body}\n")
+        (programs / name).chmod(0o755)
+    command = ["sh", str(FILES / "kernel-guard.sh"), "--next", str(root)]
+    environment = {"PATH": f"{programs}:{os.environ['PATH']}"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout.strip()
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_probe_and_guard_name_the_same_kernel(tmp_path: Path, case: str) -> None:
+    configuration, environment, expected = CASES[case]
+    installed(tmp_path / "root", configuration, environment)
+    said = {"probe": probed(tmp_path / "root"), "guard": guarded(tmp_path / "root", tmp_path / "bin")}
+    assert said == {"probe": expected, "guard": expected}
+
+
+def test_a_file_of_the_administrator_may_change_the_menu(tmp_path: Path) -> None:
+    installed(tmp_path / "root", D12, "")
+    put(tmp_path / "root", "/boot/grub/custom.cfg", "set default=3\n")
+    expected = "unknown: /boot/grub/custom.cfg may choose another entry of GRUB's menu"
+    assert [probed(tmp_path / "root"), guarded(tmp_path / "root", tmp_path / "bin")] == [expected, expected]
+
+
+def test_a_kernel_that_was_removed_without_update_grub_is_not_booted(tmp_path: Path) -> None:
+    installed(tmp_path / "root", D12, "")
+    (tmp_path / f"root/boot/vmlinuz-{NEW12}").unlink()
+    assert [probed(tmp_path / "root"), guarded(tmp_path / "root", tmp_path / "bin")] == [OTHER.format("0")] * 2
+
+
+def test_a_configuration_that_cannot_be_read_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of an ordinary user; GRUB's passwords make it root's. The tests may run as root, who may read everything."""
+    installed(tmp_path, D12, "")
+
+    def refuse(_root: str, path: str) -> str:
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr("ansible_collections.gpuhost.stack.plugins.module_utils.host.grub.files.read_text", refuse)
+    found = system.grub.next_boot(str(tmp_path), [OLD12])
+    assert found == (None, "GRUB's configuration cannot be read: [Errno 13] Permission denied: '/boot/grub/grub.cfg'")
