@@ -17,6 +17,7 @@ from typing import Any
 
 from ansible import context
 from ansible.errors import AnsibleActionFail, AnsibleError
+from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import urls
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import become, interpreter, no_hosts, temporary_files
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import probe_options
@@ -130,7 +131,9 @@ def decide(
     headers, compilers = (tuple(values[name]) for name in KERNEL_PACKAGES)
     extra = {name: ExtraPackages(each.digest, each.sizes) for name, each in extended.items()}
     factor = args.get("timeout_factor", 1.0)
-    options = preflight.Options(args["own_kernel"], headers, compilers, signing, extra, factor)
+    kept = tuple(f"{name}_env_keep_cache" for name in FRAMEWORKS if plan.components.framework(name))  # of one cache
+    keeps_cache = not kept or all(boolean(value, strict=False) for value in role_variables(facts, kept).values())
+    options = preflight.Options(args["own_kernel"], headers, compilers, signing, extra, factor, keeps_cache)
     findings = preflight.preflight(plan, probe, diff, options)
     facts |= {"gpu_stack_preflight": findings.to_json(), "gpu_stack_parts": {}, "gpu_stack_drift": {}}
     facts["gpu_stack_repairs"] = to_json(drift.repairs(probe.applied))

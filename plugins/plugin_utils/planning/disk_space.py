@@ -118,18 +118,25 @@ def load_sizes() -> DiskSizes:
 
 
 def check_disk(
-    plan: Plan, diff: PlanDiff, probe: Probe, findings: Findings, extra: Mapping[str, ExtraPackages] | None = None
+    plan: Plan,
+    diff: PlanDiff,
+    probe: Probe,
+    findings: Findings,
+    extra: Mapping[str, ExtraPackages] | None = None,
+    keeps_cache: bool = True,
 ) -> None:
     """Add a problem for each file system with too little space for all that the plan writes to it.
 
-    extra: packages of the user's own, by framework; a warning names those whose size is not known.
+    extra: packages of the user's own, by framework; a warning names those whose size is not known. keeps_cache: whether
+    uv's cache still has what the installed environments were built from. uv unpacks while it downloads, so that a wheel
+    itself takes no space.
     """
     extra = extra or {}
     _warn_of_unknown_sizes(plan.components, diff, probe, findings, extra)
     reserve = load_sizes().reserve_mib
     within = plan.request.scope == "frameworks"  # then all is below the directory of the environments
     by_mount: dict[str, list[Need]] = {}
-    for need in _needs(plan.components, diff, probe, extra):
+    for need in _needs(plan.components, diff, probe, extra, keeps_cache):
         need = dataclasses.replace(need, directory=ENVIRONMENTS) if within else need
         if need.mib and need.directory in probe.disk:
             by_mount.setdefault(probe.disk[need.directory].mount, []).append(need)
@@ -173,7 +180,9 @@ def _is_built(name: str, diff: PlanDiff, probe: Probe, extra: Mapping[str, Extra
     return diff.of(name).action != KEEP or (name in extra and (found is None or found.lock != extra[name].lock))
 
 
-def _needs(components: Components, diff: PlanDiff, probe: Probe, extra: Mapping[str, ExtraPackages]) -> Iterator[Need]:
+def _needs(
+    components: Components, diff: PlanDiff, probe: Probe, extra: Mapping[str, ExtraPackages], keeps_cache: bool
+) -> Iterator[Need]:
     changing = [name for name in LABELS if components.get(name) and diff.of(name).action != KEEP]
     for name in (name for name in PACKAGED if name in changing):
         download, installed = _package_sizes(name, components, diff, probe)
@@ -181,7 +190,7 @@ def _needs(components: Components, diff: PlanDiff, probe: Probe, extra: Mapping[
         yield Need(PACKAGE_CACHE, f"{LABELS[name]} download", download)
         yield Need("/usr/local" if is_tree else "/usr", LABELS[name], installed)
     for name in (name for name in FRAMEWORKS if _is_built(name, diff, probe, extra)):
-        yield from _environment_needs(name, components, probe, extra.get(name), name in changing)
+        yield from _environment_needs(name, components, probe, extra.get(name), name not in changing and keeps_cache)
     if "driver" in changing:
         # update-initramfs writes each image beside the old one; with NVIDIA's modules it is at least as large.
         image = probe.kernel.initramfs_mib
@@ -204,19 +213,19 @@ def _temporary_needs(changing: Collection[str], components: Components, probe: P
 
 
 def _environment_needs(
-    name: str, components: Components, probe: Probe, extra: ExtraPackages | None, is_new: bool
+    name: str, components: Components, probe: Probe, extra: ExtraPackages | None, is_cached: bool
 ) -> Iterator[Need]:
-    """Yield what an environment needs; unless it is new, the cache has all but the packages of the user's own."""
+    """Yield what an environment needs; is_cached: the cache has all but the packages of the user's own."""
     planned = components.framework(name)
     if planned is None:
         return
     size, added = load_sizes().environment_mib(name, planned.version), extra.mib if extra else 0
     mounts = {probe.disk[path].mount for path in (ENVIRONMENTS, WHEEL_CACHE) if path in probe.disk}
     is_copied = len(mounts) > 1  # on one file system, the environment is hard links into the cache
-    yield Need(ENVIRONMENTS, f"{LABELS[name]} environment", size if is_new or is_copied else 0)
+    yield Need(ENVIRONMENTS, f"{LABELS[name]} environment", 0 if is_cached and not is_copied else size)
     yield Need(ENVIRONMENTS, f"packages of gpu_stack_{name}_extra", added)
     if is_copied:
-        yield Need(WHEEL_CACHE, f"{LABELS[name]} packages", size if is_new else 0)
+        yield Need(WHEEL_CACHE, f"{LABELS[name]} packages", 0 if is_cached else size)
         yield Need(WHEEL_CACHE, f"packages of gpu_stack_{name}_extra", added)
 
 

@@ -160,7 +160,7 @@ class Options:
     own_kernel: whether the host loads modules into a kernel of its own (a container borrows one). kernel_headers,
     kernel_compilers: the packages that will be installed for them; None: those of the plan. signing: the certificate of
     the user's own key for kernel modules. extra: packages of the user's own, by framework. timeout_factor: multiplies
-    time limits.
+    time limits. keeps_cache: whether the roles leave the packages of environments in uv's cache for the next one.
     """
 
     own_kernel: bool = True
@@ -169,6 +169,7 @@ class Options:
     signing: SigningCertificate | None = None
     extra: Mapping[str, ExtraPackages] = dataclasses.field(default_factory=dict)
     timeout_factor: float = 1.0
+    keeps_cache: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -236,7 +237,7 @@ def preflight(plan: Plan, probe: Probe, diff: PlanDiff, options: Options | None 
         _peer_to_peer,
     ):
         check(context, findings)
-    check_disk(plan, diff, probe, findings, context.options.extra)
+    check_disk(plan, diff, probe, findings, context.options.extra, context.options.keeps_cache)
     return Preflight(tuple(findings.problems), tuple(findings.warnings))
 
 

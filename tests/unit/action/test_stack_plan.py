@@ -227,6 +227,35 @@ def test_packages_of_the_users_own_are_part_of_the_environment(
     assert "words" in warnings[0]
 
 
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({}, True),
+        ({"tensorflow_env_keep_cache": True, "pytorch_env_keep_cache": "no"}, True),
+        ({"tensorflow_env_keep_cache": False}, False),
+        ({"tensorflow_env_keep_cache": "no"}, False),
+    ],
+)
+def test_the_disk_check_knows_whether_the_cache_of_packages_is_kept(
+    probed: dict[str, Any], monkeypatch: pytest.MonkeyPatch, values: dict[str, Any], expected: bool
+) -> None:
+    """By the variables of the planned frameworks' roles, which share the cache; only TensorFlow is planned here."""
+    seen: list[bool] = []
+
+    def check(*given: Any) -> Preflight:
+        seen.append(given[3].keeps_cache)
+        return Preflight((), ())
+
+    def variables(facts: dict[str, Any], prefixes: tuple[str, ...]) -> dict[str, Any]:
+        own = {name: value for name, value in values.items() if name.startswith(prefixes)}
+        return {**role_variables(facts, prefixes), **own}
+
+    monkeypatch.setattr(stack_plan.preflight, "preflight", check)
+    decision = stack_plan.decide(probed, {**ARGS, "request": {"pytorch": "none"}}, variables)
+    assert decision.plan.components.tensorflow
+    assert seen == [expected]
+
+
 def test_every_fact_is_a_variable_of_the_playbooks(probed: dict[str, Any]) -> None:
     """Nothing is read from ansible_facts: a fact that has the name of a variable is injected over it, or warned of."""
     variables = yaml.safe_load((PROJECT / "playbooks/group_vars/all/facts.yml").read_text())

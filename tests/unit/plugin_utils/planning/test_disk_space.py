@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -215,6 +216,23 @@ def test_an_installed_environment_is_built_again_for_other_packages(digest: str,
         apart = {**disk(root=10**6), "/opt/gpuhost/environments": space(7541, "/opt")}
         (problem,) = run(options=options, disk=apart, **host).problems
         assert "expected at least 7542 MiB" in problem.message  # copies, since no link leads into the cache
+
+
+@pytest.mark.parametrize("keeps_cache", [True, False])
+def test_without_a_kept_cache_everything_is_downloaded_again(keeps_cache: bool) -> None:
+    """The packages of the framework are no links then: the old environment keeps its own files."""
+    host = {**ALL_INSTALLED, **LOADED, **INSTALLED_LOCK}
+    options = dataclasses.replace(extra("ffffffff", words=100 * 2**20), keeps_cache=keeps_cache)
+    needed = 315 + RESERVE + (0 if keeps_cache else ENVIRONMENT)
+    assert run(options=options, disk=disk(root=needed), **host).ok is True
+    (problem,) = run(options=options, disk=disk(root=needed - 1), **host).problems
+    assert ("TensorFlow environment 6203 MiB" in problem.message) is not keeps_cache
+    same = dataclasses.replace(options, extra=extra(words=100 * 2**20).extra)
+    assert run(options=same, disk=disk(root=0), **host).ok is True  # nothing has to be built
+    # A cache of its own has a second copy.
+    free = {"root": 10**6, "var": needed - 1}
+    messages = [each.message for each in run(options=options, disk=disk(**free), **host).problems]
+    assert [("TensorFlow packages 6203 MiB" in message) for message in messages] == [not keeps_cache]
 
 
 def test_packages_without_a_size_are_named_and_not_counted() -> None:
