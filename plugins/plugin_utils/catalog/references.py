@@ -5,6 +5,7 @@ Runs on the controller; pure functions. Each problem names the file, the entry a
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
@@ -130,6 +131,7 @@ def libcudart(catalog: Catalog, cuda: str) -> str | None:
     return _soname(catalog.cuda.libcudart, cuda)
 
 
+@functools.lru_cache(maxsize=1024)
 def loaded_libraries(catalog: Catalog, cuda: str) -> tuple[str, ...]:
     """Return the names by which a framework that was built for a CUDA release loads its libraries, libcudart first."""
     found = (_soname(rules, cuda) for rules in (catalog.cuda.libcudart, catalog.cuda.libcusolver))

@@ -13,6 +13,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components imp
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import (
     ResolveContext,
+    cached,
     gpu_label,
     not_in_repository,
     offered,
@@ -55,17 +56,22 @@ def cudnn_candidates(
 
     tensorflow: the one of the plan; with the system's libraries it needs a certain cuDNN.
     """
-    found = {c.version + c.cuda: c for apt in context.catalog.cudnn.apt for c in _cudnn_builds(context, apt, cuda)}
-    candidates = [
-        c
-        for c in found.values()
-        if context.request.cudnn == "auto" or versions.has_prefix(c.version, context.request.cudnn)
-    ]
-    checked = [
+    needs = tensorflow if tensorflow and tensorflow.component.cuda_libraries == "system" else None
+    return list(_cudnn_candidates(_reduced(context, "cudnn"), cuda.version, needs))
+
+
+def _reduced(context: ResolveContext, library: str) -> ResolveContext:
+    return context.reduced(host=("offers", "repository_url"), request=(library,))
+
+
+@cached
+def _cudnn_candidates(
+    context: ResolveContext, cuda: str, tensorflow: TensorflowCandidate | None
+) -> tuple[LibraryCandidate, ...]:
+    return tuple(
         dataclasses.replace(c, problems=(*c.problems, *_cudnn_problems(context, c, cuda, tensorflow)))
-        for c in candidates
-    ]
-    return sorted(checked, key=lambda c: (versions.key(c.version), versions.key(c.cuda)), reverse=True)
+        for c in _cudnn_builds(context.with_gpus(()), versions.major(cuda))
+    )
 
 
 def known_cudnn(context: ResolveContext) -> list[str]:
@@ -73,9 +79,21 @@ def known_cudnn(context: ResolveContext) -> list[str]:
     return [v.version for v in context.catalog.cudnn.versions]
 
 
-def _cudnn_builds(context: ResolveContext, apt: CudnnApt, cuda: CudaCandidate) -> list[LibraryCandidate]:
-    major = versions.major(cuda.version)
-    runtime = apt.runtime.format(cuda_major=major)
+@cached
+def _cudnn_builds(context: ResolveContext, cuda_major: int) -> tuple[LibraryCandidate, ...]:
+    """Return the builds that the request allows for a CUDA major, newest first, without what GPUs have to do with."""
+    found = {
+        build.version + build.cuda: build
+        for apt in context.catalog.cudnn.apt
+        for build in _cudnn_packages(context, apt, cuda_major)
+        if context.request.cudnn == "auto" or versions.has_prefix(build.version, context.request.cudnn)
+    }
+    return tuple(sorted(found.values(), key=lambda c: (versions.key(c.version), versions.key(c.cuda)), reverse=True))
+
+
+def _cudnn_packages(context: ResolveContext, apt: CudnnApt, cuda_major: int) -> list[LibraryCandidate]:
+    """Return the builds with one way of naming packages."""
+    runtime = apt.runtime.format(cuda_major=cuda_major)
     builds: set[tuple[str, str | None]] = {
         (versions.upstream(v), versions.cuda_suffix(v)) for v in offered(context, runtime)
     }
@@ -91,9 +109,9 @@ def _cudnn_builds(context: ResolveContext, apt: CudnnApt, cuda: CudaCandidate) -
             (v.version, None)
             for v in context.catalog.cudnn.versions
             if versions.major(v.version) == apt.cudnn_major
-            and (major in v.cuda_majors or context.request.cudnn != "auto")
+            and (cuda_major in v.cuda_majors or context.request.cudnn != "auto")
         }
-    return [_cudnn_build(context, apt, major, version, suffix) for version, suffix in builds]
+    return [_cudnn_build(context, apt, cuda_major, version, suffix) for version, suffix in builds]
 
 
 def _cudnn_build(
@@ -119,16 +137,17 @@ def _cudnn_build(
 
 
 def _cudnn_problems(
-    context: ResolveContext, candidate: LibraryCandidate, cuda: CudaCandidate, tensorflow: TensorflowCandidate | None
+    context: ResolveContext, candidate: LibraryCandidate, cuda: str, tensorflow: TensorflowCandidate | None
 ) -> list[Problem]:
-    major, problems = versions.major(cuda.version), []
+    """tensorflow: one that loads the system's libraries."""
+    major, problems = versions.major(cuda), []
     built = [v for v in context.catalog.cudnn.versions if v.version == candidate.version]
-    if not serves(candidate.cuda, cuda.version) or (built and major not in built[0].cuda_majors):
+    if not serves(candidate.cuda, cuda) or (built and major not in built[0].cuda_majors):
         made_for = " and ".join(f"{m}.x" for m in built[0].cuda_majors) if built else candidate.cuda
         problems.append(
             Problem(
                 "cudnn-cuda-mismatch",
-                f"cuDNN {candidate.version} is built for CUDA {made_for}, the toolkit here is CUDA {cuda.version}",
+                f"cuDNN {candidate.version} is built for CUDA {made_for}, the toolkit here is CUDA {cuda}",
                 "leave gpu_stack_cudnn at auto, or set gpu_stack_cuda to a release of that major",
             )
         )
@@ -143,7 +162,7 @@ def _cudnn_problems(
                         "leave gpu_stack_cudnn at auto: it selects the newest build with code for it",
                     )
                 )
-    if tensorflow and tensorflow.component.cuda_libraries == "system":
+    if tensorflow:
         tested = tensorflow.release.tested.cudnn
         if versions.major(candidate.version) != versions.major(tested) or versions.key(
             candidate.version
@@ -173,6 +192,11 @@ def serves(built_for: str, cuda: str) -> bool:
 
 def nccl_candidates(context: ResolveContext, cuda: CudaCandidate) -> list[LibraryCandidate]:
     """Return the NCCL builds that the request allows: those for this toolkit or an older one first, newest first."""
+    return list(_nccl_candidates(_reduced(context, "nccl"), cuda.version))
+
+
+@cached
+def _nccl_candidates(context: ResolveContext, cuda: str) -> tuple[LibraryCandidate, ...]:
     runtime = context.catalog.nccl.apt.packages[0]
     builds = {(versions.upstream(v), versions.cuda_suffix(v) or "") for v in offered(context, runtime)}
     builds |= {(b.version, b.cuda) for b in context.catalog.nccl.builds if in_repository(context, b.slugs)}
@@ -183,12 +207,12 @@ def nccl_candidates(context: ResolveContext, cuda: CudaCandidate) -> list[Librar
     ]
 
     def rank(candidate: LibraryCandidate) -> tuple[bool, tuple[int, ...], tuple[int, ...]]:
-        if versions.key(candidate.cuda) <= versions.key(cuda.version):
+        if versions.key(candidate.cuda) <= versions.key(cuda):
             return True, versions.key(candidate.version), versions.key(candidate.cuda)
         # A build for a newer minor: the nearest one first.
         return False, tuple(-n for n in versions.key(candidate.cuda)), versions.key(candidate.version)
 
-    return sorted(candidates, key=rank, reverse=True)
+    return tuple(sorted(candidates, key=rank, reverse=True))
 
 
 def known_nccl(context: ResolveContext) -> list[str]:
@@ -196,8 +220,8 @@ def known_nccl(context: ResolveContext) -> list[str]:
     return [b.version for b in context.catalog.nccl.builds]
 
 
-def _nccl_build(context: ResolveContext, version: str, suffix: str, cuda: CudaCandidate) -> LibraryCandidate:
-    apt, major, problems = context.catalog.nccl.apt, versions.major(cuda.version), []
+def _nccl_build(context: ResolveContext, version: str, suffix: str, cuda: str) -> LibraryCandidate:
+    apt, major, problems = context.catalog.nccl.apt, versions.major(cuda), []
     found: dict[str, str | None] = {}
     for name in apt.packages:
         found[name] = (
@@ -214,7 +238,7 @@ def _nccl_build(context: ResolveContext, version: str, suffix: str, cuda: CudaCa
         problems.append(
             Problem(
                 "nccl-cuda-mismatch",
-                f"NCCL {version} is built for CUDA {suffix}, the toolkit here is CUDA {cuda.version}",
+                f"NCCL {version} is built for CUDA {suffix}, the toolkit here is CUDA {cuda}",
                 "leave gpu_stack_nccl at auto, or set gpu_stack_cuda to a release of that major",
             )
         )

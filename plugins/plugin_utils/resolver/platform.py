@@ -20,7 +20,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import driv
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import drivers as drivers_
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import (
     ResolveContext,
-    cached,
     gpu_label,
     quote_hint,
     span,
@@ -275,16 +274,7 @@ def _serves(context: ResolveContext, pair: Platform, tensorflow: TensorflowCandi
         return True
     if context.request.cudnn == "auto" and archive_only(pair):
         return False
-    return _has_usable_cudnn(_cudnn_key(context), pair.cuda, tensorflow)
-
-
-def _cudnn_key(context: ResolveContext) -> ResolveContext:
-    return context.reduced(host=("offers", "repository_url"), request=("cudnn",))
-
-
-@cached
-def _has_usable_cudnn(context: ResolveContext, cuda: CudaCandidate, tensorflow: TensorflowCandidate) -> bool:
-    return any(context.is_usable(candidate.problems) for candidate in cudnn_candidates(context, cuda, tensorflow))
+    return any(context.is_usable(c.problems) for c in cudnn_candidates(context, pair.cuda, tensorflow))
 
 
 def archive_only(platform: Platform) -> bool:

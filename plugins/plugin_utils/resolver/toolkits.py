@@ -69,6 +69,16 @@ def known_toolkits(context: ResolveContext) -> list[str]:
 
 @cached
 def _nvidia_toolkits(context: ResolveContext) -> list[CudaCandidate]:
+    unfit = {t.version: tuple(_gpu_toolkit_problems(context, t)) for t in context.catalog.cuda.toolkits}
+    return [
+        dataclasses.replace(c, problems=(*unfit[c.version], *c.problems))
+        for c in _published_toolkits(context.with_gpus(()))
+    ]
+
+
+@cached
+def _published_toolkits(context: ResolveContext) -> list[CudaCandidate]:
+    """Return the toolkits of NVIDIA's repository, without what GPUs have to do with."""
     candidates = []
     for toolkit in context.catalog.cuda.toolkits:
         package = _toolkit_package(context, toolkit)
@@ -113,7 +123,7 @@ def _nvidia_toolkit(context: ResolveContext, toolkit: Toolkit, package: str, rel
         "nvidia",
         _min_driver(toolkit, release),
         component,
-        (*_gpu_toolkit_problems(context, toolkit), *problems),
+        tuple(problems),
     )
 
 

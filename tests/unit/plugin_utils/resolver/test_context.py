@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import drivers, frameworks, platform, toolkits
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import drivers, frameworks, libraries, toolkits
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import (
     ResolveContext,
     not_in_repository,
@@ -65,6 +66,7 @@ def context(host: Host = HOST) -> ResolveContext:
         (drivers._nvidia_drivers, drivers._reduced),
         (drivers._distro_drivers, drivers._reduced),
         (toolkits._nvidia_toolkits, toolkits._reduced),
+        (toolkits._published_toolkits, lambda whole: toolkits._reduced(whole).with_gpus(())),
         (toolkits._offered_toolkits, toolkits._reduced),
         (toolkits._distro_toolkits, toolkits._reduced),
         (frameworks._all_tensorflows, frameworks._reduced),
@@ -78,13 +80,18 @@ def test_a_cached_function_reads_no_more_than_its_key(cached, reduced, host):
     assert cached(reduced(whole)), "nothing was compared"
 
 
-def test_the_cached_cudnn_check_reads_no_more_than_its_key():
-    whole = context()
-    key = platform._cudnn_key(whole)
-    for cuda in toolkits._nvidia_toolkits(toolkits._reduced(whole))[::5]:
-        for tensorflow in frameworks._all_tensorflows(frameworks._reduced(whole))[::10]:
-            found = platform._has_usable_cudnn(key, cuda, tensorflow)
-            assert found == platform._has_usable_cudnn.__wrapped__(whole, cuda, tensorflow)
+@pytest.mark.parametrize("host", [HOST, Host("debian-13")], ids=["read", "unread"])
+def test_a_cached_list_of_libraries_reads_no_more_than_its_key(host):
+    whole = context(host)
+    cudnn, nccl = libraries._reduced(whole, "cudnn"), libraries._reduced(whole, "nccl")
+    for cuda in ("11.8", "12.9", "13.2"):
+        major = versions.major(cuda)
+        assert libraries._cudnn_builds(cudnn.with_gpus(()), major) == libraries._cudnn_builds.__wrapped__(whole, major)
+        assert libraries._nccl_candidates(nccl, cuda) == libraries._nccl_candidates.__wrapped__(whole, cuda)
+        for tensorflow in (None, *frameworks._all_tensorflows(frameworks._reduced(whole))[::10]):
+            found = libraries._cudnn_candidates(cudnn, cuda, tensorflow)
+            assert found == libraries._cudnn_candidates.__wrapped__(whole, cuda, tensorflow)
+    assert found, "nothing was compared"
 
 
 def test_each_kind_of_gpu_counts_once_in_the_order_of_the_host():
