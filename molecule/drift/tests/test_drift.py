@@ -155,15 +155,6 @@ def test_damages_of_each_kind_are_found_and_repaired(options, damage, rerun, unc
     assert rerun() == {}
 
 
-@pytest.fixture(scope="module")
-def with_environment(playbook):
-    """Build the TensorFlow environment; return the option that plans it."""
-    options = ("-e", "gpu_stack_tensorflow=auto")
-    playbook("gpu_host", *WITHOUT_CHECKS, *options)
-    yield options
-    playbook("gpu_host", *WITHOUT_CHECKS)
-
-
 @pytest.mark.skipif(not ALL, reason="each damage alone is in the tier faults-long (FAULTS=all)")
 @pytest.mark.parametrize("row", rows(environment=False), ids=lambda row: row.name)
 def test_each_damage_is_found_and_repaired_alone(row, damage, rerun, state, differences):
@@ -176,16 +167,6 @@ def test_each_damage_is_found_and_repaired_alone(row, damage, rerun, state, diff
     damage(row.cleanup)
     assert differences(before, state()) == []
     assert rerun() == {}
-
-
-@pytest.mark.skipif(not ALL, reason="one damage of an environment is in the scenario default, each in faults-long")
-@pytest.mark.parametrize("row", rows(environment=True), ids=lambda row: row.name)
-def test_damaged_environment_is_built_again(row, damage, rerun, as_root, with_environment):
-    damage(row.command)
-    assert_found(rerun(*with_environment, *row.options), [row])
-    check = "/opt/gpuhost/tensorflow/bin/python -c 'import tensorflow' && /opt/gpuhost/uv/bin/uv --version"
-    as_root.run_expect([0], check)
-    assert rerun(*with_environment) == {}
 
 
 def test_damage_that_cannot_be_repaired_fails_each_run_until_it_is_gone(as_root, playbook, rerun, unchanged):
@@ -236,3 +217,25 @@ def test_part_that_a_run_leaves_out_is_not_changed(as_root, playbook, rerun, unc
     assert "env_paths" in rerun()
     assert unchanged() == []
     assert rerun() == {}
+
+
+# With an environment, so at the end: the plan of the tests above has none.
+
+
+@pytest.fixture(scope="module")
+def with_environment(playbook):
+    """Build the TensorFlow environment, until the end of the file; return the option that plans it."""
+    options = ("-e", "gpu_stack_tensorflow=auto")
+    playbook("gpu_host", *WITHOUT_CHECKS, *options)
+    yield options
+    playbook("gpu_host", *WITHOUT_CHECKS)
+
+
+@pytest.mark.skipif(not ALL, reason="one damage of an environment is in the scenario default, each in faults-long")
+@pytest.mark.parametrize("row", rows(environment=True), ids=lambda row: row.name)
+def test_damaged_environment_is_built_again(row, damage, rerun, as_root, with_environment):
+    damage(row.command)
+    assert_found(rerun(*with_environment, *row.options), [row])
+    check = "/opt/gpuhost/tensorflow/bin/python -c 'import tensorflow' && /opt/gpuhost/uv/bin/uv --version"
+    as_root.run_expect([0], check)
+    assert rerun(*with_environment) == {}
