@@ -29,7 +29,7 @@ SAMPLE = 2
 MOMENTS = 5 if ALL else 1
 # libnccl2 is the largest package, so it is half installed for longest, after the package that needs it was unpacked.
 STEPS = ["status half-installed libnccl2", *([""] if ALL else [])]
-WAIT_SECONDS = 120
+WAIT_SECONDS = 600  # on a computer that does other work, too
 NO_RETRIES = "/etc/apt/apt.conf.d/99no-retries"
 
 State = dict[str, list[str]]
