@@ -32,7 +32,8 @@ def verified(
 ) -> dict[str, Any]:
     """Return what a run verified; takes gpu_stack_plan, a probe and the results of this run."""
     actions = {name: entry["action"] for name, entry in trainings.items()}
-    run = verification.Run(verify, actions, results, left_out, changed)
+    expired = {name: entry["expired"] for name, entry in trainings.items() if entry.get("expired")}
+    run = verification.Run(verify, actions, results, left_out, changed, expired)
     try:
         found = verification.verification(plan, _host(probe), run, now)
     except ValueError as error:

@@ -3,9 +3,10 @@
 The state file of the simulated nvidia-smi lists the job. The tests continue each other, in this order.
 """
 
+import contextlib
 import json
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -35,6 +36,17 @@ def training(reports) -> Callable[[], dict[str, Any]]:
     return lambda: json.loads((reports / "latest/default-hopper/smoke_train.json").read_text())
 
 
+@contextlib.contextmanager
+def job(host: Any) -> Iterator[None]:
+    """Have the simulated nvidia-smi list a job."""
+    host.run_expect([0], "mkdir -p /etc/gpuhost-simulated")
+    host.run_expect([0], "sh -c %s", f"echo '{json.dumps(JOB)}' > {STATE}")
+    try:
+        yield
+    finally:
+        host.run_expect([0], "rm -r /etc/gpuhost-simulated")
+
+
 def said(done: subprocess.CompletedProcess[str]) -> str:
     """Return what a run printed, without its line breaks."""
     return " ".join(done.stdout.split())
@@ -46,6 +58,15 @@ def test_rerun_reuses_the_training_with_its_date_and_records_nothing(playbook, v
     assert "changed=0" in done.stdout
     assert training()["status"] == "reused"
     assert training()["finished"] == before["evidence"]["trainings"]["tensorflow"]["finished"]
+    assert verified() == before
+
+
+def test_job_beside_a_training_that_is_too_old_fails_the_run(as_root, playbook, verified, training):
+    before = verified()
+    with job(as_root):
+        failed = playbook("gpu_host", "-e", "smoke_train_max_age=0", expect=2)
+    assert "the last verification no longer holds: the last training, of" in said(failed)
+    assert training()["status"] == "deferred"
     assert verified() == before
 
 
@@ -61,12 +82,8 @@ def test_change_without_its_proof_is_not_recorded_as_verified(as_root, playbook,
 
 def test_change_stays_pending_while_a_job_uses_the_gpus(as_root, playbook, verified, training):
     before = verified()
-    as_root.run_expect([0], "mkdir -p /etc/gpuhost-simulated")
-    as_root.run_expect([0], "sh -c %s", f"echo '{json.dumps(JOB)}' > {STATE}")
-    try:
+    with job(as_root):
         done = playbook("gpu_host")
-    finally:
-        as_root.run_expect([0], "rm -r /etc/gpuhost-simulated")
     assert "The change stays pending: cuda." in said(done)
     assert "python3" in training()["checks"][0]["reason"]
     assert training()["status"] == "deferred"

@@ -74,12 +74,14 @@ class Request:
 class Training:
     """What happens with one framework: `train`, `reused`, `deferred` or `left out`, and why.
 
-    result: for `reused` and `deferred` the evidence of this run, smoke_train.json.
+    result: for `reused` and `deferred` the evidence of this run, smoke_train.json. expired: for `deferred`, why the
+    last training of an unchanged host proves nothing any more; empty if it does.
     """
 
     action: str
     reason: str
     result: Mapping[str, Any] | None = None
+    expired: str = ""
 
 
 # What evidence belongs to -----------------------------------------------------------------------------------------
@@ -137,6 +139,8 @@ def trainings(
     trained.
     """
     stack, devices = stack_fingerprint(plan), hardware(host)
+    # A change, or a first verification, stays pending until the GPUs are idle.
+    waits = changed or host.pending is not None or host.verified is None or host.verified.stack != stack
     found = {}
     for framework in training_frameworks(plan):
         is_left_out = request.framework not in ("", framework)
@@ -147,7 +151,8 @@ def trainings(
         elif is_left_out:
             found[framework] = Training(LEFT_OUT, f"smoke_train_framework is {request.framework}")
         elif jobs:
-            found[framework] = _deferred(framework, jobs)
+            expired = "" if waits else _outdated(record, request, stack, devices)
+            found[framework] = _deferred(framework, jobs, expired)
         else:
             found[framework] = Training(TRAIN, reason or "it was requested")
     return found
@@ -166,6 +171,13 @@ def _reason_to_train(
         return "the host was changed since it was last verified"
     if record is None or record.status != PASS:
         return "no training that passed is recorded"
+    return _outdated(record, request, stack, devices)
+
+
+def _outdated(record: VerifiedTraining | None, request: Request, stack: str, devices: Mapping[str, Any]) -> str:
+    """Return why a recorded training says nothing of the host as it is; empty if it does."""
+    if record is None:
+        return "no training is recorded"
     if record.stack != stack:
         return f"the stack has changed since {record.finished}"
     if record.hardware != devices:
@@ -189,10 +201,11 @@ def _reused(framework: str, record: VerifiedTraining, request: Request) -> Train
     return Training(REUSED, reason, {**to_json(record.result), **identity, "checks": [check]})
 
 
-def _deferred(framework: str, jobs: str) -> Training:
-    reason = f"programs use the GPUs: {jobs}"
+def _deferred(framework: str, jobs: str, expired: str) -> Training:
+    reason = f"programs use the GPUs: {jobs}" + (f"; {expired}" if expired else "")
     check = {"id": "training", "status": DEFERRED, "reason": reason}
-    return Training(DEFERRED, reason, {"schema": SCHEMA, "framework": framework, "status": DEFERRED, "checks": [check]})
+    evidence = {"schema": SCHEMA, "framework": framework, "status": DEFERRED, "expired": expired, "checks": [check]}
+    return Training(DEFERRED, reason, evidence, expired)
 
 
 def _time(text: str) -> datetime:

@@ -24,6 +24,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.training im
 VERIFIED = "verified"
 KEPT = "kept"  # something was deferred, and nothing was changed since the host was last verified
 PENDING = "pending"  # something was deferred, and a change waits for it
+EXPIRED = "expired"  # a training was deferred, nothing was changed, and the last one proves nothing any more
 NOT_VERIFIED = "not verified"
 
 
@@ -33,7 +34,7 @@ class Run:
 
     verify: the summary of the checks, None if they did not run; actions: the action by framework, empty if the training
     was left out; results: of the trainings of this run; left_out: the parts that were not installed; changed: whether
-    the run changed the host.
+    the run changed the host; expired: by framework, why its last training proves nothing any more.
     """
 
     verify: Mapping[str, Any] | None
@@ -41,6 +42,7 @@ class Run:
     results: Sequence[Mapping[str, Any]]
     left_out: Sequence[str]
     changed: bool
+    expired: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,9 +73,11 @@ def state(plan: Mapping[str, Any], run: Run, change_pending: bool) -> tuple[str,
             missing.append(f"{name} did not pass")
     if missing:
         return NOT_VERIFIED, (*missing, *waiting)
-    if waiting:
-        return PENDING if change_pending else KEPT, tuple(waiting)
-    return VERIFIED, ()
+    if waiting and change_pending:
+        return PENDING, tuple(waiting)
+    if expired := [why for why in run.expired.values() if why]:
+        return EXPIRED, (*waiting, *dict.fromkeys(expired))
+    return (KEPT, tuple(waiting)) if waiting else (VERIFIED, ())
 
 
 def _verifies(result: Mapping[str, Any]) -> bool:
@@ -118,6 +122,8 @@ def verification(plan: Mapping[str, Any], host: HostFacts, run: Run, now: str) -
         )
     elif found == PENDING:
         message = f"The change stays pending: {text}. Run the same command again when the GPUs are idle"
+    elif found == EXPIRED:
+        message = f"The last verification no longer holds: {text}. Run the same command again when the GPUs are idle"
     else:
         message = f"Nothing has changed since the host was last verified, but {text}"
     return Verification(found, reasons, f"{message} ({last})." if message else "")

@@ -121,12 +121,14 @@ class Cluster:
 class TrainingEvidence:
     """smoke_train.json and smoke_train_pytorch.json; finished: when a reused training ended, UTC.
 
-    unknown_accepted: the host is verified although checks of the training had no answer (gpu_stack_unknown)
+    unknown_accepted: the host is verified although checks of the training had no answer (gpu_stack_unknown).
+    expired: of a deferred training, why the last one proves nothing any more.
     """
 
     framework: str
     status: str | None = None
     unknown_accepted: bool = False
+    expired: str = ""
     finished: str | None = None
     checks: tuple[Check, ...] = ()
     version: str | None = None

@@ -255,7 +255,7 @@ def _verdict(evidence: HostEvidence, mode: RunMode) -> tuple[str, list[str]]:
         wrong.append("the plan cannot be applied")
     is_refused = bool(wrong)
     wrong += [reason for name, part in _checked(evidence) if (reason := _failure(_CHECKED[name], part))]
-    unknown = _with_outcome(evidence, UNKNOWN)
+    unknown = _with_outcome(evidence, UNKNOWN) + _expired(evidence)
     if not wrong and not unknown:
         wrong += message
     if wrong or (rolled_back and not unknown):
@@ -287,6 +287,15 @@ def _failure(name: str, part: VerifyEvidence | TrainingEvidence) -> str:
     if part.status in (PASS, SKIP, REUSED, UNKNOWN, DEFERRED):
         return ""
     return f"{name} ended {f'with status {part.status}' if part.status else 'without a status'}"
+
+
+def _expired(evidence: HostEvidence) -> list[str]:
+    """Return a line for each deferred training whose last result proves nothing any more."""
+    return [
+        f"{_CHECKED[name]} is {DEFERRED}, and {part.expired}"
+        for name, part in _checked(evidence)
+        if isinstance(part, TrainingEvidence) and part.expired
+    ]
 
 
 def _with_outcome(evidence: HostEvidence, outcome: str) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.training im
     trainings,
 )
 
+WHEN_NEEDED = Request(datetime(2026, 11, 20, tzinfo=UTC))
 TRAINED, LATER = "2026-11-01T12:00:00Z", datetime(2026, 11, 20, tzinfo=UTC)
 PROBE: dict[str, Any] = {
     "gpus": [
@@ -166,6 +168,26 @@ def test_nothing_is_trained_beside_a_job():
     assert found.result is not None
     assert (found.result["status"], found.result["checks"][0]["status"]) == ("deferred", "deferred")
     assert action(host(verified=verified()), jobs=jobs)[0] == "reused"
+
+
+def test_a_training_deferred_beside_evidence_that_proves_nothing_any_more_says_so():
+    def expired(facts: HostFacts, request: Request = WHEN_NEEDED, changed: bool = False) -> str:
+        found = trainings(PLAN, facts, request, changed=changed, jobs="4242 (python3)")["tensorflow"]
+        assert found.action == "deferred"
+        assert found.result is not None
+        assert found.result["expired"] == found.expired
+        assert found.expired in found.reason
+        return found.expired
+
+    recorded, always = host(verified=verified()), Request(LATER, always=True)
+    assert expired(recorded, always) == ""  # it was asked for, beside evidence that holds
+    assert expired(recorded, Request(LATER, max_age=1)).startswith(f"the last training, of {TRAINED}, is not of the")
+    other = dataclasses.replace(recorded, gpus=())
+    assert expired(other) == f"the GPUs or the driver have changed since {TRAINED}"
+    # What waits for idle GPUs anyway: a change, and a first verification.
+    assert expired(other, changed=True) == ""
+    assert expired(dataclasses.replace(host(verified=verified(), pending={"since": TRAINED}), gpus=())) == ""
+    assert expired(host()) == ""
 
 
 @pytest.mark.parametrize("value", ["", "a month", None, "-1", "nan"])

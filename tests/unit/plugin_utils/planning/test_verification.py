@@ -85,6 +85,15 @@ def test_what_is_deferred_keeps_a_host_verified_unless_it_was_changed():
     assert found(change_pending=False, verify=checked("pass", "deferred")) == ("kept", ("gpu.1: deferred",))
 
 
+def test_deferred_beside_evidence_that_proves_nothing_any_more_is_expired():
+    old = {"actions": {"tensorflow": "deferred"}, "results": [], "expired": {"tensorflow": "the GPUs have changed"}}
+    waits = "the training with TensorFlow waits for idle GPUs"
+    assert found(change_pending=False, **old) == ("expired", (waits, "the GPUs have changed"))
+    assert found(change_pending=True, **old)[0] == "pending"
+    assert found(change_pending=False, verify=checked("fail"), **old)[0] == "not verified"
+    assert found(change_pending=False, verify=checked("pass", "deferred"), **old)[0] == "expired"
+
+
 def test_a_failure_outweighs_what_is_deferred():
     assert found(verify=checked("deferred", "fail"))[0] == "not verified"
     assert found(verify=checked("fail"), actions={"tensorflow": "deferred"}, results=[])[0] == "not verified"
@@ -121,6 +130,18 @@ def test_a_verified_change_is_recorded_with_its_evidence():
     assert evidence["trainings"]["tensorflow"]["finished"] == NOW
     assert evidence["trainings"]["tensorflow"]["result"]["loss"] == {"first": 2.0, "last": 1.0}
     assert evidence["trainings"]["tensorflow"]["checks"] == {"replicas": "pass", "gpu-activity": "skip"}
+
+
+def test_an_expired_verification_is_said_and_not_recorded():
+    rerun = dataclasses.replace(
+        RUN, actions={"tensorflow": "deferred"}, results=[], changed=False, expired={"tensorflow": "it is too old"}
+    )
+    assert verify(rerun, "2027-11-21T00:00:00Z", verified=verify().evidence) == Verification(
+        "expired",
+        ("the training with TensorFlow waits for idle GPUs", "it is too old"),
+        "The last verification no longer holds: the training with TensorFlow waits for idle GPUs; it is too old. "
+        f"Run the same command again when the GPUs are idle (last verified on {NOW}).",
+    )
 
 
 def test_a_rerun_that_finds_the_same_records_and_says_nothing():

@@ -37,6 +37,7 @@ UNANSWERED = {"id": "gpu.nvlink", "status": "unknown", "reason": "nvidia-smi han
 UNKNOWN = {**VERIFY, "status": "unknown", "checks": [*VERIFY["checks"], UNANSWERED]}
 BUSY = {"id": "cuda.bandwidth", "status": "deferred", "reason": "a job runs"}
 DEFERRED = {**VERIFY, "status": "deferred", "checks": [*VERIFY["checks"], BUSY]}
+EXPIRED = {"framework": "tensorflow", "status": "deferred", "expired": "the GPUs have changed", "checks": []}
 ASSERTION = {"task": "Fail if a check failed", "message": "gpu.nvlink is unknown"}
 GONE = {"task": "Probe the host and plan", "message": "no route to host", "unreachable": True}
 ONLY_PLANNED = {"verify": None, "smoke_train": None, "probe_after": None}
@@ -110,6 +111,11 @@ ONLY_PLANNED = {"verify": None, "smoke_train": None, "probe_after": None}
             ["verify is deferred: cuda.bandwidth", "last verified 2026-11-01T10:00:00Z"],
         ),
         (
+            evidence(probe=KNOWN, verify=DEFERRED, smoke_train=EXPIRED, failure=ASSERTION),
+            "unknown",
+            ["smoke training is deferred, and the GPUs have changed"],
+        ),
+        (
             evidence(probe=KNOWN, verify=None),
             "not changed",
             ["the checks were not run", "last verified 2026-11-01T10:00:00Z"],
@@ -146,6 +152,7 @@ ONLY_PLANNED = {"verify": None, "smoke_train": None, "probe_after": None}
         "deferred",
         "changed and deferred",
         "deferred and verified before",
+        "deferred and expired",
         "not verified and verified before",
         "unknown training",
         "reused training",
