@@ -711,10 +711,11 @@ class PrebuiltModules:
 
 @dataclasses.dataclass(frozen=True)
 class DistroCuda:
-    """A CUDA toolkit in the distribution's own archive."""
+    """A CUDA toolkit in the distribution's own archive. min_driver: the branch whose libcuda its packages depend on."""
 
     version: str
     release: str
+    min_driver: str
     packages: tuple[str, ...]
     home: str
     host_compilers: tuple[str, ...]

@@ -346,6 +346,8 @@ def minimum_driver(context: ResolveContext, cuda_major: int) -> str | None:
 
 
 def _toolkit_floor(context: ResolveContext, cuda: CudaCandidate) -> str | None:
+    if cuda.depends_on_driver is not None:
+        return cuda.depends_on_driver
     # Before CUDA 11 there is no minor version compatibility: each toolkit needs the driver it was released with.
     major = versions.major(cuda.version)
     return cuda.min_driver if major < 11 else minimum_driver(context, major)
@@ -384,7 +386,8 @@ def _explain_conflict(
     cuda = next((c for c in cudas if c), None)
     tensorflow = next((t for t in tensorflows if t), None)
     if cuda and driver and not pairs:
-        explain_old_driver(context, driver, _toolkit_floor(context, cuda), f"CUDA {cuda.release}", findings)
+        whose = f"{context.distro.id}'s own " if cuda.depends_on_driver else ""
+        explain_old_driver(context, driver, _toolkit_floor(context, cuda), f"{whose}CUDA {cuda.release}", findings)
     if tensorflow is None:
         return
     wheel = tensorflow.release.and_cuda

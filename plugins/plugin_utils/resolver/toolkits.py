@@ -31,7 +31,10 @@ PROBLEMS = {
 
 @dataclasses.dataclass(frozen=True)
 class CudaCandidate:
-    """A CUDA toolkit that can be installed. min_driver: the driver it was released with, where known."""
+    """A CUDA toolkit that can be installed. min_driver: the driver it was released with, where known.
+
+    depends_on_driver: the branch whose libcuda the packages of a distribution depend on.
+    """
 
     version: str
     release: str
@@ -39,6 +42,7 @@ class CudaCandidate:
     min_driver: str | None
     component: CudaComponent
     problems: tuple[Problem, ...] = ()
+    depends_on_driver: str | None = None
 
 
 def cuda_candidates(context: ResolveContext) -> list[CudaCandidate]:
@@ -178,6 +182,7 @@ def _distro_toolkit(context: ResolveContext, toolkit: Toolkit, entry: DistroCuda
         _min_driver(toolkit, entry.release),
         component,
         tuple(_gpu_toolkit_problems(context, toolkit)),
+        entry.min_driver,
     )
 
 

@@ -185,17 +185,18 @@ class Question:
             floors = {r["version"]: r["min_driver"] for r in toolkit["releases"] if r["min_driver"]}
             if source == "distro":
                 found = [
-                    (d["release"], d["packages"], d["host_compilers"])
+                    (d["release"], d["packages"], d["host_compilers"], d["min_driver"])
                     for d in self.distro["distro_cuda"]
                     if d["version"] == toolkit["version"]
                 ]
             else:
-                found = list(self._nvidia_toolkit(toolkit))
-            for release, packages, compilers in found:
+                found = [(*entry, None) for entry in self._nvidia_toolkit(toolkit)]
+            for release, packages, compilers, depends in found:
                 if covers(release, self.asked("cuda")):
                     # A release whose own driver is not known needs what the newest known one of its series needs.
                     floor = floors.get(release) or max(floors.values(), key=num, default=None)
                     yield {"release": release, "version": toolkit["version"], "source": source, "floor": floor} | {
+                        "depends": depends,
                         "packages": packages,
                         "compilers": compilers,
                     }
@@ -282,7 +283,7 @@ class Question:
         if driver is None or cuda is None:
             return True
         major = num(cuda["version"])[0]
-        floor = cuda["floor"] if major < 11 else self.floor(major)
+        floor = cuda["depends"] or (cuda["floor"] if major < 11 else self.floor(major))
         return floor is None or _reaches(driver["version"], floor)
 
     def serves(self, driver, cuda, tensorflow):

@@ -204,6 +204,8 @@ def _platform_violations(parts, distro):
     if driver:
         old = min((r["min_driver"] for r in toolkit["releases"] if r["min_driver"]), key=num, default=None)
         floor = _floor(num(cuda["version"])[0]) or old
+        if cuda["source"] == "distro":  # a dependency of its packages, and not what CUDA itself could do with
+            (floor,) = (d["min_driver"] for d in distro["distro_cuda"] if d["release"] == cuda["release"])
         if floor and not _reaches(driver["version"], floor):
             found.append(f"driver {driver['version']} for CUDA {cuda['version']}")
     if cuda["source"] == "nvidia":

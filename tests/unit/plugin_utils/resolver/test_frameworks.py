@@ -180,7 +180,7 @@ def test_what_is_asked_for_is_planned_or_refused(distro, asked, planned):
     ("distro", "gpus", "asked", "code", "remedy"),
     [
         ("debian-12", ["V100"], "2.15", "gpu-dropped-by-cuda", "set gpu_stack_pytorch=2.14 "),
-        ("debian-12", ["K40c"], "auto", "gpu-dropped-by-cuda", "set gpu_stack_pytorch=none "),
+        ("ubuntu-22.04", ["K40c"], "auto", "gpu-dropped-by-cuda", "set gpu_stack_pytorch=none "),
         ("ubuntu-22.04", ["H200"], "2.15", "python-not-supported", "set gpu_stack_pytorch=2.14 "),
         ("debian-12", ["H200"], "1.13", "unknown-version", "set gpu_stack_pytorch=2.7 "),
     ],

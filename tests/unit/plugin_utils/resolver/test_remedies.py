@@ -119,7 +119,7 @@ def test_sets_of_gpus_without_the_rarest_kind_come_first():
         ),
         ("ubuntu-20.04", ["K520"], {}, [({"tensorflow": "none"}, {})]),
         ("ubuntu-20.04", ["10de:ffff"], {}, []),
-        ("debian-13", ["K40c"], {}, [({}, {"distribution": ["debian-12"]})]),
+        ("debian-13", ["K40c"], {}, [({}, {"distribution": ["ubuntu-22.04"]})]),
         (
             "ubuntu-26.04",
             ["H200"],
@@ -135,7 +135,7 @@ def test_sets_of_gpus_without_the_rarest_kind_come_first():
         ),
         ("debian-13", ["V100"], {"driver": "580", "cuda": "12.9"}, [({"driver": "550", "cuda": "12.4"}, {})]),
         ("debian-12", ["H200"], {"pytorch": "2.5"}, [({"pytorch": "2.7"}, {})]),
-        ("debian-12", ["K40c"], {"pytorch": "auto"}, [({"pytorch": "none"}, {})]),
+        ("ubuntu-22.04", ["K40c"], {"pytorch": "auto"}, [({"pytorch": "none"}, {})]),
         ("debian-12", [], {"driver": "999"}, [({"driver": "620", "expect_gpus": "0"}, {})]),
     ],
     ids=[

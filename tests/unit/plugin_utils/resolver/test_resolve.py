@@ -27,7 +27,6 @@ EXPECTED = [
     ("debian-12", ["V100", "H100"], "580", "proprietary", "12.9", "2.21.0"),
     ("debian-12", ["GTX 1080", "RTX 4090"], "580", "proprietary", "12.9", "2.21.0"),
     ("debian-12", ["A100", "B200"], "595", "open", "13.2", "2.21.0"),
-    ("debian-12", ["K40c"], "470", "proprietary", "11.8", "2.14.1"),
     ("debian-13", ["H200"], "595", "open", "13.2", "2.21.0"),
     ("ubuntu-22.04", ["K40c"], "470", "proprietary", "11.8", "2.14.1"),
     ("ubuntu-22.04", ["M60"], "580", "proprietary", "12.9", "2.16.2"),
@@ -116,6 +115,8 @@ FAILURES = [
         {"driver": "570", "cuda": "13.0"},
         ["driver-too-old-for-cuda"],
     ),
+    # nvidia-cuda-dev depends on libcuda1 (>= 520), and Debian's 470 for Kepler has libcuda-11.4-1.
+    ("archive-cuda-depends-on-libcuda", "debian-12", ["K40c"], {}, ["driver-too-old-for-cuda"]),
     ("blackwell-and-volta", "ubuntu-24.04", ["V100", "B200"], {}, ["mixed-gpus-conflict"]),
     ("kepler-and-hopper", "ubuntu-22.04", ["K40c", "H200"], {}, ["mixed-gpus-conflict"]),
     (
