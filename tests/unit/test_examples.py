@@ -26,6 +26,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import vari
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_for_probe
 
 from tests.doubles.lab import pci
+from tests.unit.frozen_catalog import frozen_catalog
 from tests.unit.module_utils.host_files import link, put
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -116,7 +117,7 @@ def test_every_value_is_accepted(name: str) -> None:
 
 @pytest.mark.parametrize("name", HOSTS)
 def test_the_example_is_planned_for_a_host_of_its_kind(tmp_path: Path, name: str) -> None:
-    plan = plan_for_probe(Probe.from_json(probed(tmp_path, name)), request(name))
+    plan = plan_for_probe(Probe.from_json(probed(tmp_path, name)), request(name), frozen_catalog())
     assert [problem.message for problem in plan.problems] == []
     assert {part for part in COMPONENTS if plan.components.get(part)} == HOSTS[name][4]
 

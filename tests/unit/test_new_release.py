@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,18 +12,31 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).resolve().parents[2]
-# The tests that see releases; others read GPUs, thresholds or package names of the catalog, which no release adds.
+# The tests that see releases of the catalog.
 AFFECTED = (
     "tests/unit/action/test_stack_plan.py",
+    "tests/unit/doubles/test_nvidia_repository.py",
     "tests/unit/lookup/test_catalog.py",
     "tests/unit/modules/test_gpu_probe.py",
     "tests/unit/plugin_utils/catalog",
+    "tests/unit/plugin_utils/model/test_plan.py",
     "tests/unit/plugin_utils/planning",
     "tests/unit/plugin_utils/resolver",
     "tests/unit/test_catalog_alone.py",
     "tests/unit/test_contracts.py",
+    "tests/unit/test_examples.py",
+    "tests/unit/test_installable.py",
     "tests/unit/test_locks.py",
 )
+# The tests that read of the catalog what no release adds.
+UNAFFECTED = {
+    "tests/unit/action/test_gpu_verify.py": "thresholds and package names",
+    "tests/unit/doubles/test_lab.py": "distributions",
+    "tests/unit/doubles/test_simulated_nvidia_smi.py": "GPUs",
+    "tests/unit/module_utils/checks/test_cuda_bandwidth_check.py": "thresholds",
+    "tests/unit/module_utils/packages/test_apt_output.py": "package names",
+}
+READS_THE_CATALOG = re.compile(r"\bload_catalog\(\)|\bplan_for_probe\(|script/plan\b")
 BRANCH = """
   - branch: "999"
     type: "PB"
@@ -70,6 +84,17 @@ def add(path: Path, heading: str, entry: str) -> None:
     text = path.read_text()
     assert text.count(f"\n{heading}:\n") == 1, f"{path.name} has no list {heading}"
     path.write_text(text.replace(f"\n{heading}:\n", f"\n{heading}:{entry}"))
+
+
+def test_each_test_that_reads_the_catalog_is_listed() -> None:
+    reading = [
+        str(path.relative_to(PROJECT))
+        for path in sorted((PROJECT / "tests/unit").rglob("test_*.py"))
+        if READS_THE_CATALOG.search(path.read_text()) and path != Path(__file__)
+    ]
+    assert len(reading) > 20
+    assert [name for name in reading if not name.startswith(AFFECTED) and name not in UNAFFECTED] == []
+    assert set(UNAFFECTED) <= set(reading)
 
 
 def test_a_made_up_release_fails_no_test(tmp_path: Path) -> None:
