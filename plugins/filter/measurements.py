@@ -1,3 +1,6 @@
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0 OR GPL-3.0-or-later
+# Apache License 2.0, or GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
 """Filters that print measurements as tables; thin wrappers around plugin_utils/report/measurements.py."""
 
 from __future__ import annotations
