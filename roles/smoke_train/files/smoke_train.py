@@ -39,11 +39,10 @@ from train_checks import (
     trained_gpus,
 )
 from train_options import Options, for_worker, parse_arguments
-from train_process import Event, Outcome, Terminated
+from train_process import ENDING_SIGNALS, Event, Outcome, Terminated
 
 STARTED = time.monotonic()
 HERE = Path(__file__).resolve().parent
-ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 # Parts of a run ----------------------------------------------------------------------------------------------------

@@ -55,6 +55,7 @@ LOG_LINES, LOG_CHARACTERS = 12, 2000
 # Informational messages of TensorFlow's C++ code and their preamble: they rarely explain a failure.
 INFORMATIONAL = re.compile(r"I\d{4} \d\d:\d\d:|\d{4}-\d\d-\d\d \S+: I |WARNING: All log messages before absl")
 PR_SET_PDEATHSIG = 1  # prctl(2)
+ENDING_SIGNALS = (signal.SIGTERM, signal.SIGINT)  # the supervisor ends its worker and writes the result
 
 
 class Terminated(BaseException):
@@ -106,6 +107,16 @@ def read_event(line: str) -> Event | None:
     return event
 
 
+@contextlib.contextmanager
+def ending_signals_held() -> Iterator[None]:
+    """Deliver a signal that asks the supervisor to end only afterwards."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class Channel:
     """The reading end of the event pipe: collects bytes and passes on complete lines."""
 
@@ -125,14 +136,16 @@ class Channel:
     def read(self) -> None:
         """Read everything that is available now."""
         while self.open:
-            try:
-                block = os.read(self.descriptor, 1 << 16)
-            except BlockingIOError:
-                return
-            self.open = bool(block)
-            *lines, self.incomplete = (self.incomplete + block).split(b"\n")
-            for line in lines:
-                self._handle_line(line.decode("utf-8", "replace"))
+            # An exception raised between taking a block from the pipe and storing its events would lose them.
+            with ending_signals_held():
+                try:
+                    block = os.read(self.descriptor, 1 << 16)
+                except BlockingIOError:
+                    return
+                self.open = bool(block)
+                *lines, self.incomplete = (self.incomplete + block).split(b"\n")
+                for line in lines:
+                    self._handle_line(line.decode("utf-8", "replace"))
 
     def _handle_line(self, line: str) -> None:
         event = read_event(line)
