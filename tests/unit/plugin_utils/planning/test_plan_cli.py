@@ -262,6 +262,15 @@ def test_secure_boot_as_a_user_types_it(distribution, secure_boot, source, warne
     assert ("secure-boot" in [warning["code"] for warning in made["warnings"]]) == warned
 
 
+def test_the_next_kernel_as_a_user_types_it():
+    words = ["--distro", "ubuntu-24.04", "--gpu", "NVIDIA H200", "--json"]
+    words += ["--kernel", "6.8.0-71-generic", "--next-kernel", "6.8.0-90-generic"]
+    done = subprocess.run([PROGRAM, *words], cwd="/", capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    names = ["linux-headers-6.8.0-71-generic", "linux-headers-6.8.0-90-generic", "linux-headers-generic"]
+    assert json.loads(done.stdout)["components"]["driver"]["kernel_headers"] == names
+
+
 def test_a_state_that_secure_boot_does_not_have():
     words = ["--distro", "debian-12", "--gpu", "NVIDIA H200", "--secure-boot", "enabled"]
     done = subprocess.run([PROGRAM, *words], capture_output=True, text=True)

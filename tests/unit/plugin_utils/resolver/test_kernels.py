@@ -75,6 +75,15 @@ def test_a_described_host_has_exact_headers_the_metapackage_and_the_compilers(
     assert (component["kernel_compilers"], warnings) == (compilers, [])
 
 
+@pytest.mark.parametrize(
+    ("distro", "running"),
+    [("ubuntu-24.04", "6.8.0-1009-nvidia-lowlatency"), ("debian-12", "6.12.100+deb12-amd64")],
+)
+def test_a_flavour_that_the_catalog_does_not_know_gets_no_other_kernels_metapackage(distro: str, running: str) -> None:
+    component, _warnings = driver(distro, running)
+    assert component["kernel_headers"] == [f"linux-headers-{running}"]
+
+
 @pytest.mark.parametrize("pasted", PASTED, ids=lambda row: f"{row['distribution']} {row['version'].split()[2]}")
 def test_the_compilers_of_the_catalog_are_those_that_kernels_print(pasted: dict[str, Any]) -> None:
     for catalog in (load_catalog(), frozen_catalog()):
