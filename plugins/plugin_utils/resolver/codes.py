@@ -44,6 +44,7 @@ WARNINGS: dict[str, str] = {
     **resolve.WARNINGS,
     **explain.WARNINGS,
     **kernels.WARNINGS,
+    **prebuilt.WARNINGS,
     **known_bad.WARNINGS,
     **frameworks.WARNINGS,
 }

@@ -10,6 +10,7 @@ import dataclasses
 import fnmatch
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import PrebuiltModules
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import package_name
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import driver_sets, kernels
@@ -17,6 +18,9 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context imp
 
 PROBLEMS = {
     "no-prebuilt-modules": "the distribution has no signed kernel modules of the driver for one of the host's kernels",
+}
+WARNINGS = {
+    "prebuilt-unknown": "the catalog does not know whether the distribution has signed modules for a kernel's flavour",
 }
 DKMS, PREBUILT = "dkms", "prebuilt"
 _INSTEAD = (
@@ -87,6 +91,19 @@ def modules(context: ResolveContext, series: str, flavour: str) -> Modules:
     return Modules(tuple(exact), tuple(metas), tuple(problems))
 
 
+def warn_unknown(context: ResolveContext, findings: Findings) -> None:
+    """Warn of a described host's kernel of whose flavour no row of the catalog says which modules there are."""
+    if context.host.kernels is not None and context.host.kernels.prebuilt is not None:
+        return
+    for release in kernels.releases(context):
+        if not _rows(context, release):
+            findings.warn(
+                "prebuilt-unknown",
+                f"the catalog does not know for which drivers {context.distro.id} has signed modules of kernel "
+                f"{release}: a plan on the host itself reads them from apt's lists",
+            )
+
+
 def user_space(context: ResolveContext, names: tuple[str, ...], series: str, flavour: str) -> tuple[str, ...]:
     """Return the packages of a driver without the one that has DKMS build its modules."""
     rules = context.catalog.packages.prebuilt
@@ -103,13 +120,19 @@ def _of_catalog(context: ResolveContext, stem: str, branch: str) -> Modules:
     exact = [stem + release for release in context.host.kernel_releases if not kernels.is_series(release)]
     metas, problems = [], []
     for release in kernels.releases(context):
-        row = facts.kernel_headers(context.distro, release)
-        flavour = row.package.removeprefix(kernels.HEADERS) if row else ""
-        if any(known.flavour == flavour and branch in known.branches for known in context.distro.prebuilt_modules):
-            metas.append(stem + flavour)
-        else:
+        rows = _rows(context, release)
+        fitting = [row for row in rows if branch in row.branches]
+        metas += [stem + row.flavour for row in fitting]
+        if rows and not fitting:
             problems.append(_missing(context, stem, release))
     return Modules(tuple(exact), tuple(dict.fromkeys(metas)), tuple(problems))
+
+
+def _rows(context: ResolveContext, release: str) -> list[PrebuiltModules]:
+    """Return the catalog's row of a kernel's flavour; an archive may have modules of flavours without one."""
+    row = facts.kernel_headers(context.distro, release)
+    flavour = row.package.removeprefix(kernels.HEADERS) if row else ""
+    return [known for known in context.distro.prebuilt_modules if known.flavour == flavour]
 
 
 def _missing(context: ResolveContext, stem: str, release: str) -> Problem:

@@ -37,6 +37,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import (
     kernels,
     known_bad,
     libraries,
+    prebuilt,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext, quote_hint
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.explain import explain_platform
@@ -223,6 +224,8 @@ def _components(context: ResolveContext, platform: Platform, findings: Findings)
     if cudnn and pytorch:
         cudnn = _cudnn_beside(context, cudnn, pytorch, platform, findings)
     component = driver.component if driver else None
+    if component and component.module_source == prebuilt.PREBUILT:
+        prebuilt.warn_unknown(context, findings)
     return Components(
         driver=kernels.with_build_packages(context, component, findings) if component else None,
         cuda=cuda.component if cuda else None,

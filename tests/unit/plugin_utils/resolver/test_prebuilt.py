@@ -129,6 +129,35 @@ def test_a_kernel_without_modules_is_a_problem_with_remedies_that_were_tried() -
 
 
 @pytest.mark.parametrize(
+    ("distribution", "kernel"),
+    [
+        ("ubuntu-22.04", "5.15.0-1102-azure"),
+        ("ubuntu-24.04", "6.8.0-1029-aws"),
+        ("ubuntu-24.04", "6.8.0-1041-gcp"),
+        ("ubuntu-24.04", "6.17.0-1009-oem"),
+    ],
+)
+def test_modules_of_a_flavour_that_the_catalog_does_not_list_are_planned_with_a_warning(
+    distribution: str, kernel: str
+) -> None:
+    """Ubuntu has them for clouds; which branches, only its indexes say."""
+    made = plan({"kernel": kernel}, distribution, driver="580")
+    found = driver(made)
+    assert (found.packages[-1], found.module_metas) == (f"linux-modules-nvidia-580-server-open-{kernel}", ())
+    (warning,) = [warning for warning in made.warnings if warning.code == "prebuilt-unknown"]
+    assert kernel in warning.message
+
+
+def test_modules_that_the_catalog_or_the_host_lists_are_no_matter_of_a_warning() -> None:
+    cloud = "6.8.0-1029-aws"
+    stem = "linux-modules-nvidia-580-server-open-"
+    for host in ({}, on_host(cloud, cloud, None, {f"{stem}{cloud}": cloud})):
+        assert "prebuilt-unknown" not in {warning.code for warning in plan(host).warnings}
+    (problem,) = plan(on_host(cloud, cloud, None, {})).problems
+    assert problem.code == "no-prebuilt-modules"
+
+
+@pytest.mark.parametrize(
     ("distribution", "request_", "why"),
     [
         ("debian-12", {}, "debian-12 builds and signs none"),
