@@ -17,6 +17,8 @@ PROJECT = SCENARIO.parents[1]
 DRIVER = "580.126.16"
 MAKEFILE = f"/usr/src/nvidia-{DRIVER}/Makefile"
 FAULT = "no rule for this kernel (a fault of the test)"
+NOT_LOADED = "/etc/modprobe.d/zz-fault-of-the-test.conf"
+GUARD = "/usr/local/lib/gpuhost/kernel-guard"
 MODULES = "modules of kernel "
 MODULE_BUILT = "driver.module_built"
 
@@ -57,6 +59,17 @@ def assert_gpu_works(host) -> None:
     assert f"  {DRIVER}" in root(host, "cat /proc/driver/nvidia/version")
     answer = host.run("nvidia-smi --query-gpu=driver_version --format=csv,noheader")
     assert (answer.rc, answer.stdout.strip()) == (0, DRIVER)
+
+
+def guard_state(host) -> dict[str, str]:
+    """Return the guard's variables in GRUB's environment."""
+    lines = root(host, "grub-editenv list").splitlines()
+    return dict(line.split("=", 1) for line in lines if line.startswith("gpuhost_"))
+
+
+def guard_journal(host) -> str:
+    """Return what the guard has said since the machine booted."""
+    return root(host, "journalctl -b -t gpuhost-kernel-guard --no-pager")
 
 
 def first_entry(host) -> str:
@@ -106,7 +119,7 @@ def test_gpu_still_works_after_a_reboot(host, first_kernel):
     reboot(host)
     assert kernel(host) == first_kernel
     assert_gpu_works(host)
-    assert f"kernel {first_kernel} stays the default" in root(host, "journalctl -t gpuhost-kernel-guard --no-pager")
+    assert f"kernel {first_kernel} stays the default" in guard_journal(host)
 
 
 def test_rerun_builds_the_module_once_that_is_possible(host, release, playbook, reports):
@@ -119,11 +132,30 @@ def test_rerun_builds_the_module_once_that_is_possible(host, release, playbook, 
     assert report(reports, "drift") == {}
 
 
+def test_grub_counts_the_boots_of_a_kernel_that_does_not_load_its_module(host, first_kernel, release):
+    assert guard_state(host)["gpuhost_tries"] == "3"
+    root(host, f"sh -c 'echo install nvidia /bin/false > {NOT_LOADED}'")
+    reboot(host)
+    assert kernel(host) == release
+    assert not host.file("/sys/module/nvidia").exists
+    assert guard_state(host)["gpuhost_tries"] == "2"
+    assert "after 2 more boots GRUB boots the kernel before it" in guard_journal(host)
+
+
+def test_the_old_kernel_returns_when_no_boot_is_left(host, first_kernel, release):
+    root(host, "grub-editenv - set gpuhost_tries=0")  # in place of two more boots, which take minutes here
+    root(host, f"rm {NOT_LOADED}")
+    reboot(host)
+    assert kernel(host) == first_kernel
+    assert_gpu_works(host)
+    assert f"kernel {release} was booted 3 times and did not load NVIDIA's module" in guard_journal(host)
+
+
 def test_kernel_becomes_the_default_once_its_module_loads(host, first_kernel, release):
+    root(host, f"{GUARD} --off")
+    assert f"kernel {release} has 3 boots" in root(host, GUARD)
     reboot(host)
     assert kernel(host) == release
     assert_gpu_works(host)
-    assert f"kernel {release} loads NVIDIA's module: it is the default now" in root(
-        host, "journalctl -t gpuhost-kernel-guard --no-pager"
-    )
-    assert "gpuhost_kernel" not in root(host, "grub-editenv list")
+    assert f"kernel {release} loads NVIDIA's module: it is the default now" in guard_journal(host)
+    assert guard_state(host) == {}

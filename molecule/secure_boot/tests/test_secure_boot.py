@@ -159,3 +159,14 @@ def test_second_run_changes_nothing(host, key):
     done = install(**{f"nvidia_driver_module_signing_{name}": path for name, path in key.items()})
     assert done.returncode == 0, done.stdout + done.stderr
     assert "changed=0 " in done.stdout
+
+
+def test_main_playbook_accepts_the_host_with_the_enrolled_key(host, playbook, reports, key):
+    asked = {f"gpu_stack_module_signing_{name}": path for name, path in key.items()}
+    asked["gpu_stack_driver"] = DRIVER
+    playbook("gpu_host", "-e", json.dumps(asked))
+    checks = json.loads((reports / "latest/secure-boot-hopper/verify.json").read_text())["checks"]
+    (built,) = [check for check in checks if check["id"] == "driver.module_built"]
+    assert built["status"] == "pass", built
+    assert "Example lab module signing" in root(host, f"/sbin/modinfo -F signer {module(host)}")
+    assert host.file("/sys/module/nvidia").exists
