@@ -185,3 +185,35 @@ def test_the_others_are_changed_when_the_first_one_is_verified(
             hosts = sorted(re.findall(r"(?:ok|changed|fatal): \[(\w)\]", part))
             found.append(f"{name} {''.join(hosts)}")
     assert found == order, done.stdout
+
+
+@pytest.mark.parametrize(
+    ("hosts", "words", "together"),
+    [
+        ("ab", [], False),
+        ("abc", ["-e", "gpu_stack_serial=100%"], False),
+        ("ab", ["-e", "nvidia_driver_reboot_throttle=0"], True),
+        ("abc", ["-e", '{"gpu_stack_serial": [2, 1]}'], True),
+    ],
+    ids=["two hosts", "one batch that was asked for", "without a throttle", "two of three hosts in a batch"],
+)
+def test_the_hosts_of_a_play_never_reboot_all_at_once(
+    tmp_path: Path, hosts: str, words: list[str], together: bool
+) -> None:
+    """Each stand-in for a reboot waits for another one to begin, as long as that is expected."""
+    tasks = yaml.safe_load((PROJECT / "roles/nvidia_driver/tasks/reboot.yml").read_text())
+    (reboot,) = [task for task in tasks if "ansible.builtin.reboot" in task]
+    del reboot["ansible.builtin.reboot"]
+    log = tmp_path / "log"
+    other = f"for i in $(seq 300); do [ $(grep -c begin {log}) -ge 2 ] && break; sleep 0.1; done"
+    reboot["ansible.builtin.shell"] = f"echo begin >> {log}; {other if together else 'sleep 1'}; echo end >> {log}"
+    play = {"hosts": "gpu_hosts", "gather_facts": False, "tasks": [reboot]}
+    defaults = yaml.safe_load((PROJECT / "roles/nvidia_driver/defaults/main.yml").read_text())
+    play["vars"] = {"nvidia_driver_reboot_throttle": defaults["nvidia_driver_reboot_throttle"]}
+    play |= {"serial": "{{ gpu_stack_serial | default('100%') }}"}
+    (tmp_path / "play.yml").write_text(json.dumps([play]))
+    shutil.copytree(PROJECT / "playbooks/vars", tmp_path / "vars")
+    show_batches(tmp_path, {"gpu_hosts": {"hosts": {name: {} for name in hosts}}}, *words)
+    events = log.read_text().split()
+    assert len(events) == 2 * len(hosts)
+    assert ("begin begin" in " ".join(events)) == together
