@@ -14,6 +14,7 @@ DISTRIBUTIONS = ("debian-12", "debian-13", "ubuntu-22.04", "ubuntu-24.04", "ubun
 DEMO = "demo"
 SCENARIOS = ("default", "drift", "interrupted", "teardown", "undo", "upgrade", DEMO)
 # Where a scenario cannot run: NVIDIA's repository, or a wheel, has not what it needs.
+_NO_TENSORFLOW = "it trains with TensorFlow, which has no wheel for Ubuntu's Python 3.14; the stand-in's is 3.13"
 _NO_570 = "it begins with driver 570, which NVIDIA's repository for the distribution has not"
 NOT_APPLICABLE = {
     ("debian-13", "upgrade"): _NO_570,
@@ -22,8 +23,8 @@ NOT_APPLICABLE = {
         "ubuntu-26.04",
         "undo",
     ): "it changes between two CUDA series, and the lab's repository for the distribution has one",
-    ("ubuntu-26.04", "default"): "it trains with TensorFlow, which has no wheel for Python 3.14",
-    ("ubuntu-26.04", DEMO): "it trains with TensorFlow, which has no wheel for Python 3.14",
+    ("ubuntu-26.04", "default"): _NO_TENSORFLOW,
+    ("ubuntu-26.04", DEMO): _NO_TENSORFLOW,
 }
 CELLS = [(d, s) for d in DISTRIBUTIONS for s in SCENARIOS if (d, s) not in NOT_APPLICABLE]
 
