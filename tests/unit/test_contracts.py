@@ -42,12 +42,12 @@ def test_roles_and_scenarios_are_found():
 
 @pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
 def test_defaults_equal_the_argument_specification(role):
-    """A default that depends on the host is described in words instead."""
+    """A default that depends on the host or the play is described in words instead."""
     defaults = yaml.safe_load((role / "defaults/main.yml").read_text()) or {}
     specified = {name: option["default"] for name, option in options(role).items() if "default" in option}
-    for_host = {name for name, value in defaults.items() if "_defaults." in str(value)}
-    assert {name: value for name, value in defaults.items() if name not in for_host} == specified
-    assert [name for name in for_host if "By default" not in str(options(role)[name]["description"])] == []
+    rendered = {name for name, value in defaults.items() if "_defaults." in str(value) or "ansible_play_" in str(value)}
+    assert {name: value for name, value in defaults.items() if name not in rendered} == specified
+    assert [name for name in rendered if "By default" not in str(options(role)[name]["description"])] == []
 
 
 @pytest.mark.parametrize("role", ROLES, ids=lambda role: role.name)
@@ -213,7 +213,6 @@ TESTED_BY = {
     # Programs: tested by running the program that includes or starts them.
     "roles/pytorch_env/files/verify.py": "roles/framework_env/test_verify.py",
     "roles/smoke_train/files/pytorch_replica.py": "roles/smoke_train/test_pytorch_worker.py",
-    "roles/smoke_train/files/train_process.py": "roles/smoke_train/test_pytorch_worker.py",
     "roles/tensorflow_env/files/verify.py": "roles/framework_env/test_verify.py",
     # Few lines, used by every plan.
     "plugins/plugin_utils/resolver/gpu_support.py": "plugin_utils/catalog/test_data.py",
