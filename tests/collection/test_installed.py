@@ -12,10 +12,7 @@ FOREIGN_PLAY = """
   roles:
     - role: gpuhost.stack.cuda_toolkit
       vars:
-        cuda_toolkit_version: "13.0"
-        cuda_toolkit_home: /usr/local/cuda-13.0
-        cuda_toolkit_packages: [cuda-toolkit-13-0=13.0.2-1]
-        cuda_toolkit_host_compilers: [gcc]
+        cuda_toolkit_version: "13.0.2"
 """
 
 
@@ -79,8 +76,8 @@ def test_a_foreign_playbook_imports_a_playbook_by_fqcn(installed: Path, site: Pa
 def test_a_role_by_fqcn_in_a_foreign_play(installed: Path, site: Path, playbook: Run) -> None:
     (site / "play.yml").write_text(FOREIGN_PLAY)
     answer = playbook("play.yml", "--check", ANSIBLE_COLLECTIONS_PATH=str(installed))
-    assert "gpuhost.stack.cuda_toolkit : " in answer.stdout, answer.stdout + answer.stderr
-    assert "couldn't resolve" not in answer.stdout + answer.stderr
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert "gpuhost.stack.cuda_toolkit : " in answer.stdout
 
 
 def test_the_report_is_made_once_where_the_callback_is_enabled_too(installed: Path, site: Path, playbook: Run) -> None:

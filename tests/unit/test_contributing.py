@@ -1,4 +1,4 @@
-"""CONTRIBUTING.md: its examples are entries of the catalog."""
+"""CONTRIBUTING.md: its examples are entries of the catalog. README.md: it stays short."""
 
 from __future__ import annotations
 
@@ -14,6 +14,13 @@ ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = re.findall(
     r"```yaml\n# (catalog/\S+?\.yml)(?:: (\w+))?\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.DOTALL
 )
+
+
+README_WORDS = 900  # a first page that is read to its end; everything else is in docs/
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text().split()) <= README_WORDS
 
 
 def test_contributing_shows_each_kind_of_release():
