@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -96,18 +97,18 @@ def test_source_is_not_in_the_output(capsys: pytest.CaptureFixture[str]) -> None
     assert SOURCE not in json.dumps(result)
 
 
-@pytest.mark.parametrize(("seconds", "outcome"), [(0, "pass"), (1, "warn")])
+@pytest.mark.parametrize(("seconds", "outcome"), [(0, "pass"), (2, "warn")])
 def test_a_slow_nvidia_smi_is_a_warning_with_its_time(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: int, outcome: str
 ) -> None:
-    """A real process; with this factor a minute takes a second."""
+    """A real process; with this factor a minute takes three seconds."""
     program = tmp_path / "nvidia-smi"
     row = "0, NVIDIA A100, GPU-1, 580.95.05, 40960, 8.0, 00000000:05:00.0"
     program.write_text(f"#!/bin/sh\nsleep {seconds}\ncase $1 in --query-gpu*) echo '{row}';; esac\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     plan = {"components": {"driver": {"version": "580.95.05", "kernel_modules": "open", "packages": []}}}
-    result = run(capsys, plan=plan, kernel_module="not_managed", timeout_factor=1 / 60, expect_gpus=1)
+    result = run(capsys, plan=plan, kernel_module="not_managed", timeout_factor=1 / 20, expect_gpus=1)
     found = {check["id"]: check for check in result["verify"]["checks"]}["driver.nvidia_smi"]
     assert found["status"] == outcome
-    assert ("slow: took 1 s" in found["found"]) is (outcome == "warn")
+    assert bool(re.search("slow: took [2-4] s", found["found"])) is (outcome == "warn")
