@@ -15,7 +15,7 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import gpu_thresholds, link_thresholds
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError, load_catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import waivers
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification import waivers
 
 MODULE = "gpuhost.stack.gpu_verify"
 SOURCE = Path(__file__).resolve().parents[1] / "module_utils" / "nvidia" / "cuda_check.cu"

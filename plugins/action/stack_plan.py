@@ -33,7 +33,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import (
     plan_diff,
     preflight,
     signing_key,
-    waivers,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import variables as variables_
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.disk_space import ExtraPackages
@@ -43,6 +42,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight i
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.signing_key import SigningCertificate
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_for_probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification import waivers
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.waiting import Waiting
 
 PROBE = "gpuhost.stack.gpu_probe"

@@ -1,7 +1,7 @@
 # Copyright: the gpuhost contributors
 # SPDX-License-Identifier: Apache-2.0 OR GPL-3.0-or-later
 # Apache License 2.0, or GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Filters for decisions of the playbooks: functions of plugin_utils/planning. Runs on the controller."""
+"""Filters for decisions of the playbooks, made in plugin_utils/planning and verification. Runs on the controller."""
 
 from __future__ import annotations
 
@@ -9,12 +9,8 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import (
-    package_transaction,
-    rollback,
-    training,
-    verification,
-)
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import package_transaction, rollback
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification import training, verification
 
 
 def trainings(

@@ -1,5 +1,6 @@
 """Contracts between the files of this project: roles, their specifications, playbooks, scenarios, documents, tests."""
 
+import collections
 import configparser
 import re
 import shutil
@@ -228,6 +229,14 @@ def mirrored(module: str) -> str:
     """Return the test file of a module: plugins/x/y.py -> x/test_y.py, roles/x/files/y.py -> roles/x/test_y.py."""
     path = Path(module.removeprefix("plugins/").replace("/files/", "/"))
     return str("tests/unit" / path.with_name(f"test_{path.name}"))
+
+
+MODULES_IN_A_FOLDER = 16  # what a newcomer can hold in mind; more are two subjects
+
+
+def test_no_folder_of_the_plugins_has_too_many_modules():
+    counts = collections.Counter(str(Path(module).parent) for module in modules() if module.startswith("plugins/"))
+    assert {folder: count for folder, count in counts.items() if count > MODULES_IN_A_FOLDER} == {}
 
 
 def test_every_module_has_its_test_file():

@@ -23,8 +23,9 @@ from typing import Any, Iterable
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, files, system
 from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Run
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import kernel_modules, proc_driver
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import alternatives, dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import dpkg
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import (
+    alternatives,
     file_contents,
     file_listing,
     file_state,

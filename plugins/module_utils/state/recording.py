@@ -11,8 +11,8 @@ import os
 import time
 from typing import Any, Iterable
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import alternatives, apt_commands, restore
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, file_state, store
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_commands, restore
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import alternatives, applied, file_state, store
 
 FACTS = "/etc/ansible/facts.d/"  # the plan, which may change where the host does not
 

@@ -6,8 +6,14 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import alternatives, apt_commands, restore
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, file_state, store, transaction_lock
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_commands, restore
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import (
+    alternatives,
+    applied,
+    file_state,
+    store,
+    transaction_lock,
+)
 
 UNITS = "/etc/systemd/system/"
 BOOT_COUNT = "/etc/grub.d/07_gpuhost"  # reads the variables that the kernel guard writes (role nvidia_driver)

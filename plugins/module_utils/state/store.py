@@ -18,8 +18,8 @@ restoring.json  the record that a rollback restores: {"to", "changed"}; removed 
 packages/       the .deb files of the verified and the previous configuration
 
 The state of a package is {"version", "held", "auto"}, or None where it was not installed; that of a file is what
-`file_state.py` returns, that of an alternative what `packages/alternatives.py` returns. The evidence is what verified
-the configuration, as planning/verification.py on the controller composes it: {"at", "stack", "checks", "trainings"};
+`file_state.py` returns, that of an alternative what `alternatives.py` returns. The evidence is what verified the
+configuration, as verification/verification.py on the controller composes it: {"at", "stack", "checks", "trainings"};
 records of earlier versions have none. Times are UTC, as NOW formats them. Runs on the managed host.
 """
 

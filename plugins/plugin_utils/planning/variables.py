@@ -21,7 +21,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import COMPONENTS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request, shown
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import waivers
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification import waivers
 
 PREFIX = "gpu_stack_"
 PROJECT = Path(__file__).resolve().parents[3]

@@ -7,21 +7,23 @@ from __future__ import annotations
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import (
     context,
-    driver_sets,
-    drivers,
     explain,
-    foreign_drivers,
     frameworks,
     gpus,
-    kernels,
     known_bad,
     libraries,
     locks,
     platform,
-    prebuilt,
     resolve,
     scope,
     toolkits,
+)
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.driver import (
+    driver_sets,
+    drivers,
+    foreign_drivers,
+    kernels,
+    prebuilt,
 )
 
 PROBLEMS: dict[str, str] = {

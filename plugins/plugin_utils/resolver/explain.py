@@ -11,9 +11,10 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Branch
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import DriverComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import driver_sets, known_bad, prebuilt
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import known_bad
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.drivers import (
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.driver import driver_sets, prebuilt
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.driver.drivers import (
     DriverCandidate,
     accepted_modules,
     archived_version,

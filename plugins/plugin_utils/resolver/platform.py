@@ -16,15 +16,16 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import LABELS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import driver_sets, frameworks, prebuilt, toolkits
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import drivers as drivers_
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import frameworks, toolkits
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import (
     ResolveContext,
     gpu_label,
     quote_hint,
     span,
 )
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.drivers import DriverCandidate
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.driver import driver_sets, prebuilt
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.driver import drivers as drivers_
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.driver.drivers import DriverCandidate
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.frameworks import TensorflowCandidate
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.libraries import cudnn_candidates
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.toolkits import CudaCandidate

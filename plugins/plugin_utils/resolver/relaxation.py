@@ -19,8 +19,9 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings impor
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import drivers, frameworks, libraries, toolkits
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import frameworks, libraries, toolkits
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.driver import drivers
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.explain import branch_kind
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.remedies import asked_for
 

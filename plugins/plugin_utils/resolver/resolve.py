@@ -30,16 +30,14 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Ho
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu, Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError, Reading, Request
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import (
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import frameworks, known_bad, libraries
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext, quote_hint
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.driver import (
     driver_sets,
     foreign_drivers,
-    frameworks,
     kernels,
-    known_bad,
-    libraries,
     prebuilt,
 )
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext, quote_hint
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.explain import explain_platform
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.gpus import check_gpu_count, identify_gpus
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.libraries import LibraryCandidate

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import alternatives, apt_commands
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_commands
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import (
+    alternatives,
     applied,
     file_state,
     recording,

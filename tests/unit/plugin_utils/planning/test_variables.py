@@ -11,7 +11,8 @@ import pytest
 import yaml
 from ansible_collections.gpuhost.stack.plugins.modules import gpu_verify
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import drift, training, variables
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import drift, variables
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification import training
 
 from tests.unit.frozen_catalog import frozen_catalog
 

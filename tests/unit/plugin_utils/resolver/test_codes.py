@@ -21,7 +21,7 @@ def called(node: ast.Call) -> str:
 def reported() -> set[str]:
     calls = [
         node
-        for path in FOLDER.glob("*.py")
+        for path in FOLDER.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Call) and called(node) in REPORTING and node.args
     ]
@@ -40,7 +40,7 @@ def test_every_reported_code_is_described() -> None:
 
 
 def test_every_described_code_is_reported() -> None:
-    text = "".join(TABLES.sub("", path.read_text()) for path in FOLDER.glob("*.py"))
+    text = "".join(TABLES.sub("", path.read_text()) for path in FOLDER.rglob("*.py"))
     unused = {code for code in {**codes.PROBLEMS, **codes.WARNINGS} if f'"{code}"' not in text}
     # Those of cuDNN and NCCL are made of the component's name.
     assert unused <= {"cudnn-cuda-mismatch", "nccl-cuda-mismatch"}
@@ -49,7 +49,7 @@ def test_every_described_code_is_reported() -> None:
 def test_codes_are_described_in_one_module_each() -> None:
     rows = [
         code
-        for path in FOLDER.glob("*.py")
+        for path in FOLDER.rglob("*.py")
         for block in TABLES.findall(path.read_text())
         for code in re.findall(r'^    "([a-z-]+)":', block, re.MULTILINE)
     ]

@@ -9,13 +9,14 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import drivers, frameworks, libraries, toolkits
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import frameworks, libraries, toolkits
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import (
     ResolveContext,
     not_in_repository,
     offered,
     offered_version,
 )
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.driver import drivers
 
 from tests.unit.frozen_catalog import frozen_catalog
 from tests.unit.plugin_utils.resolver.resolver_cases import codes, debian_offers, plan

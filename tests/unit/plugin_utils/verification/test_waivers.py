@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Waiver
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import waivers
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification import waivers
 
 TODAY = date(2026, 11, 22)
 GOOD: dict[str, Any] = {"check": "gpu.pcie_width", "reason": "the board wires 8 lanes", "until": "2027-06-30"}

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import COMPONENTS
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.training import (
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification.training import (
     HostFacts,
     Request,
     hardware,

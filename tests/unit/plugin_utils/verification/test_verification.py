@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Check, summary
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.training import HostFacts, stack_fingerprint
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.verification import (
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification.training import HostFacts, stack_fingerprint
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification.verification import (
     Run,
     Verification,
     state,

@@ -12,7 +12,7 @@ from typing import Any
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import DEFERRED, PASS, UNKNOWN
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import LABELS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.records import to_json
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.training import (
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification.training import (
     LEFT_OUT,
     TRAIN,
     HostFacts,

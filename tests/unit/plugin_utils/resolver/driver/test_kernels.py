@@ -17,7 +17,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve imp
 from tests.unit.frozen_catalog import frozen_catalog
 from tests.unit.plugin_utils.resolver.resolver_cases import plan
 
-PASTED = yaml.safe_load((Path(__file__).parents[3] / "fixtures/kernels/proc_version.yml").read_text())
+PASTED = yaml.safe_load((Path(__file__).parents[4] / "fixtures/kernels/proc_version.yml").read_text())
 
 # Every flavour: the running and the next-boot kernel, what follows them, and the compilers.
 DESCRIBED = [

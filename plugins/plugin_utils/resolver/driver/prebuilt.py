@@ -13,8 +13,8 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import PrebuiltModules
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import package_name
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, Problem
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import driver_sets, kernels
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.driver import driver_sets, kernels
 
 PROBLEMS = {
     "no-prebuilt-modules": "the distribution has no signed kernel modules of the driver for one of the host's kernels",

@@ -21,7 +21,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import DriverComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import driver_sets, known_bad, prebuilt
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import known_bad
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import (
     ResolveContext,
     cached,
@@ -32,6 +32,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context imp
     sources,
     span,
 )
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.driver import driver_sets, prebuilt
 
 PROBLEMS = {
     "gpu-dropped-by-driver": "the branch no longer supports a GPU; or the open kernel modules before Turing",

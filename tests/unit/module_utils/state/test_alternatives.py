@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import alternatives
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import alternatives
 
 
 @pytest.fixture
