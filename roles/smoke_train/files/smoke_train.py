@@ -39,7 +39,7 @@ from train_checks import (
     trained_gpus,
 )
 from train_options import Options, for_worker, parse_arguments
-from train_process import ENDING_SIGNALS, Event, Outcome, Terminated
+from train_process import Event, Outcome, Terminated
 
 STARTED = time.monotonic()
 HERE = Path(__file__).resolve().parent
@@ -233,13 +233,6 @@ def execute(report: Report, directory: Path, stream: TextIO) -> None:
         report.checks.append(check_terminated(str(reason), report.training))
 
 
-def end_by_signal(number: int, *_unused: object) -> None:
-    """Raise Terminated, so that the worker is ended and the result written; a second signal cannot prevent that."""
-    for each in ENDING_SIGNALS:
-        signal.signal(each, signal.SIG_IGN)
-    raise Terminated(signal.Signals(number).name)
-
-
 # Command line ------------------------------------------------------------------------------------------------------
 
 
@@ -284,8 +277,7 @@ def job_directory(options: Options) -> Iterator[Path]:
 def main(arguments: Sequence[str]) -> int:
     """Run the command line and return the exit status."""
     options = parse_arguments(arguments)
-    for number in ENDING_SIGNALS:
-        signal.signal(number, end_by_signal)
+    train_process.ending_signals.install()
     with job_directory(options) as directory:
         report = Report(options)
         execute(report, directory, sys.stderr)

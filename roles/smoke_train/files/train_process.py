@@ -107,14 +107,43 @@ def read_event(line: str) -> Event | None:
     return event
 
 
-@contextlib.contextmanager
-def ending_signals_held() -> Iterator[None]:
-    """Deliver a signal that asks the supervisor to end only afterwards."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING_SIGNALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+class EndingSignals:
+    """Raise Terminated for the first of ENDING_SIGNALS, so that the worker is ended and the result written.
+
+    The signal is held by its handler and not by the thread's signal mask: the kernel delivers what one thread blocks
+    to another one (a numeric library starts some), and Python runs the handler in the main thread all the same.
+    """
+
+    def __init__(self) -> None:
+        self.received = ""
+        self._is_held = False
+
+    def install(self) -> None:
+        """Handle the signals from now on."""
+        self.received = ""
+        for number in ENDING_SIGNALS:
+            signal.signal(number, self._handle)
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Raise Terminated for a signal that arrives meanwhile only afterwards."""
+        received_before, self._is_held = self.received, True
+        try:
+            yield
+        finally:
+            self._is_held = False
+        if self.received != received_before:
+            raise Terminated(self.received)
+
+    def _handle(self, number: int, *_unused: object) -> None:
+        if self.received:
+            return  # a second signal must not prevent the result
+        self.received = signal.Signals(number).name
+        if not self._is_held:
+            raise Terminated(self.received)
+
+
+ending_signals = EndingSignals()
 
 
 class Channel:
@@ -137,7 +166,7 @@ class Channel:
         """Read everything that is available now."""
         while self.open:
             # An exception raised between taking a block from the pipe and storing its events would lose them.
-            with ending_signals_held():
+            with ending_signals.held():
                 try:
                     block = os.read(self.descriptor, 1 << 16)
                 except BlockingIOError:

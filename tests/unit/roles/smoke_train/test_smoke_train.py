@@ -22,6 +22,7 @@ from typing import Any
 import cifar10
 import pytest
 import smoke_train
+import train_process
 
 from tests.doubles.training_worker import GOOD, WORKER
 
@@ -410,7 +411,7 @@ def test_stalled_data_end_at_the_time_limit(
     monkeypatch.setattr(smoke_train, "STARTED", time.monotonic())
     monkeypatch.setattr(smoke_train.cifar10, "prepare", lambda *_: time.sleep(30))
     arguments = ["--framework", "tensorflow", "--time-limit", "1", "--job-dir", str(tmp_path)]
-    before = {number: signal.getsignal(number) for number in smoke_train.ENDING_SIGNALS}
+    before = {number: signal.getsignal(number) for number in train_process.ENDING_SIGNALS}
     try:
         assert smoke_train.main(arguments) == 1
     finally:
