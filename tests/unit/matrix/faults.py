@@ -294,7 +294,7 @@ def running_kernel_with_old_module(host: Host) -> None:
 
 @fault("A newer kernel is installed, for which no module is built", "driver.module_built")
 def kernel_without_module(host: Host) -> None:
-    host.write("boot/vmlinuz-6.1.0-57-amd64", "")
+    host.write("boot/vmlinuz-6.12.100+deb12-amd64", "")
 
 
 @fault("nouveau is loaded", "driver.nouveau_absent")

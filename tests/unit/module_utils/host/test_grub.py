@@ -95,7 +95,7 @@ CASES = {
     "one boot left": (D12, GUARDED + "1\n", NEW12),
     "held back, another one once": (D12, GUARDED + f"no-module\nnext_entry={identifier(NEW12)}\n", NEW12),
     "held back, not yet in grub.cfg": (without_guard(), GUARDED + "no-module\n", NEW12),
-    "the kernel held back was removed": (D12, GUARDED.replace(NEW12, "6.1.0-57-amd64", 1) + "0\n", OLD12),
+    "the kernel held back was removed": (D12, GUARDED.replace(NEW12, "6.12.100+deb12-amd64", 1) + "0\n", OLD12),
 }
 
 

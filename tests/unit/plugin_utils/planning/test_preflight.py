@@ -426,7 +426,7 @@ def run_as_a_user(**parts: Any) -> preflight.Preflight:
         {"package_manager": BROKEN},
         {"cloud_init_running": True},
         {"runfile": RUN_DRIVER},
-        {"secure_boot": "enabled", "kernel": {"running": "6.8.0-1-generic"}},
+        {"secure_boot": "enabled", "kernel": {"running": "6.8.0-90-generic"}},
         {"repository_files": {"entries": [{"file": "/etc/apt/sources.list.d/cuda.list", "uri": URL}], "keys": {}}},
     ],
 )

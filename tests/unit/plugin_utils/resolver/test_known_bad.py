@@ -45,7 +45,7 @@ def test_a_driver_that_does_not_build_for_the_kernel_is_refused(bad):
 
 
 def test_a_later_patch_of_the_branch_builds():
-    host = {"kernel": "7.1.0-3-amd64"}
+    host = {"kernel": "7.1.7+deb14-amd64"}
     for version, expected in (("580.142", ["known-bad"]), ("580.159.04", [])):
         made = plan("debian-12", "T4", offers=debian_driver(version), host=host, driver=version, **FEW)
         assert codes(made) == expected

@@ -243,7 +243,7 @@ def test_limit(request_, host, component, by, text):
 
 def test_a_kernel_that_a_newer_driver_does_not_build_for_limits_the_driver():
     """Debian 13's own 550 does not build for kernels from 6.16 on (catalog/known_bad.yml), its 535 does."""
-    made = plan("debian-13", "M60", host={"kernel": "6.18.3-amd64"}, cuda="none")
+    made = plan("debian-13", "M60", host={"kernel": "6.18.5+deb13-amd64"}, cuda="none")
     assert picked(made)["driver"] == "535"
     (found,) = [limit for limit in limits(made)["driver"] if limit["by"] == "kernel"]
     assert (found["newer"], found["without"]) == ("550", "with an older kernel than 6.18")

@@ -41,12 +41,11 @@ DESCRIBED = [
     ("ubuntu-22.04", "5.15.0-1074-nvidia", None, "linux-headers-nvidia", ["gcc-11"]),
     ("ubuntu-24.04", "6.8.0-71-generic", "6.8.0-90-generic", "linux-headers-generic", ["gcc-13"]),
     ("ubuntu-24.04", "7.0.0-43-generic", None, "linux-headers-generic-hwe-24.04", ["gcc-13"]),
-    ("ubuntu-24.04", "6.8.0-79-lowlatency", None, "linux-headers-lowlatency", ["gcc-13"]),
-    ("ubuntu-24.04", "6.14.0-37-lowlatency", None, "linux-headers-lowlatency-hwe-24.04", ["gcc-13"]),
+    ("ubuntu-24.04", "6.8.0-85-lowlatency", None, "linux-headers-lowlatency", ["gcc-13"]),
     ("ubuntu-24.04", "6.8.0-1029-aws", None, "linux-headers-aws-lts-24.04", ["gcc-13"]),
-    ("ubuntu-24.04", "7.0.0-1017-aws", None, "linux-headers-aws", ["gcc-13"]),
+    ("ubuntu-24.04", "7.0.0-1011-aws", None, "linux-headers-aws", ["gcc-13"]),
     ("ubuntu-24.04", "6.8.0-1044-azure", None, "linux-headers-azure-lts-24.04", ["gcc-13"]),
-    ("ubuntu-24.04", "6.17.0-1022-azure", "7.0.0-1020-azure", "linux-headers-azure", ["gcc-13"]),
+    ("ubuntu-24.04", "6.17.0-1022-azure", "7.0.0-1012-azure", "linux-headers-azure", ["gcc-13"]),
     ("ubuntu-24.04", "6.8.0-1041-gcp", None, "linux-headers-gcp-lts-24.04", ["gcc-13"]),
     ("ubuntu-24.04", "6.8.0-1041-oracle", None, "linux-headers-oracle-lts-24.04", ["gcc-13"]),
     ("ubuntu-24.04", "6.8.0-1030-nvidia", None, "linux-headers-nvidia", ["gcc-13"]),
@@ -54,7 +53,7 @@ DESCRIBED = [
     ("ubuntu-24.04", "6.17.0-1009-oem", None, None, ["gcc-13"]),  # its track is not in its release
     ("ubuntu-24.04", "6.8.0-1030-azure-fde", None, None, ["gcc-13"]),
     ("ubuntu-26.04", "7.0.0-29-generic", None, "linux-headers-generic", ["gcc-15"]),
-    ("ubuntu-26.04", "7.0.0-1017-gcp", None, "linux-headers-gcp", ["gcc-15"]),
+    ("ubuntu-26.04", "7.0.0-1011-gcp", None, "linux-headers-gcp", ["gcc-15"]),
 ]
 
 
@@ -77,7 +76,7 @@ def test_a_described_host_has_exact_headers_the_metapackage_and_the_compilers(
 
 @pytest.mark.parametrize(
     ("distro", "running"),
-    [("ubuntu-24.04", "6.8.0-1009-nvidia-lowlatency"), ("debian-12", "6.12.100+deb12-amd64")],
+    [("ubuntu-24.04", "6.8.0-1040-nvidia-lowlatency"), ("debian-12", "6.12.100+deb12-amd64")],
 )
 def test_a_flavour_that_the_catalog_does_not_know_gets_no_other_kernels_metapackage(distro: str, running: str) -> None:
     component, _warnings = driver(distro, running)
@@ -93,11 +92,17 @@ def test_the_compilers_of_the_catalog_are_those_that_kernels_print(pasted: dict[
 
 
 @pytest.mark.parametrize(
-    ("distro", "kernel"),
-    [("ubuntu-22.04", "6.8.0-1040-aws"), ("ubuntu-22.04", "6.8.0-1044-azure"), ("ubuntu-24.04", "6.11.0-26-generic")],
+    ("distro", "kernel", "meta"),
+    [
+        ("ubuntu-22.04", "6.8.0-1040-aws", "linux-headers-aws"),
+        ("ubuntu-22.04", "6.8.0-1044-azure", "linux-headers-azure"),
+        ("ubuntu-24.04", "6.11.0-26-generic", "linux-headers-generic-hwe-24.04"),
+        ("ubuntu-24.04", "6.11.0-1016-lowlatency", "linux-headers-lowlatency-hwe-24.04"),
+    ],
 )
-def test_an_unknown_compiler_is_a_warning(distro: str, kernel: str) -> None:
+def test_an_unknown_compiler_is_a_warning(distro: str, kernel: str, meta: str) -> None:
     component, warnings = driver(distro, kernel)
+    assert component["kernel_headers"] == [f"linux-headers-{kernel}", meta]
     assert (component["kernel_compilers"], warnings) == ([], ["compiler-unknown"])
 
 
