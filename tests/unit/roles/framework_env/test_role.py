@@ -1,7 +1,9 @@
 """The framework roles with a version and nothing else, in check mode on this machine."""
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -128,8 +130,11 @@ import pathlib, sys
 """
 
 
-def test_a_lost_connection_is_tried_again_and_the_build_continues(tmp_path: Path) -> None:
-    """It is lost while the run waits for the build, in the middle of which is a program in place of uv."""
+def start_build(tmp_path: Path) -> tuple[Host, Path, subprocess.Popen[str]]:
+    """Start the role, whose build stays in a program in place of uv until the file uv.go exists; return that program.
+
+    The run waits for the build when this returns.
+    """
     host = Host(tmp_path)
     uv = fake_uv(
         tmp_path,
@@ -157,7 +162,14 @@ def test_a_lost_connection_is_tried_again_and_the_build_continues(tmp_path: Path
         assert play.poll() is None, play.communicate()[0]
         assert time.monotonic() < deadline
         time.sleep(0.1)
-    time.sleep(2)  # until the start of the wait has returned
+    time.sleep(5)  # until the start of the wait has returned
+    return host, uv, play
+
+
+def test_a_lost_connection_is_tried_again_and_the_build_continues(tmp_path: Path) -> None:
+    """It is lost while the run waits for the build."""
+    host, uv, play = start_build(tmp_path)
+    deadline = time.monotonic() + 60
     host.cut.touch()
     while host.refused < 3:
         assert play.poll() is None, play.communicate()[0]
@@ -171,3 +183,20 @@ def test_a_lost_connection_is_tried_again_and_the_build_continues(tmp_path: Path
     assert uv.with_name("uv.calls").read_text() == "venv\npip\n"  # one build
     assert (tmp_path / "pytorch/lib" / f"python{RUNNING}" / "site-packages/torch").is_dir()
     assert host.jobs == []
+
+
+def test_a_build_that_has_died_is_not_waited_for(tmp_path: Path) -> None:
+    """Its processes are killed, as a restart of the host ends them: nothing writes a result."""
+    _host, uv, play = start_build(tmp_path)
+    build = min((tmp_path / "jobs").iterdir(), key=lambda path: path.stat().st_ctime_ns).name.split(".")[0]
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if build.encode() in path.read_bytes():
+                os.kill(int(path.parent.name), signal.SIGKILL)
+    output, _ = play.communicate(timeout=120)  # 7230 s, if it waited
+    uv.with_name("uv.go").touch()  # ends what the killed processes have started
+    assert play.returncode == 2, output
+    said = " ".join(output.split())
+    assert (
+        "The build of the environment has ended without a result: somebody killed it, or the host was restarted" in said
+    )
