@@ -91,6 +91,11 @@ def test_role_has_a_readme_and_an_example_in_the_roles_scenario(role):
     assert f"examples/{role.name}.yml" in converge
 
 
+def test_tasks_find_files_wherever_their_play_is_imported_from():
+    """`playbook_dir` is the directory of the playbook on the command line, which may import ours by their names."""
+    assert [str(path) for path in TASK_FILES if "tasks" in path.parts and "playbook_dir" in path.read_text()] == []
+
+
 @pytest.mark.parametrize("path", TASK_FILES, ids=names(TASK_FILES))
 def test_task_and_playbook_files_stay_short(path):
     assert len(path.read_text().splitlines()) < 80

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,26 @@ def test_training_without_an_answer_is_rolled_back_if_it_had_one(
     assert text in output
     assert ("Nothing was rolled back" in output) == (text != ROLLED_BACK)
     assert ("gpu-activity is unknown: found GPU 0: not recorded" in output) == (calls == ON_GPUS)
+
+
+@pytest.mark.parametrize("ended", [True, False], ids=["it ends meanwhile", "it has died"])
+def test_a_rollback_waits_for_a_build_unless_it_has_died(tmp_path: Path, ended: bool) -> None:
+    """The playbook is not in the directory of the collection's, as one that imports those by name."""
+    result = tmp_path / "jobs/j4711.1"
+    result.parent.mkdir()
+    result.write_text('{"started": 1, "finished": 0, "ansible_job_id": "j4711.1"}')
+    job = {"ansible_job_id": result.name, "results_file": str(result)}
+    builds = {"tensorflow": {"environment": "tensorflow-2.21.0", "timeout": 7230, "job": job}}
+    # Half a minute after the training, by when a rollback that does not wait is over.
+    end = 'until [ -e "$TRAINED" ]; do sleep 0.1; done; sleep 30; echo "{\\"changed\\": true}" > "$RESULT"'
+    paths = {"TRAINED": f"{tmp_path}/job/result.json", "RESULT": str(result)}  # not in the command, as that has the job
+    build = subprocess.Popen(["sh", "-c", end if ended else "true", "j4711"], env={**os.environ, **paths})
+    begin = time.monotonic()
+    status, output = train(tmp_path, "os.abort()", None, __framework_env_states=builds)
+    assert build.poll() == 0, "the rollback did not wait"
+    assert time.monotonic() - begin < 600
+    assert status == 2, output
+    assert ROLLED_BACK in output
 
 
 def test_training_without_an_answer_verifies_a_host_if_unknown_is_a_warning(tmp_path: Path) -> None:
