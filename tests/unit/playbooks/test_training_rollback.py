@@ -98,7 +98,7 @@ def test_training_without_an_answer_is_rolled_back_if_it_had_one(
 
 @pytest.mark.parametrize("ended", [True, False], ids=["it ends meanwhile", "it has died"])
 def test_a_rollback_waits_for_a_build_unless_it_has_died(tmp_path: Path, ended: bool) -> None:
-    """The playbook is not in the directory of the collection's, as one that imports those by name."""
+    """The playbook is in another directory than ours, like one that imports ours by name."""
     result = tmp_path / "jobs/j4711.1"
     result.parent.mkdir()
     result.write_text('{"started": 1, "finished": 0, "ansible_job_id": "j4711.1"}')
@@ -109,8 +109,12 @@ def test_a_rollback_waits_for_a_build_unless_it_has_died(tmp_path: Path, ended: 
     paths = {"TRAINED": f"{tmp_path}/job/result.json", "RESULT": str(result)}  # not in the command, as that has the job
     build = subprocess.Popen(["sh", "-c", end if ended else "true", "j4711"], env={**os.environ, **paths})
     begin = time.monotonic()
-    status, output = train(tmp_path, "os.abort()", None, __framework_env_states=builds)
-    assert build.poll() == 0, "the rollback did not wait"
+    try:
+        status, output = train(tmp_path, "os.abort()", None, __framework_env_states=builds)
+        assert build.poll() == 0, "the rollback did not wait"
+    finally:
+        build.kill()
+        build.wait()
     assert time.monotonic() - begin < 600
     assert status == 2, output
     assert ROLLED_BACK in output

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -130,10 +131,11 @@ import pathlib, sys
 """
 
 
-def start_build(tmp_path: Path) -> tuple[Host, Path, subprocess.Popen[str]]:
-    """Start the role, whose build stays in a program in place of uv until the file uv.go exists; return that program.
+@pytest.fixture
+def building(tmp_path: Path) -> Iterator[tuple[Host, Path, subprocess.Popen[str]]]:
+    """Run the role up to its wait for the build; return the host, the program in place of uv, and the run.
 
-    The run waits for the build when this returns.
+    The build goes on when the file uv.go exists beside that program.
     """
     host = Host(tmp_path)
     uv = fake_uv(
@@ -163,12 +165,17 @@ def start_build(tmp_path: Path) -> tuple[Host, Path, subprocess.Popen[str]]:
         assert time.monotonic() < deadline
         time.sleep(0.1)
     time.sleep(5)  # until the start of the wait has returned
-    return host, uv, play
+    yield host, uv, play
+    uv.with_name("uv.go").touch()
+    play.kill()
+    play.wait()
 
 
-def test_a_lost_connection_is_tried_again_and_the_build_continues(tmp_path: Path) -> None:
+def test_a_lost_connection_is_tried_again_and_the_build_continues(
+    tmp_path: Path, building: tuple[Host, Path, subprocess.Popen[str]]
+) -> None:
     """It is lost while the run waits for the build."""
-    host, uv, play = start_build(tmp_path)
+    host, uv, play = building
     deadline = time.monotonic() + 60
     host.cut.touch()
     while host.refused < 3:
@@ -185,16 +192,17 @@ def test_a_lost_connection_is_tried_again_and_the_build_continues(tmp_path: Path
     assert host.jobs == []
 
 
-def test_a_build_that_has_died_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_build_that_has_died_is_not_waited_for(
+    tmp_path: Path, building: tuple[Host, Path, subprocess.Popen[str]]
+) -> None:
     """Its processes are killed, as a restart of the host ends them: nothing writes a result."""
-    _host, uv, play = start_build(tmp_path)
+    _host, _uv, play = building
     build = min((tmp_path / "jobs").iterdir(), key=lambda path: path.stat().st_ctime_ns).name.split(".")[0]
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
             if build.encode() in path.read_bytes():
                 os.kill(int(path.parent.name), signal.SIGKILL)
     output, _ = play.communicate(timeout=120)  # 7230 s, if it waited
-    uv.with_name("uv.go").touch()  # ends what the killed processes have started
     assert play.returncode == 2, output
     said = " ".join(output.split())
     assert (
