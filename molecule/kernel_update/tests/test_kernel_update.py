@@ -71,11 +71,12 @@ def guard_journal(host) -> str:
     return root(host, "journalctl -b -t gpuhost-kernel-guard --no-pager")
 
 
-def replace_in_module(host, release: str, old: str, new: str) -> None:
-    """Change the module's version magic, for which the kernel refuses it ("Exec format error").
+def edit_version_magic(host, release: str, old: str, new: str) -> None:
+    """Replace a word of the module's version magic; the kernel refuses a module whose magic is not its own.
 
-    A file in modprobe.d cannot: modprobe ignores the `install` command of a module with soft dependencies, as NVIDIA's
-    has. Nor can the release in the version magic, which the kernel does not compare where symbols have versions.
+    An `install` command in modprobe.d would not keep the module from loading: modprobe ignores it for a module with
+    soft dependencies, such as NVIDIA's. Nor would another release in the magic: the kernel does not compare it where
+    symbols have versions.
     """
     path = f"/lib/modules/{release}/updates/dkms/nvidia.ko"
     root(host, f"sed -i s/{old}/{new}/ {path}")
@@ -144,7 +145,7 @@ def test_rerun_builds_the_module_once_that_is_possible(host, release, playbook, 
 
 def test_grub_counts_the_boots_of_a_kernel_that_does_not_load_its_module(host, first_kernel, release):
     assert guard_state(host)["gpuhost_tries"] == "3"
-    replace_in_module(host, release, "mod_unload", "xxx_unload")
+    edit_version_magic(host, release, "mod_unload", "xxx_unload")
     reboot(host)
     assert kernel(host) == release
     assert not host.file("/sys/module/nvidia").exists
@@ -154,7 +155,7 @@ def test_grub_counts_the_boots_of_a_kernel_that_does_not_load_its_module(host, f
 
 def test_the_old_kernel_returns_when_no_boot_is_left(host, first_kernel, release):
     root(host, "grub-editenv - set gpuhost_tries=0")  # in place of two more boots, which take minutes here
-    replace_in_module(host, release, "xxx_unload", "mod_unload")
+    edit_version_magic(host, release, "xxx_unload", "mod_unload")
     reboot(host)
     assert kernel(host) == first_kernel
     assert_gpu_works(host)

@@ -1,10 +1,11 @@
 #!/bin/sh
-# Wait for the result of one of Ansible's jobs. Standard input is a line: the job's id, a time limit in seconds and the path
-# of the job's status file. They are no arguments, in which the search for the job's processes would find this one.
+# Wait until one of Ansible's asynchronous jobs has a result. Standard input is one line: the job's id, a time limit in
+# seconds and the path of the job's status file. As arguments they would be on this script's command line, where the search
+# for the job's processes would find them.
 # Exit status: 0 with a result, 3 if the job has ended without one (killed, or the host was restarted), 4 at the time limit.
 read -r job seconds results
 end=$(($(date +%s) + seconds))
-name=${job%%.*} # of the processes; Ansible adds the first one's number to the id
+name=${job%%.*} # the id is NAME.PID, and the processes have NAME on their command lines
 pattern="${name%?}[${name#"${name%?}"}]" # the brackets keep grep from finding itself
 
 has_result() { grep -Eqs '"(changed|failed)":' "$results"; }

@@ -110,8 +110,8 @@ def read_event(line: str) -> Event | None:
 class EndingSignals:
     """Raise Terminated for the first of ENDING_SIGNALS, so that the worker is ended and the result written.
 
-    The signal is held by its handler and not by the thread's signal mask: the kernel delivers what one thread blocks
-    to another one (a numeric library starts some), and Python runs the handler in the main thread all the same.
+    The handler delays a signal; blocking it in the thread's signal mask would not: the kernel then delivers it to
+    another thread (numeric libraries start some), and Python runs the handler in the main thread all the same.
     """
 
     def __init__(self) -> None:
@@ -119,14 +119,14 @@ class EndingSignals:
         self._is_held = False
 
     def install(self) -> None:
-        """Handle the signals from now on."""
+        """Handle the signals from now on, as if none had been received."""
         self.received = ""
         for number in ENDING_SIGNALS:
             signal.signal(number, self._handle)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
-        """Raise Terminated for a signal that arrives meanwhile only afterwards."""
+        """Delay Terminated until the end of the block."""
         received_before, self._is_held = self.received, True
         try:
             yield
