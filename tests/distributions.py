@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 from tests import configurations
@@ -35,23 +33,29 @@ def environment(distribution: str) -> dict[str, str]:
     return {configurations.IMAGE_VARIABLE: distribution, "LAB_DRIVER": old.driver, "LAB_CUDA": old.cuda}
 
 
-def last_cells(ledger: Path) -> list[dict[str, Any]]:
-    """Return the cells of the tier's last line in the ledger; none if it was never completed."""
-    lines = [json.loads(line) for line in ledger.read_text().splitlines()] if ledger.exists() else []
-    return next((line["cells"] for line in reversed(lines) if line["tier"] == "distributions"), [])
+def cell_lines(lines: Iterable[dict[str, Any]], tier: str) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return the last line of each cell of a tier in the ledger, by (distribution, scenario), the oldest first."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for line in lines:
+        if line["tier"] == tier:
+            cell = (line["distribution"], line["scenario"])
+            found.pop(cell, None)
+            found[cell] = line
+    return found
 
 
-def table(cells: Iterable[dict[str, Any]]) -> str:
-    """Return the Markdown table of distributions and scenarios: passed or failed, real or simulated, or never run."""
-    known = {(cell["distribution"], cell["scenario"]): cell for cell in cells}
+def table(ledger: Iterable[dict[str, Any]]) -> str:
+    """Return the Markdown table of distributions and scenarios: passed or failed and when, or never run."""
+    known = cell_lines(ledger, "distributions")
 
     def text(distribution: str, scenario: str) -> str:
         if (distribution, scenario) in NOT_APPLICABLE:
             return "–"
-        cell = known.get((distribution, scenario))
-        if cell is None:
+        line = known.get((distribution, scenario))
+        if line is None:
             return "never run"
-        return f"{'failed' if cell['failed'] else 'passed'}, {'simulated' if cell['simulated'] else 'real'}"
+        result = "failed" if line["failed"] else "passed"
+        return f"{result} {line['date']}, {'simulated' if line['simulated'] else 'real'}"
 
     rows = [
         f"| distribution | {' | '.join(f'`{name}`' for name in SCENARIOS)} |",

@@ -56,7 +56,7 @@ class Step:
     seed: int | None = None
     finished: bool = True
     tested_seconds: float | None = None  # over all invocations
-    cells: list[dict[str, Any]] | None = None  # of a tier of cells: what ran on which distribution
+    is_recorded: bool = False  # a tier of cells records each of them by itself
 
     @property
     def log(self) -> Path:
@@ -253,29 +253,34 @@ def run_cell(step: Step, distribution: str, scenario: str) -> dict[str, Any]:
 
 
 def run_cells(step: Step, cells_of_tier: Sequence[tuple[str, str]]) -> None:
-    """Run the cells that no earlier invocation on this commit has run, for at most an hour."""
-    kept, commit, start = RESULTS / f"{step.name}.json", clean_commit() or "uncommitted", time.monotonic()
-    known = json.loads(kept.read_text()) if kept.exists() else {}
-    cells: list[dict[str, Any]] = known["cells"] if known.get("commit") == commit else []
-    began = False  # a cell of more than an hour would else be the last one that any invocation begins
-    for distribution, scenario in cells_of_tier:
-        if any((cell["distribution"], cell["scenario"]) == (distribution, scenario) for cell in cells):
-            continue
-        # The longest cell so far may be the next one's length.
-        longest = max((float(cell["seconds"]) for cell in cells), default=CELL_SECONDS)
-        spent = time.monotonic() - start
-        if began and spent + longest > TIER_SECONDS:
+    """Run the cells that have not passed on this commit, for at most an hour, and record each in the ledger.
+
+    A whole tier takes longer than a commit lasts as the newest one. So those that never ran come first, then those that
+    ran longest ago, and what an earlier commit has shown is kept.
+    """
+    commit, start = clean_commit(), time.monotonic()
+    lines = distributions.cell_lines(ledger_lines(), step.name)
+    order = list(lines)  # by their last line
+    passed = {cell for cell, line in lines.items() if line["commit"] == commit and not line["failed"]}
+    todo = [cell for cell in cells_of_tier if cell not in passed]
+    todo.sort(key=lambda cell: order.index(cell) if cell in order else -1)
+    # The longest cell so far may be the next one's length.
+    longest = max((line["seconds"] for line in lines.values()), default=CELL_SECONDS)
+    step.is_recorded = True
+    for number, (distribution, scenario) in enumerate(todo):
+        # A cell of more than an hour would else be the last one that any invocation begins.
+        if number and time.monotonic() - start + longest > TIER_SECONDS:
             step.finished = False
-            break
-        began = True
-        cells.append(run_cell(step, distribution, scenario))
-        kept.write_text(json.dumps({"commit": commit, "cells": cells}))
-    step.cells = cells
-    step.passed, step.failed = (sum(cell[name] for cell in cells) for name in ("passed", "failed"))
-    step.skipped = [f"{c['distribution']} {c['scenario']}: {c['skipped']} tests" for c in cells if c["skipped"]]
-    step.tested_seconds = sum(cell["seconds"] for cell in cells)
-    if step.finished:
-        kept.unlink(missing_ok=True)
+            return
+        cell = run_cell(step, distribution, scenario)
+        step.passed, step.failed = step.passed + cell["passed"], step.failed + cell["failed"]
+        step.skipped += [f"{distribution} {scenario}: {cell['skipped']} tests"] if cell["skipped"] else []
+        longest = max(longest, cell["seconds"])
+        if commit is not None and commit == clean_commit():
+            record({"commit": commit, "tier": step.name, **cell})
+    if not todo:
+        step.print("every cell has passed on this commit")
+        step.passed = len(passed)
 
 
 # The scenarios in virtual machines, the shortest first. One at a time: an emulated computer uses all cores.
@@ -356,10 +361,20 @@ def clean_commit() -> str | None:
     return None if changed else git("rev-parse", "HEAD")
 
 
+def ledger_lines() -> list[dict[str, Any]]:
+    """Return the lines of the ledger, the oldest first."""
+    return [json.loads(line) for line in LEDGER.read_text().splitlines()] if LEDGER.exists() else []
+
+
+def record(line: dict[str, Any]) -> None:
+    """Add a line with today's date to the ledger."""
+    with LEDGER.open("a") as stream:
+        stream.write(json.dumps({"date": datetime.date.today().isoformat(), **line}) + "\n")
+
+
 def list_tiers() -> None:
     """Print each tier with its last line of the ledger."""
-    lines = [json.loads(line) for line in LEDGER.read_text().splitlines()] if LEDGER.exists() else []
-    last = {line["tier"]: line for line in lines}
+    last = {line["tier"]: line for line in ledger_lines()}
     for tier in TIERS:
         print(f"{tier}: {json.dumps(last[tier]) if tier in last else 'never completed'}")
 
@@ -373,16 +388,12 @@ def run_tier(tier: str, jobs: int) -> list[Step]:
     if not all(step.finished for step in steps):
         print(f"script/test: {tier} is not finished; the same command goes on where it ended")
         return steps
-    if commit is not None and commit == clean_commit():
+    if commit is not None and commit == clean_commit() and not any(step.is_recorded for step in steps):
         counts = dict(zip(("passed", "failed", "skipped"), totals(steps), strict=True))
         seed = next((step.seed for step in steps if step.seed is not None), None)
         seconds = [step.tested_seconds for step in steps if step.tested_seconds is not None]
         spent = round(sum(seconds) if seconds else time.monotonic() - start)
-        line = {"commit": commit, "tier": tier, "seed": seed, **counts, "seconds": spent}
-        cells = [cell for step in steps for cell in step.cells or []]
-        line |= {"cells": cells} if cells else {}
-        with LEDGER.open("a") as stream:
-            stream.write(json.dumps({"date": datetime.date.today().isoformat(), **line}) + "\n")
+        record({"commit": commit, "tier": tier, "seed": seed, **counts, "seconds": spent})
     return steps
 
 

@@ -201,50 +201,74 @@ def cells(monkeypatch, tmp_path, clock):
     return ran
 
 
+def recorded() -> list[tuple[str, str, str]]:
+    return [(line["commit"], line["distribution"], line["scenario"]) for line in runner.ledger_lines()]
+
+
 def test_tier_distributions_takes_an_hour_at_most_and_goes_on_until_all_cells_ran(cells, capsys):
     invocations = 0
-    while not runner.LEDGER.exists():
+    while len(cells) < len(distributions.CELLS):
         before = len(cells)
         runner.run_tier("distributions", 1)
         invocations += 1
         assert 0 < len(cells) - before <= runner.TIER_SECONDS // 600
+        assert ("is not finished" in capsys.readouterr().out) is (len(cells) < len(distributions.CELLS))
     assert cells == distributions.CELLS
-    (line,) = map(json.loads, runner.LEDGER.read_text().splitlines())
-    assert (line["passed"], line["seconds"]) == (3 * len(cells), 600 * len(cells))
-    found = distributions.last_cells(runner.LEDGER)
-    assert [(cell["distribution"], cell["scenario"]) for cell in found] == distributions.CELLS
+    assert recorded() == [("a1b2", *cell) for cell in distributions.CELLS]
     assert invocations > 1
+    (step,) = runner.run_tier("distributions", 1)
+    assert (cells, step.failed) == (distributions.CELLS, 0)
+    assert step.passed > 0
 
 
 def test_tier_virtual_machine_goes_on_where_its_last_invocation_ended(cells, clock):
     clock["seconds"] = 2400
     for number in (1, 2, 3):
-        assert not runner.LEDGER.exists()
         runner.run_tier("virtual-machine", 2)
         assert cells == runner.MACHINES[:number]
-    (line,) = map(json.loads, runner.LEDGER.read_text().splitlines())
-    assert (line["tier"], line["passed"], line["seconds"]) == ("virtual-machine", 9, 7200)
-    assert distributions.last_cells(runner.LEDGER) == []
+    assert [(line["tier"], line["passed"], line["seconds"]) for line in runner.ledger_lines()] == [
+        ("virtual-machine", 3, 2400)
+    ] * 3
 
 
-def test_tier_distributions_begins_again_on_another_commit(cells, monkeypatch):
-    runner.run_tier("distributions", 1)
-    first = cells[0]
+def test_another_commit_begins_with_the_cells_that_ran_longest_ago(cells, clock, monkeypatch):
+    clock["seconds"] = 2400
+    runner.run_tier("virtual-machine", 1)
     monkeypatch.setattr(runner, "clean_commit", lambda: "c3d4")
-    runner.run_tier("distributions", 1)
-    assert cells.count(first) == 2
+    for _ in range(3):
+        runner.run_tier("virtual-machine", 1)
+    first, second, third = runner.MACHINES
+    assert recorded() == [("a1b2", *first), *(("c3d4", *cell) for cell in (second, third, first))]
+
+
+def test_failed_cell_is_repeated_after_the_others_and_an_uncommitted_one_is_not_recorded(cells, clock, monkeypatch):
+    clock["seconds"] = 2400
+    run_cell = runner.run_cell
+    monkeypatch.setattr(runner, "run_cell", lambda *words: {**run_cell(*words), "failed": len(cells) == 1})
+    for _ in range(4):
+        runner.run_tier("virtual-machine", 1)
+    assert cells == [*runner.MACHINES, runner.MACHINES[0]]
+    monkeypatch.setattr(runner, "clean_commit", lambda: None)
+    before = recorded()
+    runner.run_tier("virtual-machine", 1)
+    assert (len(cells), recorded()) == (5, before)
 
 
 def test_table_of_distributions_says_what_was_real_simulated_failed_or_never_run():
-    cells = [
+    ledger = [
+        {"tier": "other"},
+        {"distribution": "debian-13", "scenario": "undo", "simulated": False, "failed": 1},
         {"distribution": "debian-13", "scenario": "undo", "simulated": False, "failed": 0},
         {"distribution": "ubuntu-22.04", "scenario": "teardown", "simulated": True, "failed": 1},
     ]
-    rows = {line.split(" | ")[0].strip("| "): line.split(" | ")[1:] for line in distributions.table(cells).splitlines()}
+    ledger = [{"tier": "distributions", "date": f"2026-11-0{number}", **line} for number, line in enumerate(ledger)]
+    rows = {
+        line.split(" | ")[0].strip("| "): line.split(" | ")[1:] for line in distributions.table(ledger).splitlines()
+    }
     column = distributions.SCENARIOS.index
-    assert rows["debian-13"][column("undo")] == "passed, real"
+    assert rows["debian-13"][column("undo")] == "passed 2026-11-02, real"
     assert rows["debian-13"][column("upgrade")] == "–"
-    assert rows["ubuntu-22.04"][column("teardown")] == "failed, simulated"
+    assert rows["ubuntu-22.04"][column("teardown")] == "failed 2026-11-03, simulated"
     assert rows["debian-12"][column("default")] == "never run"
 
 
