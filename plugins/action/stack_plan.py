@@ -159,7 +159,7 @@ def lock_missing(plan: Plan, folder: Path, indexes: dict[str, str]) -> tuple[lis
 
     indexes: the package index of a framework where it is not PyPI.
     """
-    names = [name for remedy in plan.remedies for kind, values in remedy.host if kind == "locks" for name in values]
+    names = [name for remedy in plan.remedies for name in remedy.host.get("locks", ())]
     written, failed = [], []
     for name in dict.fromkeys(names):
         path = folder / f"{name}.txt"

@@ -21,7 +21,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components imp
     full_version,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning, Problem, Reason
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError, Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.tables import text_table
 
 SCHEMA = 1
@@ -31,13 +31,13 @@ SCHEMA = 1
 class Remedy:
     """A change that was tried and gives a plan.
 
-    request: (name, value) pairs to request; host: what to change on the host, (`distribution`, `python`, `gpus` or
-    `locks`, values) pairs: another release, a further interpreter, the PCI ids to keep, the locks to make.
+    request: the values to request, by name; host: what to change on the host, by kind: `distribution` (another
+    release), `kernel` (to boot), `python` (a further interpreter), `gpus` (the PCI ids to keep), `locks` (to make).
     """
 
     text: str
-    request: tuple[tuple[str, str], ...] = ()
-    host: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    request: Mapping[str, str] = dataclasses.field(default_factory=dict, hash=False)
+    host: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict, hash=False)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,34 +52,46 @@ class KeptDriver:
 
 @dataclasses.dataclass(frozen=True)
 class Gpu:
-    """A GPU that the catalog knows; kernel_modules: `open`, `proprietary` or `either`."""
+    """A GPU that the catalog knows.
+
+    For the resolver alone, and not in the JSON of a plan: kernel_modules (`open`, `proprietary` or `either`) and
+    last_driver_branch.
+    """
 
     pci_id: str
     name: str
     compute_capability: str
     architecture: str
-    kernel_modules: str
+    kernel_modules: str = ""
     last_driver_branch: str = ""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What to install on a host, or the problems that prevent it.
+    """What to install on a host, or the problems that prevent it; the fields are in the order of the JSON.
 
-    repository: url, key_url, key_fingerprint and slug of NVIDIA's repository; None where the plan does not use it.
     kept_driver: the distribution's driver that stays, so that NVIDIA's must not replace it.
+    repository: url, key_url, key_fingerprint and slug of NVIDIA's repository; None where the plan does not use it.
     """
 
     distribution: str
     request: Request
     gpus: tuple[Gpu, ...]
     components: Components
-    repository: Mapping[str, str] | None
+    kept_driver: KeptDriver | None = None
+    repository: Mapping[str, str] | None = None
     reasons: tuple[Reason, ...]
     problems: tuple[Problem, ...]
     warnings: tuple[PlanWarning, ...]
     remedies: tuple[Remedy, ...] = ()
-    kept_driver: KeptDriver | None = None
+
+    @classmethod
+    def from_json(cls, data: Any) -> Plan:
+        """Read the fact gpu_stack_plan; raises PlanInputError with the path of a wrong field and what was expected."""
+        try:
+            return records.from_json(cls, data, "gpu_stack_plan")
+        except records.RecordError as error:
+            raise PlanInputError(f"{error}; run playbooks/gpu_host.yml, which makes a plan of this release") from error
 
     @property
     def ok(self) -> bool:
@@ -89,23 +101,8 @@ class Plan:
     def to_json(self) -> dict[str, Any]:
         """Return the plan as plain data: the fact gpu_stack_plan, keys in a fixed order."""
         gpu_fields = ("pci_id", "name", "compute_capability", "architecture")
-        return {
-            "schema": SCHEMA,
-            "ok": self.ok,
-            "distribution": self.distribution,
-            "request": records.to_json(self.request),
-            "gpus": [{name: getattr(gpu, name) for name in gpu_fields} for gpu in self.gpus],
-            "components": records.to_json(self.components),
-            "kept_driver": records.to_json(self.kept_driver),
-            "repository": dict(self.repository) if self.repository else None,
-            "reasons": records.to_json(self.reasons),
-            "problems": records.to_json(self.problems),
-            "warnings": records.to_json(self.warnings),
-            "remedies": [
-                {"text": r.text, "request": dict(r.request), "host": {name: list(v) for name, v in r.host}}
-                for r in self.remedies
-            ],
-        }
+        gpus = [{name: getattr(gpu, name) for name in gpu_fields} for gpu in self.gpus]
+        return {"schema": SCHEMA, "ok": self.ok, **records.to_json(self), "gpus": gpus}
 
 
 # The table ------------------------------------------------------------------------------------------------------

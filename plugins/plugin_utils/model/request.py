@@ -39,7 +39,7 @@ _FINGERPRINT = re.compile(r"[0-9A-Fa-f]{40}")
 
 
 class PlanInputError(ValueError):
-    """The request or the probe cannot be used; the message lists every reason."""
+    """The request, the probe or a plan cannot be used; the message lists every reason."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import published_versions
@@ -84,12 +84,12 @@ def _free(request: Request) -> Request:
     return dataclasses.replace(request, **dict.fromkeys(asked_for(request), "auto"))
 
 
-def _differences(before: Request, after: Request) -> tuple[tuple[str, str], ...]:
-    return tuple(
-        (f.name, getattr(after, f.name))
+def _differences(before: Request, after: Request) -> dict[str, str]:
+    return {
+        f.name: getattr(after, f.name)
         for f in dataclasses.fields(Request)
         if getattr(before, f.name) != getattr(after, f.name)
-    )
+    }
 
 
 def _requests(catalog: Catalog, plan: Plan, request: Request, host: Host, attempt: Attempt) -> Iterator[Remedy]:
@@ -150,10 +150,12 @@ def _remedy(plan: Plan, request: Request, host: Host, attempt: Attempt) -> Remed
     return Remedy(f"{_settings(changes)} ({_outcome(attempt(request, host))})", changes)
 
 
-def _settings(changes: Iterable[tuple[str, str]]) -> str:
+def _settings(changes: Mapping[str, str]) -> str:
     """Return what to set, with quotes where YAML would drop a zero."""
-    quoted = {value: f'"{value}"' if re.fullmatch(r"\d+\.\d*[1-9]0+", value) else value for _unused, value in changes}
-    return "set " + " and ".join(f"gpu_stack_{name}={quoted[value]}" for name, value in changes)
+    quoted = {
+        name: f'"{value}"' if re.fullmatch(r"\d+\.\d*[1-9]0+", value) else value for name, value in changes.items()
+    }
+    return "set " + " and ".join(f"gpu_stack_{name}={value}" for name, value in quoted.items())
 
 
 def _outcome(plan: Plan) -> str:
@@ -189,7 +191,7 @@ def _locks(catalog: Catalog, request: Request, host: Host, attempt_unlocked: Att
     made = attempt_unlocked(request, host)
     if made.ok:
         names = locks.missing(catalog, made.components)
-        yield Remedy(f"{locks.make_command(catalog, names)} ({_outcome(made)})", (), (("locks", names),))
+        yield Remedy(f"{locks.make_command(catalog, names)} ({_outcome(made)})", host={"locks": names})
 
 
 # Of the host ------------------------------------------------------------------------------------------------------
@@ -201,7 +203,7 @@ def _prebuilt(plan: Plan, request: Request, host: Host, attempt: Attempt) -> Ite
         booted = attempt(request, dataclasses.replace(host, kernel=host.next_kernel))
         if booted.ok:
             text = f"reboot into kernel {host.next_kernel} and run this again ({_outcome(booted)})"
-            yield Remedy(text, _differences(plan.request, request), (("kernel", (str(host.next_kernel),)),))
+            yield Remedy(text, _differences(plan.request, request), {"kernel": (str(host.next_kernel),)})
     built = dataclasses.replace(request, driver_module_source="dkms")
     made = attempt(built, host)
     if made.ok:
@@ -222,7 +224,7 @@ def _pythons(catalog: Catalog, plan: Plan, request: Request, host: Host, attempt
         made = attempt(request, changed)
         if made.ok:
             text = f"install Python {python} beside Python {own} ({_outcome(made)})"
-            yield Remedy(text, _differences(plan.request, request), (("python", (python,)),))
+            yield Remedy(text, _differences(plan.request, request), {"python": (python,)})
             return
 
 
@@ -277,18 +279,18 @@ def _elsewhere(catalog: Catalog, plan: Plan, request: Request, host: Host, attem
 
 def _host_remedy(plan: Plan, host: Host, request: Request, changed: Host, made: Plan) -> Remedy:
     """Return the remedy that consists of the differences between two hosts and two requests."""
-    changes: list[tuple[str, tuple[str, ...]]] = []
+    changes: dict[str, tuple[str, ...]] = {}
     words = []
     if changed.distribution != host.distribution:
-        changes.append(("distribution", (changed.distribution,)))
+        changes["distribution"] = (changed.distribution,)
         words.append(f"use {changed.distribution}")
     kept = tuple(dict.fromkeys(g.pci_id for g in changed.gpus))
     gone = [k for k in dict.fromkeys(g.pci_id for g in host.gpus) if k not in kept]
     if gone:
         names = {g.pci_id: g.name for g in plan.gpus}
-        changes.append(("gpus", kept))
+        changes["gpus"] = kept
         words.append(f"move {', '.join(names.get(k, f'the device {k}') for k in gone)} to another host")
     asks = _differences(plan.request, request)
     if asks:
         words.append(_settings(asks))
-    return Remedy(f"{' and '.join(words)} ({_outcome(made)})", asks, tuple(changes))
+    return Remedy(f"{' and '.join(words)} ({_outcome(made)})", asks, changes)

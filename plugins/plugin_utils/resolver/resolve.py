@@ -195,14 +195,14 @@ def _plan(
     findings: Findings,
 ) -> Plan:
     return Plan(
-        host.distribution,
-        request,
-        gpus,
-        components,
-        repository,
-        tuple(dict.fromkeys(findings.reasons)),
-        tuple(dict.fromkeys(findings.problems)),
-        tuple(dict.fromkeys(findings.warnings)),
+        distribution=host.distribution,
+        request=request,
+        gpus=gpus,
+        components=components,
+        repository=repository,
+        reasons=tuple(dict.fromkeys(findings.reasons)),
+        problems=tuple(dict.fromkeys(findings.problems)),
+        warnings=tuple(dict.fromkeys(findings.warnings)),
     )
 
 

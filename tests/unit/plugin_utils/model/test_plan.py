@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import json
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan, plan_table
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_for_probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError, Request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_matrix
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_for_probe, plan_for_reading
 
+from tests.unit.frozen_catalog import frozen_catalog
 from tests.unit.plugin_utils.planning.planning_cases import PROBE
+
+FIXTURES = Path(__file__).resolve().parents[3] / "fixtures" / "plan"
+KEPT_DRIVER = ("nvidia-driver-580=580.126.09-0ubuntu0", "linux-modules-nvidia-580-generic=6.8.0-1")
+H200, A100, K80 = "10de:2335", "10de:20b0", "10de:102d"
 
 
 def planned(probe: dict[str, Any], request: dict[str, Any]) -> Plan:
@@ -62,6 +73,59 @@ def test_json_is_stable_and_plain() -> None:
     assert json.dumps(first) == json.dumps(second)
     assert list(first["components"]) == ["driver", "cuda", "cudnn", "nccl", "tensorflow", "pytorch"]
     assert {r["component"] for r in first["reasons"]} == set(first["components"])
+
+
+def planned_by_the_frozen_catalog() -> Iterator[Plan]:
+    """Yield a plan for each release and generation, and others with limits, remedies and a driver that stays."""
+    yield from (row.plan for row in plan_matrix.rows(frozen_catalog()))
+    requests: list[dict[str, str]] = [{}, {"cuda": "12.7"}, {"driver_source": "distro", "cuda_source": "distro"}]
+    for request, packages, *gpus in itertools.product(requests, ((), KEPT_DRIVER), (H200, A100), (H200, K80)):
+        host = Host("ubuntu-24.04", gpus=tuple(map(HostGpu, gpus)), packages=packages)
+        yield plan_for_reading(frozen_catalog(), Request.read(request), host)
+
+
+def test_what_is_read_from_a_plans_json_is_the_plan() -> None:
+    """Only what the resolver alone knows of a GPU is lost."""
+    plans = list(planned_by_the_frozen_catalog())
+    for plan in plans:
+        data = json.loads(json.dumps(plan.to_json()))
+        read = Plan.from_json(data)
+        gpus = tuple(dataclasses.replace(gpu, kernel_modules="", last_driver_branch="") for gpu in plan.gpus)
+        assert read == dataclasses.replace(plan, gpus=gpus)
+        assert json.dumps(read.to_json()) == json.dumps(data)
+    for found in ("components", "kept_driver", "repository", "reasons", "problems", "warnings", "remedies"):
+        assert any(getattr(plan, found) for plan in plans), found
+    assert any(reason.limits for plan in plans for reason in plan.reasons)
+    assert {kind for plan in plans for remedy in plan.remedies for kind in remedy.host} >= {"distribution", "gpus"}
+
+
+def without(data: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in data.items() if key != name}
+
+
+MADE = json.loads((FIXTURES / "planned.json").read_text())
+DRIVER = MADE["components"]["driver"]
+
+
+@pytest.mark.parametrize(
+    ("data", "wrong"),
+    [
+        ("text", ": expected an object, found 'text'"),
+        (without(MADE, "components"), ".components: missing"),
+        ({**MADE, "components": {"driver": without(DRIVER, "packages")}}, ".components.driver.packages: missing"),
+        (
+            {**MADE, "components": {"driver": {**DRIVER, "version": 595.71}}},
+            ".components.driver.version: expected a string, found 595.71",
+        ),
+        ({**MADE, "gpus": [H200]}, f".gpus[0]: expected an object, found '{H200}'"),
+    ],
+)
+def test_a_plan_that_does_not_fit_is_refused(data: Any, wrong: str) -> None:
+    with pytest.raises(PlanInputError) as refused:
+        Plan.from_json(data)
+    assert str(refused.value) == (
+        f"gpu_stack_plan{wrong}; run playbooks/gpu_host.yml, which makes a plan of this release"
+    )
 
 
 def test_a_mirror_and_its_key_replace_nvidias() -> None:

@@ -57,7 +57,9 @@ def make_plan(
     """Return a plan for Debian 12 with these components; url: of NVIDIA's repository."""
     parts = Components(**{name: component(name, data) for name, data in (components or {}).items()})
     repository = {"url": url} if url else None
-    return Plan("debian-12", Request.from_mapping(request or {}), (), parts, repository, (), (), ())
+    asked = Request.from_mapping(request or {})
+    found: dict[str, Any] = {"gpus": (), "reasons": (), "problems": (), "warnings": ()}
+    return Plan(distribution="debian-12", request=asked, components=parts, repository=repository, **found)
 
 
 def make_probe(**parts: Any) -> Probe:
