@@ -1,16 +1,40 @@
 # Copyright: the gpuhost contributors
 # SPDX-License-Identifier: Apache-2.0 OR GPL-3.0-or-later
 # Apache License 2.0, or GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Filters for decisions of the playbooks, made in plugin_utils/planning and verification. Runs on the controller."""
+"""Filters for decisions of the playbooks, made in plugin_utils/planning and verification. Runs on the controller.
+
+What Ansible hands in is read into types here, and what it gets back is plain data.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import TrainingResult, VerifyEvidence
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Verified
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import package_transaction, rollback
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification import training, verification
+
+
+def reason_against_rollback(
+    verify: Any, *, training: Any = None, verified: Any = None, **conditions: bool
+) -> str | None:
+    """Return why nothing is rolled back; takes the checks' `verify`, smoke_train_result and the probe's `verified`."""
+    return rollback.reason_against_rollback(
+        _verify(verify),
+        training=TrainingResult.from_json(training) if training else None,
+        verified=records.from_json(Verified, verified, "verified") if verified else None,
+        **conditions,
+    )
+
+
+def training_refusal(plan: Any, requested: str | None = None) -> str:
+    """Return why the requested framework cannot be used, or nothing; takes gpu_stack_plan."""
+    return training.training_refusal(Plan.from_json(plan), requested)
 
 
 def trainings(
@@ -18,11 +42,8 @@ def trainings(
     max_age: Any = training.MAX_AGE,
 ) -> dict[str, Any]:  # fmt: skip
     """Return what happens with each framework; takes gpu_stack_plan and gpu_stack_probe."""
-    try:
-        request = training.Request.from_values(now, framework, mode, max_age)
-        decided = training.trainings(plan, _host(probe), request, changed=changed, jobs=jobs)
-    except ValueError as error:
-        raise AnsibleFilterError(f"gpuhost.stack.trainings: {error}") from error
+    request = training.Request.from_values(now, framework, mode, max_age)
+    decided = training.trainings(Plan.from_json(plan), _host(probe), request, changed=changed, jobs=jobs)
     return {name: records.to_json(entry) for name, entry in decided.items()}
 
 
@@ -32,28 +53,42 @@ def verified(
     """Return what a run verified; takes gpu_stack_plan, a probe and the results of this run."""
     actions = {name: entry["action"] for name, entry in trainings.items()}
     expired = {name: entry["expired"] for name, entry in trainings.items() if entry.get("expired")}
-    run = verification.Run(verify, actions, results, left_out, changed, expired)
-    try:
-        found = verification.verification(plan, _host(probe), run, now)
-    except ValueError as error:
-        raise AnsibleFilterError(f"gpuhost.stack.verification: {error}") from error
-    return dict(records.to_json(found))
+    ran = [TrainingResult.from_json(result) for result in results]
+    run = verification.Run(_verify(verify), actions, ran, left_out, changed, expired)
+    return dict(records.to_json(verification.verification(Plan.from_json(plan), _host(probe), run, now)))
+
+
+def _verify(verify: Any) -> VerifyEvidence | None:
+    return records.from_json(VerifyEvidence, verify, "verify") if verify is not None else None
 
 
 def _host(probe: Any) -> training.HostFacts:
     return records.from_json(training.HostFacts, probe, "probe")
 
 
+def _filter(name: str, decide: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the filter `name`, which reports values that cannot be used as an error of the template."""
+
+    def apply(*values: Any, **options: Any) -> Any:
+        try:
+            return decide(*values, **options)
+        except ValueError as error:
+            raise AnsibleFilterError(f"gpuhost.stack.{name}: {error}") from error
+
+    return apply
+
+
 class FilterModule:
     """The filters."""
 
-    def filters(self) -> dict[str, Any]:
+    def filters(self) -> dict[str, Callable[..., Any]]:
         """Return the filters by name."""
-        return {
+        decisions: dict[str, Callable[..., Any]] = {
             "failure_message": rollback.failure_message,
             "package_transaction": package_transaction.package_transaction,
-            "reason_against_rollback": rollback.reason_against_rollback,
-            "training_refusal": training.training_refusal,
+            "reason_against_rollback": reason_against_rollback,
+            "training_refusal": training_refusal,
             "trainings": trainings,
             "verification": verified,
         }
+        return {name: _filter(name, decide) for name, decide in decisions.items()}

@@ -11,16 +11,9 @@ from typing import Any
 from ansible.errors import AnsibleFilterError
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_processes
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import GpuProcess
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import preflight
-
-
-@dataclasses.dataclass(frozen=True)
-class _Problems:
-    """The part of gpu_stack_plan and of gpu_stack_preflight that is read here."""
-
-    problems: tuple[Problem, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,9 +26,9 @@ class _Processes:
 def preflight_refusal(plan: Any, findings: Any) -> str:
     """Return all problems of a host for a terminal, with remedies; takes gpu_stack_plan and gpu_stack_preflight."""
     try:
-        of_plan = records.from_json(_Problems, plan, "gpu_stack_plan").problems
-        of_host = records.from_json(_Problems, findings, "gpu_stack_preflight").problems
-    except records.RecordError as error:
+        of_plan = Plan.from_json(plan).problems
+        of_host = records.from_json(preflight.Preflight, findings, "gpu_stack_preflight").problems
+    except ValueError as error:
         raise AnsibleFilterError(f"gpuhost.stack.preflight_refusal: {error}") from error
     return preflight.refusal([*of_plan, *of_host])
 

@@ -15,6 +15,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import COMPONENTS, PACKAGED
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import resolve
 
@@ -72,10 +73,10 @@ def _component(
     problems = ""
     for release in _cuda_releases(cuda) if name in _LIBRARIES else [asked["cuda"]]:
         request = Request(**{**asked, "cuda": release})
-        plan = resolve(load_catalog(), request, Host(distribution, kernel=kernel)).to_json()
-        if plan["ok"]:
-            return dict(plan["components"][name])
-        problems = problems or "; ".join(problem["message"] for problem in plan["problems"])
+        plan = resolve(load_catalog(), request, Host(distribution, kernel=kernel))
+        if plan.ok:
+            return dict(to_json(plan.components.get(name)))
+        problems = problems or "; ".join(problem.message for problem in plan.problems)
     raise ValueError(problems)
 
 

@@ -13,6 +13,8 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     SKIP,
     UNKNOWN,
 )
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import TrainingResult, VerifyEvidence
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Verified
 
 # Ansible's message when a command fails; the cause is in stderr.
 _NO_MESSAGE = ("", "non-zero return code")
@@ -27,14 +29,14 @@ def failure_message(result: Mapping[str, Any], task: str) -> str:
 
 
 def reason_against_rollback(
-    verify: Mapping[str, Any] | None,
+    verify: VerifyEvidence | None,
     *,
     changed: bool,
     check_mode: bool,
     reboot_pending: bool,
     enabled: bool,
-    training: Mapping[str, Any] | None = None,
-    verified: Mapping[str, Any] | None = None,
+    training: TrainingResult | None = None,
+    verified: Verified | None = None,
 ) -> str | None:
     """Return why nothing is rolled back, for the failure's message; None if the host is to be rolled back.
 
@@ -44,37 +46,31 @@ def reason_against_rollback(
     """
     if reboot_pending:
         return "the new driver waits for a reboot."
-    if verify is not None and verify["status"] != PASS and not caused_by_change(verify):
+    if verify is not None and verify.status != PASS and not caused_by_change(verify):
         return {
             FAIL: "the failed checks concern the hardware, which no other version repairs.",
             UNKNOWN: "the checks without an answer had none before this change either.",
-        }.get(verify["status"], "the checks wait for GPUs that run a job.")
-    if training and _failed_for_unknown(training) and not training_answered_before(training, verified):
+        }.get(verify.status, "the checks wait for GPUs that run a job.")
+    if training and training.failed_for_unknown and not training_answered_before(training, verified):
         return "the training's checks without an answer had none before this change either."
     if not enabled:
         return "gpu_stack_rollback is false."
     return None if changed and not check_mode else ""
 
 
-def caused_by_change(verify: Mapping[str, Any]) -> bool:
+def caused_by_change(verify: VerifyEvidence) -> bool:
     """Return whether a change may have caused what the checks found.
 
     That is a failure of the stack, or a check without an answer which had one when the host was last verified
     (`answered_before`); neither a failure of the hardware, nor a GPU that runs a job.
     """
-    failed = any(check["status"] == FAIL and check.get("cause") != HARDWARE for check in verify["checks"])
-    return failed or bool(verify["unknown_counts"] and verify["answered_before"])
+    failed = any(check.status == FAIL and check.cause != HARDWARE for check in verify.checks)
+    return failed or bool(verify.unknown_counts and verify.answered_before)
 
 
-def _failed_for_unknown(training: Mapping[str, Any]) -> bool:
-    """Return whether a training failed the run for want of an answer; if that is accepted, something else failed."""
-    return training["status"] == UNKNOWN and not training.get("unknown_accepted")
-
-
-def training_answered_before(training: Mapping[str, Any], verified: Mapping[str, Any] | None) -> bool:
+def training_answered_before(training: TrainingResult, verified: Verified | None) -> bool:
     """Return whether an unknown check of a training had an answer in the one that verified the host before."""
-    record = ((verified or {}).get("trainings") or {}).get(training["framework"]) or {}
-    answered = {
-        name for name, status in (record.get("checks") or {}).items() if status not in (UNKNOWN, DEFERRED, SKIP)
-    }
-    return any(check["status"] == UNKNOWN and check["id"] in answered for check in training["checks"])
+    record = verified.trainings.get(training.framework) if verified else None
+    outcomes = record.checks if record else {}
+    answered = {name for name, status in outcomes.items() if status not in (UNKNOWN, DEFERRED, SKIP)}
+    return any(check.status == UNKNOWN and check.id in answered for check in training.checks)

@@ -11,18 +11,11 @@ from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import SKIP, Check
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import VerifyEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning, Problem, Reason
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.measurements import MonitorSummary
-
-
-@dataclasses.dataclass(frozen=True)
-class PlannedGpu:
-    """A GPU of the plan."""
-
-    pci_id: str
-    name: str
-    compute_capability: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,11 +31,11 @@ class PlannedComponent:
 
 @dataclasses.dataclass(frozen=True)
 class PlanEvidence:
-    """plan.json."""
+    """plan.json, of which only what the report shows is read: a rollback restores plans of earlier releases, too."""
 
     ok: bool = True
     request: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    gpus: tuple[PlannedGpu, ...] = ()
+    gpus: tuple[Gpu, ...] = ()
     components: Mapping[str, PlannedComponent | None] = dataclasses.field(default_factory=dict)
     reasons: tuple[Reason, ...] = ()
     problems: tuple[Problem, ...] = ()
@@ -55,16 +48,6 @@ class PreflightEvidence:
 
     problems: tuple[Problem, ...] = ()
     warnings: tuple[PlanWarning, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True)
-class VerifyEvidence:
-    """verify.json and verify_after_undo.json."""
-
-    status: str | None = None
-    checks: tuple[Check, ...] = ()
-    counts: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    simulated: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

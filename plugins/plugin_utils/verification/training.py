@@ -10,8 +10,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import DEFERRED, PASS, REUSED
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import DEFERRED, PASS, REUSED, Check
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import FRAMEWORKS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import TrainingResult
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import (
     Driver,
     Gpu,
@@ -27,11 +29,6 @@ MAX_AGE = 30.0  # days
 AUTO, ALWAYS = "auto", "always"
 TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 SCHEMA = 2  # of smoke_train.json
-# What is kept of a training's result: what the report shows, without histories and recordings.
-KEY_FIGURES = (
-    *("version", "strategy", "replicas", "virtual", "virtual_kind", "simulated", "cluster", "data", "model", "steps"),
-    *("images_per_second", "seconds", "proves", "proves_not"),
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,15 +84,15 @@ class Training:
 # What evidence belongs to -----------------------------------------------------------------------------------------
 
 
-def stack_fingerprint(plan: Mapping[str, Any], project: Path = PROJECT) -> str:
+def stack_fingerprint(plan: Plan, project: Path = PROJECT) -> str:
     """Return a hash of a plan's components and of the content of their lock files."""
     locks = {}
     for name in FRAMEWORKS:
-        lock = (plan["components"].get(name) or {}).get("lock")
-        path = project / "roles" / f"{name}_env" / "files" / str(lock)
-        if lock and path.is_file():  # a user's own lock has its release and Python in its name
+        component = plan.components.framework(name)
+        path = project / "roles" / f"{name}_env" / "files" / (component.lock if component else "")
+        if path.is_file():  # a user's own lock has its release and Python in its name
             locks[name] = hashlib.sha256(path.read_bytes()).hexdigest()
-    text = json.dumps({"components": plan["components"], "locks": locks}, sort_keys=True)
+    text = json.dumps({"components": to_json(plan.components), "locks": locks}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -114,12 +111,12 @@ def hardware(host: HostFacts) -> dict[str, Any]:
 # The decision -----------------------------------------------------------------------------------------------------
 
 
-def training_frameworks(plan: Mapping[str, Any], requested: str | None = None) -> list[str]:
-    """Return the frameworks of a plan's JSON, or the requested one alone (smoke_train_framework, if it is set)."""
-    return [requested] if requested else [name for name in FRAMEWORKS if plan["components"].get(name)]
+def training_frameworks(plan: Plan, requested: str | None = None) -> list[str]:
+    """Return the planned frameworks, or the requested one alone (smoke_train_framework, if it is set)."""
+    return [requested] if requested else [name for name in FRAMEWORKS if plan.components.framework(name)]
 
 
-def training_refusal(plan: Mapping[str, Any], requested: str | None = None) -> str:
+def training_refusal(plan: Plan, requested: str | None = None) -> str:
     """Return why the requested framework cannot be used; empty if it is planned or none is requested."""
     planned = training_frameworks(plan)
     if not requested or requested in planned:
@@ -130,9 +127,7 @@ def training_refusal(plan: Mapping[str, Any], requested: str | None = None) -> s
     )
 
 
-def trainings(
-    plan: Mapping[str, Any], host: HostFacts, request: Request, *, changed: bool, jobs: str = ""
-) -> dict[str, Training]:
+def trainings(plan: Plan, host: HostFacts, request: Request, *, changed: bool, jobs: str = "") -> dict[str, Training]:
     """Return what happens with each planned framework.
 
     changed: whether this run changed the host; jobs: the programs that use its GPUs, as text, beside which nothing is
@@ -196,14 +191,14 @@ def _reused(framework: str, record: VerifiedTraining, request: Request) -> Train
         f"trained on {record.finished} with the same components, locks, GPUs and driver; it is repeated after "
         f"{request.max_age:g} days"
     )
-    check = {"id": "training", "status": REUSED, "found": f"{record.status}, {record.finished}", "reason": reason}
+    check = Check("training", REUSED, found=f"{record.status}, {record.finished}", reason=reason).to_dict()
     identity = {"schema": SCHEMA, "framework": framework, "status": REUSED, "finished": record.finished}
-    return Training(REUSED, reason, {**to_json(record.result), **identity, "checks": [check]})
+    return Training(REUSED, reason, {**record.result, **identity, "checks": [check]})
 
 
 def _deferred(framework: str, jobs: str, expired: str) -> Training:
     reason = f"programs use the GPUs: {jobs}" + (f"; {expired}" if expired else "")
-    check = {"id": "training", "status": DEFERRED, "reason": reason}
+    check = Check("training", DEFERRED, reason=reason).to_dict()
     evidence = {"schema": SCHEMA, "framework": framework, "status": DEFERRED, "expired": expired, "checks": [check]}
     return Training(DEFERRED, reason, evidence, expired)
 
@@ -216,23 +211,21 @@ def _time(text: str) -> datetime:
 
 
 def training_records(
-    plan: Mapping[str, Any], host: HostFacts, decided: Mapping[str, str], results: Sequence[Mapping[str, Any]], now: str
-) -> dict[str, Any]:
+    plan: Plan, host: HostFacts, decided: Mapping[str, str], results: Sequence[TrainingResult], now: str
+) -> dict[str, VerifiedTraining]:
     """Return the record of each training that verifies a host: those of this run, and those that it reused.
 
-    decided: the action by framework; results: of the trainings of this run, smoke_train.json.
+    decided: the action by framework; results: of the trainings of this run.
     """
     earlier = host.verified.trainings if host.verified else {}
-    records = {name: to_json(earlier[name]) for name, action in decided.items() if action == REUSED}
+    records = {name: earlier[name] for name, action in decided.items() if action == REUSED}
     for result in results:
-        loss = {name: (result.get("loss") or {}).get(name) for name in ("first", "last")}
-        figures = {name: result[name] for name in KEY_FIGURES if name in result}
-        records[str(result["framework"])] = {
-            "finished": now,
-            "stack": stack_fingerprint(plan),
-            "hardware": hardware(host),
-            "status": result["status"],
-            "result": {**figures, "loss": loss},
-            "checks": {check["id"]: check["status"] for check in result["checks"]},
-        }
+        records[result.framework] = VerifiedTraining(
+            finished=now,
+            stack=stack_fingerprint(plan),
+            hardware=hardware(host),
+            status=result.status,
+            result=result.key_figures,
+            checks={check.id: check.status for check in result.checks},
+        )
     return records

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import DEFERRED, PASS, UNKNOWN
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import DEFERRED, PASS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import LABELS
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.records import to_json
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import TrainingResult, VerifyEvidence
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Verified
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification.training import (
     LEFT_OUT,
     TRAIN,
@@ -32,14 +33,14 @@ NOT_VERIFIED = "not verified"
 class Run:
     """What a run did to verify a host.
 
-    verify: the summary of the checks, None if they did not run; actions: the action by framework, empty if the training
+    verify: the results of the checks, None if they did not run; actions: the action by framework, empty if the training
     was left out; results: of the trainings of this run; left_out: the parts that were not installed; changed: whether
     the run changed the host; expired: by framework, why its last training proves nothing any more.
     """
 
-    verify: Mapping[str, Any] | None
+    verify: VerifyEvidence | None
     actions: Mapping[str, str]
-    results: Sequence[Mapping[str, Any]]
+    results: Sequence[TrainingResult]
     left_out: Sequence[str]
     changed: bool
     expired: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -52,17 +53,17 @@ class Verification:
     state: str
     reasons: tuple[str, ...] = ()
     message: str = ""
-    evidence: Mapping[str, Any] | None = None
+    evidence: Verified | None = None
 
 
-def state(plan: Mapping[str, Any], run: Run, change_pending: bool) -> tuple[str, tuple[str, ...]]:
+def state(plan: Plan, run: Run, change_pending: bool) -> tuple[str, tuple[str, ...]]:
     """Return the state of a host after a run, and the reasons where it is not `verified`.
 
     change_pending: whether this run or an earlier one changed the host since it was last verified.
     """
     missing, waiting = _of_checks(run.verify)
     missing += [f"{part} was left out" for part in run.left_out]
-    passed = {result["framework"] for result in run.results if _verifies(result)}
+    passed = {result.framework for result in run.results if result.verifies}
     for framework in training_frameworks(plan):
         action, name = run.actions.get(framework, LEFT_OUT), f"the training with {LABELS[framework]}"
         if action == LEFT_OUT:
@@ -80,23 +81,18 @@ def state(plan: Mapping[str, Any], run: Run, change_pending: bool) -> tuple[str,
     return (KEPT, tuple(waiting)) if waiting else (VERIFIED, ())
 
 
-def _verifies(result: Mapping[str, Any]) -> bool:
-    """Return whether a training verifies a host: it passed, or gpu_stack_unknown accepts what has no answer."""
-    return result["status"] == PASS or bool(result["status"] == UNKNOWN and result.get("unknown_accepted"))
-
-
-def _of_checks(verify: Mapping[str, Any] | None) -> tuple[list[str], list[str]]:
+def _of_checks(verify: VerifyEvidence | None) -> tuple[list[str], list[str]]:
     """Return what the checks lack, and for what they wait."""
     if verify is None:
         return ["the checks were left out"], []
-    if verify["status"] == PASS:
+    if verify.status == PASS:
         return [], []
-    outcomes = [check["id"] for check in verify["checks"] if check["status"] == verify["status"]]
-    text = f"{', '.join(outcomes) or 'the checks'}: {verify['status']}"
-    return ([], [text]) if verify["status"] == DEFERRED else ([text], [])
+    outcomes = [check.id for check in verify.checks if check.status == verify.status]
+    text = f"{', '.join(outcomes) or 'the checks'}: {verify.status}"
+    return ([], [text]) if verify.status == DEFERRED else ([text], [])
 
 
-def verification(plan: Mapping[str, Any], host: HostFacts, run: Run, now: str) -> Verification:
+def verification(plan: Plan, host: HostFacts, run: Run, now: str) -> Verification:
     """Return what this run verified of a host.
 
     Nothing is recorded, and nothing said, of a host that was verified before in the same way.
@@ -105,14 +101,13 @@ def verification(plan: Mapping[str, Any], host: HostFacts, run: Run, now: str) -
     is_new = run.changed or host.pending is not None or host.verified is None or host.verified.stack != stack
     found, reasons = state(plan, run, is_new)
     if found == VERIFIED and run.verify is not None:
-        evidence = {
-            "at": now,
-            "stack": stack,
-            "checks": {check["id"]: check["status"] for check in run.verify["checks"]},
-            "trainings": training_records(plan, host, run.actions, run.results, now),
-        }
-        recorded = to_json(host.verified) if host.verified else {}
-        is_same = not is_new and all(evidence[name] == recorded[name] for name in evidence if name != "at")
+        evidence = Verified(
+            at=now,
+            stack=stack,
+            checks={check.id: check.status for check in run.verify.checks},
+            trainings=training_records(plan, host, run.actions, run.results, now),
+        )
+        is_same = host.verified is not None and not is_new and evidence == dataclasses.replace(host.verified, at=now)
         return Verification(VERIFIED, evidence=None if is_same else evidence)
     last = f"last verified on {host.verified.at}" if host.verified and host.verified.at else "not verified before"
     text = "; ".join(reasons)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 from ansible.errors import AnsibleFilterError
 from ansible_collections.gpuhost.stack.plugins.filter.planning import FilterModule
 
+from tests.unit.plugin_utils.planning.planning_cases import planned
+
 FILTERS = FilterModule().filters()
 PROBE: dict[str, Any] = {"gpus": [{"pci_id": "10de:2335", "pci_address": "0000:05:00.0"}]}
+PLAN = planned("tensorflow").to_json()
 NOW = "2026-11-20T00:00:00Z"
 
 
 def test_a_failure_without_a_result_of_the_checks_is_rolled_back() -> None:
     conditions = {"changed": True, "check_mode": False, "reboot_pending": False, "enabled": True}
     assert FILTERS["reason_against_rollback"](None, **conditions) is None
+    assert FILTERS["reason_against_rollback"](None, training={}, verified=None, **conditions) is None
     assert (
         FILTERS["reason_against_rollback"](None, **{**conditions, "enabled": False}) == "gpu_stack_rollback is false."
     )
@@ -26,36 +31,51 @@ def test_failure_message_has_the_tasks_name() -> None:
 
 
 def test_requested_framework_may_be_empty() -> None:
-    plan = {"components": {"tensorflow": {"version": "2.21.0"}, "pytorch": None}}
-    assert FILTERS["training_refusal"](plan, "") == ""
-    found = FILTERS["trainings"](plan, PROBE, changed=False, jobs="", now=NOW, framework="")
+    assert FILTERS["training_refusal"](PLAN, "") == ""
+    found = FILTERS["trainings"](PLAN, PROBE, changed=False, jobs="", now=NOW, framework="")
     assert found["tensorflow"]["action"] == "train"
 
 
 def test_values_of_variables_that_cannot_be_used_are_named() -> None:
-    plan = {"components": {"tensorflow": {"version": "2.21.0"}}}
     with pytest.raises(AnsibleFilterError, match=r"gpuhost\.stack\.trainings: smoke_train_max_age is 'soon'"):
-        FILTERS["trainings"](plan, PROBE, changed=False, jobs="", now=NOW, max_age="soon")
+        FILTERS["trainings"](PLAN, PROBE, changed=False, jobs="", now=NOW, max_age="soon")
 
 
 def test_evidence_of_a_run_serves_the_next_one() -> None:
-    plan = {"components": {"tensorflow": {"version": "2.21.0"}}}
-    decided = FILTERS["trainings"](plan, PROBE, changed=True, jobs="", now=NOW)
+    decided = FILTERS["trainings"](PLAN, PROBE, changed=True, jobs="", now=NOW)
     verify = {"status": "pass", "checks": [{"id": "gpu.xid_errors", "status": "pass"}]}
     run = {"verify": verify, "results": [{"framework": "tensorflow", "status": "pass", "checks": []}], "left_out": []}
-    first = FILTERS["verification"](plan, PROBE, trainings=decided, changed=True, now=NOW, **run)
+    first = FILTERS["verification"](PLAN, PROBE, trainings=decided, changed=True, now=NOW, **run)
     probe = {**PROBE, "verified": first["evidence"]}
-    decided = FILTERS["trainings"](plan, probe, changed=False, jobs="", now=NOW)
+    decided = FILTERS["trainings"](PLAN, probe, changed=False, jobs="", now=NOW)
     assert decided["tensorflow"]["action"] == "reused"
     run["results"] = []
-    second = FILTERS["verification"](plan, probe, trainings=decided, changed=False, now=NOW, **run)
+    second = FILTERS["verification"](PLAN, probe, trainings=decided, changed=False, now=NOW, **run)
     assert (second["state"], second["evidence"], second["message"]) == ("verified", None, "")
 
 
 def test_a_probe_that_cannot_be_read_is_an_error_of_the_template() -> None:
     run = {"verify": None, "trainings": {}, "results": [], "left_out": [], "changed": True, "now": NOW}
     with pytest.raises(AnsibleFilterError, match=r"gpuhost\.stack\.verification: probe\.gpus"):
-        FILTERS["verification"]({"components": {}}, {"gpus": 3}, **run)
+        FILTERS["verification"](PLAN, {"gpus": 3}, **run)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "wrong"),
+    [
+        ("training_refusal", [{}], "gpu_stack_plan.distribution: missing; run playbooks/gpu_host.yml"),
+        (
+            "trainings",
+            [{**PLAN, "components": 5}, PROBE],
+            "gpu_stack_plan.components: expected an object, found 5; run",
+        ),
+        ("reason_against_rollback", [{"checks": [{"id": "a"}]}], "verify.checks[0].status: missing"),
+    ],
+)
+def test_what_cannot_be_read_is_an_error_of_the_template(name: str, arguments: list[Any], wrong: str) -> None:
+    options = {"trainings": {"changed": False, "jobs": "", "now": NOW}}.get(name, {})
+    with pytest.raises(AnsibleFilterError, match=re.escape(f"gpuhost.stack.{name}: {wrong}")):
+        FILTERS[name](*arguments, **options)
 
 
 def test_packages_of_planned_roles_are_merged() -> None:

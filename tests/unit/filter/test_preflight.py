@@ -9,6 +9,8 @@ from ansible.errors import AnsibleFilterError
 from ansible_collections.gpuhost.stack.plugins.filter.preflight import FilterModule
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_processes
 
+from tests.unit.plugin_utils.planning.planning_cases import PLANNED
+
 FILTERS = FilterModule().filters()
 JOB = {"pid": 7, "name": "python3 train.py", "program": "python3", "computes": True, "devices": []}
 DAEMONS = [{**JOB, "program": program} for program in gpu_processes.SERVICES]
@@ -22,7 +24,8 @@ def test_only_programs_that_would_lose_work_are_listed() -> None:
 
 
 def test_the_refusal_lists_problems_of_the_plan_and_of_the_host() -> None:
-    plan, host = ({"problems": [{"code": code, "message": "m", "remedy": "r"}]} for code in ("no-gpu", "disk-full"))
+    of_plan, of_host = ([{"code": code, "message": "m", "remedy": "r"}] for code in ("no-gpu", "disk-full"))
+    plan, host = {**PLANNED, "problems": of_plan}, {"problems": of_host, "warnings": []}
     assert FILTERS["preflight_refusal"](plan, host).splitlines() == [
         "2 problem(s) on this host; nothing was changed on it.",
         "- no-gpu: m",
@@ -36,8 +39,8 @@ def test_the_refusal_lists_problems_of_the_plan_and_of_the_host() -> None:
     ("name", "arguments", "message"),
     [
         ("gpu_jobs", ["text"], "gpuhost.stack.gpu_jobs: probe: expected an object, found 'text'"),
-        ("preflight_refusal", [{}, {}], "gpuhost.stack.preflight_refusal: gpu_stack_plan.problems: missing"),
-        ("preflight_refusal", [{"problems": []}, 5], "gpuhost.stack.preflight_refusal: gpu_stack_preflight: expected"),
+        ("preflight_refusal", [{}, {}], "gpuhost.stack.preflight_refusal: gpu_stack_plan.distribution: missing"),
+        ("preflight_refusal", [PLANNED, 5], "gpuhost.stack.preflight_refusal: gpu_stack_preflight: expected"),
     ],
 )
 def test_other_data_is_refused(name: str, arguments: list[Any], message: str) -> None:

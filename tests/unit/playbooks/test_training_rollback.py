@@ -15,6 +15,7 @@ from ansible_collections.gpuhost.stack.plugins.filter.planning import FilterModu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.report import host_report
 
 from tests.doubles.training_worker import GOOD, WORKER
+from tests.unit.plugin_utils.planning.planning_cases import planned
 from tests.unit.plugin_utils.report.report_cases import evidence
 
 PROJECT = Path(__file__).resolve().parents[3]
@@ -36,7 +37,7 @@ def train(tmp_path: Path, calls: str, verified: dict[str, Any] | None, **variabl
         (tmp_path / name).chmod(0o755)
     values = {
         "ansible_python_interpreter": sys.executable,
-        "gpu_stack_plan": {"components": {"tensorflow": {"version": "2.21.0"}}},
+        "gpu_stack_plan": planned("tensorflow").to_json(),
         "gpu_stack_probe": {"verified": verified},
         "gpu_stack_state_directory": f"{tmp_path}/state",
         "gpu_stack_trainings": {"tensorflow": {"action": "train"}},
@@ -71,7 +72,9 @@ def train(tmp_path: Path, calls: str, verified: dict[str, Any] | None, **variabl
 
 def before(**checks: str) -> dict[str, Any]:
     """Return what verified a host on which the training's checks had these outcomes."""
-    return {"trainings": {"tensorflow": {"checks": {name.replace("_", "-"): value for name, value in checks.items()}}}}
+    outcomes = {name.replace("_", "-"): value for name, value in checks.items()}
+    record = {"finished": "2026-11-01T12:00:00Z", "stack": "", "hardware": {}, "status": "pass", "checks": outcomes}
+    return {"trainings": {"tensorflow": record}}
 
 
 ROLLED_BACK = "there is none to restore"  # since the state directory is empty; said by the task that restores
@@ -132,7 +135,7 @@ def test_training_without_an_answer_verifies_a_host_if_unknown_is_a_warning(tmp_
     entry = host_report("a", evidence(smoke_train=results[0], changed=True, recorded=True))
     assert (entry.status, entry.reasons) == ("verified", ("see gpu-activity (unknown)",))
 
-    plan, probe = {"components": {"tensorflow": {"version": "2.21.0"}}}, {"gpus": []}
+    plan, probe = planned("tensorflow").to_json(), {"gpus": []}
     filters, now = FilterModule().filters(), "2026-11-20T00:00:00Z"
     verify = {"status": "pass", "checks": [{"id": "gpu.xid_errors", "status": "pass"}]}
     run = {"verify": verify, "trainings": {"tensorflow": {"action": "train"}}, "left_out": [], "results": results}

@@ -6,7 +6,6 @@ import dataclasses
 import itertools
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,9 +18,8 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_for_probe, plan_for_reading
 
 from tests.unit.frozen_catalog import frozen_catalog
-from tests.unit.plugin_utils.planning.planning_cases import PROBE
+from tests.unit.plugin_utils.planning.planning_cases import PLANNED, PROBE
 
-FIXTURES = Path(__file__).resolve().parents[3] / "fixtures" / "plan"
 KEPT_DRIVER = ("nvidia-driver-580=580.126.09-0ubuntu0", "linux-modules-nvidia-580-generic=6.8.0-1")
 H200, A100, K80 = "10de:2335", "10de:20b0", "10de:102d"
 
@@ -103,21 +101,20 @@ def without(data: dict[str, Any], name: str) -> dict[str, Any]:
     return {key: value for key, value in data.items() if key != name}
 
 
-MADE = json.loads((FIXTURES / "planned.json").read_text())
-DRIVER = MADE["components"]["driver"]
+DRIVER = PLANNED["components"]["driver"]
 
 
 @pytest.mark.parametrize(
     ("data", "wrong"),
     [
         ("text", ": expected an object, found 'text'"),
-        (without(MADE, "components"), ".components: missing"),
-        ({**MADE, "components": {"driver": without(DRIVER, "packages")}}, ".components.driver.packages: missing"),
+        (without(PLANNED, "components"), ".components: missing"),
+        ({**PLANNED, "components": {"driver": without(DRIVER, "packages")}}, ".components.driver.packages: missing"),
         (
-            {**MADE, "components": {"driver": {**DRIVER, "version": 595.71}}},
+            {**PLANNED, "components": {"driver": {**DRIVER, "version": 595.71}}},
             ".components.driver.version: expected a string, found 595.71",
         ),
-        ({**MADE, "gpus": [H200]}, f".gpus[0]: expected an object, found '{H200}'"),
+        ({**PLANNED, "gpus": [H200]}, f".gpus[0]: expected an object, found '{H200}'"),
     ],
 )
 def test_a_plan_that_does_not_fit_is_refused(data: Any, wrong: str) -> None:

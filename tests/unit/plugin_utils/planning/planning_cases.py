@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
@@ -16,6 +18,10 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Pl
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 
+# The plan of a Debian 12 host with two H200 and every component, as JSON.
+PLANNED: dict[str, Any] = json.loads(
+    (Path(__file__).resolve().parents[3] / "fixtures" / "plan" / "planned.json").read_text()
+)
 PROBE: dict[str, Any] = {
     "schema": 1,
     "distribution": {"id": "debian-12", "name": "debian", "version": "12", "codename": "bookworm"},
@@ -49,6 +55,11 @@ def component(name: str, data: dict[str, Any] | None) -> Any:
     if data is None:
         return None
     return kind(**{**defaults, **{key: tuple(v) if isinstance(v, list) else v for key, v in data.items()}})
+
+
+def planned(*components: str) -> Plan:
+    """Return the plan of PLANNED with these of its components."""
+    return Plan.from_json({**PLANNED, "components": {name: PLANNED["components"][name] for name in components}})
 
 
 def make_plan(

@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks import model
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Check, summary
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import TrainingResult, VerifyEvidence
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Verified, VerifiedTraining
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.rollback import (
     failure_message,
     reason_against_rollback,
@@ -15,13 +18,19 @@ CHANGED: dict[str, Any] = {
     "changed": True, "check_mode": False, "reboot_pending": False, "verify": None, "enabled": True,
 }  # fmt: skip
 REBOOT = "the new driver waits for a reboot."
-PASSED = model.summary([model.Check("a.a", "pass")])
-OF_HARDWARE = model.summary([model.Check("a.a", "fail", cause="hardware"), model.Check("a.b", "pass")])
-OF_STACK = model.summary([model.Check("a.a", "fail", cause="hardware"), model.Check("a.b", "fail", cause="stack")])
 
 
-def unknown(earlier: dict[str, str] | None, *more: model.Check, counts: str = "fail") -> dict[str, Any]:
-    return {"verify": model.summary([model.Check("a.b", "unknown"), *more], counts, earlier)}
+def checked(*checks: Check, counts: str = "fail", earlier: dict[str, str] | None = None) -> VerifyEvidence:
+    return records.from_json(VerifyEvidence, summary(list(checks), counts, earlier), "verify")
+
+
+PASSED = checked(Check("a.a", "pass"))
+OF_HARDWARE = checked(Check("a.a", "fail", cause="hardware"), Check("a.b", "pass"))
+OF_STACK = checked(Check("a.a", "fail", cause="hardware"), Check("a.b", "fail", cause="stack"))
+
+
+def unknown(earlier: dict[str, str] | None, *more: Check, counts: str = "fail") -> dict[str, Any]:
+    return {"verify": checked(Check("a.b", "unknown"), *more, counts=counts, earlier=earlier)}
 
 
 def trained(
@@ -31,10 +40,13 @@ def trained(
 
     accepted: whether that verifies the host
     """
-    checks = [{"id": "replicas", "status": "pass"}, {"id": "gpu-activity", "status": "unknown"}]
-    result = {"framework": "tensorflow", "status": status, "unknown_accepted": accepted, "checks": checks}
-    record = {"trainings": {framework: {} if earlier is None else {"checks": earlier}}}
-    return {"verify": PASSED, "training": result, "verified": record}
+    checks = (Check("replicas", "pass"), Check("gpu-activity", "unknown"))
+    record = VerifiedTraining("2026-11-01T12:00:00Z", "stack", {}, "pass", checks=earlier or {})
+    return {
+        "verify": PASSED,
+        "training": TrainingResult("tensorflow", status, checks, accepted),
+        "verified": Verified(trainings={framework: record}),
+    }
 
 
 HARDWARE = "the failed checks concern the hardware, which no other version repairs."
@@ -63,24 +75,24 @@ DISABLED = "gpu_stack_rollback is false."
         (unknown({"a.b": "pass"}), None),
         (unknown({"a.b": "fail"}), None),
         (unknown({"a.b": "waived"}), None),
-        (unknown({"a.b": "pass"}, model.Check("a.a", "fail", cause="hardware")), None),
-        (unknown(None, model.Check("a.a", "fail", cause="hardware")), HARDWARE),
-        (unknown({"a.b": "pass"}, model.Check("a.a", "fail", cause="hardware"), counts="warn"), HARDWARE),
-        (unknown(None, model.Check("a.a", "fail", cause="stack")), None),
-        ({"verify": model.summary([model.Check("a.a", "deferred"), model.Check("a.b", "pass")])}, BUSY),
+        (unknown({"a.b": "pass"}, Check("a.a", "fail", cause="hardware")), None),
+        (unknown(None, Check("a.a", "fail", cause="hardware")), HARDWARE),
+        (unknown({"a.b": "pass"}, Check("a.a", "fail", cause="hardware"), counts="warn"), HARDWARE),
+        (unknown(None, Check("a.a", "fail", cause="stack")), None),
+        ({"verify": checked(Check("a.a", "deferred"), Check("a.b", "pass"))}, BUSY),
         (trained("unknown", {"replicas": "pass", "gpu-activity": "pass"}), None),
         (trained("unknown", {"replicas": "pass", "gpu-activity": "skip"}), NO_ANSWER_OF_TRAINING),
         (trained("unknown", {"replicas": "pass"}), NO_ANSWER_OF_TRAINING),
         (trained("unknown", None), NO_ANSWER_OF_TRAINING),  # recorded by an earlier version
         (trained("unknown", {"gpu-activity": "pass"}, "pytorch"), NO_ANSWER_OF_TRAINING),
         ({**trained("unknown", None), "verified": None}, NO_ANSWER_OF_TRAINING),
-        ({**trained("unknown", None), "verified": {}}, NO_ANSWER_OF_TRAINING),
+        ({**trained("unknown", None), "verified": Verified()}, NO_ANSWER_OF_TRAINING),
         ({**trained("unknown", {"gpu-activity": "pass"}), "changed": False}, ""),
         ({**trained("unknown", {"gpu-activity": "pass"}), "enabled": False}, DISABLED),
         (trained("unknown", None, accepted=True), None),  # a later training failed without a result
         (trained("fail", None), None),
         (trained("pass", None), None),  # something else failed
-        ({"training": {}}, None),  # it left no result
+        ({"training": None}, None),  # it left no result
         ({"enabled": False, "verify": OF_HARDWARE}, HARDWARE),
         ({"enabled": False, "verify": OF_HARDWARE, "reboot_pending": True}, REBOOT),
     ],

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import COMPONENTS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import TrainingResult
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification.training import (
     HostFacts,
     Request,
@@ -20,6 +21,8 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification.trainin
     training_refusal,
     trainings,
 )
+
+from tests.unit.plugin_utils.planning.planning_cases import PLANNED, planned
 
 WHEN_NEEDED = Request(datetime(2026, 11, 20, tzinfo=UTC))
 TRAINED, LATER = "2026-11-01T12:00:00Z", datetime(2026, 11, 20, tzinfo=UTC)
@@ -45,21 +48,23 @@ RESULT: dict[str, Any] = {
 }  # fmt: skip
 
 
-def plan(*components: str, **locks: str) -> dict[str, Any]:
-    found = {name: {"version": "1"} if name in components else None for name in COMPONENTS}
-    return {"components": {**found, **{name: {"version": "1", "lock": lock} for name, lock in locks.items()}}}
+def locked_plan(lock: str) -> Plan:
+    """Return a plan with TensorFlow of this lock file."""
+    components = {"tensorflow": {**PLANNED["components"]["tensorflow"], "lock": lock}}
+    return Plan.from_json({**PLANNED, "components": components})
 
 
-PLAN = plan("driver", "tensorflow")
+PLAN = planned("driver", "tensorflow")
 
 
 def host(probe: dict[str, Any] = PROBE, **more: Any) -> HostFacts:
     return records.from_json(HostFacts, {**probe, **more}, "probe")
 
 
-def verified(trained: dict[str, Any] = PLAN, probe: dict[str, Any] = PROBE, **changes: Any) -> dict[str, Any]:
+def verified(trained: Plan = PLAN, probe: dict[str, Any] = PROBE, **changes: Any) -> dict[str, Any]:
     """Return what the probe reads on a host that was verified with a training of this plan on these GPUs."""
-    record = training_records(trained, host(probe), {}, [RESULT], TRAINED)["tensorflow"]
+    result = TrainingResult.from_json(RESULT)
+    record = records.to_json(training_records(trained, host(probe), {}, [result], TRAINED)["tensorflow"])
     return {"at": TRAINED, "stack": stack_fingerprint(trained), "trainings": {"tensorflow": {**record, **changes}}}
 
 
@@ -69,7 +74,7 @@ def action(host: HostFacts, request: Request | None = None, changed: bool = Fals
 
 
 @pytest.mark.parametrize(
-    ("planned", "requested", "expected"),
+    ("names", "requested", "expected"),
     [
         (["driver", "tensorflow"], None, ["tensorflow"]),
         (["pytorch", "tensorflow"], None, ["tensorflow", "pytorch"]),
@@ -77,19 +82,19 @@ def action(host: HostFacts, request: Request | None = None, changed: bool = Fals
         (["pytorch", "tensorflow"], "pytorch", ["pytorch"]),
     ],
 )
-def test_training_uses_the_planned_frameworks_or_the_requested_one(planned, requested, expected):
-    assert training_frameworks(plan(*planned), requested) == expected
+def test_training_uses_the_planned_frameworks_or_the_requested_one(names, requested, expected):
+    assert training_frameworks(planned(*names), requested) == expected
 
 
-@pytest.mark.parametrize(("planned", "named"), [(["tensorflow"], "tensorflow"), ([], "no framework")])
-def test_a_framework_that_is_not_planned_is_refused(planned, named):
-    refusal = training_refusal(plan(*planned), "pytorch")
+@pytest.mark.parametrize(("names", "named"), [(["tensorflow"], "tensorflow"), ([], "no framework")])
+def test_a_framework_that_is_not_planned_is_refused(names, named):
+    refusal = training_refusal(planned(*names), "pytorch")
     assert f"=pytorch, but the plan of this host has {named}: set gpu_stack_pytorch=auto" in refusal
 
 
 @pytest.mark.parametrize("requested", [None, "", "tensorflow"])
 def test_a_planned_framework_is_not_refused(requested):
-    assert training_refusal(plan("tensorflow"), requested) == ""
+    assert training_refusal(planned("tensorflow"), requested) == ""
 
 
 # Reused or not ----------------------------------------------------------------------------------------------------
@@ -120,7 +125,7 @@ SMI = {"gpus": [PROBE["driver"]["nvidia_smi"]["gpus"][0], OTHER_GPU]}
         (None, "no training that passed is recorded"),
         ({}, "no training that passed is recorded"),  # of an earlier version
         (verified(status="fail"), "no training that passed is recorded"),
-        (verified(plan("driver", "tensorflow", "nccl")), "the stack has changed"),
+        (verified(planned("driver", "tensorflow", "nccl")), "the stack has changed"),
         (verified(probe={**PROBE, "gpus": PROBE["gpus"][:1]}), "the GPUs or the driver have changed"),
         (verified(probe={**PROBE, "driver": {**PROBE["driver"], "nvidia_smi": SMI}}), "the GPUs or the driver have"),
         (verified(probe={**PROBE, "driver": {**PROBE["driver"], "loaded": {"version": "595.1"}}}), "the GPUs or"),
@@ -148,7 +153,7 @@ def test_a_change_is_trained_on_in_this_run_and_while_it_is_pending():
 
 
 def test_a_request_trains_with_what_it_names():
-    both = plan("driver", "tensorflow", "pytorch")
+    both = planned("driver", "tensorflow", "pytorch")
     record = host(verified=verified(both))
     always = Request(LATER, always=True)
     assert action(host(verified=verified()), always) == ("train", "it was requested")
@@ -208,13 +213,24 @@ def test_the_mode_is_auto_or_always():
 def test_the_content_of_a_lock_is_part_of_the_stack(tmp_path: Path) -> None:
     lock = tmp_path / "roles/tensorflow_env/files/tensorflow-2.21.0-py3.11.txt"
     lock.parent.mkdir(parents=True)
-    locked = plan("driver", tensorflow="tensorflow-2.21.0-py3.11.txt")
+    locked = locked_plan("tensorflow-2.21.0-py3.11.txt")
     lock.write_text("numpy==2.0\n")
     before = stack_fingerprint(locked, tmp_path)
     assert stack_fingerprint(locked, tmp_path) == before
     lock.write_text("numpy==2.1\n")
     assert stack_fingerprint(locked, tmp_path) != before
-    assert stack_fingerprint(plan("driver", tensorflow="a-users-own.txt"), tmp_path) not in (before, "")
+    assert stack_fingerprint(locked_plan("a-users-own.txt"), tmp_path) not in (before, "")
+
+
+def test_the_fingerprint_of_a_plan_is_the_one_on_record(tmp_path: Path) -> None:
+    """Verified hosts have it in verified.json: with another one, all of them would train again."""
+    recorded = Plan.from_json(PLANNED)
+    assert stack_fingerprint(recorded, tmp_path) == "da072704d9b5894747498941fb2408b39fed76fce999ca40b2fb379c624b41a6"
+    for framework in ("tensorflow", "pytorch"):
+        lock = tmp_path / f"roles/{framework}_env/files" / PLANNED["components"][framework]["lock"]
+        lock.parent.mkdir(parents=True)
+        lock.write_text(f"{framework}==1 --hash=sha256:0\n")
+    assert stack_fingerprint(recorded, tmp_path) == "66e8f0b238c3b0325e9ee24584b800f2f2caa4563167c8f7e3d905d97fe5ad45"
 
 
 def test_the_hardware_has_each_gpu_and_the_driver_in_use():
@@ -230,5 +246,5 @@ def test_the_hardware_has_each_gpu_and_the_driver_in_use():
 def test_a_reused_training_keeps_its_record():
     earlier = host(verified=verified())
     records_now = training_records(PLAN, earlier, {"tensorflow": "reused"}, [], "2026-11-20T00:00:00Z")
-    assert records_now == verified()["trainings"]
+    assert records.to_json(records_now) == verified()["trainings"]
     assert training_records(PLAN, earlier, {"tensorflow": "left out"}, [], "2026-11-20T00:00:00Z") == {}

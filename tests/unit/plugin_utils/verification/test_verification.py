@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Check, summary
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import TrainingResult, VerifyEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification.training import HostFacts, stack_fingerprint
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification.verification import (
     Run,
@@ -16,17 +17,25 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification.verific
     verification,
 )
 
-PLAN: dict[str, Any] = {"components": {"driver": {"version": "1"}, "tensorflow": {"version": "2"}, "pytorch": None}}
+from tests.unit.plugin_utils.planning.planning_cases import planned
+
+PLAN = planned("driver", "tensorflow")
 NOW = "2026-11-20T00:00:00Z"
-TRAINED = [{"id": "replicas", "status": "pass"}, {"id": "gpu-activity", "status": "skip"}]
-PASSED = {
-    "framework": "tensorflow", "status": "pass", "version": "2.21.0", "loss": {"first": 2.0, "last": 1.0},
-    "checks": TRAINED,
-}  # fmt: skip
+PASSED = TrainingResult(
+    "tensorflow",
+    "pass",
+    (Check("replicas", "pass"), Check("gpu-activity", "skip")),
+    key_figures={"version": "2.21.0", "loss": {"first": 2.0, "last": 1.0}},
+)
 
 
-def checked(*outcomes: str, unknown: str = "fail") -> dict[str, Any]:
-    return summary([Check(f"gpu.{n}", outcome, cause="stack") for n, outcome in enumerate(outcomes)], unknown)
+def trained(status: str, accepted: bool = False, framework: str = "tensorflow") -> TrainingResult:
+    return dataclasses.replace(PASSED, status=status, unknown_accepted=accepted, framework=framework)
+
+
+def checked(*outcomes: str, unknown: str = "fail") -> VerifyEvidence:
+    checks = [Check(f"gpu.{n}", outcome, cause="stack") for n, outcome in enumerate(outcomes)]
+    return records.from_json(VerifyEvidence, summary(checks, unknown), "verify")
 
 
 RUN = Run(checked("pass"), {"tensorflow": "train"}, [PASSED], [], changed=True)
@@ -61,13 +70,12 @@ def test_each_outcome_of_a_check(outcome, unknown, expected):
     ("action", "results", "expected"),
     [
         ("train", [PASSED], "verified"),
-        ("train", [{**PASSED, "status": "fail"}], "not verified"),
-        ("train", [{**PASSED, "status": "fail", "unknown_accepted": True}], "not verified"),
-        ("train", [{**PASSED, "status": "unknown"}], "not verified"),
-        ("train", [{**PASSED, "status": "unknown", "unknown_accepted": False}], "not verified"),
-        ("train", [{**PASSED, "status": "unknown", "unknown_accepted": True}], "verified"),
-        ("train", [{**PASSED, "framework": "pytorch"}], "not verified"),
-        ("train", [{**PASSED, "status": "skip"}], "not verified"),  # check mode
+        ("train", [trained("fail")], "not verified"),
+        ("train", [trained("fail", accepted=True)], "not verified"),
+        ("train", [trained("unknown")], "not verified"),
+        ("train", [trained("unknown", accepted=True)], "verified"),
+        ("train", [trained("pass", framework="pytorch")], "not verified"),
+        ("train", [trained("skip")], "not verified"),  # check mode
         ("train", [], "not verified"),
         ("reused", [], "verified"),
         ("deferred", [], "pending"),
@@ -107,29 +115,24 @@ def test_what_was_left_out_is_named():
 
 
 def test_a_host_without_a_framework_needs_no_training():
-    assert state(
-        {"components": {"driver": {"version": "1"}}}, dataclasses.replace(RUN, actions={}, results=[]), True
-    ) == (
-        "verified",
-        (),
-    )
+    assert state(planned("driver"), dataclasses.replace(RUN, actions={}, results=[]), True) == ("verified", ())
 
 
 # What is recorded and said ----------------------------------------------------------------------------------------
 
 
 def verify(run: Run = RUN, now: str = NOW, **facts: Any) -> Verification:
-    host = records.from_json(HostFacts, {"gpus": [], **facts}, "probe")
+    host = records.from_json(HostFacts, records.to_json({"gpus": [], **facts}), "probe")
     return verification(PLAN, host, run, now)
 
 
 def test_a_verified_change_is_recorded_with_its_evidence():
     evidence = verify().evidence
     assert evidence is not None
-    assert (evidence["at"], evidence["stack"], evidence["checks"]) == (NOW, stack_fingerprint(PLAN), {"gpu.0": "pass"})
-    assert evidence["trainings"]["tensorflow"]["finished"] == NOW
-    assert evidence["trainings"]["tensorflow"]["result"]["loss"] == {"first": 2.0, "last": 1.0}
-    assert evidence["trainings"]["tensorflow"]["checks"] == {"replicas": "pass", "gpu-activity": "skip"}
+    assert (evidence.at, evidence.stack, evidence.checks) == (NOW, stack_fingerprint(PLAN), {"gpu.0": "pass"})
+    assert evidence.trainings["tensorflow"].finished == NOW
+    assert evidence.trainings["tensorflow"].result["loss"] == {"first": 2.0, "last": 1.0}
+    assert evidence.trainings["tensorflow"].checks == {"replicas": "pass", "gpu-activity": "skip"}
 
 
 def test_an_expired_verification_is_said_and_not_recorded():
@@ -166,7 +169,7 @@ def test_other_evidence_is_recorded(changes, facts):
         dataclasses.replace(rerun, **changes), "2026-11-21T00:00:00Z", verified=recorded, **facts
     ).evidence
     assert evidence is not None
-    assert evidence["at"] == "2026-11-21T00:00:00Z"
+    assert evidence.at == "2026-11-21T00:00:00Z"
 
 
 @pytest.mark.parametrize("recorded", [None, {}], ids=["no record", "a record of an earlier version"])

@@ -1,0 +1,62 @@
+"""The evidence that decisions depend on: the results of the checks and of a training."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import PASS, UNKNOWN, Check
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
+
+# What is kept of a training's result: what the report shows, without histories and recordings.
+KEY_FIGURES = (
+    *("version", "strategy", "replicas", "virtual", "virtual_kind", "simulated", "cluster", "data", "model", "steps"),
+    *("images_per_second", "seconds", "proves", "proves_not"),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class VerifyEvidence:
+    """verify.json and verify_after_undo.json; module_utils/checks/model.py composes them and explains the fields."""
+
+    status: str = ""
+    checks: tuple[Check, ...] = ()
+    counts: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    simulated: tuple[str, ...] = ()
+    unknown_counts: bool = True
+    answered_before: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainingResult:
+    """smoke_train.json of a training that was run.
+
+    unknown_accepted: the host is verified although checks of the training had no answer (gpu_stack_unknown).
+    key_figures: KEY_FIGURES and the first and the last loss, for the record.
+    """
+
+    framework: str
+    status: str
+    checks: tuple[Check, ...]
+    unknown_accepted: bool = False
+    key_figures: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+    @classmethod
+    def from_json(cls, data: Any) -> TrainingResult:
+        """Read smoke_train.json; raises records.RecordError with the path of a wrong field."""
+        result = records.from_json(cls, data, "smoke_train_result")
+        figures = {name: data[name] for name in KEY_FIGURES if name in data}
+        loss = data.get("loss") or {}
+        figures["loss"] = {name: loss.get(name) for name in ("first", "last")}
+        return dataclasses.replace(result, key_figures=figures)
+
+    @property
+    def verifies(self) -> bool:
+        """Whether it verifies a host: it passed, or gpu_stack_unknown accepts what has no answer."""
+        return self.status == PASS or (self.status == UNKNOWN and self.unknown_accepted)
+
+    @property
+    def failed_for_unknown(self) -> bool:
+        """Whether it failed the run for want of an answer; if that is accepted, something else failed."""
+        return self.status == UNKNOWN and not self.unknown_accepted

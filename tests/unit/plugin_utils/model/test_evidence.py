@@ -1,0 +1,52 @@
+"""The results of checks and trainings as records."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Check
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import TrainingResult
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.records import RecordError
+
+RESULT: dict[str, Any] = {
+    "framework": "tensorflow",
+    "status": "unknown",
+    "checks": [{"id": "gpu-activity", "status": "unknown", "found": "not recorded", "expected": "97%", "remedy": "r"}],
+    "cluster": None,
+    "model": {"name": "ResNet-8", "parameters": 78042},
+    "loss": {"first": 2.4, "last": 1.1, "history": [2.4, 1.1]},
+    "monitor": {"gpus": []},
+}
+
+
+def test_a_training_has_the_key_figures_as_they_are_in_its_result() -> None:
+    """None that is missing is added: this is recorded on the host, and compared with what is recorded."""
+    training = TrainingResult.from_json(RESULT)
+    assert training.checks == (Check("gpu-activity", "unknown", "not recorded", "97%", "r"),)
+    assert training.key_figures == {
+        "cluster": None,
+        "model": {"name": "ResNet-8", "parameters": 78042},
+        "loss": {"first": 2.4, "last": 1.1},
+    }
+    assert TrainingResult.from_json({**RESULT, "loss": None}).key_figures["loss"] == {"first": None, "last": None}
+
+
+@pytest.mark.parametrize(
+    ("accepted", "verifies", "failed"),
+    [({}, False, True), ({"unknown_accepted": False}, False, True), ({"unknown_accepted": True}, True, False)],
+)
+def test_a_training_without_an_answer_verifies_a_host_if_that_is_accepted(
+    accepted: dict[str, bool], verifies: bool, failed: bool
+) -> None:
+    training = TrainingResult.from_json({**RESULT, **accepted})
+    assert (training.verifies, training.failed_for_unknown) == (verifies, failed)
+    for status in ("fail", "skip"):
+        other = TrainingResult.from_json({**RESULT, "status": status, **accepted})
+        assert (other.verifies, other.failed_for_unknown) == (False, False)
+    assert TrainingResult.from_json({**RESULT, "status": "pass", **accepted}).verifies
+
+
+def test_a_wrong_field_is_named() -> None:
+    with pytest.raises(RecordError, match=r"^smoke_train_result\.checks\[0\]\.found: expected a string, found 97$"):
+        TrainingResult.from_json({**RESULT, "checks": [{"id": "gpu-activity", "status": "pass", "found": 97}]})
