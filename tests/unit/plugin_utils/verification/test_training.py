@@ -225,6 +225,10 @@ def test_the_content_of_a_lock_is_part_of_the_stack(tmp_path: Path) -> None:
 def test_the_fingerprint_of_a_plan_is_the_one_on_record(tmp_path: Path) -> None:
     """Verified hosts have it in verified.json: with another one, all of them would train again."""
     recorded = Plan.from_json(PLANNED)
+    less = {**PLANNED, "components": {**PLANNED["components"], "nccl": None, "pytorch": None}}
+    assert stack_fingerprint(Plan.from_json(less), tmp_path) == (
+        "e1fa947d127681fe4adbc059d22d3e823cf5cade26cd4f3a3e7784a75a39f9d9"
+    )
     assert stack_fingerprint(recorded, tmp_path) == "da072704d9b5894747498941fb2408b39fed76fce999ca40b2fb379c624b41a6"
     for framework in ("tensorflow", "pytorch"):
         lock = tmp_path / f"roles/{framework}_env/files" / PLANNED["components"][framework]["lock"]
