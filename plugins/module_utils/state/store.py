@@ -39,8 +39,6 @@ LISTINGS, DAMAGE = "listings", "damage"
 TRANSACTION = "transaction"
 RESTORING = "restoring"
 NOW = "%Y-%m-%dT%H:%M:%SZ"
-# Names of the records before version 0.1.0, which a host may still have.
-FORMER_NAMES = {BASELINE: "found", VERIFIED: "good"}
 
 
 def read(directory: str, name: str) -> dict[str, Any] | None:
@@ -50,7 +48,7 @@ def read(directory: str, name: str) -> dict[str, Any] | None:
         with open(path) as stream:
             return dict(json.load(stream))
     except FileNotFoundError:
-        return read(directory, FORMER_NAMES[name]) if name in FORMER_NAMES else None
+        return None
     except (TypeError, ValueError) as error:
         raise ValueError("%s is not a JSON object (%s): move it away and run this again" % (path, error)) from error
 
@@ -59,13 +57,10 @@ def write(directory: str, name: str, content: dict[str, Any]) -> None:
     """Replace a record atomically: a power loss leaves the old one or the new one."""
     text = json.dumps(dict(content, schema=SCHEMA), indent=1, sort_keys=True) + "\n"
     files.write(_path(directory, name), text.encode(), 0o600)  # a managed file may hold a password
-    former = _path(directory, FORMER_NAMES.get(name, name))
-    if name in FORMER_NAMES and os.path.exists(former):
-        os.unlink(former)
 
 
 def remove(directory: str, name: str) -> None:
-    """Remove a record that has no former name, if it is there."""
+    """Remove a record, if it is there."""
     if os.path.exists(_path(directory, name)):
         os.unlink(_path(directory, name))
 

@@ -116,7 +116,7 @@ def test_the_evidence_of_the_verified_configuration_is_read_and_a_pending_change
 
 
 def test_a_verified_configuration_of_an_earlier_version_has_no_evidence(tmp_path: Path) -> None:
-    put(tmp_path, "/var/lib/gpuhost/good.json", '{"plan": {}, "packages": {}, "files": {}, "alternatives": {}}')
+    put(tmp_path, "/var/lib/gpuhost/verified.json", '{"plan": {}, "packages": {}, "files": {}, "alternatives": {}}')
     assert probe.probe(str(tmp_path), OPTIONS)["verified"] == {}
     assert probe.probe(str(tmp_path / "new"), OPTIONS)["verified"] is None
 

@@ -191,15 +191,6 @@ def test_the_baseline_keeps_the_first_state_and_takes_what_is_new(tmp_path):
     assert after["folders"] == before["folders"]
 
 
-def test_a_baseline_under_its_former_name_is_completed_and_not_replaced(tmp_path):
-    path = tmp_path / "settings"
-    path.write_text("written by a role since\n")
-    (tmp_path / "found.json").write_text(f'{{"files": {{"{path}": null}}, "folders": {{}}}}')
-    assert not recording.record_baseline(str(tmp_path), [str(path)], [])
-    assert recording.record_baseline(str(tmp_path), [str(path), str(tmp_path / "new")], [])
-    assert store.read(str(tmp_path), store.BASELINE)["files"] == {str(path): None, str(tmp_path / "new"): None}
-
-
 def test_check_mode_records_no_baseline(tmp_path):
     assert recording.record_baseline(str(tmp_path), [str(tmp_path / "file")], [], check=True)
     assert list(tmp_path.iterdir()) == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import threading
 from pathlib import Path
@@ -193,12 +192,6 @@ def test_a_missing_record_changes_nothing(changed):
     assert changed.restore(store.PREVIOUS) is None
     assert changed.packages.commands == []
     assert changed.settings.read_text() == "changed\n"
-
-
-def test_a_verified_configuration_under_its_former_name_is_restored(changed):
-    os.rename(changed.directory / "verified.json", changed.directory / "good.json")
-    assert changed.restore().plan == PLAN
-    assert changed.packages.packages == {"libnccl2": ("2.29.7-1", "installed", "hold")}
 
 
 def test_the_baseline_removes_new_packages_files_and_directories(changed, tmp_path):

@@ -1,4 +1,4 @@
-"""The records on a managed host: written whole, read under their former names once."""
+"""The records on a managed host: written whole, one JSON file each."""
 
 import json
 
@@ -30,15 +30,6 @@ def test_an_interrupted_write_keeps_the_record_before_it(tmp_path, monkeypatch):
     assert (store.read(str(tmp_path), store.VERIFIED) or {})["plan"] == "old"
     store.write(str(tmp_path), store.VERIFIED, {"plan": "new"})
     assert (store.read(str(tmp_path), store.VERIFIED) or {})["plan"] == "new"
-
-
-@pytest.mark.parametrize(("name", "former"), [(store.BASELINE, "found"), (store.VERIFIED, "good")])
-def test_a_record_under_its_former_name_is_read_until_it_is_written(tmp_path, name, former):
-    (tmp_path / f"{former}.json").write_text('{"files": {"/etc/x": null}, "schema": 1}')
-    assert (store.read(str(tmp_path), name) or {})["files"] == {"/etc/x": None}
-    store.write(str(tmp_path), name, {"files": {"/etc/y": None}})
-    assert [path.name for path in tmp_path.iterdir()] == [f"{name}.json"]
-    assert (store.read(str(tmp_path), name) or {})["files"] == {"/etc/y": None}
 
 
 def test_a_record_has_its_schema(tmp_path):
