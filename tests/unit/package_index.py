@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import http.server
 import io
 import json
-import threading
 import urllib.parse
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
+
+from tests.unit import web_server
 
 
 @dataclass
@@ -74,37 +74,24 @@ def serve(links: str = "") -> Iterator[PackageIndex]:
     """Serve an empty index on a free port. links: the path below which it has pages of links."""
     index = PackageIndex()
 
-    class Handler(http.server.BaseHTTPRequestHandler):
+    class Handler(web_server.Handler):
         def do_GET(self) -> None:
             name = urllib.parse.unquote(self.path.strip("/").split("/")[-1])
             if links and self.path == f"{links}/{name}/" and name in index.files:
-                self.reply("".join(map(_link, index.files[name])).encode(), "text/html")
+                self.page("".join(map(_link, index.files[name])).encode(), "text/html")
             elif not links and self.path.startswith("/simple/") and name in index.files:
                 page = {"meta": {"api-version": "1.1"}, "name": name, "files": index.files[name]}
-                self.reply(json.dumps(page).encode(), "application/vnd.pypi.simple.v1+json")
+                self.page(json.dumps(page).encode(), "application/vnd.pypi.simple.v1+json")
             elif name in index.contents:
-                self.reply(index.contents[name], "application/octet-stream")
+                self.page(index.contents[name], "application/octet-stream")
             else:
                 self.send_error(404)
 
-        def reply(self, content: bytes, kind: str) -> None:
-            self.send_response(200)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(content)))
-            self.end_headers()
-            if self.command != "HEAD":
-                self.wfile.write(content)
+        def page(self, content: bytes, kind: str) -> None:
+            self.reply(200, content, {"Content-Type": kind})
 
         do_HEAD = do_GET
 
-        def log_message(self, *_unused: Any) -> None:
-            """Print nothing."""
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    index.url = f"http://127.0.0.1:{server.server_address[1]}{links or '/simple'}"
-    try:
+    with web_server.serve(Handler) as port:
+        index.url = f"http://127.0.0.1:{port}{links or '/simple'}"
         yield index
-    finally:
-        server.shutdown()
-        server.server_close()

@@ -8,12 +8,12 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+
+from tests.unit import web_server
 
 PROJECT = Path(__file__).resolve().parents[3]
 USER, PASSWORD = "ann", "p/s3cret-8153"
@@ -21,7 +21,7 @@ AUTHORIZATION = "Basic " + base64.b64encode(f"{USER}:{PASSWORD}".encode()).decod
 FILES = {"Packages.gz": gzip.compress(b""), "Packages": b"", "Release": b"Suite: lab\n"}
 
 
-class Mirror(BaseHTTPRequestHandler):
+class Mirror(web_server.Handler):
     """A mirror that wants a password for everything; `asked`: the status of each request by its file."""
 
     asked: list[tuple[str, int]]
@@ -30,27 +30,16 @@ class Mirror(BaseHTTPRequestHandler):
         name = self.path.rpartition("/")[2]
         status = 401 if self.headers["Authorization"] != AUTHORIZATION else 200 if name in FILES else 404
         type(self).asked.append((name, status))
-        body = FILES[name] if status == 200 else b""
-        self.send_response(status)
-        if status == 401:
-            self.send_header("WWW-Authenticate", 'Basic realm="lab"')
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, *_: object) -> None:
-        return
+        headers = {"WWW-Authenticate": 'Basic realm="lab"'} if status == 401 else {}
+        self.reply(status, FILES[name] if status == 200 else b"", headers)
 
 
 @pytest.fixture
 def mirror() -> Iterator[str]:
     """Return the mirror's URL with user name and password."""
     Mirror.asked = []
-    server = HTTPServer(("127.0.0.1", 0), Mirror)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://{USER}:{PASSWORD.replace('/', '%2F')}@127.0.0.1:{server.server_port}/cuda"
-    server.shutdown()
-    server.server_close()
+    with web_server.serve(Mirror) as port:
+        yield f"http://{USER}:{PASSWORD.replace('/', '%2F')}@127.0.0.1:{port}/cuda"
 
 
 def ansible(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:

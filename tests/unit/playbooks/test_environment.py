@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import http.server
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.unit import web_server
 
 PROJECT = Path(__file__).resolve().parents[3]
 # These run on the controller, or report and read what is there.
@@ -27,30 +27,19 @@ PACKAGES = b"Package: a\nVersion: 1\nArchitecture: all\nMaintainer: x\nSize: 1\n
 SERVED = {"http://mirror.invalid/key.asc": KEY, "http://mirror.invalid/cuda/./Packages": PACKAGES}
 
 
-class Proxy(http.server.BaseHTTPRequestHandler):
+class Proxy(web_server.Handler):
     def do_GET(self) -> None:
         ASKED.append(self.path)
         content = SERVED.get(self.path)
-        if content is None:
-            self.send_error(404)
-            return
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(content)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_words: object) -> None:
-        """Print nothing."""
+        self.reply(404 if content is None else 200, content or b"")
 
 
 @pytest.fixture
 def proxy() -> Iterator[str]:
     """Start an HTTP proxy that records the URLs and has only a few of them; return its URL."""
     ASKED.clear()
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Proxy) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
+    with web_server.serve(Proxy) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 def plan(tmp_path: Path, variables: dict[str, object]) -> subprocess.CompletedProcess[str]:

@@ -3,38 +3,30 @@
 import base64
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, download
 
+from tests.unit import web_server
 
-class Server(BaseHTTPRequestHandler):
+
+class Server(web_server.Handler):
     def do_GET(self) -> None:
         if self.path == "/private":
             wanted = "Basic " + base64.b64encode(b"ann:p/s3cret").decode()
-            self.send_response(200 if self.headers["Authorization"] == wanted else 401)
+            status = 200 if self.headers["Authorization"] == wanted else 401
         else:
-            self.send_response(200 if self.path == "/key" else 404)
-        self.send_header("Content-Length", "5")
-        self.end_headers()
-        self.wfile.write(b"12345")
-
-    def log_message(self, *_: object) -> None:
-        return
+            status = 200 if self.path == "/key" else 404
+        self.reply(status, b"12345")
 
 
 @pytest.fixture(scope="module")
 def url():
-    server = HTTPServer(("127.0.0.1", 0), Server)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    with web_server.serve(Server) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 def test_the_content_of_a_url_is_returned(url, tmp_path):

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import gzip
 import shutil
-import threading
 from collections.abc import Iterator
 from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, download
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_lists
 
+from tests.unit import web_server
 from tests.unit.module_utils.host_files import put
 
 FIXTURES = Path(__file__).parents[3] / "fixtures"
@@ -65,11 +64,6 @@ def test_the_name_of_a_list_is_that_of_apt(url: str, name: str) -> None:
     assert apt_lists.list_name(url) == name
 
 
-class Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *_: object) -> None:
-        return
-
-
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     """Serve files of dpkg-scanpackages and gpg; return (URL of the repository, its directory)."""
@@ -77,11 +71,8 @@ def server(tmp_path: Path) -> Iterator[tuple[str, Path]]:
     folder.mkdir(parents=True)
     for name in ("Packages.gz", "InRelease"):
         shutil.copy(FIXTURES / "apt" / name, folder)
-    httpd = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path / "www")))
-    threading.Thread(target=httpd.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{httpd.server_port}/{REPOSITORY}/", folder
-    httpd.shutdown()
-    httpd.server_close()
+    with web_server.serve(partial(web_server.Files, directory=str(tmp_path / "www"))) as port:
+        yield f"http://127.0.0.1:{port}/{REPOSITORY}/", folder
 
 
 def keep_lists(root: Path, url: str, suffix: str) -> Path:

@@ -6,10 +6,9 @@ import datetime
 import gzip
 import shutil
 import ssl
-import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import partial
-from http.server import HTTPServer, SimpleHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -20,16 +19,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from tests.unit import web_server
 from tests.unit.module_utils.host.test_download import apt_is_configured, proxy
 
 FIXTURES = Path(__file__).parents[3] / "fixtures/apt"
 NOW = datetime.datetime.now(datetime.UTC)
 Serve = Callable[..., str]
-
-
-class Quiet(SimpleHTTPRequestHandler):
-    def log_message(self, *_: object) -> None:
-        return
 
 
 @pytest.fixture
@@ -44,22 +39,16 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def serve(folder: Path) -> Iterator[Serve]:
-    started = []
+    with ExitStack() as started:
 
-    def start(certificate: Path | None = None) -> str:
-        server = HTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder)))
-        if certificate:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(certificate)
-            server.socket = context.wrap_socket(server.socket, server_side=True)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        started.append(server)
-        return f"{'https' if certificate else 'http'}://localhost:{server.server_port}/"
+        def start(certificate: Path | None = None) -> str:
+            tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) if certificate else None
+            if tls and certificate:
+                tls.load_cert_chain(certificate)
+            port = started.enter_context(web_server.serve(partial(web_server.Files, directory=str(folder)), tls))
+            return f"{'https' if certificate else 'http'}://localhost:{port}/"
 
-    yield start
-    for server in started:
-        server.shutdown()
-        server.server_close()
+        yield start
 
 
 def certificate(path: Path, days: int) -> Path:

@@ -3,14 +3,14 @@
 import hashlib
 import io
 import tarfile
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import cifar10
 import pytest
+
+from tests.unit import web_server
 
 
 def record(label: int, fill: int) -> bytes:
@@ -135,7 +135,7 @@ def archive(archive_bytes: bytes) -> cifar10.Archive:
 def site(archive_bytes: bytes) -> Iterator[Site]:
     served = Site(archive_bytes)
 
-    class Handler(BaseHTTPRequestHandler):
+    class Handler(web_server.Handler):
         def do_GET(self) -> None:
             wanted = self.headers.get("Range")
             served.requested.append(wanted)
@@ -148,16 +148,9 @@ def site(archive_bytes: bytes) -> Iterator[Site]:
                 body, served.break_after = body[: served.break_after], None
             self.wfile.write(body)
 
-        def log_message(self, *_: object) -> None:
-            return
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    served.url = f"http://127.0.0.1:{server.server_port}/cifar-10-binary.tar.gz"
-    yield served
-    server.shutdown()
-    server.server_close()
+    with web_server.serve(Handler) as port:
+        served.url = f"http://127.0.0.1:{port}/cifar-10-binary.tar.gz"
+        yield served
 
 
 @pytest.fixture(autouse=True)
