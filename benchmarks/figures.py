@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import yaml
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.tables import markdown_table
 
 SIGNS = {"at most": "<=", "at least": ">=", "under": "<"}
 MEASURED = Path(__file__).with_name("measured.yml")
@@ -159,11 +160,11 @@ def targets() -> dict[str, float]:
 
 def target_table() -> str:
     """Return the table of definitions and targets in docs/performance.md."""
-    rows = ["| figure | what | target | why |", "| --- | --- | --- | --- |"]
+    rows = []
     for figure in FIGURES.values():
         limit = f"{figure.limit()}; retired {figure.retired}" if figure.retired else figure.limit()
-        rows.append(f"| `{figure.name}` | {figure.what} | {limit} | {figure.why or '-'} |")
-    return "\n".join(rows) + "\n"
+        rows.append((f"`{figure.name}`", figure.what, limit, figure.why or "-"))
+    return "\n".join(markdown_table(("figure", "what", "target", "why"), rows)) + "\n"
 
 
 def measured_table() -> str:
@@ -173,7 +174,7 @@ def measured_table() -> str:
     otherwise), of_medians, rounds, detail, runs; target: that of its day, where it has changed since; earlier: how it
     was measured, where that has changed since.
     """
-    rows = ["| figure | day | measured | target | verdict | runs |", "| --- | --- | --- | --- | --- | --- |"]
+    rows = []
     for line in yaml.safe_load(MEASURED.read_text()):
         figure = FIGURES[line["figure"]]
         if "target" in line:
@@ -183,8 +184,6 @@ def measured_table() -> str:
         shown += [f"of the medians {line['of_medians']:g}"] if "of_medians" in line else []
         shown += [f"rounds {', '.join(f'{value:g}' for value in line['rounds'])}"] if "rounds" in line else []
         shown += [f"earlier definition: {line['earlier']}"] if "earlier" in line else []
-        rows.append(
-            f"| `{figure.name}` | {line['day']} | {'; '.join([*shown, line['detail']])} | {figure.limit()} | "
-            f"{figure.verdict(*values)} | {line['runs']} |"
-        )
-    return "\n".join(rows) + "\n"
+        measured, verdict = "; ".join([*shown, line["detail"]]), figure.verdict(*values)
+        rows.append((f"`{figure.name}`", line["day"], measured, figure.limit(), verdict, line["runs"]))
+    return "\n".join(markdown_table(("figure", "day", "measured", "target", "verdict", "runs"), rows)) + "\n"

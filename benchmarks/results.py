@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.tables import text_table
+
 from benchmarks.figures import FIGURES, SIGNS, targets
 from benchmarks.measure import Ratio
 
@@ -71,25 +73,26 @@ def notes(results: Mapping[str, Result]) -> list[str]:
 
 def table(results: Mapping[str, Result]) -> str:
     """Return a text table of the figures with their targets, then the timings, then the notes."""
-    lines = [f"{'figure':<28}{'measured':>10}{'of medians':>12}{'range':>14}{'target':>10}"]
+    rows = [["figure", "measured", "of medians", "range", "target", ""]]
     for name, value in ratios(results).items():
         target, verdict = "", ""
         if name in TARGETS:
             target = f"{SIGNS[FIGURES[name].sense]} {TARGETS[name]:g}"
-            verdict = f"  {FIGURES[name].verdict(*_values(value))}"
+            verdict = FIGURES[name].verdict(*_values(value))
         medians, range_ = "", ""
         if isinstance(value, Ratio):
             medians, range_ = f"{value.of_medians:.2f}", f"{min(value.rounds):.2f}-{max(value.rounds):.2f}"
-        lines.append(f"{name:<28}{_values(value)[0]:>10.2f}{medians:>12}{range_:>14}{target:>10}{verdict}")
+        rows.append([name, f"{_values(value)[0]:.2f}", medians, range_, target, verdict])
+    lines = text_table(rows, numbers_from=1)
     timings = [(f"{case}: {name}", row) for case, result in results.items() for name, row in _timings(result.figures)]
-    if timings:
-        lines += ["", f"{'medians':<28}{'wall s':>10}{'range':>16}{'CPU s':>9}{'peak MiB':>10}{'runs':>6}"]
+    rows = [["medians", "wall s", "range", "CPU s", "peak MiB", "runs"]]
     for name, row in timings:
         low, high = row["wall_seconds_range"]
-        lines.append(
-            f"{name:<28}{row['wall_seconds']:>10.2f}{f'{low:.2f}-{high:.2f}':>16}{row['cpu_seconds']:>9.2f}"
-            f"{row['peak_memory_bytes'] / 2**20:>10.0f}{row['runs']:>6}"
-        )
+        wall = [f"{row['wall_seconds']:.2f}", f"{low:.2f}-{high:.2f}"]
+        memory = f"{row['peak_memory_bytes'] / 2**20:.0f}"
+        rows.append([name, *wall, f"{row['cpu_seconds']:.2f}", memory, str(row["runs"])])
+    if timings:
+        lines += ["", *text_table(rows, numbers_from=1)]
     return "\n".join([*lines, "", *(f"note: {note}" for note in notes(results))])
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.tables import markdown_table
+
 from tests import configurations
 
 DISTRIBUTIONS = ("debian-12", "debian-13", "ubuntu-22.04", "ubuntu-24.04", "ubuntu-26.04")
@@ -57,10 +59,7 @@ def table(ledger: Iterable[dict[str, Any]]) -> str:
         result = "failed" if line["failed"] else "passed"
         return f"{result} {line['date']}, {'simulated' if line['simulated'] else 'real'}"
 
-    rows = [
-        f"| distribution | {' | '.join(f'`{name}`' for name in SCENARIOS)} |",
-        "| --- " * (len(SCENARIOS) + 1) + "|",
-    ]
-    rows += [f"| {d} | {' | '.join(text(d, s) for s in SCENARIOS)} |" for d in DISTRIBUTIONS]
+    head = ["distribution", *(f"`{name}`" for name in SCENARIOS)]
+    rows = markdown_table(head, [[d, *(text(d, s) for s in SCENARIOS)] for d in DISTRIBUTIONS])
     reasons = [f"{d} `{s}`: {reason}" for (d, s), reason in NOT_APPLICABLE.items()]
     return "\n" + "\n".join(rows) + "\n\n–: cannot run. " + "; ".join(reasons) + ".\n\n"

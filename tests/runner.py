@@ -24,6 +24,8 @@ from typing import Any
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(PROJECT), str(PROJECT / "collections")]
 
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.tables import text_table  # noqa: E402
+
 from tests import configurations, distributions  # noqa: E402
 
 RESULTS = PROJECT / ".cache" / "test-results"
@@ -331,10 +333,9 @@ def minutes(seconds: float) -> str:
 
 def print_summary(steps: Sequence[Step], seconds: float) -> None:
     """Print the table of steps, every skip with its reason, every failed step's error lines, and the totals."""
-    print(f"\n{'step':<20}{'wall time':>14}{'passed':>9}{'failed':>9}{'skipped':>9}")
-    for step in steps:
-        print(f"{step.name:<20}{minutes(step.seconds):>14}{step.passed:>9}{step.failed:>9}{len(step.skipped):>9}")
-    print(f"{'all':<20}{minutes(seconds):>14}")
+    rows = [["step", "wall time", "passed", "failed", "skipped"]]
+    rows += [[s.name, minutes(s.seconds), str(s.passed), str(s.failed), str(len(s.skipped))] for s in steps]
+    print("", *text_table([*rows, ["all", minutes(seconds), "", "", ""]], numbers_from=1), sep="\n")
     for step in steps:
         for reason in step.skipped:
             print(f"skipped: {step.name}: {reason}")
