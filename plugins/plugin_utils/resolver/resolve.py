@@ -337,7 +337,7 @@ def _pytorch(context: ResolveContext, platform: Platform, findings: Findings) ->
         why = (
             context.unmanaged("pytorch")
             if wanted == "none"
-            else "only where tensorflow=auto finds no release that works"
+            else "only where gpu_stack_tensorflow=auto finds no release that works"
         )
         findings.reason("pytorch", "none", why)
         return None

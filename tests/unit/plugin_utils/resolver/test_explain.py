@@ -77,3 +77,8 @@ def test_none_means_that_what_is_installed_stays(component):
 def test_no_warning_for_a_kernel_that_the_branch_builds_for():
     made = plan("ubuntu-22.04", "K40c", host={"kernel": "5.15.0-203-generic"})
     assert "kernel-newer-than-driver" not in warned(made)
+
+
+def test_the_reason_against_pytorch_names_the_variable_that_a_user_sets():
+    why = because(plan("ubuntu-22.04", "H200"), "pytorch")
+    assert why == "only where gpu_stack_tensorflow=auto finds no release that works"
