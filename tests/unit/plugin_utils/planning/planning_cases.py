@@ -38,6 +38,20 @@ PROBE: dict[str, Any] = {
     "repository": None,
     "secure_boot": "disabled",
 }
+# What is planned of NVIDIA's repository, without what most tests do not read.
+DRIVER: dict[str, Any] = {
+    "version": "595.71.05",
+    "branch": "595",
+    "kernel_modules": "open",
+    "source": "nvidia",
+    "packages": ["nvidia-driver-cuda=595.71.05-1", "nvidia-kernel-open-dkms=595.71.05-1"],
+}
+CUDA: dict[str, Any] = {
+    "version": "13.2",
+    "release": "13.2.1",
+    "source": "nvidia",
+    "packages": ["cuda-toolkit-13-2=13.2.1-1"],
+}
 _EMPTY: dict[str, Any] = {"packages": (), "pinning_packages": (), "kernel_headers": (), "apt_components": ()}
 _KINDS: dict[str, tuple[type, dict[str, Any]]] = {
     "driver": (DriverComponent, _EMPTY),

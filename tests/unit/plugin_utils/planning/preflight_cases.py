@@ -8,25 +8,12 @@ from typing import Any
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff, preflight
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import Options, Preflight
 
-from tests.unit.plugin_utils.planning.planning_cases import make_plan, make_probe
+from tests.unit.plugin_utils.planning.planning_cases import CUDA, DRIVER, make_plan, make_probe
 
 URL = "https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64/"
 COMPONENTS: dict[str, Any] = {
-    "driver": {
-        "version": "595.71.05",
-        "branch": "595",
-        "kernel_modules": "open",
-        "source": "nvidia",
-        "packages": ["nvidia-driver-cuda=595.71.05-1", "nvidia-kernel-open-dkms=595.71.05-1"],
-        "pinning_packages": [],
-        "kernel_headers": ["linux-headers-amd64"],
-    },
-    "cuda": {
-        "version": "13.2",
-        "release": "13.2.1",
-        "source": "nvidia",
-        "packages": ["cuda-toolkit-13-2=13.2.1-1"],
-    },
+    "driver": {**DRIVER, "pinning_packages": [], "kernel_headers": ["linux-headers-amd64"]},
+    "cuda": CUDA,
     "cudnn": {"version": "9.28", "packages": ["libcudnn9-cuda-13=9.28-1", "libcudnn9-dev-cuda-13=9.28-1"]},
     "nccl": None,
     "tensorflow": {"version": "2.21.0", "python": "3.11"},

@@ -14,7 +14,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.drift impor
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.leftovers import Cleanup
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import ComponentChange, PlanDiff
 
-from tests.unit.plugin_utils.planning.planning_cases import make_plan
+from tests.unit.plugin_utils.planning.planning_cases import CUDA, DRIVER, make_plan
 
 DESCRIPTION: dict[str, Any] = {
     "packages": {"for": ["driver", "cuda", "cudnn", "nccl"]},
@@ -27,19 +27,11 @@ MANAGED = {name: ManagedPart.from_json(entry) for name, entry in DESCRIPTION.ite
 PLAN = make_plan(
     {
         "driver": {
-            "version": "595.71.05",
-            "branch": "595",
-            "kernel_modules": "open",
-            "source": "nvidia",
+            **DRIVER,
             "packages": ["nvidia-driver-cuda=595.71.05-1"],
             "pinning_packages": ["nvidia-driver-pinning-595"],
         },
-        "cuda": {
-            "version": "13.2",
-            "release": "13.2.1",
-            "source": "nvidia",
-            "packages": ["cuda-toolkit-13-2=13.2.1-1"],
-        },
+        "cuda": CUDA,
     },
     url="https://example.org",
 )

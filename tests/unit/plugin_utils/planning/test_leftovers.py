@@ -12,6 +12,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Pl
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import leftovers, plan_diff, preflight
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.leftovers import Cleanup
 
+from tests.unit.plugin_utils.planning import planning_cases
 from tests.unit.plugin_utils.planning.planning_cases import make_plan, make_probe
 
 URL = "https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64/"
@@ -23,21 +24,7 @@ FILE = "/etc/apt/sources.list.d/cuda-debian12-x86_64.list"
 OLD = "AE09FE4BBD223A84B2CCFCE3F60F4B3D7FA2AF80"
 OLD_FILE = "/etc/apt/trusted.gpg.d/nvidia.gpg"
 
-COMPONENTS: dict[str, Any] = {
-    "driver": {
-        "version": "595.71.05",
-        "branch": "595",
-        "kernel_modules": "open",
-        "source": "nvidia",
-        "packages": ["nvidia-driver-cuda=595.71.05-1", "nvidia-kernel-open-dkms=595.71.05-1"],
-    },
-    "cuda": {
-        "version": "13.2",
-        "release": "13.2.1",
-        "source": "nvidia",
-        "packages": ["cuda-toolkit-13-2=13.2.1-1"],
-    },
-}
+COMPONENTS = {"driver": planning_cases.DRIVER, "cuda": planning_cases.CUDA}
 REFUSE = make_plan(COMPONENTS, url=URL)
 REMOVE = make_plan(COMPONENTS, {"leftovers": "remove"}, URL)
 DRIVER = {"uninstaller": "/usr/bin/nvidia-uninstall", "traces": ["/usr/bin/nvidia-uninstall"], "version": "550.54.14"}

@@ -13,17 +13,10 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.leftovers import Cleanup
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import ComponentChange, PlanDiff
 
-from tests.unit.plugin_utils.planning.planning_cases import make_plan, make_probe
+from tests.unit.plugin_utils.planning import planning_cases
+from tests.unit.plugin_utils.planning.planning_cases import CUDA, make_plan, make_probe
 
-DRIVER = {
-    "version": "595.71.05",
-    "branch": "595",
-    "kernel_modules": "open",
-    "source": "nvidia",
-    "packages": ["nvidia-driver-cuda=595.71.05-1", "nvidia-kernel-open-dkms=595.71.05-1"],
-    "pinning_packages": ["nvidia-driver-pinning-595=595-1"],
-}
-CUDA = {"version": "13.2", "release": "13.2.1", "source": "nvidia", "packages": ["cuda-toolkit-13-2=13.2.1-1"]}
+DRIVER = {**planning_cases.DRIVER, "pinning_packages": ["nvidia-driver-pinning-595=595-1"]}
 CUDNN = {"version": "9.28.0.42", "packages": ["libcudnn9-cuda-13=9.28.0.42-1"]}
 NCCL = {"version": "2.29.7", "packages": ["libnccl2=2.29.7-1+cuda13.2", "libnccl-dev=2.29.7-1+cuda13.2"]}
 TENSORFLOW = {"version": "2.21.0", "python": "3.11"}
