@@ -38,6 +38,13 @@ def playbook(pytestconfig: pytest.Config, reports: Path) -> Callable[..., subpro
     return run
 
 
+@pytest.fixture(scope="module")
+def as_root(host):
+    """Return the scenario's host, with root privileges."""
+    with host.sudo():
+        yield host
+
+
 @pytest.fixture
 def planned_packages(host) -> Callable[[str], list[str]]:
     """Return a function that returns the packages of a component of the applied plan, as NAME=VERSION.

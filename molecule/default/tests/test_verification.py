@@ -18,12 +18,6 @@ STATE = "/etc/gpuhost-simulated/nvidia-smi.json"
 JOB = {"processes": [{"gpu": 1, "pid": 4194304, "type": "C", "name": "python3", "used_mib": 6144}]}
 
 
-@pytest.fixture(scope="module")
-def as_root(host):
-    with host.sudo():
-        yield host
-
-
 @pytest.fixture
 def verified(as_root) -> Callable[[], dict[str, Any]]:
     """Return a function that reads the record of the verified configuration."""

@@ -26,12 +26,6 @@ BY_DEFAULT = [row for row in DAMAGES if row.default and not row.environment]
 WITHOUT_CHECKS = ("--skip-tags", "verify,smoke_train")
 
 
-@pytest.fixture(scope="module")
-def as_root(host):
-    with host.sudo():
-        yield host
-
-
 @pytest.fixture
 def rerun(playbook, reports):
     """Return a function that runs gpu_host.yml and returns the drift that it found, {part: reasons}."""

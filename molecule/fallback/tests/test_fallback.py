@@ -20,12 +20,6 @@ pytestmark = pytest.mark.usefixtures("host")
 
 
 @pytest.fixture(scope="module")
-def as_root(host):
-    with host.sudo():
-        yield host
-
-
-@pytest.fixture(scope="module")
 def verified(as_root) -> dict[str, Any]:
     """Return the record of the verified configuration."""
     return json.loads(as_root.file(f"{RECORDS}/verified.json").content_string)
