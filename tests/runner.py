@@ -31,7 +31,7 @@ from tests import configurations, distributions  # noqa: E402
 RESULTS = PROJECT / ".cache" / "test-results"
 LEDGER = PROJECT / "tests" / "ledger.jsonl"
 CORES = len(os.sched_getaffinity(0))
-TIER_SECONDS = 3600  # of an invocation of a tier that goes on where its last one ended
+TIER_SECONDS = 3600  # of an invocation of a tier that continues where its last one ended
 CELL_SECONDS = 900  # of a scenario on a distribution, before one is known
 LINTERS = (
     ("ruff", "check", "."),
@@ -54,7 +54,7 @@ class Step:
     failed: int = 0
     skipped: list[str] = field(default_factory=list)  # names and reasons
     seconds: float = 0.0
-    # Of a tier that draws random numbers, or that goes on where its last invocation ended:
+    # Of a tier that draws random numbers, or that continues where its last invocation ended:
     seed: int | None = None
     finished: bool = True
     tested_seconds: float | None = None  # over all invocations
@@ -387,7 +387,7 @@ def run_tier(tier: str, jobs: int) -> list[Step]:
         print("script/test: there are uncommitted changes, so this run will not be added to tests/ledger.jsonl")
     steps = run_steps(TIERS[tier], jobs)
     if not all(step.finished for step in steps):
-        print(f"script/test: {tier} is not finished; the same command goes on where it ended")
+        print(f"script/test: {tier} is not finished; the same command continues where it ended")
         return steps
     if commit is not None and commit == clean_commit() and not any(step.is_recorded for step in steps):
         counts = dict(zip(("passed", "failed", "skipped"), totals(steps), strict=True))

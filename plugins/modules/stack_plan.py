@@ -78,7 +78,7 @@ options:
   extra:
     description:
       - For each framework a requirements file on the controller, whose packages are added to its environment. They are
-        resolved upon the framework's lock, with C(uv) by the package index, and kept in O(locks).
+        resolved together with the framework's lock, with C(uv) by the package index, and kept in O(locks).
     type: dict
     default: {}
   wait:

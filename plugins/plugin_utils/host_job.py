@@ -129,9 +129,9 @@ class HostJobAction(ActionBase):
             ask.cleanup(force=True)
 
     def _look(self, job: str, directory: str) -> tuple[bool, str]:
-        """Return whether the job or a transaction is at work, and the last line of the file of progress.
+        """Return whether the job or a transaction is running, and the last line of the progress file.
 
-        Raise AnsibleConnectionFailure if the host does not say; what sudo prints may stand before the answer.
+        Raise AnsibleConnectionFailure if the host does not say; sudo may print something before the answer.
         """
         name = re.escape(job.split(".")[0])
         pattern = f"{name[:-1]}[{name[-1]}]"  # the brackets keep the command from finding itself
@@ -150,7 +150,7 @@ class HostJobAction(ActionBase):
 
 
 class Shown:
-    """What is printed while a job of a host is at work."""
+    """What is printed while a job of a host is running."""
 
     def __init__(self, host: str) -> None:
         self.host, self.last, self.at = host, "", float("-inf")

@@ -30,8 +30,8 @@ def refusal(path: str, message: str, execute: Execute) -> str | None:
     status, output = execute(f"{shlex.quote(path)} -c pass")
     if status == 0:
         return None
-    said = " ".join(output.split()) or "no output"
+    printed = " ".join(output.split()) or "no output"
     return (
-        f"{path}, the Python of this host's tasks, does not run: {said} (exit {status}). Set "
+        f"{path}, the Python of this host's tasks, does not run: {printed} (exit {status}). Set "
         "ansible_python_interpreter=/usr/bin/python3 in the inventory, or with -e. Nothing was changed."
     )

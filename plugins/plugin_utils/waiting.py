@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import terminal
 
-INTERVAL = 5.0  # seconds between two looks at a busy host
+INTERVAL = 5.0  # seconds between two probes of a busy host
 REPEAT = 60.0  # seconds after which the same reason is printed again
 
 
@@ -30,7 +30,7 @@ class Waiting:
 
     @property
     def waited(self) -> float:
-        """The seconds since the first look at the host that found a reason to wait."""
+        """The seconds since the first probe that found a reason to wait."""
         return 0.0 if self.start is None else time.monotonic() - self.start
 
     @property
@@ -39,15 +39,15 @@ class Waiting:
         return max(0.0, self.seconds - self.waited)
 
     def goes_on(self, reasons: Sequence[str]) -> bool:
-        """Return, after a pause, whether to look at the host again."""
+        """Return, after a pause, whether to probe the host again."""
         reasons, waited = tuple(reasons), self.waited
         if not reasons:
             if self.start is not None:
-                self.show(f"{self.host}: waited {waited:.0f} s; nothing holds the host up any more")
+                self.show(f"{self.host}: waited {waited:.0f} s; nothing blocks the host any more")
             return False
         if waited >= self.seconds:
             if self.seconds:
-                self.show(f"{self.host}: waited {waited:.0f} s, in vain: {'; '.join(reasons)}")
+                self.show(f"{self.host}: still blocked after {waited:.0f} s: {'; '.join(reasons)}")
             return False
         now = time.monotonic()
         self.start = now if self.start is None else self.start

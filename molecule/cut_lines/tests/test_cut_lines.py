@@ -130,7 +130,7 @@ def line() -> Iterator[Callable[..., SimulatedLine]]:
 
 
 def wait_for_transaction(run: subprocess.Popen[str]) -> None:
-    """Wait until the host's package transaction is at work."""
+    """Wait until the host's package transaction is running."""
     deadline = time.monotonic() + WAIT_SECONDS
     while "Status-Fd" not in in_host("pgrep -a -x apt-get || true"):
         assert run.poll() is None, "the run has ended without a transaction"
@@ -170,7 +170,7 @@ def test_run_is_killed_in_the_middle_of_a_transaction_and_the_next_one_waits_for
     again = change.start(line(IDLE_SECONDS))
     output = again.communicate()[0]
     assert again.returncode == 0, output[-5000:]
-    assert "a package transaction of gpuhost is at work on this host: process" in output
+    assert "a package transaction of gpuhost is running on this host: process" in output
     assert "transaction-ended" in output
     assert begun() == before + 1
     change.check()

@@ -1,4 +1,4 @@
-"""gpu_host.yml starts while cloud-init and Unattended-Upgrades, both Debian's own, are at work."""
+"""gpu_host.yml starts while cloud-init and Unattended-Upgrades, both Debian's own, are running."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def wait_for(script: str) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def booted() -> Iterator[None]:
-    """Boot the host, and wait until both are at work and a login is possible, no longer."""
+    """Boot the host, and wait until both are running and a login is possible, no longer."""
     subprocess.run(["docker", "restart", "--time=5", LAB.container(HOST)], check=True, capture_output=True)
     wait_for("test -e /root/asked-by-cloud-init-with-sudo && ! test -e /run/nologin && ss -ltn | grep -q ':22 '")
     wait_for("test -e /root/slow")
@@ -59,7 +59,7 @@ def refused(
 
 @pytest.fixture(scope="module")
 def output(refused: tuple[str, list[str]], pytestconfig: pytest.Config) -> str:
-    """Return what gpu_host.yml printed: both go on only after it has begun to wait for them."""
+    """Return what gpu_host.yml printed: both continue only after it has begun to wait for them."""
     command = [str(Path(sys.executable).with_name("ansible-playbook")), "playbooks/gpu_host.yml"]
     command += ["-i", str(pytestconfig.getoption("ansible_inventory"))]
     with subprocess.Popen(

@@ -1,6 +1,6 @@
 """A change that would touch what is not ours is refused with the list, and the host stays as it is.
 
-apt is told to ignore holds, so the refusal of gpuhost is all that protects them. The packages of others are built for
+apt is set to ignore holds, so the refusal of gpuhost is all that protects them. The packages of others are built for
 the test and empty: one that a new kernel header package raises although it is held, one that conflicts with the new
 driver, and a kernel image that the header package pulls in.
 """

@@ -1,6 +1,6 @@
 # Copyright: the gpuhost contributors
 # SPDX-License-Identifier: Apache-2.0
-"""Find out whether cloud-init is still at work. Runs on the managed host, never waits.
+"""Find out whether cloud-init is still running. Runs on the managed host, never waits.
 
 `cloud-init status` takes a second, and its older versions wait for ever for a cloud-init that has crashed.
 """

@@ -60,9 +60,9 @@ def _fetch(url: str, secret: str | None, timeout: float, limit: int, directory: 
 
 
 def _reason(answer: command.Answer) -> str:
-    said = answer.stderr.decode("utf-8", "replace")
-    found = _REASON.search(said)
-    lines = [found.group(1)] if found else [line for line in said.splitlines() if line and not _NOISE.match(line)]
+    errors = answer.stderr.decode("utf-8", "replace")
+    found = _REASON.search(errors)
+    lines = [found.group(1)] if found else [line for line in errors.splitlines() if line and not _NOISE.match(line)]
     return " ".join(" ".join(lines).split()) or "exit %d" % answer.exit_code
 
 

@@ -45,7 +45,7 @@ class Certificate(NamedTuple):
 def trusted(root: str, signer: str, sig_key: str) -> bool:
     """Return whether firmware or kernel trust the key of a module, by modinfo's `signer` and `sig_key`.
 
-    Raise OSError or ValueError where that cannot be told, as in a container, which does not see the kernel's keys.
+    Raise OSError or ValueError where that is unknown, as in a container, which does not see the kernel's keys.
     """
     serial = _serial(sig_key)
     firmware, problem = _firmware(root)

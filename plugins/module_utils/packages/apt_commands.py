@@ -295,7 +295,7 @@ class Apt:
         """Configure what a module of others prevented; return whether everything that changed is configured.
 
         The scripts of kernels and their headers fail if DKMS fails to build any module of the host. What has a module
-        itself is configured with DKMS at work, the rest without.
+        itself is configured with DKMS enabled, the rest without.
         """
         if any(self._has_module(name) for name in self._unfinished(before)):
             self._try(DPKG + ["--configure", "-a"])

@@ -43,6 +43,6 @@ def problem(run_command: RunCommand, directory: str, dest: str, content: str, pa
     for command in (agree, update):
         code, output, errors = run_command(command, environ_update={"LC_ALL": "C.UTF-8"})
         if code:
-            said = [line for line in (errors or output).splitlines() if line.strip()]
-            return "\n".join(line.replace(directory, "") for line in said[-ERROR_LINES:])
+            lines = [line for line in (errors or output).splitlines() if line.strip()]
+            return "\n".join(line.replace(directory, "") for line in lines[-ERROR_LINES:])
     return ""

@@ -42,8 +42,8 @@ def update(
         if rc or _FAILED.search(own_err):
             raise UpdateError("`apt-get update` of %s failed:\n%s" % (source, _errors(own_err, own_out)))
     return (
-        "apt-get update could not refresh all repositories of this host. The run goes on with those that it could, and "
-        "with the old lists of the others:\n%s" % _errors(err, out)
+        "apt-get update could not refresh all repositories of this host. The run continues with those that it could, "
+        "and with the old lists of the others:\n%s" % _errors(err, out)
     )
 
 

@@ -52,7 +52,7 @@ KINDS = (
 PACKAGES = "packages"  # the part of all packages
 SYSTEMCTL_TIMEOUT = 60
 NAMED = 3  # how many damaged files a message names
-# The beginnings of the names of things that code here looks at again.
+# The prefixes by which code here recognises the names of things.
 LISTING, PACKAGE, SERVICE, MODULES = "files of ", "package ", "service ", "NVIDIA modules of kernel "
 NO_MODULES = {"modules": "none"}
 LIBRARY_PATH, BLACKLIST = "LD_LIBRARY_PATH in ", "blacklist in "

@@ -72,7 +72,7 @@ def _wait(descriptor: int, path: str, timeout: float) -> None:
             if time.monotonic() >= end:
                 holder = package_manager.holder("/", path) or {"path": path, "pid": None, "command": None}
                 raise ValueError(
-                    "Nothing was changed: another package transaction is at work on this host: %s. Waited %d seconds; "
+                    "Nothing was changed: another package transaction is running on this host: %s. Waited %d seconds; "
                     "run this again when it has ended."
                     % (package_manager.describe([(path, holder["pid"], holder["command"])]), timeout)
                 ) from error
@@ -80,7 +80,7 @@ def _wait(descriptor: int, path: str, timeout: float) -> None:
 
 
 def read(root: str, directory: str) -> Dict[str, Any]:
-    """Return the probe's `transaction`: the process at work in `running`, and in `ended` a result that no run got."""
+    """Return the probe's `transaction`: the running process in `running`, and in `ended` a result that no run got."""
     return {
         "running": package_manager.holder(root, os.path.join(directory, LOCK)),
         "ended": store.read(files.under(root, directory), store.TRANSACTION),

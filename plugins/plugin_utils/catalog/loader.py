@@ -34,7 +34,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
     TensorflowFile,
 )
 
-# The collection reaches this file through a link, so the real path leads to the repository's root.
+# The collection reaches this file through a link, so the real path is in the repository.
 PROJECT = Path(__file__).resolve().parents[3]
 CATALOG_FOLDER = PROJECT / "catalog"
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

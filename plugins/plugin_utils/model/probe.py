@@ -114,7 +114,7 @@ class ForeignDriver:
 
 @dataclasses.dataclass(frozen=True)
 class Display:
-    """What shows that somebody looks at this host.
+    """The signs that this host has a local user with a display.
 
     manager: the service of the display manager; graphical: whether the host boots to graphical.target, and so to that
     manager; connected: the connectors with a display, such as `card1-HDMI-A-1`.
@@ -326,7 +326,7 @@ class RepositoryFiles:
 class InstalledCuda:
     """Releases of the toolkits in /usr/local, oldest first, and of the distribution's own toolkit in /usr.
 
-    default: the release that /usr/local/cuda leads to.
+    default: the release that /usr/local/cuda points to.
     """
 
     installed: tuple[str, ...] = ()

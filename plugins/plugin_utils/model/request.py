@@ -50,7 +50,7 @@ class Request:
     in place of TensorFlow, where tensorflow is `auto` and no release of it works. pytorch_cuda: the CUDA release that
     PyTorch's wheels are built for; `auto` follows the requested toolkit. keep_cuda: `all`, or how many
     toolkits stay installed; leftovers: `refuse` or `remove` what other installers left.
-    scope: `host`, or `frameworks` alone, upon the driver that is loaded.
+    scope: `host`, or `frameworks` alone, with the driver that is loaded.
     """
 
     driver: str = "auto"

@@ -128,8 +128,8 @@ def parts(plan: Plan, managed: Managed, fingerprints: Mapping[str, str]) -> dict
 def _plan_fingerprint(plan: Plan) -> str:
     """Return a hash of a plan without its reasons, which name newer releases, and the packages to build modules with.
 
-    Those packages follow the host's kernels: a kernel that came with its headers is no drift, and `drift` is told of
-    those that are not installed.
+    Those packages follow the host's kernels: a kernel that came with its headers is no drift, and `drift` gets
+    those that are not installed as an argument.
     """
     driver = plan.components.driver
     if driver:

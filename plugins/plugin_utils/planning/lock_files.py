@@ -119,8 +119,8 @@ def _run(command: Sequence[str], directory: Path | None = None, variables: Mappi
     except (OSError, subprocess.TimeoutExpired) as error:
         raise LockError(str(error)) from error
     if ended.returncode:
-        said = ended.stderr.strip() or ended.stdout.strip() or f"{command[0]} ended with {ended.returncode}"
-        raise LockError(urls.without_credentials(said))
+        output = ended.stderr.strip() or ended.stdout.strip() or f"{command[0]} ended with {ended.returncode}"
+        raise LockError(urls.without_credentials(output))
     return ended.stdout
 
 
@@ -235,7 +235,7 @@ class Extended:
 def extend(
     catalog: Catalog, file: str, folder: Path, requirements: Path, variables: Mapping[str, str] | None = None
 ) -> Extended:
-    """Return a lock file with all that a framework's lock has, and the packages of a requirements file upon it.
+    """Return a lock file with all that a framework's lock has, and the packages of a requirements file in addition.
 
     It is written to the folder under a name that has the digest of both, so that it is resolved once, and again
     for another lock or other requirements. file: the name of the framework's lock, the folder's own coming first.

@@ -57,8 +57,8 @@ CODES = {
         "Wait for the process",
     ),
     "transaction-running": (
-        "A package transaction of gpuhost is at work for longer than `gpu_stack_wait`: of another controller, or of a "
-        "run that lost its connection or was killed",
+        "A package transaction of gpuhost has been running for longer than `gpu_stack_wait`: of another controller, or "
+        "of a run that lost its connection or was killed",
         "Wait for it",
     ),
     "transaction-ended": (
@@ -318,7 +318,7 @@ def _transaction(context: _Context, findings: Findings) -> None:
     if found.running:
         findings.problem(
             "transaction-running",
-            f"a package transaction of gpuhost is at work on this host: {_holders([found.running])}",
+            f"a package transaction of gpuhost is running on this host: {_holders([found.running])}",
             f"wait until it has ended, or longer with {_LONGER}",
         )
     elif found.ended:

@@ -115,7 +115,7 @@ class CheckReport:
 class HostReport:
     """One host; status: its verdict, with the reasons for it; evidence: `present` or `not run` by name.
 
-    running: the task that was interrupted, which may go on on the host
+    running: the task that was interrupted, which may continue on the host
     """
 
     host: str
@@ -195,7 +195,7 @@ def _notes(hosts: tuple[HostReport, ...], mode: RunMode) -> tuple[str, ...]:
         running = [f"{host.host} ({host.running})" for host in hosts if host.running]
         if running:
             notes.append(
-                "What was running goes on on the hosts, such as apt, a build or the training: "
+                "What was running continues on the hosts, such as apt, a build or the training: "
                 f"{', '.join(running)}. Wait for it, then run the same command again: it continues from there"
             )
     return tuple(notes)

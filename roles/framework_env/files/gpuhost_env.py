@@ -1,4 +1,4 @@
-"""Create a user's own environment upon a framework's: gpuhost-env NAME [--framework tensorflow|pytorch] [--rebuild].
+"""Create a user's environment on top of a framework's: gpuhost-env NAME [--framework tensorflow|pytorch] [--rebuild].
 
 The environment has nothing of the framework but a search path that follows the link to the framework's environment, so
 that a rebuild there is used at once. `pip install` installs into it; the framework's packages count as installed, and

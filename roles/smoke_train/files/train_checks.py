@@ -375,7 +375,7 @@ def trained_gpus(
 def activity_of(gpu: Mapping[str, Any] | str, own: set[int]) -> tuple[str, str]:
     """Return the outcome of one GPU that was trained on, and what was seen of it; own: the training's processes.
 
-    A sample shows the training at work if its processes alone are on the GPU. Allocated memory shows nothing, since a
+    A sample shows the running training if its processes alone are on the GPU. Allocated memory shows nothing, since a
     framework may allocate all of it before its first step.
     """
     if isinstance(gpu, str):

@@ -155,7 +155,7 @@ def add_checks(add: Callable[..., Any]) -> None:
         "--loss-margin",
         type=at_least(0, float),
         default=0.2,
-        help="fraction by which the last losses must lie below guessing, ln 10 (default: %(default)s)",
+        help="fraction by which the last losses must be below guessing, ln 10 (default: %(default)s)",
     )
     add(
         "--agreement-steps",

@@ -295,7 +295,7 @@ def test_ctrl_c_leaves_a_report_that_says_what_goes_on(tmp_path):
     assert [(host["host"], host["status"]) for host in found["hosts"]] == [("localhost", "pending")]
     assert found["hosts"][0]["reasons"][0] == "interrupted in the task Install all packages"
     said = " ".join(output.split())
-    assert "goes on on the hosts, such as apt, a build or the training: localhost (Install all packages)" in said
+    assert "continues on the hosts, such as apt, a build or the training: localhost (Install all packages)" in said
     assert "run the same command again" in said
     assert output.count("Report: ") == 1
 

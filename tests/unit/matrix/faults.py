@@ -260,7 +260,9 @@ def module_proprietary(host: Host) -> None:
     host.edit(at.MODULE, "Dual MIT/GPL", "NVIDIA")
 
 
-@fault("The prebuilt proprietary module lies beside the open one, and depmod selected it", "driver.module_built")
+@fault(
+    "The prebuilt proprietary module is installed beside the open one, and depmod selected it", "driver.module_built"
+)
 def module_of_both_flavours(host: Host) -> None:
     host.write(f"lib/modules/{at.KERNEL}/kernel/nvidia-595/nvidia.ko", f"version={at.DRIVER}\nlicense=NVIDIA\n")
     host.write(f"lib/modules/{at.KERNEL}/modules.dep", "kernel/nvidia-595/nvidia.ko:\n")
@@ -833,7 +835,7 @@ SILENCES = {
         "/proc/keys, and the firmware's variables", (at.KERNEL_KEYS, at.OWNER_KEYS), ("driver.module_built",), ways=FILE
     ),
     "systemctl": Silence("`systemctl`", at.SYSTEMCTL, ("driver.fabric_manager",)),
-    # Nonsense in the log cannot be told from messages of other drivers.
+    # Nonsense in the log cannot be distinguished from messages of other drivers.
     "kernel-log": Silence(
         "`journalctl` and `dmesg`", (at.JOURNALCTL, at.DMESG), ("gpu.xid_errors",), ways=("missing", "hangs", "dies")
     ),

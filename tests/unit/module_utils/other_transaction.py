@@ -1,4 +1,4 @@
-"""A package transaction of another process, which is at work until it is ended."""
+"""A package transaction of another process, which runs until it is ended."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ STARTING = "cloud-init still sets up this host"
 
 
 def waits(seconds: float, rounds: list[list[str]], monkeypatch: pytest.MonkeyPatch) -> tuple[list[str], int]:
-    """Return what is printed and the number of looks at the host, of which each takes 1 s and finds other reasons."""
+    """Return what is printed and the number of probes of the host, of which each takes 1 s and finds other reasons."""
     now, shown = [0.0], list[str]()
     monkeypatch.setattr(waiting.time, "sleep", lambda pause: now.__setitem__(0, now[0] + pause))
     monkeypatch.setattr(waiting.time, "monotonic", lambda: now[0])
@@ -29,7 +29,7 @@ def test_a_busy_host_is_looked_at_until_it_is_free(monkeypatch: pytest.MonkeyPat
     assert shown == [
         f"gpu1: waiting, for at most 600 s (gpu_stack_wait): {STARTING}",
         f"gpu1: waiting, for at most 588 s (gpu_stack_wait): {BUSY}",
-        "gpu1: waited 18 s; nothing holds the host up any more",
+        "gpu1: waited 18 s; nothing blocks the host any more",
     ]
 
 
@@ -39,14 +39,14 @@ def test_a_long_wait_is_printed_every_minute(monkeypatch: pytest.MonkeyPatch) ->
         f"gpu1: waiting, for at most 600 s (gpu_stack_wait): {BUSY}",
         f"gpu1: waiting, for at most 540 s (gpu_stack_wait): {BUSY}",
         f"gpu1: waiting, for at most 480 s (gpu_stack_wait): {BUSY}",
-        "gpu1: waited 150 s; nothing holds the host up any more",
+        "gpu1: waited 150 s; nothing blocks the host any more",
     ]
 
 
 def test_the_wait_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     shown, looks = waits(7, [[BUSY]] * 9, monkeypatch)
     assert looks == 3
-    assert shown[-1].startswith("gpu1: waited 8 s, in vain: apt is busy: process 812")
+    assert shown[-1].startswith("gpu1: still blocked after 8 s: apt is busy: process 812")
 
 
 @pytest.mark.parametrize(("seconds", "reasons"), [(600, []), (0, [BUSY])])

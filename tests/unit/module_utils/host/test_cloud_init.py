@@ -1,4 +1,4 @@
-"""Whether cloud-init is at work, by what Debian 12's cloud-init 22.4.2 and systemd 252 showed in a container."""
+"""Whether cloud-init is running, by what Debian 12's cloud-init 22.4.2 and systemd 252 showed in a container."""
 
 from __future__ import annotations
 

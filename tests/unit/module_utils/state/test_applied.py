@@ -298,7 +298,7 @@ def test_a_message_names_some_files_and_counts_the_others(root: Path, changes: C
     assert message.endswith("; and 4 more")
 
 
-# What roles are told to repair --------------------------------------------------------------------------------
+# What roles are asked to repair --------------------------------------------------------------------------------
 
 
 def repairs_after(change: Callable[[Path], Any], root: Path, systemd: Systemd) -> dict[str, list[Any]]:

@@ -96,7 +96,7 @@ CASES: dict[str, tuple[dict[str, Any], list[str], str]] = {
     "a package transaction of another run, and nothing seems to change": (
         {"transaction": {"running": TRANSACTION}, **ALL_INSTALLED, **LOADED},
         ["transaction-running"],
-        "is at work on this host",
+        "is running on this host",
     ),
     "half-installed and locked": (
         {"package_manager": {**BUSY, "broken": BROKEN["broken"]}},

@@ -251,7 +251,7 @@ def test_overall_status_is_the_worst_verdict(hosts: dict[str, Any], status: str)
             RunMode(interrupted=True),
             [
                 "This run was interrupted before its end",
-                "What was running goes on on the hosts, such as apt, a build or the training: a (Install). "
+                "What was running continues on the hosts, such as apt, a build or the training: a (Install). "
                 "Wait for it, then run the same command again: it continues from there",
             ],
         ),

@@ -274,6 +274,6 @@ def test_pythons_of_the_wheels_that_tensorflow_pins():
 def test_code_of_a_part_of_the_kernels_is_not_native(gpu, tensorflow, how):
     host = {"pythons": ("3.9", "3.10"), "default_python": "3.9" if tensorflow == "2.7" else "3.10"}
     made = plan("ubuntu-22.04", gpu, host=host, catalog=load_catalog(), tensorflow=tensorflow)
-    told = [w["message"] for w in made["warnings"] if w["code"] == "ptx-jit"]
-    assert len(told) == (how is not None)
-    assert how is None or how in told[0]
+    messages = [w["message"] for w in made["warnings"] if w["code"] == "ptx-jit"]
+    assert len(messages) == (how is not None)
+    assert how is None or how in messages[0]

@@ -14,7 +14,7 @@ from train_process import Channel, Outcome, Terminated
 STEPS = b"".join(
     b'{"event": "step", "phase": "train", "step": %d, "steps": 4, "loss": 2.3, "time": 1.0}\n' % n for n in range(1, 5)
 )
-PATIENCE = 60.0  # seconds; a slow machine delivers a signal late
+TIME_LIMIT = 60.0  # seconds; a slow machine delivers a signal late
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_a_signal_loses_no_event_that_was_read(
     def end_at_the_first_step(event: dict[str, Any]) -> None:
         if event["step"] == 1:
             os.kill(os.getpid(), number)
-            deadline = time.monotonic() + PATIENCE
+            deadline = time.monotonic() + TIME_LIMIT
             while not signals.received and time.monotonic() < deadline:
                 time.sleep(0.01)
 
