@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
 import shlex
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -16,6 +13,8 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_cli
+
+from tests.unit.ansible_runs import INTERPRETER, Done, run_playbook
 
 PROJECT = Path(__file__).resolve().parents[2]
 ROWS: dict[str, list[dict[str, str]]] = yaml.safe_load((PROJECT / "tests/fixtures/typed_mistakes.yml").read_text())
@@ -32,16 +31,10 @@ def has(output: str, answer: str) -> bool:
     return re.search(r"(?s:.*?)".join(parts), output) is not None
 
 
-def playbook(folder: Path, inventory: str, *words: str) -> subprocess.CompletedProcess[str]:
+def playbook(folder: Path, inventory: str, *words: str) -> Done:
     (folder / "hosts.yml").write_text(inventory)
-    command = [
-        str(Path(sys.executable).with_name("ansible-playbook")),
-        "playbooks/plan.yml",
-        "-i",
-        f"{folder}/hosts.yml",
-    ]
-    environment = {**os.environ, "GPUHOST_REPORTS": str(folder / "reports"), "NO_COLOR": "1", "COLUMNS": "2000"}
-    return subprocess.run([*command, *words], cwd=PROJECT, env=environment, capture_output=True, text=True)
+    settings = {"GPUHOST_REPORTS": str(folder / "reports"), "COLUMNS": "2000"}
+    return run_playbook(PROJECT, "playbooks/plan.yml", "-i", folder / "hosts.yml", *words, **settings)
 
 
 def test_there_are_at_least_sixty() -> None:
@@ -67,7 +60,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     inventory = "gpu_hosts:\n  vars: {ansible_connection: local, gpu_stack_expect_gpus: 0}\n  hosts:\n" + "\n".join(
         hosts
     )
-    ran = playbook(folder, inventory + "\n", "-e", f"ansible_python_interpreter={sys.executable}", "--forks", "2")
+    ran = playbook(folder, inventory + "\n", *INTERPRETER, "--forks", "2")
     found = {}
     for path in folder.glob("reports/2*/row*"):
         texts = []

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
+
+from tests.unit.ansible_runs import Done, run_playbook
 
 PROJECT = Path(__file__).resolve().parents[3]
 PUBLIC = sorted((PROJECT / "playbooks").glob("[a-z]*.yml"))
@@ -30,13 +29,10 @@ MISTAKES = (
 )
 
 
-def run(folder: Path, playbook: str, *words: str) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, playbook: str, *words: str) -> Done:
     (folder / "hosts.yml").write_text(INVENTORY)
-    command = [str(Path(sys.executable).with_name("ansible-playbook")), f"playbooks/{playbook}.yml"]
-    environment = {**os.environ, "GPUHOST_REPORTS": str(folder / "reports"), "NO_COLOR": "1"}
-    return subprocess.run(
-        [*command, "-i", f"{folder}/hosts.yml", *words], cwd=PROJECT, env=environment, capture_output=True, text=True
-    )
+    words = (f"playbooks/{playbook}.yml", "-i", f"{folder}/hosts.yml", *words)
+    return run_playbook(PROJECT, *words, GPUHOST_REPORTS=str(folder / "reports"))
 
 
 @pytest.mark.parametrize("playbook", PUBLIC, ids=lambda path: path.stem)

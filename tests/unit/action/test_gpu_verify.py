@@ -15,10 +15,9 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 
 from tests.doubles import simulated_cuda
+from tests.unit.ansible_runs import COLLECTIONS, run_play
 
 PROJECT = Path(__file__).resolve().parents[3]
-# This clone, not a collection that somebody installed on this machine.
-COLLECTIONS = {"ANSIBLE_COLLECTIONS_PATH": str(PROJECT / "collections")}
 H200 = {"pci_id": "10de:2335", "name": "NVIDIA H200", "compute_capability": "9.0"}
 # Answers what the checks ask of nvcc, and "compiles" cuda_check.cu, but no other source, to the simulated program.
 NVCC = """#!/bin/sh
@@ -94,17 +93,13 @@ def verified(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         {"check": "env.ssh_no_profile", "reason": "an expired waiver", "until": "2000-01-01"},
     ]
     task = {"gpuhost.stack.gpu_verify": {"plan": plan, "kernel_module": "not_managed", "waivers": waived}}
-    (directory / "play.json").write_text(json.dumps([{"hosts": "localhost", "gather_facts": False, "tasks": [task]}]))
-    playbook = [str(Path(sys.executable).with_name("ansible-playbook")), str(directory / "play.json")]
     environment = {
-        **os.environ,
-        **COLLECTIONS,
         "ANSIBLE_CALLBACKS_ENABLED": "gpuhost.stack.evidence",
         "GPUHOST_REPORTS": str(directory / "reports"),
         "SIMULATED_CUDA_WRONG": "peer@0-1",
     }
-    options = ["-i", "localhost,", "-c", "local", "-e", f"ansible_python_interpreter={sys.executable}", "--check"]
-    answer = subprocess.run([*playbook, *options], cwd=PROJECT, env=environment, capture_output=True, text=True)
+    play = {"hosts": "localhost", "gather_facts": False, "tasks": [task]}
+    answer = run_play(directory, play, "--check", **environment)
     assert answer.returncode == 0, answer.stdout + answer.stderr
     (evidence,) = (directory / "reports").glob("*/localhost/verify.json")
     return dict(json.loads(evidence.read_text()))

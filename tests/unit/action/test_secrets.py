@@ -5,15 +5,14 @@ from __future__ import annotations
 import base64
 import gzip
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.unit import web_server
+from tests.unit.ansible_runs import INTERPRETER, Done, run_playbook
 
 PROJECT = Path(__file__).resolve().parents[3]
 USER, PASSWORD = "ann", "p/s3cret-8153"
@@ -42,18 +41,15 @@ def mirror() -> Iterator[str]:
         yield f"http://{USER}:{PASSWORD.replace('/', '%2F')}@127.0.0.1:{port}/cuda"
 
 
-def ansible(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [str(Path(sys.executable).with_name("ansible-playbook")), "-e", "ansible_become=false", *words]
-    command += ["-e", f"ansible_python_interpreter={sys.executable}", "-i", f"{PROJECT}/inventories/local"]
+def ansible(folder: Path, *words: str) -> Done:
     own = {
         "ANSIBLE_CACHE_PLUGIN": "jsonfile",
         "ANSIBLE_CACHE_PLUGIN_CONNECTION": str(folder / "cache"),
-        "ANSIBLE_COLLECTIONS_PATH": str(PROJECT / "collections"),
         "ANSIBLE_LOG_PATH": str(folder / "log"),
         "GPUHOST_REPORTS": str(folder / "reports"),
-        "NO_COLOR": "1",
     }
-    return subprocess.run(command, cwd=folder, env={**os.environ, **own}, capture_output=True, text=True)
+    inventory = PROJECT / "inventories/local"
+    return run_playbook(folder, "-e", "ansible_become=false", *words, *INTERPRETER, "-i", inventory, **own)
 
 
 def with_secret(folder: Path) -> list[str]:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight i
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.signing_key import SigningCertificate
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_for_probe
 
+from tests.unit.ansible_runs import INTERPRETER, Done, run_playbook
 from tests.unit.package_index import serve
 
 PROJECT = Path(__file__).resolve().parents[3]
@@ -330,11 +329,9 @@ def test_a_run_that_changes_what_was_verified_says_so(
 # Under ansible-playbook, on this machine --------------------------------------------------------------------------
 
 
-def run(tmp_path: Path, *words: str, **settings: str) -> subprocess.CompletedProcess[str]:
-    command = [str(Path(sys.executable).with_name("ansible-playbook")), "playbooks/plan.yml", "-i", "inventories/local"]
-    environment = {**os.environ, "GPUHOST_REPORTS": str(tmp_path), "NO_COLOR": "1", **settings}
-    command += ["-e", "ansible_become=false", "-e", f"ansible_python_interpreter={sys.executable}", *words]
-    return subprocess.run(command, cwd=PROJECT, env=environment, capture_output=True, text=True)
+def run(tmp_path: Path, *words: str, **settings: str) -> Done:
+    options = ("-i", "inventories/local", "-e", "ansible_become=false", *INTERPRETER)
+    return run_playbook(PROJECT, "playbooks/plan.yml", *options, *words, GPUHOST_REPORTS=str(tmp_path), **settings)
 
 
 def test_a_misspelt_variable_is_refused_before_the_probe(tmp_path: Path) -> None:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.unit.ansible_runs import run_playbook
 
 PROJECT = Path(__file__).resolve().parents[3]
 NAME = "gpuhost.stack.play"
@@ -39,15 +39,12 @@ def effective(
     recorder, recorded = tmp_path / "ssh", tmp_path / "recorded"
     recorder.write_text(RECORDER)
     recorder.chmod(0o755)
-    environment = {**os.environ, "RECORDED": str(recorded), "ANSIBLE_SSH_EXECUTABLE": str(recorder)}
+    environment = {"RECORDED": str(recorded), "ANSIBLE_SSH_EXECUTABLE": str(recorder)}
     environment |= {"ANSIBLE_CONFIG": str(tmp_path / "ansible.cfg"), "ANSIBLE_LOCAL_TEMP": str(tmp_path / "tmp")}
     environment |= {"ANSIBLE_COLLECTIONS_PATH": str(tmp_path), **settings}
     (tmp_path / "ansible.cfg").touch()
-    command = [Path(sys.executable).with_name("ansible-playbook")]
     words = words if NAME in words else (*words, str(folder / "playbooks" / "play.yml"))
-    done = subprocess.run(
-        [*command, "-i", tmp_path / "hosts.yml", *words], env=environment, cwd=tmp_path, capture_output=True, text=True
-    )
+    done = run_playbook(tmp_path, "-i", "hosts.yml", *words, **environment)
     assert recorded.exists(), done.stdout + done.stderr
     given = recorded.read_text().split("\0")[:-1]
     shown = subprocess.run(["ssh", "-G", "-F", "none", *given], check=True, capture_output=True, text=True).stdout

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from ansible.release import __version__
+
+from tests.unit.ansible_runs import run_playbook
 
 PROJECT = Path(__file__).resolve().parents[3]
 
@@ -26,9 +25,7 @@ def test_one_sentence_before_the_first_play(tmp_path: Path, supported: str | Non
     runtime = (PROJECT / "meta/runtime.yml").read_text()
     (tmp_path / "meta/runtime.yml").write_text(runtime.replace(">=2.19.0,<2.22.0", supported) if supported else runtime)
     (tmp_path / "playbooks/site.yml").write_text("[{hosts: localhost, gather_facts: false}]\n")
-    command = [str(Path(sys.executable).with_name("ansible-playbook")), "playbooks/site.yml"]
-    settings = {"ANSIBLE_COLLECTIONS_PATH": str(PROJECT / "collections"), "NO_COLOR": "1"}
-    ran = subprocess.run(command, cwd=tmp_path, env={**os.environ, **settings}, capture_output=True, text=True)
+    ran = run_playbook(tmp_path, "playbooks/site.yml")
     if supported is None:
         assert ran.returncode == 0, ran.stderr
         assert "PLAY [localhost]" in ran.stdout

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit import web_server
+from tests.unit.ansible_runs import INTERPRETER, Done, printed, run_playbook
 
 PROJECT = Path(__file__).resolve().parents[3]
 # These run on the controller, or report and read what is there.
@@ -42,14 +41,9 @@ def proxy() -> Iterator[str]:
         yield f"http://127.0.0.1:{port}"
 
 
-def plan(tmp_path: Path, variables: dict[str, object]) -> subprocess.CompletedProcess[str]:
-    given = {"ansible_become": False, "ansible_python_interpreter": sys.executable, **variables}
-    return subprocess.run(
-        [Path(sys.executable).with_name("ansible-playbook"), "playbooks/plan.yml", "-i", "inventories/local",
-         "-e", json.dumps(given)],
-        cwd=PROJECT, capture_output=True, text=True,
-        env={**os.environ, "GPUHOST_REPORTS": str(tmp_path / "reports"), "NO_COLOR": "1"},
-    )  # fmt: skip
+def plan(tmp_path: Path, variables: dict[str, object]) -> Done:
+    words = ("-i", "inventories/local", *INTERPRETER, "-e", json.dumps({"ansible_become": False, **variables}))
+    return run_playbook(PROJECT, "playbooks/plan.yml", *words, GPUHOST_REPORTS=str(tmp_path / "reports"))
 
 
 def test_the_probe_reads_the_repository_through_the_proxy(tmp_path: Path, proxy: str) -> None:
@@ -75,10 +69,7 @@ def test_the_key_and_apt_use_the_proxy(tmp_path: Path, proxy: str) -> None:
         here = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
         play = {"hosts": "all", "gather_facts": False, "environment": given, "vars": here, "tasks": tasks}
         (tmp_path / "play.yml").write_text(json.dumps([play]))
-        done = subprocess.run(
-            [Path(sys.executable).with_name("ansible-playbook"), tmp_path / "play.yml", "-i", "box,"],
-            cwd=PROJECT, capture_output=True, text=True, env={**os.environ, "NO_COLOR": "1"},
-        )  # fmt: skip
+        done = run_playbook(PROJECT, tmp_path / "play.yml", "-i", "box,")
         assert done.returncode == status, done.stdout + done.stderr
         assert status == 0 or "The key could not be downloaded" in done.stdout + done.stderr
     assert (tmp_path / "key.asc").exists()
@@ -89,9 +80,7 @@ def test_the_key_and_apt_use_the_proxy(tmp_path: Path, proxy: str) -> None:
 def test_an_environment_that_is_no_dictionary_is_refused(tmp_path: Path) -> None:
     done = plan(tmp_path, {"gpu_stack_environment": "http_proxy=http://proxy.example:3128"})
     assert done.returncode == 2
-    assert "gpu_stack_environment is 'http_proxy=http://proxy.example:3128'; expected a dictionary" in " ".join(
-        (done.stdout + done.stderr).split()
-    )
+    assert "gpu_stack_environment is 'http_proxy=http://proxy.example:3128'; expected a dictionary" in printed(done)
 
 
 def test_every_play_on_the_hosts_that_may_download_has_the_environment() -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.unit.ansible_runs import INTERPRETER, printed, run_playbook
 
 PROJECT = Path(__file__).resolve().parents[3]
 STATE = Path("/var/lib/gpuhost")
@@ -16,20 +15,10 @@ STATE = Path("/var/lib/gpuhost")
 
 def run(tmp_path: Path, playbook: str, *words: str, answers: str = "", **settings: str) -> tuple[int, str]:
     """Run a playbook on this machine; return its exit status and output in one line."""
-    command = [str(Path(sys.executable).with_name("ansible-playbook")), f"playbooks/{playbook}.yml"]
-    command += [
-        "-i",
-        "inventories/local",
-        "-e",
-        "ansible_become=false",
-        "-e",
-        f"ansible_python_interpreter={sys.executable}",
-    ]
-    environment = {**os.environ, "GPUHOST_REPORTS": str(tmp_path / "reports"), "NO_COLOR": "1", **settings}
-    answer = subprocess.run(
-        [*command, *words], cwd=PROJECT, env=environment, input=answers, capture_output=True, text=True
-    )
-    return answer.returncode, " ".join((answer.stdout + answer.stderr).split())
+    options = ("-i", "inventories/local", "-e", "ansible_become=false", *INTERPRETER)
+    settings = {"GPUHOST_REPORTS": str(tmp_path / "reports"), **settings}
+    answer = run_playbook(PROJECT, f"playbooks/{playbook}.yml", *options, *words, answers=answers, **settings)
+    return answer.returncode, printed(answer)
 
 
 @pytest.fixture

@@ -1,12 +1,11 @@
 """playbooks/tasks/plot_monitor.yml under the real ansible-playbook, with and without Matplotlib."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import plots
+
+from tests.unit.ansible_runs import Done, printed, run_play
 
 PROJECT = Path(__file__).resolve().parents[3]
 PLAY = f"""
@@ -20,7 +19,7 @@ PLAY = f"""
 """
 
 
-def plot(folder: Path, *words: str, blocked: bool = True) -> subprocess.CompletedProcess[str]:
+def plot(folder: Path, *words: str, blocked: bool = True) -> Done:
     """Fetch and plot a recording of one sample in `folder`; Matplotlib cannot be imported if `blocked`."""
     (folder / "host").mkdir()
     readings = [column for column, *_ in plots.READINGS]
@@ -31,18 +30,13 @@ def plot(folder: Path, *words: str, blocked: bool = True) -> subprocess.Complete
     (folder / "modules").mkdir()
     if blocked:
         (folder / "modules/matplotlib.py").write_text("raise ImportError('no Matplotlib here')\n")
-    (folder / "play.yml").write_text(PLAY)
-    command = [str(Path(sys.executable).with_name("ansible-playbook")), "play.yml", "-i", "localhost,", "-c", "local"]
-    command += ["-e", f"ansible_python_interpreter={sys.executable}", *words]
-    settings = {"ANSIBLE_COLLECTIONS_PATH": str(PROJECT / "collections"), "PYTHONPATH": str(folder / "modules")}
-    environment = {**os.environ, **settings, "NO_COLOR": "1"}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    return run_play(folder, PLAY, *words, PYTHONPATH=str(folder / "modules"))
 
 
 def test_a_training_keeps_its_recording_and_warns(tmp_path):
     """A failure here would roll back a configuration that passed its checks and its training."""
     done = plot(tmp_path, "-e", "plot_monitor_errors=warn")
-    output = " ".join((done.stdout + done.stderr).split())
+    output = printed(done)
     assert done.returncode == 0, output
     assert "no Matplotlib here" in output
     assert (tmp_path / "reports/monitor.csv").exists()

@@ -2,9 +2,9 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
+
+from tests.unit.ansible_runs import run_play
 
 PROJECT = Path(__file__).resolve().parents[3]
 
@@ -19,12 +19,8 @@ def test_the_recorder_is_found_from_a_playbook_in_another_directory(tmp_path: Pa
     values = {"__seconds": 1, "__interval": 0.5, "gpu_run_directory": str(tmp_path)}
     tasks = [{"ansible.builtin.include_tasks": f"{PROJECT}/playbooks/tasks/record_monitor.yml"}]
     play = {"hosts": "localhost", "gather_facts": False, "vars": values, "tasks": tasks}
-    (tmp_path / "play.yml").write_text(json.dumps([play]))
-    command = [str(Path(sys.executable).with_name("ansible-playbook")), "play.yml", "-i", "localhost,", "-c", "local"]
-    command += ["-e", f"ansible_python_interpreter={sys.executable}"]
-    settings = {"ANSIBLE_COLLECTIONS_PATH": str(PROJECT / "collections"), "ANSIBLE_ASYNC_DIR": str(tmp_path / "jobs")}
-    environment = {**os.environ, **settings, "PATH": f"{programs}:{os.environ['PATH']}", "NO_COLOR": "1"}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    settings = {"ANSIBLE_ASYNC_DIR": str(tmp_path / "jobs"), "PATH": f"{programs}:{os.environ['PATH']}"}
+    done = run_play(tmp_path, play, **settings)
     assert done.returncode == 0, done.stdout + done.stderr
     (error,) = json.loads((tmp_path / "localhost/monitor.json").read_text())["errors"]
     assert error.endswith("nvidia-smi ended with exit status 6: no devices were found")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.unit.ansible_runs import run_play
 
 PROJECT = Path(__file__).resolve().parents[3]
 LIMITS = f"""
@@ -41,24 +40,15 @@ KEPT = {"version": "580.126.09", "branch": "580", "kernel_modules": "open", "pac
     ids=["nvidia", "distro", "not managed", "kept"],
 )
 def test_nvidias_driver_must_not_replace_the_distributions(tmp_path, source, kept, blocked):
-    (tmp_path / "play.yml").write_text(PLAY)
     plan = {"components": {"driver": {"source": source} if source else None}, "kept_driver": kept}
-    command = [str(Path(sys.executable).with_name("ansible-playbook")), "play.yml", "-i", "localhost,", "-c", "local"]
-    command += ["-e", f"ansible_python_interpreter={sys.executable}", "-e", json.dumps({"gpu_stack_plan": plan})]
-    environment = {**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(PROJECT / "collections"), "NO_COLOR": "1"}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    done = run_play(tmp_path, PLAY, "-e", json.dumps({"gpu_stack_plan": plan}))
     assert done.returncode == 0, done.stdout + done.stderr
     assert ("libnvidia-*" in json.loads((tmp_path / "blocked.json").read_text())) == blocked
 
 
 @pytest.mark.parametrize(("factor", "seconds"), [({}, 7200), ({"gpu_stack_timeout_factor": 2.5}, 18000)])
 def test_the_time_limit_of_environments_follows_gpu_stack_timeout_factor(tmp_path, factor, seconds):
-    (tmp_path / "play.yml").write_text(LIMITS)
-    command = [str(Path(sys.executable).with_name("ansible-playbook")), "play.yml", "-i", "localhost,", "-c", "local"]
-    environment = {**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(PROJECT / "collections"), "NO_COLOR": "1"}
-    done = subprocess.run(
-        [*command, "-e", json.dumps(factor)], cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
+    done = run_play(tmp_path, LIMITS, "-e", json.dumps(factor))
     for framework in ("tensorflow", "pytorch"):
         assert f"{framework}_env_timeout_factor: within {seconds} s" in done.stdout, done.stdout + done.stderr
 
@@ -71,10 +61,5 @@ def test_gpu_stack_unknown_is_also_for_the_training(tmp_path, variables, expecte
     inputs = f"{PROJECT}/playbooks/group_vars/all/role_inputs.yml"
     tasks = [{"ansible.builtin.debug": {"msg": "unknown is {{ smoke_train_unknown }}"}}]
     play = {"hosts": "localhost", "gather_facts": False, "vars_files": [inputs], "tasks": tasks}
-    (tmp_path / "play.yml").write_text(json.dumps([play]))
-    command = [str(Path(sys.executable).with_name("ansible-playbook")), "play.yml", "-i", "localhost,", "-c", "local"]
-    environment = {**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(PROJECT / "collections"), "NO_COLOR": "1"}
-    done = subprocess.run(
-        [*command, "-e", json.dumps(variables)], cwd=tmp_path, env=environment, capture_output=True, text=True
-    )
+    done = run_play(tmp_path, play, "-e", json.dumps(variables))
     assert f"unknown is {expected}" in done.stdout, done.stdout + done.stderr

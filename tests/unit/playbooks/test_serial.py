@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.unit.ansible_runs import INTERPRETER, run_playbook
+
 PROJECT = Path(__file__).resolve().parents[3]
 HOSTS = ["a", "b", "c"]
 
@@ -93,14 +95,8 @@ def batches_of(tmp_path: Path, hosts: dict[str, Any], group: dict[str, Any], *wo
 def show_batches(tmp_path: Path, inventory: dict[str, Any], *words: str, check: bool = True) -> list[list[str]]:
     """Run play.yml and return the batches that it shows; check: no host of it fails."""
     (tmp_path / "hosts.yml").write_text(json.dumps(inventory))
-    local = ["-c", "local", "-e", f"ansible_python_interpreter={sys.executable}"]
-    done = subprocess.run(
-        [Path(sys.executable).with_name("ansible-playbook"), "-i", "hosts.yml", "play.yml", *local, *words],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=check,
-    )
+    done = run_playbook(tmp_path, "-i", "hosts.yml", "play.yml", "-c", "local", *INTERPRETER, *words)
+    assert not check or done.returncode == 0, done.stdout + done.stderr
     return [json.loads(part.split("]")[0] + "]") for part in done.stdout.split('"ansible_play_batch": ')[1:]]
 
 

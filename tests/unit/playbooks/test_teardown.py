@@ -5,13 +5,13 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 import yaml
+
+from tests.unit.ansible_runs import printed, run_play
 
 PROJECT = Path(__file__).resolve().parents[3]
 WAITING = ("Wait for an environment that is still being built", "Fail if it is still being built")
@@ -24,23 +24,12 @@ def wait(tmp_path: Path, *words: str) -> tuple[int, str]:
     assert len(tasks) == len(WAITING)
     files = [str(PROJECT / "playbooks" / name) for name in play["vars_files"]]
     alone = {"hosts": "localhost", "gather_facts": False, "vars_files": files, "tasks": tasks}
-    (tmp_path / "play.yml").write_text(json.dumps([alone]))
     variables = {
-        "ansible_python_interpreter": sys.executable,
         "gpu_stack_managed": {"tensorflow_env": {"environments": [str(tmp_path / "tensorflow")]}},
         "gpu_stack_timeout_factor": str(1 / 1800),
     }
-    command = [str(Path(sys.executable).with_name("ansible-playbook")), "play.yml", "-i", "localhost,", "-c", "local"]
-    environment = {**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(PROJECT / "collections"), "NO_COLOR": "1"}
-    done = subprocess.run(
-        [*command, "-e", json.dumps(variables), *words],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    return done.returncode, " ".join((done.stdout + done.stderr).split())
+    done = run_play(tmp_path, alone, "-e", json.dumps(variables), *words, timeout=60)
+    return done.returncode, printed(done)
 
 
 def test_a_build_is_waited_for_as_long_as_it_may_take(tmp_path: Path) -> None:

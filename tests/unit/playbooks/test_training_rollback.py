@@ -15,6 +15,7 @@ from ansible_collections.gpuhost.stack.plugins.filter.planning import FilterModu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.report import host_report
 
 from tests.doubles.training_worker import GOOD, WORKER
+from tests.unit.ansible_runs import Done, printed, run_play
 from tests.unit.plugin_utils.planning.planning_cases import planned
 from tests.unit.plugin_utils.report.report_cases import evidence
 
@@ -59,15 +60,11 @@ def train(tmp_path: Path, calls: str, verified: dict[str, Any] | None, **variabl
         {"ansible.builtin.copy": results},
     ]
     play = {"hosts": "localhost", "gather_facts": False, "vars": values, "tasks": tasks}
-    (tmp_path / "play.yml").write_text(json.dumps([play]))
-    done = subprocess.run(
-        [Path(sys.executable).with_name("ansible-playbook"), "-i", "localhost,", "-c", "local", "play.yml"],
-        cwd=tmp_path,
-        env={**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(PROJECT / "collections"), "NO_COLOR": "1"},
-        capture_output=True,
-        text=True,
-    )
-    return done.returncode, " ".join((done.stdout + done.stderr).replace("\\n", " ").split())
+    return outcome(run_play(tmp_path, play))
+
+
+def outcome(done: Done) -> tuple[int, str]:
+    return done.returncode, printed(done).replace("\\n", " ")
 
 
 def before(**checks: str) -> dict[str, Any]:
@@ -157,17 +154,8 @@ def report(tmp_path: Path, result: dict[str, Any], **variables: Any) -> tuple[in
         **variables,
     }
     tasks = [{"ansible.builtin.import_tasks": f"{PROJECT}/roles/smoke_train/tasks/report.yml"}]
-    (tmp_path / "play.yml").write_text(
-        json.dumps([{"hosts": "localhost", "gather_facts": False, "vars": values, "tasks": tasks}])
-    )
-    done = subprocess.run(
-        [Path(sys.executable).with_name("ansible-playbook"), "-i", "localhost,", "-c", "local", "play.yml"],
-        cwd=tmp_path,
-        env={**os.environ, "NO_COLOR": "1"},
-        capture_output=True,
-        text=True,
-    )
-    return done.returncode, " ".join((done.stdout + done.stderr).replace("\\n", " ").split())
+    play = {"hosts": "localhost", "gather_facts": False, "vars": values, "tasks": tasks}
+    return outcome(run_play(tmp_path, play))
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -13,6 +11,8 @@ from typing import Any
 import pytest
 from ansible.plugins.loader import become_loader, shell_loader
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import become
+
+from tests.unit.ansible_runs import run_playbook
 
 PROJECT = Path(__file__).resolve().parents[3]
 # What sudo-rs 0.2.8 prints, and what sudo 1.9 does (ansible/ansible#85837; sudo's manual, -V).
@@ -85,14 +85,8 @@ def test_the_first_task_fails_at_once_instead_of_waiting(tmp_path: Path) -> None
     }
     inventory.write_text(json.dumps({"gpu_hosts": {"hosts": {"box": host}}}))
     start = time.monotonic()
-    done = subprocess.run(
-        [Path(sys.executable).with_name("ansible-playbook"), "-i", inventory, PROJECT / "playbooks/plan.yml"],
-        capture_output=True,
-        text=True,
-        env={**os.environ, "GPUHOST_REPORTS": str(tmp_path / "reports"), "ANSIBLE_NOCOLOR": "1"},
-        cwd=PROJECT,
-        timeout=120,
-    )
+    reports = str(tmp_path / "reports")
+    done = run_playbook(PROJECT, "-i", inventory, "playbooks/plan.yml", timeout=120, GPUHOST_REPORTS=reports)
     assert done.returncode == 2, done.stdout + done.stderr
     output = done.stdout + done.stderr
     assert "sudo-rs 0.2.8" in output

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +11,8 @@ from ansible.inventory.manager import InventoryManager
 from ansible.parsing.dataloader import DataLoader
 from ansible.vars.manager import VariableManager
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.inventory_variables import outranked
+
+from tests.unit.ansible_runs import INTERPRETER, run_playbook
 
 PROJECT = Path(__file__).resolve().parents[3]
 
@@ -60,11 +59,8 @@ def values(tmp_path_factory: pytest.TempPathFactory) -> str:
         all={"vars": {"cuda_toolkit_home": "/of/{{ inventory_hostname }}"}},
         gpu_hosts={"hosts": {"one": None}, "vars": {"cudnn_packages": ["of-the-file"], "gpu_stack_expect_gpus": 0}},
     )
-    command = [str(Path(sys.executable).with_name("ansible-playbook")), str(folder / "site.yml"), "-i", str(path)]
-    command += ["-c", "local", "-e", f"ansible_python_interpreter={sys.executable}"]
-    settings = {"ANSIBLE_COLLECTIONS_PATH": str(PROJECT / "collections"), "NO_COLOR": "1"}
-    environment = {**os.environ, "GPUHOST_REPORTS": str(folder / "reports"), **settings}
-    answer = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    words = ("site.yml", "-i", path, "-c", "local", *INTERPRETER)
+    answer = run_playbook(folder, *words, GPUHOST_REPORTS=str(folder / "reports"))
     assert answer.returncode == 0, answer.stdout + answer.stderr
     return answer.stdout
 

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import no_hosts
 
+from tests.unit.ansible_runs import Done, run_playbook
+
 PROJECT = Path(__file__).resolve().parents[3]
 HOSTS = "gpu_hosts: {hosts: {gpu01: {ansible_connection: local}}}\nweb: {hosts: {web01: {ansible_connection: local}}}\n"
 
 
-def run(folder: Path, playbook: str | Path, *words: str, **settings: str) -> subprocess.CompletedProcess[str]:
+def run(folder: Path, playbook: str | Path, *words: str, **settings: str) -> Done:
     """Run a playbook in an empty directory, in which no ansible.cfg and no inventory is."""
-    command = [str(Path(sys.executable).with_name("ansible-playbook")), str(playbook), *words]
-    own = {"ANSIBLE_COLLECTIONS_PATH": str(PROJECT / "collections"), "NO_COLOR": "1", "COLUMNS": "2000"}
-    environment = {**os.environ, **own, "ANSIBLE_INVENTORY": str(folder / "none"), **settings}
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    own = {"COLUMNS": "2000", "ANSIBLE_INVENTORY": str(folder / "none")}
+    return run_playbook(folder, playbook, *words, **{**own, **settings})
 
 
 @pytest.mark.parametrize("playbook", ["plan", "monitor"])

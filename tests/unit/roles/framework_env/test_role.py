@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.unit.ansible_runs import THIS_MACHINE, Done, run_playbook
 from tests.unit.connections import Host
 from tests.unit.roles.framework_env.fake_host import ROLES, TORCH
 
@@ -27,7 +28,7 @@ CATALOG = {
 RUNNING = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
-def run(tmp_path: Path, framework: str, *words: str, **variables: object) -> subprocess.CompletedProcess[str]:
+def run(tmp_path: Path, framework: str, *words: str, **variables: object) -> Done:
     """Run the role with an environment below `tmp_path`, by default in check mode.
 
     {framework}_env_ is the prefix of the variables.
@@ -39,17 +40,8 @@ def run(tmp_path: Path, framework: str, *words: str, **variables: object) -> sub
     play["vars"] = {"ansible_python_interpreter": sys.executable}
     play["pre_tasks"] = [{"ansible.builtin.setup": {"gather_subset": ["!all", "min", "pkg_mgr"]}}]
     (tmp_path / "play.yml").write_text(json.dumps([play]))
-    return subprocess.run(
-        [
-            Path(sys.executable).with_name("ansible-playbook"),
-            *(words or ["--check"]),
-            *("-i", "localhost,", tmp_path / "play.yml"),
-        ],
-        capture_output=True,
-        text=True,
-        cwd=PROJECT,
-        env={**os.environ, "GPUHOST_REPORTS": str(tmp_path / "reports"), "ANSIBLE_ASYNC_DIR": str(tmp_path / "jobs")},
-    )
+    settings = {"GPUHOST_REPORTS": str(tmp_path / "reports"), "ANSIBLE_ASYNC_DIR": str(tmp_path / "jobs")}
+    return run_playbook(PROJECT, tmp_path / "play.yml", *THIS_MACHINE, *(words or ["--check"]), **settings)
 
 
 @pytest.mark.parametrize(("framework", "version"), [("tensorflow", "2.21.0"), ("pytorch", "2.15.0")])
@@ -135,7 +127,7 @@ import pathlib, sys
 def building(tmp_path: Path) -> Iterator[tuple[Host, Path, subprocess.Popen[str]]]:
     """Run the role up to its wait for the build; return the host, the program in place of uv, and the run.
 
-    The build goes on when the file uv.go exists beside that program.
+    The build continues when the file uv.go exists beside that program.
     """
     host = Host(tmp_path)
     uv = fake_uv(

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
+
+from tests.unit.ansible_runs import run_play
 
 PROJECT = Path(__file__).resolve().parents[4]
 TASKS = yaml.safe_load((PROJECT / "roles/nvidia_driver/tasks/install_apt.yml").read_text())
@@ -55,10 +53,7 @@ def test_packages_of_another_branch_are_refused_and_a_daemon_with_numbers_of_its
         },
         "tasks": [task for task in TASKS if "ansible.builtin.assert" in task],
     }
-    (tmp_path / "play.yml").write_text(json.dumps([play]))
-    command = [str(Path(sys.executable).with_name("ansible-playbook")), "play.yml", "-i", "localhost,", "-c", "local"]
-    environment = {**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(PROJECT / "collections"), "ANSIBLE_NOCOLOR": "1"}
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    done = run_play(tmp_path, play)
     assert done.returncode == (2 if unexpected else 0), done.stdout + done.stderr
     assert "ok=1 " in done.stdout or unexpected
     assert (unexpected or "") in " ".join(done.stdout.split())

@@ -1,12 +1,11 @@
 """Which hosts the driver role never reboots, and what it reports instead."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.unit.ansible_runs import run_playbook
 
 PROJECT = Path(__file__).resolve().parents[4]
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
@@ -44,10 +43,8 @@ def output(tmp_path_factory: pytest.TempPathFactory) -> str:
         "tasks": [{"include_tasks": str(PROJECT / "roles/nvidia_driver/tasks/reboot.yml")}],
     }
     (folder / "play.yml").write_text(json.dumps([play]))
-    command = [str(Path(sys.executable).with_name("ansible-playbook")), "--check", "-i", "hosts.json", "play.yml"]
     # In another directory, so that the project's settings do not apply.
-    environment = {**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(PROJECT / "collections"), "ANSIBLE_NOCOLOR": "1"}
-    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    done = run_playbook(folder, "--check", "-i", "hosts.json", "play.yml")
     assert done.returncode == 2, done.stdout + done.stderr
     return " ".join(done.stdout.split())
 
