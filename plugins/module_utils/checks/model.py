@@ -124,11 +124,10 @@ class CheckSpec:
         remedy: str | None = None,
         expected: str | None = None,
         versions: dict[str, str] | None = None,
-        data: dict[str, Any] | None = None,
     ) -> Check:
         """Return a warning: it works, but somebody should act."""
         expected = self.expected if expected is None else expected
-        return Check(self.id, WARN, found, expected, remedy or self.remedy, versions=versions, data=data)
+        return Check(self.id, WARN, found, expected, remedy or self.remedy, versions=versions)
 
     def unknown(self, reason: str, found: str | None = None) -> Check:
         """Return that nothing was measured because of a tool: missing, hanging, crashing, or printing nonsense."""

@@ -78,11 +78,11 @@ def read(root: str, globs: list[str] | None = None, machine: str | None = None) 
     return _packages(index, index.names(globs), native_architecture(machine))
 
 
-def unfinished(root: str, machine: str | None = None) -> dict[str, Package]:
+def unfinished(root: str) -> dict[str, Package]:
     """Return the packages that dpkg left between two states."""
     index = deb822.Index(_database(root))
     names = sorted({fields["package"] for fields in index.containing(_UNFINISHED) if "package" in fields})
-    found = _packages(index, names, native_architecture(machine))
+    found = _packages(index, names, native_architecture())
     return {name: package for name, package in found.items() if package.unfinished}
 
 

@@ -125,9 +125,7 @@ def parse_versions(name: str, answer: Answer) -> tuple[str, ...]:
     raise SourceUnreachable(f"{name}: pip could not list its versions: {_last_line(answer)}")
 
 
-def pip_metadata(
-    pip: Sequence[str], name: str, version: str, python: str, run: Run = run_command
-) -> upstream_comparison.WheelMetadata:
+def pip_metadata(pip: Sequence[str], name: str, version: str, python: str) -> upstream_comparison.WheelMetadata:
     """Return the METADATA of a release's wheel, without downloading the wheel."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
@@ -141,7 +139,7 @@ def pip_metadata(
             "--no-deps",
         ]
         command += [*_target(python), "--report", str(report), f"{name}=={version}"]
-        answer = run(command, {"PIP_DISABLE_PIP_VERSION_CHECK": "1"}, PIP_TIMEOUT)
+        answer = run_command(command, {"PIP_DISABLE_PIP_VERSION_CHECK": "1"}, PIP_TIMEOUT)
         if answer.status or not report.exists():
             raise SourceUnreachable(f"{name} {version}: pip could not read its METADATA: {_last_line(answer)}")
         return parse_report(json.loads(report.read_text(encoding="utf-8")))
@@ -180,13 +178,13 @@ def open_wheel(url: str) -> io.BufferedReader:
     return io.BufferedReader(device_code.RangeFile(size, lambda start, end: get(start, end)[0]), WHEEL_RANGE)
 
 
-def run_binary(program: bytes, arguments: Sequence[str], run: Run = run_command) -> str:
+def run_binary(program: bytes, arguments: Sequence[str]) -> str:
     """Return what a program of a wheel prints."""
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "program"
         path.write_bytes(program)
         path.chmod(0o700)
-        return run([str(path), *arguments], {}, PIP_TIMEOUT).out
+        return run_command([str(path), *arguments], {}, PIP_TIMEOUT).out
 
 
 # apt ----------------------------------------------------------------------------------------------------------------
@@ -297,11 +295,11 @@ def private_apt(mirror: Mirror, distro: Distro, run: Run = run_command) -> Itera
 
 
 def simulate_driver(
-    catalog: Catalog, driver: DistroDriver, flavour: str, environment: Mapping[str, str], run: Run = run_command
+    catalog: Catalog, driver: DistroDriver, flavour: str, environment: Mapping[str, str]
 ) -> tuple[list[str], str]:
     """Return what a driver set would lack after apt's installation, and why apt cannot install it."""
     command = ["apt-get", "--simulate", "--no-install-recommends", "install", *getattr(driver, flavour)]
-    answer = run(command, environment, APT_TIMEOUT)
+    answer = run_command(command, environment, APT_TIMEOUT)
     if answer.status:
         return [], " ".join(answer.out.split("unmet dependencies:")[-1].split())[-300:] or _last_line(answer)
     changes = apt_output.parse_simulation(answer.out)
@@ -309,18 +307,16 @@ def simulate_driver(
     return apt_output.missing(needs, [driver.version or driver.branch], {}, changes), ""
 
 
-def packaged_file(
-    package: str, path: str, environment: Mapping[str, str], run: Run = run_command
-) -> tuple[str, bytes] | None:
+def packaged_file(package: str, path: str, environment: Mapping[str, str]) -> tuple[str, bytes] | None:
     """Return a package's version and the file in it whose path ends so; None if the archive has no such package."""
     with tempfile.TemporaryDirectory() as name:
         os.chmod(name, 0o755)
         # From the current directory apt downloads as root, to the folder that only root may write.
         command = ["sh", "-c", 'cd "$0" && apt-get -qq -o APT::Sandbox::User=root download "$1"', name, package]
-        if run(command, environment, APT_TIMEOUT).status:
+        if run_command(command, environment, APT_TIMEOUT).status:
             return None
         (archive,) = Path(name).glob("*.deb")
-        run(["dpkg-deb", "-x", str(archive), f"{name}/x"], {}, APT_TIMEOUT)
+        run_command(["dpkg-deb", "-x", str(archive), f"{name}/x"], {}, APT_TIMEOUT)
         found = [p for p in Path(f"{name}/x").rglob("*") if str(p).endswith(path) and p.is_file()]
         version = archive.name.split("_")[1].replace("%3a", ":")
         return (version, found[0].read_bytes()) if found else None

@@ -48,9 +48,9 @@ class LockError(Exception):
     """A lock that could not be made; the message says why."""
 
 
-def shipped_file(lock: locks.Lock, project: Path = PROJECT) -> Path:
+def shipped_file(lock: locks.Lock) -> Path:
     """Return where a lock of the project is."""
-    return project / "roles" / f"{lock.framework}_env" / "files" / lock.file
+    return PROJECT / "roles" / f"{lock.framework}_env" / "files" / lock.file
 
 
 # Text -----------------------------------------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ def _preferences(pinned: Mapping[str, str]) -> str:
 # uv -------------------------------------------------------------------------------------------------------------------
 
 
-def find_uv(cache: Path | None = None) -> str:
+def find_uv() -> str:
     """Return uv: a clone's own, the one in PATH, else the one that the hosts use, installed in the user's cache.
 
     Raises LockError where pip cannot install it.
@@ -100,7 +100,7 @@ def find_uv(cache: Path | None = None) -> str:
     found = str(own) if os.access(own, os.X_OK) else shutil.which("uv")
     if found:
         return found
-    cache = cache or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpuhost" / "uv-environment"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "gpuhost" / "uv-environment"
     uv = cache / "bin" / "uv"
     if not os.access(uv, os.X_OK):
         _run([sys.executable, "-m", "venv", "--clear", str(cache)])
@@ -124,33 +124,23 @@ def _run(command: Sequence[str], directory: Path | None = None, variables: Mappi
     return ended.stdout
 
 
-def resolve(
-    recipe: locks.Recipe,
-    pinned: Mapping[str, str],
-    variables: Mapping[str, str] | None = None,
-    uv: str | None = None,
-    extra: str = "",
-) -> str:
+def resolve(recipe: locks.Recipe, pinned: Mapping[str, str], variables: Mapping[str, str] | None = None) -> str:
     """Return the lock file of a recipe, from the index that uv is configured for; raises LockError.
 
     Arguments as of `_resolve`.
     """
-    return requirements_text(_resolve(recipe, pinned, variables, uv, extra))
+    return requirements_text(_resolve(recipe, pinned, variables))
 
 
 def _resolve(
-    recipe: locks.Recipe,
-    pinned: Mapping[str, str],
-    variables: Mapping[str, str] | None = None,
-    uv: str | None = None,
-    extra: str = "",
+    recipe: locks.Recipe, pinned: Mapping[str, str], variables: Mapping[str, str] | None = None, extra: str = ""
 ) -> str:
     """Return uv's resolution of a recipe (pylock.toml, PEP 751); raises LockError.
 
     pinned: versions to keep where they still fit; variables: of uv, such as UV_DEFAULT_INDEX; extra: the text of a
     requirements file with what else the environment shall have.
     """
-    uv = uv or find_uv()
+    uv = find_uv()
     with tempfile.TemporaryDirectory(prefix="gpuhost-lock-") as name:
         directory = Path(name)
         (directory / "pyproject.toml").write_text(_project_file(recipe))
@@ -210,6 +200,11 @@ def make(
 
 
 def _write(path: Path, text: str) -> None:
+    """Replace a lock in one step.
+
+    `files.write` would not do: the plans of several hosts are made at a time, and may write the same lock, so that each
+    needs a new file of its own beside it. A lock that a power loss takes is resolved again, and not synced.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.", delete=False) as stream:
         stream.write(text)

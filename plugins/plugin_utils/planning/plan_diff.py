@@ -92,9 +92,9 @@ class PlanDiff:
         }
 
 
-def plan_diff(plan: Plan, probe: Probe, catalog: Catalog | None = None) -> PlanDiff:
+def plan_diff(plan: Plan, probe: Probe) -> PlanDiff:
     """Compare a plan with the probe of its host."""
-    catalog = catalog or load_catalog()
+    catalog = load_catalog()
     removed = _removals(plan, probe, catalog)
     rows = tuple(_component(name, plan, probe, removed[name], catalog) for name in COMPONENTS)
     if plan.kept_driver:

@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import gpu_monitor
 
 SCHEMA = 1
+CPUINFO, MEMINFO = Path("/proc/cpuinfo"), Path("/proc/meminfo")
 FRAMEWORKS = ("tensorflow", "pytorch")
 DECADES = range(2, 9)  # 10^2 to 10^8 elements
 WARM_UP = 2
@@ -303,21 +304,21 @@ def build_result(result: dict[str, Any]) -> dict[str, Any]:
 # The host ----------------------------------------------------------------------------------------------------------
 
 
-def processor_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+def processor_model() -> str:
     """Return the CPU's model and the number of usable threads."""
     names = [
-        line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if line.startswith("model name")
+        line.split(":", 1)[1].strip() for line in CPUINFO.read_text().splitlines() if line.startswith("model name")
     ]
     usable = len(os.sched_getaffinity(0))
     return f"{names[0] if names else platform.machine()}, {usable} of {os.cpu_count()} threads usable"
 
 
-def available_memory(meminfo: Path = Path("/proc/meminfo")) -> int:
+def available_memory() -> int:
     """Return the memory in bytes that programs can allocate without swapping."""
-    for line in meminfo.read_text().splitlines():
+    for line in MEMINFO.read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1]) * 1024
-    raise ValueError(f"found no MemAvailable in {meminfo}, expected Linux 3.14 or newer")
+    raise ValueError(f"found no MemAvailable in {MEMINFO}, expected Linux 3.14 or newer")
 
 
 # Measuring ---------------------------------------------------------------------------------------------------------

@@ -40,6 +40,8 @@ class Archive:
 
 
 URL = "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz"
+TIMEOUT = 20  # seconds without an answer of the server
+ATTEMPTS = 4
 ARCHIVE = Archive(
     name="cifar-10-binary.tar.gz",
     size=170052171,
@@ -196,7 +198,7 @@ def unpacked_problems(data_dir: Path, archive: Archive) -> list[str]:
     return problems
 
 
-def download(url: str, target: Path, archive: Archive, timeout: float = 20, attempts: int = 4) -> None:
+def download(url: str, target: Path, archive: Archive) -> None:
     """Download the archive to `target`, resuming `target`.part; its checksums are verified before the rename.
 
     Raises ArchiveUnavailable if it cannot be downloaded, DataError if the content is not the published one.
@@ -205,12 +207,12 @@ def download(url: str, target: Path, archive: Archive, timeout: float = 20, atte
     target.parent.mkdir(parents=True, exist_ok=True)
     server_answered = False
     reason = ""
-    for attempt in range(attempts):
+    for attempt in range(ATTEMPTS):
         before = part.stat().st_size if part.exists() else 0
         if before >= archive.size:
             break
         try:
-            fetch_remaining(url, part, archive, timeout)
+            fetch_remaining(url, part, archive)
             server_answered = True
         except (urllib.error.URLError, http.client.HTTPException, OSError, ValueError) as error:
             reason = f"{type(error).__name__}: {error}"
@@ -229,11 +231,11 @@ def download(url: str, target: Path, archive: Archive, timeout: float = 20, atte
     part.replace(target)
 
 
-def fetch_remaining(url: str, part: Path, archive: Archive, timeout: float) -> None:
+def fetch_remaining(url: str, part: Path, archive: Archive) -> None:
     """Fetch what `part` lacks, or everything if the server does not support ranges; raises DataError."""
     offset = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(url, headers={"Range": f"bytes={offset}-"} if offset else {})
-    with urllib.request.urlopen(request, timeout=timeout) as response:
+    with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
         partial = response.status == 206
         length = response.headers.get("Content-Length")
         if length is not None and int(length) + (offset if partial else 0) != archive.size:
@@ -277,7 +279,7 @@ def unpack(path: Path, data_dir: Path, archive: Archive) -> None:
         raise DataError(f"{path}: " + "; ".join(problems) + ". Delete it and run again")
 
 
-def real_dataset(data_dir: Path, mirror_url: str = "", archive: Archive = ARCHIVE, url: str = URL) -> Dataset:
+def real_dataset(data_dir: Path, mirror_url: str = "", archive: Archive = ARCHIVE) -> Dataset:
     """Return the published data: from unpacked files, else from an archive in `data_dir`, else downloaded.
 
     Raises ArchiveUnavailable or DataError.
@@ -289,7 +291,7 @@ def real_dataset(data_dir: Path, mirror_url: str = "", archive: Archive = ARCHIV
         if path.is_file():
             check_archive(path, archive, str(path))
         else:
-            origin = mirror_url or url
+            origin = mirror_url or URL
             download(origin, path, archive)
         unpack(path, data_dir, archive)
     files = tuple(data_dir / archive.directory / name for name in archive.members if name != TEST_FILE)

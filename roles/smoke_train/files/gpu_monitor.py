@@ -453,9 +453,9 @@ class Progress:
             print(f"gpu_monitor: {text}", file=self.stream, flush=True)
 
 
-def simulation_notes(directory: Path = SIMULATION_NOTES) -> list[str]:
+def simulation_notes() -> list[str]:
     """Return the notes on what is simulated on this host; empty on a real one."""
-    lines = (line.strip() for path in sorted(directory.glob("*.txt")) for line in path.read_text().splitlines())
+    lines = (line.strip() for path in sorted(SIMULATION_NOTES.glob("*.txt")) for line in path.read_text().splitlines())
     return [line for line in lines if line]
 
 
