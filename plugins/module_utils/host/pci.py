@@ -36,7 +36,7 @@ def _driver(root: str, device: str) -> str | None:
 def _vgpu(root: str, device: str) -> str | None:
     """Return the hypervisor's driver version for a vGPU ("" where it is not stated), None for a whole GPU.
 
-    It has the PCI id of the card that it is a part of. Only root can read the capabilities; for others this is None.
+    A vGPU has the PCI id of its card. Only root can read the capabilities; for others this is None.
     """
     config = files.read_bytes(root, "%s/%s/config" % (DEVICES, device)) or b""
     capability = _vendor_capability(config)

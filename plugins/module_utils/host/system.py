@@ -34,7 +34,7 @@ _ASSIGNMENT = re.compile(r"^[ \t]*(?:export[ \t]+)?(\w+)[ \t]*=[ \t]*(.*?)[ \t]*
 def kernel(root: str, running: str) -> dict[str, Any]:
     """Return the kernel releases: running, installed (bootable or with modules), with headers, next-boot, held back.
 
-    Also why the next-boot one is not known, the size of the largest initramfs, and how many files DKMS compiles at a
+    Also why the next-boot kernel is unknown, the size of the largest initramfs, and how many files DKMS compiles at a
     time.
     """
     modules = files.names(root, "/lib/modules")
@@ -138,7 +138,7 @@ def glibc() -> str | None:
 
 
 def disk(root: str) -> dict[str, dict[str, Any]]:
-    """Return by directory the space for ordinary users in MiB, and the mount point of its file system.
+    """Return, by directory of MOUNTS, the space for ordinary users in MiB and the mount point of the file system.
 
     TEMPORARY is the directory of TMPDIR if that is set, as it is for what the tasks run.
     """

@@ -112,10 +112,10 @@ def set_by_user(variables: Mapping[str, Any], known: Iterable[str]) -> dict[str,
 
 
 def misspelt(names: Iterable[str], known: Iterable[str], internal: Iterable[str]) -> list[str]:
-    """Return a mistake for each name that nothing reads and that was meant for this collection, with the nearest known.
+    """Return a message for each unknown variable that looks like one of this collection, with the nearest known name.
 
-    known: the gpu_stack_* variables that a user may set; internal: the other ones. A role's prefix may be somebody
-    else's as well (nccl_debug), so that such a name is a mistake only where it is like a known one.
+    known: the gpu_stack_* variables that a user may set; internal: the other ones. Other projects
+    use the prefixes of some roles, too (nccl_debug): such a name is a mistake only where it is like a known one.
     """
     ours = [*known, *role_options()]
     accepted = {*ours, *internal, *RESULTS}
@@ -231,7 +231,7 @@ def _errors(value: Any, option: Mapping[str, Any]) -> list[str]:
 
 
 def _dropped_zero(name: str, component: str, value: Any, catalog: Catalog) -> str | None:
-    """Return the mistake of a version without quotes whose zero YAML has dropped, if there is such a version."""
+    """Return a message if YAML dropped the last zero of an unquoted version, and a version with that zero exists."""
     if not isinstance(value, float) or component not in COMPONENTS:
         return None
     published = published_versions(catalog, component)
