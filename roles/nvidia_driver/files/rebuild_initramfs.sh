@@ -1,6 +1,7 @@
 # rebuild_initramfs.sh [BOOT [STAMP]]: rebuilds each initramfs that would load nouveau or nova_core.
-# An image that contains both nouveau and its blacklist needs no rebuild; dracut leaves nouveau out. Reading an image takes a
-# second or more, so the stamp file records the name, size and time of each checked image; only changed images are read again.
+# An image that contains both nouveau and its blacklist needs no rebuild; dracut leaves nouveau out. One that cannot be read,
+# as after a power failure, is rebuilt. Reading an image takes a second or more, so the stamp file records the name, size and
+# time of each checked image; only changed images are read again.
 # A host has initramfs-tools or dracut; the core package of the other one may be there, too.
 set -euo pipefail
 boot=${1:-/boot}
@@ -24,13 +25,19 @@ lists() { grep --count --quiet --extended-regexp "$1" <<<"$listing"; }
 
 checked=""
 for image in "$boot"/initrd.img-* "$boot"/initramfs-*.img; do
-  [ -e "$image" ] || continue
+  kernel=${image##*/initrd.img-}
+  kernel=${kernel##*/initramfs-}
+  kernel=${kernel%.img}
+  # Others are copies: of DKMS before 3 (.old-dkms), of update-initramfs (.bak), or of an update that was killed (.new).
+  [ -e "$image" ] && [ -e "$boot/vmlinuz-$kernel" ] || continue
   if ! grep --quiet --line-regexp --fixed-strings "$(describe "$image")" "$stamp" 2>/dev/null; then
-    listing=$("$list" "$image")
+    if ! listing=$("$list" "$image"); then
+      rebuild "$image" "$kernel"
+      echo "rebuilt $image (it could not be read)"
+      listing=$("$list" "$image")
+    fi
     if lists '/(nouveau|nova[-_]core)[.]ko' && ! lists 'etc/modprobe[.]d/gpuhost-nouveau[.]conf$'; then
-      kernel=${image##*/initrd.img-}
-      kernel=${kernel##*/initramfs-}
-      rebuild "$image" "${kernel%.img}"
+      rebuild "$image" "$kernel"
       echo "rebuilt $image"
     fi
   fi

@@ -1,9 +1,9 @@
 """For which kernels the module is built after DKMS has skipped them.
 
 dkms is a double that does what dkms 3.0.10 did with a module of one line: it keeps what it has built in its tree,
-installs that below updates/dkms, ends with status 10 if it cannot build, and without --force skips, with status 0, what it
-has built or installed before, whatever became of the file. modinfo is a double as well: that of kmod 30 fails for a file
-that is empty or cut.
+installs that below updates/dkms, ends with status 10 if it cannot build, and without --force skips, with status 0,
+what it has built or installed before, whatever became of the file. modinfo is a double as well: that of kmod 30 fails
+for a file that is empty or cut.
 """
 
 import os

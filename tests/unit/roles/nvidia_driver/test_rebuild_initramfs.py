@@ -45,8 +45,12 @@ class Boot:
         for name in names:
             (self.programs / name).unlink()
 
-    def image(self, kernel: str, listing: str) -> None:
-        (self.folder / f"initrd.img-{kernel}").write_text(listing)
+    def image(self, kernel: str, listing: str, name: str = "initrd.img-{}") -> Path:
+        """Install a kernel and its image, both in one step."""
+        (self.folder / f"vmlinuz-{kernel}").write_text("")
+        image = self.folder / name.format(kernel)
+        image.write_text(listing)
+        return image
 
     def run(self) -> subprocess.CompletedProcess[str]:
         self.log.write_text("")
@@ -97,9 +101,29 @@ def test_next_run_rebuilds_what_an_interrupted_one_did_not(boot):
     assert boot.rebuilt() == ["initrd.img-6.1"]
 
 
-def test_unreadable_initramfs_is_an_error(boot):
+def test_an_initramfs_that_cannot_be_read_is_rebuilt_once(boot):
+    """A power failure leaves an empty one; lsinitramfs ends with status 1 for it."""
     boot.image("6.1", "")
+    assert boot.rebuilt() == ["initrd.img-6.1"]
+    assert boot.called == [f"read {boot.folder}/initrd.img-6.1", "-u -k 6.1", f"read {boot.folder}/initrd.img-6.1"]
+    assert boot.rebuilt() == []
+
+
+def test_an_initramfs_that_a_rebuild_does_not_repair_is_an_error(boot):
+    boot.image("6.1", "")
+    boot.install({"update-initramfs": 'echo "$*" >> "$LOG"'})
     assert boot.run().returncode != 0
+    assert boot.called.count("-u -k 6.1") == 1
+    assert not boot.stamp.exists()
+
+
+@pytest.mark.parametrize("suffix", [".old-dkms", ".bak", ".dpkg-bak", ".new"])
+def test_a_copy_of_an_initramfs_is_of_no_kernel(boot, suffix):
+    """DKMS 2.8 of Ubuntu 22.04 and update-initramfs leave them: mkinitramfs would make one without any module."""
+    boot.image("6.1", NOUVEAU + BLACKLIST)
+    (boot.folder / f"initrd.img-6.1{suffix}").write_text(NOUVEAU)
+    assert boot.rebuilt() == []
+    assert boot.called == [f"read {boot.folder}/initrd.img-6.1"]
 
 
 def test_host_without_an_initramfs_needs_none(boot):
@@ -118,8 +142,7 @@ def dracut(boot: Boot) -> Boot:
 
 @pytest.mark.parametrize("name", ["initrd.img-6.1", "initramfs-6.1.img"])
 def test_dracut_rebuilds_in_place_of_initramfs_tools(dracut, name):
-    image = dracut.folder / name
-    image.write_text("bin/sh\n" + NOUVEAU)
+    image = dracut.image("6.1", "bin/sh\n" + NOUVEAU, name.replace("6.1", "{}"))
     dracut.image("6.2", "bin/sh\n")
     assert dracut.rebuilt() == [name]
     assert f"dracut --quiet --force {image} 6.1" in dracut.called
