@@ -23,10 +23,11 @@ say() {
   logger -t gpuhost-kernel-guard -p "daemon.$1" -- "$2" 2>/dev/null || true
 }
 
-# The version of a kernel's module; nothing without one.
+# The version of a kernel's module; nothing without one. Of several, depmod selects the one in updates (DKMS's), then in ubuntu,
+# then in kernel (prebuilt ones).
 module_version() {
   module=$(find "$root/lib/modules/$1" -regex '.*/nvidia\(-current\|-tesla[^/]*\|-legacy[^/]*\)?\.ko\(\.[a-z]+\)?' 2>/dev/null |
-    head -n 1)
+    sort -r | head -n 1)
   [ -z "$module" ] || modinfo -F version "$module" 2>/dev/null
 }
 

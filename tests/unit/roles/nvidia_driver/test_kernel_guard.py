@@ -113,6 +113,15 @@ def test_a_kernel_without_the_drivers_module_does_not_become_the_default(tmp_pat
     assert f"kernel {OLD} stays the default" in host.guard(), "said again, as the host must not be rebooted into it"
 
 
+def test_of_two_modules_of_a_kernel_the_one_counts_that_is_loaded(tmp_path):
+    """A prebuilt one of an older driver lies beside DKMS's, which depmod prefers (search updates ubuntu built-in)."""
+    host = Host(tmp_path, {})
+    for kernel, prebuilt in ((OLD, "570.1"), (NEW, "535.1")):
+        host.build(kernel, prebuilt, "kernel/nvidia-570/nvidia.ko")
+        host.build(kernel, "580.1", "updates/dkms/nvidia.ko.zst")
+    assert f"kernel {NEW} has 3 boots to load NVIDIA's module" in host.guard()
+
+
 def test_a_kernel_gets_its_boots_when_the_module_is_there(tmp_path):
     host = Host(tmp_path, {OLD: "580.1"})
     host.guard()
