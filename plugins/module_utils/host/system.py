@@ -38,7 +38,8 @@ def kernel(root: str, running: str) -> dict[str, Any]:
     time.
     """
     modules = files.names(root, "/lib/modules")
-    booted = {name[len("vmlinuz-") :] for name in files.names(root, "/boot") if name.startswith("vmlinuz-")}
+    images = [name for name in files.names(root, "/boot") if name.startswith("vmlinuz-")]
+    booted = {name[len("vmlinuz-") :] for name in images if ".dpkg-" not in name}  # dpkg is about to rename those
     installed = booted | {v for v in modules if os.path.isdir(files.under(root, "/lib/modules/%s/kernel" % v))}
     following, unknown = grub.next_boot(root, _by_version(booted))
     headers = [v for v in modules if files.resolve(root, "/lib/modules/%s/build" % v)]

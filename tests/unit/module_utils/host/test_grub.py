@@ -145,6 +145,14 @@ def test_a_kernel_that_was_removed_without_update_grub_is_not_booted(tmp_path: P
     assert [probed(tmp_path / "root"), guarded(tmp_path / "root", tmp_path / "bin")] == [OTHER.format("0")] * 2
 
 
+def test_an_image_that_dpkg_was_unpacking_is_no_kernel(tmp_path: Path) -> None:
+    """The power failed before dpkg renamed it: with another boot loader it would be the newest kernel."""
+    installed(tmp_path / "root", None, "")
+    put(tmp_path / "root", f"/boot/vmlinuz-{NEW12}.dpkg-new")
+    assert [probed(tmp_path / "root"), guarded(tmp_path / "root", tmp_path / "bin")] == [NEW12, NEW12]
+    assert system.kernel(str(tmp_path / "root"), OLD12)["installed"] == [OLD12, NEW12]
+
+
 def test_a_configuration_that_cannot_be_read_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As of an ordinary user; GRUB's passwords make it root's. The tests may run as root, who may read everything."""
     installed(tmp_path, D12, "")
