@@ -227,7 +227,7 @@ def _described_host(arguments: argparse.Namespace, catalog: Catalog) -> Host:
     gpus = tuple(gpu for text in arguments.gpu for gpu in find_gpus(catalog, text))
     for name, like in (("python", "3.12"), ("kernel", "6.8.0-90-generic"), ("next_kernel", "6.8.0-90-generic")):
         value = getattr(arguments, name)
-        if value is not None and not re.match(r"\d+\.\d+", value):
+        if value is not None and not re.fullmatch(r"\d+\.\d+[\w.+~-]*", value):
             raise PlanInputError(f"--{name.replace('_', '-')} {value!r}: expected a version such as {like}")
     loaded = arguments.loaded_driver
     if loaded is not None and not re.fullmatch(r"\d{3}(\.\d+)+", loaded):

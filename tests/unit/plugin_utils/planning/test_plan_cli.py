@@ -271,6 +271,17 @@ def test_the_next_kernel_as_a_user_types_it():
     assert json.loads(done.stdout)["components"]["driver"]["kernel_headers"] == names
 
 
+@pytest.mark.parametrize("option", ["--kernel", "--next-kernel"])
+@pytest.mark.parametrize(
+    "release", ["", "noble", "6.8.0-90-generic\n", "Linux 6.8.0-90-generic", "6.8.0-90-generic #91"]
+)
+def test_what_is_no_release_of_a_kernel_is_bad_usage(option, release):
+    """Part of uname -a, or what it printed with the line's end: there are no headers of that name."""
+    status, out, err = run("--distro", "ubuntu-24.04", "--gpu", "H200", option, release)
+    assert (status, out) == (2, "")
+    assert f"{option} {release!r}: expected a version such as 6.8.0-90-generic" in err
+
+
 def test_a_state_that_secure_boot_does_not_have():
     words = ["--distro", "debian-12", "--gpu", "NVIDIA H200", "--secure-boot", "enabled"]
     done = subprocess.run([PROGRAM, *words], capture_output=True, text=True)
