@@ -1,8 +1,10 @@
 # sign_modules.sh CERTIFICATE [DKMS_TREE]: rebuilds NVIDIA's DKMS modules that were not signed with this certificate.
-# modinfo shows the serial number of the certificate as sig_key.
+# modinfo shows the serial number of the certificate as sig_key. A kernel without headers keeps what it has: it is neither the
+# running nor the next-boot one, whose headers are installed before.
 set -euo pipefail
 certificate=$1
 tree=${2:-/var/lib/dkms}
+root=${ROOT:-}
 
 serial=$(openssl x509 -noout -serial -in "$certificate" 2>/dev/null || openssl x509 -inform DER -noout -serial -in "$certificate")
 serial=${serial#*=}
@@ -19,6 +21,10 @@ for modules in "$tree"/nvidia*/*/*/*/module; do # NAME/VERSION/KERNEL/ARCHITECTU
   [ -d "$modules" ] && [ ! -L "${modules%/*/*}" ] || continue
   [ -n "$(foreign "$modules")" ] || continue
   IFS=/ read -r name version kernel architecture _ <<<"${modules#"$tree"/}"
+  if [ ! -e "$root/lib/modules/$kernel/build/include" ]; then
+    echo "$name/$version for $kernel keeps its signature: the headers of that kernel are not installed"
+    continue
+  fi
   for step in build install; do
     dkms "$step" --force -m "$name" -v "$version" -k "$kernel" -a "$architecture"
   done

@@ -14,10 +14,11 @@ PROJECT = Path(__file__).resolve().parents[4]
 SCRIPT = PROJECT / "roles/nvidia_driver/files/sign_modules.sh"
 PROGRAMS = {
     "modinfo": 'cat "$3"',  # the module is its own sig_key
-    # dkms signs with the certificate in its settings; --force unsets and rebuilds
+    # dkms signs with the certificate in its settings; --force unsets and rebuilds, which needs the kernel's headers
     "dkms": """
         echo "$*" >> "$LOG"
         [ "$1" != --version ] || { echo dkms-3.0.10; exit; }
+        [ -e "$ROOT/lib/modules/$8/build" ] || { echo "Error! Your kernel headers cannot be found"; exit 1; }
         [ "$1" != build ] || cat "$SETTINGS" > "$TREE/$4/$6/$8/${10}/module/nvidia.ko"
     """,
 }
@@ -27,7 +28,7 @@ class Host:
     """A tree of DKMS whose modules are their own sig_key."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.tree, self.log = folder, folder / "dkms", folder / "log"
+        self.folder, self.tree, self.log = folder, folder / "var/lib/dkms", folder / "log"
         (folder / "bin").mkdir()
         for name, body in PROGRAMS.items():
             (folder / "bin" / name).write_text(f"#!/bin/sh\n{body}\n")
@@ -43,10 +44,12 @@ class Host:
         command = ["openssl", "x509", "-in", str(self.folder / "certificate"), "-noout", *words]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
-    def module(self, name: str, sig_key: str) -> Path:
+    def module(self, name: str, sig_key: str, headers: bool = True) -> Path:
         path = self.tree / name / "x86_64/module/nvidia.ko"
         path.parent.mkdir(parents=True)
         path.write_text(sig_key)
+        if headers:
+            (self.folder / "lib/modules" / Path(name).name / "build/include").mkdir(parents=True, exist_ok=True)
         return path
 
     def run(self, signs_with: str, certificate: str = "certificate") -> subprocess.CompletedProcess[str]:
@@ -55,7 +58,7 @@ class Host:
         path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
         settings = {"LOG": str(self.log), "TREE": str(self.tree), "SETTINGS": str(self.folder / "settings")}
         command = ["bash", "-s", str(self.folder / certificate), str(self.tree)]
-        environment = {"PATH": path, **settings}
+        environment = {"PATH": path, "ROOT": str(self.folder), **settings}
         return subprocess.run(command, input=SCRIPT.read_text(), env=environment, capture_output=True, text=True)
 
 
@@ -79,6 +82,18 @@ def test_modules_with_another_signature_or_none_are_rebuilt(host: Host) -> None:
     assert foreign.read_text() == "0A:FF"
     again = host.run(signs_with=host.sig_key)
     assert (again.returncode, again.stdout, host.log.read_text()) == (0, "", "")
+
+
+def test_an_old_kernel_without_headers_keeps_its_module_and_stops_nothing(host: Host) -> None:
+    old = host.module("nvidia/580.95.05/6.1.0-47-amd64", "0A:FF", headers=False)
+    module = host.module("nvidia/580.95.05/6.1.0-50-amd64", "0A:FF")
+    done = host.run(signs_with=host.sig_key)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [
+        "nvidia/580.95.05 for 6.1.0-47-amd64 keeps its signature: the headers of that kernel are not installed",
+        "rebuilt nvidia/580.95.05 for 6.1.0-50-amd64",
+    ]
+    assert [old.read_text(), module.read_text()] == ["0A:FF", host.sig_key]
 
 
 def test_the_certificate_may_be_der(host: Host) -> None:
