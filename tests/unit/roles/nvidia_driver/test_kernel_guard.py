@@ -3,6 +3,7 @@
 GRUB itself counts in the scenario kernel_update, in a virtual machine.
 """
 
+import configparser
 import os
 import re
 import subprocess
@@ -340,3 +341,12 @@ def test_grubs_script_counts_each_number_of_boots_that_the_guard_allows():
     text = CONFIGURATION.read_text()
     output = subprocess.run(["sh", FILES / "07_gpuhost"], capture_output=True, text=True, check=True).stdout
     assert output in text, "the fixture is of another version of this script"
+
+
+def test_a_module_that_hangs_does_not_hold_the_boot_up():
+    """A oneshot unit has no time limit of its own, and multi-user.target waits for what it wants."""
+    unit = configparser.ConfigParser(strict=False)
+    unit.optionxform = str
+    unit.read(FILES / "gpuhost-kernel-guard.service")
+    assert unit["Install"]["WantedBy"] == "multi-user.target"
+    assert 180 < int(unit["Service"]["TimeoutStartSec"]) <= 600  # the module's own limit in a run, and gpu_stack_wait
