@@ -91,20 +91,13 @@ def read(
 def kernel_offers(
     root: str, globs: list[str], releases: list[str], run: Run
 ) -> tuple[dict[str, dict[str, list[str]]] | None, dict[str, list[str]] | None]:
-    """Return what apt offers to build kernel modules with; None twice where apt has no lists.
+    """Return what apt offers to build kernel modules with; None twice where apt has no lists that can be read.
 
     The packages that match `globs`, each with the kernel releases whose `headers` it brings and the kernel `images`
     that it depends on; and for each of `releases` the packages that bring its headers.
     """
-    newest: dict[str, dict[str, str]] = {}
-    bases = {n.split("_Packages", 1)[0] + "_Packages" for n in files.names(root, LISTS) if "_Packages" in n}
-    for base in sorted(bases):
-        index = deb822.Index(_cached(root, "%s/%s" % (LISTS, base), run) or b"")
-        for fields in [row for name in index.names([*globs, HEADERS + "*"]) for row in index.paragraphs(name)]:
-            known = newest.get(fields["package"])
-            if known is None or debian_version.key(known["version"]) < debian_version.key(fields["version"]):
-                newest[fields["package"]] = fields
-    if not bases:
+    newest = _newest(root, [*globs, HEADERS + "*"], run)
+    if newest is None:
         return None, None
     brought = {name: _brought(name, newest) for name in newest if name.startswith(HEADERS)}
     matches = re.compile("|".join(fnmatch.translate(glob) for glob in globs)).match
@@ -125,14 +118,9 @@ def prebuilt_modules(root: str, glob: str, releases: list[str], run: Run) -> dic
 
     glob: of their names. A metapackage depends on the modules of the newest kernel.
     """
-    bases = {n.split("_Packages", 1)[0] + "_Packages" for n in files.names(root, LISTS) if "_Packages" in n}
-    newest: dict[str, dict[str, str]] = {}
-    for base in sorted(bases):
-        index = deb822.Index(_cached(root, "%s/%s" % (LISTS, base), run) or b"")
-        for fields in (row for name in index.names([glob]) for row in index.paragraphs(name)):
-            known = newest.get(fields["package"])
-            if known is None or debian_version.key(known["version"]) < debian_version.key(fields["version"]):
-                newest[fields["package"]] = fields
+    newest = _newest(root, [glob], run)
+    if newest is None:
+        return None
     found = {}
     for name, fields in newest.items():
         needs = [group[0].name for group in apt_sizes.dependencies(fields)]
@@ -140,7 +128,27 @@ def prebuilt_modules(root: str, glob: str, releases: list[str], run: Run) -> dic
             ends = [n for n in [name, *needs] if n.endswith("-" + release) and fnmatch.fnmatchcase(n, glob)]
             if ends and (name in ends or not re.search(r"-\d+\.\d+\.\d+-", name)):
                 found[name] = release
-    return found if bases else None
+    return found
+
+
+def _newest(root: str, globs: list[str], run: Run) -> dict[str, dict[str, str]] | None:
+    """Return the newest paragraph of each package in apt's lists; None without lists, or if one is damaged.
+
+    A list may end within a paragraph, after a power failure: one without a version is left out.
+    """
+    bases = {n.split("_Packages", 1)[0] + "_Packages" for n in files.names(root, LISTS) if "_Packages" in n}
+    newest: dict[str, dict[str, str]] = {}
+    try:
+        indexes = [deb822.Index(_cached(root, "%s/%s" % (LISTS, base), run) or b"") for base in sorted(bases)]
+    except (OSError, EOFError, zlib.error):
+        return None
+    for fields in (row for index in indexes for name in index.names(globs) for row in index.paragraphs(name)):
+        known = newest.get(fields["package"])
+        if "version" in fields and (
+            known is None or debian_version.key(known["version"]) < debian_version.key(fields["version"])
+        ):
+            newest[fields["package"]] = fields
+    return newest if bases else None
 
 
 def _is_exact(name: str, newest: dict[str, dict[str, str]]) -> bool:
