@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from typing import Any, Iterable
@@ -62,8 +63,11 @@ def running(root: str) -> str:
 
 def _largest_initramfs(root: str) -> int:
     """Return the size of the largest initramfs in MiB, rounded up; 0 without any."""
-    names = [name for name in files.names(root, "/boot") if re.match(r"initr(d\.img|amfs)-", name)]
-    sizes = [os.stat(files.under(root, "/boot/" + name)).st_size for name in names]
+    sizes = []
+    for name in files.names(root, "/boot"):
+        if re.match(r"initr(d\.img|amfs)-", name):
+            with contextlib.suppress(FileNotFoundError):  # an update renames its new image
+                sizes.append(os.stat(files.under(root, "/boot/" + name)).st_size)
     return -(-max(sizes, default=0) >> 20)
 
 

@@ -43,6 +43,11 @@ CODES = {
         "The tasks run on the host as another user than root",
         "`ansible_become: true` in the inventory, or `--become`; with `--ask-become-pass` if sudo asks for a password",
     ),
+    "probe-incomplete": (
+        "The host's kernels could not be read, and modules have to be built for them (of other parts of the host: a "
+        "warning, and the plan is made as if these were not there)",
+        "By cause, in the message",
+    ),
     "folder-not-writable": (
         "With `gpu_stack_scope=frameworks`, the user of the tasks may not write to `/opt/gpuhost`",
         "Once, as root: `install -d -o USER /opt/gpuhost`; or `--become`",
@@ -220,6 +225,7 @@ def preflight(plan: Plan, probe: Probe, diff: PlanDiff, options: Options | None 
     context, findings = _Context(plan, probe, diff, options or Options()), Findings()
     for check in (
         _user,
+        _unread,
         _request,
         _transaction,
         _package_manager,
@@ -255,6 +261,25 @@ def _user(context: _Context, findings: Findings) -> None:
             "not-root",
             f"the tasks run as the user with uid {context.probe.uid}, expected root",
             "set ansible_become: true in the inventory, or add --become; --ask-become-pass if sudo asks for a password",
+        )
+
+
+def _unread(context: _Context, findings: Findings) -> None:
+    """Name the parts of the host that could not be read; an ordinary user may not read all, and needs few."""
+    if context.plan.request.scope == "frameworks":
+        return
+    kernel = [error for error in context.probe.errors if error.startswith("kernel: ")]
+    if kernel and context.builds_modules:
+        findings.problem(
+            "probe-incomplete",
+            f"the kernels of this host could not be read, and modules have to be built for them: {'; '.join(kernel)}",
+            "repair what the message names, below /boot, /lib/modules or /var/lib/dpkg, and run this again",
+        )
+    others = [error for error in context.probe.errors if error not in kernel or not context.builds_modules]
+    if others:
+        findings.warn(
+            "probe-incomplete",
+            f"this host could not be read completely, and is planned for without that: {'; '.join(others)}",
         )
 
 

@@ -34,6 +34,13 @@ def test_kernels_and_headers_follow_links_within_the_root(tmp_path: Path) -> Non
     }
 
 
+def test_an_image_that_vanishes_meanwhile_is_not_counted(tmp_path: Path) -> None:
+    """At boot, update-initramfs may rename its new image; a dangling link is as gone."""
+    link(tmp_path, "/boot/initrd.img-6.1.0-56-amd64.new", "gone")
+    put(tmp_path, "/boot/initrd.img-6.1.0-56-amd64", "x" * 2**20)
+    assert system.kernel(str(tmp_path), "6.1.0-56-amd64")["initramfs_mib"] == 1
+
+
 def test_interpreters_in_usr_bin_take_precedence(tmp_path: Path) -> None:
     for name in ("python3.9", "python3.11", "python3.11-config", "python3-futurize", "python2.7"):
         put(tmp_path, f"/usr/bin/{name}")

@@ -365,6 +365,25 @@ def test_parts_that_the_probe_could_not_read_are_not_findings() -> None:
     assert preflight.preflight(plan, probe, plan_diff.plan_diff(plan, probe)).ok is True
 
 
+KERNEL_UNREAD = "kernel: [Errno 5] Input/output error: '/boot/initrd.img-6.8.0-90-generic'"
+
+
+def test_kernels_that_could_not_be_read_are_a_problem_where_modules_are_built() -> None:
+    """The plan would have neither headers nor compilers, and DKMS would skip the build."""
+    parts = {"kernel": None, "errors": [KERNEL_UNREAD]}
+    (problem,) = run(**parts).problems
+    assert problem.code == "probe-incomplete"
+    assert KERNEL_UNREAD in problem.message
+    assert codes(run(**parts, **{**ALL_INSTALLED, **LOADED})) == ([], ["probe-incomplete"])
+
+
+def test_another_part_that_could_not_be_read_is_named() -> None:
+    cause = "cloud-init: `systemctl list-jobs --no-legend --no-pager --plain` failed: exit 124"
+    found = run(errors=[cause])
+    assert codes(found) == ([], ["probe-incomplete"])
+    assert cause in found.warnings[0].message
+
+
 UNREAD = "https://mirror/cuda/InRelease: 407  Proxy Authentication Required [IP: 10.0.0.1 3128]"
 
 
