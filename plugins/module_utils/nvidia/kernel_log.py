@@ -67,7 +67,9 @@ SHOWN = {
     137: "NVLink privilege error: usually a bug in the program",
     154: "the recovery action changed (see gpu.recovery)",
 }
-_XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+)(?:, *(.*))?")
+# On a GPU in MIG mode the address is followed by the instances, " GPU-I:05 GPU-CI:00" (kernel_rc.c of NVIDIA's open
+# kernel modules).
+_XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)[^)]*\): (\d+)(?:, *(.*))?")
 _SXID = re.compile(r"nvidia-nvswitch\d+: SXid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+), *(\S+?),")
 # Without a number, if the GPU disappears while the driver initializes it; the sentence spans three lines.
 _GONE = re.compile(r"NVRM: (?:GPU ([0-9a-fA-F:.]+): GPU has )?fallen off the bus", re.IGNORECASE)

@@ -434,6 +434,11 @@ def xid_gsp(host: Host) -> None:
     log(host, "NVRM: Xid (PCI:0000:1a:00): 119, pid=88, name=nvidia-smi, Timeout after 6s of waiting for RPC response")
 
 
+@fault("Xid 95 of a MIG instance: an uncontained memory error", "gpu.xid_errors")
+def xid_of_an_instance(host: Host) -> None:
+    log(host, "NVRM: Xid (PCI:0000:1a:00 GPU-I:05 GPU-CI:00): 95, pid=7062, Uncontained: LTC TAG (0x2,0x0). RST: Yes")
+
+
 @fault("A fatal SXid of an NVSwitch", "gpu.xid_errors")
 def sxid(host: Host) -> None:
     log(host, "nvidia-nvswitch0: SXid (PCI:0000:c0:00.0): 12028, Fatal, Link 32 egress non-posted PRIV error")

@@ -6,7 +6,8 @@ import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import kernel_log
 
 # Sources: open-gpu-kernel-modules issues 1150 and 1151, NVSentinel issue 155, ml-engineering's debug.md, bug reports on
-# pastebin.com (the form without "PCI:" is that of drivers before 340), gpud's tests for the NVLink messages.
+# pastebin.com (the form without "PCI:" is that of drivers before 340), gpud's tests for the NVLink messages, and the open
+# kernel modules' sources for the forms with MIG instances.
 LINES = {
     "2026-05-18T19:02:39+0000 host kernel: NVRM: Xid (PCI:0000:2b:00): 79, GPU has fallen off the bus.": (79, True),
     "[ 1.5] NVRM: GPU 0000:2b:00.0: GPU has fallen off the bus.": (79, True),
@@ -20,6 +21,9 @@ LINES = {
     "kernel: [ 966.503025] NVRM: Xid (0000:01:00): 31, Ch 0000000b, engmask 00000120, intr 10000000": (31, False),
     "[ 5061.871534] NVRM: Xid (0000:01:00): 13, 0005 00000000 0000502d 00000104 00000000 00000100": (13, False),
     "NVRM: Xid (PCI:0000:08:00): 69, Class Error: ChId 003b, Class 0000c197, Offset 00002040": (69, False),
+    "NVRM: Xid (PCI:0000:01:00 GPU-I:05): 94, pid=7194, Contained: CE User Channel (0x9). RST: No": (94, False),
+    "NVRM: Xid (PCI:0000:01:00 GPU-I:05): 95, pid=7062, Uncontained: LTC TAG (0x2,0x0). RST: Yes": (95, True),
+    "NVRM: Xid (PCI:0000:01:00 GPU-I:05 GPU-CI:00): 48, pid=9, name=python3, DBE at 0x0": (48, True),
     "NVRM: Xid (PCI:0000:08:00): 999, a message of a future driver": (999, False),
     "[6781753.4] nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 20034, Fatal, Link 48 LTSSM Fault Up": (20034, True),
     "nvidia-nvswitch3: SXid (PCI:0000:08:00.0): 22013, Non-fatal, Link 60 Minion Link DLREQ interrupt": (22013, False),
