@@ -99,6 +99,15 @@ def not_printed(spec: CheckSpec, label: str, answer: Answer, expected: str | Non
     return spec.compare(False, reason, expected, remedy)
 
 
+def ended_early(output: dict[str, Any], answer: Answer) -> str | None:
+    """Return how the process ended if it did so before its last part, or with an error; None if it ended well."""
+    if output.get("ended") and answer.exit_code == 0:
+        return None
+    ending = Answer(answer.exit_code, b"", answer.stderr).ending()
+    when = "after it computed" if output.get("ended") else "before it listed what computing loads"
+    return "the process ended %s: %s" % (when, ending)
+
+
 def devices(context: Context, spec: CheckSpec, label: str, output: dict[str, Any], answer: Answer) -> Check:
     """Compare the number of GPUs that the framework lists with the expected one."""
     expected = "%d" % context.expect_gpus

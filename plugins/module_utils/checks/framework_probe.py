@@ -331,9 +331,9 @@ def surroundings():
 
 
 def main():
-    """Print every part, and again the libraries: computing loads more of them."""
+    """Print every part, again the libraries, since computing loads more of them, and that this was the last one."""
     {"tensorflow": tensorflow, "pytorch": pytorch}[sys.argv[1]]()
-    emit(libraries=mapped_libraries())
+    emit(libraries=mapped_libraries(), ended=True)
 
 
 if __name__ == "__main__":

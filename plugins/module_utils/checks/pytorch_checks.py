@@ -118,5 +118,8 @@ def _libraries(output: dict[str, Any], answer: Answer) -> Check:
         good.append("%s returns %s" % (name, version))
         if pin is None or version is None or not is_version(str(pin), version):
             wrong.append("%s returns %s when called, its wheel is %s" % (name, version, pin))
+    early = framework_checks.ended_early(output, answer)
+    if early is not None and not wrong:
+        return CUDA_LIBRARIES.unknown(early, "; ".join(good))
     remedy = framework_checks.shadowed_remedy(output, _NAME)
     return CUDA_LIBRARIES.compare(not wrong, "; ".join(wrong or good), expected, remedy)

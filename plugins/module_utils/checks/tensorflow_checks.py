@@ -139,6 +139,9 @@ def _libraries(component: dict[str, Any], output: dict[str, Any], answer: Answer
     if unnamed and not wrong:
         reason = "neither a wheel nor the build information has the version of " + ", ".join(unnamed)
         return LIBRARIES.unknown(reason, names)
+    early = framework_checks.ended_early(output, answer)
+    if early is not None and not wrong:
+        return LIBRARIES.unknown(early, names)
     found = "; ".join(wrong) or "%s from %s" % (names, own if _from_wheels(component) else "the system")
     return LIBRARIES.compare(not wrong, found, expected, framework_checks.shadowed_remedy(output, _NAME))
 

@@ -713,10 +713,19 @@ def tensorflow_convolution(host: Host) -> None:
     part(host.tensorflow, "convolution")["convolution"][1]["difference"] = 0.25
 
 
-@fault("TensorFlow crashes at its first convolution, as with a system's cuDNN beside the wheel's",
-       "tensorflow.convolution")  # fmt: skip
+@fault(
+    "TensorFlow crashes at its first convolution, as with a system's cuDNN beside the wheel's",
+    "tensorflow.convolution",
+    follows=unknown("tensorflow.libraries"),
+    why="What computing loads is not listed",
+)
 def tensorflow_crash(host: Host) -> None:
     cut(host.tensorflow, "convolution")
+
+
+@fault("TensorFlow computes and crashes at its end", "tensorflow.libraries", outcome=model.UNKNOWN)
+def tensorflow_crash_at_the_end(host: Host) -> None:
+    host.tensorflow["signal"] = 11
 
 
 @fault("PyTorch has another version", "pytorch.version")
@@ -745,9 +754,19 @@ def pytorch_without_gpus(host: Host) -> None:
     compute_on(host.pytorch, "cpu")
 
 
-@fault("PyTorch crashes at its first convolution, as with a system's cuDNN beside the wheel's", "pytorch.convolution")
+@fault(
+    "PyTorch crashes at its first convolution, as with a system's cuDNN beside the wheel's",
+    "pytorch.convolution",
+    follows=unknown("pytorch.cuda_libraries"),
+    why="What computing loads is not listed",
+)
 def pytorch_crash(host: Host) -> None:
     cut(host.pytorch, "convolution")
+
+
+@fault("PyTorch computes and ends with an error", "pytorch.cuda_libraries", outcome=model.UNKNOWN)
+def pytorch_error_at_the_end(host: Host) -> None:
+    host.pytorch["exit"] = 1
 
 
 @fault("PyTorch computes a wrong product on a GPU", "pytorch.matmul")

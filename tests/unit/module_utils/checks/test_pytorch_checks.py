@@ -39,6 +39,7 @@ CAPTURED: dict[str, Any] = {
     "devices": [],
     "matmul": [{"device": "cpu", "ran_on": "cpu", "difference": 4.410498168568738e-07}],
     "convolution": [{"device": "cpu", "ran_on": "cpu", "difference": 5.407762030242837e-07}],
+    "ended": True,
 }
 BOTH = [{"device": f"cuda:{n}", "ran_on": f"cuda:{n}", "difference": 5.1e-07} for n in range(2)]
 TWO_GPUS = {**CAPTURED, "devices": ["cuda:0", "cuda:1"], "matmul": BOTH, "convolution": BOTH}
@@ -178,11 +179,22 @@ def test_failed_import_is_one_failure() -> None:
 
 
 def test_output_before_a_crash_is_judged() -> None:
-    crashed = {name: value for name, value in TWO_GPUS.items() if name != "convolution"}
+    crashed = {name: value for name, value in TWO_GPUS.items() if name not in ("convolution", "ended")}
     found = judged(printed(crashed, exit_code=-11, stderr="Fatal Python error: Segmentation fault"))
-    assert statuses(found) == {"convolution": "fail"}
+    assert statuses(found) == {"cuda_libraries": "unknown", "convolution": "fail"}
+    assert found["pytorch.cuda_libraries"].reason == (
+        "the process ended before it listed what computing loads: killed by signal 11: "
+        "Fatal Python error: Segmentation fault"
+    )
     assert "Segmentation fault" in str(found["pytorch.convolution"].found)
     assert "a second cuDNN" in str(found["pytorch.convolution"].remedy)
+
+
+@pytest.mark.parametrize("exit_code", [-11, 1, 124])
+def test_process_that_ends_badly_after_its_last_part_is_unknown(exit_code: int) -> None:
+    found = judged(printed(TWO_GPUS, exit_code=exit_code))
+    assert statuses(found) == {"cuda_libraries": "unknown"}
+    assert str(found["pytorch.cuda_libraries"].reason).startswith("the process ended after it computed: ")
 
 
 def test_only_one_program_at_a_time_uses_the_gpus() -> None:

@@ -45,6 +45,7 @@ CAPTURED: dict[str, Any] = {
     "devices": [],
     "matmul": [{"device": "/CPU:0", "ran_on": "/CPU:0", "difference": 4.774903413092975e-07}],
     "convolution": [{"device": "/CPU:0", "ran_on": "/CPU:0", "difference": 5.407762030242837e-07}],
+    "ended": True,
 }
 LIBRARIES = ("asked", "errors", "libraries", "called")
 
@@ -124,9 +125,12 @@ P, F, S, U = "pass", "fail", "skip", "unknown"
         (printed(**{**TWO, "matmul": [on_gpu(0), on_gpu(1, 3e-4)]}), {}, [P, P, P, P, P, P, F, P]),
         (printed(**{**TWO, "matmul": [on_gpu(0), on_gpu(1, float("nan"))]}), {}, [P, P, P, P, P, P, F, P]),
         (printed(**{**TWO, "convolution": [on_gpu(0), on_gpu(1, float("nan"))]}), {}, [P, P, P, P, P, P, P, F]),
-        (printed(139, without=("convolution",), devices=TWO["devices"], matmul=BOTH), {}, [P, P, P, P, P, P, P, F]),
-        (printed(-6, without=("matmul", "convolution"), devices=TWO["devices"]), {}, [P, P, P, P, P, P, F, F]),
-        (printed(124, without=("devices", "matmul", "convolution")), {}, [P, P, U, P, P, P, U, U]),
+        (printed(139, without=("convolution",), devices=TWO["devices"], matmul=BOTH), {}, [P, P, P, U, P, P, P, F]),
+        (printed(-6, without=("matmul", "convolution"), devices=TWO["devices"]), {}, [P, P, P, U, P, P, F, F]),
+        (printed(124, without=("devices", "matmul", "convolution")), {}, [P, P, U, U, P, P, U, U]),
+        (printed(-11, **TWO), {}, [P, P, P, U, P, P, P, P]),
+        (printed(without=("ended",), **TWO), {}, [P, P, P, U, P, P, P, P]),
+        (printed(-11, **{**TWO, **SHADOWED}), {}, [P, P, P, F, F, P, P, P]),
         (printed(139, without=(*LIBRARIES, "devices", "matmul", "convolution")), {}, [P, P, F, F, F, F, F, F]),
         (lambda argv, timeout, env: command.Answer(1, b"", b"ImportError: x\n"), {}, [F, U, U, U, U, U, U, U]),
         (lambda argv, timeout, env: command.Answer(124, b"", b""), {}, [U, U, U, U, U, U, U, U]),
@@ -137,7 +141,8 @@ P, F, S, U = "pass", "fail", "skip", "unknown"
         "second cuDNN", "part of the same release", "part of another release",
         "cuFFT of the system", "NCCL missing", "no library at all", "no wheel and no version",
         "nothing pinned", "NCCL without a version", "TF32 or worse", "NaN", "convolution NaN", "crashed in convolution",
-        "aborted in matmul", "hung listing devices", "crashed loading libraries", "no import", "import hangs",
+        "aborted in matmul", "hung listing devices", "crashed at its end", "no list of what computing loads",
+        "shadowed and crashed", "crashed loading libraries", "no import", "import hangs",
     ],
 )  # fmt: skip
 def test_outcomes(run: Callable[..., command.Answer], changes: dict[str, Any], statuses: list[str]) -> None:
