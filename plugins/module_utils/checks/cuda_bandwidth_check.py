@@ -8,6 +8,7 @@ most; and what the NVLinks of a pair should give, the failed ones included.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import Any, Iterator
 
@@ -114,16 +115,14 @@ class Thresholds:
         if None in own or not smi.get("path"):
             raise ValueError("nvidia-smi does not list the GPUs that CUDA lists")
         links = nvidia_smi_log.nvlinks(str(smi["path"]), context.run)
-        if links is None:
-            raise ValueError("nvidia-smi nvlink -s failed")
         pairs = topology.read(str(smi["path"]), context.run)
+        for number, second in itertools.permutations(own, 2):
+            if (number, second) not in pairs:
+                raise ValueError("nvidia-smi topo -m does not list GPU%d and GPU%d" % (number, second))
+            if pairs[number, second] and (number not in links or links[number].state in ("unsupported", "unknown")):
+                raise ValueError("nvidia-smi topo -m lists NVLinks of GPU%d, nvidia-smi nvlink -s none" % number)
+            self._pairs[own[number], own[second]] = pairs[number, second]
         self._nvlinks = {index: links[number] for number, index in own.items() if number in links}
-        self._pairs = {
-            (index, other): pairs[number, second]
-            for number, index in own.items()
-            for second, other in own.items()
-            if (number, second) in pairs
-        }
 
     def model(self, index: int, kind: str) -> float | None:
         """Return the minimum of a device's model for copies with the host, within the device, or over NVLink."""

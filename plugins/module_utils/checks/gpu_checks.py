@@ -574,6 +574,10 @@ def _nvlink(context: Context, gpu: Gpu, gpus: list[Gpu], links: dict[int, Links]
         return Reading(UNKNOWN if linked else EXEMPT, "nvidia-smi nvlink -s lists no link" if linked else "no NVLink")
     if len(gpus) == 1:
         return Reading(SKIP, "the only GPU: its links connect it to no other")
+    unlisted = {number for peer in peers for number in peer.speeds} - set(own.speeds)
+    if own.state == "links" and unlisted:
+        numbers = ", ".join("%d" % number for number in sorted(unlisted))
+        return Reading(UNKNOWN, "nvidia-smi nvlink -s does not list the links %s, as of its peers" % numbers)
     fastest = max([speed or 0.0 for peer in peers for speed in peer.speeds.values()] or [0.0])
     if own.state == "inactive" or not any(own.speeds.values()):
         certain = switched or ("SXM" in gpu.name and fastest > 0)

@@ -77,7 +77,7 @@ OF_PYTORCH = (
 )
 IN_SHELLS = ("env.login_shell", "env.ssh_no_profile", "env.sudo", "env.systemd_unit")
 NO_NVIDIA_SMI = {
-    **unknown(*FROM_THE_DOCUMENT, "driver.security_floor", "gpu.nvlink", "idle.gpus"),
+    **unknown(*FROM_THE_DOCUMENT, "driver.security_floor", "gpu.nvlink", "cuda.bandwidth", "idle.gpus"),
     **fails("driver.gpu_count"),
 }
 NO_CUDA = unknown(*ON_DEVICES, *COMPUTATIONS)
@@ -562,6 +562,11 @@ def slow_host_copies(host: Host) -> None:
     host.cuda["settings"]["RATE"] = "2"
 
 
+@fault("Copies between two GPUs are slower than the NVLinks between them", "cuda.bandwidth")
+def slow_pair(host: Host) -> None:
+    host.cuda["values"][at.PAIR_RATE] = 200.0
+
+
 @fault("The all-reduce is slow", "cuda.bandwidth")
 def slow_all_reduce(host: Host) -> None:
     host.cuda["values"][at.BUS_RATE] = 12.0
@@ -832,7 +837,7 @@ SILENCES = {
         at.NVIDIA_SMI,
         (
             *("driver.nvidia_smi", "driver.gpu_count", "driver.module_matches_user_space", "cuda.device_query"),
-            *(*FROM_THE_DOCUMENT, "driver.security_floor", "gpu.nvlink", "idle.gpus"),
+            *(*FROM_THE_DOCUMENT, "driver.security_floor", "gpu.nvlink", "cuda.bandwidth", "idle.gpus"),
         ),
         fails={"missing": ("driver.nvidia_smi",)},
     ),
@@ -844,7 +849,14 @@ SILENCES = {
         ways=("hangs", "dies", "nonsense"),
     ),
     "nvidia-smi-links": Silence(
-        "`nvidia-smi nvlink -s`", at.NVIDIA_SMI, ("gpu.nvlink",), when="*nvlink*", ways=("hangs", "dies", "nonsense")
+        "`nvidia-smi nvlink -s`",
+        at.NVIDIA_SMI,
+        ("gpu.nvlink", "cuda.bandwidth"),
+        when="*nvlink*",
+        ways=("hangs", "dies", "nonsense"),
+    ),
+    "nvidia-smi-topology": Silence(
+        "`nvidia-smi topo -m`", at.NVIDIA_SMI, ("cuda.bandwidth",), when="*topo*", ways=("hangs", "dies", "nonsense")
     ),
     "loaded-module": Silence(
         "/proc/driver/nvidia/version, which is missing if no module is loaded",

@@ -31,7 +31,7 @@ H100 = "2330"
 ADDRESSES = ("0000:1a:00.0", "0000:1b:00.0")  # those of the simulated CUDA's devices
 SWITCH = "0000:c0:00.0"
 FIXTURES = Path(__file__).parents[2] / "fixtures"
-BUS_RATE = "all_reduce.bus_gb_per_second"
+BUS_RATE, PAIR_RATE = "all_reduce.bus_gb_per_second", "peers.copy.gb_per_second"
 HANG_LIMIT = 1.0  # seconds; a hung program is waited for no longer, whatever time limit the check sets
 
 PACKAGES = {
@@ -86,8 +86,9 @@ class Host:
         self.plan = copy.deepcopy(PLAN)
         self.hung: list[tuple[str, str]] = []
         self.smi: dict[str, Any] = {"gpus": {str(number): gpu(number) for number in range(len(ADDRESSES))}}
-        # The simulated CUDA sums in the machine's memory: the speed of its all-reduce is that of the documents.
-        self.cuda: dict[str, Any] = {"settings": {"DEVICES": str(len(ADDRESSES))}, "values": {BUS_RATE: 380.0}}
+        # The simulated CUDA copies and sums in the machine's memory: these rates are those of the documents.
+        rates = {BUS_RATE: 380.0, PAIR_RATE: 380.0}
+        self.cuda: dict[str, Any] = {"settings": {"DEVICES": str(len(ADDRESSES))}, "values": rates}
         self.tensorflow = json.loads((FIXTURES / "matrix/tensorflow.json").read_text())
         self.pytorch = json.loads((FIXTURES / "matrix/pytorch.json").read_text())
         self._driver()
@@ -315,6 +316,7 @@ chmod +x "$2"
             run=self.run,
             cuda_check_source=simulated_cuda.SOURCE.read_text(),
             gpu_thresholds=facts.gpu_thresholds(catalog, [f"10de:{H100}"]),
+            link_thresholds=facts.link_thresholds(catalog),
             fabric_manager_packages=list(catalog.packages.fabric_manager),
         )
         return dataclasses.replace(context, workspaces=(tempfile.gettempdir(),))

@@ -1,6 +1,7 @@
 """Run cuda_check as nvcc would have built it: argv is the settings' file, the program, its bytes, and its arguments.
 
-`settings` are those of the simulated CUDA, `values` replace values of the document, by path such as versions.nccl.
+`settings` are those of the simulated CUDA, `values` replace values of the document, by path such as versions.nccl; a
+path leads into each element of a list.
 """
 
 import json
@@ -10,11 +11,15 @@ import sys
 
 
 def replace(document, path, value):
-    *parents, last = path.split(".")
-    for name in parents:
-        document = (document or {}).get(name)
-    if document is not None:
-        document[last] = value
+    if isinstance(document, list):
+        for element in document:
+            replace(element, path, value)
+    elif document is not None:
+        name, _, rest = path.partition(".")
+        if rest:
+            replace(document.get(name), rest, value)
+        else:
+            document[name] = value
 
 
 def main():

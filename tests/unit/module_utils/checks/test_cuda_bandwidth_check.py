@@ -302,6 +302,27 @@ def test_rate_that_was_not_measured_is_unknown(hgx_4: Board, what: str) -> None:
     assert hgx_4.judge().status == "unknown"
 
 
+def test_topology_that_lacks_a_gpu_is_unknown(hgx_4: Board) -> None:
+    """Without its row and column, the matrix of the other three is complete."""
+    rows = [row.split("\t") for row in hgx_4.answers["topo"].splitlines()[:4]]
+    hgx_4.answers["topo"] = "\n".join("\t".join(row[:4] + row[5:]) for row in rows)
+    check = hgx_4.judge()
+    assert (check.status, check.reason) == (
+        "unknown",
+        "what the links should give cannot be read: nvidia-smi topo -m does not list GPU0 and GPU3",
+    )
+
+
+@pytest.mark.parametrize("left", ["", "GPU 3: NVIDIA X (UUID: GPU-3)\n"], ids=["no line", "its name alone"])
+def test_nvlinks_that_the_topology_has_and_the_list_lacks_are_unknown(hgx_4: Board, left: str) -> None:
+    hgx_4.answers["nvlink"] = hgx_4.answers["nvlink"].partition("GPU 3")[0] + left
+    check = hgx_4.judge()
+    assert (check.status, str(check.reason).rpartition(": ")[2]) == (
+        "unknown",
+        "nvidia-smi topo -m lists NVLinks of GPU3, nvidia-smi nvlink -s none",
+    )
+
+
 def test_fewer_devices_than_expected_are_unknown(hgx_4: Board) -> None:
     assert hgx_4.judge(expect_gpus=5).status == "unknown"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -656,6 +657,19 @@ def test_gpu_in_mig_mode_leaves_the_links_of_the_others_judged(processes: Proces
     assert processes.checked()["gpu.nvlink"].status == "fail"
     processes.write("links", mig + mig.replace("GPU 0", "GPU 1"))
     assert processes.checked()["gpu.nvlink"].status == "skip"
+
+
+@pytest.mark.parametrize("left_out", [(3,), range(4, 18)], ids=["one link", "the end"])
+def test_links_of_one_gpu_that_are_not_listed_are_unknown(processes: ProcessHost, left_out: Iterable[int]) -> None:
+    """A list that was cut is no list of active links."""
+    lines = [line for line in LINKS.splitlines(True) if not any(f"Link {number}:" in line for number in left_out)]
+    heads = [HEAD % (number, "NVIDIA H100 80GB HBM3", number) for number in range(2)]
+    processes.write("links", heads[0] + LINKS + heads[1] + "".join(lines))
+    found = processes.checked()["gpu.nvlink"]
+    assert (found.status, str(found.reason).startswith("GPU 1: nvidia-smi nvlink -s does not list the links ")) == (
+        "unknown",
+        True,
+    )
 
 
 def test_gpu_of_a_fabric_whose_links_are_not_listed_is_unknown(processes: ProcessHost) -> None:
