@@ -96,11 +96,18 @@ def info(root: str, name: str, kind: str) -> list[str]:
 
     The directory / is left out of `list`.
     """
-    for row in (name, "%s:%s" % (name, native_architecture())):
-        text = files.read_text(root, "%s/%s.%s" % (INFO, row, kind))
+    _path, text = info_file(root, name, kind)
+    return [line for line in (text or "").split("\n") if line not in ("", "/.")]
+
+
+def info_file(root: str, name: str, kind: str) -> tuple[str, str | None]:
+    """Return path and text of such a file, None as its text without it."""
+    paths = ["%s/%s.%s" % (INFO, row, kind) for row in (name, "%s:%s" % (name, native_architecture()))]
+    for path in paths:
+        text = files.read_text(root, path)
         if text is not None:
-            return [line for line in text.split("\n") if line not in ("", "/.")]
-    return []
+            return path, text
+    return paths[0], None
 
 
 def _database(root: str) -> bytes:

@@ -22,6 +22,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.packages import dpkg
 DPKG_SETTINGS = "/etc/dpkg/dpkg.cfg"
 DIVERSIONS = "/var/lib/dpkg/diversions"
 BLOCK = 1 << 20
+_SUM = re.compile(r"^[0-9a-f]{32}  .+\n$")
 _PATH_FILTER = re.compile(r"^\s*path-(exclude|include)[=\s]\s*(\S+)", re.MULTILINE)
 
 
@@ -32,12 +33,12 @@ def of_package(root: str, name: str) -> dict[str, str]:
     diverted file is compared at the path to which it was diverted.
     """
     diverted, filters = _diversions(root), _path_filters(root)
+    wrong = _damaged_records(root, name)
     sums = {}
     for line in dpkg.info(root, name, "md5sums"):
         digest, _unused, path = line.partition("  ")
         sums["/" + path] = digest
     settings = dpkg.info(root, name, "conffiles")
-    wrong = {}
     for path in dpkg.info(root, name, "list"):
         target, owner = diverted.get(path, (path, name))
         place = files.under(root, path if owner == name else target)
@@ -47,6 +48,26 @@ def of_package(root: str, name: str) -> dict[str, str]:
             wrong[path] = "is missing"
         elif path in sums and (os.path.islink(place) or _digest(place, "md5").hex() != sums[path]):
             wrong[path] = "has another content"
+    return wrong
+
+
+def _damaged_records(root: str, name: str) -> dict[str, str]:
+    """Return {path: what is wrong} of dpkg's own files of a package, without which nothing of it is compared.
+
+    A power failure leaves such files empty. A package may have no checksums, or none if it has no regular file.
+    """
+    wrong = {}
+    path, text = dpkg.info_file(root, name, "list")
+    if not text or not text.endswith("\n"):
+        wrong[path] = "is missing" if text is None else "is cut"
+    path, text = dpkg.info_file(root, name, "md5sums")
+    if text and not all(_SUM.match(line) for line in text.splitlines(True)):
+        wrong[path] = "is cut"
+    if text == "":
+        settings = dpkg.info(root, name, "conffiles")
+        places = [files.under(root, each) for each in dpkg.info(root, name, "list") if each not in settings]
+        if any(os.path.isfile(place) and not os.path.islink(place) for place in places):
+            wrong[path] = "is cut"
     return wrong
 
 
@@ -66,9 +87,12 @@ def _of_wheel(root: str, directory: str, record: str) -> dict[str, str]:
     text = files.read_text(root, record)
     if text is None:
         return {record: "is missing"}
-    wrong = {}
-    for row in csv.reader(text.splitlines()):
-        if not row or row[0].endswith(".pyc"):
+    rows = [row for row in csv.reader(text.replace("\0", "").splitlines()) if row]  # csv refuses NUL before Python 3.11
+    # It lists itself; a power failure may leave it empty, or without its end.
+    is_whole = text.endswith("\n") and any(os.path.join(directory, row[0]) == record for row in rows)
+    wrong = {} if is_whole else {record: "is cut"}
+    for row in rows:
+        if row[0].endswith(".pyc"):
             continue
         name, expected = row[0], row[1] if len(row) > 1 else ""
         path = os.path.normpath(os.path.join(directory, name))

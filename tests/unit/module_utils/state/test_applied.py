@@ -555,7 +555,7 @@ def test_damage_without_a_record_is_found_by_contents(packaged: Path, systemd: S
     metadata = f"{ENVIRONMENT}/lib/python3.11/site-packages/numpy-2.1.0.dist-info"
     for package in ("tensorflow-2.21.0", "numpy-2.1.0"):
         (packaged / metadata).with_name(f"{package}.dist-info").joinpath("RECORD").write_text(
-            f"{package}.dist-info/METADATA,,\n"
+            f"{package}.dist-info/METADATA,,\n{package}.dist-info/RECORD,,\n"
         )
     assert applied.differences(*place, managed=MANAGED) == {}
     (packaged / "usr/lib/libnccl.so.2").unlink()

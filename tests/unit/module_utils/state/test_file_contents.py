@@ -56,6 +56,35 @@ def test_damaged_files_of_a_package_are_found_as_dpkg_finds_them(dpkg: RealDpkg)
 
 
 @needs_dpkg
+@pytest.mark.parametrize("kind", ["list", "md5sums"])
+@pytest.mark.parametrize("damage", ["emptied", "cut", "zeros"])
+def test_dpkgs_own_files_of_a_package_are_compared(dpkg: RealDpkg, kind: str, damage: str) -> None:
+    """Without them, nothing of the package would be compared."""
+    corrupt(dpkg.root / "usr/lib/libnccl.so.2")
+    path = next((dpkg.root / "var/lib/dpkg/info").glob(f"libnccl2*.{kind}"))
+    text = path.read_text()
+    path.write_text({"emptied": "", "cut": text[:-7], "zeros": "\0" * len(text)}[damage])
+    found = file_contents.of_package(str(dpkg.root), "libnccl2")
+    assert found["/" + str(path.relative_to(dpkg.root))] == "is cut"
+
+
+@needs_dpkg
+def test_a_missing_list_of_a_packages_files_is_damage(dpkg: RealDpkg) -> None:
+    next((dpkg.root / "var/lib/dpkg/info").glob("libnccl2*.list")).unlink()
+    assert file_contents.of_package(str(dpkg.root), "libnccl2") == {
+        "/var/lib/dpkg/info/libnccl2.list": "is missing"
+    }
+
+
+@needs_dpkg
+def test_a_package_of_settings_and_links_has_no_checksums(dpkg: RealDpkg) -> None:
+    files = {"/etc/meta/meta.conf": "a=1"}
+    dpkg.install(dpkg.build("meta", files, conffiles=list(files), links={"/etc/meta/link": "meta.conf"}))
+    (dpkg.root / "var/lib/dpkg/info/meta.md5sums").write_text("")
+    assert file_contents.of_package(str(dpkg.root), "meta") == {}
+
+
+@needs_dpkg
 def test_what_dpkg_leaves_out_is_no_damage(dpkg: RealDpkg) -> None:
     shutil.rmtree(dpkg.root / "usr/share/doc")
     settings = dpkg.root / "etc/dpkg/dpkg.cfg.d/docker"
@@ -112,6 +141,17 @@ def test_a_wheel_without_its_record_is_damaged(tmp_path: Path, site: Path) -> No
     found = file_contents.of_environment(str(tmp_path), "/opt/gpuhost/tensorflow")
     assert list(found.values()) == ["is missing"]
     assert file_contents.of_environment(str(tmp_path), "/opt/gpuhost/pytorch") == {}, "no environment"
+
+
+@pytest.mark.parametrize("damage", ["emptied", "cut", "without its end", "zeros"])
+def test_a_wheel_whose_record_is_cut_is_damaged(tmp_path: Path, site: Path, damage: str) -> None:
+    """What it no longer lists is not compared."""
+    record = next(site.glob("*.dist-info/RECORD"))
+    text = record.read_text()
+    left = {"emptied": "", "cut": text[:-1], "without its end": text.partition(record.parent.name + "/RECORD")[0]}
+    record.write_text(left.get(damage, "\0" * len(text)))
+    found = file_contents.of_environment(str(tmp_path), "/opt/gpuhost/tensorflow")
+    assert found["/" + str(record.relative_to(tmp_path))] == "is cut"
 
 
 def test_the_digest_of_what_is_no_file_is_empty(tmp_path: Path) -> None:
