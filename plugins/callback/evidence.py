@@ -25,7 +25,7 @@ description:
     the link C(<folder>/latest) to the run, except in check mode, and prints the summary.
   - The report lists every host of the plays of this collection, also those that were unreachable or failed at once.
   - Prints to stdout if the stdout callback writes for people, else to stderr.
-  - Writes nothing in runs that neither plan nor fail, and in runs without a play or module of this collection.
+  - Writes nothing in runs that neither plan nor fail nor are interrupted, and in runs without a play or module of this collection.
   - Where the folder cannot be written, warns once and prints the summary alone.
   - The playbooks of this collection activate this callback. It needs to be enabled only for plays of your own.
 options:
@@ -60,6 +60,7 @@ FACTS = {
     "gpu_stack_preflight": "preflight",
 }
 COLLECTION = "gpuhost.stack."
+STATE_ACTION = "gpuhost.stack.stack_state"
 PROBING_ACTIONS = ("gpuhost.stack.gpu_probe", "gpuhost.stack.stack_plan")
 # A run that only plans ends with the path of its report; with one of these it also prints the summary.
 SUMMARIZED = ("verify", "smoke_train", "smoke_train_pytorch", "failure", "changed")
@@ -86,6 +87,7 @@ class CallbackModule(CallbackBase):
         self.writable = True
         self.process = os.getpid()
         self.play_hosts: list[str] = []
+        self.changing: set[str] = set()  # hosts on which a rollback or a teardown runs
 
     @property
     def folder(self) -> Path:
@@ -116,7 +118,8 @@ class CallbackModule(CallbackBase):
         path = self.folder / name
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text.rstrip("\n") + "\n", encoding="utf-8")
+            # A message may quote what a program printed in another encoding.
+            path.write_text(text.rstrip("\n") + "\n", encoding="utf-8", errors="backslashreplace")
         except OSError as error:
             self._stop_writing(str(error))
 
@@ -144,13 +147,17 @@ class CallbackModule(CallbackBase):
 
     def v2_runner_on_start(self, host: Any, task: Any) -> None:
         """Remember what runs on the host, for an interruption."""
-        if host.get_name() in self.evidence:
-            self.evidence[host.get_name()]["running"] = task.get_name()
+        name = host.get_name()
+        if name in self.evidence:
+            self.evidence[name]["running"] = task.get_name()
+        if task.action == STATE_ACTION and task.args.get("action") == "restore" and not context.CLIARGS.get("check"):
+            self.changing.add(name)
 
     def _ended(self, result: Any) -> str:
         """Return the host of a result; its task runs no more."""
         host: str = result.host.get_name()
         self.evidence.get(host, {}).pop("running", None)
+        self.changing.discard(host)
         return host
 
     def v2_runner_on_skipped(self, result: Any) -> None:
@@ -167,7 +174,7 @@ class CallbackModule(CallbackBase):
             self._keep(host, "verify_after_undo" if undone else "verify", found["verify"])
         if found.get("restored"):
             self._keep(host, "restored", {"changes": found["restored"], "warnings": found["warnings_of_restore"]})
-        if result.task.action == "gpuhost.stack.stack_state" and not context.CLIARGS.get("check"):
+        if result.task.action == STATE_ACTION and not context.CLIARGS.get("check"):
             action = found.get("invocation", {}).get("module_args", {}).get("action")
             # The baseline is recorded right before the first change of a run, whether it was known already or not.
             if action == "record_baseline" or (action == "restore" and found["changed"]):
@@ -215,10 +222,13 @@ class CallbackModule(CallbackBase):
 
     def _report_the_interruption(self) -> None:
         if os.getpid() == self.process:
+            for host in self.changing & set(self.evidence):
+                self.evidence[host]["changed"] = True
             self._report(interrupted=True)
 
     def _report(self, interrupted: bool) -> None:
-        if not any({"plan", "failure"} & set(kept) for kept in self.evidence.values()):
+        shown = {"plan", "failure", *(("running",) if interrupted else ())}
+        if not any(shown & set(kept) for kept in self.evidence.values()):
             return
         mode = report.RunMode(bool(context.CLIARGS.get("check")), interrupted)
         summary = report.build_report(self.run, self.evidence, mode)

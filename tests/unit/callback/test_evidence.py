@@ -271,6 +271,20 @@ def test_failures_of_other_playbooks_leave_no_report(tmp_path):
     assert not (tmp_path / "reports").exists()
 
 
+def interrupted(folder: Path, plays: str, mark: Path, *words: str) -> str:
+    """Run `plays` until they have created the file `mark`, then press Ctrl-C; return what was printed to stdout."""
+    process = started(folder, plays, *words)
+    deadline = time.monotonic() + 60
+    while not mark.exists():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=30)
+    assert process.returncode == 99, output + errors
+    return output
+
+
 def test_ctrl_c_leaves_a_report_that_says_what_goes_on(tmp_path):
     mark = tmp_path / "begun"
     plays = f"""
@@ -282,15 +296,7 @@ def test_ctrl_c_leaves_a_report_that_says_what_goes_on(tmp_path):
     - name: Install all packages
       ansible.builtin.shell: touch {mark}; sleep 60
 """
-    process = started(tmp_path, plays)
-    deadline = time.monotonic() + 60
-    while not mark.exists():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=30)
-    assert process.returncode == 99, output + errors
+    output = interrupted(tmp_path, plays, mark)
     found = report(tmp_path / "reports/latest")
     assert [(host["host"], host["status"]) for host in found["hosts"]] == [("localhost", "pending")]
     assert found["hosts"][0]["reasons"][0] == "interrupted in the task Install all packages"
@@ -298,6 +304,42 @@ def test_ctrl_c_leaves_a_report_that_says_what_goes_on(tmp_path):
     assert "continues on the hosts, such as apt, a build or the training: localhost (Install all packages)" in said
     assert "run the same command again" in said
     assert output.count("Report: ") == 1
+
+
+def test_ctrl_c_in_a_teardown_leaves_a_report_of_a_host_that_is_being_changed(tmp_path):
+    """It makes no plan, and its only change has no result yet."""
+    mark, python = tmp_path / "begun", tmp_path / "python"
+    python.write_text(f"#!/bin/sh\ntouch {mark}\nexec sleep 60\n")
+    python.chmod(0o755)
+    plays = f"""
+- hosts: all
+  gather_facts: false
+  tasks:
+    - name: Restore the baseline
+      gpuhost.stack.stack_state: {{action: restore, to: baseline, directory: {tmp_path}/state}}
+"""
+    output = interrupted(tmp_path, plays, mark, "-e", f"ansible_python_interpreter={python}")
+    (host,) = report(tmp_path / "reports/latest")["hosts"]
+    assert (host["status"], host["reasons"][0]) == ("pending", "interrupted in the task Restore the baseline")
+    assert "such as apt, a build or the training: localhost (Restore the baseline)" in " ".join(output.split())
+
+
+def test_a_message_in_another_encoding_does_not_lose_the_report(tmp_path):
+    """Since ansible-core 2.19 such a result is an error of its own, unless that is turned off."""
+    plays = f"""
+- hosts: all
+  gather_facts: false
+  tasks:
+    - {SET_PLAN}
+    - ansible.builtin.command: printf 'kaputt \\377'
+      register: printed
+    - ansible.builtin.fail: {{msg: "{{{{ printed.stdout }}}}"}}
+"""
+    answer = play(tmp_path, plays, hosts="one,two,", ANSIBLE_MODULE_STRICT_UTF8_RESPONSE="false")
+    assert answer.returncode == 2, answer.stdout + answer.stderr
+    assert [host["status"] for host in report(tmp_path / "reports/latest")["hosts"]] == ["failed", "failed"]
+    assert r"kaputt \udcff" in (tmp_path / "reports/latest/report.md").read_text()
+    assert "Overall: failed" in answer.stdout
 
 
 def test_a_run_in_check_mode_says_so_and_leaves_the_link_alone(tmp_path):
