@@ -523,13 +523,19 @@ def evaluate(
 
 
 def add_skipped(checks: Sequence[Check]) -> list[Check]:
-    """Return all checks in order; those that could not run because of another one are listed as skipped."""
+    """Return all checks in order; those that could not run because of another one are listed as skipped.
+
+    If nothing else is wrong, what was not reported is unknown.
+    """
     words = {"fail": "failed", "unknown": "is unknown"}
     reasons = [f"{item.id} {words[status]}" for status in words for item in checks if item.status == status]
-    reason = reasons[0] if reasons else "nothing failed"
     results = {item.id: item for item in checks}
-    skipped = {name: Check(name, "skip", f"not run: {reason}", "a training run") for name in CHECKS}
-    return [results.get(name, skipped[name]) for name in CHECKS]
+    if reasons:
+        absent = {name: Check(name, "skip", f"not run: {reasons[0]}", "a training run") for name in CHECKS}
+    else:
+        remedy = "worker and supervisor are from different versions: run the role again to install both"
+        absent = {name: Check(name, "unknown", "not reported", "a training run", remedy) for name in CHECKS}
+    return [results.get(name, absent[name]) for name in CHECKS]
 
 
 def worst_status(checks: Sequence[Check]) -> str:

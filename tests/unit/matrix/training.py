@@ -167,6 +167,14 @@ def no_sum(host: TrainingHost) -> None:
     host.worker(begin="begin(devices=GPUS, kind=None, sums=(1.0, 2.0))")
 
 
+@fault("The worker reports no all-reduce", "all-reduce", outcome=model.UNKNOWN)
+def no_all_reduce(host: TrainingHost) -> None:
+    host.worker(
+        begin="send('start', framework='tensorflow', version='2.21.0'); "
+        "send('devices', devices=GPUS, virtual=False, virtual_kind=None)"
+    )
+
+
 @fault("A loss is not a number", "loss-finite")
 def not_a_number(host: TrainingHost) -> None:
     host.worker(steps="steps(loss=lambda step: float('nan') if step == 5 else 2.3 / step)")

@@ -353,14 +353,23 @@ def test_mig_instances_are_skipped_with_the_reason() -> None:
 # The result
 
 
-def result(events: list[dict[str, Any]], options: Any = OPTIONS, **outcome: Any) -> dict[str, Any]:
+# What smoke_train.py itself adds to the checks of a training on the CPU.
+SUPERVISED = (
+    train_checks.Check("data", "pass", "generated images", "CIFAR-10 records (auto)"),
+    train_checks.Check("gpu-activity", "skip", "virtual replicas on the CPU: no GPU is used", "activity of every GPU"),
+)
+
+
+def result(
+    events: list[dict[str, Any]], options: Any = OPTIONS, more: tuple[Any, ...] = (), **outcome: Any
+) -> dict[str, Any]:
     report = train_checks.Report(options, data={"kind": "simulated"}, training=train_checks.collect(events))
-    report.checks = list(checks(events, options, **outcome).values())
+    report.checks = [*more, *checks(events, options, **outcome).values()]
     return json.loads(json.dumps(train_checks.build_result(report, 5.0), allow_nan=False))
 
 
 def test_result_of_a_good_virtual_run() -> None:
-    found = result(run_events())
+    found = result(run_events(), more=SUPERVISED)
     assert (found["schema"], found["status"], found["virtual"], found["virtual_kind"]) == (2, "pass", True, "cpu")
     assert (found["replicas"], found["batch_size"], found["steps"]) == (2, 64, 30)
     assert found["loss"]["first"] == pytest.approx(2.25)
@@ -370,6 +379,16 @@ def test_result_of_a_good_virtual_run() -> None:
     assert found["all_reduce"] == {"implementation": "CollectiveAllReduce (RING)", "fallbacks": [], "nccl": None}
     assert found["agreement"]["largest_relative_difference"] == 0.0
     assert [item["id"] for item in found["checks"]] == list(train_checks.CHECKS)
+
+
+def test_a_check_that_is_not_reported_is_unknown_if_nothing_else_is_wrong() -> None:
+    """It is no skip, by which the training would pass."""
+    events = [event for event in run_events() if event["event"] != "all_reduce"]
+    found = result(events, more=SUPERVISED)
+    assert found["status"] == "unknown"
+    assert [(item["id"], item["found"]) for item in found["checks"] if item["status"] == "unknown"] == [
+        ("all-reduce", "not reported")
+    ]
 
 
 def test_shared_gpu_verifies_the_driver_but_not_the_speed_up() -> None:
