@@ -28,7 +28,8 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_p
 
 # Seconds. The program usually ends after a few; a single hung GPU makes it use up its limit.
 COMPILE_TIMEOUT, RUN_TIMEOUT, SHELL_TIMEOUT = 180, 180, 60
-_RELEASE = re.compile(r"release \d+\.\d+")
+# In a login shell, a profile may print other releases before it.
+_RELEASE = re.compile(r"^Cuda compilation tools, (release \d+\.\d+)", re.MULTILINE)
 
 NVCC_VERSION = CheckSpec(
     "cuda.nvcc_version",
@@ -67,12 +68,12 @@ def compare_release(context: Context, spec: CheckSpec, answer: Answer) -> Check:
     An nvcc that is missing or that fails is a failure; one that hangs, is killed or prints something else is unknown.
     """
     planned = "release " + str((context.component("cuda") or {})["version"])
-    match = _RELEASE.search(answer.text())
+    match = _RELEASE.search(answer.stdout.decode("utf-8", "replace"))
     if answer.stopped or (answer.exit_code == 0 and match is None):
         return spec.unknown("nvcc --version: " + answer.ending())
     if answer.exit_code != 0 or match is None:
         return spec.compare(False, answer.ending(), planned)
-    return spec.compare(is_version(match.group(0), planned), match.group(0), planned)
+    return spec.compare(is_version(match.group(1), planned), match.group(1), planned)
 
 
 def _nvcc(cuda: dict[str, Any]) -> str:

@@ -88,13 +88,16 @@ def test_program_without_a_document(ran: command.Answer, status: str) -> None:
         (command.Answer(0, b"Cuda compilation tools, release 13.20, V13.20.1\n", b""), "fail"),
         (command.Answer(0, b"", b""), "unknown"),
         (command.Answer(0, b"release of nothing\n", b""), "unknown"),
+        (command.Answer(0, b"", b"Cuda compilation tools, release 13.2, V13.2.78\n"), "unknown"),
+        (command.Answer(0, b"Welcome to release 13.2\n", b""), "unknown"),
+        (command.Answer(0, b"Cluster OS release 4.2\nCuda compilation tools, release 13.2, V13.2.78\n", b""), "pass"),
         (HUNG, "unknown"),
         (command.Answer(-15, b"", b""), "unknown"),
         (command.Answer(1, b"Cuda compilation tools, release 13.2, V13.2.78\n", b"broken"), "fail"),
         (command.Answer(-11, b"", b""), "fail"),
         (command.Answer(127, b"", b"nvcc: No such file or directory"), "fail"),
     ],
-    ids=["planned", "another", "silent", "nonsense", "hangs", "killed", "fails", "crashes", "missing"],
+    ids=["planned", "another", "silent", "nonsense", "on stderr", "a greeting", "after a greeting", "hangs", "killed", "fails", "crashes", "missing"],
 )
 def test_nvcc_version(answer: command.Answer, status: str) -> None:
     def run(argv: list[str], timeout: float, env: Any = None) -> command.Answer:
