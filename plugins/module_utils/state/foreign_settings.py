@@ -19,7 +19,7 @@ COMMAND_LINE = "/proc/cmdline"
 _LIBRARY_PATH = re.compile(r"^[^#\n]*\bLD_LIBRARY_PATH\s*\+?=")
 _MODULE = r"nvidia(?:[-_](?:current|uvm|modeset|drm|peermem))*"
 # Debian's own packages have `install nvidia modprobe -i nvidia-current`, which loads the module.
-_BLACKLIST = re.compile(r"^\s*(?:blacklist\s+%s\s*|install\s+%s\s+\S*\b(?:false|true)\b.*)$" % (_MODULE, _MODULE))
+_BLACKLIST = re.compile(r"^\s*(?:blacklist\s+%s(?:\s.*)?|install\s+%s\s+\S*\b(?:false|true)\b.*)$" % (_MODULE, _MODULE))
 _OPTION = re.compile(r"^(?:modprobe\.blacklist|module_blacklist|rd\.driver\.blacklist)=(.*)$")
 
 

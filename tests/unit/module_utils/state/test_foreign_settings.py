@@ -34,6 +34,7 @@ def test_a_global_library_path_is_found(tmp_path: Path, path: str, line: str) ->
         "blacklist nvidia",
         "  blacklist nvidia-uvm  ",
         "blacklist nvidia_drm",
+        "blacklist nvidia # while we look for the noise",  # modprobe reads the first word alone
         "blacklist nvidia-current-modeset",
         "install nvidia /bin/false",
         "install nvidia_drm /usr/bin/true # off",
