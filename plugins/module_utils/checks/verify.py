@@ -66,6 +66,10 @@ def context(
         driver_state = "not_loaded" if kernel_module == "built" else "working"
     planned_gpus = list(plan.get("gpus") or [])
     smi = nvidia_smi.read(nvidia_smi.find(), run)
+    try:
+        pci_gpus = len(pci.read(root)[0])
+    except OSError:  # the checks of the driver read it again, and are unknown
+        pci_gpus = 0
     return model.Context(
         plan=plan,
         root=root,
@@ -74,7 +78,7 @@ def context(
         kernel_module=kernel_module,
         driver_state=driver_state,
         tensorflow_path=tensorflow_path,
-        pci_gpus=len(pci.read(root)[0]),
+        pci_gpus=pci_gpus,
         smi=smi,
         simulated=installed_stack.simulated(root),
         cuda_check_source=cuda_check_source,

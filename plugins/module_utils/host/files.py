@@ -21,11 +21,11 @@ def under(root: str, path: str) -> str:
 
 
 def read_bytes(root: str, path: str) -> bytes | None:
-    """Return the content of a file, or None where there is none."""
+    """Return the content of a file, or None where there is none, as in /proc of a process that has ended."""
     try:
         with open(under(root, path), "rb") as handle:
             return handle.read()
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, ProcessLookupError):
         return None
 
 

@@ -75,6 +75,18 @@ def test_context_has_defaults_from_the_plan(
     assert (context.expect_gpus, context.driver_state) == (expect_gpus, driver_state)
 
 
+def test_pci_devices_that_cannot_be_read_make_the_drivers_checks_unknown(tmp_path: Path) -> None:
+    """It is a result, not the end of the module, after which a change would be rolled back."""
+    (tmp_path / "sys/bus/pci/devices/0000:1a:00.0/vendor").mkdir(parents=True)
+    plan = {"components": {"driver": {"version": "595.71.05", "kernel_modules": "open"}}, "gpus": [{}]}
+    context = verify.context(plan, None, "loaded", "auto", "/opt/tf", root=str(tmp_path))
+    found = {check["id"]: check for check in verify.verify(context)["checks"]}
+    drivers = [check for id_, check in found.items() if id_.startswith("driver.")]
+    assert {check["status"] for check in drivers} == {"unknown"}
+    assert "Is a directory" in str(drivers[0]["reason"])
+    assert found["packages.installed"]["status"] == "skip"
+
+
 # A job on the GPUs ----------------------------------------------------------------------------------------------
 
 

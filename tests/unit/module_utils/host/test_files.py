@@ -2,6 +2,7 @@
 
 import os
 import stat
+import subprocess
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
@@ -81,3 +82,11 @@ def test_missing_files_and_directories_are_empty(tmp_path):
     assert files.read_bytes(str(tmp_path), "/file/below") is None
     assert files.read_text(str(tmp_path), "/none") is None
     assert files.names(str(tmp_path), "/none") == []
+
+
+def test_a_file_of_a_process_that_has_ended_is_none():
+    """The kernel answers "no such process" where a process ends after its file was opened, and for a zombie's."""
+    with subprocess.Popen(["true"]) as process:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert os.path.exists(f"/proc/{process.pid}/environ")
+        assert files.read_bytes("/", f"/proc/{process.pid}/environ") is None
