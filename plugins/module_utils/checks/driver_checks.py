@@ -436,7 +436,7 @@ def _fabric_manager(context: Context, driver: dict[str, Any], switches: list[dic
     right = bool(installed) and all(is_version(v, version) for v in installed.values())
     answer = command.ask(context.run, ["systemctl", "is-active", FABRIC_MANAGER_UNIT], 30)
     state = answer.stdout.decode("utf-8", "replace").strip()
-    if right and state not in _STATES:
+    if right and (state not in _STATES or (state == "active" and answer.exit_code != 0)):
         return FABRIC_MANAGER.unknown("systemctl is-active %s: %s" % (FABRIC_MANAGER_UNIT, answer.ending()), listed)
     found = "%s; service %s; %d NVSwitches" % (listed, state or "unknown", len(switches))
     return FABRIC_MANAGER.compare(right and state == "active", found, "Fabric Manager %s, active" % version)

@@ -318,7 +318,7 @@ PER_GPU = (
             "gpu.persistence",
             measures="persistence mode",
             expected="persistence mode is on, so that the driver does not initialize the GPU for each program",
-            skipped="the daemon is disabled (`nvidia_driver_persistence: false`)",
+            skipped="the daemon is disabled (`nvidia_driver_persistence: false`), or a GPU does not report the mode",
             remedy="Run `systemctl enable --now nvidia-persistenced` (or, until the next reboot, `nvidia-smi -pm 1`).",
         ),
         _persistence,
@@ -483,9 +483,16 @@ def _others(context: Context, log: Log) -> str | None:
     """Return which GPUs the two queries of nvidia-smi do not agree on."""
     if (context.smi or {})["exit_code"] != 0:
         return None
-    queried = {str(gpu["pci_address"]) for gpu in (context.smi or {})["gpus"] if gpu.get("pci_address")}
+    rows = (context.smi or {})["gpus"]
+    queried = {str(gpu["pci_address"]) for gpu in rows if gpu.get("pci_address")}
     listed = {_address(gpu) for gpu in log.gpus}
-    if queried <= listed and len(log.gpus) == len((context.smi or {})["gpus"]):
+    uuids = {str(gpu["pci_address"]): gpu["uuid"] for gpu in rows if gpu.get("pci_address") and gpu.get("uuid")}
+    for gpu in log.gpus:
+        uuid = uuids.get(_address(gpu))
+        if uuid and gpu.uuid != uuid:
+            texts = (_address(gpu), uuid, gpu.uuid or "no UUID")
+            return "%s is %s for nvidia-smi --query-gpu, %s for nvidia-smi -q -x" % texts
+    if queried <= listed and len(log.gpus) == len(rows) == len(listed):
         return None
     return "nvidia-smi --query-gpu lists %s, nvidia-smi -q -x lists %s" % (
         ", ".join(sorted(queried)) or "no GPU", ", ".join(sorted(listed)) or "no GPU",

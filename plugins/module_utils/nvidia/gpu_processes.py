@@ -31,12 +31,16 @@ def argv(path: str) -> list[str]:
 
 
 def parse(output: str) -> dict[int, str]:
-    """Return {process id: name}; nvidia-smi prints a row for each GPU that a process uses."""
+    """Return {process id: name}; nvidia-smi prints a row for each GPU that a process uses, nothing without any.
+
+    Raise ValueError for a line that is no such row: it may stand for a process.
+    """
     found = {}
-    for line in output.splitlines():
+    for line in filter(str.strip, output.splitlines()):
         values = [value.strip() for value in line.split(",")]
-        if values[0].isdigit():
-            found[int(values[0])] = ",".join(values[1:-1]).strip()
+        if not (values[0].isascii() and values[0].isdigit()):
+            raise ValueError("nvidia-smi printed %r in place of a process" % line.strip()[:200])
+        found[int(values[0])] = ",".join(values[1:-1]).strip()
     return found
 
 
@@ -45,7 +49,7 @@ def read(root: str, smi: dict[str, Any] | None, run: Run) -> list[dict[str, Any]
 
     `smi` is the result of nvidia_smi.read. If it failed, open devices alone identify the processes: after an upgrade
     nvidia-smi fails (18) while programs continue to use the loaded module. Raise ValueError if the query fails although
-    nvidia-smi works.
+    nvidia-smi works, or prints something else.
     """
     computing = _computing(smi, run) if smi and smi["exit_code"] == 0 else {}
     holding = holders(root)

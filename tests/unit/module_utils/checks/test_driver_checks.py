@@ -431,6 +431,11 @@ def fabric_manager_down(simulated: SimulatedHost) -> None:
     simulated.state(gpus={"0": {"fabric_state": "In Progress"}, "1": {"fabric_state": "In Progress"}})
 
 
+def test_status_that_contradicts_systemctls_answer_is_unknown(simulated: SimulatedHost) -> None:
+    simulated.answer("systemctl is-active nvidia-fabricmanager.service", "active\n", exit_code=1)
+    assert by_id(driver_checks.run(simulated.context()))["driver.fabric_manager"].status == "unknown"
+
+
 def fabric_manager_of_another_version(simulated: SimulatedHost) -> None:
     simulated.write("var/lib/dpkg/status", STATUS % "570.211.01-1")
 

@@ -631,6 +631,28 @@ def test_other_gpus_in_the_document_are_unknown(processes: ProcessHost) -> None:
     )
 
 
+@pytest.mark.parametrize("of", ["document", "rows"])
+def test_two_gpus_with_one_uuid_are_unknown(processes: ProcessHost, of: str) -> None:
+    one, other = (line.split(", ")[2] for line in (processes.root / "rows").read_text().splitlines())
+    processes.write(of, (processes.root / of).read_text().replace(other, one))
+    found = processes.checked()
+    assert outcomes(found) == {**{spec.id: "unknown" for spec in gpu_checks.CHECKS}, "gpu.xid_errors": "pass"}
+    assert one in str(found["gpu.mig"].reason)
+
+
+def test_gpu_that_is_listed_twice_is_unknown(processes: ProcessHost) -> None:
+    """Both queries list the first GPU twice, and as many GPUs as are expected."""
+    row = (processes.root / "rows").read_text().splitlines(True)[0]
+    processes.write("rows", row + row)
+    root = ElementTree.fromstring((processes.root / "document").read_bytes())
+    for number, gpu in enumerate(root.findall("gpu")[1:]):
+        root.remove(gpu)
+        root.insert(list(root).index(root.find("gpu")) + number, root.find("gpu"))
+    processes.write("document", '<?xml version="1.0" ?>' + ElementTree.tostring(root, "unicode"))
+    found = processes.checked()
+    assert outcomes(found) == {**{spec.id: "unknown" for spec in gpu_checks.CHECKS}, "gpu.xid_errors": "pass"}
+
+
 @pytest.mark.parametrize("word", ["ERR!", "Unknown Error", "[GPU requires reset]"])
 @pytest.mark.parametrize("field", range(7))
 def test_error_in_a_field_of_a_row_raises_nothing(processes: ProcessHost, word: str, field: int) -> None:
