@@ -25,7 +25,8 @@ description:
     the link C(<folder>/latest) to the run, except in check mode, and prints the summary.
   - The report lists every host of the plays of this collection, also those that were unreachable or failed at once.
   - Prints to stdout if the stdout callback writes for people, else to stderr.
-  - Writes nothing in runs that neither plan nor fail nor are interrupted, and in runs without a play or module of this collection.
+  - Writes nothing in runs that neither plan nor fail nor are interrupted, and in runs without a play or module of this
+    collection.
   - Where the folder cannot be written, warns once and prints the summary alone.
   - The playbooks of this collection activate this callback. It needs to be enabled only for plays of your own.
 options:

@@ -97,8 +97,9 @@ def test_program_without_a_document(ran: command.Answer, status: str) -> None:
         (command.Answer(-11, b"", b""), "fail"),
         (command.Answer(127, b"", b"nvcc: No such file or directory"), "fail"),
     ],
-    ids=["planned", "another", "silent", "nonsense", "on stderr", "a greeting", "after a greeting", "hangs", "killed", "fails", "crashes", "missing"],
-)
+    ids=["planned", "another", "silent", "nonsense", "on stderr", "a greeting", "after a greeting", "hangs", "killed",
+         "fails", "crashes", "missing"],
+)  # fmt: skip
 def test_nvcc_version(answer: command.Answer, status: str) -> None:
     def run(argv: list[str], timeout: float, env: Any = None) -> command.Answer:
         return answer if argv[1:] == ["--version"] else prints(NO_DEVICE)(argv, timeout, env)

@@ -6,8 +6,8 @@ import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import kernel_log
 
 # Sources: open-gpu-kernel-modules issues 1150 and 1151, NVSentinel issue 155, ml-engineering's debug.md, bug reports on
-# pastebin.com (the form without "PCI:" is that of drivers before 340), gpud's tests for the NVLink messages, and the open
-# kernel modules' sources for the forms with MIG instances.
+# pastebin.com (the form without "PCI:" is that of drivers before 340), gpud's tests for the NVLink messages, and the
+# sources of the open kernel modules for the forms with MIG instances.
 LINES = {
     "2026-05-18T19:02:39+0000 host kernel: NVRM: Xid (PCI:0000:2b:00): 79, GPU has fallen off the bus.": (79, True),
     "[ 1.5] NVRM: GPU 0000:2b:00.0: GPU has fallen off the bus.": (79, True),

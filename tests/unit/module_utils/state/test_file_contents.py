@@ -71,9 +71,7 @@ def test_dpkgs_own_files_of_a_package_are_compared(dpkg: RealDpkg, kind: str, da
 @needs_dpkg
 def test_a_missing_list_of_a_packages_files_is_damage(dpkg: RealDpkg) -> None:
     next((dpkg.root / "var/lib/dpkg/info").glob("libnccl2*.list")).unlink()
-    assert file_contents.of_package(str(dpkg.root), "libnccl2") == {
-        "/var/lib/dpkg/info/libnccl2.list": "is missing"
-    }
+    assert file_contents.of_package(str(dpkg.root), "libnccl2") == {"/var/lib/dpkg/info/libnccl2.list": "is missing"}
 
 
 @needs_dpkg
