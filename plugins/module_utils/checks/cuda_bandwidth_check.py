@@ -111,9 +111,10 @@ class Thresholds:
     def _read_nvlinks(self, context: Context) -> None:
         smi = context.smi or {}
         indexes = {gpu.get("pci_address"): gpu.get("index") for gpu in smi.get("gpus") or []}
-        own = {indexes.get(address): index for index, address in self._addresses.items()}
-        if None in own or not smi.get("path"):
+        numbers = {index: indexes.get(address) for index, address in self._addresses.items()}
+        if None in numbers.values() or not smi.get("path"):
             raise ValueError("nvidia-smi does not list the GPUs that CUDA lists")
+        own = {int(number): index for index, number in numbers.items() if number is not None}
         links = nvidia_smi_log.nvlinks(str(smi["path"]), context.run)
         pairs = topology.read(str(smi["path"]), context.run)
         for number, second in itertools.permutations(own, 2):

@@ -62,7 +62,7 @@ class Request:
             days = float(max_age)
         except (TypeError, ValueError):
             days = -1.0
-        if not days >= 0:
+        if not 0 <= days <= timedelta.max.days:
             raise ValueError(f"smoke_train_max_age is {max_age!r}, expected a number of days")
         return cls(_time(now), framework, mode == ALWAYS, days)
 

@@ -195,7 +195,7 @@ def test_a_training_deferred_beside_evidence_that_proves_nothing_any_more_says_s
     assert expired(host()) == ""
 
 
-@pytest.mark.parametrize("value", ["", "a month", None, "-1", "nan"])
+@pytest.mark.parametrize("value", ["", "a month", None, "-1", "nan", "inf", "1e12"])
 def test_a_maximum_age_must_be_a_number(value):
     with pytest.raises(ValueError, match="smoke_train_max_age is"):
         Request.from_values("2026-11-20T00:00:00Z", "", "auto", value)
