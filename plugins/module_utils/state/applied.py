@@ -54,6 +54,7 @@ SYSTEMCTL_TIMEOUT = 60
 NAMED = 3  # how many damaged files a message names
 # The prefixes by which code here recognises the names of things.
 LISTING, PACKAGE, SERVICE, MODULES = "files of ", "package ", "service ", "NVIDIA modules of kernel "
+UNANSWERED = "unanswered"
 NO_MODULES = {"modules": "none"}
 LIBRARY_PATH, BLACKLIST = "LD_LIBRARY_PATH in ", "blacklist in "
 
@@ -102,9 +103,14 @@ def record(
     """Record the present state of `parts` ({part: {"fingerprint", "watch"}}); return whether the record changed.
 
     Parts that are not in `parts` are dropped from the record. `repaired`: packages whose content is compared again.
-    Raise ValueError where a difference that the run found was not repaired: nothing is recorded then.
+    Raise ValueError where a difference that the run found was not repaired, or where systemd does not tell the state of
+    a service: nothing is recorded then.
     """
     observed = {name: dict(part, state=observe(root, part["watch"], run)) for name, part in parts.items()}
+    states = [state for part in observed.values() for state in part["state"].values() if isinstance(state, dict)]
+    for state in states:
+        if UNANSWERED in state:  # the present state is not known, and must not become the recorded one
+            raise ValueError(state[UNANSWERED])
     damage = dict((store.read(directory, store.DAMAGE) or {}).get("parts") or {})
     left = [text for name, part in observed.items() for text in _unrepaired(damage.get(name), part)]
     for name in repaired:
@@ -382,17 +388,24 @@ def _managed(packages: dict[str, dpkg.Package], watch: dict[str, Any]) -> list[s
 def _services(names: list[str], started: bool, run: Run) -> dict[str, Any]:
     """Return what systemd reports of each, in one call; `unknown` with its error where systemd does not run.
 
-    Whether a service is active counts with `started`: without the driver, nothing starts it.
+    An answer that is none, of a systemctl that hangs or dies, is marked as UNANSWERED. Whether a service is active
+    counts with `started`: without the driver, nothing starts it.
     """
     if not names:
         return {}
     argv = ["systemctl", "show", "--property=Id,LoadState,UnitFileState,ActiveState"] + [n + ".service" for n in names]
-    answer = run(argv, SYSTEMCTL_TIMEOUT)
-    if answer.exit_code != 0:
-        return {SERVICE + name: {"unknown": answer.text()[:200]} for name in names}
+    answer = command.ask(run, argv, SYSTEMCTL_TIMEOUT)
     blocks = answer.stdout.decode("utf-8", "replace").strip().split("\n\n")
     units = [dict(line.split("=", 1) for line in block.splitlines() if "=" in line) for block in blocks]
+    if answer.stopped or answer.exit_code < 0 or (answer.exit_code == 0 and not _tells(units, names)):
+        return {SERVICE + name: {UNANSWERED: "systemctl show: " + answer.ending()[:200]} for name in names}
+    if answer.exit_code != 0:
+        return {SERVICE + name: {"unknown": answer.text()[:200]} for name in names}
     return {SERVICE + name: _service(unit, started) for name, unit in zip(names, units)}  # noqa: B905
+
+
+def _tells(units: list[dict[str, str]], names: list[str]) -> bool:
+    return len(units) == len(names) and all("LoadState" in unit for unit in units)
 
 
 def _service(unit: dict[str, str], started: bool) -> dict[str, str]:

@@ -595,3 +595,25 @@ def test_the_recorded_state_of_a_file(tmp_path: Path) -> None:
     assert applied._file(str(tmp_path), "/link") == {"link": "file"}
     assert applied._file(str(tmp_path), "/folder") == {"directory": True}
     assert applied._file(str(tmp_path), "/missing") is None
+
+
+@pytest.mark.parametrize(
+    "silent",
+    [Answer(124, b"", b"it hangs"), Answer(-11, b"", b""), Answer(0, b"", b"")],
+    ids=["hangs", "dies", "prints nothing"],
+)
+def test_services_that_systemd_does_not_tell_are_drift_and_never_recorded(tmp_path: Path, silent: Any) -> None:
+    told = b"Id=s.service\nLoadState=loaded\nUnitFileState=enabled\nActiveState=active\n"
+    answers = [Answer(0, told, b"")]
+    parts = {"nvidia_driver": {"fingerprint": "f", "watch": {"services": ["s"]}}}
+
+    def run(argv: list[str], timeout: float) -> Any:
+        return answers[-1]
+
+    state = tmp_path / "var/lib/gpuhost"
+    assert applied.record(str(state), parts, str(tmp_path), run)
+    answers.append(silent)
+    with pytest.raises(ValueError, match="systemctl show: "):
+        applied.record(str(state), parts, str(tmp_path), run)
+    (found,) = applied.differences("/var/lib/gpuhost", str(tmp_path), run).values()
+    assert "unanswered=systemctl show: " in str(found["changed"])
