@@ -217,7 +217,9 @@ def train(report: Report, dataset: cifar10.Dataset, directory: Path, deadline: f
     skip_activity(report)
     with log.open(encoding="utf-8", errors="replace") as lines:
         report.nccl = parse_nccl_log(lines)
-    report.checks += evaluate(outcome, report.training, options, on_pci, time.monotonic() - STARTED, report.nccl)
+    hidden = "CUDA_VISIBLE_DEVICES" in os.environ
+    seconds = time.monotonic() - STARTED
+    report.checks += evaluate(outcome, report.training, options, on_pci, seconds, report.nccl, hidden)
 
 
 def execute(report: Report, directory: Path, stream: TextIO) -> None:

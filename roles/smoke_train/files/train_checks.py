@@ -189,8 +189,11 @@ def requested_replicas(options: Options, training: Training) -> int:
     return requested_local_replicas(options, training) * max(1, len(options.cluster_workers))
 
 
-def check_visible(options: Options, training: Training, on_pci: int) -> Check:
-    """Check that the framework sees every requested GPU."""
+def check_visible(options: Options, training: Training, on_pci: int, hidden: bool = False) -> Check:
+    """Check that the framework sees every requested GPU, or every one on the PCI bus where no number is requested.
+
+    hidden: CUDA_VISIBLE_DEVICES hides some of them on purpose.
+    """
     requested = ",".join(map(str, options.gpus)) or options.num_gpus or on_pci or "one or more"
     if training.missing is not None:
         return Check(
@@ -206,7 +209,16 @@ def check_visible(options: Options, training: Training, on_pci: int) -> Check:
         found = f"{options.framework} sees no GPU or must not use it: virtual replicas on the CPU"
         return Check("gpus-visible", "skip", found, "GPUs")
     models = ", ".join(str(item.get("model", "unknown")) for item in training.devices)
-    return check("gpus-visible", bool(training.devices), models, "every requested GPU", "see the log")
+    if options.gpus or options.num_gpus or options.virtual_gpus or hidden:
+        return check("gpus-visible", bool(training.devices), models, "every requested GPU", "see the log")
+    return check(
+        "gpus-visible",
+        bool(training.devices) and len(training.devices) >= on_pci,
+        f"{options.framework} sees {len(training.devices)} GPUs ({models}), the PCI bus has {on_pci} NVIDIA GPUs",
+        "every GPU of the PCI bus",
+        "run nvidia-smi -L: a GPU that it does not list is a driver problem (dmesg, Xid errors). To train on fewer,"
+        " use --num-gpus or --gpus (role: smoke_train_gpus, smoke_train_gpu_indices)",
+    )
 
 
 def check_replicas(trained: Event, requested: int, virtual_kind: str | None) -> Check:
@@ -492,12 +504,13 @@ def evaluate(
     on_pci: int,
     seconds: float,
     nccl: Mapping[str, Any] | None = None,
+    hidden: bool = False,
 ) -> list[Check]:
-    """Return all checks of a run, except those of the data and of the GPUs' activity."""
+    """Return all checks of a run, except those of the data and of the GPUs' activity; hidden: see check_visible."""
     checks = []
     requested = requested_replicas(options, training)
     if training.devices or training.missing is not None:
-        checks.append(check_visible(options, training, on_pci))
+        checks.append(check_visible(options, training, on_pci, hidden))
     training_check = check_training(outcome, training, options)
     checks += [training_check] if training_check else []
     if training.all_reduce:

@@ -209,6 +209,34 @@ def test_missing_gpus_fail_one_check() -> None:
     assert "sees 1 GPUs, the PCI bus has 4 NVIDIA GPUs" in found["gpus-visible"].found
 
 
+@pytest.mark.parametrize(
+    ("arguments", "on_pci", "hidden", "status"),
+    [
+        ([], 2, False, "pass"),
+        ([], 3, False, "fail"),
+        ([], 3, True, "pass"),
+        (["--num-gpus", "2"], 3, False, "pass"),
+        (["--gpus", "0,1"], 3, False, "pass"),
+        (["--virtual-gpus", "2"], 3, False, "pass"),
+    ],
+)
+def test_training_on_fewer_gpus_than_the_bus_has_must_be_requested(
+    arguments: list[str], on_pci: int, hidden: bool, status: str
+) -> None:
+    options = parse_arguments(["--framework", "tensorflow", "--train-steps", "30", *arguments])
+    events = run_events(devices={"devices": GPUS, "virtual": False, "virtual_kind": None})
+    found = {
+        item.id: item
+        for item in train_checks.evaluate(
+            Outcome(events=events), train_checks.collect(events), options, on_pci, 20.0, hidden=hidden
+        )
+    }["gpus-visible"]
+    assert (len(GPUS), found.status) == (2, status)
+    if status == "fail":
+        assert "sees 2 GPUs" in found.found
+        assert "the PCI bus has 3 NVIDIA GPUs" in found.found
+
+
 def test_fallbacks_of_the_all_reduce_are_reported() -> None:
     event = {"implementation": "HierarchicalCopyAllReduce", "fallbacks": ["CollectiveAllReduce (NCCL) failed: no NCCL"]}
     found = checks(run_events(all_reduce=event))["all-reduce"].found
