@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import yaml
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 
 from tests.unit.plugin_utils.resolver.resolver_cases import codes, plan
 
 KNOWN = load_catalog().known_bad
+SOURCES = yaml.safe_load((Path(__file__).resolve().parents[3] / "fixtures/kernels/open_modules.yml").read_text())
 FEW = {"cuda": "none", "cudnn": "none", "nccl": "none", "tensorflow": "none"}
 
 
@@ -19,14 +23,23 @@ def before(kernel: str) -> str:
 
 
 def debian_driver(version: str) -> dict[str, tuple[str, ...]]:
-    names = ("nvidia-driver-cuda", "nvidia-kernel-open-dkms", "nvidia-kernel-dkms")
+    names = ("nvidia-driver-cuda", "libnvcuvid1", "libnvidia-encode1", "nvidia-kernel-open-dkms", "nvidia-kernel-dkms")
     return dict.fromkeys(names, (f"{version}-1",))
+
+
+def nvidia_driver(version: str) -> tuple[str, dict[str, tuple[str, ...]]]:
+    """Return a distribution release and the offers of NVIDIA's repository for it with a driver."""
+    branch = version.split(".")[0]
+    if int(branch) >= 570:
+        return "debian-12", debian_driver(version)
+    names = [f"{name}-{branch}" for name in ("libnvidia-compute", "libnvidia-decode", "libnvidia-encode")]
+    names += [f"nvidia-utils-{branch}", f"nvidia-compute-utils-{branch}", f"nvidia-dkms-{branch}"]
+    return "ubuntu-22.04", dict.fromkeys((*names, f"nvidia-dkms-{branch}-open"), (f"{version}-1ubuntu1",))
 
 
 @pytest.mark.parametrize("bad", KNOWN.drivers, ids=lambda bad: f"{bad.archive}-{bad.last}-{bad.kernel}")
 def test_a_driver_that_does_not_build_for_the_kernel_is_refused(bad):
-    distro = "debian-13" if bad.archive == "distro" else "debian-12"
-    offers = None if bad.archive == "distro" else debian_driver(bad.last)
+    distro, offers = ("debian-13", None) if bad.archive == "distro" else nvidia_driver(bad.last)
     for kernel, refused in ((bad.kernel, True), (before(bad.kernel), False)):
         host = {"kernel": f"{kernel}.0-1011-gcp"}
         others = [b for b in KNOWN.drivers if b is not bad and b.branch == bad.branch and b.archive == bad.archive]
@@ -34,7 +47,8 @@ def test_a_driver_that_does_not_build_for_the_kernel_is_refused(bad):
         if not refused and any(versions.key(bad.last) <= versions.key(b.last) for b in older):
             continue
         asked = {"driver": bad.last if offers else bad.branch, "driver_source": bad.archive}
-        made = plan(distro, "V100" if bad.archive == "distro" else "T4", offers=offers, host=host, **asked, **FEW)
+        gpu, catalog = "V100" if bad.archive == "distro" else "T4", load_catalog()
+        made = plan(distro, gpu, offers=offers, host=host, catalog=catalog, **asked, **FEW)
         assert codes(made) == (["known-bad"] if refused else []), kernel
         if refused:
             message, remedy = made["problems"][0]["message"], made["problems"][0]["remedy"]
@@ -42,6 +56,26 @@ def test_a_driver_that_does_not_build_for_the_kernel_is_refused(bad):
             assert bad.symptom in message
             assert bad.source in message
             assert remedy
+
+
+@pytest.mark.parametrize("version", SOURCES["fails"])
+def test_a_driver_without_what_a_kernel_changed_is_refused(version):
+    """An older branch does not build either: it is no remedy for a newer one that does not."""
+    distro, offers = nvidia_driver(version)
+    asked = {"driver": version, "driver_source": "nvidia", **FEW}
+    for kernel in SOURCES["changes"]:
+        refused = bool(SOURCES["fails"][version]) and versions.key(kernel) >= versions.key(SOURCES["fails"][version][0])
+        host = {"kernel": f"{kernel}.9-1-generic"}
+        made = plan(distro, "T4", offers=offers, host=host, catalog=load_catalog(), **asked)
+        assert ("known-bad" in codes(made)) >= refused, kernel
+
+
+def test_a_remedy_names_no_driver_that_does_not_build():
+    for driver in ("570", "590"):
+        host = {"kernel": "7.0.0-1011-gcp"}
+        made = plan("ubuntu-24.04", "H100", host=host, catalog=load_catalog(), driver=driver)
+        assert codes(made) == ["known-bad"]
+        assert [dict(r["request"])["driver"] for r in made["remedies"]] == ["580"]
 
 
 def test_a_later_patch_of_the_branch_builds():
