@@ -33,7 +33,8 @@ _INSTEAD_OF_A_VERSION = {
 }
 _CASE_SENSITIVE = ("repository_url", "repository_key_url", "repository_key_fingerprint")
 _VERSION = re.compile(r"\d+(\.\d+)*(\.?(post|rc|a|b)\d+)?")
-_NUMBER = re.compile(r"\d+(\.\d+)*")
+_NUMBER = re.compile(r"\d+([.-]\d+)*")  # with the hyphens of package names, as in cuda-toolkit-12-6
+_BUILD = re.compile(r"^cu(\d\d)(\d)$")  # as PyTorch names its builds: cu126 is for CUDA 12.6
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/\S+")
 _FINGERPRINT = re.compile(r"[0-9A-Fa-f]{40}")
 
@@ -158,6 +159,6 @@ def _expected(name: str, text: str) -> str | None:
 def _expected_of_version(text: str, words: tuple[str, ...]) -> str | None:
     if text in words or _VERSION.fullmatch(text):
         return None
-    number = _NUMBER.search(text)
-    near = f"; did you mean {number.group()}?" if number else spelling.hint(text, (*words, "latest"))
+    number = _NUMBER.search(_BUILD.sub(r"\1.\2", text))
+    near = f"; did you mean {number.group().replace('-', '.')}?" if number else spelling.hint(text, (*words, "latest"))
     return f"{', '.join(words)}, a version or the first parts of one, such as 13.2{near}"

@@ -119,7 +119,7 @@ def _words(name: str) -> str:
 
 
 def _by_name(catalog: Catalog, text: str) -> HostGpu:
-    """Match the exact name, then the name without NVIDIA, GeForce and Tesla, then without blanks, then a part of it."""
+    """Match the exact name, then the name without NVIDIA, GeForce and Tesla, then without blanks, then parts of it."""
     products = sorted(catalog.products.values(), key=lambda p: (p.source != "supported-gpus.json", p.device))
     wanted = _words(text)
     tests = (
@@ -127,6 +127,8 @@ def _by_name(catalog: Catalog, text: str) -> HostGpu:
         lambda p: _words(p.name) == wanted,
         lambda p: _words(p.name).replace(" ", "") == wanted.replace(" ", ""),
         lambda p: f" {wanted} " in f" {_words(p.name)} ",
+        lambda p: set(wanted.split()) <= set(_words(p.name).split()),
+        lambda p: re.search(rf"(^| ){re.escape(wanted)}[a-z]( |$)", _words(p.name)),  # K40 for K40m, K40c
     )
     for test in tests if wanted else ():
         found = [p for p in products if test(p)]

@@ -29,7 +29,7 @@ GENERATIONS = (
     ("Ada", "8.9", "L40, RTX 4090"),
     ("Hopper", "9.0", "H100, H200"),
     ("Blackwell", "10.0", "B200, RTX 5090"),
-    ("Rubin", "10.7", "R200"),
+    ("Rubin", "10.7", "GR100"),
 )
 _HEAD = ("GPU", "driver", "CUDA", "cuDNN", "NCCL", "framework", "Python")
 

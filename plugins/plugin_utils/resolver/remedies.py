@@ -28,9 +28,8 @@ _CHOICES = (
 )
 _NOTHING_ASKED = ("auto", "none", "fallback")
 _MAX_REMEDIES = 3
-_MAX_NEIGHBOURS = 12  # versions around the requested one that are tried
 # How many parts of a component's version name a series, the versions that a remedy names first.
-_PARTS = {"driver": 1, "cuda": 2, "cudnn": 2, "nccl": 3, "tensorflow": 2, "pytorch": 2}
+_PARTS = {"driver": 1, "cuda": 2, "cudnn": 2, "nccl": 3, "tensorflow": 2, "pytorch": 2, "pytorch_cuda": 2}
 _GPU_CODES = ("gpu-", "mixed-gpus", "unknown-gpu")
 
 
@@ -112,7 +111,7 @@ def _requests(catalog: Catalog, plan: Plan, request: Request, host: Host, attemp
 
 def _nearest(catalog: Catalog, request: Request, freed: Request, host: Host, attempt: Attempt) -> Request:
     """Return the request with the freed components set to versions as near to the requested ones as the host allows."""
-    for name in COMPONENTS:
+    for name in (*COMPONENTS, "pytorch_cuda"):
         asked = getattr(request, name)
         if getattr(freed, name) == asked or asked in _NOTHING_ASKED:
             continue
@@ -130,18 +129,24 @@ def _neighbours(catalog: Catalog, name: str, asked: str) -> list[str]:
     They are as long as the request: releases for a release, series for a series. First comes the version that YAML
     reads as the requested one where it is not quoted.
     """
-    published = published_versions(catalog, name)
+    published = _published(catalog, name)
     parts = _PARTS[name]
     known = {versions.series(version, parts) for version in published}
     if asked.count(".") >= parts:
         known.update(published)
     meant = versions.before_yaml(asked, published)
-    return [*([meant] if meant else []), *versions.by_nearness(asked, known)[:_MAX_NEIGHBOURS]]
+    return [*([meant] if meant else []), *versions.by_nearness(asked, known)]
+
+
+def _published(catalog: Catalog, name: str) -> list[str]:
+    if name == "pytorch_cuda":
+        return [build.cuda for release in catalog.pytorch.releases for build in release.builds]
+    return published_versions(catalog, name)
 
 
 def _chosen(name: str, plan: Plan) -> list[str]:
     """Return the version that a plan selected for a component that was left at auto."""
-    component = plan.components.get(name)
+    component = plan.components.get(name) if name in COMPONENTS else None
     return [] if component is None else [getattr(component, "branch", None) or component.version]
 
 

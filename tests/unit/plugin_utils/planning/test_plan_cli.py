@@ -113,6 +113,8 @@ def test_problems_are_printed_with_remedies():
         ("K40c", "10de:1024"),
         ("10DE:2330", "10de:2330"),
         ("B200", "10de:2901"),
+        ("K40", "10de:1023"),
+        ("V100 16GB", "10de:1db1"),
     ],
 )
 def test_gpu_names(text, pci_id):

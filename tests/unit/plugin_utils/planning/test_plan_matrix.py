@@ -32,6 +32,16 @@ def table():
     return command("--matrix")
 
 
+@pytest.mark.parametrize(("capability", "examples"), [generation[1:] for generation in GENERATIONS])
+def test_the_gpus_of_the_table_can_be_typed(capability, examples):
+    """README names them, so a newcomer's first --gpu is one of them."""
+    catalog = load_catalog()
+    generations = {c: a.name for a in catalog.gpu.architectures for c in a.compute_capabilities}
+    for name in examples.split(", "):
+        product = catalog.products[plan_cli.find_gpu(catalog, name).pci_id.removeprefix("10de:")]
+        assert product.architecture == generations[capability], name
+
+
 def section(table, distribution):
     """The cells of a distribution release by GPU generation and compute capability."""
     text = re.search(rf"### {re.escape(distribution)}\n(.*?)(?=\n### |\Z)", table, re.DOTALL).group(1)
