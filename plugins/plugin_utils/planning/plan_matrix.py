@@ -71,7 +71,8 @@ def _short(refused: Plan) -> str:
     words = {
         "gpu-dropped-by-driver": "no driver offered here supports it",
         "gpu-too-new-for-driver": "no driver offered here supports it",
-        "python-not-supported": "no wheel for this Python",
+        "python-not-supported": "no TensorFlow for this Python",
+        "no-lock": "PyTorch once you lock it",
         "host-toolchain-mismatch": "CUDA for it does not work with this compiler or glibc",
         "not-in-repository": "the CUDA it needs is not offered",
         "gpu-dropped-by-cuda": "no CUDA offered here has code for it",

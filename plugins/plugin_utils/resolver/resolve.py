@@ -140,6 +140,8 @@ def plan_once(catalog: Catalog, request: Request, host: Host, relaxed: frozenset
         return plan
     pytorch = "auto" if request.pytorch == "fallback" else request.pytorch
     other = _plan_as_asked(catalog, dataclasses.replace(request, tensorflow="none", pytorch=pytorch), host, relaxed)
+    if {problem.code for problem in other.problems} == {"no-lock"}:  # PyTorch works, and its lock can be made
+        return dataclasses.replace(plan, problems=tuple(dict.fromkeys((*plan.problems, *other.problems))))
     if not other.ok:
         return plan
     # Whatever is a problem here and none without TensorFlow is about TensorFlow.

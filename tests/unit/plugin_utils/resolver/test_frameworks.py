@@ -85,7 +85,7 @@ def test_a_difference_to_the_toolkit_is_a_warning(asked, meaning):
 def test_an_old_gpu_has_no_other_pytorch():
     made = plan("debian-12", "GTX 1080", pytorch="auto", pytorch_cuda="12.8", tensorflow="none")
     assert [p["code"] for p in made["problems"]] == ["gpu-dropped-by-cuda"]
-    assert made["remedies"][0]["request"] == {"pytorch_cuda": "auto"}
+    assert made["remedies"][0]["request"] == {"pytorch_cuda": "12.6"}
 
 
 def test_a_release_without_the_cuda_names_those_that_have_it():
@@ -122,6 +122,21 @@ def test_pytorch_in_place_of_tensorflow(distro, gpu, host, version, why):
     assert because["tensorflow"][1].count("TensorFlow 2.21.0") == 1
     assert because["pytorch"][0] == version
     assert because["pytorch"][1].startswith("in place of TensorFlow: ")
+
+
+def test_a_pytorch_without_a_lock_could_take_tensorflows_place():
+    """It works, and its lock can be made: the refusal says so, and the remedy of the plan with the lock is true."""
+    catalog = load_catalog()
+    made = plan("ubuntu-26.04", "GTX 1080", catalog=catalog)
+    assert codes(made) == ["python-not-supported", "no-lock"]
+    locked, python = made["remedies"]
+    assert locked["text"].endswith("PyTorch 2.14.1)")
+    assert python["host"] == {"python": ["3.13"]}
+    (name,) = locked["host"]["locks"]
+    files = catalog.locks.files | {f"{name}.txt"}
+    made = plan("ubuntu-26.04", "GTX 1080", catalog=dataclasses.replace(catalog, locks=LockFiles(files, "lock {names}")))
+    assert made["ok"]
+    assert made["components"]["pytorch"]["version"] == "2.14.1"
 
 
 @pytest.mark.parametrize(("distro", "codes"), [("ubuntu-24.04", ["no-lock"]), ("ubuntu-26.04", [])])
