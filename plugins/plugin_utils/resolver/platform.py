@@ -191,11 +191,16 @@ def _alone(context: ResolveContext, name: str, gpu: Gpu) -> str:
 
 
 def closest(found: Sequence[AnyCandidate]) -> AnyCandidate:
-    """Return the candidate that is easiest to make possible: those that fit the GPUs first, since GPUs stay."""
-    return min(
-        found,
-        key=lambda candidate: (any(p.code.startswith("gpu-") for p in candidate.problems), len(candidate.problems)),
-    )
+    """Return the candidate that is easiest to make possible: one that fits the GPUs first, then one that is offered.
+
+    Neither GPUs nor repositories change; a kernel does.
+    """
+
+    def order(candidate: AnyCandidate) -> tuple[bool, bool, int]:
+        codes = [problem.code for problem in candidate.problems]
+        return any(code.startswith("gpu-") for code in codes), "not-in-repository" in codes, len(codes)
+
+    return min(found, key=order)
 
 
 def _each_gpu_alone(
@@ -428,6 +433,15 @@ def _explain_runtime(
     )
 
 
+def _kernel_limits(context: ResolveContext, driver: DriverCandidate) -> bool:
+    """Return whether a newer driver fits but for the kernel."""
+    return any(
+        {problem.code for problem in candidate.problems} == {"known-bad"}
+        and versions.key(candidate.version) > versions.key(driver.version)
+        for candidate in drivers_.driver_candidates(context)
+    )
+
+
 def explain_old_driver(
     context: ResolveContext, driver: DriverCandidate, floor: str | None, what: str, findings: Findings
 ) -> None:
@@ -436,7 +450,11 @@ def explain_old_driver(
         loaded = driver.version == context.host.loaded_driver
         found = f"the {'loaded' if loaded else 'installed'} driver is {driver.version}"
     elif context.request.driver == "auto":
-        found = f"the newest that fits this host's GPUs is {driver.version}"
+        kernel = context.host.newest_kernel
+        newer = (
+            f" and its kernel {versions.kernel_series(kernel)}" if kernel and _kernel_limits(context, driver) else ""
+        )
+        found = f"the newest that fits this host{newer} is {driver.version}"
     else:
         found = f"the requested driver is {driver.version}"
     findings.problem(

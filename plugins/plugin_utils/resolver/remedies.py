@@ -1,7 +1,8 @@
 """Find remedies for a plan with problems: changes of the request or of the host, each planned before it is offered.
 
 Runs on the controller; pure functions. The cheapest remedies come first: the fewest requested versions changed, to the
-nearest ones that fit; another Python; fewer kinds of GPUs; a component left out; another distribution release.
+nearest ones that fit; another Python; fewer kinds of GPUs; the release's own kernel; a component left out; another
+distribution release.
 """
 
 from __future__ import annotations
@@ -61,6 +62,8 @@ def find_remedies(
             found += _pythons(catalog, plan, request, host, each)
         if any(c.startswith(_GPU_CODES) for c in codes):
             found += _gpus(plan, request, host, each)
+    if not found:
+        found += _older_kernel(catalog, plan, request, host, attempt)
     if not found:
         found += _left_out(plan, request, host, attempt)
     if not found and request.scope == "frameworks":
@@ -215,6 +218,20 @@ def _prebuilt(plan: Plan, request: Request, host: Host, attempt: Attempt) -> Ite
         changes = _differences(plan.request, built)
         key = "enrol a key for the modules of DKMS, or name an enrolled one with gpu_stack_module_signing_key"
         yield Remedy(f"{key}, and {_settings(changes)} ({_outcome(made)})", changes)
+
+
+def _older_kernel(catalog: Catalog, plan: Plan, request: Request, host: Host, attempt: Attempt) -> Iterator[Remedy]:
+    """Yield the kernel of the distribution release itself, where a newer one runs."""
+    distro = catalog.distros.get(host.distribution)
+    if distro is None or host.newest_kernel is None:
+        return
+    own = distro.kernel.default
+    if versions.key(versions.kernel_series(host.newest_kernel)) <= versions.key(own):
+        return
+    made = attempt(request, dataclasses.replace(host, kernel=own, next_kernel=None, kernels=None))
+    if made.ok:
+        text = f"boot a kernel {own}, that of {host.distribution} itself ({_outcome(made)})"
+        yield Remedy(text, _differences(plan.request, request), {"kernel": (own,)})
 
 
 def _pythons(catalog: Catalog, plan: Plan, request: Request, host: Host, attempt: Attempt) -> Iterator[Remedy]:

@@ -134,7 +134,9 @@ def test_a_pytorch_without_a_lock_could_take_tensorflows_place():
     assert python["host"] == {"python": ["3.13"]}
     (name,) = locked["host"]["locks"]
     files = catalog.locks.files | {f"{name}.txt"}
-    made = plan("ubuntu-26.04", "GTX 1080", catalog=dataclasses.replace(catalog, locks=LockFiles(files, "lock {names}")))
+    made = plan(
+        "ubuntu-26.04", "GTX 1080", catalog=dataclasses.replace(catalog, locks=LockFiles(files, "lock {names}"))
+    )
     assert made["ok"]
     assert made["components"]["pytorch"]["version"] == "2.14.1"
 

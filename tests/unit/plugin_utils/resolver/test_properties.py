@@ -48,12 +48,17 @@ REQUESTS = st.fixed_dictionaries(
     },
 )
 HOSTS = st.builds(
-    lambda distro, gpus, pythons: Host(
-        distro, gpus=tuple(HostGpu(GPUS[g][0]) for g in gpus), pythons=pythons, default_python=(pythons or (None,))[0]
+    lambda distro, gpus, pythons, kernel: Host(
+        distro,
+        gpus=tuple(HostGpu(GPUS[g][0]) for g in gpus),
+        pythons=pythons,
+        default_python=(pythons or (None,))[0],
+        kernel=kernel,
     ),
     st.sampled_from(DISTROS),
     st.lists(st.sampled_from(sorted(GPUS)), min_size=1, max_size=3),
     st.sampled_from([(), (), ("3.7",), ("3.11",), ("3.14",), ("3.9", "3.12")]),
+    st.sampled_from([None, None, "6.11.0-26-generic", "6.18.5+deb13-amd64", "7.1.7+deb14-amd64"]),
 )
 GIVEN = settings(
     max_examples=40,
@@ -76,6 +81,8 @@ def applied(remedy, request, host):
         own = host.pythons or distro.python.available
         default = host.default_python or distro.python.default
         host = dataclasses.replace(host, pythons=(*own, *changes["python"]), default_python=default)
+    if "kernel" in changes:
+        host = dataclasses.replace(host, kernel=changes["kernel"][0])
     if "gpus" in changes:
         host = dataclasses.replace(host, gpus=tuple(g for g in host.gpus if g.pci_id in changes["gpus"]))
     return request, host, changes.get("locks", ())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import remedies
 
@@ -108,6 +109,29 @@ def test_nearest_python_is_a_remedy():
 def test_versions_around_a_requested_one(name, asked, nearest):
     """The nearest come first; of two that are equally near, the newer."""
     assert remedies._neighbours(frozen_catalog(), name, asked)[:7] == nearest
+
+
+@pytest.mark.parametrize(
+    ("kernel", "code", "why"),
+    [
+        (
+            "7.1.7+deb14-amd64",
+            "known-bad",
+            "no NVIDIA driver for debian-13 fits: the kernel module of driver 550.163.01 does not",
+        ),
+        ("6.18.5+deb13-amd64", "driver-too-old-for-cuda", "the newest that fits this host and its kernel 6.18 is 535"),
+    ],
+)
+def test_the_kernel_of_the_release_is_a_remedy_for_a_newer_one(kernel, code, why):
+    """Not another distribution release: its kernel would be an older one, too."""
+    made = plan("debian-13", "V100", host={"kernel": kernel}, catalog=load_catalog())
+    assert codes(made) == [code]
+    assert why in made["problems"][0]["message"]
+    assert made["remedies"][0]["text"].startswith(
+        "boot a kernel 6.12, that of debian-13 itself (gives NVIDIA driver 550,"
+    )
+    assert made["remedies"][0]["host"] == {"kernel": ["6.12"]}
+    assert plan("debian-13", "V100", host={"kernel": "6.12"}, catalog=load_catalog())["ok"]
 
 
 def test_sets_of_gpus_without_the_rarest_kind_come_first():
