@@ -304,7 +304,7 @@ class ActionModule(VariablesAction):
 
         def role_variables(facts: dict[str, Any], prefixes: tuple[str, ...]) -> dict[str, Any]:
             templar = self._templar.copy_with_new_env(available_variables={**variables, **facts})
-            names = sorted(name for name in variables if name.startswith(prefixes))
+            names = sorted(name for name in variables if str(name).startswith(prefixes))
             return {name: templar.template(variables[name]) for name in names}
 
         def indexes(decision: Decision) -> dict[str, str]:

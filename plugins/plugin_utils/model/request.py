@@ -33,9 +33,9 @@ _INSTEAD_OF_A_VERSION = {
 }
 _CASE_SENSITIVE = ("repository_url", "repository_key_url", "repository_key_fingerprint")
 _VERSION = re.compile(r"\d+(\.\d+)*(\.?(post|rc|a|b)\d+)?")
-_NUMBER = re.compile(r"\d+([.-]\d+)*")  # with the hyphens of package names, as in cuda-toolkit-12-6
+_NUMBER = re.compile(r"\d+(\.\d+)+|\d+([,-]\d+)*")  # with hyphens in package names, as in cuda-toolkit-12-6
 _BUILD = re.compile(r"^cu(\d\d)(\d)$")  # as PyTorch names its builds: cu126 is for CUDA 12.6
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/\S+")
+URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/\S+")
 _FINGERPRINT = re.compile(r"[0-9A-Fa-f]{40}")
 
 
@@ -149,7 +149,7 @@ def _expected(name: str, text: str) -> str | None:
         return "auto or a number"
     if name == "keep_cuda" and text != "all" and not (text.isdecimal() and int(text) >= 1):
         return "all, or the number of toolkits to keep, at least 1"
-    if name.endswith("_url") and text != "auto" and not _URL.fullmatch(text):
+    if name.endswith("_url") and text != "auto" and not URL.fullmatch(text):
         return "auto, or an address such as https://mirror.example.org/compute/cuda/repos"
     if name.endswith("_fingerprint") and text != "auto" and not _FINGERPRINT.fullmatch(text.replace(" ", "")):
         return "auto, or the 40 hexadecimal digits that gpg --show-keys prints"
@@ -160,5 +160,7 @@ def _expected_of_version(text: str, words: tuple[str, ...]) -> str | None:
     if text in words or _VERSION.fullmatch(text):
         return None
     number = _NUMBER.search(_BUILD.sub(r"\1.\2", text))
-    near = f"; did you mean {number.group().replace('-', '.')}?" if number else spelling.hint(text, (*words, "latest"))
+    near = (
+        f"; did you mean {re.sub('[,-]', '.', number.group())}?" if number else spelling.hint(text, (*words, "latest"))
+    )
     return f"{', '.join(words)}, a version or the first parts of one, such as 13.2{near}"

@@ -26,6 +26,12 @@ CAUSES = (
         '"http://USER:PASSWORD@PROXY:PORT";), or have the proxy let this host through by its address',
     ),
     Cause(
+        r"Unsupported proxy configured",
+        "apt needs the scheme of a proxy's address",
+        "write http:// before the proxy's name, in gpu_stack_environment ({http_proxy: http://PROXY:PORT}) or in "
+        f"Acquire::http::Proxy in {_APT_CONF}",
+    ),
+    Cause(
         r"[Rr]esolv|Name or service not known",
         "the name of the server, or of apt's proxy, is not found",
         "correct the host's name servers (resolvectl status, or /etc/resolv.conf); a host that reaches the internet "

@@ -20,7 +20,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils import spelling, ver
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import published_versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import COMPONENTS
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request, shown
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import URL, Request, shown
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification import waivers
 
 PREFIX = "gpu_stack_"
@@ -121,7 +121,8 @@ def misspelt(names: Iterable[str], known: Iterable[str], internal: Iterable[str]
     accepted = {*ours, *internal, *RESULTS}
     prefixes = tuple(f"{role}_" for role in roles())
     mistakes = []
-    for name in sorted({name for name in names if name not in accepted and not name.startswith(("_", "ansible_"))}):
+    texts = {name for name in names if isinstance(name, str)}  # Ansible reads {a: 13,2} as two, and warns of 2
+    for name in sorted(name for name in texts - accepted if not name.startswith(("_", "ansible_"))):
         if re.sub(r"[^a-z]", "", name.lower()).startswith("gpustack"):
             near = spelling.nearest(_option(name), [option.removeprefix(PREFIX) for option in known])
             mistakes.append(
@@ -214,6 +215,8 @@ def _of_role(name: str, value: Any, option: Mapping[str, Any], catalog: Catalog)
         return f"{name} is {shown(value)}; expected one of {', '.join(words)}{spelling.hint(str(value), words)}"
     if (kind in ("str", "path") and (is_nested or isinstance(value, bool))) or not _fits(value, {"type": kind}):
         return f"{name} is {shown(value)}; expected {_TYPES[kind]}"
+    if name.endswith("_url") and value and not URL.fullmatch(str(value)) and not str(value).startswith("/"):
+        return f"{name} is {shown(value)}; expected an address such as https://mirror.example.org/directory"
     if errors := _errors(value, dict(option)):
         return f"{name}: {'; '.join(errors)}"
     component = _ROLE_COMPONENT.get(name.rsplit("_", 1)[0])

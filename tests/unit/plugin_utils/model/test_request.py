@@ -75,6 +75,8 @@ def test_values_as_yaml_has_them(values: dict[str, Any], expected: tuple[str, st
         ({"pytorch_cuda": "cu130"}, ["did you mean 13.0?"]),
         ({"cuda": "cuda-toolkit-12-6"}, ["did you mean 12.6?"]),
         ({"driver": "nvidia-driver-580-open"}, ["did you mean 580?"]),
+        ({"driver": "595.71.05-1"}, ["did you mean 595.71.05?"]),
+        ({"cuda": "13,2"}, ["did you mean 13.2?"]),
         ({"pytorch": "2.10.0+cu126"}, ["did you mean 2.10.0?"]),
         ({"pytorch_cuda": "cu 12"}, ["gpu_stack_pytorch_cuda is 'cu 12'; expected auto, a version or the first"]),
         ({"driver_kernel_modules": "nouveau"}, ["expected one of auto, open, proprietary"]),

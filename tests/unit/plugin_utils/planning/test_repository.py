@@ -110,6 +110,13 @@ def test_a_proxy_that_refuses(
         assert meaning in why(tmp_path, f"{scheme}://mirror.example.org/cuda/")[1]
 
 
+def test_a_proxy_without_a_scheme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pip accepts it, apt does not."""
+    monkeypatch.setenv("http_proxy", "proxy.example.org:3128")
+    error, meaning = why(tmp_path, "http://mirror.example.org/cuda/")
+    assert meaning == "apt needs the scheme of a proxy's address", error
+
+
 @pytest.mark.parametrize(
     ("days", "trusted", "meaning"),
     [

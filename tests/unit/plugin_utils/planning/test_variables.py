@@ -64,6 +64,12 @@ def test_names_of_others_are_left_alone(name: str) -> None:
     assert misspelt(name) == []
 
 
+def test_a_name_that_is_a_number_is_left_to_ansible() -> None:
+    """{gpu_stack_cuda: 13,2} has a second variable, 2, of which Ansible warns."""
+    named: Any = {"gpu_stack_cuda": 13, 2: None}
+    assert variables.misspelt(named, KNOWN, INTERNAL) == []
+
+
 def test_every_known_name_is_accepted() -> None:
     assert misspelt(*KNOWN, *INTERNAL, *variables.role_options(), *variables.RESULTS) == []
 
@@ -148,6 +154,8 @@ def test_choices_are_those_of_who_reads_them() -> None:
         ("smoke_train_steps", "many", "is 'many'; expected a whole number"),
         ("tensorflow_env_ca_bundle", ["/a"], "is the list ['/a']; expected text"),
         ("nvidia_driver_disabled_lines", [{"file": "/a"}], "missing required arguments: line"),
+        ("pytorch_env_index_url", "pypi.org/simple", "expected an address such as https://"),
+        ("nvidia_repo_url", "mirror.example.org", "expected an address such as https://"),
         ("nvidia_driver_persistence", None, "is empty; remove the line to get the role's default"),
     ],
 )
@@ -178,6 +186,10 @@ def test_a_value_that_is_not_accepted(name: str, value: Any, expected: str) -> N
         ("nvidia_driver_kernel_headers", []),
         ("smoke_train_steps", "30"),
         ("tensorflow_env_version", 2.21),
+        ("tensorflow_env_index_url", ""),
+        ("tensorflow_env_index_url", "https://me:secret@pypi.example.org/simple"),
+        ("tensorflow_env_index_url", "/srv/wheels"),
+        ("nvidia_repo_url", "file:/srv/cuda"),
         ("tensorflow_env_python", "3.10"),
     ],
 )
