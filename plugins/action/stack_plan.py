@@ -346,6 +346,10 @@ class ActionModule(VariablesAction):
                 f"the fact cache has {', '.join(stale)} of an earlier release of this collection, which take "
                 "precedence over the plan of this run: run once with --flush-cache. Nothing was changed."
             )
+        if decision.plan.ok:
+            names = variables_.set_by_user(variables, ()).keys() & set(variables_.PLANNED)
+            chosen = role_variables(decision.facts, tuple(names)) if names else {}
+            self.refuse(variables_.other_than_planned(chosen, decision.plan.components))
         planned = role_variables(decision.facts, (*own, *later)) if decision.plan.ok and (own or later) else {}
         self.refuse(self.wrong_values({name: value for name, value in planned.items() if name in later}))
         terminal.show("\n".join([*written, decision.text(variables["inventory_hostname"])]))

@@ -19,7 +19,13 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.host import urls
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import spelling, versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import published_versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import COMPONENTS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
+    COMPONENTS,
+    LABELS,
+    Components,
+    FrameworkComponent,
+    full_version,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import URL, Request, shown
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification import waivers
 
@@ -64,6 +70,8 @@ MAX_FACTOR = 100  # of the time limits; some are minutes
 _SERIAL = re.compile(r"[1-9]\d*|(100|[1-9]\d?)(\.\d+)?%")
 _ROLE_COMPONENT = {"nvidia_driver": "driver", "cuda_toolkit": "cuda", "cudnn": "cudnn", "nccl": "nccl"}
 _ROLE_COMPONENT |= {"tensorflow_env": "tensorflow", "pytorch_env": "pytorch"}
+# What the plan decides together: the versions of components, and what has them.
+PLANNED = tuple(f"{role}_{name}" for role in _ROLE_COMPONENT for name in ("version", "python", "packages", "lock"))
 _TYPES = {
     "bool": "true or false",
     "int": "a whole number",
@@ -221,6 +229,36 @@ def _of_role(name: str, value: Any, option: Mapping[str, Any], catalog: Catalog)
         return f"{name}: {'; '.join(errors)}"
     component = _ROLE_COMPONENT.get(name.rsplit("_", 1)[0])
     return _dropped_zero(name, component, value, catalog) if component else None
+
+
+def other_than_planned(values: Mapping[str, Any], components: Components) -> list[str]:
+    """Return a mistake for each version or Python of a role that is not the plan's, although the packages are.
+
+    values: the variables of PLANNED that the user has set. Who sets the packages or the lock, too, wins over the plan.
+    """
+    mistakes = []
+    for role, name in _ROLE_COMPONENT.items():
+        component = components.get(name)
+        if component is None or values.keys() & {f"{role}_packages", f"{role}_lock"}:
+            continue
+        planned, value = full_version(component), values.get(f"{role}_version")
+        if value is not None and not _is_version(str(value), planned):
+            mistakes.append(
+                f"{role}_version is {shown(value)}, and the plan has {LABELS[name]} {planned}; expected "
+                f"{PREFIX}{name} to ask for it, without {role}_version"
+            )
+        python = values.get(f"{role}_python")
+        if isinstance(component, FrameworkComponent) and python is not None and str(python) != component.python:
+            mistakes.append(
+                f"{role}_python is {shown(python)}, and the plan has Python {component.python} for {LABELS[name]}; "
+                f"expected {role}_lock with wheels for it, too, or no {role}_python"
+            )
+    return mistakes
+
+
+def _is_version(value: str, planned: str) -> bool:
+    """Return whether a planned version is the given one; of a distribution's driver the plan knows the branch alone."""
+    return versions.has_prefix(planned, value) or ("." not in planned and versions.has_prefix(value, planned))
 
 
 def _fits(value: Any, option: Mapping[str, Any]) -> bool:

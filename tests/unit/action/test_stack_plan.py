@@ -466,6 +466,18 @@ def test_a_host_without_a_plan_is_an_error_and_has_no_actions(tmp_path: Path) ->
     assert "COMPONENT" not in answer.stdout
 
 
+def test_a_version_of_a_role_that_is_not_the_plans_is_refused(tmp_path: Path) -> None:
+    """The plan promises another one, whose packages are installed."""
+    asked = {**NO_GPU, "gpu_stack_cuda": "13.0"}
+    answer = run(tmp_path, "-e", json.dumps({**asked, "cuda_toolkit_version": "12.9"}))
+    assert answer.returncode == 2, answer.stdout + answer.stderr
+    assert (
+        "cuda_toolkit_version is '12.9', and the plan has CUDA toolkit 13.0.3; expected gpu_stack_cuda to ask for it,"
+        in " ".join(answer.stdout.split())
+    )
+    assert run(tmp_path, "-e", json.dumps({**asked, "cuda_toolkit_version": "13.0"})).returncode == 0
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """The evidence of two runs with one fact cache, by the requested CUDA; each prints its plan or problems once."""

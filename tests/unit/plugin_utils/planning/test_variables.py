@@ -10,8 +10,11 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gpuhost.stack.plugins.modules import gpu_verify
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import drift, variables
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import resolve
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification import training
 
 from tests.unit.frozen_catalog import frozen_catalog
@@ -195,6 +198,35 @@ def test_a_value_that_is_not_accepted(name: str, value: Any, expected: str) -> N
 )
 def test_a_value_that_is_accepted(name: str, value: Any) -> None:
     assert wrong(**{name: value}) == []
+
+
+@pytest.mark.parametrize(
+    ("values", "mistakes"),
+    [
+        (
+            {"nvidia_driver_version": "580.999"},
+            ["and the plan has NVIDIA driver 595.91.07; expected gpu_stack_driver to"],
+        ),
+        ({"nvidia_driver_version": 595, "tensorflow_env_version": "2.21"}, []),
+        ({"tensorflow_env_version": "2.99"}, ["the plan has TensorFlow 2.21.0; expected gpu_stack_tensorflow to ask"]),
+        (
+            {"tensorflow_env_python": "3.6"},
+            ["and the plan has Python 3.12 for TensorFlow; expected tensorflow_env_lock with"],
+        ),
+        ({"tensorflow_env_version": "2.99", "tensorflow_env_lock": "/srv/own.txt"}, []),
+        ({"cudnn_version": "8", "cudnn_packages": ["libcudnn8=8.9.6.50-1"]}, []),
+        ({"pytorch_env_version": "2.7"}, []),
+    ],
+)
+def test_a_version_of_a_role_is_the_plans_unless_its_packages_are_the_users(
+    values: dict[str, Any], mistakes: list[str]
+) -> None:
+    """What a role installs comes from the plan: with another version it would fail after the packages have changed."""
+    host = Host("ubuntu-24.04", gpus=(HostGpu("10de:2330"),))
+    plan = resolve(load_catalog(), Request(), host)
+    found = variables.other_than_planned(values, plan.components)
+    assert len(found) == len(mistakes)
+    assert all(mistake in text for mistake, text in zip(mistakes, found, strict=True))
 
 
 def test_every_mistake_is_listed_without_passwords() -> None:
