@@ -97,11 +97,12 @@ def find_gpus(catalog: Catalog, text: str) -> tuple[HostGpu, ...]:
 
 
 def find_gpu(catalog: Catalog, text: str) -> HostGpu:
-    """Return the GPU for a PCI id, `cc:X.Y` or a product name; raises PlanInputError if it is unknown or ambiguous."""
+    """Return the GPU for a PCI id, `cc:X.Y` (or `sm_XY`) or a name; raises PlanInputError if unknown or ambiguous."""
     if match := re.fullmatch(r"(?:0x)?10de:(?:0x)?([0-9a-f]{4})", text.strip().lower()):
         return HostGpu(f"10de:{match.group(1)}")
-    if match := re.fullmatch(r"cc:\s*(\d+\.\d+)", text.strip().lower()):
-        return _by_capability(catalog, match.group(1))
+    if match := re.fullmatch(r"(?:cc:\s*(\d+)(?:\.(\d+))?|sm_?(\d+)(\d))", text.strip().lower()):
+        major, minor = match.group(1) or match.group(3), match.group(2) or match.group(4) or "0"
+        return _by_capability(catalog, f"{major}.{minor}")
     return _by_name(catalog, text)
 
 

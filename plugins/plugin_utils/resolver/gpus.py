@@ -38,14 +38,15 @@ def _identify(catalog: Catalog, gpu: HostGpu, findings: Findings) -> Gpu | None:
             product.kernel_modules,
             product.last_driver_branch,
         )
+    device_at = f"PCI id {gpu.pci_id}" + (f" at {gpu.pci_address}" if gpu.pci_address else "")
     capability = gpu.compute_capability
     architecture = next((a.name for a in catalog.gpu.architectures if capability in a.compute_capabilities), None)
     legacy = next((g.driver for g in catalog.gpu.legacy if vendor == "10de" and device in g.devices), None)
     if legacy:
         findings.problem(
             "gpu-dropped-by-driver",
-            f"PCI id {gpu.pci_id} at {gpu.pci_address or '?'} is a GPU from before Fermi: branch {legacy} was the "
-            "last driver that supported it, and no CUDA of the catalog compiles for it",
+            f"{device_at} is a GPU from before Fermi: branch {legacy} was the last "
+            "driver that supported it, and no CUDA of the catalog compiles for it",
             "remove the device, or leave this host out of the group",
         )
         return None
@@ -54,7 +55,7 @@ def _identify(catalog: Catalog, gpu: HostGpu, findings: Findings) -> Gpu | None:
         known = f"is a {chip}, whose compute capability no public source names" if chip else "is not in the catalog"
         findings.problem(
             "unknown-gpu",
-            f"PCI id {gpu.pci_id} at {gpu.pci_address or '?'} {known}",
+            f"{device_at} {known}",
             "add it to catalog/gpu_products.csv, or remove the device",
         )
         return None

@@ -151,7 +151,7 @@ def _of_host(catalog: Catalog, plan: Plan, host: Host) -> list[Constraint]:
     pythons = host.pythons or catalog.distros[host.distribution].python.available
     known = {python for release in catalog.tensorflow.releases for python in release.pythons}
     known |= {python for release in catalog.pytorch.releases for python in release.pythons}
-    source = "" if host.offers is not None else "; according to the catalog it does not"
+    source = "" if host.offers is not None else " (according to the catalog it does not)"
     name = host.repository_url or f"NVIDIA's repository for {host.distribution}"
     return [
         *found,

@@ -245,7 +245,8 @@ def _pythons(catalog: Catalog, plan: Plan, request: Request, host: Host, attempt
         changed = dataclasses.replace(host, pythons=(*have, python), default_python=own)
         made = attempt(request, changed)
         if made.ok:
-            text = f"install Python {python} beside Python {own} ({_outcome(made)})"
+            where = f"as python{python} in /usr/bin or /usr/local/bin"
+            text = f"install Python {python} beside Python {own}, {where} ({_outcome(made)})"
             yield Remedy(text, _differences(plan.request, request), {"python": (python,)})
             return
 

@@ -352,9 +352,12 @@ def gpu_driver_problems(context: ResolveContext, branch: Branch, version: str, f
         supporting = supporting_branches(context, gpu)
         too_new = bool(supporting) and int(branch.branch) < min(int(b) for b in supporting)
         why = "is older than this GPU" if too_new else f"no longer supports {gpu.architecture} GPUs"
-        supported = (
-            f"{span('branches', supporting)} support it" if supporting else "no branch of the catalog supports it"
-        )
+        supported = "no branch of the catalog supports it"
+        if supporting:
+            several = len(supporting) > 1
+            supported = (
+                f"{span('branches', supporting)} support it" if several else f"branch {supporting[0]} supports it"
+            )
         problems.append(
             Problem(
                 "gpu-too-new-for-driver" if too_new else "gpu-dropped-by-driver",

@@ -115,10 +115,24 @@ def test_problems_are_printed_with_remedies():
         ("B200", "10de:2901"),
         ("K40", "10de:1023"),
         ("V100 16GB", "10de:1db1"),
+        ("cc:9", "cc:9.0"),
+        ("sm_90", "cc:9.0"),
+        ("sm120", "cc:12.0"),
     ],
 )
 def test_gpu_names(text, pci_id):
     assert find_gpu(frozen_catalog(), text).pci_id == pci_id
+
+
+def test_one_branch_that_supports_a_gpu_is_one():
+    _status, out, _err = run("--distro", "ubuntu-24.04", "--gpu", "GTX 580")
+    assert "it no longer supports Fermi GPUs; branch 390 supports it" in out
+
+
+def test_a_described_device_that_is_unknown_has_no_address():
+    status, out, _err = run("--distro", "debian-12", "--gpu", "10de:ffff")
+    assert status == 1
+    assert "problem  unknown-gpu: PCI id 10de:ffff is not in the catalog" in out
 
 
 def test_a_name_that_fits_several_generations_lists_them():

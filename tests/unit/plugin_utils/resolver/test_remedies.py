@@ -31,7 +31,9 @@ def test_another_python_is_a_remedy():
     made = plan("ubuntu-26.04", "H200", tensorflow="2.21")
     assert codes(made) == ["python-not-supported"]
     python, fallback = (remedy["text"] for remedy in made["remedies"])
-    assert python.startswith("install Python 3.13 beside Python 3.14 (gives")
+    assert python.startswith(
+        "install Python 3.13 beside Python 3.14, as python3.13 in /usr/bin or /usr/local/bin (gives"
+    )
     assert python.endswith("TensorFlow 2.21.0)")
     assert fallback.startswith("set gpu_stack_tensorflow=auto (gives")
     assert fallback.endswith("PyTorch 2.15.0)")
