@@ -341,6 +341,9 @@ def _pytorch(context: ResolveContext, platform: Platform, findings: Findings) ->
             if wanted == "none"
             else "only where gpu_stack_tensorflow=auto finds no release that works"
         )
+        if (build := context.request.pytorch_cuda) != "auto":
+            unused = f"gpu_stack_pytorch_cuda={build} has no effect without PyTorch"
+            why += f"; {unused}: set gpu_stack_pytorch=auto for it"
         findings.reason("pytorch", "none", why)
         return None
     toolkit = platform.cuda.version if platform.cuda and context.request.cuda != "auto" else ""

@@ -124,6 +124,19 @@ def test_pytorch_in_place_of_tensorflow(distro, gpu, host, version, why):
     assert because["pytorch"][1].startswith("in place of TensorFlow: ")
 
 
+@pytest.mark.parametrize("pytorch", ["fallback", "none"])
+def test_a_build_of_a_pytorch_that_is_not_planned_has_no_effect(pytorch):
+    """Whoever asks for a build expects PyTorch."""
+    made = plan("ubuntu-24.04", "H200", pytorch=pytorch, pytorch_cuda="12.6")
+    (because,) = [r["because"] for r in made["reasons"] if r["component"] == "pytorch"]
+    assert because.endswith(
+        "; gpu_stack_pytorch_cuda=12.6 has no effect without PyTorch: set gpu_stack_pytorch=auto for it"
+    )
+    made = plan("ubuntu-24.04", "H200", pytorch=pytorch)
+    (because,) = [r["because"] for r in made["reasons"] if r["component"] == "pytorch"]
+    assert "no effect" not in because
+
+
 def test_a_pytorch_without_a_lock_could_take_tensorflows_place():
     """It works, and its lock can be made: the refusal says so, and the remedy of the plan with the lock is true."""
     catalog = load_catalog()
