@@ -347,8 +347,8 @@ class ActionModule(VariablesAction):
                 "precedence over the plan of this run: run once with --flush-cache. Nothing was changed."
             )
         if decision.plan.ok:
-            names = variables_.set_by_user(variables, ()).keys() & set(variables_.PLANNED)
-            chosen = role_variables(decision.facts, tuple(names)) if names else {}
+            versions = variables_.set_by_user(variables, ()).keys() & set(variables_.PLANNED)
+            chosen = role_variables(decision.facts, tuple(versions)) if versions else {}
             self.refuse(variables_.other_than_planned(chosen, decision.plan.components))
         planned = role_variables(decision.facts, (*own, *later)) if decision.plan.ok and (own or later) else {}
         self.refuse(self.wrong_values({name: value for name, value in planned.items() if name in later}))
