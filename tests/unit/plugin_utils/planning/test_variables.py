@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gpuhost.stack.plugins.modules import gpu_verify
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import drift, variables
@@ -223,7 +222,7 @@ def test_a_version_of_a_role_is_the_plans_unless_its_packages_are_the_users(
 ) -> None:
     """What a role installs comes from the plan: with another version it would fail after the packages have changed."""
     host = Host("ubuntu-24.04", gpus=(HostGpu("10de:2330"),))
-    plan = resolve(load_catalog(), Request(), host)
+    plan = resolve(frozen_catalog(), Request(), host)
     found = variables.other_than_planned(values, plan.components)
     assert len(found) == len(mistakes)
     assert all(mistake in text for mistake, text in zip(mistakes, found, strict=True))
