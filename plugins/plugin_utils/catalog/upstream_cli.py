@@ -30,7 +30,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader impor
     CatalogError,
     load_catalog,
 )
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog, TensorflowRelease, Toolkit
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.upstream_comparison import Finding
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.upstream_deep import Evidence, Verdict
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.upstream_sources import SourceUnreachable
@@ -241,8 +241,9 @@ def deep(catalog: Catalog, sources: Sequence[str], wheels: int, log: Log) -> tup
     works = {"wheels": deep_wheels, "compilers": deep_compilers, "debian": deep_debian}
     for source in (source for source in works if source in sources):
         try:
-            evidence += works[source](catalog, wheels, log)
-            result.compared.append(f"{source}: deep")
+            made = works[source](catalog, wheels, result, log)
+            evidence += made
+            result.compared += [f"{source}: deep"] if made else []
         except SourceUnreachable as error:
             result.unreachable.append(Unreachable(source, str(error)))
     return upstream_deep.verdicts(catalog, evidence), result
@@ -253,26 +254,28 @@ def _entry(where: str) -> str:
     return where[: where.index("]") + 1] if "]" in where else where
 
 
-def deep_wheels(catalog: Catalog, wheels: int, log: Log) -> list[Evidence]:
+def deep_wheels(catalog: Catalog, wheels: int, result: Result, log: Log) -> list[Evidence]:
     """Compare the device code of TensorFlow's wheels."""
     pip = upstream_sources.find_pip()
-    made = []
-    for release in upstream_deep.newest_of_series(catalog.tensorflow.releases, wheels):
+
+    def compared(release: TensorflowRelease) -> Evidence:
         metadata = upstream_sources.pip_metadata(pip, release.package, release.version, release.pythons[-1])
         name = metadata.url.rsplit("/", 1)[-1]
         log(f"wheels: device code of {name}")
         with upstream_sources.open_wheel(metadata.url) as wheel:
             code = device_code.summary(device_code.wheel_groups(wheel))
-        made.append(upstream_deep.wheel_code(release, code, name))
-    return made
+        return upstream_deep.wheel_code(release, code, name)
+
+    releases = upstream_deep.newest_of_series(catalog.tensorflow.releases, wheels)
+    return _each(releases, compared, result, "wheels")
 
 
-def deep_compilers(catalog: Catalog, wheels: int, log: Log) -> list[Evidence]:
+def deep_compilers(catalog: Catalog, wheels: int, result: Result, log: Log) -> list[Evidence]:
     """Compare the compilers in NVIDIA's wheels: crt/host_config.h, and what ptxas lists."""
     pip = upstream_sources.find_pip()
     python = max((p for r in catalog.pytorch.releases for p in r.pythons), key=versions.key)
-    made: list[Evidence] = []
-    for toolkit in catalog.cuda.toolkits:
+
+    def compared(toolkit: Toolkit) -> list[Evidence]:
         files: dict[str, bytes] = {}
         major = versions.major(toolkit.version)
         for package in catalog.packages.compiler_wheels:
@@ -287,13 +290,15 @@ def deep_compilers(catalog: Catalog, wheels: int, log: Log) -> list[Evidence]:
                 for member in archive.namelist():
                     if member.endswith(("/crt/host_config.h", "/bin/ptxas")):
                         files[member.rsplit("/", 1)[-1]] = archive.read(member)
-        if {"host_config.h", "ptxas"} <= set(files):
-            listed = upstream_sources.run_binary(files["ptxas"], ["--help"])
-            made += upstream_deep.compiler(toolkit, files["host_config.h"].decode(errors="replace"), listed)
-    return made
+        if not {"host_config.h", "ptxas"} <= set(files):
+            return []
+        listed = upstream_sources.run_binary(files["ptxas"], ["--help"])
+        return upstream_deep.compiler(toolkit, files["host_config.h"].decode(errors="replace"), listed)
+
+    return [found for made in _each(catalog.cuda.toolkits, compared, result, "compilers") for found in made]
 
 
-def deep_debian(catalog: Catalog, wheels: int, log: Log) -> list[Evidence]:
+def deep_debian(catalog: Catalog, wheels: int, result: Result, log: Log) -> list[Evidence]:
     """Simulate each driver set of Debian's releases, and read NVIDIA's list of GPUs and pci.ids from their packages."""
     mirror = upstream_sources.find_mirror("debian")
     made: list[Evidence] = []

@@ -15,6 +15,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import urllib.parse
 import urllib.request
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -158,7 +159,16 @@ def parse_report(report: Mapping[str, Any]) -> upstream_comparison.WheelMetadata
 
 
 def open_wheel(url: str) -> io.BufferedReader:
-    """Return a wheel of the index as a file, of which only the ranges that are read are downloaded."""
+    """Return a wheel of the index as a file, of which only the ranges that are read are downloaded.
+
+    pip's index or --find-links may be a directory of this machine, whose wheels are opened as they are.
+    """
+    if url.startswith("file:"):
+        path = Path(urllib.request.url2pathname(urllib.parse.urlsplit(url).path))
+        try:
+            return path.open("rb")
+        except OSError as error:
+            raise SourceUnreachable(f"{path}: {error.strerror}") from error
 
     def get(start: int, end: int) -> tuple[bytes, str]:
         # The index's own addresses, over the protocol of the machine's configuration.

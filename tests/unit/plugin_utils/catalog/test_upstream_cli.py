@@ -6,6 +6,7 @@ import dataclasses
 import io
 import json
 import subprocess
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,41 @@ def test_an_index_that_lists_nothing_is_not_taken_for_an_empty_one(monkeypatch):
     result = upstream_cli.check(frozen_catalog(), ["tensorflow", "pypi"], lambda line: None)
     assert result.findings == []
     assert {u.source for u in result.unreachable} == {"tensorflow", "pypi"}
+
+
+PTXAS = "#!/bin/sh\necho \"--gpu-name <gpu name>\"\necho \"  Allowed values for this option:  'sm_90','sm_100'.\"\n"
+
+
+def test_a_wheel_that_cannot_be_read_leaves_the_others_compared(monkeypatch):
+    """One toolkit's wheel is away; the compilers of the others are compared all the same."""
+    catalog = frozen_catalog()
+    here, away = [toolkit.version for toolkit in catalog.cuda.toolkits][-2:]
+
+    def wheel(url):
+        if url == away:
+            raise SourceUnreachable(f"{url}: no route to host")
+        made = io.BytesIO()
+        with zipfile.ZipFile(made, "w") as archive:
+            archive.writestr(
+                "nvidia/include/crt/host_config.h", "#if __GNUC__ > 14\n#error gcc versions later than 14\n"
+            )
+            archive.writestr("nvidia/bin/ptxas", PTXAS)
+        return made
+
+    found = metadata("2.21.0")
+    monkeypatch.setattr(upstream_sources, "find_pip", lambda: ["pip"])
+    monkeypatch.setattr(upstream_sources, "pip_versions", lambda pip, name, python: (f"{here}.1", f"{away}.1"))
+    monkeypatch.setattr(
+        upstream_sources,
+        "pip_metadata",
+        lambda pip, name, version, python: dataclasses.replace(found, url=version.rpartition(".")[0]),
+    )
+    monkeypatch.setattr(upstream_sources, "open_wheel", wheel)
+    verdicts, result = upstream_cli.deep(catalog, ["compilers"], 1, lambda line: None)
+    assert [(u.source, u.reason) for u in result.unreachable] == [("compilers", f"{away}: no route to host")]
+    compared = {verdict.entry for verdict in verdicts if verdict.verdict != "trusted"}
+    assert any(f"[{here}]" in entry for entry in compared)
+    assert not any(f"[{away}]" in entry for entry in compared)
 
 
 def test_the_script():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import shutil
 import subprocess
+import zipfile
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import download
@@ -49,6 +50,17 @@ def test_pip_answers():
     for answer in (Answer(1, "", text("pip-index-away.txt")), Answer(124, "", "pip: no answer within 600 s")):
         with pytest.raises(SourceUnreachable, match="tensorflow: pip could not list"):
             upstream_sources.parse_versions("tensorflow", answer)
+
+
+def test_a_wheel_of_an_index_on_this_machine_is_read(tmp_path):
+    path = tmp_path / "nvidia wheel-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("nvidia/cu13/include/crt/host_config.h", "#error too new")
+    with upstream_sources.open_wheel(path.as_uri()) as wheel, zipfile.ZipFile(wheel) as archive:
+        assert archive.namelist() == ["nvidia/cu13/include/crt/host_config.h"]
+    path.unlink()
+    with pytest.raises(SourceUnreachable, match=r"nvidia wheel-1\.0-py3-none-any\.whl: No such file or directory"):
+        upstream_sources.open_wheel(path.as_uri())
 
 
 def test_an_old_pip_is_passed_over():
