@@ -103,7 +103,7 @@ CODES = {
     ),
     "gpu-busy": (
         "The driver would change under programs that compute on the GPUs (displays and monitors: a warning)",
-        "Drain the host, or end them",
+        "Drain the host, or end those programs",
     ),
     "secure-boot": (
         "Secure Boot is enabled, and the key that signs the modules of DKMS is not enrolled",
