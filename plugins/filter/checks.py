@@ -1,7 +1,7 @@
 # Copyright: the gpuhost contributors
 # SPDX-License-Identifier: Apache-2.0 OR GPL-3.0-or-later
 # Apache License 2.0, or GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Filters for results of checks: functions of module_utils/checks. Runs on the controller."""
+"""Offer the filter `failed_checks`: why a host is not verified, as the text of a failure. Runs on the controller."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ options:
       - An empty version returns an empty dictionary.
     required: true
   kernel_modules:
-    description: The kernel modules of the driver.
+    description: The flavour of the driver's kernel modules; V(auto) takes the open ones if the branch has them.
     type: str
     choices: [auto, open, proprietary]
     default: auto

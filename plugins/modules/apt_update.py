@@ -8,7 +8,7 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: apt_update
-short_description: Refresh apt's package lists, although a repository of somebody else is broken
+short_description: Refresh apt's package lists, even if a repository of somebody else is broken
 description:
   - Runs C(apt-get update). A repository that cannot be refreshed is a warning with apt's message, which names it, and
     an error if it is of one of O(sources).

@@ -1,6 +1,6 @@
 # Copyright: the gpuhost contributors
 # SPDX-License-Identifier: Apache-2.0
-"""Say in one sentence that a host's Python is broken or too old; Ansible shows what it printed, or how it failed to."""
+"""Say in one sentence that a host's Python is broken or too old, where Ansible shows only that a module failed."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ Execute = Callable[[str], tuple[int, str]]
 
 
 def refusal(path: str, message: str, execute: Execute) -> str | None:
-    """Return why the interpreter that ran a failed module cannot run any, and what to set; None if it can.
+    """Return why a host's interpreter cannot run modules, and what to set; None if that is not why a module failed.
 
-    message: the module's. execute(command): runs a command on the host and returns its exit status and output.
+    path: the interpreter's. message: the failed module's. execute(command): runs a command on the host and returns its
+    exit status and output.
     """
     if any(words in message for words in _TOO_OLD):
         return (

@@ -1,6 +1,6 @@
 # Copyright: the gpuhost contributors
 # SPDX-License-Identifier: Apache-2.0
-"""Refresh apt's package lists, although a repository of somebody else is broken. Runs on the managed host."""
+"""Refresh apt's package lists, even if a repository of somebody else is broken. Runs on the managed host."""
 
 from __future__ import annotations
 

@@ -24,9 +24,10 @@ class PlanWarning:
 
 @dataclasses.dataclass(frozen=True)
 class Limit:
-    """A constraint without which a component has the version `newer`; together: only with the reason's other limits.
+    """A constraint that keeps a component from the version `newer`.
 
-    by: the stable name of the constraint; without: a text that follows the version.
+    by: the stable name of the constraint; without: the text after that version, such as `without the Tesla K40c`.
+    together: whether `newer` is possible only if the reason's other limits are lifted, too.
     """
 
     by: str

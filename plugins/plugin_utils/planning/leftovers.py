@@ -1,4 +1,4 @@
-"""What other installers left on a host that conflicts with the planned packages, and how a run can remove it.
+"""Find what other installers left on a host that conflicts with the planned packages, and how a run can remove it.
 
 With `gpu_stack_leftovers=refuse`, what blocks the plan is a problem; with `remove`, the run removes it first. Source
 and key files are moved aside and can be restored; what NVIDIA's uninstallers remove cannot.
@@ -23,7 +23,7 @@ _OR_LET_THE_RUN = ", or let the run remove it with -e gpu_stack_leftovers=remove
 
 @dataclasses.dataclass(frozen=True)
 class Leftover:
-    """One leftover.
+    """A conflicting installation, source or key file of another installer.
 
     blocks: whether it prevents the plan. action: what a run with gpu_stack_leftovers=remove does, as an imperative;
     empty where it does nothing. uninstaller: the program that the action runs, for `component` (driver or cuda);
@@ -53,7 +53,7 @@ class Cleanup:
 
 
 def find(plan: Plan, probe: Probe) -> list[Leftover]:
-    """Return all leftovers in the order in which they are reported; none where they belong to others by request."""
+    """Return all leftovers in the order in which they are reported; none with gpu_stack_scope=frameworks."""
     if plan.request.scope == "frameworks":
         return []
     repository = load_catalog().repository

@@ -40,8 +40,10 @@ def reason_against_rollback(
 ) -> str | None:
     """Return why nothing is rolled back, for the failure's message; None if the host is to be rolled back.
 
+    Empty if nothing is rolled back and nobody expects it, because this run has not changed the host.
+
     verify: the result of the checks, if they ran; enabled: gpu_stack_rollback. changed: whether this run has started
-    to change the host; if not, the reason may be empty, since nobody expects a rollback. training: the result of the
+    to change the host. training: the result of the
     last training of this run, if there was one; verified: what verified the host before, as the probe has it.
     """
     if reboot_pending:

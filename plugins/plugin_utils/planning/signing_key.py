@@ -27,7 +27,10 @@ class SigningCertificate:
 
 
 def read(key: bytes, certificate: bytes, path: str) -> SigningCertificate:
-    """Return the certificate of a key; raises SigningKeyError. path: of the certificate, PEM or DER."""
+    """Return the certificate; raises SigningKeyError if the key cannot be used, or the certificate is not the key's.
+
+    key: a private key in PEM without a passphrase. certificate: PEM or DER. path: the certificate's, for messages.
+    """
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 
@@ -40,12 +43,12 @@ def read(key: bytes, certificate: bytes, path: str) -> SigningCertificate:
             "(openssl pkey -in KEY -out NEW), and encrypt the file with ansible-vault instead"
         ) from error
     except (ValueError, UnsupportedAlgorithm) as error:
-        raise SigningKeyError("the key is no private key in PEM (-----BEGIN PRIVATE KEY-----)") from error
+        raise SigningKeyError("the key is not a private key in PEM (-----BEGIN PRIVATE KEY-----)") from error
     encoding = (Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     if own.public_bytes(*encoding) != found.public_key().public_bytes(*encoding):
         raise SigningKeyError(
-            f"the certificate {path} ({found.subject.rfc4514_string()}) is of another key; expected the one that was "
-            "made with this key"
+            f"the certificate {path} ({found.subject.rfc4514_string()}) belongs to another key; expected the one that "
+            "was made with this key"
         )
     return SigningCertificate(path, hashlib.sha256(found.public_bytes(Encoding.DER)).hexdigest())
 
@@ -57,4 +60,4 @@ def _certificate(content: bytes, path: str) -> Certificate:
     try:
         return x509.load_pem_x509_certificate(content) if is_pem else x509.load_der_x509_certificate(content)
     except ValueError as error:
-        raise SigningKeyError(f"{path} is no X.509 certificate, neither in PEM nor in DER") from error
+        raise SigningKeyError(f"{path} is not an X.509 certificate in PEM or DER") from error

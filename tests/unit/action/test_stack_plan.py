@@ -419,7 +419,7 @@ def test_a_signing_key_that_cannot_be_used_is_refused_before_the_probe(tmp_path:
     pair = {"gpu_stack_module_signing_key": str(keys[1]), "gpu_stack_module_signing_certificate": f"{tmp_path}/one.pem"}
     answer = run(tmp_path, "-e", json.dumps(pair))
     assert answer.returncode == 2
-    assert "one.pem (CN=one) is of another key" in " ".join(answer.stdout.split())
+    assert "one.pem (CN=one) belongs to another key" in " ".join(answer.stdout.split())
     assert not list(tmp_path.glob("*/*/probe.json"))
 
 

@@ -50,12 +50,12 @@ def test_the_certificate_of_a_key_has_the_digest_of_its_der_form(made: Path, nam
 @pytest.mark.parametrize(
     ("key", "certificate", "message"),
     [
-        ("two.key", "one.pem", r"the certificate /keys/c \(CN=Example one\) is of another key"),
+        ("two.key", "one.pem", r"the certificate /keys/c \(CN=Example one\) belongs to another key"),
         ("locked.key", "one.pem", "the key has a passphrase"),
-        ("one-key.der", "one.pem", "the key is no private key in PEM"),
-        ("one.pem", "one.pem", "the key is no private key in PEM"),
-        ("one.key", "one.key", "/keys/c is no X.509 certificate"),
-        ("one.key", "one-key.der", "/keys/c is no X.509 certificate"),
+        ("one-key.der", "one.pem", "the key is not a private key in PEM"),
+        ("one.pem", "one.pem", "the key is not a private key in PEM"),
+        ("one.key", "one.key", "/keys/c is not an X.509 certificate"),
+        ("one.key", "one-key.der", "/keys/c is not an X.509 certificate"),
     ],
 )
 def test_what_cannot_sign_unattended_is_refused(made: Path, key: str, certificate: str, message: str) -> None:
