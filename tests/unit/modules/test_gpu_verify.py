@@ -32,6 +32,8 @@ PLAN = {
     },
     "gpus": [],
 }
+SPECS = [spec for group in verify.GROUPS.values() for spec in group.CHECKS]
+# Users' waivers and dashboards have these ids: none may be renamed or go. New checks need not be listed.
 IDS = [
     "driver.nvidia_smi", "driver.gpu_count", "driver.module_matches_user_space", "driver.module_built",
     "driver.nouveau_absent", "driver.pci_binding", "driver.fabric_manager", "driver.security_floor",
@@ -57,7 +59,8 @@ def test_ids_are_stable_and_failed_checks_do_not_fail_the_task(capsys: pytest.Ca
     result = run(capsys, plan=PLAN, kernel_module="not_managed", tensorflow_path="/nonexistent")
     assert (result["changed"], result.get("failed")) == (False, None)
     found = {check["id"]: check for check in result["verify"]["checks"]}
-    assert list(found) == IDS
+    assert list(found) == [spec.id for spec in SPECS]
+    assert [id_ for id_ in found if id_ in IDS] == IDS
     assert result["verify"]["status"] == "fail"
     assert result["verify"]["counts"]["fail"] == sum(check["status"] == "fail" for check in found.values())
     assert found["packages.installed"]["found"] == "gpuhost-no-such-package is not installed"
@@ -66,9 +69,7 @@ def test_ids_are_stable_and_failed_checks_do_not_fail_the_task(capsys: pytest.Ca
 
 
 def test_failures_of_the_hardware() -> None:
-    specs = [spec for group in verify.GROUPS.values() for spec in group.CHECKS]
-    assert [spec.id for spec in specs] == IDS
-    assert [spec.id for spec in specs if spec.cause == model.HARDWARE] == HARDWARE
+    assert [spec.id for spec in SPECS if spec.cause == model.HARDWARE and spec.id in IDS] == HARDWARE
 
 
 def test_task_fails_on_request(capsys: pytest.CaptureFixture[str]) -> None:
