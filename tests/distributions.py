@@ -15,7 +15,7 @@ DEMO = "demo"
 SCENARIOS = ("default", "drift", "interrupted", "teardown", "undo", "upgrade", DEMO)
 # Where a scenario cannot run: NVIDIA's repository, or a wheel, has not what it needs.
 _NO_TENSORFLOW = "it trains with TensorFlow, which has no wheel for Ubuntu's Python 3.14; the stand-in's is 3.13"
-_NO_570 = "it begins with driver 570, which NVIDIA's repository for the distribution has not"
+_NO_570 = "it begins with driver 570, which NVIDIA's repository for the distribution does not have"
 NOT_APPLICABLE = {
     ("debian-13", "upgrade"): _NO_570,
     ("ubuntu-26.04", "upgrade"): _NO_570,

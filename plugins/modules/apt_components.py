@@ -51,6 +51,10 @@ added:
   type: list
   elements: str
   sample: ["http://deb.debian.org/debian/ bookworm"]
+apt_held_by:
+  description: The process that holds a lock of apt or dpkg, and the lock.
+  returned: when the lock was not free within O(lock_timeout)
+  type: str
 """
 
 import os

@@ -43,6 +43,10 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+apt_held_by:
+  description: The process that holds a lock of apt or dpkg, and the lock.
+  returned: when the lock was not free within O(lock_timeout)
+  type: str
 """
 
 from ansible.module_utils.basic import AnsibleModule
