@@ -146,8 +146,8 @@ def pytest(*words: str, **variables: str) -> Callable[[Step], None]:
     def work(step: Step) -> None:
         report = RESULTS / f"{step.name}.xml"
         report.unlink(missing_ok=True)
-        # One process more than cores, because some tests wait.
-        spread = (f"--numprocesses={min(CORES + 1, 8)}", "--dist=worksteal")
+        # More processes than cores, because many tests wait.
+        spread = (f"--numprocesses={min(CORES + 2, 8)}", "--dist=worksteal")
         passed = step.command("pytest", *words, *spread, f"--junit-xml={report}", "-ra", **variables)
         step.count(report)
         if not passed and not step.failed:

@@ -75,7 +75,7 @@ def managed_files(as_root) -> dict[str, list[str]]:
     return {part: paths for part, paths in found.items() if paths}
 
 
-@pytest.mark.parametrize("part", ["all at once", *(FILES if ALL else ["env_paths"])])
+@pytest.mark.parametrize("part", ["all at once", *(FILES if ALL else [])])
 def test_edited_and_deleted_files_are_restored(part, as_root, managed_files, rerun, unchanged):
     """Half of the files are deleted, the others edited (links: retargeted); then the other way round.
 
