@@ -35,20 +35,9 @@ def environment(distribution: str) -> dict[str, str]:
     return {configurations.IMAGE_VARIABLE: distribution, "LAB_DRIVER": old.driver, "LAB_CUDA": old.cuda}
 
 
-def cell_lines(lines: Iterable[dict[str, Any]], tier: str) -> dict[tuple[str, str], dict[str, Any]]:
-    """Return the last line of each cell of a tier in the ledger, by (distribution, scenario), the oldest first."""
-    found: dict[tuple[str, str], dict[str, Any]] = {}
-    for line in lines:
-        if line["tier"] == tier:
-            cell = (line["distribution"], line["scenario"])
-            found.pop(cell, None)
-            found[cell] = line
-    return found
-
-
 def table(ledger: Iterable[dict[str, Any]]) -> str:
     """Return the Markdown table of distributions and scenarios: passed or failed and when, or never run."""
-    known = cell_lines(ledger, "distributions")
+    known = {(line["distribution"], line["scenario"]): line for line in ledger if line["tier"] == "distributions"}
 
     def text(distribution: str, scenario: str) -> str:
         if (distribution, scenario) in NOT_APPLICABLE:

@@ -27,6 +27,7 @@ sys.path[:0] = [str(PROJECT), str(PROJECT / "collections")]
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.tables import text_table  # noqa: E402
 
 from tests import configurations, distributions  # noqa: E402
+from tests.mutation import areas  # noqa: E402
 
 RESULTS = PROJECT / ".cache" / "test-results"
 LEDGER = PROJECT / "tests" / "ledger.jsonl"
@@ -54,11 +55,9 @@ class Step:
     failed: int = 0
     skipped: list[str] = field(default_factory=list)  # names and reasons
     seconds: float = 0.0
-    # Of a tier that draws random numbers, or that continues where its last invocation ended:
-    seed: int | None = None
+    # Of a tier of cells, which continues where its last invocation ended, and records each cell by itself:
     finished: bool = True
-    tested_seconds: float | None = None  # over all invocations
-    is_recorded: bool = False  # a tier of cells records each of them by itself
+    is_recorded: bool = False
 
     @property
     def log(self) -> Path:
@@ -184,19 +183,6 @@ def molecule(step: Step, scenario: str = "", **variables: str) -> None:
         step.count(report)
 
 
-def mutation(step: Step) -> None:
-    """Change the code in 500 places, one at a time: a change that a test notices passes, the others are listed."""
-    found = RESULTS / "mutation.json"
-    found.unlink(missing_ok=True)
-    seed = [f"--seed={os.environ['SEED']}"] if os.environ.get("SEED") else []
-    passed = step.command("python", "-m", "tests.mutation", f"--json={found}", *seed)
-    counts = json.loads(found.read_text()) if found.exists() else {}
-    step.passed, step.skipped = counts.get("killed", 0), counts.get("survived", [])
-    step.seed, step.finished = counts.get("seed"), counts.get("finished", True)
-    step.tested_seconds = counts.get("seconds")
-    step.failed = int(step.finished and not passed)
-
-
 def locks(step: Step) -> None:
     """Ask the package index for a dry run of each lock and its Python; each counts as one test."""
     found = RESULTS / "locks.json"
@@ -242,7 +228,7 @@ def lab_image(step: Step, distribution: str) -> dict[str, Any] | None:
     return dict(json.loads(found.read_text().splitlines()[-1])) if built else None
 
 
-def run_cell(step: Step, distribution: str, scenario: str) -> dict[str, Any]:
+def run_scenario(step: Step, distribution: str, scenario: str) -> dict[str, Any]:
     """Run a scenario on a distribution; return its counts, and whether the distribution is simulated."""
     image = lab_image(step, distribution)
     cell = {"distribution": distribution, "scenario": scenario, "simulated": bool(image and image["simulated"])}
@@ -250,36 +236,67 @@ def run_cell(step: Step, distribution: str, scenario: str) -> dict[str, Any]:
         return {**cell, "passed": 0, "failed": 1, "skipped": 0, "seconds": 0}
     work = demo if scenario == distributions.DEMO else functools.partial(molecule, scenario=scenario)
     part = Step(f"{distribution}-{scenario}", functools.partial(work, **distributions.environment(distribution))).run()
+    step.skipped += [f"{distribution} {scenario}: {len(part.skipped)} tests"] if part.skipped else []
     counts = {"passed": part.passed, "failed": part.failed, "skipped": len(part.skipped)}
     return {**cell, **counts, "seconds": round(part.seconds)}
 
 
-def run_cells(step: Step, cells_of_tier: Sequence[tuple[str, str]]) -> None:
+def run_area(step: Step, area: str) -> dict[str, Any] | None:
+    """Change the code of an area in 100 places, one at a time; return how many of these mutants the tests noticed.
+
+    None means that the time was over: the next invocation tests the others.
+    """
+    found = RESULTS / "mutation.json"
+    found.unlink(missing_ok=True)
+    seed = [f"--seed={os.environ['SEED']}"] if os.environ.get("SEED") else []
+    enough = step.command("python", "-m", "tests.mutation", area, "--mutants=100", f"--json={found}", *seed)
+    if not found.exists():
+        return {"area": area, "passed": 0, "failed": 1, "skipped": 0, "seconds": 0}
+    counts = json.loads(found.read_text())
+    if not counts["finished"]:
+        return None
+    step.skipped += counts["survived"]
+    results = {"passed": counts["killed"], "failed": int(not enough), "skipped": len(counts["survived"])}
+    return {"area": area, "seed": counts["seed"], **results, "seconds": counts["seconds"]}
+
+
+def run_cells(
+    step: Step, cells: Sequence[tuple[str, ...]], names: tuple[str, ...], run: Callable[..., dict[str, Any] | None]
+) -> None:
     """Run the cells that have not passed on this commit, for at most an hour, and record each in the ledger.
+
+    `names` are the keys of a cell in the ledger, and `run` returns its line, or None if it is not finished.
 
     A whole tier takes longer than a commit lasts as the newest one. So those that never ran come first, then those that
     ran longest ago, and what an earlier commit has shown is kept.
     """
     commit, start = clean_commit(), time.monotonic()
-    lines = distributions.cell_lines(ledger_lines(), step.name)
-    order = list(lines)  # by their last line
+    lines: dict[tuple[str, ...], dict[str, Any]] = {}
+    for line in ledger_lines():
+        if line["tier"] == step.name:
+            cell = tuple(line[name] for name in names)
+            lines.pop(cell, None)  # the order is that of the last lines
+            lines[cell] = line
+    order = list(lines)
     passed = {cell for cell, line in lines.items() if line["commit"] == commit and not line["failed"]}
-    todo = [cell for cell in cells_of_tier if cell not in passed]
+    todo = [cell for cell in cells if cell not in passed]
     todo.sort(key=lambda cell: order.index(cell) if cell in order else -1)
     # The longest cell so far may be the next one's length.
     longest = max((line["seconds"] for line in lines.values()), default=CELL_SECONDS)
     step.is_recorded = True
-    for number, (distribution, scenario) in enumerate(todo):
+    for number, cell in enumerate(todo):
         # A cell of more than an hour would else be the last one that any invocation begins.
         if number and time.monotonic() - start + longest > TIER_SECONDS:
             step.finished = False
             return
-        cell = run_cell(step, distribution, scenario)
-        step.passed, step.failed = step.passed + cell["passed"], step.failed + cell["failed"]
-        step.skipped += [f"{distribution} {scenario}: {cell['skipped']} tests"] if cell["skipped"] else []
-        longest = max(longest, cell["seconds"])
+        found = run(step, *cell)
+        if found is None:
+            step.finished = False
+            return
+        step.passed, step.failed = step.passed + found["passed"], step.failed + found["failed"]
+        longest = max(longest, found["seconds"])
         if commit is not None and commit == clean_commit():
-            record({"commit": commit, "tier": step.name, **cell})
+            record({"commit": commit, "tier": step.name, **found})
     if not todo:
         step.print("every cell has passed on this commit")
         step.passed = len(passed)
@@ -287,9 +304,16 @@ def run_cells(step: Step, cells_of_tier: Sequence[tuple[str, str]]) -> None:
 
 # The scenarios in virtual machines, the shortest first. One at a time: an emulated computer uses all cores.
 MACHINES = [("debian-12", scenario) for scenario in ("secure_boot", "kernel_update", "reboot")]
+
+
+def scenarios_on(cells: Sequence[tuple[str, str]]) -> Callable[[Step], None]:
+    """Return the work of running scenarios on distributions."""
+    return functools.partial(run_cells, cells=cells, names=("distribution", "scenario"), run=run_scenario)
+
+
 # Test runs that do not fit into the default run, by name.
 TIERS: dict[str, list[tuple[str, Callable[[Step], None]]]] = {
-    "virtual-machine": [("virtual-machine", functools.partial(run_cells, cells_of_tier=MACHINES))],
+    "virtual-machine": [("virtual-machine", scenarios_on(MACHINES))],
     "cluster": [("cluster", molecule)],
     "distro_packages": [("distro_packages", molecule)],
     "first_boot": [("first_boot", molecule)],
@@ -301,10 +325,15 @@ TIERS: dict[str, list[tuple[str, Callable[[Step], None]]]] = {
     "fallback": [("fallback", molecule)],
     "locks": [("locks", locks)],
     "shared_host": [("shared_host", molecule)],
-    "mutation": [("mutation", mutation)],
+    "mutation": [
+        (
+            "mutation",
+            functools.partial(run_cells, cells=[(area,) for area in areas.AREAS], names=("area",), run=run_area),
+        )
+    ],
     "examples": [("examples", molecule)],
     "catalog": [("catalog", catalog)],
-    "distributions": [("distributions", functools.partial(run_cells, cells_of_tier=distributions.CELLS))],
+    "distributions": [("distributions", scenarios_on(distributions.CELLS))],
 }
 
 
@@ -391,10 +420,7 @@ def run_tier(tier: str, jobs: int) -> list[Step]:
         return steps
     if commit is not None and commit == clean_commit() and not any(step.is_recorded for step in steps):
         counts = dict(zip(("passed", "failed", "skipped"), totals(steps), strict=True))
-        seed = next((step.seed for step in steps if step.seed is not None), None)
-        seconds = [step.tested_seconds for step in steps if step.tested_seconds is not None]
-        spent = round(sum(seconds) if seconds else time.monotonic() - start)
-        record({"commit": commit, "tier": tier, "seed": seed, **counts, "seconds": spent})
+        record({"commit": commit, "tier": tier, **counts, "seconds": round(time.monotonic() - start)})
     return steps
 
 

@@ -9,7 +9,6 @@ on where it ended.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import hashlib
 import json
 import os
@@ -27,6 +26,7 @@ from queue import SimpleQueue
 
 import yaml
 
+from tests.mutation.areas import AREAS, Area
 from tests.mutation.operators import Mutant, mutants
 from tests.unit.test_contracts import TESTED_BY, mirrored
 
@@ -39,49 +39,11 @@ REQUIRED = 0.9
 CORES = len(os.sched_getaffinity(0))
 
 
-@dataclasses.dataclass(frozen=True)
-class Area:
-    """Files that are changed, as patterns, and the tests below tests/unit that should see it."""
-
-    files: tuple[str, ...]
-    tests: tuple[str, ...]
-
-    def sources(self) -> list[str]:
-        found = sorted(path for pattern in self.files for path in PROJECT.glob(pattern))
-        return [str(path.relative_to(PROJECT)) for path in found if path.name != "__init__.py"]
-
-
-AREAS = {
-    "resolver": Area(
-        ("plugins/plugin_utils/resolver/**/*.py",), ("plugin_utils/resolver", "plugin_utils/planning/test_plan_cli.py")
-    ),
-    "checks": Area(
-        ("plugins/module_utils/checks/*.py", "plugins/module_utils/nvidia/*.py"),
-        ("module_utils/checks", "module_utils/nvidia", "modules", "matrix"),
-    ),
-    "drift": Area(
-        ("plugins/plugin_utils/planning/drift.py", "plugins/module_utils/state/*.py"),
-        ("plugin_utils/planning", "module_utils/state", "modules/test_stack_state.py", "action/test_stack_plan.py"),
-    ),
-    "packages": Area(
-        tuple(
-            f"plugins/module_utils/packages/{name}.py"
-            for name in ("transaction", "restore", "apt_output", "apt_commands")
-        ),
-        ("module_utils/packages",),
-    ),
-    "training": Area(
-        ("roles/smoke_train/files/train_checks.py",),
-        ("roles/smoke_train/test_train_checks.py", "roles/smoke_train/test_smoke_train.py"),
-    ),
-}
-
-
 def sample(areas: list[str], count: int, seed: int) -> list[tuple[str, Mutant]]:
     """Draw the mutants: of each area the same number, or all where it has fewer."""
     drawn = []
     for name in areas:
-        every = [m for path in AREAS[name].sources() for m in mutants(path, (PROJECT / path).read_bytes())]
+        every = [m for path in AREAS[name].sources(PROJECT) for m in mutants(path, (PROJECT / path).read_bytes())]
         chosen = random.Random(f"{seed} {name}").sample(every, min(count // len(areas), len(every)))
         drawn += [(name, mutant) for mutant in chosen]
     return drawn
@@ -171,7 +133,7 @@ def limits(copy: Copy, areas: set[str]) -> dict[str, float]:
     """Run the unchanged tests of each area, and return how many seconds a mutant may take."""
     found = {}
     for name in sorted(areas):
-        own = {own_test(path) for path in AREAS[name].sources()}
+        own = {own_test(path) for path in AREAS[name].sources(PROJECT)}
         start = time.monotonic()
         passed, output = copy.passes([*(f"tests/unit/{test}" for test in AREAS[name].tests), *sorted(own)])
         if not passed:

@@ -11,6 +11,7 @@ import pytest
 
 from tests import runner
 from tests.mutation import __main__ as mutation
+from tests.mutation.areas import AREAS, Area
 from tests.mutation.operators import mutants
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -56,7 +57,7 @@ def test_changes(source, expected):
 
 @pytest.mark.parametrize("area", sorted(mutation.AREAS))
 def test_every_area_has_files_and_tests(area):
-    sources = mutation.AREAS[area].sources()
+    sources = mutation.AREAS[area].sources(PROJECT)
     assert sources
     assert [path for path in mutation.AREAS[area].tests if not (PROJECT / "tests/unit" / path).exists()] == []
     assert [path for path in sources if not (PROJECT / mutation.own_test(path)).exists()] == []
@@ -98,7 +99,7 @@ def project(monkeypatch, tmp_path):
     monkeypatch.setattr(mutation, "PROJECT", folder)
     monkeypatch.setattr(mutation, "CACHE", folder / ".cache/mutation")
     monkeypatch.setattr(mutation, "ACCEPTED", folder / "tests/mutation/survivors.yml")
-    monkeypatch.setattr(mutation, "AREAS", {"all": mutation.Area(("plugins/*.py",), ("test_module.py",))})
+    monkeypatch.setattr(mutation, "AREAS", {"all": Area(("plugins/*.py",), ("test_module.py",))})
     monkeypatch.setattr(mutation, "limits", lambda copy, areas: dict.fromkeys(areas, 300.0))
     return folder
 
@@ -144,22 +145,39 @@ def test_survivors_fail_the_tier_and_a_second_run_goes_on(monkeypatch, project, 
 
 def test_the_tests_must_pass_without_a_mutant(monkeypatch, project):
     monkeypatch.undo()
-    monkeypatch.setattr(mutation, "AREAS", {"all": mutation.Area((), ("test_module.py",))})
+    monkeypatch.setattr(mutation, "AREAS", {"all": Area((), ("test_module.py",))})
     (project / "tests/unit/test_module.py").write_text("def test():\n    assert False\n")
     with pytest.raises(SystemExit, match="the tests of all fail without a mutant"):
         mutation.limits(mutation.Copy(project), {"all"})
 
 
-@pytest.mark.parametrize("finished", [True, False])
-def test_tier_counts_the_mutants(monkeypatch, tmp_path, finished):
-    monkeypatch.setattr(runner, "RESULTS", tmp_path)
+@pytest.mark.parametrize(
+    ("finished", "enough", "failed"), [(True, True, 0), (True, False, 1), (False, False, 0)], ids=str
+)
+def test_an_area_is_recorded_when_all_of_its_mutants_were_tested(monkeypatch, tmp_path, finished, enough, failed):
     counts = {"finished": finished, "killed": 9, "survived": ["one: equivalent"], "seed": 5, "seconds": 7}
+    asked = []
 
     def command(step, *words, **_):
+        asked.append(words)
         (tmp_path / "mutation.json").write_text(json.dumps(counts))
-        return finished
+        return finished and enough
 
+    monkeypatch.setattr(runner, "RESULTS", tmp_path)
+    monkeypatch.setattr(runner, "LEDGER", tmp_path / "ledger.jsonl")
+    monkeypatch.setattr(runner, "clean_commit", lambda: "a1b2")
     monkeypatch.setattr(runner.Step, "command", command)
-    (step,) = runner.run_steps([("mutation", runner.mutation)], 1)
-    assert (step.passed, step.failed, step.skipped) == (9, 0, ["one: equivalent"])
-    assert (step.seed, step.finished, step.tested_seconds) == (5, finished, 7)
+    (step,) = runner.run_tier("mutation", 1)
+    assert step.finished is finished
+    assert (len(runner.ledger_lines()), len(asked)) == ((len(AREAS), len(AREAS)) if finished else (0, 1))
+    if finished:
+        line = runner.ledger_lines()[0]
+        assert (line["area"], line["seed"], line["seconds"]) == (next(iter(AREAS)), 5, 7)
+        assert (line["passed"], line["failed"], line["skipped"]) == (9, failed, 1)
+        assert (step.failed > 0) is not enough
+
+
+def test_a_tool_that_ends_without_counts_fails_its_area(monkeypatch, tmp_path):
+    monkeypatch.setattr(runner, "RESULTS", tmp_path)
+    monkeypatch.setattr(runner.Step, "command", lambda step, *words, **_: False)
+    assert runner.run_area(runner.Step("mutation", runner.lint), "checks")["failed"] == 1

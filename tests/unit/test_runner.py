@@ -117,22 +117,6 @@ def test_completed_tier_is_recorded_for_a_clean_commit(monkeypatch, tmp_path, ca
     assert len(lines) == 2
 
 
-@pytest.mark.parametrize("finished", [False, True], ids=["stopped", "finished"])
-def test_a_tier_that_goes_on_is_recorded_when_it_is_finished(monkeypatch, tmp_path, capsys, finished):
-    def work(step: runner.Step) -> None:
-        step.passed, step.seed, step.finished, step.tested_seconds = 2, 5, finished, 4000.4
-
-    monkeypatch.setattr(runner, "LEDGER", tmp_path / "ledger.jsonl")
-    monkeypatch.setattr(runner, "clean_commit", lambda: "a1b2")
-    monkeypatch.setattr(runner, "TIERS", {"long": [("one", work)]})
-    runner.run_tier("long", 1)
-    assert ("is not finished" in capsys.readouterr().out) is not finished
-    assert runner.LEDGER.exists() is finished
-    if finished:
-        line = json.loads(runner.LEDGER.read_text())
-        assert (line["seed"], line["passed"], line["seconds"]) == (5, 2, 4000)
-
-
 SKIPPING = """<testsuites><testsuite tests="2" failures="0" errors="0">
 <testcase name="a"/><testcase name="b"><skipped message="no pytorch"/></testcase>
 </testsuite></testsuites>"""
@@ -175,7 +159,7 @@ def test_every_test_that_needs_a_framework_is_in_that_step():
     assert int(found[1]) >= 20
 
 
-# Tiers of cells: `distributions`, `virtual-machine` -----------------------------------------------------------------
+# Tiers of cells: `distributions`, `virtual-machine`, `mutation` -------------------------------------------------------
 
 
 @pytest.fixture
@@ -188,13 +172,14 @@ def cells(monkeypatch, tmp_path, clock):
     """Return the cells that ran; each takes `seconds` of the simulated clock."""
     ran = []
 
-    def run_cell(step, distribution, scenario):
-        ran.append((distribution, scenario))
+    def molecule(step, scenario=distributions.DEMO, **variables):
+        ran.append((variables[configurations.IMAGE_VARIABLE], scenario))
         clock["now"] += clock["seconds"]
-        cell = {"distribution": distribution, "scenario": scenario, "simulated": distribution.startswith("ubuntu")}
-        return {**cell, "passed": 3, "failed": 0, "skipped": 0, "seconds": clock["seconds"]}
+        step.passed, step.failed = 3, clock.get("failed", 0)
 
-    monkeypatch.setattr(runner, "run_cell", run_cell)
+    monkeypatch.setattr(runner, "lab_image", lambda step, distribution: {"simulated": "ubuntu" in distribution})
+    monkeypatch.setattr(runner, "molecule", molecule)
+    monkeypatch.setattr(runner, "demo", molecule)
     monkeypatch.setattr(runner, "clean_commit", lambda: "a1b2")
     monkeypatch.setattr(runner, "LEDGER", tmp_path / "ledger.jsonl")
     monkeypatch.setattr(runner.time, "monotonic", lambda: clock["now"])
@@ -243,9 +228,8 @@ def test_another_commit_begins_with_the_cells_that_ran_longest_ago(cells, clock,
 
 def test_failed_cell_is_repeated_after_the_others_and_an_uncommitted_one_is_not_recorded(cells, clock, monkeypatch):
     clock["seconds"] = 2400
-    run_cell = runner.run_cell
-    monkeypatch.setattr(runner, "run_cell", lambda *words: {**run_cell(*words), "failed": len(cells) == 1})
-    for _ in range(4):
+    for failed in (1, 0, 0, 0):
+        clock["failed"] = failed
         runner.run_tier("virtual-machine", 1)
     assert cells == [*runner.MACHINES, runner.MACHINES[0]]
     monkeypatch.setattr(runner, "clean_commit", lambda: None)

@@ -1,0 +1,44 @@
+"""The areas of the code that the tier `mutation` changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Area:
+    """Files that are changed, as patterns, and the tests below tests/unit that should see it."""
+
+    files: tuple[str, ...]
+    tests: tuple[str, ...]
+
+    def sources(self, project: Path) -> list[str]:
+        found = sorted(path for pattern in self.files for path in project.glob(pattern))
+        return [str(path.relative_to(project)) for path in found if path.name != "__init__.py"]
+
+
+AREAS = {
+    "resolver": Area(
+        ("plugins/plugin_utils/resolver/**/*.py",), ("plugin_utils/resolver", "plugin_utils/planning/test_plan_cli.py")
+    ),
+    "checks": Area(
+        ("plugins/module_utils/checks/*.py", "plugins/module_utils/nvidia/*.py"),
+        ("module_utils/checks", "module_utils/nvidia", "modules", "matrix"),
+    ),
+    "drift": Area(
+        ("plugins/plugin_utils/planning/drift.py", "plugins/module_utils/state/*.py"),
+        ("plugin_utils/planning", "module_utils/state", "modules/test_stack_state.py", "action/test_stack_plan.py"),
+    ),
+    "packages": Area(
+        tuple(
+            f"plugins/module_utils/packages/{name}.py"
+            for name in ("transaction", "restore", "apt_output", "apt_commands")
+        ),
+        ("module_utils/packages",),
+    ),
+    "training": Area(
+        ("roles/smoke_train/files/train_checks.py",),
+        ("roles/smoke_train/test_train_checks.py", "roles/smoke_train/test_smoke_train.py"),
+    ),
+}
