@@ -26,12 +26,10 @@ def as_root(request):
 
 @pytest.fixture
 def train(as_root) -> Callable[..., dict[str, Any]]:
-    """Return a function: train("--gpus 0", framework="tensorflow", expect=1) is the result; options override SMALL."""
+    """Return a function: train("--gpus 0", expect=1) is TensorFlow's result; options override SMALL."""
 
-    def run(
-        options: str = "", framework: str = "tensorflow", expect: int = 0, directory: str = INSTALLED
-    ) -> dict[str, Any]:
-        command = f"/opt/gpuhost/{framework}/bin/python {directory}/smoke_train.py {SMALL} {options}"
+    def run(options: str = "", expect: int = 0, directory: str = INSTALLED) -> dict[str, Any]:
+        command = f"/opt/gpuhost/tensorflow/bin/python {directory}/smoke_train.py {SMALL} {options}"
         answer = as_root.run(command)
         assert answer.rc == expect, answer.stdout[-3000:] + answer.stderr[-3000:]
         result: dict[str, Any] = json.loads(answer.stdout)
@@ -47,11 +45,10 @@ def broken(as_root) -> Callable[[str], str]:
 
     def make(name: str) -> str:
         directory = f"/tmp/broken-{name}"
-        worker = "pytorch_replica" if name.startswith("pytorch") else "tensorflow_worker"
         as_root.run_expect([0], f"rm -rf {directory} && cp -r {INSTALLED} {directory}")
-        as_root.run_expect([0], f"mv {directory}/{worker}.py {directory}/real_worker.py")
+        as_root.run_expect([0], f"mv {directory}/tensorflow_worker.py {directory}/real_worker.py")
         text = shlex.quote((BROKEN / f"{name}.py").read_text())
-        as_root.run_expect([0], f"printf %s {text} > {directory}/{worker}.py")
+        as_root.run_expect([0], f"printf %s {text} > {directory}/tensorflow_worker.py")
         return directory
 
     return make
