@@ -93,18 +93,28 @@ def summary(groups: Mapping[Group, int]) -> Code:
     whole: list[str] = []
     part: list[str] = []
     for capability in sass:
-        native = sum(n for group, n in groups.items() if _runs(group.sass, capability))
+        native = sum(n for group, n in groups.items() if runs(group.sass, capability))
         usable = native + sum(
             n
             for group, n in groups.items()
-            if not _runs(group.sass, capability) and any(float(p) <= float(capability) for p in group.ptx)
+            if not runs(group.sass, capability) and any(float(p) <= float(capability) for p in group.ptx)
         )
         (whole if native >= ALL * usable else part).append(capability)
     ptx = sorted({c for group in groups for c in group.ptx}, key=float)
     return Code(tuple(whole), tuple(part), tuple(ptx))
 
 
-def _runs(sass: Iterable[str], capability: str) -> bool:
+def native_in_most(groups: Mapping[Group, int]) -> tuple[str, ...]:
+    """Return the compute capabilities that the machine code of more than half of the groups runs on.
+
+    For wheels without PTX that matters. A library that is linked into such a wheel may have code for GPUs that the
+    framework's own kernels have not.
+    """
+    every, total = sorted({c for group in groups for c in group.sass}, key=float), sum(groups.values())
+    return tuple(c for c in every if 2 * sum(n for group, n in groups.items() if runs(group.sass, c)) > total)
+
+
+def runs(sass: Iterable[str], capability: str) -> bool:
     """Return whether machine code for one of these runs on a GPU: it does on later ones of its major."""
     return any(s.split(".")[0] == capability.split(".")[0] and float(s) <= float(capability) for s in sass)
 

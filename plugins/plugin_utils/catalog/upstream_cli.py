@@ -13,7 +13,7 @@ import gzip
 import json
 import sys
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
@@ -30,7 +30,12 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader impor
     CatalogError,
     load_catalog,
 )
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog, TensorflowRelease, Toolkit
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import (
+    Catalog,
+    PytorchRelease,
+    TensorflowRelease,
+    Toolkit,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.upstream_comparison import Finding
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.upstream_deep import Evidence, Verdict
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.upstream_sources import SourceUnreachable
@@ -53,6 +58,7 @@ class Result:
     """The result of a run."""
 
     compared: list[str] = dataclasses.field(default_factory=list)
+    evidence: list[Evidence] = dataclasses.field(default_factory=list)  # where no finding differs, of what was compared
     findings: list[Finding] = dataclasses.field(default_factory=list)
     unreachable: list[Unreachable] = dataclasses.field(default_factory=list)
 
@@ -157,6 +163,7 @@ def _check_releases(
             log(f"tensorflow: METADATA of {name} {release.version}")
             metadata = upstream_sources.pip_metadata(pip, name, release.version, pythons[-1])
             findings += upstream_comparison.compare_metadata(release, metadata)
+        result.evidence.append(_metadata_of("tensorflow.yml", release.version))
         return findings
 
     for findings in _each(releases, compared, result, "tensorflow"):
@@ -165,8 +172,13 @@ def _check_releases(
     result.compared.append(f"tensorflow: {len(releases)} releases")
 
 
+def _metadata_of(file: str, version: str) -> Evidence:
+    """Return the evidence that a release was compared; where it differs, a finding says so."""
+    return Evidence(f"{file} releases[{version}]", "METADATA and wheels of PyPI", True, "")
+
+
 def check_pypi(catalog: Catalog, result: Result, log: Log) -> None:
-    """Compare the versions of cuDNN, NCCL, CUDA and PyTorch."""
+    """Compare the versions of cuDNN, NCCL and CUDA, and PyTorch's releases."""
     pip = upstream_sources.find_pip()
     # These wheels are not tied to a Python; the newest that PyTorch is known for sees all of them.
     python = max((p for r in catalog.pytorch.releases for p in r.pythons), key=versions.key)
@@ -183,6 +195,38 @@ def check_pypi(catalog: Catalog, result: Result, log: Log) -> None:
     if len(index) == len(names):
         result.findings += upstream_comparison.compare_index(catalog, index)
         result.compared.append(f"pypi: {', '.join(names)}")
+        listed_there = [v for v in catalog.cudnn.versions if "PyPI" in v.source]
+        result.evidence += [Evidence(f"cudnn.yml versions[{v.version}]", "PyPI", True, "") for v in listed_there]
+    _check_pytorch(catalog, pip, result, log)
+
+
+def _check_pytorch(catalog: Catalog, pip: list[str], result: Result, log: Log) -> None:
+    """Compare wheel tags and pins of each PyTorch release; find releases that the catalog lacks."""
+
+    def listed(python: str) -> tuple[str, tuple[str, ...]]:
+        log(f"pypi: wheels of {upstream_comparison.PYTORCH} for Python {python}")
+        return python, upstream_sources.pip_versions(pip, upstream_comparison.PYTORCH, python)
+
+    def compared(release: PytorchRelease) -> list[Finding]:
+        pythons = upstream_comparison.wheel_pythons(wheels, release.version)
+        if not pythons:
+            text = f"{upstream_comparison.PYTORCH} {release.version}: no wheel for Linux x86_64"
+            return [Finding("pypi", "gone", f"pytorch.yml releases[{release.version}]", release.version, text)]
+        log(f"pypi: METADATA of {upstream_comparison.PYTORCH} {release.version}")
+        metadata = upstream_sources.pip_metadata(pip, upstream_comparison.PYTORCH, release.version, pythons[-1])
+        result.evidence.append(_metadata_of("pytorch.yml", release.version))
+        return upstream_comparison.compare_pytorch(catalog, release, pythons, metadata)
+
+    asked = upstream_comparison.pytorch_pythons(catalog)
+    wheels = dict(_each(asked, listed, result, "pypi"))
+    if len(wheels) < len(asked) or not any(wheels.values()):
+        reason = f"the package index did not list the wheels of {upstream_comparison.PYTORCH}"
+        result.unreachable.append(Unreachable("pypi", reason))
+        return
+    for findings in _each(catalog.pytorch.releases, compared, result, "pypi"):
+        result.findings += findings
+    result.findings += upstream_comparison.compare_new_pytorch(catalog, wheels)
+    result.compared.append(f"pypi: {len(catalog.pytorch.releases)} releases of {upstream_comparison.PYTORCH}")
 
 
 def check_archive(family: str, catalog: Catalog, result: Result, log: Log) -> None:
@@ -197,6 +241,7 @@ def check_archive(family: str, catalog: Catalog, result: Result, log: Log) -> No
     for name, packages in archives.items():
         result.findings += upstream_comparison.compare_archive(catalog, catalog.distros[name], packages)
         result.compared.append(f"{family}: {name}")
+        result.evidence.append(Evidence(f"distro/{name}.yml", f"{family.capitalize()}'s archive", True, ""))
     result.findings += upstream_comparison.compare_archived_drivers(catalog, family, archives)
 
 
@@ -219,24 +264,9 @@ def check_nvidia(catalog: Catalog, result: Result, log: Log) -> None:
 def deep(catalog: Catalog, sources: Sequence[str], wheels: int, log: Log) -> tuple[list[Verdict], Result]:
     """Return a verdict on each entry, and the comparison that it rests on. wheels: how many releases' code is read."""
     result = check(catalog, [source for source in sources if source in upstream_comparison.SOURCES], log)
-    evidence = [
+    evidence = result.evidence + [
         Evidence(_entry(finding.where), finding.source, False, f"catalog {finding.catalog}, live {finding.observed}")
         for finding in result.findings
-    ]
-    reached = {text.split(":", 1)[0] for text in result.compared}
-    if "tensorflow" in reached:
-        for r in catalog.tensorflow.releases:
-            evidence.append(Evidence(f"tensorflow.yml releases[{r.version}]", "METADATA and wheels of PyPI", True, ""))
-    if "pypi" in reached:
-        evidence += [
-            Evidence(f"cudnn.yml versions[{v.version}]", "PyPI", True, "")
-            for v in catalog.cudnn.versions
-            if "PyPI" in v.source
-        ]
-    evidence += [
-        Evidence(f"distro/{text.split(': ')[1]}.yml", "Debian's archive", True, "")
-        for text in result.compared
-        if text.startswith("debian: ")
     ]
     works = {"wheels": deep_wheels, "compilers": deep_compilers, "debian": deep_debian}
     for source in (source for source in works if source in sources):
@@ -255,19 +285,30 @@ def _entry(where: str) -> str:
 
 
 def deep_wheels(catalog: Catalog, wheels: int, result: Result, log: Log) -> list[Evidence]:
-    """Compare the device code of TensorFlow's wheels."""
+    """Compare the device code of TensorFlow's wheels, and of PyTorch's on PyPI."""
     pip = upstream_sources.find_pip()
 
-    def compared(release: TensorflowRelease) -> Evidence:
-        metadata = upstream_sources.pip_metadata(pip, release.package, release.version, release.pythons[-1])
+    def read(package: str, version: str, python: str) -> tuple[Mapping[device_code.Group, int], str]:
+        metadata = upstream_sources.pip_metadata(pip, package, version, python)
         name = metadata.url.rsplit("/", 1)[-1]
         log(f"wheels: device code of {name}")
         with upstream_sources.open_wheel(metadata.url) as wheel:
-            code = device_code.summary(device_code.wheel_groups(wheel))
-        return upstream_deep.wheel_code(release, code, name)
+            return device_code.wheel_groups(wheel), name
 
-    releases = upstream_deep.newest_of_series(catalog.tensorflow.releases, wheels)
-    return _each(releases, compared, result, "wheels")
+    def tensorflow(release: TensorflowRelease) -> Evidence:
+        groups, name = read(release.package, release.version, release.pythons[-1])
+        return upstream_deep.wheel_code(release, device_code.summary(groups), name)
+
+    def pytorch(release: PytorchRelease) -> Evidence:
+        (build,) = (build for build in release.builds if build.index == "pypi")
+        groups, name = read(upstream_comparison.PYTORCH, release.version, release.pythons[-1])
+        return upstream_deep.pytorch_code(release, build, groups, name)
+
+    inspected = [release for release in catalog.tensorflow.releases if release.sass]
+    return [
+        *_each(upstream_deep.newest_of_series(inspected, wheels), tensorflow, result, "wheels"),
+        *_each(upstream_deep.newest_of_series(catalog.pytorch.releases, wheels), pytorch, result, "wheels"),
+    ]
 
 
 def deep_compilers(catalog: Catalog, wheels: int, result: Result, log: Log) -> list[Evidence]:

@@ -19,12 +19,14 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
     Distro,
     DistroCuda,
     DistroDriver,
+    PytorchRelease,
     TensorflowRelease,
 )
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 SOURCES = ("tensorflow", "pypi", "debian", "ubuntu", "nvidia")
+PYTORCH = "torch"  # its name on the package index
 _PYPI = "PyPI"  # an entry with this `source` can be compared with the index
 _NOT_OFFERED = "not offered"
 _PYTHON = r"python(3\.\d+)"
@@ -171,6 +173,56 @@ def compare_new_tensorflow(catalog: Catalog, wheels: Mapping[str, Mapping[str, t
     return findings
 
 
+# PyTorch's wheels of PyPI -----------------------------------------------------------------------------------------
+
+
+def pytorch_pythons(catalog: Catalog) -> list[str]:
+    """Return the Pythons of all PyTorch releases, and the next one."""
+    minors = [int(python.split(".")[1]) for release in catalog.pytorch.releases for python in release.pythons]
+    return [f"3.{minor}" for minor in range(min(minors), max(minors) + 2)]
+
+
+def pins(catalog: Catalog, metadata: WheelMetadata) -> dict[str, str]:
+    """Return the exact versions of CUDA, cuDNN and NCCL that a wheel requires, by `cuda`, `cudnn` and `nccl`."""
+    found = {}
+    for text in metadata.requires_dist:
+        requirement = Requirement(text)
+        exact = re.fullmatch(r"==([\d.]+)", str(requirement.specifier))
+        for library, name in catalog.packages.wheels.items():
+            if exact and re.fullmatch(name.format(cuda_major=r"\d+"), requirement.name):
+                found[library.partition("_")[0]] = exact[1]
+    return found
+
+
+def compare_pytorch(
+    catalog: Catalog, release: PytorchRelease, pythons: tuple[str, ...], metadata: WheelMetadata
+) -> list[Finding]:
+    """Compare a release's Pythons and its build of PyPI with the wheels and their METADATA."""
+    where, findings = f"pytorch.yml releases[{release.version}]", []
+    if set(pythons) != set(release.pythons):
+        text = ", ".join(pythons)
+        findings.append(Finding("pypi", "differs", f"{where}.pythons", ", ".join(release.pythons), text))
+    observed = pins(catalog, metadata)
+    for build in (build for build in release.builds if build.index == "pypi"):
+        for library, mine in (("cuda", build.cuda), ("cudnn", build.cudnn), ("nccl", build.nccl)):
+            live = observed.get(library, _ABSENT)
+            # The index adds a fourth number to some releases of CUDA: 13.0.3.0.
+            if mine != (versions.series(live, 3) if library == "cuda" else live):
+                findings.append(Finding("pypi", "differs", f"{where}.builds.{library}", mine, live))
+    return findings
+
+
+def compare_new_pytorch(catalog: Catalog, wheels: Mapping[str, tuple[str, ...]]) -> list[Finding]:
+    """Return the releases that the catalog lacks, from its oldest one on. wheels: versions by Python."""
+    known = {release.version for release in catalog.pytorch.releases}
+    oldest = min(map(versions.key, known))
+    new = {v for offered in wheels.values() for v in offered if v not in known and versions.key(v) > oldest}
+    return [
+        Finding("pypi", "new", "pytorch.yml releases", _ABSENT, f"{PYTORCH} {version}")
+        for version in sorted(new, key=versions.key)
+    ]
+
+
 # Other packages of the index ----------------------------------------------------------------------------------------
 
 
@@ -188,7 +240,7 @@ def index_names(catalog: Catalog) -> list[str]:
     """Return the packages whose versions are compared."""
     cudnn = [_wheel(catalog, "cudnn", major) for major in cudnn_majors(catalog)]
     nccl = [_wheel(catalog, "nccl", major) for major in nccl_majors(catalog)]
-    return [*cudnn, *nccl, _wheel(catalog, "cuda"), "torch"]
+    return [*cudnn, *nccl, _wheel(catalog, "cuda")]
 
 
 def _wheel(catalog: Catalog, library: str, cuda_major: int | None = None) -> str:
@@ -251,14 +303,8 @@ def _compare_cuda(catalog: Catalog, index: Offered) -> list[Finding]:
 
 
 def compare_index(catalog: Catalog, index: Offered) -> list[Finding]:
-    """Compare the versions of cuDNN, NCCL, CUDA and PyTorch on the index."""
-    torch = [r.version for r in catalog.pytorch.releases]
-    return [
-        *_compare_cudnn(catalog, index),
-        *_compare_nccl(catalog, index),
-        *_compare_cuda(catalog, index),
-        *compare_series("pypi", "pytorch.yml releases", "torch", torch, index.get("torch", ())),
-    ]
+    """Compare the versions of cuDNN, NCCL and CUDA on the index."""
+    return [*_compare_cudnn(catalog, index), *_compare_nccl(catalog, index), *_compare_cuda(catalog, index)]
 
 
 # The distributions' archives ----------------------------------------------------------------------------------------

@@ -15,11 +15,12 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import (
     upstream_comparison,
     upstream_sources,
 )
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.upstream_comparison import Finding
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.upstream_sources import SourceUnreachable
 
 from tests.unit.frozen_catalog import frozen_catalog
-from tests.unit.plugin_utils.catalog.upstream_cases import WHEELS, metadata, release, replace_entries, short
+from tests.unit.plugin_utils.catalog.upstream_cases import WHEELS, metadata, release, replace_entries, short, text
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -96,6 +97,38 @@ def test_tensorflow_is_compared(monkeypatch):
         ("new", "tensorflow.yml releases"),
     ]
     assert result.findings[-1].observed == "tensorflow 2.20.0"
+
+
+def test_a_pytorch_release_is_confirmed_by_its_own_metadata_alone(monkeypatch):
+    """One release is wrong, the METADATA of another is away, and the libraries' versions are not listed."""
+    catalog = load_catalog()
+    known = {r.version: r for r in catalog.pytorch.releases if r.version in ("2.9.1", "2.14.1", "2.13.0")}
+    known["2.9.1"] = dataclasses.replace(known["2.9.1"], pythons=("3.12",))
+    catalog = replace_entries(catalog, "pytorch", "releases", known.values())
+
+    def listed(pip, name, python):
+        if name != "torch":
+            raise SourceUnreachable(f"{name}: no route to host")
+        return tuple(version for version in known if python in pythons[version])
+
+    def wheel(pip, name, version, python):
+        if version == "2.13.0":
+            raise SourceUnreachable(f"{name} {version}: no route to host")
+        return upstream_sources.parse_report(json.loads(text(f"report-torch-{version}.json")))
+
+    pythons = {r.version: r.pythons for r in load_catalog().pytorch.releases}
+    monkeypatch.setattr(upstream_sources, "find_pip", lambda: ["pip"])
+    monkeypatch.setattr(upstream_sources, "pip_versions", listed)
+    monkeypatch.setattr(upstream_sources, "pip_metadata", wheel)
+    verdicts, result = upstream_cli.deep(catalog, ["pypi"], 1, lambda line: None)
+    found = {verdict.entry: verdict.verdict for verdict in verdicts}
+    assert {version: found[f"pytorch.yml releases[{version}]"] for version in known} == {
+        "2.9.1": "contradicted",
+        "2.14.1": "confirmed",
+        "2.13.0": "trusted",
+    }
+    assert "torch 2.13.0: no route to host" in [u.reason for u in result.unreachable]
+    assert {found[entry] for entry in found if entry.startswith("cudnn.yml versions")} == {"trusted"}
 
 
 def test_an_index_that_lists_nothing_is_not_taken_for_an_empty_one(monkeypatch):

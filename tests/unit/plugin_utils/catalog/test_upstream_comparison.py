@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
+import json
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import (
     upstream_comparison,
     upstream_sources,
 )
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import AndCuda, DriverSet
 
 from tests.unit.frozen_catalog import frozen_catalog
@@ -157,16 +159,65 @@ def test_what_only_the_apt_repository_has_is_no_finding():
     assert added(lambda c: upstream_comparison.compare_index(c, INDEX), catalog, other) == []
 
 
-def test_nccl_and_torch_findings():
+def test_nccl_findings():
     catalog = frozen_catalog()
     builds = [b for b in catalog.nccl.builds if b.version.startswith("2.2")]
     older = replace_entries(catalog, "nccl", "builds", builds)
     found = added(lambda c: upstream_comparison.compare_index(c, INDEX), catalog, older)
     assert [f[3] for f in found] == ["nvidia-nccl-cu12 2.32.3", "nvidia-nccl-cu13 2.32.3"]
-    releases = [r for r in catalog.pytorch.releases if not r.version.startswith("2.15.")]
-    older = replace_entries(catalog, "pytorch", "releases", releases)
-    expected = [("new", "pytorch.yml releases", "no 2.15", "torch 2.15.0")]
-    assert added(lambda c: upstream_comparison.compare_index(c, INDEX), catalog, older) == expected
+
+
+# 2.9.1 depends on CUDA's parts, 2.14.1 on cuda-toolkit.
+TORCH = {
+    "2.9.1": {"cuda": "12.8.90", "cudnn": "9.10.2.21", "nccl": "2.27.5"},
+    "2.14.1": {"cuda": "13.0.3", "cudnn": "9.24.0.43", "nccl": "2.30.7"},
+}
+
+
+def torch(version, **change):
+    """Return a PyTorch release of the catalog and its METADATA; `change` replaces values of its build of PyPI."""
+    found = next(r for r in load_catalog().pytorch.releases if r.version == version)
+    builds = [dataclasses.replace(b, **change) if b.index == "pypi" else b for b in found.builds]
+    report = json.loads(text(f"report-torch-{version}.json"))
+    return dataclasses.replace(found, builds=tuple(builds)), upstream_sources.parse_report(report)
+
+
+@pytest.mark.parametrize("version", TORCH)
+def test_pytorch_is_compared_with_the_pins_of_its_wheel(version):
+    catalog = load_catalog()
+    found, wheel = torch(version)
+    assert upstream_comparison.pins(catalog, wheel) == TORCH[version]
+    assert upstream_comparison.compare_pytorch(catalog, found, found.pythons, wheel) == []
+    where = f"pytorch.yml releases[{version}]"
+    for library, live in TORCH[version].items():
+        wrong, _ = torch(version, **{library: "1.2.3"})
+        assert short(upstream_comparison.compare_pytorch(catalog, wrong, wrong.pythons, wheel)) == [
+            ("differs", f"{where}.builds.{library}", "1.2.3", live)
+        ]
+    fewer = found.pythons[:-1]
+    assert short(upstream_comparison.compare_pytorch(catalog, found, fewer, wheel)) == [
+        ("differs", f"{where}.pythons", ", ".join(found.pythons), ", ".join(fewer))
+    ]
+
+
+def test_a_fourth_number_of_cuda_means_nothing_and_a_missing_pin_differs():
+    catalog, (found, wheel) = load_catalog(), torch("2.14.1")
+    requires = [r.replace("==13.0.3;", "==13.0.3.0;") for r in wheel.requires_dist if "nccl" not in r]
+    other = dataclasses.replace(wheel, requires_dist=tuple(requires))
+    assert short(upstream_comparison.compare_pytorch(catalog, found, found.pythons, other)) == [
+        ("differs", "pytorch.yml releases[2.14.1].builds.nccl", "2.30.7", "absent")
+    ]
+
+
+def test_every_pytorch_release_that_the_catalog_lacks_is_new():
+    """Also one whose series is known, and one for a single Python; not those before the catalog's oldest."""
+    catalog = load_catalog()
+    known = [r for r in catalog.pytorch.releases if r.version not in ("2.15.0", "2.14.0")]
+    older = replace_entries(catalog, "pytorch", "releases", known)
+    wheels = {"3.12": tuple(v for v in INDEX["torch"] if v != "2.15.0"), "3.15": ("2.15.0",)}
+    found = added(lambda c: upstream_comparison.compare_new_pytorch(c, wheels), catalog, older)
+    assert found == [("new", "pytorch.yml releases", "absent", f"torch {version}") for version in ("2.14.0", "2.15.0")]
+    assert upstream_comparison.compare_new_pytorch(catalog, {"3.12": ("2.5.1",)}) == []
 
 
 def test_cuda_findings():

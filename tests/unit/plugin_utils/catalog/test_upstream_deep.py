@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import upstream_deep
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.device_code import Code
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.device_code import Code, Group
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.upstream_deep import Evidence
 
@@ -98,6 +100,43 @@ def test_wheel_code():
     code = Code(release.sass, release.sass_in_part, release.ptx)
     assert upstream_deep.wheel_code(release, code, "x.whl").agrees
     assert not upstream_deep.wheel_code(release, Code((*code.sass, "9.0"), (), code.ptx), "x.whl").agrees
+
+
+# The groups of device code in PyPI's wheels for Python 3.12, and their numbers. 2.10.0 is linked with a library for
+# older GPUs than its own kernels are for; a few kernels of 2.15.0 have code of their own for 10.3.
+OLDER_LIBRARY = Group(("5.0", "6.0", "7.0", "8.0", "8.6", "9.0", "10.0", "12.0"), ())
+TORCH_CODE = {
+    "2.10.0": {
+        Group(("7.0", "7.5", "8.0", "8.6", "9.0", "10.0", "12.0"), ()): 458,
+        OLDER_LIBRARY: 107,
+        Group(("7.0", "8.0", "8.9", "9.0"), ("9.0",)): 2,
+        Group(("7.0", "7.5", "8.0", "8.6", "8.9", "9.0", "10.0", "12.0"), ()): 1,
+    },
+    "2.15.0": {
+        Group(("7.5", "8.0", "8.6", "9.0", "10.0", "12.0"), ()): 421,
+        Group(("7.5", "8.0", "8.6", "9.0", "10.0", "10.3", "12.0"), ()): 58,
+        Group(("8.0", "8.6", "9.0", "10.0", "12.0"), ()): 32,
+        Group(("10.0",), ()): 29,
+        Group(("9.0",), ()): 29,
+        Group(("7.5", "8.0", "8.9", "9.0", "10.0", "12.0"), ("12.0",)): 3,
+    },
+}
+
+
+@pytest.mark.parametrize("version", TORCH_CODE)
+def test_pytorch_code(version):
+    release = next(r for r in CATALOG.pytorch.releases if r.version == version)
+    build = next(b for b in release.builds if b.index == "pypi")
+
+    def compared(*sass):
+        other = dataclasses.replace(build, sass=sass)
+        return upstream_deep.pytorch_code(release, other, TORCH_CODE[version], "torch.whl")
+
+    right = compared(*build.sass)
+    assert (right.entry, right.agrees) == (f"pytorch.yml releases[{version}]", True)
+    assert not compared("5.0", *build.sass).agrees
+    assert not compared(*build.sass[:-1]).agrees
+    assert "catalog 7.5, torch.whl: machine code for 7." in compared("7.5").text
 
 
 def test_simulation():
