@@ -437,10 +437,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--jobs",
         type=int,
-        # More than two cores can compute, because each of them also waits for hosts and disks.
-        default=3 if CORES > 1 else 1,
+        default=min(CORES, 2),
         metavar="N",
-        help="scenarios at a time (default: 3, on one core 1)",
+        help="scenarios at a time (default: 2, on one core 1)",
     )
     options = parser.parse_args()
     if unknown := [name for name in options.names if name not in scenarios()]:
