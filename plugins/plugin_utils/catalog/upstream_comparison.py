@@ -213,10 +213,14 @@ def compare_pytorch(
 
 
 def compare_new_pytorch(catalog: Catalog, wheels: Mapping[str, tuple[str, ...]]) -> list[Finding]:
-    """Return the releases that the catalog lacks, from its oldest one on. wheels: versions by Python."""
+    """Return the releases that the catalog lacks, from its oldest one on. wheels: versions by Python.
+
+    Without local versions such as 2.13.0+cpu, which pip may find in a directory of the machine beside the index.
+    """
     known = {release.version for release in catalog.pytorch.releases}
     oldest = min(map(versions.key, known))
-    new = {v for offered in wheels.values() for v in offered if v not in known and versions.key(v) > oldest}
+    offered = {version for found in wheels.values() for version in found if "+" not in version}
+    new = {version for version in offered - known if versions.key(version) > oldest}
     return [
         Finding("pypi", "new", "pytorch.yml releases", _ABSENT, f"{PYTORCH} {version}")
         for version in sorted(new, key=versions.key)

@@ -217,7 +217,7 @@ def test_every_pytorch_release_that_the_catalog_lacks_is_new():
     wheels = {"3.12": tuple(v for v in INDEX["torch"] if v != "2.15.0"), "3.15": ("2.15.0",)}
     found = added(lambda c: upstream_comparison.compare_new_pytorch(c, wheels), catalog, older)
     assert found == [("new", "pytorch.yml releases", "absent", f"torch {version}") for version in ("2.14.0", "2.15.0")]
-    assert upstream_comparison.compare_new_pytorch(catalog, {"3.12": ("2.5.1",)}) == []
+    assert upstream_comparison.compare_new_pytorch(catalog, {"3.12": ("2.13.0+cpu", "2.5.1")}) == []
 
 
 def test_cuda_findings():
