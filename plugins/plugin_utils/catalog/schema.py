@@ -481,6 +481,14 @@ class PytorchRelease:
     builds: tuple[PytorchBuild, ...]
     source: str
 
+    @property
+    def pypi_build(self) -> PytorchBuild | None:
+        """Return the build of PyPI's wheel; None if PyPI has none."""
+        return next((build for build in self.builds if build.index == "pypi"), None)
+
+
+FrameworkRelease = TensorflowRelease | PytorchRelease
+
 
 @dataclasses.dataclass(frozen=True)
 class PytorchFile:

@@ -32,7 +32,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader impor
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import (
     Catalog,
-    PytorchRelease,
+    FrameworkRelease,
     TensorflowRelease,
     Toolkit,
 )
@@ -41,7 +41,14 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.upstream_dee
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.upstream_sources import SourceUnreachable
 
 PARALLEL = 4  # concurrent requests, few enough for any package index
-DEEP_SOURCES = ("tensorflow", "pypi", "debian", "wheels", "compilers")  # of --deep; the last two are of it alone
+DEEP_SOURCES = (
+    "tensorflow",
+    "pytorch",
+    "pypi",
+    "debian",
+    "wheels",
+    "compilers",
+)  # of --deep; the last two are of it alone
 _Made = TypeVar("_Made")
 
 
@@ -58,7 +65,7 @@ class Result:
     """The result of a run."""
 
     compared: list[str] = dataclasses.field(default_factory=list)
-    evidence: list[Evidence] = dataclasses.field(default_factory=list)  # where no finding differs, of what was compared
+    evidence: list[Evidence] = dataclasses.field(default_factory=list)  # one for each entry that was compared whole
     findings: list[Finding] = dataclasses.field(default_factory=list)
     unreachable: list[Unreachable] = dataclasses.field(default_factory=list)
 
@@ -131,54 +138,43 @@ def _each(items: Sequence[Any], work: Callable[[Any], _Made], result: Result, so
     return made
 
 
-def check_tensorflow(catalog: Catalog, result: Result, log: Log) -> None:
-    """Compare wheel tags, Requires-Python and the and-cuda extra of each release; find releases the catalog lacks."""
+def check_framework(framework: str, catalog: Catalog, result: Result, log: Log) -> None:
+    """Compare wheel tags and METADATA of each release of a framework; find releases that the catalog lacks."""
     pip = upstream_sources.find_pip()
-    names, pythons = upstream_comparison.tensorflow_names(catalog), upstream_comparison.pythons_to_ask(catalog)
+    releases, pythons = upstream_comparison.on_pypi(catalog, framework), upstream_comparison.pythons_to_ask(catalog)
+    names = sorted({upstream_comparison.package(release) for release in releases})
 
     def listed(pair: tuple[str, str]) -> tuple[str, str, tuple[str, ...]]:
-        log(f"tensorflow: wheels of {pair[0]} for Python {pair[1]}")
+        log(f"{framework}: wheels of {pair[0]} for Python {pair[1]}")
         return (*pair, upstream_sources.pip_versions(pip, *pair))
+
+    def compared(release: FrameworkRelease) -> list[Finding]:
+        name = upstream_comparison.package(release)
+        findings = upstream_comparison.compare_wheels(release, wheels[name])
+        if offered := upstream_comparison.wheel_pythons(wheels[name], release.version):
+            log(f"{framework}: METADATA of {name} {release.version}")
+            metadata = upstream_sources.pip_metadata(pip, name, release.version, offered[-1])
+            findings += upstream_comparison.compare_metadata(catalog, release, metadata)
+        place = upstream_comparison.place(release)
+        result.evidence.append(Evidence(place, "METADATA and wheels of PyPI", True, ""))
+        return findings
 
     pairs = [(name, python) for name in names for python in pythons]
     wheels: dict[str, dict[str, tuple[str, ...]]] = {name: {} for name in names}
-    for name, python, found in _each(pairs, listed, result, "tensorflow"):
+    for name, python, found in _each(pairs, listed, result, framework):
         wheels[name][python] = found
     if incomplete := [name for name in names if len(wheels[name]) < len(pythons) or not any(wheels[name].values())]:
         reason = f"the package index did not list the wheels of {', '.join(incomplete)}"
-        result.unreachable.append(Unreachable("tensorflow", reason))
+        result.unreachable.append(Unreachable(framework, reason))
         return
-    _check_releases(catalog, wheels, pip, result, log)
-
-
-def _check_releases(
-    catalog: Catalog, wheels: dict[str, dict[str, tuple[str, ...]]], pip: list[str], result: Result, log: Log
-) -> None:
-    releases = catalog.tensorflow.releases
-
-    def compared(release: Any) -> list[Finding]:
-        name = release.package
-        findings = upstream_comparison.compare_wheels(release, wheels[name])
-        if pythons := upstream_comparison.wheel_pythons(wheels[name], release.version):
-            log(f"tensorflow: METADATA of {name} {release.version}")
-            metadata = upstream_sources.pip_metadata(pip, name, release.version, pythons[-1])
-            findings += upstream_comparison.compare_metadata(release, metadata)
-        result.evidence.append(_metadata_of("tensorflow.yml", release.version))
-        return findings
-
-    for findings in _each(releases, compared, result, "tensorflow"):
+    for findings in _each(releases, compared, result, framework):
         result.findings += findings
-    result.findings += upstream_comparison.compare_new_tensorflow(catalog, wheels)
-    result.compared.append(f"tensorflow: {len(releases)} releases")
-
-
-def _metadata_of(file: str, version: str) -> Evidence:
-    """Return the evidence that a release was compared; where it differs, a finding says so."""
-    return Evidence(f"{file} releases[{version}]", "METADATA and wheels of PyPI", True, "")
+    result.findings += upstream_comparison.compare_new_releases(releases, wheels)
+    result.compared.append(f"{framework}: {len(releases)} releases")
 
 
 def check_pypi(catalog: Catalog, result: Result, log: Log) -> None:
-    """Compare the versions of cuDNN, NCCL and CUDA, and PyTorch's releases."""
+    """Compare the versions of cuDNN, NCCL and CUDA."""
     pip = upstream_sources.find_pip()
     # These wheels are not tied to a Python; the newest that PyTorch is known for sees all of them.
     python = max((p for r in catalog.pytorch.releases for p in r.pythons), key=versions.key)
@@ -195,38 +191,11 @@ def check_pypi(catalog: Catalog, result: Result, log: Log) -> None:
     if len(index) == len(names):
         result.findings += upstream_comparison.compare_index(catalog, index)
         result.compared.append(f"pypi: {', '.join(names)}")
-        listed_there = [v for v in catalog.cudnn.versions if "PyPI" in v.source]
-        result.evidence += [Evidence(f"cudnn.yml versions[{v.version}]", "PyPI", True, "") for v in listed_there]
-    _check_pytorch(catalog, pip, result, log)
-
-
-def _check_pytorch(catalog: Catalog, pip: list[str], result: Result, log: Log) -> None:
-    """Compare wheel tags and pins of each PyTorch release; find releases that the catalog lacks."""
-
-    def listed(python: str) -> tuple[str, tuple[str, ...]]:
-        log(f"pypi: wheels of {upstream_comparison.PYTORCH} for Python {python}")
-        return python, upstream_sources.pip_versions(pip, upstream_comparison.PYTORCH, python)
-
-    def compared(release: PytorchRelease) -> list[Finding]:
-        pythons = upstream_comparison.wheel_pythons(wheels, release.version)
-        if not pythons:
-            text = f"{upstream_comparison.PYTORCH} {release.version}: no wheel for Linux x86_64"
-            return [Finding("pypi", "gone", f"pytorch.yml releases[{release.version}]", release.version, text)]
-        log(f"pypi: METADATA of {upstream_comparison.PYTORCH} {release.version}")
-        metadata = upstream_sources.pip_metadata(pip, upstream_comparison.PYTORCH, release.version, pythons[-1])
-        result.evidence.append(_metadata_of("pytorch.yml", release.version))
-        return upstream_comparison.compare_pytorch(catalog, release, pythons, metadata)
-
-    asked = upstream_comparison.pytorch_pythons(catalog)
-    wheels = dict(_each(asked, listed, result, "pypi"))
-    if len(wheels) < len(asked) or not any(wheels.values()):
-        reason = f"the package index did not list the wheels of {upstream_comparison.PYTORCH}"
-        result.unreachable.append(Unreachable("pypi", reason))
-        return
-    for findings in _each(catalog.pytorch.releases, compared, result, "pypi"):
-        result.findings += findings
-    result.findings += upstream_comparison.compare_new_pytorch(catalog, wheels)
-    result.compared.append(f"pypi: {len(catalog.pytorch.releases)} releases of {upstream_comparison.PYTORCH}")
+        result.evidence += [
+            Evidence(f"cudnn.yml versions[{v.version}]", "PyPI", True, "")
+            for v in catalog.cudnn.versions
+            if "PyPI" in v.source
+        ]
 
 
 def check_archive(family: str, catalog: Catalog, result: Result, log: Log) -> None:
@@ -288,27 +257,26 @@ def deep_wheels(catalog: Catalog, wheels: int, result: Result, log: Log) -> list
     """Compare the device code of TensorFlow's wheels, and of PyTorch's on PyPI."""
     pip = upstream_sources.find_pip()
 
-    def read(package: str, version: str, python: str) -> tuple[Mapping[device_code.Group, int], str]:
-        metadata = upstream_sources.pip_metadata(pip, package, version, python)
+    def read(release: FrameworkRelease) -> tuple[Mapping[device_code.Group, int], str]:
+        package = upstream_comparison.package(release)
+        metadata = upstream_sources.pip_metadata(pip, package, release.version, release.pythons[-1])
         name = metadata.url.rsplit("/", 1)[-1]
         log(f"wheels: device code of {name}")
         with upstream_sources.open_wheel(metadata.url) as wheel:
             return device_code.wheel_groups(wheel), name
 
-    def tensorflow(release: TensorflowRelease) -> Evidence:
-        groups, name = read(release.package, release.version, release.pythons[-1])
-        return upstream_deep.wheel_code(release, device_code.summary(groups), name)
-
-    def pytorch(release: PytorchRelease) -> Evidence:
-        (build,) = (build for build in release.builds if build.index == "pypi")
-        groups, name = read(upstream_comparison.PYTORCH, release.version, release.pythons[-1])
-        return upstream_deep.pytorch_code(release, build, groups, name)
+    def compared(release: FrameworkRelease) -> Evidence:
+        groups, name = read(release)
+        if isinstance(release, TensorflowRelease):
+            return upstream_deep.wheel_code(release, device_code.summary(groups), name)
+        return upstream_deep.pytorch_code(release, groups, name)
 
     inspected = [release for release in catalog.tensorflow.releases if release.sass]
-    return [
-        *_each(upstream_deep.newest_of_series(inspected, wheels), tensorflow, result, "wheels"),
-        *_each(upstream_deep.newest_of_series(catalog.pytorch.releases, wheels), pytorch, result, "wheels"),
+    newest = [
+        *upstream_deep.newest_of_series(inspected, wheels),
+        *upstream_deep.newest_of_series(upstream_comparison.on_pypi(catalog, "pytorch"), wheels),
     ]
+    return _each(newest, compared, result, "wheels")
 
 
 def deep_compilers(catalog: Catalog, wheels: int, result: Result, log: Log) -> list[Evidence]:
@@ -389,8 +357,8 @@ def check(catalog: Catalog, sources: Sequence[str], log: Log) -> Result:
     result = Result()
     for source in sources:
         try:
-            if source == "tensorflow":
-                check_tensorflow(catalog, result, log)
+            if source in ("tensorflow", "pytorch"):
+                check_framework(source, catalog, result, log)
             elif source == "pypi":
                 check_pypi(catalog, result, log)
             elif source == "nvidia":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
@@ -19,14 +19,15 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
     Distro,
     DistroCuda,
     DistroDriver,
+    FrameworkRelease,
     PytorchRelease,
     TensorflowRelease,
 )
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-SOURCES = ("tensorflow", "pypi", "debian", "ubuntu", "nvidia")
-PYTORCH = "torch"  # its name on the package index
+SOURCES = ("tensorflow", "pytorch", "pypi", "debian", "ubuntu", "nvidia")
+_TORCH = "torch"  # PyTorch's name on the package index
 _PYPI = "PyPI"  # an entry with this `source` can be compared with the index
 _NOT_OFFERED = "not offered"
 _PYTHON = r"python(3\.\d+)"
@@ -66,26 +67,69 @@ class NvidiaIndex:
     key_fingerprint: str | None
 
 
-# TensorFlow's wheels ------------------------------------------------------------------------------------------------
+# The frameworks' wheels ---------------------------------------------------------------------------------------------
 
 
-def tensorflow_names(catalog: Catalog) -> list[str]:
-    """Return the names of TensorFlow on the package index: `tensorflow`, and `tensorflow-gpu` for 1.x and 2.0."""
-    return sorted({r.package for r in catalog.tensorflow.releases} | {"tensorflow"})
+def framework(release: FrameworkRelease) -> str:
+    """Return the release's framework: its source here, and the name of its file in the catalog."""
+    return "tensorflow" if isinstance(release, TensorflowRelease) else "pytorch"
+
+
+def package(release: FrameworkRelease) -> str:
+    """Return the release's name on the package index: `tensorflow`, `tensorflow-gpu` for 1.x and 2.0, or `torch`."""
+    return release.package if isinstance(release, TensorflowRelease) else _TORCH
+
+
+def place(release: FrameworkRelease) -> str:
+    """Return the release's place in the catalog."""
+    return f"{framework(release)}.yml releases[{release.version}]"
 
 
 def pythons_to_ask(catalog: Catalog) -> list[str]:
     """Return all Pythons that the catalog names, those between, and the next two."""
-    named = {p for r in catalog.tensorflow.releases for p in r.pythons}
+    named = {p for file in (catalog.tensorflow, catalog.pytorch) for r in file.releases for p in r.pythons}
     named |= {p for d in catalog.distros.values() for p in d.python.available}
     minors = [int(p.split(".")[1]) for p in named if p.startswith("3.")]
     between = {f"3.{minor}" for minor in range(min(minors), max(minors) + 3)}
     return sorted(named | between, key=versions.key)
 
 
+def on_pypi(catalog: Catalog, framework: str) -> Sequence[FrameworkRelease]:
+    """Return the releases of a framework that PyPI has wheels of; it has all of TensorFlow's."""
+    if framework == "tensorflow":
+        return catalog.tensorflow.releases
+    return [release for release in catalog.pytorch.releases if release.pypi_build]
+
+
 def wheel_pythons(wheels: Mapping[str, tuple[str, ...]], version: str) -> tuple[str, ...]:
     """Return the Pythons for which the index offers a wheel of a version. wheels: versions by Python."""
     return tuple(sorted((p for p, offered in wheels.items() if version in offered), key=versions.key))
+
+
+def compare_wheels(release: FrameworkRelease, wheels: Mapping[str, tuple[str, ...]]) -> list[Finding]:
+    """Compare a release's Pythons with those that the index offers a wheel for."""
+    observed = wheel_pythons(wheels, release.version)
+    if not observed:
+        found = f"{package(release)} {release.version}: no wheel for Linux x86_64"
+        return [Finding(framework(release), "gone", place(release), release.version, found)]
+    if set(observed) == set(release.pythons):
+        return []
+    return [_differs(release, "pythons", ", ".join(release.pythons), ", ".join(observed))]
+
+
+def _differs(release: FrameworkRelease, field: str, mine: str, observed: str) -> Finding:
+    return Finding(framework(release), "differs", f"{place(release)}.{field}", mine, observed)
+
+
+def compare_metadata(catalog: Catalog, release: FrameworkRelease, metadata: WheelMetadata) -> list[Finding]:
+    """Compare a release's Pythons and CUDA libraries with its wheel's METADATA."""
+    findings = []
+    allowed = SpecifierSet(metadata.requires_python or "")
+    if refused := [p for p in release.pythons if not allowed.contains(f"{p}.99")]:
+        findings.append(_differs(release, "pythons", ", ".join(refused), f"Requires-Python {metadata.requires_python}"))
+    if isinstance(release, TensorflowRelease):
+        return findings + _compare_and_cuda(release, metadata)
+    return findings + _compare_pins(catalog, release, metadata)
 
 
 def and_cuda(metadata: WheelMetadata) -> AndCuda | None:
@@ -112,74 +156,11 @@ def _and_cuda_text(extra: AndCuda | None) -> str:
     return f"CUDA {extra.cuda_major}, cuDNN {extra.cudnn}, NCCL {extra.nccl}" if extra else "no such extra"
 
 
-def compare_wheels(release: TensorflowRelease, wheels: Mapping[str, tuple[str, ...]]) -> list[Finding]:
-    """Compare a release's Pythons with those that the index offers a wheel for."""
-    where, name = f"tensorflow.yml releases[{release.version}]", release.package
-    observed = wheel_pythons(wheels, release.version)
-    if not observed:
-        found = f"{name} {release.version}: no wheel for Linux x86_64"
-        return [Finding("tensorflow", "gone", where, release.version, found)]
-    if set(observed) == set(release.pythons):
-        return []
-    return [Finding("tensorflow", "differs", f"{where}.pythons", ", ".join(release.pythons), ", ".join(observed))]
-
-
-def compare_metadata(release: TensorflowRelease, metadata: WheelMetadata) -> list[Finding]:
-    """Compare a release's Pythons and and-cuda bounds with its wheel's METADATA."""
-    where, findings = f"tensorflow.yml releases[{release.version}]", []
-    allowed = SpecifierSet(metadata.requires_python or "")
-    if refused := [p for p in release.pythons if not allowed.contains(f"{p}.99")]:
-        text = f"Requires-Python {metadata.requires_python}"
-        findings.append(Finding("tensorflow", "differs", f"{where}.pythons", ", ".join(refused), text))
+def _compare_and_cuda(release: TensorflowRelease, metadata: WheelMetadata) -> list[Finding]:
     observed = and_cuda(metadata)
-    if _clauses(release.and_cuda) != _clauses(observed):
-        findings.append(
-            Finding(
-                "tensorflow",
-                "differs",
-                f"{where}.and_cuda",
-                _and_cuda_text(release.and_cuda),
-                _and_cuda_text(observed),
-            )
-        )
-    return findings
-
-
-def _newest_by_series(found: Iterable[str]) -> dict[str, str]:
-    ordered = sorted(found, key=versions.key)
-    return {versions.series(version): version for version in ordered}
-
-
-def compare_series(source: str, where: str, name: str, known: Iterable[str], offered: Iterable[str]) -> list[Finding]:
-    """Return the newest release of each X.Y that the catalog lacks, from its own oldest release on."""
-    have = list(known)
-    newest_known, oldest = _newest_by_series(have), min(have, key=versions.key)
-    return [
-        Finding(source, "new", where, newest_known.get(series, f"no {series}"), f"{name} {version}")
-        for series, version in _newest_by_series(offered).items()
-        if version not in have and versions.key(version) > versions.key(oldest)
-    ]
-
-
-def compare_new_tensorflow(catalog: Catalog, wheels: Mapping[str, Mapping[str, tuple[str, ...]]]) -> list[Finding]:
-    """Find releases on the index that the catalog lacks, each X.Y under the package name that it has in the catalog."""
-    releases = catalog.tensorflow.releases
-    names = {versions.series(r.version): r.package for r in releases}
-    findings = []
-    for name, by_python in wheels.items():
-        offered = {version for found in by_python.values() for version in found}
-        mine = {v for v in offered if names.get(versions.series(v), "tensorflow") == name}
-        findings += compare_series("tensorflow", "tensorflow.yml releases", name, [r.version for r in releases], mine)
-    return findings
-
-
-# PyTorch's wheels of PyPI -----------------------------------------------------------------------------------------
-
-
-def pytorch_pythons(catalog: Catalog) -> list[str]:
-    """Return the Pythons of all PyTorch releases, and the next one."""
-    minors = [int(python.split(".")[1]) for release in catalog.pytorch.releases for python in release.pythons]
-    return [f"3.{minor}" for minor in range(min(minors), max(minors) + 2)]
+    if _clauses(release.and_cuda) == _clauses(observed):
+        return []
+    return [_differs(release, "and_cuda", _and_cuda_text(release.and_cuda), _and_cuda_text(observed))]
 
 
 def pins(catalog: Catalog, metadata: WheelMetadata) -> dict[str, str]:
@@ -194,37 +175,37 @@ def pins(catalog: Catalog, metadata: WheelMetadata) -> dict[str, str]:
     return found
 
 
-def compare_pytorch(
-    catalog: Catalog, release: PytorchRelease, pythons: tuple[str, ...], metadata: WheelMetadata
-) -> list[Finding]:
-    """Compare a release's Pythons and its build of PyPI with the wheels and their METADATA."""
-    where, findings = f"pytorch.yml releases[{release.version}]", []
-    if set(pythons) != set(release.pythons):
-        text = ", ".join(pythons)
-        findings.append(Finding("pypi", "differs", f"{where}.pythons", ", ".join(release.pythons), text))
-    observed = pins(catalog, metadata)
-    for build in (build for build in release.builds if build.index == "pypi"):
-        for library, mine in (("cuda", build.cuda), ("cudnn", build.cudnn), ("nccl", build.nccl)):
-            live = observed.get(library, _ABSENT)
-            # The index adds a fourth number to some releases of CUDA: 13.0.3.0.
-            if mine != (versions.series(live, 3) if library == "cuda" else live):
-                findings.append(Finding("pypi", "differs", f"{where}.builds.{library}", mine, live))
+def _compare_pins(catalog: Catalog, release: PytorchRelease, metadata: WheelMetadata) -> list[Finding]:
+    observed, findings = pins(catalog, metadata), []
+    build = release.pypi_build
+    for library, mine in (("cuda", build.cuda), ("cudnn", build.cudnn), ("nccl", build.nccl)) if build else ():
+        live = observed.get(library, _ABSENT)
+        # The index adds a fourth number to some releases of CUDA: 13.0.3.0.
+        if mine != (versions.series(live, 3) if library == "cuda" else live):
+            findings.append(_differs(release, f"builds.{library}", mine, live))
     return findings
 
 
-def compare_new_pytorch(catalog: Catalog, wheels: Mapping[str, tuple[str, ...]]) -> list[Finding]:
-    """Return the releases that the catalog lacks, from its oldest one on. wheels: versions by Python.
+def compare_new_releases(
+    releases: Sequence[FrameworkRelease], wheels: Mapping[str, Mapping[str, tuple[str, ...]]]
+) -> list[Finding]:
+    """Return the releases of a framework that the catalog lacks, from its oldest one on.
 
-    Without local versions such as 2.13.0+cpu, which pip may find in a directory of the machine beside the index.
+    wheels: versions by package name and Python. Each X.Y is looked for under the name that it has in the catalog. Local
+    versions such as 2.13.0+cpu are left out: pip finds them in a directory of this machine, and not on the index.
     """
-    known = {release.version for release in catalog.pytorch.releases}
-    oldest = min(map(versions.key, known))
-    offered = {version for found in wheels.values() for version in found if "+" not in version}
-    new = {version for version in offered - known if versions.key(version) > oldest}
-    return [
-        Finding("pypi", "new", "pytorch.yml releases", _ABSENT, f"{PYTORCH} {version}")
-        for version in sorted(new, key=versions.key)
-    ]
+    by_age = sorted(releases, key=lambda release: versions.key(release.version))
+    known, newest = {r.version for r in by_age}, {versions.series(r.version): r for r in by_age}
+    findings = []
+    for name, by_python in wheels.items():
+        for version in sorted({v for offered in by_python.values() for v in offered}, key=versions.key):
+            nearest = newest.get(versions.series(version))
+            is_new = version not in known and versions.key(version) > versions.key(by_age[0].version)
+            if is_new and "+" not in version and package(nearest or by_age[-1]) == name:
+                where = f"{framework(by_age[0])}.yml releases"
+                mine = nearest.version if nearest else f"no {versions.series(version)}"
+                findings.append(Finding(framework(by_age[0]), "new", where, mine, f"{name} {version}"))
+    return findings
 
 
 # Other packages of the index ----------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ import collections
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping
-from typing import TypeVar
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.device_code import Code, Group, native_in_most, runs
@@ -18,13 +17,12 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
     Catalog,
     Distro,
     DistroDriver,
-    PytorchBuild,
+    FrameworkRelease,
     PytorchRelease,
     TensorflowRelease,
     Toolkit,
 )
 
-_Release = TypeVar("_Release", TensorflowRelease, PytorchRelease)
 VERDICTS = ("confirmed", "contradicted", "trusted")
 # Chips of GPUs since Fermi in pci.ids; those before have other letters, or are in gpu.yml's legacy.
 _CHIP = re.compile(r"(?P<chip>(GF|GK|GM|GP|GV|TU|GA|AD|GH|GB|GR)\d{2}[0-9A-F][0-9A-Z]{0,2})\b")
@@ -131,15 +129,15 @@ def wheel_code(release: TensorflowRelease, code: Code, wheel: str) -> Evidence:
     return Evidence(f"tensorflow.yml releases[{release.version}]", "device code of the wheel", mine == code, text)
 
 
-def pytorch_code(release: PytorchRelease, build: PytorchBuild, groups: Mapping[Group, int], wheel: str) -> Evidence:
-    """Compare the machine code of a build with its wheel's.
+def pytorch_code(release: PytorchRelease, groups: Mapping[Group, int], wheel: str) -> Evidence:
+    """Compare the machine code of a release's build of PyPI with the wheel's.
 
     The wheel may have code of its own for a few GPUs more, on which the code for earlier ones of their major runs too.
     """
-    native = native_in_most(groups)
-    agrees = set(build.sass) <= set(native) and all(runs(build.sass, capability) for capability in native)
+    mine, native = release.pypi_build.sass if release.pypi_build else (), native_in_most(groups)
+    agrees = set(mine) <= set(native) and all(runs(mine, capability) for capability in native)
     text = f"{wheel}: machine code for {', '.join(native)}"
-    text = text if agrees else f"catalog {', '.join(build.sass)}, {text}"
+    text = text if agrees else f"catalog {', '.join(mine)}, {text}"
     return Evidence(f"pytorch.yml releases[{release.version}]", "device code of the wheel", agrees, text)
 
 
@@ -199,9 +197,9 @@ def simulation(distro: Distro, driver: DistroDriver, flavour: str, lacking: list
     return Evidence(driver_entry(distro, driver), f"apt's simulation for {distro.id}", not (error or lacking), text)
 
 
-def newest_of_series(releases: Iterable[_Release], count: int) -> list[_Release]:
+def newest_of_series(releases: Iterable[FrameworkRelease], count: int) -> list[FrameworkRelease]:
     """Return the newest release of each of the newest series."""
-    newest: dict[str, _Release] = {}
+    newest: dict[str, FrameworkRelease] = {}
     for release in sorted(releases, key=lambda r: versions.key(r.version), reverse=True):
         newest.setdefault(versions.series(release.version), release)
     return list(newest.values())[:count]

@@ -77,7 +77,7 @@ def default_lock(catalog: Catalog, framework: str, version: str, python: str) ->
         release = next((r for r in catalog.pytorch.releases if r.version == version), None)
         if release is None:
             raise UnknownLockError(f"catalog/pytorch.yml has no {version}; set pytorch_env_lock to a lock file of it")
-        build = next((cuda_build(each.cuda) for each in release.builds if each.index == "pypi"), "")
+        build = cuda_build(release.pypi_build.cuda) if release.pypi_build else ""
     return Lock(framework, version, build, python).file
 
 

@@ -39,13 +39,6 @@ def test_pytorch_releases_have_the_pythons_of_their_wheels(release):
     assert list(release.pythons) == [f"3.{minor}" for minor in minors]
 
 
-def test_every_pytorch_release_since_the_oldest_of_the_catalog_is_in_it():
-    listed = json.loads((FIXTURES.parent / "catalog_check/index.json").read_text())["torch"]
-    known = [release.version for release in loader.load_catalog().pytorch.releases]
-    oldest = min(map(versions.key, known))
-    assert [version for version in listed if versions.key(version) >= oldest and version not in known] == []
-
-
 @pytest.mark.parametrize("wheel", WHEELS, ids=[w["version"] for w in WHEELS])
 def test_tensorflow_rows_match_the_wheels(wheel):
     row = next(r for r in loader.load_catalog().tensorflow.releases if r.version == wheel["version"])

@@ -100,7 +100,7 @@ def test_tensorflow_is_compared(monkeypatch):
 
 
 def test_a_pytorch_release_is_confirmed_by_its_own_metadata_alone(monkeypatch):
-    """One release is wrong, the METADATA of another is away, and the libraries' versions are not listed."""
+    """One release is wrong, the METADATA of another is not reached, and the versions of cuDNN are not listed."""
     catalog = load_catalog()
     known = {r.version: r for r in catalog.pytorch.releases if r.version in ("2.9.1", "2.14.1", "2.13.0")}
     known["2.9.1"] = dataclasses.replace(known["2.9.1"], pythons=("3.12",))
@@ -120,7 +120,7 @@ def test_a_pytorch_release_is_confirmed_by_its_own_metadata_alone(monkeypatch):
     monkeypatch.setattr(upstream_sources, "find_pip", lambda: ["pip"])
     monkeypatch.setattr(upstream_sources, "pip_versions", listed)
     monkeypatch.setattr(upstream_sources, "pip_metadata", wheel)
-    verdicts, result = upstream_cli.deep(catalog, ["pypi"], 1, lambda line: None)
+    verdicts, result = upstream_cli.deep(catalog, ["pytorch", "pypi"], 1, lambda line: None)
     found = {verdict.entry: verdict.verdict for verdict in verdicts}
     assert {version: found[f"pytorch.yml releases[{version}]"] for version in known} == {
         "2.9.1": "contradicted",
@@ -134,9 +134,9 @@ def test_a_pytorch_release_is_confirmed_by_its_own_metadata_alone(monkeypatch):
 def test_an_index_that_lists_nothing_is_not_taken_for_an_empty_one(monkeypatch):
     monkeypatch.setattr(upstream_sources, "find_pip", lambda: ["pip"])
     monkeypatch.setattr(upstream_sources, "pip_versions", lambda pip, name, python: ())
-    result = upstream_cli.check(frozen_catalog(), ["tensorflow", "pypi"], lambda line: None)
+    result = upstream_cli.check(frozen_catalog(), ["tensorflow", "pytorch", "pypi"], lambda line: None)
     assert result.findings == []
-    assert {u.source for u in result.unreachable} == {"tensorflow", "pypi"}
+    assert {u.source for u in result.unreachable} == {"tensorflow", "pytorch", "pypi"}
 
 
 PTXAS = "#!/bin/sh\necho \"--gpu-name <gpu name>\"\necho \"  Allowed values for this option:  'sm_90','sm_100'.\"\n"

@@ -73,7 +73,7 @@ def test_wheels_differ(change, expected):
 )
 def test_and_cuda_extra(version, extra):
     assert upstream_comparison.and_cuda(metadata(version)) == extra
-    assert upstream_comparison.compare_metadata(release(version), metadata(version)) == []
+    assert upstream_comparison.compare_metadata(frozen_catalog(), release(version), metadata(version)) == []
 
 
 @pytest.mark.parametrize(
@@ -90,18 +90,18 @@ def test_and_cuda_differs(extra, shown):
     changed = dataclasses.replace(release("2.21.0"), and_cuda=extra)
     live = "CUDA 12, cuDNN <10.0,>=9.3.0.75, NCCL <3.0,>=2.27.7"
     expected = [("differs", "tensorflow.yml releases[2.21.0].and_cuda", shown, live)]
-    assert short(upstream_comparison.compare_metadata(changed, metadata("2.21.0"))) == expected
+    assert short(upstream_comparison.compare_metadata(frozen_catalog(), changed, metadata("2.21.0"))) == expected
 
 
 def test_the_order_of_bounds_means_nothing():
     changed = dataclasses.replace(release("2.21.0"), and_cuda=AndCuda(12, ">=9.3.0.75,<10.0", ">=2.27.7,<3.0"))
-    assert upstream_comparison.compare_metadata(changed, metadata("2.21.0")) == []
+    assert upstream_comparison.compare_metadata(frozen_catalog(), changed, metadata("2.21.0")) == []
 
 
 def test_requires_python_refuses():
     changed = dataclasses.replace(release("2.21.0"), pythons=("3.9", "3.10"))
     expected = [("differs", "tensorflow.yml releases[2.21.0].pythons", "3.9", "Requires-Python >=3.10")]
-    assert short(upstream_comparison.compare_metadata(changed, metadata("2.21.0"))) == expected
+    assert short(upstream_comparison.compare_metadata(frozen_catalog(), changed, metadata("2.21.0"))) == expected
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,9 @@ def test_requires_python_refuses():
 )
 def test_new_tensorflow(known, missing):
     catalog = replace_entries(frozen_catalog(), "tensorflow", "releases", [release(v) for v in known])
-    assert short(upstream_comparison.compare_new_tensorflow(catalog, {"tensorflow": WHEELS})) == missing
+    assert (
+        short(upstream_comparison.compare_new_releases(catalog.tensorflow.releases, {"tensorflow": WHEELS})) == missing
+    )
 
 
 def test_requested_pythons_reach_beyond_the_known_ones():
@@ -187,37 +189,53 @@ def test_pytorch_is_compared_with_the_pins_of_its_wheel(version):
     catalog = load_catalog()
     found, wheel = torch(version)
     assert upstream_comparison.pins(catalog, wheel) == TORCH[version]
-    assert upstream_comparison.compare_pytorch(catalog, found, found.pythons, wheel) == []
-    where = f"pytorch.yml releases[{version}]"
+    assert upstream_comparison.compare_metadata(catalog, found, wheel) == []
     for library, live in TORCH[version].items():
         wrong, _ = torch(version, **{library: "1.2.3"})
-        assert short(upstream_comparison.compare_pytorch(catalog, wrong, wrong.pythons, wheel)) == [
-            ("differs", f"{where}.builds.{library}", "1.2.3", live)
+        assert short(upstream_comparison.compare_metadata(catalog, wrong, wheel)) == [
+            ("differs", f"pytorch.yml releases[{version}].builds.{library}", "1.2.3", live)
         ]
-    fewer = found.pythons[:-1]
-    assert short(upstream_comparison.compare_pytorch(catalog, found, fewer, wheel)) == [
-        ("differs", f"{where}.pythons", ", ".join(found.pythons), ", ".join(fewer))
-    ]
 
 
 def test_a_fourth_number_of_cuda_means_nothing_and_a_missing_pin_differs():
     catalog, (found, wheel) = load_catalog(), torch("2.14.1")
     requires = [r.replace("==13.0.3;", "==13.0.3.0;") for r in wheel.requires_dist if "nccl" not in r]
     other = dataclasses.replace(wheel, requires_dist=tuple(requires))
-    assert short(upstream_comparison.compare_pytorch(catalog, found, found.pythons, other)) == [
+    assert short(upstream_comparison.compare_metadata(catalog, found, other)) == [
         ("differs", "pytorch.yml releases[2.14.1].builds.nccl", "2.30.7", "absent")
     ]
 
 
-def test_every_pytorch_release_that_the_catalog_lacks_is_new():
-    """Also one whose series is known, and one for a single Python; not those before the catalog's oldest."""
+def test_pytorch_is_compared_with_the_tags_of_its_wheels():
+    found, _ = torch("2.14.1")
+    fewer = found.pythons[:-1]
+    assert upstream_comparison.compare_wheels(found, dict.fromkeys(found.pythons, ("2.14.1",))) == []
+    assert short(upstream_comparison.compare_wheels(found, dict.fromkeys(fewer, ("2.14.1",)))) == [
+        ("differs", "pytorch.yml releases[2.14.1].pythons", ", ".join(found.pythons), ", ".join(fewer))
+    ]
+    assert short(upstream_comparison.compare_wheels(found, {})) == [
+        ("gone", "pytorch.yml releases[2.14.1]", "2.14.1", "torch 2.14.1: no wheel for Linux x86_64")
+    ]
+
+
+def test_a_release_that_pypi_has_no_build_of_is_not_looked_for_there():
     catalog = load_catalog()
-    known = [r for r in catalog.pytorch.releases if r.version not in ("2.15.0", "2.14.0")]
-    older = replace_entries(catalog, "pytorch", "releases", known)
-    wheels = {"3.12": tuple(v for v in INDEX["torch"] if v != "2.15.0"), "3.15": ("2.15.0",)}
-    found = added(lambda c: upstream_comparison.compare_new_pytorch(c, wheels), catalog, older)
-    assert found == [("new", "pytorch.yml releases", "absent", f"torch {version}") for version in ("2.14.0", "2.15.0")]
-    assert upstream_comparison.compare_new_pytorch(catalog, {"3.12": ("2.13.0+cpu", "2.5.1")}) == []
+    first, *others = catalog.pytorch.releases
+    first = dataclasses.replace(first, builds=tuple(b for b in first.builds if b.index != "pypi"))
+    catalog = replace_entries(catalog, "pytorch", "releases", [first, *others])
+    assert list(upstream_comparison.on_pypi(catalog, "pytorch")) == others
+
+
+def test_every_pytorch_release_that_the_catalog_lacks_is_new():
+    """Also one whose series is known, and one with a wheel for a single Python; not those before the oldest one."""
+    releases = load_catalog().pytorch.releases
+    wheels = {"torch": {"3.12": tuple(v for v in INDEX["torch"] if v != "2.15.0"), "3.15": ("2.15.0", "2.13.0+cpu")}}
+    assert upstream_comparison.compare_new_releases(releases, wheels) == []
+    known = [r for r in releases if r.version not in ("2.14.0", "2.15.0")]
+    assert short(upstream_comparison.compare_new_releases(known, wheels)) == [
+        ("new", "pytorch.yml releases", "2.14.1", "torch 2.14.0"),
+        ("new", "pytorch.yml releases", "no 2.15", "torch 2.15.0"),
+    ]
 
 
 def test_cuda_findings():

@@ -126,11 +126,11 @@ TORCH_CODE = {
 @pytest.mark.parametrize("version", TORCH_CODE)
 def test_pytorch_code(version):
     release = next(r for r in CATALOG.pytorch.releases if r.version == version)
-    build = next(b for b in release.builds if b.index == "pypi")
+    build = release.pypi_build
 
     def compared(*sass):
-        other = dataclasses.replace(build, sass=sass)
-        return upstream_deep.pytorch_code(release, other, TORCH_CODE[version], "torch.whl")
+        other = dataclasses.replace(release, builds=(dataclasses.replace(build, sass=sass),))
+        return upstream_deep.pytorch_code(other, TORCH_CODE[version], "torch.whl")
 
     right = compared(*build.sass)
     assert (right.entry, right.agrees) == (f"pytorch.yml releases[{version}]", True)
