@@ -55,7 +55,7 @@ class Step:
     failed: int = 0
     skipped: list[str] = field(default_factory=list)  # names and reasons
     seconds: float = 0.0
-    # Of a tier of cells, which continues where its last invocation ended, and records each cell by itself:
+    # Of a tier of cells, which goes on where its last invocation ended and records each cell (run_cells):
     finished: bool = True
     is_recorded: bool = False
 
@@ -145,8 +145,8 @@ def pytest(*words: str, **variables: str) -> Callable[[Step], None]:
     def work(step: Step) -> None:
         report = RESULTS / f"{step.name}.xml"
         report.unlink(missing_ok=True)
-        # More processes than cores, because many tests wait.
-        spread = (f"--numprocesses={min(CORES + 2, 8)}", "--dist=worksteal")
+        # One process more than cores, because some tests wait.
+        spread = (f"--numprocesses={min(CORES + 1, 8)}", "--dist=worksteal")
         passed = step.command("pytest", *words, *spread, f"--junit-xml={report}", "-ra", **variables)
         step.count(report)
         if not passed and not step.failed:
@@ -244,7 +244,7 @@ def run_scenario(step: Step, distribution: str, scenario: str) -> dict[str, Any]
 def run_area(step: Step, area: str) -> dict[str, Any] | None:
     """Change the code of an area in 100 places, one at a time; return how many of these mutants the tests noticed.
 
-    None means that the time was over: the next invocation tests the others.
+    Return None if the time was over before all of them were tested: the next invocation goes on.
     """
     found = RESULTS / "mutation.json"
     found.unlink(missing_ok=True)
@@ -263,12 +263,13 @@ def run_area(step: Step, area: str) -> dict[str, Any] | None:
 def run_cells(
     step: Step, cells: Sequence[tuple[str, ...]], names: tuple[str, ...], run: Callable[..., dict[str, Any] | None]
 ) -> None:
-    """Run the cells that have not passed on this commit, for at most an hour, and record each in the ledger.
+    """Run the cells of a tier that have not passed on this commit, for at most an hour; record each in the ledger.
 
-    `names` are the keys of a cell in the ledger, and `run` returns its line, or None if it is not finished.
+    A cell is a part of the tier that has a line of its own in the ledger; `names` are its keys there. `run` takes the
+    step and the cell, and returns that line without commit and tier, or None if it needs another invocation.
 
-    A whole tier takes longer than a commit lasts as the newest one. So those that never ran come first, then those that
-    ran longest ago, and what an earlier commit has shown is kept.
+    The whole tier takes hours, during which new commits arrive. So the lines of earlier commits stay, cells that never
+    ran come first, and then those that ran longest ago.
     """
     commit, start = clean_commit(), time.monotonic()
     lines: dict[tuple[str, ...], dict[str, Any]] = {}
@@ -285,7 +286,7 @@ def run_cells(
     longest = max((line["seconds"] for line in lines.values()), default=CELL_SECONDS)
     step.is_recorded = True
     for number, cell in enumerate(todo):
-        # A cell of more than an hour would else be the last one that any invocation begins.
+        # The first one always runs: a cell that takes more than an hour would never be run otherwise.
         if number and time.monotonic() - start + longest > TIER_SECONDS:
             step.finished = False
             return
