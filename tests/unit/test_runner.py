@@ -222,8 +222,14 @@ def test_another_commit_begins_with_the_cells_that_ran_longest_ago(cells, clock,
     monkeypatch.setattr(runner, "clean_commit", lambda: "c3d4")
     for _ in range(3):
         runner.run_tier("virtual-machine", 1)
+    monkeypatch.setattr(runner, "clean_commit", lambda: "e5f6")
+    runner.run_tier("virtual-machine", 1)
     first, second, third = runner.MACHINES
-    assert recorded() == [("a1b2", *first), *(("c3d4", *cell) for cell in (second, third, first))]
+    assert recorded() == [
+        ("a1b2", *first),
+        *(("c3d4", *cell) for cell in (second, third, first)),
+        ("e5f6", *second),
+    ]
 
 
 def test_failed_cell_is_repeated_after_the_others_and_an_uncommitted_one_is_not_recorded(cells, clock, monkeypatch):

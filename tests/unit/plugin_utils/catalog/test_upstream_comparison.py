@@ -123,6 +123,14 @@ def test_new_tensorflow(known, missing):
     )
 
 
+def test_a_release_is_new_under_the_name_that_its_series_has_alone():
+    """Until 2.0 GPUs are served by `tensorflow-gpu`; `tensorflow` is for the CPU."""
+    releases = [dataclasses.replace(release("2.20.0"), version="1.12.0", package="tensorflow-gpu"), release("2.20.0")]
+    offered = {"3.12": ("1.12.3", "2.21.0")}
+    found = upstream_comparison.compare_new_releases(releases, {"tensorflow": offered, "tensorflow-gpu": offered})
+    assert [finding.observed for finding in found] == ["tensorflow 2.21.0", "tensorflow-gpu 1.12.3"]
+
+
 def test_requested_pythons_reach_beyond_the_known_ones():
     asked = upstream_comparison.pythons_to_ask(frozen_catalog())
     known = {p for r in frozen_catalog().tensorflow.releases for p in r.pythons}
