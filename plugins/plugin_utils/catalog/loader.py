@@ -136,9 +136,14 @@ def _build_dataclass(value: Any, kind: type, where: str, problems: list[str]) ->
     return kind(**built) if set(fields) - set(built) <= optional else None
 
 
+def load_yaml(path: Path) -> Any:
+    """Return what is in a YAML file; raises OSError and YAMLError. With libyaml this is about ten times as fast."""
+    return yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER)
+
+
 def _read_yaml(path: Path, kind: type, problems: list[str]) -> Any:
     try:
-        data = yaml.load(path.read_text(encoding="utf-8"), Loader=_LOADER)
+        data = load_yaml(path)
     except (OSError, yaml.YAMLError) as error:
         problems.append(f"{path.name}: cannot be read: {error}")
         return None

@@ -10,8 +10,7 @@ import functools
 import math
 from collections.abc import Collection, Iterator, Mapping
 
-import yaml
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CATALOG_FOLDER
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CATALOG_FOLDER, load_yaml
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
     FRAMEWORKS,
@@ -114,7 +113,7 @@ class ExtraPackages:
 @functools.cache
 def load_sizes() -> DiskSizes:
     """Return catalog/disk.yml, read once a process."""
-    return records.from_json(DiskSizes, yaml.safe_load((CATALOG_FOLDER / "disk.yml").read_text()), "disk.yml")
+    return records.from_json(DiskSizes, load_yaml(CATALOG_FOLDER / "disk.yml"), "disk.yml")
 
 
 def check_disk(

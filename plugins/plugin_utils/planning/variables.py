@@ -13,11 +13,11 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-import yaml
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import urls
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import spelling, versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import published_versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_yaml
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
     COMPONENTS,
@@ -88,7 +88,7 @@ def roles() -> dict[str, dict[str, Any]]:
     """Return the options of each role's argument specification, by the names of role and variable."""
     found: dict[str, dict[str, Any]] = {}
     for path in sorted((PROJECT / "roles").glob("*/meta/argument_specs.yml")):
-        for entry in yaml.safe_load(path.read_text(encoding="utf-8"))["argument_specs"].values():
+        for entry in load_yaml(path)["argument_specs"].values():
             found.setdefault(path.parents[1].name, {}).update(entry.get("options", {}))
     return found
 
@@ -102,7 +102,7 @@ def role_options() -> dict[str, dict[str, Any]]:
 def role_inputs() -> dict[str, Any]:
     """Return the values that playbooks/group_vars/all/role_inputs.yml gives to role variables, as they are in it."""
     path = PROJECT / "playbooks" / "group_vars" / "all" / "role_inputs.yml"
-    return dict(yaml.safe_load(path.read_text(encoding="utf-8")))
+    return dict(load_yaml(path))
 
 
 def is_input(name: str, value: Any) -> bool:

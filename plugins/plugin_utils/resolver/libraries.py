@@ -68,10 +68,13 @@ def _reduced(context: ResolveContext, library: str) -> ResolveContext:
 def _cudnn_candidates(
     context: ResolveContext, cuda: str, tensorflow: TensorflowCandidate | None
 ) -> tuple[LibraryCandidate, ...]:
-    return tuple(
-        dataclasses.replace(c, problems=(*c.problems, *_cudnn_problems(context, c, cuda, tensorflow)))
-        for c in _cudnn_builds(context.with_gpus(()), versions.major(cuda))
-    )
+    builds = _cudnn_builds(context.with_gpus(()), versions.major(cuda))
+    return tuple(_with(build, _cudnn_problems(context, build, cuda, tensorflow)) for build in builds)
+
+
+def _with(candidate: LibraryCandidate, problems: list[Problem]) -> LibraryCandidate:
+    """Return a build with more problems."""
+    return dataclasses.replace(candidate, problems=(*candidate.problems, *problems)) if problems else candidate
 
 
 def known_cudnn(context: ResolveContext) -> list[str]:
@@ -197,14 +200,7 @@ def nccl_candidates(context: ResolveContext, cuda: CudaCandidate) -> list[Librar
 
 @cached
 def _nccl_candidates(context: ResolveContext, cuda: str) -> tuple[LibraryCandidate, ...]:
-    runtime = context.catalog.nccl.apt.packages[0]
-    builds = {(versions.upstream(v), versions.cuda_suffix(v) or "") for v in offered(context, runtime)}
-    builds |= {(b.version, b.cuda) for b in context.catalog.nccl.builds if in_repository(context, b.slugs)}
-    candidates = [
-        _nccl_build(context, version, suffix, cuda)
-        for version, suffix in builds
-        if suffix and (context.request.nccl == "auto" or versions.has_prefix(version, context.request.nccl))
-    ]
+    candidates = [_with(build, _nccl_problems(context, build, cuda)) for build in _nccl_builds(context.with_gpus(()))]
 
     def rank(candidate: LibraryCandidate) -> tuple[bool, tuple[int, ...], tuple[int, ...]]:
         if versions.key(candidate.cuda) <= versions.key(cuda):
@@ -220,8 +216,21 @@ def known_nccl(context: ResolveContext) -> list[str]:
     return [b.version for b in context.catalog.nccl.builds]
 
 
-def _nccl_build(context: ResolveContext, version: str, suffix: str, cuda: str) -> LibraryCandidate:
-    apt, major, problems = context.catalog.nccl.apt, versions.major(cuda), []
+@cached
+def _nccl_builds(context: ResolveContext) -> tuple[LibraryCandidate, ...]:
+    """Return the builds that the request allows, without what toolkit and GPUs have to do with."""
+    runtime = context.catalog.nccl.apt.packages[0]
+    builds = {(versions.upstream(v), versions.cuda_suffix(v) or "") for v in offered(context, runtime)}
+    builds |= {(b.version, b.cuda) for b in context.catalog.nccl.builds if in_repository(context, b.slugs)}
+    return tuple(
+        _nccl_build(context, version, suffix)
+        for version, suffix in builds
+        if suffix and (context.request.nccl == "auto" or versions.has_prefix(version, context.request.nccl))
+    )
+
+
+def _nccl_build(context: ResolveContext, version: str, suffix: str) -> LibraryCandidate:
+    apt, problems = context.catalog.nccl.apt, []
     found: dict[str, str | None] = {}
     for name in apt.packages:
         found[name] = (
@@ -233,25 +242,28 @@ def _nccl_build(context: ResolveContext, version: str, suffix: str, cuda: str) -
     majors = context.distro.nvidia_repository.nccl_cuda_majors
     if missing or (context.host.offers is None and majors is not None and versions.major(suffix) not in majors):
         exist = [versions.upstream(v) for v in offered(context, apt.packages[0])]
-        problems.append(not_in_repository(context, f"NCCL {version} for CUDA {suffix}", apt.packages, exist, "nccl"))
+        problems = [not_in_repository(context, f"NCCL {version} for CUDA {suffix}", apt.packages, exist, "nccl")]
+    packages = tuple(f"{name}={v}" for name, v in found.items() if v)
+    return LibraryCandidate(version, suffix, LibraryComponent(version, packages), tuple(problems))
+
+
+def _nccl_problems(context: ResolveContext, candidate: LibraryCandidate, cuda: str) -> list[Problem]:
+    version, suffix, major = candidate.version, candidate.cuda, versions.major(cuda)
     if versions.major(suffix) != major:
-        problems.append(
+        return [
             Problem(
                 "nccl-cuda-mismatch",
                 f"NCCL {version} is built for CUDA {suffix}, the toolkit here is CUDA {cuda}",
                 "leave gpu_stack_nccl at auto, or set gpu_stack_cuda to a release of that major",
             )
-        )
-    else:
-        problems += [
-            Problem(
-                "nccl-cuda-mismatch",
-                f"NCCL {version} for CUDA {suffix} has no code for {gpu_label(gpu)}: it covers "
-                f"{supported(context.catalog.nccl.support, version, major)}",
-                "leave gpu_stack_nccl at auto: it selects the newest build with code for it",
-            )
-            for gpu in context.gpu_kinds
-            if not covers(context.catalog.nccl.support, version, major, gpu)
         ]
-    packages = tuple(f"{name}={v}" for name, v in found.items() if v)
-    return LibraryCandidate(version, suffix, LibraryComponent(version, packages), tuple(problems))
+    return [
+        Problem(
+            "nccl-cuda-mismatch",
+            f"NCCL {version} for CUDA {suffix} has no code for {gpu_label(gpu)}: it covers "
+            f"{supported(context.catalog.nccl.support, version, major)}",
+            "leave gpu_stack_nccl at auto: it selects the newest build with code for it",
+        )
+        for gpu in context.gpu_kinds
+        if not covers(context.catalog.nccl.support, version, major, gpu)
+    ]
