@@ -11,7 +11,7 @@ from benchmarks import lab
 from benchmarks.install import first_install
 from benchmarks.measure import Command, Ratio, Timing, in_turn, once, say
 from benchmarks.results import Options, Result
-from benchmarks.train import train
+from benchmarks.train import PYTHON, train
 
 RERUN = ("--skip-tags", "verify,smoke_train")
 WITH_CHECKS = ("--skip-tags", "smoke_train")
@@ -37,7 +37,10 @@ def peer_notes(case: str, timings: Mapping[str, Timing], folder: Path) -> list[s
 
 
 def rerun(options: Options) -> Result:
-    """Measure runs with nothing to do, with and without checks, against the floor, a ping and a peer on one host."""
+    """Measure runs with nothing to do, with and without checks, against the floor, a ping and a peer on one host.
+
+    One of the checks imports TensorFlow; what that takes alone is measured, too, and subtracted from nothing.
+    """
     limit = ("--limit", "bench-1")
     commands = [
         lab.playbook("ping", "benchmarks/ping.yml", *limit),
@@ -45,6 +48,7 @@ def rerun(options: Options) -> Result:
         lab.playbook("rerun_documented", "playbooks/gpu_host.yml", *limit),
         lab.playbook("rerun_with_checks", "playbooks/gpu_host.yml", *limit, *WITH_CHECKS),
         lab.playbook("rerun", "playbooks/gpu_host.yml", *limit, *RERUN),
+        lab.over_ssh("import_tensorflow", "bench-1", f"-c \"{PYTHON} -c 'import tensorflow'\""),
         *peer_command(options, *limit),
     ]
     timings = in_turn(commands, options.runs, lab.LOGS)
@@ -59,6 +63,7 @@ def rerun(options: Options) -> Result:
             ("rerun", "floor"),
             ("rerun", "ping"),
             ("rerun_with_checks", "floor"),
+            ("import_tensorflow", "floor"),
             *((("rerun", "peer"),) if "peer" in walls else ()),
         )
     }

@@ -75,6 +75,10 @@ FIGURES: Mapping[str, Figure] = {
         ),
         Figure("rerun_over_ping", "the same against the ping"),
         Figure("rerun_with_checks_over_floor", "the same with `--skip-tags smoke_train`: drift detection and checks"),
+        Figure(
+            "import_tensorflow_over_floor",
+            "`import tensorflow` alone, typed on the host: one of the checks of `rerun_documented` does it, too",
+        ),
         Figure("rerun_over_peer", "`rerun_over_floor`'s run against a peer's playbook, wall time"),
         Figure(
             "verify_rerun_over_floor",
