@@ -62,6 +62,10 @@ FROM_THE_DOCUMENT = (
     *("gpu.answers", "gpu.recovery", "gpu.persistence", "gpu.ecc_errors", "gpu.memory_repair", "gpu.pcie_width"),
     *("gpu.pcie_generation", "gpu.fabric", "gpu.slowdown", "gpu.mig"),
 )
+# No version of a driver can cause or repair what these find, so that their failure rolls nothing back.
+OF_THE_HARDWARE = {
+    *("gpu.recovery", "gpu.ecc_errors", "gpu.memory_repair", "gpu.pcie_width", "gpu.pcie_generation", "gpu.slowdown")
+}
 ON_DEVICES = (
     *("cuda.device_query", "cuda.memory_copies", "cuda.peer_access", "cuda.cudnn_handle", "cuda.nccl_all_reduce"),
     *("cuda.bandwidth", "cuda.unprivileged"),

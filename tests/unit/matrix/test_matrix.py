@@ -12,7 +12,7 @@ import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import model, verify
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi
 
-from tests.unit.matrix.faults import FAULTS, SILENCES, WAYS
+from tests.unit.matrix.faults import FAULTS, OF_THE_HARDWARE, SILENCES, WAYS
 from tests.unit.matrix.host import NVIDIA_SMI, Host
 
 ALL = [spec.id for group in verify.GROUPS.values() for spec in group.CHECKS]
@@ -38,6 +38,11 @@ def test_every_check_passes_on_a_healthy_host(host: Host) -> None:
     found = host.verify()
     assert outcomes(found) == {}
     assert not any("simulated" in str(check.get("reason")) for check in found.values())
+
+
+def test_failures_of_the_hardware() -> None:
+    specs = [spec for group in verify.GROUPS.values() for spec in group.CHECKS]
+    assert {spec.id for spec in specs if spec.cause == model.HARDWARE} == OF_THE_HARDWARE
 
 
 @pytest.mark.parametrize("name", FAULTS)
