@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from datetime import date, datetime
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks import gpu_checks, verify
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Waiver
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import spelling
 
@@ -75,6 +74,9 @@ def _mistakes(entry: object) -> list[str]:
 
 
 def _check_mistakes(check: object, gpu: object) -> list[str]:
+    # Not at the top: most runs have no waiver, and Ansible compiles a collection's modules again in each run.
+    from ansible_collections.gpuhost.stack.plugins.module_utils.checks import gpu_checks, verify
+
     known = [spec.id for group in verify.GROUPS.values() for spec in group.CHECKS]
     mistakes = []
     if gpu is not None and not _GPU.match(_gpu(gpu)):
