@@ -155,13 +155,20 @@ def pytest(*words: str, **variables: str) -> Callable[[Step], None]:
     return work
 
 
+def with_frameworks(step: Step) -> dict[str, str]:
+    """Install the frameworks; return the variables by which unit tests find them, none if that fails."""
+    if not step.command("script/bootstrap", "frameworks"):
+        return {}
+    pythons = {name: PROJECT / ".cache/frameworks" / name / "bin/python" for name in ("tensorflow", "pytorch")}
+    return {f"GPUHOST_{name.upper()}_PYTHON": str(python) for name, python in pythons.items()}
+
+
 def frameworks(step: Step) -> None:
     """Run the unit tests that need a framework, with those of the roles' locks; here none of them may be skipped."""
-    if not step.command("script/bootstrap", "frameworks"):
+    variables = with_frameworks(step)
+    if not variables:
         step.failed = 1
         return
-    pythons = {name: PROJECT / ".cache/frameworks" / name / "bin/python" for name in ("tensorflow", "pytorch")}
-    variables = {f"GPUHOST_{name.upper()}_PYTHON": str(python) for name, python in pythons.items()}
     pytest("tests/unit", "-m", "frameworks", **variables)(step)
     for reason in step.skipped:
         step.print(f"ERROR: skipped, although this step has both frameworks: {reason}")
@@ -249,7 +256,10 @@ def run_area(step: Step, area: str) -> dict[str, Any] | None:
     found = RESULTS / "mutation.json"
     found.unlink(missing_ok=True)
     seed = [f"--seed={os.environ['SEED']}"] if os.environ.get("SEED") else []
-    enough = step.command("python", "-m", "tests.mutation", area, "--mutants=100", f"--json={found}", *seed)
+    needed = areas.AREAS[area].frameworks
+    variables = with_frameworks(step) if needed else {}
+    words = ("python", "-m", "tests.mutation", area, "--mutants=100", f"--json={found}", *seed)
+    enough = bool(variables or not needed) and step.command(*words, **variables)
     if not found.exists():
         return {"area": area, "passed": 0, "failed": 1, "skipped": 0, "seconds": 0}
     counts = json.loads(found.read_text())

@@ -8,10 +8,14 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Area:
-    """Files that are changed, as patterns, and the tests below tests/unit that should see it."""
+    """Files that are changed, as patterns, and the tests below tests/unit that should see it.
+
+    frameworks: some of these tests need TensorFlow or PyTorch.
+    """
 
     files: tuple[str, ...]
     tests: tuple[str, ...]
+    frameworks: bool = False
 
     def sources(self, project: Path) -> list[str]:
         found = sorted(path for pattern in self.files for path in project.glob(pattern))
@@ -25,6 +29,7 @@ AREAS = {
     "checks": Area(
         ("plugins/module_utils/checks/*.py", "plugins/module_utils/nvidia/*.py"),
         ("module_utils/checks", "module_utils/nvidia", "modules", "matrix"),
+        frameworks=True,
     ),
     "drift": Area(
         ("plugins/plugin_utils/planning/drift.py", "plugins/module_utils/state/*.py"),

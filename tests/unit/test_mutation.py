@@ -156,10 +156,12 @@ def test_the_tests_must_pass_without_a_mutant(monkeypatch, project):
 )
 def test_an_area_is_recorded_when_all_of_its_mutants_were_tested(monkeypatch, tmp_path, finished, enough, failed):
     counts = {"finished": finished, "killed": 9, "survived": ["one: equivalent"], "seed": 5, "seconds": 7}
-    asked = []
+    asked = {}
 
-    def command(step, *words, **_):
-        asked.append(words)
+    def command(step, *words, **variables):
+        if words[0] == "script/bootstrap":
+            return True
+        asked[words[3]] = set(variables)
         (tmp_path / "mutation.json").write_text(json.dumps(counts))
         return finished and enough
 
@@ -171,13 +173,23 @@ def test_an_area_is_recorded_when_all_of_its_mutants_were_tested(monkeypatch, tm
     assert step.finished is finished
     assert (len(runner.ledger_lines()), len(asked)) == ((len(AREAS), len(AREAS)) if finished else (0, 1))
     if finished:
+        python = {"GPUHOST_TENSORFLOW_PYTHON", "GPUHOST_PYTORCH_PYTHON"}
+        assert {area for area, variables in asked.items() if variables == python} == {"checks"}
         line = runner.ledger_lines()[0]
         assert (line["area"], line["seed"], line["seconds"]) == (next(iter(AREAS)), 5, 7)
         assert (line["passed"], line["failed"], line["skipped"]) == (9, failed, 1)
         assert (step.failed > 0) is not enough
 
 
-def test_a_tool_that_ends_without_counts_fails_its_area(monkeypatch, tmp_path):
+@pytest.mark.parametrize("works", [[], ["script/bootstrap"]], ids=["no framework", "no counts"])
+def test_a_tool_that_ends_without_counts_fails_its_area(monkeypatch, tmp_path, works):
+    asked = []
+
+    def command(step, *words, **_):
+        asked.append(words[0])
+        return words[0] in works
+
     monkeypatch.setattr(runner, "RESULTS", tmp_path)
-    monkeypatch.setattr(runner.Step, "command", lambda step, *words, **_: False)
+    monkeypatch.setattr(runner.Step, "command", command)
     assert runner.run_area(runner.Step("mutation", runner.lint), "checks")["failed"] == 1
+    assert asked == ["script/bootstrap", *(["python"] if works else [])]
