@@ -99,7 +99,8 @@ class Decision:
     def text(self, host: str) -> str:
         """Return the plan beside what is installed, and what prevents it, for a terminal."""
         plan = dataclasses.replace(self.plan, warnings=(*self.plan.warnings, *self.preflight.warnings))
-        cells, lines = plan_diff.table_cells(self.diff), plan_diff.diff_lines(self.diff)
+        cells = plan_diff.table_cells(self.diff)
+        lines = plan_diff.diff_lines(self.diff, self.facts["gpu_stack_drift"])
         return f"{host}, {plan_table(plan, changes=cells, lines=lines, refused=self.preflight.problems)}\n"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import debian_version
@@ -272,8 +272,11 @@ def _after(row: ComponentChange) -> str:
     return f"{row.planned}.*" if row.component == "driver" and "." not in row.planned else row.planned
 
 
-def diff_lines(diff: PlanDiff) -> list[str]:
-    """Return what the table of components does not say: what is removed, and what changes for others."""
+def diff_lines(diff: PlanDiff, drift: Mapping[str, Sequence[str]] | None = None) -> list[str]:
+    """Return what the table of components does not say: what is removed, what changes for others, and other drift.
+
+    drift: the reasons to apply each part; where versions change, these are among them, and it is left out.
+    """
     lines = [f"First: {sentence}" for sentence in diff.leftovers.does]
     for row in diff.components:
         removed = [package.name for package in row.packages if package.action == REMOVE]
@@ -282,4 +285,9 @@ def diff_lines(diff: PlanDiff) -> list[str]:
         elif removed:
             lines.append(f"Removed: {', '.join(removed)}")
     lines += [f"For other users of this host: {sentence}" for sentence in diff.others]
-    return lines if diff.changes else [*lines, "The host matches the plan."]
+    if diff.changes:
+        return lines
+    if not drift:
+        return [*lines, "The host matches the plan."]
+    reasons = (f"  {part}: {'; '.join(texts)}" for part, texts in drift.items())
+    return [*lines, "The installed versions are those of the plan, but the host has drifted:", *reasons]

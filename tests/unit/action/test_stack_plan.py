@@ -282,6 +282,23 @@ def test_the_text_has_plan_diff_and_warnings(probed: dict[str, Any]) -> None:
     assert text.endswith("\nwarning  some-code: Something to keep in mind\n")
 
 
+def test_a_damaged_host_is_not_said_to_match_the_plan(probed: dict[str, Any]) -> None:
+    """The driver's packages are installed and a complete run is recorded; a file of them is missing, or none is."""
+    args = {**ARGS, "request": dict.fromkeys(("cuda", "cudnn", "nccl", "tensorflow", "pytorch"), "none")}
+    driver = stack_plan.decide(probed, args, role_variables).plan.components.driver
+    assert driver
+    named = [(*package.split("="), "1")[:2] for package in (*driver.packages, *driver.pinning_packages)]
+    installed = {**probed, "packages": {name: {"version": version} for name, version in named}}
+    parts = stack_plan.decide(installed, args, role_variables).facts["gpu_stack_parts"]
+    applied = {name: {"fingerprint": part["fingerprint"], "changed": []} for name, part in parts.items()}
+    text = stack_plan.decide({**installed, "applied": applied}, args, role_variables).text("gpu-01")
+    assert "The host matches the plan.\n" in text
+    applied["packages"]["changed"] = ["/usr/bin/nvidia-smi is missing"]
+    text = stack_plan.decide({**installed, "applied": applied}, args, role_variables).text("gpu-01")
+    assert "but the host has drifted:\n  packages: /usr/bin/nvidia-smi is missing\n" in text
+    assert "matches the plan" not in text
+
+
 @pytest.mark.parametrize(("factor", "is_slow"), [(1.0, True), (2.0, False)])
 def test_what_is_slow_is_multiplied_by_the_timeout_factor(probed: dict[str, Any], factor: float, is_slow: bool) -> None:
     answer = {"path": "/usr/bin/nvidia-smi", "exit_code": 0, "message": "", "seconds": 25.0}

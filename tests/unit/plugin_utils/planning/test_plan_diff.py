@@ -175,6 +175,11 @@ def test_a_host_that_matches_the_plan_is_not_changed() -> None:
     found = diff({"packages": packages(*OPEN_595, *NCCL["packages"])}, driver=DRIVER, nccl=NCCL)
     assert found.changes is False
     assert plan_diff.diff_lines(found) == ["The host matches the plan."]
+    assert plan_diff.diff_lines(found, {"packages": ["/usr/bin/nvidia-smi is missing"], "env_paths": ["a", "b"]}) == [
+        "The installed versions are those of the plan, but the host has drifted:",
+        "  packages: /usr/bin/nvidia-smi is missing",
+        "  env_paths: a; b",
+    ]
     assert plan_diff.table_cells(found) == {
         "driver": ("595.71.05", "595.71.05", "keep"),
         "nccl": ("2.29.7", "2.29.7", "keep"),
