@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -85,6 +86,10 @@ TESTS = {
 @pytest.fixture
 def project(monkeypatch, tmp_path):
     """Return a project of one module, whose mutants the tool tests."""
+    if subprocess.run(
+        [*mutation.NAMESPACE, "mount", "-n", "-t", "tmpfs", "none", "/mnt"], capture_output=True
+    ).returncode:
+        pytest.skip("this user may not create mount namespaces")
     folder = tmp_path / "project"
     for name, text in {
         "plugins/module.py": MODULE,
@@ -118,6 +123,25 @@ def test_a_change_that_a_test_notices_is_killed(monkeypatch, project, capsys):
     status, counts = run_tool(monkeypatch, project, "--seed=3")
     assert (status, counts["killed"], counts["survived"]) == (0, 3, [])
     assert (project / "plugins/module.py").read_text() == MODULE
+
+
+def test_changed_code_can_write_to_a_directory_of_its_own_alone(project, tmp_path):
+    """A mutant that removes or writes more than the code does must not reach this machine."""
+    kept = tmp_path / "kept"
+    kept.write_text("as it was")
+    test = f"""
+        import pathlib, pytest
+        def test(tmp_path):
+            (tmp_path / "file").write_text("x")
+            for path in (pathlib.Path({str(kept)!r}), pathlib.Path(__file__)):
+                with pytest.raises(OSError, match="Read-only"):
+                    path.unlink()
+    """
+    (project / "tests/unit/test_module.py").write_text(textwrap.dedent(test))
+    passed, output = mutation.Copy(project).passes(["tests/unit/test_module.py"])
+    assert passed, output
+    assert kept.read_text() == "as it was"
+    assert not mutation.Copy(project).passes(["tests/unit/test_module.py"], sandbox=False)[0]
 
 
 def test_a_test_that_does_not_end_kills(project):
