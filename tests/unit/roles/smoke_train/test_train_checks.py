@@ -133,6 +133,40 @@ def test_loss_must_fall_below_guessing_by_the_margin(last: float, margin: float,
 
 
 @pytest.mark.parametrize(
+    ("history", "first", "last"),
+    [
+        pytest.param([4.0, 2.0, 1.0, 3.0], 3.0, 2.0, id="two steps at each end"),
+        pytest.param([9.0, 7.0, *[5.0] * 25, 3.0, 1.0], 8.0, 2.0, id="two of 29 steps"),
+        pytest.param([9.0, 8.0, 7.0, *[5.0] * 24, 3.0, 2.0, 1.0], 8.0, 2.0, id="a tenth of 30 steps"),
+        pytest.param([4.0, 2.0, 1.0], None, None, id="too few steps"),
+        pytest.param([], None, None, id="no step"),
+    ],
+)
+def test_first_and_last_loss_are_means_of_a_tenth_of_the_steps(
+    history: list[float], first: float | None, last: float | None
+) -> None:
+    loss = result(run_events(history))["loss"]
+    assert (loss["first"], loss["last"]) == (first, last)
+
+
+def test_losses_are_counted_where_there_are_too_few_to_fall() -> None:
+    found = checks(run_events([2.3, 1.1, 1.0]))["loss-falls"]
+    assert (found.status, found.found, found.expected) == ("fail", "3 losses", "4 losses or more")
+    assert checks(run_events([2.3, 2.3, 1.0, 1.0]))["loss-falls"].status == "pass"
+
+
+def test_no_loss_at_all_is_not_finite() -> None:
+    found = checks(run_events([]))["loss-finite"]
+    assert (found.status, found.found) == ("fail", "0 of 0 losses not finite")
+
+
+def test_the_losses_that_are_not_finite_are_counted_and_the_first_is_named() -> None:
+    history = [*FALLING[:6], math.nan, math.inf, *FALLING[8:]]
+    assert checks(run_events(history))["loss-finite"].found == "2 of 30 losses not finite, the first at step 7"
+    assert checks(run_events())["loss-finite"].found == "0 of 30 losses not finite"
+
+
+@pytest.mark.parametrize(
     ("outcome", "expected", "text"),
     [
         pytest.param({"returncode": -9}, "training", "was killed by SIGKILL after step 12 of 30", id="killed"),
@@ -156,6 +190,88 @@ def test_unfinished_worker_fails_one_check_that_shows_how_it_ended(
 def test_worker_error_is_reported_with_its_step() -> None:
     events = [*run_events(without="end"), {"event": "error", "text": "OpError: no memory"}]
     assert "OpError: no memory (after step 30 of 30)" in checks(events, returncode=1)["training"].found
+
+
+START, DEVICES = run_events()[:2]
+STEP = {"event": "step", "phase": "train", "step": 7, "steps": 30, "loss": 2.0, "time": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("events", "steps", "progress"),
+    [
+        pytest.param([], 0, "during its start", id="no event"),
+        pytest.param([START], 0, "during its start", id="no devices"),
+        pytest.param([START, DEVICES], 0, "before its first step", id="devices"),
+        pytest.param([START, DEVICES, STEP], 1, "after step 7 of 30", id="step"),
+        pytest.param(
+            [START, DEVICES, STEP, {**STEP, "phase": "comparison", "step": 2, "steps": 5}],
+            1,
+            "after step 2 of 5 of comparison",
+            id="step of the comparison",
+        ),
+    ],
+)
+def test_how_far_the_worker_got_is_told(events: list[dict[str, Any]], steps: int, progress: str) -> None:
+    assert checks(events, returncode=3)["training"].found == f"the worker ended with exit status 3 {progress}"
+    found = checks(events, returncode=-15, terminated="SIGTERM")["training"]
+    assert (found.status, found.found) == ("unknown", f"terminated by SIGTERM {progress}")
+    late = checks(events, returncode=-15, timed_out=True)
+    assert late["time-limit"].found == f"{steps} of 30 steps after 20 s; terminated {progress}"
+    assert "training" not in late
+
+
+def test_steps_of_the_comparison_are_no_steps_of_the_training() -> None:
+    compared = [{**STEP, "phase": "comparison", "step": n, "steps": 5, "loss": 9.0} for n in range(1, 6)]
+    events = [*run_events(), *compared]
+    assert failed(events) == set()
+    assert result(events)["steps"] == STEPS
+
+
+@pytest.mark.parametrize(
+    ("outcome", "found"),
+    [
+        pytest.param({}, "30 steps", id="complete"),
+        pytest.param({"returncode": 5}, "the worker sent its end event and then ended with exit status 5", id="status"),
+        pytest.param({"terminated": "SIGINT", "invalid_lines": ["x"]}, "terminated by SIGINT", id="terminated"),
+        pytest.param({"invalid_lines": ["x", "y"], "returncode": 1}, "the worker sent 'x', which is", id="lines"),
+    ],
+)
+def test_what_ended_a_complete_training_is_told(outcome: dict[str, Any], found: str) -> None:
+    assert checks(run_events(), **outcome)["training"].found.startswith(found)
+
+
+def test_the_end_of_the_log_is_quoted_where_there_is_one() -> None:
+    events = run_events(FALLING[:20])
+    assert checks(events)["training"].found == "the worker ended after 20 of 30 steps"
+    quoted = "the worker ended after 20 of 30 steps; the log ends with: a line"
+    assert checks(events, log_end="a line")["training"].found == quoted
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status", "found"),
+    [
+        pytest.param({}, "pass", "30 of 30 steps after 20 s", id="in time"),
+        pytest.param(
+            {"timed_out": True}, "fail", "30 of 30 steps after 20 s; terminated after step 30 of 30", id="late"
+        ),
+    ],
+)
+def test_the_time_limit_is_checked_with_the_steps_done(outcome: dict[str, Any], status: str, found: str) -> None:
+    options = parse_arguments([*ARGUMENTS, "--time-limit", "900"])
+    check = checks(run_events(), options, **outcome)["time-limit"]
+    assert (check.status, check.found, check.expected) == (status, found, "everything within 900 s")
+
+
+def test_time_is_not_checked_where_the_worker_neither_ended_nor_was_late() -> None:
+    assert "time-limit" not in checks(run_events(without="end"), returncode=1)
+
+
+@pytest.mark.parametrize("arguments", [[], ["--cluster-workers", "a:1,b:1", "--cluster-index", "1"]])
+def test_a_failure_names_the_other_hosts_of_a_cluster_alone(arguments: list[str]) -> None:
+    options = parse_arguments(["--framework", "pytorch", "--train-steps", "30", *arguments])
+    found = checks([], options, timed_out=True)["time-limit"], checks([], options, returncode=1)["training"]
+    assert ["host" in item.remedy for item in found] == [bool(arguments)] * 2
+    assert "pytorch.log" in found[1].remedy
 
 
 def test_crash_after_the_end_event_fails_on_a_single_host_only() -> None:
@@ -200,6 +316,123 @@ def test_replicas_are_compared_with_the_request(
     found = checks(events, parse_arguments(["--framework", "tensorflow", "--train-steps", "30", *arguments]))
     assert {name for name, item in found.items() if item.status == "fail"} == expected
     assert found["gpus-visible"].status == visible
+
+
+@pytest.mark.parametrize(
+    ("framework", "kind", "arguments", "each", "all_of_them"),
+    [
+        pytest.param("tensorflow", "cpu", ["--virtual-gpus", "2"], 1, 3, id="one CPU device of each TensorFlow worker"),
+        pytest.param("pytorch", "cpu", ["--virtual-gpus", "2"], 2, 6, id="PyTorch on the CPU"),
+        pytest.param("tensorflow", "gpu", ["--virtual-gpus", "2"], 2, 6, id="virtual GPUs"),
+        pytest.param("tensorflow", None, ["--num-gpus", "4"], 4, 12, id="number"),
+        pytest.param("tensorflow", None, ["--gpus", "0,2,3"], 3, 9, id="which"),
+        pytest.param("tensorflow", None, [], 2, 6, id="all"),
+    ],
+)
+def test_each_host_of_a_cluster_has_the_requested_replicas(
+    framework: str, kind: str | None, arguments: list[str], each: int, all_of_them: int
+) -> None:
+    cluster = ["--cluster-workers", "a:1,b:1,c:1", "--cluster-index", "0"]
+    options = parse_arguments(["--framework", framework, "--train-steps", "30", *cluster, *arguments])
+    training = train_checks.collect(run_events(devices={"devices": CPUS, "virtual": bool(kind), "virtual_kind": kind}))
+    assert train_checks.requested_local_replicas(options, training) == each
+    assert train_checks.requested_replicas(options, training) == all_of_them
+
+
+@pytest.mark.parametrize("values", [[21.0, 21.0], [21.0] * 6])
+def test_a_host_of_a_cluster_reports_its_sums_or_those_of_all_replicas(values: list[float]) -> None:
+    cluster = ["--cluster-workers", "a:1,b:1,c:1", "--cluster-index", "0"]
+    options = parse_arguments(["--framework", "tensorflow", "--train-steps", "30", *cluster])
+    gpus = {"devices": GPUS, "virtual": False, "virtual_kind": None}
+    found = checks(run_events(devices=gpus, all_reduce={"values": values}), options)["all-reduce"]
+    assert (found.status, found.expected) == ("pass", "21 on each of 2 replicas (1 + 2 + ... + 6)")
+    assert "all-reduce" in failed(run_events(devices=gpus, all_reduce={"values": values[:1] * 3}), options)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "devices", "reason"),
+    [
+        pytest.param(["--agreement-steps", "0"], CPUS, "--agreement-steps 0", id="not requested"),
+        pytest.param([], CPUS[:1], "there is only one replica", id="one replica"),
+        pytest.param(["--cluster-workers", "a:1,b:1", "--cluster-index", "0"], CPUS, "on a single host", id="cluster"),
+    ],
+)
+def test_a_comparison_that_is_skipped_has_its_reason(
+    arguments: list[str], devices: list[dict[str, Any]], reason: str
+) -> None:
+    options = parse_arguments(["--framework", "pytorch", "--train-steps", "30", *arguments])
+    found = checks(run_events(devices={"devices": devices}), options)["same-as-one-replica"]
+    assert found.status == "skip"
+    assert reason in found.found
+
+
+def test_two_replicas_are_compared_over_the_requested_steps() -> None:
+    two = run_events(agreement={"losses": [AGREED[:2], AGREED[:2]]})
+    options = parse_arguments([*ARGUMENTS, "--agreement-steps", "2"])
+    assert failed(two, options) == set()
+    assert failed(run_events(), options) == {"same-as-one-replica"}
+    found = checks(two)["same-as-one-replica"]
+    assert (found.status, found.found) == ("fail", "[2, 2] losses of [1, 2] replicas")
+
+
+def test_the_comparison_tells_the_largest_differences() -> None:
+    losses = [[2.0, -1.0, 1.0], [2.0001, -1.0002, 1.0]]
+    options = parse_arguments([*ARGUMENTS, "--agreement-steps", "3"])
+    found = checks(run_events(agreement={"losses": losses, "gradients_differ": 3e-5}), options)["same-as-one-replica"]
+    assert found.found == "largest relative difference of losses 0.0002, of first gradients 3e-05"
+
+
+@pytest.mark.parametrize(
+    ("one", "many", "expected"),
+    [
+        pytest.param([4.0], [3.0], 0.25, id="relative to the single replica"),
+        pytest.param([4.0, 2.0], [4.0, 3.0], 0.5, id="largest"),
+        pytest.param([0.0], [0.0], 0.0, id="zero"),
+        pytest.param([0.0], [1e-12], 1.0, id="next to zero"),
+        pytest.param([2.0], [2.0, 2.0], math.inf, id="other number"),
+        pytest.param([], [], math.inf, id="none"),
+        pytest.param([math.inf], [math.inf], math.inf, id="not finite"),
+    ],
+)
+def test_largest_difference_of_two_histories(one: list[float], many: list[float], expected: float) -> None:
+    assert train_checks.largest_difference([one, many]) == expected
+
+
+@pytest.mark.parametrize(
+    ("devices", "kind", "words"),
+    [
+        pytest.param(CPUS, "cpu", "virtual (on the CPU)", id="CPU"),
+        pytest.param(GPUS, "gpu", "virtual (sharing a GPU)", id="shared GPU"),
+        pytest.param(GPUS, None, "GPU", id="GPUs"),
+    ],
+)
+def test_the_kind_of_replicas_is_named(devices: list[dict[str, Any]], kind: str | None, words: str) -> None:
+    events = run_events(devices={"devices": devices, "virtual": bool(kind), "virtual_kind": kind})
+    expected = f"2 {words} replicas computed the last step; here: CPU:0 by process 4242, CPU:1 by process 4242"
+    assert checks(events)["replicas"].found == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "on_pci", "expected"),
+    [
+        pytest.param(["--gpus", "1,3"], 4, "GPUs: 1,3", id="which"),
+        pytest.param(["--num-gpus", "2"], 4, "GPUs: 2", id="number"),
+        pytest.param([], 4, "GPUs: 4", id="those of the bus"),
+        pytest.param([], 0, "GPUs: one or more", id="any"),
+    ],
+)
+def test_missing_gpus_are_compared_with_the_request(arguments: list[str], on_pci: int, expected: str) -> None:
+    options = parse_arguments(["--framework", "tensorflow", *arguments])
+    found = checks([{"event": "missing_gpus", "visible": 0}], options, on_pci, returncode=1)["gpus-visible"]
+    assert (found.status, found.expected) == ("fail", expected)
+
+
+def test_the_models_of_visible_gpus_are_named() -> None:
+    devices = {"devices": [GPUS[0], {"name": "GPU:1", "physical": 1}], "virtual": False, "virtual_kind": None}
+    options = parse_arguments(["--framework", "tensorflow", "--num-gpus", "2"])
+    assert checks(run_events(devices=devices), options)["gpus-visible"].found == "H200, unknown"
+    everything = checks(run_events(devices=devices), parse_arguments(["--framework", "tensorflow"]), on_pci=2)
+    assert everything["gpus-visible"].found == "tensorflow sees 2 GPUs (H200, unknown), the PCI bus has 2 NVIDIA GPUs"
 
 
 def test_missing_gpus_fail_one_check() -> None:
@@ -252,6 +485,7 @@ P2P = "H20-GPU-06:4015540:4015653 [1] NCCL INFO Channel 00/0 : 3[1] -> 2[0] via 
 POINTER = "sh9-m27xf:3884994:3885029 [7] NCCL INFO Channel 00/0 : 7[7] -> 6[6] via P2P/direct pointer"
 NET = "H20-GPU-06:4015539:4015652 [0] NCCL INFO Channel 07/0 : 0[0] -> 2[0] [receive] via NET/IB/3/GDRDMA"
 SHM = "a:1:2 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM/direct/direct"
+RING_SHM = "a:1:2 [0] NCCL INFO Ring 00 : 0[0] -> 1[1] via direct shared memory"
 
 
 @pytest.mark.parametrize(
@@ -261,6 +495,9 @@ SHM = "a:1:2 [0] NCCL INFO Channel 00 : 0[0] -> 1[1] via SHM/direct/direct"
         pytest.param([OLDER, SHM, NET], {"version": "2.7.6", "transports": ["NET", "SHM"]}, id="several"),
         pytest.param([A16, POINTER], {"version": "2.23.4", "transports": ["P2P"]}, id="one process"),
         pytest.param([A16], {"version": "2.23.4", "transports": []}, id="one GPU"),
+        pytest.param([OLDER, RING_SHM], {"version": "2.7.6", "transports": ["SHM"]}, id="shared memory, older"),
+        pytest.param([A16, "tests: 0[0] -> 1[1] via SHM"], {"version": "2.23.4", "transports": []}, id="other line"),
+        pytest.param([P2P], None, id="no version"),
         pytest.param(["I0000 loaded cuDNN"], None, id="not started"),
     ],
 )
@@ -275,12 +512,44 @@ def test_nccl_log_gives_version_and_transports(log: list[str], expected: dict[st
         pytest.param([A16, SHM], "CollectiveAllReduce (NCCL)", ["NCCL used SHM, not peer-to-peer transfers"], id="SHM"),
         pytest.param([], "CollectiveAllReduce (NCCL)", ["NCCL is missing from the log"], id="no NCCL in the log"),
         pytest.param([], "ReductionToOneDevice", [], id="not NCCL"),
+        pytest.param([A16, SHM, P2P], "nccl", [], id="peer-to-peer and SHM"),
+        pytest.param([A16], "nccl", [], id="no transport in the log"),
+        pytest.param(
+            [A16, SHM, NET], "nccl", ["NCCL used NET and SHM, not peer-to-peer transfers"], id="two other transports"
+        ),
     ],
 )
 def test_nccl_log_is_compared_with_the_worker(log: list[str], implementation: str, texts: list[str]) -> None:
     gpus = {"devices": GPUS, "virtual": False, "virtual_kind": None}
     training = train_checks.collect(run_events(devices=gpus, all_reduce={"implementation": implementation}))
     assert train_checks.fallback_reasons(training, train_checks.parse_nccl_log(log)) == texts
+
+
+@pytest.mark.parametrize(
+    "devices",
+    [
+        pytest.param({"devices": GPUS, "virtual": True, "virtual_kind": "gpu"}, id="virtual GPUs"),
+        pytest.param({"devices": GPUS[:1], "virtual": False, "virtual_kind": None}, id="one GPU"),
+    ],
+)
+def test_nccl_is_not_expected_in_the_log_of_a_single_physical_gpu(devices: dict[str, Any]) -> None:
+    event = {"implementation": "nccl", "fallbacks": ["a reason"]}
+    training = train_checks.collect(run_events(devices=devices, all_reduce=event))
+    assert train_checks.fallback_reasons(training, None) == ["a reason"]
+
+
+def test_the_result_has_the_all_reduce_with_its_transports() -> None:
+    gpus = {"devices": GPUS, "virtual": False, "virtual_kind": None}
+    training = train_checks.collect(run_events(devices=gpus, all_reduce={"implementation": "NCCL"}))
+    log = train_checks.parse_nccl_log([A16, SHM])
+    found = train_checks.build_result(train_checks.Report(OPTIONS, training=training, nccl=log), 5.0)["all_reduce"]
+    assert found == {
+        "implementation": "NCCL",
+        "fallbacks": ["NCCL used SHM, not peer-to-peer transfers"],
+        "nccl": {"version": "2.23.4", "transports": ["SHM"]},
+    }
+    in_check = train_checks.check_all_reduce(training, OPTIONS, log).found
+    assert in_check == "sums [3.0, 3.0] by NCCL; NCCL used SHM, not peer-to-peer transfers"
 
 
 # GPU activity
@@ -322,7 +591,20 @@ BUSY: Cell = ("during", 0, "80", (100,))
         pytest.param([("during", 1, "90", (7,))], "fail", "processes 7, none of the training", id="other program"),
         pytest.param([("during", 1, "90", (7, 101))], "unknown", "shared with the processes 7", id="shared"),
         pytest.param([("during", 1, "90", ())], "unknown", "lists no process on it", id="hidden"),
+        pytest.param(
+            [("during", 1, "3", (101,)), ("during", 1, "90", (7,))], "pass", "3% by the training", id="just busy alone"
+        ),
+        pytest.param(
+            [("during", 1, "90", (9, 7, 101)), ("during", 1, "90", (8,))],
+            "unknown",
+            "shared with the processes 7, 8, 9",
+            id="shared with several",
+        ),
+        pytest.param([("during", 1, "3", (7,))], "fail", "3% by the processes 7", id="just busy with another"),
+        pytest.param([("during", 1, "", (101,)), ("during", 1, "9", (101,))], "pass", "9%", id="a value is missing"),
         pytest.param([("during", 1, "", (101,))], "unknown", "no utilisation in 1 samples", id="no value"),
+        pytest.param([("during", 1, "[N/A]", (101,))], "unknown", "no utilisation in 1 samples", id="not available"),
+        pytest.param([("during", 1, "inf", (101,))], "unknown", "no utilisation in 1 samples", id="infinite"),
         pytest.param([], "unknown", "GPU 1: no utilisation in 0 samples", id="not sampled while training"),
         pytest.param([("after", 1, "80", (101,))], "unknown", "in 0 samples", id="only after"),
     ],
@@ -332,6 +614,8 @@ def test_each_gpu_must_be_busy_with_the_training(during: list[Cell], status: str
     assert found.status == status
     assert text in found.found
     assert bool(found.remedy) == (status != "pass")
+    assert found.found.startswith("GPU 0: 80% by the training alone; GPU 1: ")
+    assert found.found.endswith("; no driver") == (status != "pass"), "errors of the recording explain a failure"
 
 
 def test_missing_recording_is_unknown_with_its_reason() -> None:
@@ -339,8 +623,60 @@ def test_missing_recording_is_unknown_with_its_reason() -> None:
     assert (found.status, found.found) == ("unknown", "GPU 0: not recorded; GPU 1: not recorded; no driver")
 
 
-def test_failure_of_a_gpu_precedes_what_is_unknown_of_another() -> None:
-    assert activity_check(*BEFORE, ("during", 0, "0", (100,)), ("during", 1, "90", ())).status == "fail"
+@pytest.mark.parametrize(
+    ("first", "second", "status"),
+    [
+        pytest.param(("0", "Disabled"), ("90", "Disabled"), "fail", id="failed and shared"),
+        pytest.param(("90", "Disabled"), ("", "Enabled"), "unknown", id="shared and MIG"),
+        pytest.param(("0", "Disabled"), ("", "Enabled"), "fail", id="failed and MIG"),
+    ],
+)
+def test_the_worst_outcome_of_all_gpus_counts(first: tuple[str, str], second: tuple[str, str], status: str) -> None:
+    where = {"mark": "during", "seconds": "1.000"}
+    rows = [
+        {**where, "gpu": str(gpu), "uuid": f"GPU-{gpu}", "utilization_percent": busy, "mig_mode": mig}
+        for gpu, (busy, mig) in enumerate((first, second))
+    ]
+    gpus = train_checks.gpu_activity(rows, [])
+    for order in (gpus, gpus[::-1]):
+        found = train_checks.check_activity(order, OWN, [])
+        assert (found.status, bool(found.remedy)) == (status, True)
+
+
+def test_a_mig_instance_beside_a_busy_gpu_is_skipped() -> None:
+    busy = {"index": 0, "uuid": "GPU-0", "mig": False, "samples": [(80.0, {100})]}
+    found = train_checks.check_activity(["GPU MIG-1", busy], OWN, ["no driver"])
+    assert (found.status, found.remedy) == ("skip", "")
+    assert "no driver" not in found.found
+
+
+def test_training_on_no_gpu_is_unknown() -> None:
+    found = activity_check(*BEFORE, BUSY, physical=())
+    assert (found.status, found.found) == ("unknown", "no GPU was trained on; no driver")
+
+
+def test_a_position_that_cuda_does_not_show_names_no_gpu() -> None:
+    found = activity_check(BUSY, visible="0", physical=(0, 1))
+    assert found.found.startswith("GPU 0: 80% by the training alone; GPU at position 1: not recorded")
+
+
+def test_spaces_between_visible_gpus_are_ignored() -> None:
+    assert activity_check(*BEFORE, BUSY, visible="3, 0", physical=(1,)).status == "pass"
+
+
+def test_devices_without_a_physical_gpu_are_not_looked_for() -> None:
+    training = train_checks.Training(devices=({"name": "CPU:0", "physical": None}, {"name": "CPU:1"}))
+    assert train_checks.trained_gpus(training, None, []) == []
+
+
+def test_virtual_gpus_of_one_physical_gpu_are_that_gpu() -> None:
+    assert activity_check(BUSY, physical=(0, 0)).found == "GPU 0: 80% by the training alone"
+
+
+def test_processes_are_those_of_the_same_gpu_at_the_same_time() -> None:
+    """The training's process was on the other GPU first, and on this one later."""
+    found = activity_check(BUSY, ("during", 1, "80", (7,)), ("during", 1, "0", (101,)))
+    assert found.found.startswith("GPU 0: 80% by the training alone; GPU 1: 0% by the training alone")
 
 
 @pytest.mark.parametrize(
@@ -400,12 +736,22 @@ def test_result_of_a_good_virtual_run() -> None:
     found = result(run_events(), more=SUPERVISED)
     assert (found["schema"], found["status"], found["virtual"], found["virtual_kind"]) == (2, "pass", True, "cpu")
     assert (found["replicas"], found["batch_size"], found["steps"]) == (2, 64, 30)
-    assert found["loss"]["first"] == pytest.approx(2.25)
-    assert len(found["loss"]["history"]) == 30
+    assert (found["loss"]["first"], found["loss"]["last"]) == (2.25, 0.9)
+    assert found["loss"]["history"] == [round(loss, 6) for loss in FALLING]
+    assert (found["framework"], found["version"], found["seconds"]) == ("tensorflow", "2.21.0", 5.0)
+    assert (found["devices"], found["ran"], found["data"]) == (CPUS, RAN, {"kind": "simulated"})
+    assert (found["simulated"], found["monitor"], found["cluster"], found["mixed_precision"]) == ([], None, None, False)
+    assert found["proves"].startswith("code, shapes and replica logic")
     assert found["images_per_second"] == pytest.approx(640)  # 64 images each tenth of a second
     assert "driver" in found["proves_not"]
     assert found["all_reduce"] == {"implementation": "CollectiveAllReduce (RING)", "fallbacks": [], "nccl": None}
-    assert found["agreement"]["largest_relative_difference"] == 0.0
+    assert found["agreement"] == {
+        "replicas": [1, 2],
+        "losses": [AGREED, AGREED],
+        "largest_relative_difference": 0.0,
+        "gradients_differ": 1e-6,
+        "tolerance": 2e-4,
+    }
     assert [item["id"] for item in found["checks"]] == list(train_checks.CHECKS)
 
 
@@ -433,9 +779,57 @@ def test_result_lists_the_checks_that_were_not_run() -> None:
     assert all("gpus-visible failed" in item["found"] for item in found["checks"] if item["status"] == "skip")
 
 
+def test_the_reason_for_skipped_checks_is_the_first_failure_or_else_what_is_unknown() -> None:
+    failed_checks = (train_checks.Check("data", "unknown", "x", "y"), train_checks.Check("training", "fail", "x", "y"))
+    for more, reason in ((failed_checks, "training failed"), (failed_checks[:1], "data is unknown")):
+        found = train_checks.build_result(train_checks.Report(OPTIONS, checks=list(more)), 1.0)
+        assert {item["found"] for item in found["checks"] if item["status"] == "skip"} == {f"not run: {reason}"}
+        assert found["status"] == more[-1].status
+
+
+def test_result_of_a_run_without_events() -> None:
+    found = train_checks.build_result(train_checks.Report(OPTIONS), 1.2345)
+    assert (found["status"], found["version"], found["devices"], found["ran"]) == ("unknown", "", [], [])
+    assert (found["replicas"], found["steps"], found["batch_size"], found["virtual"]) == (0, 0, 0, False)
+    assert (found["all_reduce"], found["agreement"], found["virtual_kind"]) == (None, None, None)
+    assert (found["proves"], found["proves_not"], found["images_per_second"]) == ("", "", None)
+    assert found["loss"] == {"first": None, "last": None, "history": []}
+    assert found["seconds"] == 1.23
+    assert {item["status"] for item in found["checks"]} == {"unknown"}
+
+
+def test_result_has_the_options_of_the_run() -> None:
+    arguments = ["--cluster-workers", "a:1,b:1", "--cluster-index", "1", "--blocks", "3", "--mixed-precision"]
+    found = result(run_events(), parse_arguments(["--framework", "tensorflow", "--train-steps", "30", *arguments]))
+    assert found["cluster"] == {"workers": ["a:1", "b:1"], "index": 1}
+    assert found["model"] == {"name": "ResNet-20", "blocks": 3}
+    assert found["mixed_precision"] is True
+
+
+@pytest.mark.parametrize(
+    ("times", "expected"),
+    [
+        pytest.param([0.0, 10.0, 11.0], 64.0, id="one step"),
+        pytest.param([0.0, 10.0, 10.5, 12.0, 14.0], 48.0, id="three steps"),
+        pytest.param([0.0, 10.0], None, id="warm-up alone"),
+        pytest.param([0.0, 10.0, 10.0], None, id="no time"),
+        pytest.param([], None, id="no step"),
+    ],
+)
+def test_images_per_second_leave_out_the_warm_up(times: list[float], expected: float | None) -> None:
+    training = train_checks.Training(times=tuple(times), trained={"batch_size": 64})
+    assert train_checks.images_per_second(training) == expected
+    assert train_checks.images_per_second(train_checks.Training(times=tuple(times))) is None
+
+
+def test_a_comparison_that_was_cut_has_no_difference() -> None:
+    found = result(run_events(agreement={"losses": [AGREED], "gradients_differ": math.inf}))["agreement"]
+    assert (found["largest_relative_difference"], found["gradients_differ"], found["losses"]) == (None, None, [AGREED])
+
+
 def test_nan_losses_make_valid_json() -> None:
     found = result(run_events(with_loss(29, math.nan), agreement={"losses": [AGREED, [math.nan] * 5]}))
-    assert found["loss"]["history"][-1] is None
+    assert (found["loss"]["history"][-1], found["loss"]["last"]) == (None, None)
     assert found["agreement"]["losses"][1] == [None] * 5
     assert found["agreement"]["largest_relative_difference"] is None
 
