@@ -119,6 +119,44 @@ def test_dependencies_are_fixed_where_apt_reports_broken_ones(tmp_path):
     assert host.commands[-1][-2:] == ["--fix-broken", "install"]
 
 
+def test_everything_that_could_not_be_finished_is_reported(tmp_path):
+    packages = {"a": ("9", "half-installed", "install"), "b": ("1", "half-configured", "install")}
+    host = Host(tmp_path / "root", packages)
+    host.offers = False
+    host.failing = {"--configure": "dpkg: cannot configure", "check": "E: Unmet", "--fix-broken": "E: cannot fix"}
+    lines = [line for line in host.recover(tmp_path / "kept").splitlines() if not line.startswith("`")]
+    assert lines == ["E: Version '9' for 'a' was not found", "dpkg: cannot configure", "E: cannot fix"]
+
+
+def test_a_package_that_cannot_be_unpacked_is_reported_and_none_of_its_files_removed(tmp_path):
+    (tmp_path / "a_1_all.deb").write_bytes(b"")
+    host = Host(tmp_path / "root", {"a": ("1", "half-installed", "install")})
+    host.failing = {"--unpack": "dpkg: error: no space"}
+    assert "dpkg: error: no space" in host.recover(tmp_path)
+    assert not [command for command in host.commands if command[0] == "dpkg-deb"]
+
+
+def test_files_of_every_kept_version_that_dpkg_was_about_to_rename_are_looked_for(tmp_path):
+    host = Host(tmp_path / "root", {"a": ("1", "half-installed", "install")})
+    for name in ("a_1_all.deb", "a_2_all.deb", "b_1_all.deb"):
+        (tmp_path / name).write_bytes(b"")
+    assert host.recover(tmp_path) == ""
+    listed = [command[-1] for command in host.commands if command[:2] == ["dpkg-deb", "--contents"]]
+    assert listed == [str(tmp_path / "a_1_all.deb"), str(tmp_path / "a_2_all.deb")]
+
+
+def test_without_kept_files_a_package_is_downloaded_below_apts_own_directory(tmp_path, monkeypatch):
+    """/tmp may be smaller than the package."""
+    monkeypatch.setattr(apt_commands, "ARCHIVES", str(tmp_path))
+    host = Host(tmp_path / "root", {"a": ("1", "half-installed", "install")})
+    apt = host.apt()
+    assert apt.recover(apt.packages()) == ""
+    (unpack,) = (command for command in host.commands if "--unpack" in command)
+    assert unpack[:-1] == ["dpkg", "--force-confdef", "--force-confold", "--unpack"]
+    assert Path(unpack[-1]).parents[1] == tmp_path
+    assert [path.name for path in tmp_path.iterdir()] == ["root"], "the download is removed"
+
+
 def test_a_host_that_was_not_interrupted_is_only_checked(tmp_path):
     host = Host(tmp_path / "root", {"a": ("1", "installed", "install"), "b": ("1", "config-files", "deinstall")})
     assert host.recover(tmp_path) == ""
@@ -141,6 +179,15 @@ def test_replaced_packages_are_kept_from_the_cache_or_the_repository(tmp_path, m
     assert len(host.commands) == 1, "it is kept already"
 
 
+def test_what_is_kept_already_need_not_be_on_offer_any_more(tmp_path):
+    (tmp_path / f"a_1%3a2_{NATIVE}.deb").write_bytes(b"")
+    host = Host(tmp_path / "root", {})
+    host.offers = False
+    apt = apt_commands.Apt(host, 1, str(tmp_path), str(tmp_path / "root"), str(tmp_path / "progress"))
+    assert apt.keep({"a": "1:2", "b": "3"}) == ["b 3"]
+    assert (tmp_path / "progress").read_text() == "step:keeping b 3 for a rollback\n"
+
+
 def test_replaced_packages_that_no_repository_offers_are_returned(tmp_path):
     host = Host(tmp_path / "root", {})
     host.offers = False
@@ -156,6 +203,7 @@ def test_the_file_of_a_package_is_that_of_its_architecture(tmp_path):
     assert apt.file_of("c", "1:2~x") == str(tmp_path / "c_1%3a2~x_all.deb")
     assert apt.file_of("b", "1") is None
     assert apt.file_of("a", "2") is None
+    assert Host(tmp_path / "root", {}).apt("").file_of("a", "1") is None, "nothing is kept"
 
 
 def test_files_of_other_versions_are_pruned(tmp_path):
@@ -219,6 +267,49 @@ def test_preferences_of_obsolete_packages_do_not_bind_and_exact_versions_do(tmp_
     assert apt.bound == ["-o", f"Dir::Etc::PreferencesParts={bound}"]
 
 
+def test_the_preferences_of_damaged_packages_are_removed_and_nothing_else(tmp_path, monkeypatch):
+    installed, other = tmp_path / "preferences.d", tmp_path / "preferences.d.site"
+    put(tmp_path, "preferences.d/pin", "edited")
+    put(tmp_path, "preferences.d/site", "")
+    put(tmp_path, "preferences.d.site", "")
+    monkeypatch.setattr(apt_commands, "PREFERENCES", str(installed))
+    asked = []
+
+    def answer(command: list[str], **_options: object) -> tuple[int, str, str]:
+        """As dpkg-query: it ends with 1 where it does not know one of the packages."""
+        asked.append(command)
+        return 1, f"/.\n{installed}\n{installed}/pin\n{installed}/missing\n{other}\n", "package 'b' is not installed"
+
+    apt = apt_commands.Apt(answer, 1)
+    apt.discard_preferences([])
+    assert asked == []
+    apt.discard_preferences(["a", "b"])
+    assert asked == [["dpkg-query", "-L", "a", "b"]]
+    assert [path.name for path in installed.iterdir()] == ["site"]
+    assert other.exists()
+
+
+def test_a_package_that_cannot_be_downloaded_binds_nothing(tmp_path):
+    apt = apt_commands.Apt(lambda *_words, **_options: (100, "", "E: Unable to locate package pin"), 1)
+    with pytest.raises(apt_commands.AptError, match="Unable to locate package pin"):
+        apt.bind(str(tmp_path), ["pin=1"], [], {})
+    assert apt.bound == []
+
+
+def test_a_simulation_and_an_installation_follow_the_bound_preferences(tmp_path):
+    host = Host(tmp_path / "root", {})
+    apt = host.apt()
+    apt.bind(str(tmp_path), [], [], {})
+    apt.simulate(["a=1"])
+    apt.install(["a=1"])
+    apt.recover({})
+    bound = [command[0] for command in host.commands if f"Dir::Etc::PreferencesParts={tmp_path}" in command]
+    assert bound == ["apt-get", "apt-get"]
+    host.failing = {"check": "E: Unmet dependencies"}
+    apt.recover({})
+    assert host.commands[-1][-4:] == [*apt.bound, "--fix-broken", "install"]
+
+
 @pytest.mark.parametrize("pins", [True, False])
 def test_preferences_of_new_pins_bind_before_they_are_installed(tmp_path, monkeypatch, pins):
     installed, bound, tree = tmp_path / "installed", tmp_path / "bound", tmp_path / "tree"
@@ -264,6 +355,17 @@ OLD_CONFIGURATION = ["-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Optio
             ["apt-get", *ALLOW, *OLD_CONFIGURATION, "--purge", "install", "a-"],
         ),
         (
+            lambda apt, kept: apt.simulate(["a=1"], reinstall=True),
+            ["apt-get", "--simulate", *ALLOW, "--reinstall", "install", "a=1"],
+        ),
+        (
+            lambda apt, kept: apt.install(["a=1"], reinstall=True),
+            [
+                *("apt-get", *ALLOW, *OLD_CONFIGURATION, "--reinstall"),
+                *("-o", "Dpkg::Options::=--force-confmiss", "install", "a=1"),
+            ],
+        ),
+        (
             lambda apt, kept: (setattr(apt, "kept", kept), apt.install(["a=1"])),
             [
                 *("apt-get", *ALLOW, *OLD_CONFIGURATION, "-o", "Dir::Cache::Archives={kept}/"),
@@ -290,10 +392,47 @@ def test_the_database_is_that_of_the_host():
     assert Path("/", dpkg.STATUS_FILE.lstrip("/")).exists(), "nothing was compared"
 
 
+def test_the_folder_of_kept_files_is_one_that_apt_can_download_to(tmp_path):
+    Host(tmp_path / "root", {}).apt(str(tmp_path / "new/kept")).install(["a=1"])
+    assert (tmp_path / "new/kept/partial").is_dir()
+
+
+def test_a_command_runs_where_it_is_told(tmp_path):
+    apt = apt_commands.Apt(lambda _words, **options: (0, str(options["cwd"]), ""), 1)
+    assert apt.run(["apt-get", "download", "a"], cwd=str(tmp_path)) == str(tmp_path)
+
+
+def test_the_error_of_a_command_has_both_of_its_outputs_and_its_status():
+    apt = apt_commands.Apt(lambda _words, **_options: (7, "one output", "and errors"), 1)
+    with pytest.raises(apt_commands.AptError, match=r"one output\nand errors$") as caught:
+        apt.run(["apt-mark", "showauto"])
+    assert (caught.value.rc, caught.value.make_logs, caught.value.is_of_others) == (7, {}, False)
+    assert apt.run(["apt-mark", "showauto"], accepted=(7,)) == "one output"
+
+
+def test_repositories_that_cannot_be_refreshed_are_one_warning(tmp_path):
+    answers = [(100, "", "E: no network")] * 2 + [(100, "", "E: no disk"), (0, "", "")]
+    apt = apt_commands.Apt(lambda _words, **_options: answers.pop(0), 1)
+    failed = [apt.update() for _unused in range(4)]
+    assert ["no network" in text for text in failed] == [True, True, False, False]
+    assert failed[3] == ""
+    assert apt.warnings == [failed[0], failed[2]]
+
+
+def test_an_update_that_could_not_start_is_an_error():
+    locked = "E: Could not get lock /var/lib/apt/lists/lock. It is held by process 1 (apt)"
+    apt = apt_commands.Apt(lambda _words, **_options: (100, "", locked), 0)
+    with pytest.raises(apt_commands.AptError, match="Could not get lock") as caught:
+        apt.update()
+    assert (caught.value.rc, apt.warnings) == (100, [])
+    assert str(caught.value).startswith("`apt-get update` failed with status 100")
+
+
 def test_nothing_is_asked_about_no_packages(tmp_path):
     host = Host(tmp_path / "root", {})
     apt = host.apt()
     assert apt.offered([]) == {}
+    assert apt.exact_dependencies(["a", "b"]) == {}
     apt.mark("hold", [])
     assert host.commands == []
 
@@ -314,6 +453,21 @@ def test_exact_dependencies_are_followed_through_each_other():
     }
     apt = apt_commands.Apt(lambda words, **_options: (0, "\n".join(shown.get(word, "") for word in words[2:]), ""), 1)
     assert apt.exact_dependencies(["a1=1"]) == {"b1": "2", "a1": "1", "d1": "4"}
+
+
+def test_a_dependency_keeps_the_version_in_which_it_was_found_first():
+    shown = {
+        "a1=1": "Package: a1\nVersion: 1\nDepends: b1 (= 2), c1 (= 3)\n",
+        "b1=2": "Package: b1\nVersion: 2\nDepends: c1 (= 4), d1 (= 5)\n",
+    }
+    asked = []
+
+    def answer(words: list[str], **_options: object) -> tuple[int, str, str]:
+        asked.append(words[2:])
+        return 0, "\n".join(shown.get(word, "") for word in words[2:]), ""
+
+    assert apt_commands.Apt(answer, 1).exact_dependencies(["a1=1"]) == {"b1": "2", "c1": "3", "d1": "5"}
+    assert asked == [["a1=1"], ["b1=2", "c1=3"], ["d1=5"]]
 
 
 @pytest.mark.parametrize("step", ["recover", "broken"])
@@ -369,6 +523,33 @@ def test_the_module_of_others_is_named_and_the_driver_is_not_blamed(module):
     assert f"not NVIDIA's driver: DKMS could not build {module}" in message
     assert f"dkms remove {module} --all" in message
     assert "Select a driver branch" not in message
+
+
+def test_all_modules_of_others_are_named_with_what_removes_them():
+    paths = [f"/var/lib/dkms/{module}/build/make.log" for module in ("zfs/2.1.5", "vbox/7.0")]
+    error = apt_commands.AptError(["apt-get"], 100, "E: x", {**dict.fromkeys(paths, "y"), "gone/1": "z"})
+    assert "DKMS could not build zfs/2.1.5, vbox/7.0, gone/1." in str(error)
+    assert "(dkms remove zfs/2.1.5 --all; dkms remove vbox/7.0 --all; dkms remove gone/1 --all)" in str(error)
+    assert f"{paths[0]}:\ny\n{paths[1]}:\ny\ngone/1:\nz" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("rc", "modules", "others"),
+    [
+        (100, ["zfs/2.1.5"], True),
+        (100, ["zfs/2.1.5", "nvidia/580.1"], False),
+        (100, ["nvidia/580.1"], False),
+        (100, [], False),
+        (-9, ["zfs/2.1.5"], False),
+        (1, ["zfs/2.1.5"], False),
+    ],
+)
+def test_a_failure_is_of_others_where_apt_ended_itself_and_no_driver_failed(rc, modules, others):
+    assert apt_commands.AptError(["apt-get"], rc, "", dict.fromkeys(modules, "x")).is_of_others == others
+
+
+def test_an_error_without_modules_has_the_output_alone():
+    assert str(apt_commands.AptError(["apt-get"], 100, "E: x", {})) == "`apt-get` failed with status 100:\nE: x"
 
 
 def test_both_are_told_apart():
@@ -450,6 +631,38 @@ def test_all_modules_of_a_list_are_named(tmp_path: Path, line: str) -> None:
     assert sorted(unlogged(tmp_path, f"Error! {line}\n{line}\n").make_logs) == ["depends/1.0", "prebuild/1.0"]
 
 
+def test_what_dkms_prints_around_a_failure_without_a_log_is_its_explanation(tmp_path: Path) -> None:
+    lines = [f"line {number}" for number in range(20)]
+    output = "\n".join([*lines[:10], "depends/1.0 autoinstall failed", *lines[10:]])
+    assert unlogged(tmp_path, output).make_logs == {
+        "depends/1.0": "\n".join([*lines[4:10], "depends/1.0 autoinstall failed", "line 10"])
+    }
+
+
+def test_the_first_mention_of_a_failure_explains_it(tmp_path: Path) -> None:
+    first, again = "depends/1.0 autoinstall failed", "Consult /var/lib/dkms/depends/1.0/build for more"
+    output = "\n".join(["cause", first, "and more", *["x"] * 9, again])
+    assert unlogged(tmp_path, output).make_logs == {"depends/1.0": f"cause\n{first}\nand more"}
+
+
+def test_a_module_with_a_log_is_explained_by_it_alone(tmp_path: Path) -> None:
+    log = put(tmp_path, "/var/lib/dkms/depends/1.0/build/make.log", "error: cause\n")
+    logs = unlogged(tmp_path, "depends/1.0 autoinstall failed\nnvidia/1.0 autoinstall failed\n").make_logs
+    assert list(logs) == [str(log), "nvidia/1.0"]
+    assert logs[str(log)] == "error: cause\n"
+
+
+def test_the_file_of_a_failed_script_is_the_last_one_before_it(tmp_path: Path) -> None:
+    output = "prebuild.ko:\nRunning module version sanity check.\ndepends.ko.xz:\nError! pre_install failed, aborting\n"
+    assert list(unlogged(tmp_path, output).make_logs) == ["depends/1.0"]
+    assert unlogged(tmp_path / "other", "Error! post_install failed, aborting\ndepends.ko:\n").make_logs == {}
+
+
+def test_a_log_in_another_encoding_is_read(tmp_path: Path) -> None:
+    put(tmp_path, "/var/lib/dkms/nvidia/1/build/make.log", b"error: \xff\n")
+    assert list(apt_commands.make_logs(str(tmp_path)).values()) == ["error: \ufffd\n"]
+
+
 def test_progress_that_cannot_be_written_prevents_nothing(tmp_path: Path) -> None:
     """As on a full or read-only file system."""
     apt_commands.Apt(lambda *_args, **_options: (0, "", ""), 0, progress=str(tmp_path)).report("undo")
@@ -492,7 +705,8 @@ class Dkms(SimulatedPackages):
     def __call__(self, command: list[str], **options: Any) -> tuple[int, str, str]:
         if command[0] == "dpkg" and "--configure" in command:
             names = command[command.index("--configure") + 1 :]
-            return self._configure(list(self.packages) if names == ["-a"] else names, 1)
+            unfinished = [name for name, (_, state, _) in self.packages.items() if state != "installed"]
+            return self._configure(unfinished if names == ["-a"] else names, 1)
         rc, out, err = super().__call__(command, **options)
         if command[0] == "apt-get" and "install" in command and "--simulate" not in command:
             new = [word.partition("=")[0] for word in command[command.index("install") + 1 :]]
@@ -574,11 +788,67 @@ def test_apt_reports_its_progress_in_a_file(tmp_path):
     apt.report("a step")
 
     def run(command: list[str], pass_fds: Any = (), **options: Any) -> tuple[int, str, str]:
-        option = next(word for word in command if word.startswith("APT::Status-Fd="))
-        assert pass_fds == [int(option.partition("=")[2])]
+        assert command[:3] == ["apt-get", "-o", f"APT::Status-Fd={pass_fds[0]}"]
         os.write(pass_fds[0], b"pmstatus:a:50.0000:Unpacking a (amd64)\n")
         return host(command, **options)
 
     apt.run_command = run
     apt.install(["a=1"])
     assert path.read_text() == "step:a step\npmstatus:a:50.0000:Unpacking a (amd64)\n"
+
+
+def test_progress_is_not_written_where_its_folder_is_not_there(tmp_path):
+    """Check mode does not create it."""
+    apt_commands.Apt(Host(tmp_path, {}), 1, "", str(tmp_path), str(tmp_path / "no/progress")).report("a step")
+    assert not (tmp_path / "no").exists()
+
+
+def test_a_recovery_that_configures_packages_is_in_the_progress(tmp_path):
+    host = Host(tmp_path / "root", {"a": ("1", "half-configured", "install")})
+    apt = apt_commands.Apt(host, 1, "", str(host.root), str(tmp_path / "progress"))
+    apt.recover(apt.packages())
+    assert (tmp_path / "progress").read_text() == "step:configuring what an interrupted run of dpkg left\n"
+
+
+def test_what_a_module_of_others_leaves_unconfigured_is_an_error_where_it_stays_so(tmp_path):
+    """The headers fail for a reason of their own, too."""
+
+    class Broken(Dkms):
+        def _configure(self, names: list[str], failure: int) -> tuple[int, str, str]:
+            rc, out, err = super()._configure(names, failure)
+            self.set({**self.packages, HEADERS: ("1", "half-configured", "install")})
+            return rc or failure, out, err
+
+    host = Broken(tmp_path, ZFS, {"zfs-dkms": ("1", "installed", "install")})
+    apt = host.apt()
+    with pytest.raises(apt_commands.AptError, match="not NVIDIA's driver"):
+        apt.install(["nvidia-dkms=1", HEADERS])
+    assert apt.warnings == []
+    assert not host.no_autoinstall.exists()
+
+
+def test_a_driver_that_apt_left_behind_a_module_of_others_is_built(tmp_path):
+    class Stopping(Dkms):
+        """Its apt configures nothing after the first failure."""
+
+        def _configure(self, names: list[str], failure: int) -> tuple[int, str, str]:
+            return super()._configure(names[:1] if failure == apt_commands.APT_FAILED else names, failure)
+
+    host = Stopping(tmp_path, ZFS, {"zfs-dkms": ("1", "installed", "install")})
+    host.apt().install([HEADERS, "nvidia-dkms=1"])
+    assert host.built == ["nvidia-dkms"]
+    assert {state for _version, state, _want in host.packages.values()} == {"installed"}
+
+
+def test_while_packages_are_configured_without_dkms_the_reason_is_in_its_file(tmp_path):
+    seen = []
+
+    class Watched(Dkms):
+        def _configure(self, names: list[str], failure: int) -> tuple[int, str, str]:
+            if self.no_autoinstall.exists():
+                seen.append((names, self.no_autoinstall.read_text()))
+            return super()._configure(names, failure)
+
+    host = Watched(tmp_path, ZFS, {"zfs-dkms": ("1", "installed", "install")})
+    host.apt().install(["nvidia-dkms=1", HEADERS])
+    assert seen == [([HEADERS], "# Written by gpuhost while it configures packages, and removed by it.\n")]
