@@ -64,6 +64,61 @@ def test_simulation_reads_the_other_forms_of_a_line(line, change):
     assert apt_output.parse_simulation(line) == [change]
 
 
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (("a", "1", "2"), "a 1 -> 2"),
+        (("a", None, "2"), "a (new) 2"),
+        (("a", "1", None), "a 1 (removed)"),
+        (("a", "1", "1"), "a 1 (installed again)"),
+    ],
+)
+def test_a_change_in_words(change, words):
+    assert apt_output.Change(*change).describe() == words
+
+
+@pytest.mark.parametrize(
+    ("spec", "parts"),
+    [("a", ("a", None)), ("a=1:2=3", ("a", "1:2=3")), ("a=", ("a", None)), ("a:i386", ("a:i386", None))],
+)
+def test_a_spec_is_a_name_and_perhaps_a_version(spec, parts):
+    assert apt_output.split_spec(spec) == parts
+
+
+def test_other_lines_of_a_simulation_are_no_changes():
+    text = "Conf a (2 x [all])\n  Inst b (1 x [all])\nRemv c\nThe following: Remv d [1]\n"
+    assert apt_output.parse_simulation(text) == []
+
+
+def test_contents_are_files_and_links_without_their_targets():
+    """As dpkg-deb 1.21 lists them."""
+    text = (
+        "drwxr-xr-x root/root         0 2026-01-01 00:00 ./usr/\n"
+        "-rw-r--r-- root/root        12 2026-01-01 00:00 ./usr/a  file\n"
+        "lrwxrwxrwx root/root         0 2026-01-01 00:00 ./usr/link -> a file\n"
+        "hrw-r--r-- root/root         0 2026-01-01 00:00 ./usr/hard link to ./usr/a file\n"
+    )
+    assert apt_output.parse_contents(text) == ["/usr/a  file", "/usr/link", "/usr/hard"]
+
+
+def test_madison_names_each_version_once_and_leaves_other_lines_out():
+    text = "a | 2 | one\na | 2 | two\n a |  1 | one Packages\nN: Unable to locate\nb | 1 | x | y\nc | 3\n"
+    assert apt_output.parse_madison(text) == {"a": ["2", "1"]}
+
+
+@pytest.mark.parametrize(
+    ("line", "exact"),
+    [
+        ("Depends: a1 (= 1), b1 (>= 2), c1:amd64 (= 3:4~x) | d1 (= 5)", {"a1": "1", "c1": "3:4~x", "d1": "5"}),
+        ("Pre-Depends: g++-12 (= 12.2)", {"g++-12": "12.2"}),
+        ("Recommends: a1 (= 1)", {}),
+        ("Depends: a1, b1 (<< 2)", {}),
+    ],
+)
+def test_exact_dependencies_of_a_line(line, exact):
+    assert apt_output.parse_exact_depends(f"Package: x\n{line}\n") == exact
+
+
 def test_madison_lists_versions_in_apt_order():
     offered = apt_output.parse_madison(captured("madison.txt"))
     assert offered["nginx-light"] == ["1.22.1-9+deb12u11", "1.22.1-9+deb12u9"]
@@ -195,3 +250,54 @@ def test_prebuilt_modules_are_of_the_branch_in_their_name():
     changes = apt_output.parse_simulation(new)
     assert apt_output.missing(ESSENTIALS, ["580"], {}, changes) == []
     assert apt_output.missing(ESSENTIALS, ["615"], {}, changes) == ["a kernel module", "libcuda"]
+
+
+@pytest.mark.parametrize(
+    ("name", "patterns", "found"),
+    [
+        ("libcuda1", ["libcuda1"], True),
+        ("libcuda1:i386", ["libcuda1"], True),
+        ("libcuda1:i386", ["libcuda1:i386"], True),
+        ("libcuda1", ["libcuda1:i386"], False),
+        ("libcuda1", ["x", "libcuda."], True),
+        ("libcuda1-dev", ["libcuda1"], False),
+        ("libcuda1", ["cuda1"], False),
+        ("libcuda1", [], False),
+    ],
+)
+def test_an_expression_matches_a_whole_name_with_or_without_its_architecture(name, patterns, found):
+    assert apt_output.matches(name, patterns) == found
+
+
+def test_dependencies_in_a_circle_and_those_that_are_not_installed_end_the_search():
+    def package(*depends: str) -> dpkg.Package:
+        return dpkg.Package("1", "installed", held=False, depends=depends)
+
+    packages = {"a": package("b", "d"), "b": package("a", "c"), "c": package("b")}
+    assert apt_output.dependencies(["a", "missing"], packages, [".*"]) == ["b", "c"]
+    assert apt_output.dependencies(["b", "a"], packages, ["c"]) == ["c"]
+
+
+@pytest.mark.parametrize(
+    ("version", "name", "found"),
+    [
+        ("580.95.05-1", "libcuda1", True),
+        ("1:580.95.05", "libcuda1", True),
+        ("580.95.05+dfsg~1", "libcuda1", True),
+        ("580.95.051-1", "libcuda1", False),
+        ("1580.95.05-1", "libcuda1", False),
+        ("580x95.05-1", "libcuda1", False),
+        ("6.8.0", "linux-modules-nvidia-580-generic", True),
+        ("6.8.0", "linux-modules-nvidia-5800-generic", False),
+        ("6.8.0", "nvidia-driver-580", False),
+    ],
+)
+def test_a_package_is_of_a_version_by_its_own_or_by_the_branch_of_its_modules(version, name, found):
+    packages = {name: dpkg.Package(version, "installed", held=False)}
+    assert apt_output.missing(["it: .*"], ["1.2", "580.95.05"], packages, []) == ([] if found else ["it"])
+
+
+def test_what_a_need_is_met_by_has_the_whole_name():
+    packages = {"libcuda1-dev": dpkg.Package("2", "installed", held=False)}
+    assert apt_output.missing(["libcuda: libcuda1", "dev: libcuda1-.*"], ["2"], packages, []) == ["libcuda"]
+    assert apt_output.missing(["libcuda: libcuda1-.*"], [], packages, []) == ["libcuda"]

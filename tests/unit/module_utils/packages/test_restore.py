@@ -145,3 +145,68 @@ def test_a_package_that_dpkg_was_killed_while_unpacking_is_unpacked_again(tmp_pa
     (install,) = host.run("apt-get")
     assert "--reinstall" in install
     assert install[-1] == "a=1"
+
+
+@pytest.mark.parametrize(("status", "installed"), [("half-installed", True), ("not-installed", False)])
+def test_a_package_that_dpkg_knows_alone_is_not_installed(tmp_path, status, installed):
+    apt = SimulatedPackages(tmp_path, {"a": ("1", status, "hold")}).apt()
+    expected = state("1", held=True) if installed else None
+    assert restore.states(["a"], apt.packages(), set()) == {"a": expected}
+
+
+def test_packages_in_their_states_need_no_transaction(tmp_path):
+    packages = {"a": ("1", "installed", "hold"), "b": ("1", "not-installed", "hold")}
+    host = SimulatedPackages(tmp_path, packages, automatic={"a"})
+    assert restore.restore(host.apt(), {"a": state("1", held=True, auto=True), "b": None, "c": None}) == []
+    assert host.commands == [["apt-mark", "showauto"]]
+
+
+def test_other_packages_are_not_installed_again(tmp_path):
+    """What dpkg was killed while unpacking counts, where it is to be restored."""
+    host = SimulatedPackages(tmp_path, {})
+    host.reinstreq = {"theirs"}
+    host.set({"a": ("1", "installed", "install"), "theirs": ("1", "half-installed", "install")})
+    restore.restore(host.apt(), {"a": state("2"), "b": None})
+    simulated, install = (command for command in host.commands if "install" in command)
+    assert "--reinstall" not in [*simulated, *install]
+    assert "--purge" in simulated
+
+
+def test_another_package_that_is_installed_is_no_reason_to_refuse_and_a_kernel_is(tmp_path):
+    class Answers(SimulatedPackages):
+        new = "libx"
+
+        def _install(self, specs: list[str], simulate: bool) -> str:
+            line = f"Inst {self.new} (1 x [amd64])\n"
+            return line + super()._install(specs, simulate)
+
+    host = Answers(tmp_path, {"a": ("2", "installed", "install")})
+    assert restore.restore(host.apt(), {"a": state("1")}) == ["libx (new) 1", "a 2 -> 1"]
+    Answers.new = "linux-image-6.1"
+    with pytest.raises(ValueError, match=r"No package was changed: .*\n  linux-image-6.1 \(new\) 1\n"):
+        restore.restore(host.apt(), {"a": state("2")})
+    assert host.packages["a"][0] == "1"
+
+
+def test_a_kernel_that_is_to_be_restored_is(tmp_path):
+    host = SimulatedPackages(tmp_path, {"linux-image-6.1": ("2", "installed", "install")})
+    assert restore.restore(host.apt(), {"linux-image-6.1": state("1")}) == ["linux-image-6.1 2 -> 1"]
+
+
+def test_the_name_of_a_package_to_remove_is_no_expression(tmp_path):
+    class Answers(SimulatedPackages):
+        def _install(self, specs: list[str], simulate: bool) -> str:
+            return "Remv g++1 [1]\nRemv gg1 [1]\n"
+
+    host = Answers(tmp_path, {"g++1": ("1", "installed", "install")})
+    with pytest.raises(ValueError, match=r"change\n  gg1 1 \(removed\)\nThese"):
+        restore.restore(host.apt(), {"g++1": None})
+
+
+def test_all_settings_are_purged_in_one_command(tmp_path):
+    packages = dict.fromkeys(("a", "b", "c"), ("1", "config-files", "deinstall"))
+    host = SimulatedPackages(tmp_path, {**packages, "d": ("1", "installed", "install")})
+    restore.purge_settings(host.apt(), ["a", "b", "d", "e"])
+    assert host.commands == [["dpkg", "--purge", "a", "b"]]
+    restore.purge_settings(host.apt(), ["d", "e"])
+    assert len(host.commands) == 1

@@ -16,6 +16,7 @@ import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_commands, transaction
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import store, transaction_lock
 
+from tests.unit.module_utils.host_files import put
 from tests.unit.module_utils.lock_holder import held
 from tests.unit.module_utils.other_transaction import OtherTransaction
 from tests.unit.module_utils.real_dpkg import RealDpkg, needs_dpkg
@@ -357,6 +358,166 @@ def test_a_held_part_of_a_package_that_an_interrupted_run_removed_is_changed_wit
     assert result.changes == ["a-part 1 -> 2", "a (new) 2"]
 
 
+@pytest.mark.parametrize("may_remove", [[], ["b"]])
+def test_a_held_package_that_is_upgraded_is_refused_unless_it_may_be_removed(tmp_path, may_remove):
+    host = Answers(tmp_path, packages=HELD)
+    host.simulated = "Inst b [1] (2 x [all])\nInst a [1] (2 x [all])\n"
+    request = EMPTY._replace(packages=["a=2"], may_remove=may_remove)
+    if may_remove:
+        assert host.run_transaction(tmp_path, request).changes == ["b 1 -> 2", "a 1 -> 2"]
+    else:
+        with pytest.raises(transaction.TransactionError, match=r"installing a=2 would also change\n  b 1 -> 2\n"):
+            host.run_transaction(tmp_path, request)
+
+
+def test_what_is_replaced_may_be_removed_by_its_name_alone(tmp_path):
+    """The name of a package is no expression, by which cc1 would be one of c++1."""
+    packages = {"a": ("1", "installed", "hold"), "c++1": ("1", "installed", "hold"), "cc1": ("1", "installed", "hold")}
+    host = Answers(tmp_path, packages=packages)
+    host.simulated = "Inst a [1] (2 x [all])\nRemv c++1 [1]\n"
+    request = EMPTY._replace(packages=["a=2"], replaces=[r"c\+\+.*"])
+    assert host.run_transaction(tmp_path, request).changes == ["a 1 -> 2", "c++1 1 (removed)"]
+    host = Answers(tmp_path / "other", packages=packages)
+    host.simulated = "Inst a [1] (2 x [all])\nRemv cc1 [1]\n"
+    with pytest.raises(transaction.TransactionError, match="cc1 1"):
+        host.run_transaction(tmp_path / "other", request)
+
+
+def test_dependencies_to_hold_are_held_with_their_package(tmp_path):
+    packages = dict.fromkeys(("a", "a-part", "libc6"), ("2", "installed", "install"))
+    host = Host(tmp_path, packages=packages)
+    host.depends = {"a": "a-part (= 2), libc6"}
+    host.set(packages)
+    result = host.run_transaction(tmp_path, EMPTY._replace(packages=["a=2"], hold_dependencies=["a-.*"]))
+    assert result.before.unheld == ["a", "a-part"]
+    assert {name: want for name, (_, _, want) in host.packages.items()} == {
+        "a": "hold",
+        "a-part": "hold",
+        "libc6": "install",
+    }
+
+
+def test_a_held_part_of_a_package_may_change_with_it(tmp_path):
+    packages = {"a": ("1", "installed", "hold"), "a-part": ("1", "installed", "hold")}
+    host = Answers(tmp_path, packages=packages)
+    host.depends = {"a": "a-part (= 1)"}
+    host.set(packages)
+    host.simulated = "Inst a [1] (2 x [all])\nInst a-part [1] (2 x [all])\n"
+    result = host.run_transaction(tmp_path, EMPTY._replace(packages=["a=2"], hold_dependencies=["a-.*"]))
+    assert result.changes == ["a 1 -> 2", "a-part 1 -> 2"]
+
+
+def test_pins_packages_and_helpers_are_installed_in_this_order_and_helpers_not_held(tmp_path):
+    host = Repository(tmp_path, packages={"other": ("1", "installed", "install")})
+    host.offered = "".join(f"{name} | 1 | http://repository.lab ./ Packages\n" for name in ("pin", "a", "gcc"))
+    result = host.run_transaction(tmp_path, EMPTY._replace(packages=["a=1"], helpers=["gcc=1"], pins=["pin=1"]))
+    assert result.changes == ["pin (new) 1", "a (new) 1", "gcc (new) 1"]
+    held = {name for name, (_, _, want) in host.packages.items() if want == "hold"}
+    assert held == {"pin", "a"}
+    assert result.before.remaining == ["pin=1", "a=1", "gcc=1", "pin", "a"]
+
+
+def test_the_installation_follows_the_preferences_of_the_transaction(tmp_path):
+    host = Host(tmp_path, "")
+    host.run_transaction(tmp_path)
+    assert host.bound == [True]
+
+
+def test_the_directory_of_preferences_can_be_read_by_apts_user_and_is_removed(tmp_path):
+    seen = []
+
+    class Watched(Host):
+        def __call__(self, command: list[str], **options: Any) -> tuple[int, str, str]:
+            for word in command:
+                if word.startswith("Dir::Etc::PreferencesParts="):
+                    folder = Path(word.partition("=")[2])
+                    seen.append((folder, folder.stat().st_mode & 0o777))
+            return super().__call__(command, **options)
+
+    Watched(tmp_path).run_transaction(tmp_path)
+    assert {mode for _folder, mode in seen} == {0o755}
+    assert not any(folder.exists() for folder, _mode in seen)
+
+
+def test_an_installed_package_that_was_a_dependency_is_so_after_an_undo(tmp_path):
+    host = Host(tmp_path, DPKG_FAILED, "")
+    host.automatic = {"a"}
+    with pytest.raises(transaction.TransactionError, match="It was undone"):
+        host.run_transaction(tmp_path)
+    assert store.journal(str(tmp_path)) == {"a": {"version": "1", "held": False, "auto": True}}
+    assert host.automatic == {"a"}
+
+
+def test_new_packages_are_in_the_journal_as_not_installed(tmp_path):
+    host = Host(tmp_path, packages={"other": ("1", "installed", "install")})
+    host.run_transaction(tmp_path)
+    assert store.journal(str(tmp_path)) == {"a": None}
+
+
+@pytest.mark.parametrize("undo", [True, False])
+def test_replaced_packages_are_kept_for_an_undo_alone(tmp_path, undo):
+    host = Repository(tmp_path)
+    host.run_transaction(tmp_path, undo=undo)
+    assert host.steps == [*(["download a=1"] if undo else []), "a=2"]
+
+
+def test_a_new_package_has_nothing_to_keep(tmp_path):
+    host = Repository(tmp_path, packages={"other": ("1", "installed", "install")})
+    host.run_transaction(tmp_path)
+    assert host.steps == ["a=2"]
+
+
+def test_fresh_lists_that_have_the_version_are_enough(tmp_path):
+    class Refreshed(Host):
+        def __call__(self, command: list[str], **options: Any) -> tuple[int, str, str]:
+            if command[-1] == "update":
+                self.offered = "a | 2 | http://repository.lab ./ Packages"
+            return super().__call__(command, **options)
+
+    host = Refreshed(tmp_path)
+    host.offered = "a | 1 | http://repository.lab ./ Packages"
+    host.run_transaction(tmp_path)
+    assert host.steps == ["update", "a=2"]
+
+
+def test_a_package_without_a_version_that_is_not_listed_is_looked_for_in_fresh_lists(tmp_path):
+    """It may be a virtual one, which only apt finds."""
+    host = Host(tmp_path)
+    host.run_transaction(tmp_path, EMPTY._replace(packages=["a=2"], helpers=["virtual"]))
+    assert host.steps == ["update", "virtual"]
+
+
+def test_why_the_lists_could_not_be_refreshed_is_in_the_message(tmp_path):
+    host = Host(tmp_path)
+    host.offered = ""
+    host.failing = {"update": "E: no network"}
+    with pytest.raises(transaction.TransactionError, match=r"(?s)offers these versions:\n  a 2: .*E: no network$"):
+        host.run_transaction(tmp_path)
+
+
+def test_what_an_interrupted_dpkg_configured_is_not_installed_again(tmp_path):
+    """Before the recovery the package was not in its state; after it, it is."""
+
+    class Finished(Host):
+        def __call__(self, command: list[str], **options: Any) -> tuple[int, str, str]:
+            answer = super().__call__(command, **options)
+            if "--configure" in command:
+                self.set({"a": ("2", "installed", "install")})
+            return answer
+
+    host = Finished(tmp_path, packages={"a": ("2", "half-configured", "install")})
+    assert host.run_transaction(tmp_path).changes == []
+    assert host.steps == ["--configure"]
+    assert host.packages == {"a": ("2", "installed", "hold")}
+
+
+def test_check_mode_finishes_no_interrupted_dpkg(tmp_path):
+    host = Host(tmp_path, packages={"a": ("2", "half-configured", "install")})
+    host.run_transaction(tmp_path, check=True)
+    assert host.steps == []
+    assert not [command for command in host.commands if "check" in command]
+
+
 # Preferences and kept packages ------------------------------------------------------------------------------------
 
 
@@ -473,6 +634,39 @@ def test_a_repair_is_simulated_with_the_same_options_and_refusals(tmp_path):
     (simulated,) = [c for c in host.commands if "--simulate" in c]
     assert "--reinstall" in simulated
     assert host.steps == []
+
+
+def test_a_damaged_package_that_was_held_is_held_after_its_repair(tmp_path):
+    """apt forgets the hold of a package that it installs again."""
+
+    class Forgetful(Host):
+        def _install(self, specs: list[str], simulate: bool) -> str:
+            text = super()._install(specs, simulate)
+            self.set({name: (version, state, "install") for name, (version, state, _) in self.packages.items()})
+            return text
+
+    host = Forgetful(tmp_path, packages={**DAMAGED, "gcc": ("1", "installed", "install")})
+    repair(host, tmp_path, "b", hold_dependencies=["b"])
+    assert {name for name, (_, _, want) in host.packages.items() if want == "hold"} == {"a", "b"}
+
+
+def test_a_damaged_helper_is_installed_again_and_not_held(tmp_path):
+    packages = {**DAMAGED, "gcc": ("1", "installed", "install")}
+    host = Host(tmp_path, packages=packages)
+    host.offered = "gcc | 1 | http://repository.lab ./ Packages"
+    request = EMPTY._replace(packages=["a=2"], helpers=["gcc"], reinstall=["gcc"])
+    assert host.run_transaction(tmp_path, request).changes == ["gcc 1 (installed again)"]
+    assert host.packages == packages
+
+
+def test_a_repair_beside_an_upgrade_installs_both_and_nothing_else_again(tmp_path):
+    packages = dict.fromkeys(("a", "b", "c"), ("1", "installed", "hold"))
+    host = Host(tmp_path, packages=packages)
+    host.offered = "a | 2 | http://repository.lab ./ Packages\nb | 1 | http://repository.lab ./ Packages"
+    request = EMPTY._replace(packages=["a=2", "b=1", "c=1"], reinstall=["b"])
+    assert host.run_transaction(tmp_path, request).changes == ["a 1 -> 2", "b 1 (installed again)"]
+    (install,) = (command for command in host.run("apt-get") if "install" in command)
+    assert install[install.index("install") + 1 :] == ["a=2", "b=1"]
 
 
 @pytest.mark.parametrize(
@@ -611,6 +805,41 @@ def test_a_killed_dpkg_is_finished_before_the_undo(tmp_path):
     with pytest.raises(transaction.TransactionError, match="It was undone"):
         host.run_transaction(tmp_path)
     assert host.steps == ["a=2", "a=1", "--configure", "a=1"]
+
+
+def test_an_undo_is_in_the_progress(tmp_path):
+    host = Host(tmp_path, DPKG_FAILED, "")
+    progress, shown = tmp_path / transaction_lock.PROGRESS, tmp_path / "shown"
+    progress.touch()
+    os.link(progress, shown)  # the file of progress is removed at the end
+    apt = apt_commands.Apt(host, 1, str(tmp_path / "packages"), str(host.root), str(progress))
+    with pytest.raises(transaction.TransactionError, match="It was undone"):
+        transaction.Transaction(EMPTY._replace(packages=["a=2"]), apt, str(tmp_path)).run()
+    assert "step:undoing the failed installation\n" in shown.read_text()
+
+
+def test_a_failure_has_the_logs_of_modules_that_did_not_build(tmp_path):
+    class Broken(Host):
+        def __call__(self, command: list[str], **options: Any) -> tuple[int, str, str]:
+            answer = super().__call__(command, **options)
+            if answer[0]:
+                put(self.root, "var/lib/dkms/nvidia/2/build/make.log", "error: cause\n")
+            return answer
+
+    host = Broken(tmp_path, DPKG_FAILED, "")
+    with pytest.raises(transaction.TransactionError, match="error: cause") as caught:
+        host.run_transaction(tmp_path)
+    log = str(host.root / "var/lib/dkms/nvidia/2/build/make.log")
+    assert caught.value.details == {"rc": 100, "make_logs": {log: "error: cause\n"}}
+
+
+def test_an_undo_that_would_change_other_packages_is_reported(tmp_path):
+    class Dependent(Host):
+        def _install(self, specs: list[str], simulate: bool) -> str:
+            return "Remv theirs [1]\n" if specs == ["a=1"] else super()._install(specs, simulate)
+
+    with pytest.raises(transaction.TransactionError, match=r"(?s)could not be undone: .*theirs 1 \(removed\)"):
+        Dependent(tmp_path, DPKG_FAILED).run_transaction(tmp_path)
 
 
 def test_an_undo_that_fails_is_reported_with_its_cause(tmp_path):
