@@ -13,6 +13,8 @@ import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Answer
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, store
 
+from tests.unit.module_utils.host_files import put
+
 STATUS = """Package: libnccl2
 Status: hold ok installed
 Architecture: amd64
@@ -96,8 +98,10 @@ class Systemd:
         self.text, self.code = SERVICE, 0
 
     def __call__(self, argv: list[str], timeout: float) -> Answer:
-        assert argv[:2] == ["systemctl", "show"]
-        assert argv[-1] == "nvidia-persistenced.service"
+        properties = "--property=Id,LoadState,UnitFileState,ActiveState"
+        assert argv[:3] == ["systemctl", "show", properties]
+        assert argv[3:] == ["nvidia-fabricmanager.service", "nvidia-persistenced.service"]
+        assert timeout == 60
         return Answer(self.code, self.text.encode(), b"")
 
 
@@ -146,6 +150,7 @@ def later(path: str) -> Callable[[Path], None]:
 
 
 ENVIRONMENT = "opt/gpuhost/environments/tensorflow-2.21.0-py3.11-0a1b2c3d"
+KERNELS = (os.uname().release, NEXT)
 CHANGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a file is edited": (replace("etc/profile.d/cuda.sh", "PATH", "path"), "file /etc/profile.d/cuda.sh was"),
     "a file is deleted": (lambda root: (root / "etc/profile.d/cuda.sh").unlink(), "is missing"),
@@ -244,6 +249,120 @@ def test_each_change_is_reported_alone(name: str, root: Path, changes: Callable[
     assert words in found[0]
 
 
+def test_the_recorded_states_are_those_that_earlier_versions_recorded(root: Path, systemd: Systemd) -> None:
+    """If a name or a field changed, every host would have drift after an upgrade of this collection."""
+    (root / "etc/environment").write_text("LD_LIBRARY_PATH=/x\n")
+    (root / "proc/cmdline").write_text("ro modprobe.blacklist=nvidia")
+    file = (root / "etc/profile.d/cuda.sh").stat()
+    built = {k: int((root / f"lib/modules/{k}/updates/dkms/nvidia.ko.xz").stat().st_mtime) for k in KERNELS}
+    for kernel, time in built.items():
+        for module in (root / f"lib/modules/{kernel}/updates/dkms").iterdir():
+            os.utime(module, (time, time))
+    found = applied.observe(str(root), WATCH, systemd)
+    listings = {thing: found.pop(thing) for thing in list(found) if thing.startswith("files of ")}
+    assert found == {
+        "file /etc/profile.d/cuda.sh": {
+            "sha256": hashlib.sha256(b"PATH=$PATH:/usr/local/cuda/bin\n").hexdigest(),
+            "mode": f"{file.st_mode & 0o7777:04o}",
+            "owner": [file.st_uid, file.st_gid],
+        },
+        "file /usr/local/bin/nvcc": {"link": "/usr/local/lib/gpuhost/cuda-command"},
+        "file /etc/absent": None,
+        "alternative cuda": {"mode": "auto", "value": "/usr/local/cuda-13.2"},
+        "link of the alternative cuda": {"path": "/usr/local/cuda", "points": "/etc/alternatives/cuda"},
+        "environment /opt/gpuhost/tensorflow": {"link": ENVIRONMENT.removeprefix("opt/gpuhost/")},
+        "package libnccl2": {"version": "2.32.3-1+cuda13.2", "status": "installed", "held": True},
+        "package libcudnn9": None,
+        "package bash": {"version": "5.2.15-2+b8", "status": "installed", "held": False},
+        "service nvidia-fabricmanager": {"loaded": "not-found", "enabled": "", "active": "inactive"},
+        "service nvidia-persistenced": {"loaded": "loaded", "enabled": "enabled", "active": "active"},
+        "loaded NVIDIA module": {"version": "595.71.05", "kernel_modules": "open"},
+        "nouveau": {"loaded": False},
+        **{
+            f"NVIDIA modules of kernel {kernel}": dict.fromkeys(
+                ("nvidia.ko.xz", "nvidia-uvm.ko.xz", "nvidia-drm.ko"), f"6 bytes of {time}"
+            )
+            for kernel, time in built.items()
+        },
+        "LD_LIBRARY_PATH in /etc/environment": ["LD_LIBRARY_PATH=/x"],
+        "blacklist in /proc/cmdline": ["modprobe.blacklist=nvidia"],
+        "cache of the dynamic linker": "current",
+    }
+    paths = {thing: [line.split("\t")[0] for line in text.split("\n")] for thing, text in listings.items()}
+    assert paths["files of libnccl2=2.32.3-1+cuda13.2"] == ["/usr/lib/libnccl.so.2.32.3", "/usr/lib/libnccl.so.2"]
+    assert paths["files of /opt/gpuhost/uv"] == [f"/opt/gpuhost/uv{below}" for below in ("", "/bin", "/bin/uv")]
+    assert f"/{ENVIRONMENT}/bin/python" in paths[f"files of /{ENVIRONMENT}"]
+    assert len(paths) == 3
+
+
+def test_nothing_is_asked_and_nothing_found_of_what_is_not_watched(root: Path) -> None:
+    def run(argv: list[str], timeout: float) -> Answer:
+        raise AssertionError(argv)
+
+    assert applied.observe(str(root), {}, run) == {}
+    assert applied.observe(str(root), {kind: [] for kind in applied.KINDS}, run) == {}
+
+
+@pytest.mark.parametrize(
+    ("watch", "held", "listed"),
+    [({"exact_packages": ["libcudnn9"]}, "install", True), ({}, "hold", True), ({}, "install", False)],
+    ids=["planned", "held", "a dependency"],
+)
+def test_the_files_of_planned_and_of_held_packages_are_watched(
+    tmp_path: Path, watch: dict[str, Any], held: str, listed: bool
+) -> None:
+    put(tmp_path, "var/lib/dpkg/status", LIBCUDNN.replace("install ok", f"{held} ok"))
+    put(tmp_path, "var/lib/dpkg/info/libcudnn9.list", "/.\n/usr/lib/libcudnn.so.9\n")
+    found = applied.observe(str(tmp_path), {"packages": ["libcudnn9"], **watch})
+    listing = {"files of libcudnn9=9.28": "/usr/lib/libcudnn.so.9\tmissing"}
+    assert {thing: text for thing, text in found.items() if thing.startswith("files of ")} == (
+        listing if listed else {}
+    )
+
+
+def test_the_files_of_a_package_that_is_half_installed_are_not_watched(tmp_path: Path) -> None:
+    put(tmp_path, "var/lib/dpkg/status", LIBCUDNN.replace("install ok installed", "hold ok half-installed"))
+    found = applied.observe(str(tmp_path), {"packages": ["libcudnn9"], "exact_packages": ["libcudnn9"]})
+    assert list(found) == ["package libcudnn9"]
+
+
+@pytest.mark.parametrize("state", ["activating", "reloading"])
+def test_a_service_that_starts_or_reads_its_settings_again_is_active(
+    state: str, changes: Callable[[], list[str]], systemd: Systemd
+) -> None:
+    systemd.text = SERVICE.replace("ActiveState=active", f"ActiveState={state}")
+    assert changes() == []
+
+
+def test_without_the_driver_a_service_need_not_be_active(root: Path, systemd: Systemd) -> None:
+    found = applied.observe(str(root), {"services": WATCH["services"]}, systemd)
+    assert found == {
+        "service nvidia-fabricmanager": {"loaded": "not-found", "enabled": ""},
+        "service nvidia-persistenced": {"loaded": "loaded", "enabled": "enabled"},
+    }
+
+
+def test_an_environment_may_be_a_directory_itself(root: Path) -> None:
+    found = applied.observe(str(root), {"environments": [f"/{ENVIRONMENT}"]})
+    assert found[f"environment /{ENVIRONMENT}"] == {"link": "none"}
+    assert f"files of /{ENVIRONMENT}" in found
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "message"),
+    [
+        ({"a": 1, "b": 2, "c": 3}, {"a": 1, "b": 9, "d": 4}, "x was b=2 c=3 d=None, is b=9 c=None d=4"),
+        ({"a": "0123456789" * 5}, {"a": ""}, "x was a=" + "0123456789" * 4 + ", is a="),
+        (None, {"b": 1, "a": 2}, "x was missing, is a=2 b=1"),
+        ({"a": 1}, None, "x was a=1, is missing"),
+        (["one", "two"], ["two"], "x was one; two, is two"),
+        ("current", "older than /etc/ld.so.conf.d/a.conf", "x was current, is older than /etc/ld.so.conf.d/a.conf"),
+    ],
+)
+def test_a_message_has_what_differs(before: Any, now: Any, message: str) -> None:
+    assert applied._messages({"x": before, "same": 1}, {"x": now, "same": 1}) == [message]
+
+
 @pytest.mark.parametrize(
     ("text", "code", "words"),
     [
@@ -270,8 +389,47 @@ def test_parts_that_are_about_to_be_changed_are_dropped(root: Path, systemd: Sys
     assert applied.clear(directory, ["a", "unknown"], str(root), systemd)
     assert list(applied.differences("/var/lib/gpuhost", str(root), systemd)) == ["b"]
     assert not applied.clear(directory, ["a"], str(root), systemd)
+    assert store.read(directory, store.APPLIED)["dropped"] == ["a"]
     assert applied.clear(directory)
     assert applied.differences("/var/lib/gpuhost", str(root), systemd) == {}
+    assert store.read(directory, store.APPLIED)["dropped"] == ["a", "b"]
+    assert store.read(directory, store.DAMAGE) is None, "nothing was damaged"
+    assert applied.record(directory, parts, str(root), systemd)
+    assert "dropped" not in store.read(directory, store.APPLIED)
+
+
+def test_parts_that_are_not_dropped_keep_their_files(root: Path, systemd: Systemd) -> None:
+    parts = {
+        "nccl": {"fingerprint": "f", "watch": {"packages": ["libnccl2"]}},
+        "other": {"fingerprint": "f", "watch": {"files": ["/etc/absent"]}},
+    }
+    directory = str(root / "var/lib/gpuhost")
+    applied.record(directory, parts, str(root), systemd)
+    (root / "usr/lib/libnccl.so.2").unlink()
+    assert applied.clear(directory, ["other"], str(root), systemd)
+    (found,) = applied.differences("/var/lib/gpuhost", str(root), systemd).values()
+    assert found["changed"] == ["files of libnccl2=2.32.3-1+cuda13.2: /usr/lib/libnccl.so.2 is missing"]
+
+
+def test_the_files_of_a_record_are_kept_apart_from_it(root: Path, systemd: Systemd) -> None:
+    """The record is read without its tens of thousands of files where nothing is compared."""
+    directory = str(root / "var/lib/gpuhost")
+    applied.record(directory, {"all": {"fingerprint": "f", "watch": WATCH}}, str(root), systemd)
+    short, listings = (store.read(directory, name)["parts"]["all"] for name in (store.APPLIED, store.LISTINGS))
+    assert (short["fingerprint"], short["watch"]) == ("f", WATCH)
+    assert "package libnccl2" in short["state"]
+    assert not [thing for thing in short["state"] if thing.startswith("files of ")]
+    assert "files of libnccl2=2.32.3-1+cuda13.2" in listings
+    assert all(thing.startswith("files of ") for thing in listings)
+
+
+def test_a_part_that_is_not_applied_any_more_is_no_longer_recorded(root: Path, systemd: Systemd) -> None:
+    directory = str(root / "var/lib/gpuhost")
+    parts = {name: {"fingerprint": name, "watch": {}} for name in ("a", "b")}
+    applied.record(directory, parts, str(root), systemd)
+    del parts["a"]
+    assert applied.record(directory, parts, str(root), systemd)
+    assert list(applied.differences("/var/lib/gpuhost", str(root), systemd)) == ["b"]
 
 
 def test_a_host_without_a_record_has_no_parts(tmp_path: Path) -> None:
@@ -280,8 +438,8 @@ def test_a_host_without_a_record_has_no_parts(tmp_path: Path) -> None:
 
 
 def test_an_unknown_kind_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="cannot watch mounts"):
-        applied.observe(str(tmp_path), {"mounts": ["/"]})
+    with pytest.raises(ValueError, match="cannot watch mounts, sockets; expected files, alternatives, services, "):
+        applied.observe(str(tmp_path), {"sockets": [], "mounts": ["/"], "files": []})
 
 
 def test_another_owner_is_reported(root: Path, changes: Callable[[], list[str]]) -> None:
@@ -294,8 +452,9 @@ def test_another_owner_is_reported(root: Path, changes: Callable[[], list[str]])
 def test_a_message_names_some_files_and_counts_the_others(root: Path, changes: Callable[[], list[str]]) -> None:
     shutil.rmtree(root / ENVIRONMENT / "lib")
     (message,) = changes()
-    assert message.count("is missing") == applied.NAMED
+    assert message.count("is missing") == 3
     assert message.endswith("; and 4 more")
+    assert f": /{ENVIRONMENT}/lib is missing; /{ENVIRONMENT}/lib/python3.11 is missing; " in message
 
 
 # What roles are asked to repair --------------------------------------------------------------------------------
@@ -325,6 +484,34 @@ def repairs_after(change: Callable[[Path], Any], root: Path, systemd: Systemd) -
 )
 def test_repairs_name_what_is_damaged(name: str, repairs: dict[str, Any], root: Path, systemd: Systemd) -> None:
     assert repairs_after(CHANGES[name][0], root, systemd) == repairs
+
+
+def test_each_repair_is_named_once_and_lines_that_were_there_stay(root: Path, systemd: Systemd) -> None:
+    (root / "etc/environment").write_text("LD_LIBRARY_PATH=/theirs\n")
+
+    def change(_root: Path) -> None:
+        (root / "etc/environment").write_text("LD_LIBRARY_PATH=/theirs\nLD_LIBRARY_PATH=/x\nLD_LIBRARY_PATH=/x\n")
+        (root / "usr/lib/libnccl.so.2.32.3").unlink()
+        (root / "opt/gpuhost/uv/bin/uv").unlink()
+        (root / ENVIRONMENT / "bin/python").unlink()
+
+    assert repairs_after(change, root, systemd) == {
+        "packages": ["libnccl2"],
+        "environments": [f"/{ENVIRONMENT}", "/opt/gpuhost/uv"],
+        "lines": [["/etc/environment", "LD_LIBRARY_PATH=/x"]],
+    }
+
+
+def test_a_line_that_was_removed_is_no_line_to_disable(root: Path, systemd: Systemd) -> None:
+    (root / "etc/environment").write_text("LD_LIBRARY_PATH=/theirs\n")
+    assert repairs_after(lambda host: (host / "etc/environment").unlink(), root, systemd) == {}
+
+
+def test_a_service_that_was_not_enabled_is_left_so(root: Path, systemd: Systemd) -> None:
+    def change(_root: Path) -> None:
+        systemd.text = SERVICE.replace("not-found", "masked").replace("UnitFileState=\n", "UnitFileState=disabled\n")
+
+    assert repairs_after(change, root, systemd) == {}
 
 
 def test_a_disabled_service_is_enabled_again(root: Path, systemd: Systemd) -> None:
@@ -363,6 +550,13 @@ def new_kernel(root: Path, modules: bool) -> None:
 
 def test_a_new_kernel_with_the_modules_is_no_difference(root: Path, systemd: Systemd) -> None:
     assert repairs_after(lambda host: new_kernel(host, True), root, systemd) == {}
+    assert applied.differences("/var/lib/gpuhost", str(root), systemd)["all"]["changed"] == []
+
+
+def test_a_host_whose_kernels_all_have_no_modules_has_no_difference(root: Path, systemd: Systemd) -> None:
+    """As in a container, or with a driver that is not installed."""
+    shutil.rmtree(root / "lib/modules")
+    assert repairs_after(lambda _host: None, root, systemd) == {}
     assert applied.differences("/var/lib/gpuhost", str(root), systemd)["all"]["changed"] == []
 
 
@@ -476,6 +670,82 @@ def test_other_variables_may_want_what_was_found(root: Path, systemd: Systemd) -
         runs.end("still others")
 
 
+def test_a_disabled_service_is_damage_until_it_is_enabled(root: Path, systemd: Systemd) -> None:
+    runs = Runs(root, systemd)
+    systemd.text = SERVICE.replace("=enabled", "=disabled")
+    runs.begin()
+    with pytest.raises(ValueError, match="service nvidia-persistenced was enabled=enabled, is enabled=disabled"):
+        runs.end()
+    systemd.text = SERVICE
+    runs.end()
+    assert runs.changed() == []
+
+
+def test_every_difference_that_was_not_repaired_is_named_among_others(root: Path, systemd: Systemd) -> None:
+    """A dependency was upgraded, and files and trees are not watched any more."""
+    runs = Runs(root, systemd)
+    for name in ("a file is edited", "a hold is removed", "the module is blacklisted for the kernel"):
+        CHANGES[name][0](root)
+    (root / "opt/gpuhost/uv/bin/uv").unlink()
+    replace("var/lib/dpkg/status", "5.2.15-2+b8", "5.2.37-1")(root)
+    runs.begin()
+    runs.watch = {key: value for key, value in WATCH.items() if key not in ("files", "trees")}
+    with pytest.raises(ValueError, match="not repaired") as caught:
+        runs.end()
+    named = [line.strip().partition(" was ")[0] for line in str(caught.value).splitlines() if line.startswith("  ")]
+    assert named == ["blacklist in /proc/cmdline", "package libnccl2"]
+
+
+def test_damage_is_forgotten_when_a_run_completes(root: Path, systemd: Systemd) -> None:
+    runs = Runs(root, systemd)
+    CHANGES["a file is edited"][0](root)
+    runs.begin()
+    (root / "etc/profile.d/cuda.sh").write_text("PATH=$PATH:/usr/local/cuda/bin\n")
+    runs.end()
+    CHANGES["a file is edited"][0](root)
+    runs.end()
+    assert runs.changed() == [], "what a later run leaves is compared with its own differences alone"
+
+
+def test_the_differences_of_each_part_are_remembered_over_several_runs(root: Path, systemd: Systemd) -> None:
+    directory = str(root / "var/lib/gpuhost")
+    parts = {
+        name: {"fingerprint": "f", "watch": {"files": [path]}}
+        for name, path in (("a", "/etc/profile.d/cuda.sh"), ("b", "/etc/absent"), ("c", "/usr/local/bin/nvcc"))
+    }
+    applied.record(directory, parts, str(root), systemd)
+    CHANGES["a file is edited"][0](root)
+    applied.clear(directory, ["a", "c"], str(root), systemd)
+    CHANGES["a file appears"][0](root)
+    applied.clear(directory, ["b"], str(root), systemd)
+    damage = store.read(directory, store.DAMAGE)["parts"]
+    assert {name: list(part["things"]) for name, part in damage.items()} == {
+        "a": ["file /etc/profile.d/cuda.sh"],
+        "b": ["file /etc/absent"],
+    }
+    assert damage["b"]["things"]["file /etc/absent"]["expected"] is None
+    with pytest.raises(ValueError, match=r"(?s)file /etc/profile\.d/cuda\.sh .*file /etc/absent "):
+        applied.record(directory, parts, str(root), systemd)
+
+
+@pytest.mark.parametrize("status", ["hold ok installed", "hold ok half-configured"])
+def test_a_held_package_that_is_whole_again_in_another_version_is_no_damage(
+    status: str, root: Path, systemd: Systemd
+) -> None:
+    """The archive decides the version of a package that is planned without one, and not whether it is whole."""
+    replace("var/lib/dpkg/status", "hold ok installed", status)(root)
+    runs = Runs(root, systemd, {"packages": ["libnccl2"]})
+    CHANGES["a package is downgraded"][0](root)
+    replace("var/lib/dpkg/status", status, "hold ok installed")(root)
+    runs.begin()
+    if status == "hold ok installed":
+        runs.end()
+        assert runs.changed() == []
+    else:
+        with pytest.raises(ValueError, match="package libnccl2"):
+            runs.end()
+
+
 BASH = "Package: bash\nStatus: install ok installed"
 
 
@@ -564,7 +834,37 @@ def test_damage_without_a_record_is_found_by_contents(packaged: Path, systemd: S
     assert {name: part["fingerprint"] for name, part in found.items()} == {"packages": None, "tensorflow_env": None}
     assert found["packages"]["changed"] == ["content of libnccl2: /usr/lib/libnccl.so.2 is missing"]
     assert found["packages"]["repairs"]["packages"] == ["libnccl2"]
-    assert found["tensorflow_env"]["repairs"]["environments"] == [f"/{ENVIRONMENT}"]
+    path = f"/{metadata}/METADATA"
+    assert found["tensorflow_env"]["changed"] == [f"content of /{ENVIRONMENT}: {path} is missing"]
+    empty = {"packages": [], "environments": [], "services": [], "lines": []}
+    assert found["tensorflow_env"]["repairs"] == {**empty, "environments": [f"/{ENVIRONMENT}"]}
+
+
+def test_a_damaged_tree_is_rebuilt_once(packaged: Path, systemd: Systemd) -> None:
+    """What both its listing and its content show is one repair."""
+    tree, directory = packaged / "opt/gpuhost/uv", str(packaged / "var/lib/gpuhost")
+    info = "lib/python3.11/site-packages/uv-1.dist-info"
+    metadata = put(tree, f"{info}/METADATA", "x")
+    put(tree, f"{info}/RECORD", "uv-1.dist-info/METADATA,,\nuv-1.dist-info/RECORD,,\n")
+    watch = {"trees": ["/opt/gpuhost/uv"]}
+    applied.record(directory, {"uv": {"fingerprint": "f", "watch": watch}}, str(packaged), systemd)
+    metadata.unlink()
+    found = applied.differences("/var/lib/gpuhost", str(packaged), systemd, True, {"uv": {}})["uv"]
+    missing = f"of /opt/gpuhost/uv: /opt/gpuhost/uv/{info}/METADATA is missing"
+    assert found["changed"] == [f"files {missing}", f"content {missing}"]
+    assert found["repairs"]["environments"] == ["/opt/gpuhost/uv"]
+
+
+def test_a_repaired_package_that_is_whole_is_recorded(packaged: Path, systemd: Systemd) -> None:
+    parts = {"packages": {"fingerprint": "f", "watch": {"packages": ["libnccl2"]}}}
+    assert applied.record(str(packaged / "var/lib/gpuhost"), parts, str(packaged), systemd, repaired=["libnccl2"])
+
+
+def test_the_packages_of_the_journal_are_watched_beside_the_planned_ones(tmp_path: Path) -> None:
+    store.record_packages(str(tmp_path), {"b": None, "a": None})
+    watch = {"packages": ["c", "a"], "exact_packages": ["c"]}
+    assert applied.with_journal(str(tmp_path), watch) == {"packages": ["a", "b", "c"], "exact_packages": ["c"]}
+    assert applied.with_journal(str(tmp_path / "none"), {}) == {"packages": []}
 
 
 def test_what_no_run_dropped_is_not_read(packaged: Path, systemd: Systemd) -> None:
@@ -617,3 +917,36 @@ def test_services_that_systemd_does_not_tell_are_drift_and_never_recorded(tmp_pa
         applied.record(str(state), parts, str(tmp_path), run)
     (found,) = applied.differences("/var/lib/gpuhost", str(tmp_path), run).values()
     assert "unanswered=systemctl show: " in str(found["changed"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Id=s.service\nLoadState=loaded\n",
+        "Id=s.service\nLoadState=loaded\n\nId=t.service\nActiveState=active\n",
+        "Id=s.service\nLoadState=loaded\n\nId=t.service\nLoadState=loaded\n\nId=u.service\nLoadState=loaded\n",
+    ],
+    ids=["too few", "without its state", "too many"],
+)
+def test_an_answer_that_is_not_of_the_services_that_were_asked_for_tells_nothing(tmp_path: Path, text: str) -> None:
+    answer = Answer(0, text.encode(), b"")
+    found = applied.observe(str(tmp_path), {"services": ["s", "t"]}, lambda *_words: answer)
+    assert [list(state) for state in found.values()] == [["unanswered"], ["unanswered"]]
+
+
+@pytest.mark.parametrize(("code", "key"), [(1, "unknown"), (124, "unanswered")])
+def test_a_long_error_of_systemd_is_cut(tmp_path: Path, code: int, key: str) -> None:
+    answer = Answer(code, b"", b"Failed to connect to bus: " + b"x" * 300)
+    (state,) = applied.observe(str(tmp_path), {"services": ["s"]}, lambda *_words: answer).values()
+    assert list(state) == [key]
+    assert len(state[key].removeprefix("systemctl show: ")) == 200
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"), [(-1, "current"), (0, "current"), (1, "older than /etc/ld.so.conf.d/b.conf")]
+)
+def test_the_linkers_cache_is_as_new_as_its_settings(tmp_path: Path, seconds: int, expected: str) -> None:
+    times = {"etc/ld.so.cache": 1000, "etc/ld.so.conf.d/a.conf": 900, "etc/ld.so.conf.d/b.conf": 1000 + seconds}
+    for path, time in times.items():
+        os.utime(put(tmp_path, path), (time, time))
+    assert applied.observe(str(tmp_path), {"linker_cache": True}) == {"cache of the dynamic linker": expected}
