@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import importlib.metadata
 import os
 import shutil
@@ -12,6 +14,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import file_contents
 
+from tests.unit.module_utils.host_files import put
 from tests.unit.module_utils.real_dpkg import RealDpkg, needs_dpkg
 
 
@@ -107,6 +110,80 @@ def test_a_diverted_file_is_compared_where_it_is(dpkg: RealDpkg) -> None:
     assert file_contents.of_package(str(dpkg.root), "libnccl2") == {"/usr/lib/libnccl.so.2": "has another content"}
 
 
+@needs_dpkg
+def test_a_file_that_its_own_package_may_keep_is_compared_where_it_was(dpkg: RealDpkg) -> None:
+    """A diversion is for all packages but the one that made it."""
+    subprocess.run(
+        ["dpkg-divert", f"--admindir={dpkg.root}/var/lib/dpkg", f"--instdir={dpkg.root}", "--no-rename",
+         "--package", "libnccl2", "--add", "/usr/lib/libnccl.so.2"], check=True, capture_output=True,
+    )  # fmt: skip
+    assert file_contents.of_package(str(dpkg.root), "libnccl2") == {}
+    corrupt(dpkg.root / "usr/lib/libnccl.so.2")
+    assert file_contents.of_package(str(dpkg.root), "libnccl2") == {"/usr/lib/libnccl.so.2": "has another content"}
+
+
+@needs_dpkg
+def test_each_of_several_diversions_is_followed(dpkg: RealDpkg) -> None:
+    for path in ("/usr/lib/libnccl.so.2", "/usr/share/doc/nccl/README"):
+        subprocess.run(
+            ["dpkg-divert", f"--admindir={dpkg.root}/var/lib/dpkg", f"--instdir={dpkg.root}", "--package", "theirs",
+             "--rename", "--add", path], check=True, capture_output=True,
+        )  # fmt: skip
+    assert file_contents.of_package(str(dpkg.root), "libnccl2") == {}
+    for name in ("lib/libnccl.so.2", "share/doc/nccl/README"):
+        (dpkg.root / f"usr/{name}.distrib").unlink()
+    assert sorted(file_contents.of_package(str(dpkg.root), "libnccl2").values()) == ["is missing"] * 2
+
+
+@needs_dpkg
+def test_a_link_in_the_place_of_a_file_is_damage_even_to_the_same_content(dpkg: RealDpkg) -> None:
+    library = dpkg.root / "usr/lib/libnccl.so.2"
+    library.rename(library.with_name("copy"))
+    library.symlink_to("copy")
+    assert file_contents.of_package(str(dpkg.root), "libnccl2") == {"/usr/lib/libnccl.so.2": "has another content"}
+
+
+@needs_dpkg
+def test_a_package_without_checksums_is_compared_by_its_list(dpkg: RealDpkg) -> None:
+    """It may have none; an empty file of them is damage, unless it has no file to sum."""
+    next((dpkg.root / "var/lib/dpkg/info").glob("libnccl2*.md5sums")).unlink()
+    assert file_contents.of_package(str(dpkg.root), "libnccl2") == {}
+    (dpkg.root / "usr/lib/libnccl.so").unlink()
+    assert file_contents.of_package(str(dpkg.root), "libnccl2") == {"/usr/lib/libnccl.so": "is missing"}
+
+
+@needs_dpkg
+@pytest.mark.parametrize("line", ["0123 usr/lib/x", "g" * 32 + "  usr/lib/x", "0" * 32 + " usr/lib/x", "0" * 32 + "  "])
+def test_a_line_that_is_no_checksum_is_damage(dpkg: RealDpkg, line: str) -> None:
+    sums = next((dpkg.root / "var/lib/dpkg/info").glob("libnccl2*.md5sums"))
+    sums.write_text(f"{sums.read_text()}{line}\n")
+    assert list(file_contents.of_package(str(dpkg.root), "libnccl2").values()) == ["is cut"]
+
+
+@needs_dpkg
+@pytest.mark.parametrize(
+    ("settings", "left_out"),
+    [
+        ({"dpkg.cfg": "path-exclude=/usr/share/doc/*\n"}, True),
+        ({"dpkg.cfg": "  path-exclude /usr/share/doc/*\n"}, True),
+        ({"dpkg.cfg": "# path-exclude=/usr/share/doc/*\n"}, False),
+        ({"dpkg.cfg": "path-exclude=/usr/share/DOC/*\n"}, False),
+        ({"dpkg.cfg": "path-exclude=/usr/*\npath-include=/usr/share/*\n"}, False),
+        ({"dpkg.cfg.d/a": "path-exclude=/usr/share/doc/*\n", "dpkg.cfg.d/b": "path-include=/usr/*\n"}, False),
+        ({"dpkg.cfg.d/b": "path-exclude=/usr/share/doc/*\n", "dpkg.cfg.d/a": "path-include=/usr/*\n"}, True),
+        ({"dpkg.cfg.d/b": "path-exclude=/usr/share/doc/*\n", "dpkg.cfg": "path-include=/usr/*\n"}, False),
+    ],
+)
+def test_the_last_setting_of_dpkg_that_matches_decides(
+    dpkg: RealDpkg, settings: dict[str, str], left_out: bool
+) -> None:
+    (dpkg.root / "usr/share/doc/nccl/README").unlink()
+    for name, text in settings.items():
+        put(dpkg.root, f"etc/dpkg/{name}", text)
+    found = file_contents.of_package(str(dpkg.root), "libnccl2")
+    assert found == ({} if left_out else {"/usr/share/doc/nccl/README": "is missing"})
+
+
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
     """An environment with a wheel that this project's own environment has, as its installer unpacked it."""
@@ -150,6 +227,64 @@ def test_a_wheel_whose_record_is_cut_is_damaged(tmp_path: Path, site: Path, dama
     record.write_text(left.get(damage, "\0" * len(text)))
     found = file_contents.of_environment(str(tmp_path), "/opt/gpuhost/tensorflow")
     assert found["/" + str(record.relative_to(tmp_path))] == "is cut"
+
+
+WHEEL = "opt/env/lib/python3.11/site-packages"
+
+
+def test_a_record_that_ends_in_zeros_is_damage_and_the_zeros_name_no_file(tmp_path: Path) -> None:
+    """As after a power failure, which leaves blocks unwritten."""
+    put(tmp_path, f"{WHEEL}/a.py", "x=1\n")
+    put(tmp_path, f"{WHEEL}/a-1.dist-info/RECORD", "a.py,,\n" + "\0" * 9 + "\n")
+    assert file_contents.of_environment(str(tmp_path), "/opt/env") == {f"/{WHEEL}/a-1.dist-info/RECORD": "is cut"}
+
+
+@pytest.mark.parametrize(
+    ("path", "rest", "wrong"),
+    [
+        pytest.param("a.py", ",,", None, id="no digest"),
+        pytest.param("a.py", "", None, id="a name alone"),
+        pytest.param("a.pyc", ",sha256=x,1", None, id="compiled"),
+        pytest.param("missing.pyc", ",,", None, id="compiled and missing"),
+        pytest.param("missing.py", ",,", "is missing", id="missing"),
+        pytest.param("a.py", f",sha256={'x' * 43},4", "has another content", id="other digest"),
+        pytest.param("a.py", ",unknown=x,4", "has another content", id="unknown algorithm"),
+        pytest.param("../../../bin/tool", ",,", None, id="outside"),
+        pytest.param("../../../bin/none", ",,", "is missing", id="missing outside"),
+        pytest.param("a,b.py", ",,", "is missing", id="quoted"),
+    ],
+)
+def test_each_row_of_a_record_is_compared(tmp_path: Path, path: str, rest: str, wrong: str | None) -> None:
+    for name in (f"{WHEEL}/a.py", f"{WHEEL}/a.pyc", "opt/env/bin/tool", f"{WHEEL}/other/RECORD"):
+        put(tmp_path, name, "x=1\n")
+    put(tmp_path, f"{WHEEL}/a-1.dist-info/RECORD", f'a-1.dist-info/RECORD,,\n\n"{path}"{rest}\n')
+    found = file_contents.of_environment(str(tmp_path), "/opt/env")
+    assert found == ({os.path.normpath(f"/{WHEEL}/{path}"): wrong} if wrong else {})
+
+
+def test_a_digest_of_a_record_is_that_of_the_file(tmp_path: Path) -> None:
+    # `printf 'x=1\n' | openssl dgst -sha256 -binary | basenc --base64url`, without its padding
+    digest = "mHUu4o1UhL3CgU-3CttqCy-zH2qbjueugf0vyc8wCzs"
+    put(tmp_path, f"{WHEEL}/a.py", "x=1\n")
+    put(tmp_path, f"{WHEEL}/a-1.dist-info/RECORD", f"a.py,sha256={digest},4\na-1.dist-info/RECORD,,\n")
+    assert file_contents.of_environment(str(tmp_path), "/opt/env") == {}
+
+
+def test_a_large_file_is_read_to_its_end(tmp_path: Path) -> None:
+    data = bytes(range(256)) * 8193
+    digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).decode().rstrip("=")
+    put(tmp_path, f"{WHEEL}/a.so", data)
+    put(tmp_path, f"{WHEEL}/a-1.dist-info/RECORD", f"a.so,sha256={digest},4\na-1.dist-info/RECORD,,\n")
+    assert file_contents.of_environment(str(tmp_path), "/opt/env") == {}
+    put(tmp_path, f"{WHEEL}/a.so", data[:-1] + b"x")
+    assert list(file_contents.of_environment(str(tmp_path), "/opt/env").values()) == ["has another content"]
+
+
+def test_all_wheels_of_all_pythons_are_compared(tmp_path: Path) -> None:
+    for python in ("python3.11", "python3.12"):
+        for name in ("a", "b"):
+            put(tmp_path, f"opt/env/lib/{python}/site-packages/{name}-1.dist-info/METADATA")
+    assert len(file_contents.of_environment(str(tmp_path), "/opt/env")) == 4
 
 
 def test_the_digest_of_what_is_no_file_is_empty(tmp_path: Path) -> None:

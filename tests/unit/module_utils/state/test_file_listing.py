@@ -123,3 +123,67 @@ def test_each_change_of_an_environment_is_found(tree: Path, change: Any, path: s
 
 def test_a_missing_directory_is_one_line(tmp_path: Path) -> None:
     assert file_listing.of_tree(str(tmp_path), "/opt/env") == "/opt/env\tmissing"
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "words"),
+    [
+        ("f 644 0:0 9 1", "missing", "is missing"),
+        ("missing", "l /x", "is new"),
+        ("f 644 0:0 9 1", "f 600 7:8 0 2", "mode was 644, is 600, owner was 0:0, is 7:8, size was 9, is 0"),
+        ("f 644 0:0 9 1", "f 644 0:0 9 2", "was modified"),
+        ("d 755 0:0", "d 700 0:0", "mode was 755, is 700"),
+        ("d 755 0:0", "f 644 0:0 9 1", "was a directory, is a file"),
+        ("l a b", "l c d", "pointed to a b, points to c d"),
+        ("l x", "o", "was a link, is a special file"),
+        ("conffile", "l x", "was a file, is a link"),
+        ("l x", "conffile", "was a link, is a file"),
+    ],
+)
+def test_a_change_in_words(before: str, now: str, words: str) -> None:
+    assert file_listing.describe(before, now) == words
+
+
+def test_differences_of_two_listings() -> None:
+    before = "/a\tf 644 0:0 1 1\n/b\tl x\ty\n/gone\td 755 0:0\n/same\tl /"
+    now = "/a\tf 644 0:0 2 1\n/b\tl x\tz\n/new\tmissing\n/later\tl y\n/same\tl /"
+    assert file_listing.differing(before, now) == {
+        "/a": ("f 644 0:0 1 1", "f 644 0:0 2 1"),
+        "/b": ("l x\ty", "l x\tz"),
+        "/gone": ("d 755 0:0", "missing"),
+        "/later": ("missing", "l y"),
+    }
+    assert file_listing.differing("", "") == {}
+
+
+def test_a_listing_has_what_lstat_reports(tmp_path: Path) -> None:
+    """The records of earlier versions have it in this form."""
+    top = tmp_path / "opt/env"
+    (top / "b").mkdir(parents=True)
+    (top / "b").chmod(0o750)
+    (top / "b/file").write_text("12345")
+    (top / "b/file").chmod(0o4755)
+    os.utime(top / "b/file", ns=(1, 1767225600000000123))
+    (top / "a").symlink_to("b/file")
+    os.mkfifo(top / "c")
+    top.chmod(0o755)
+    owner = f"{top.stat().st_uid}:{top.stat().st_gid}"
+    assert file_listing.of_tree(f"{tmp_path}/", "/opt/env").split("\n") == [
+        f"/opt/env\td 755 {owner}",
+        "/opt/env/a\tl b/file",
+        f"/opt/env/b\td 750 {owner}",
+        "/opt/env/c\to",
+        f"/opt/env/b/file\tf 4755 {owner} 5 1767225600000000123",
+    ]
+    assert file_listing.of_tree(str(tmp_path), "/opt/env/a") == "/opt/env/a\tl b/file"
+    assert file_listing.of_tree(str(tmp_path), "/opt/env/a/below") == "/opt/env/a/below\tmissing"
+
+
+@needs_dpkg
+def test_the_listing_of_a_package_has_its_settings_without_their_state(root: Path) -> None:
+    found = dict(line.split("\t") for line in file_listing.of_package(f"{root}/", "cuda").split("\n"))
+    assert set(found) == {*FILES, *LINKS}
+    assert found["/etc/site.conf"] == "conffile"
+    assert found[PIN].startswith("f 644 ")
+    swap(root / "etc/site.conf", "/x")
+    assert "/etc/site.conf\tl /x" in file_listing.of_package(str(root), "cuda")

@@ -115,3 +115,57 @@ def test_a_captured_file_has_its_owner_mode_and_content(tree):
     assert (state["mode"], state["uid"], state["gid"]) == (0o640, found.st_uid, found.st_gid)
     assert file_state.capture(str(tree / "settings/below")) is None, "below a file there is nothing"
     assert file_state.capture(str(tree)) == {"kind": "folder"}
+
+
+def test_a_file_of_another_owner_is_restored_with_it(tree, before):
+    if os.geteuid() != 0:
+        pytest.skip("only root can change the owner of a file")
+    os.chown(tree / "settings", 7, 8)
+    theirs = {str(tree / "settings"): file_state.capture(str(tree / "settings"))}
+    file_state.restore(before)
+    assert ((tree / "settings").stat().st_uid, (tree / "settings").stat().st_gid) == (0, 0)
+    assert file_state.restore(theirs) == [str(tree / "settings")]
+    assert ((tree / "settings").stat().st_uid, (tree / "settings").stat().st_gid) == (7, 8)
+
+
+def test_what_was_a_directory_is_left_alone(tree):
+    path = tree / "was a directory"
+    states = {str(tree): {"kind": "folder"}, str(path): {"kind": "folder"}}
+    path.write_text("a file now")
+    assert file_state.restore(states) == []
+    assert path.read_text() == "a file now"
+    path.unlink()
+    assert file_state.restore(states) == []
+
+
+def test_paths_are_restored_in_their_order(tree):
+    for name in ("c", "a", "b"):
+        (tree / name).write_text("")
+    states = {str(tree / name): None for name in ("c", "a", "b")}
+    assert file_state.restore(states) == [str(tree / name) for name in ("a", "b", "c")]
+
+
+def test_the_captured_states_have_the_form_of_the_records(tree):
+    """Records of earlier versions are restored."""
+    found = (tree / "settings").stat()
+    owner = {"uid": found.st_uid, "gid": found.st_gid}
+    # The content is what `printf 'old\\n' | base64` prints.
+    expected = {"kind": "file", "content": "b2xkCg==", "mode": 0o640, **owner}
+    assert file_state.capture(str(tree / "settings")) == expected
+    assert file_state.capture(str(tree / "current")) == {"kind": "link", "target": "environments/one"}
+    assert file_state.capture(str(tree / "absent")) is None
+
+
+def test_links_and_missing_directories_are_not_removed(tmp_path, directories):
+    (tmp_path / "link").symlink_to("own")
+    assert file_state.remove_directories([str(tmp_path / "link"), str(tmp_path / "none")], []) == []
+    assert file_state.remove_directories([], [str(tmp_path / "link"), str(tmp_path / "used/another's")]) == []
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "own/deep/file").exists()
+
+
+def test_links_in_an_own_directory_are_removed_and_what_they_point_to_is_not(tmp_path, directories):
+    (tmp_path / "own/link").symlink_to(tmp_path / "used")
+    assert file_state.remove_directories(directories[0], []) == directories[0]
+    assert (tmp_path / "used/another's").exists()
+    assert not (tmp_path / "own").exists()
