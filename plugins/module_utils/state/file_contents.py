@@ -121,9 +121,9 @@ def _digest(path: str, algorithm: str) -> bytes:
 
 
 def _diversions(root: str) -> dict[str, tuple[str, str]]:
-    """Return {path: (where it was diverted to, the package that may keep it; "" for none)} (dpkg-divert(1))."""
+    """Return {path: (where it was diverted to, the package that may keep it; ":" for none)} (dpkg-divert(1))."""
     lines = (files.read_text(root, DIVERSIONS) or "").splitlines()
-    return {lines[i]: (lines[i + 1], "" if lines[i + 2] == ":" else lines[i + 2]) for i in range(0, len(lines) - 2, 3)}
+    return {lines[i]: (lines[i + 1], lines[i + 2]) for i in range(0, len(lines) - 2, 3)}
 
 
 def _path_filters(root: str) -> list[tuple[str, str]]:

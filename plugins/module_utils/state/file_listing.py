@@ -21,7 +21,7 @@ import stat
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import dpkg
 
 MISSING = "missing"
-_FIELDS = {"f": ("type", "mode", "owner", "size", "modification time"), "d": ("type", "mode", "owner")}
+_FIELDS = {"f": ("mode", "owner", "size"), "d": ("mode", "owner")}  # those that are described, after the type
 _TYPES = {"f": "a file", "d": "a directory", "l": "a link", "o": "a special file", "conffile": "a file"}
 # Preferences of apt are no settings to edit: those of a pinning package bind the driver's branch.
 _BINDING = "/etc/apt/preferences.d/"
@@ -85,8 +85,8 @@ def describe(before: str, now: str) -> str:
         return "pointed to %s, points to %s" % (before[2:], now[2:])
     changed = [
         "%s was %s, is %s" % (field, was, is_now)
-        for field, was, is_now in zip(_FIELDS[old[0]], old, new)  # noqa: B905
-        if was != is_now and field != "modification time"
+        for field, was, is_now in zip(_FIELDS[old[0]], old[1:], new[1:])  # noqa: B905
+        if was != is_now
     ]
     return ", ".join(changed) or "was modified"
 
