@@ -85,7 +85,7 @@ def fingerprint(variables: Mapping[str, Any], roles: Sequence[str], project: Pat
         if not directory.is_dir():
             raise FileNotFoundError(f"{directory} is not a role of this project")
     directories += [project / "plugins/modules", project / "plugins/module_utils"]
-    return _hash({"variables": variables, "files": [_content(directory) for directory in directories]})
+    return _hash([variables, [_content(directory) for directory in directories]])
 
 
 def _hash(data: Any) -> str:
@@ -153,7 +153,7 @@ def drift(
     applied: Mapping[str, AppliedPart],
     diff: PlanDiff,
     managed: Managed,
-    converge: str = "drift",
+    converge: str,
     missing: Sequence[str] = (),
 ) -> dict[str, list[str]]:
     """Return the reasons to apply each part that has some, in the order of the parts.

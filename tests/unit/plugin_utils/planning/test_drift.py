@@ -53,8 +53,10 @@ def applied(desired: dict[str, Part]) -> dict[str, AppliedPart]:
     return {name: AppliedPart(part.fingerprint) for name, part in desired.items()}
 
 
-def detect(desired: Any, applied: Any, changes: PlanDiff | None = None, **options: Any) -> Any:
-    return drift.drift(desired, applied, changes or diff(), MANAGED, **options)
+def detect(
+    desired: Any, applied: Any, changes: PlanDiff | None = None, converge: str = "drift", missing: Any = ()
+) -> Any:
+    return drift.drift(desired, applied, changes or diff(), MANAGED, converge, missing)
 
 
 def test_parts_are_those_of_the_planned_components(desired: dict[str, Part]) -> None:
@@ -105,8 +107,68 @@ def test_leftovers_are_removed_even_if_all_else_matches(desired: Any, applied: A
     assert set(found) == {"packages", "nvidia_repo", "nvidia_driver", "env_paths"}
 
 
+def test_missing_packages_to_build_modules_with_are_of_the_driver(desired: Any, applied: Any) -> None:
+    found = detect(desired, applied, missing=["gcc-12", "linux-headers-6.1"])
+    reasons = ["gcc-12 is not installed", "linux-headers-6.1 is not installed"]
+    assert found == {"packages": reasons, "nvidia_driver": reasons}
+    changed = detect(desired, applied, diff(ComponentChange("driver", None, "595", "install")), missing=["gcc-12"])
+    assert changed["nvidia_driver"] == ["driver: install 595", "gcc-12 is not installed"]
+
+
+def test_reasons_are_those_of_the_host_before_those_of_the_plan(desired: Any, applied: Any) -> None:
+    applied["env_paths"] = AppliedPart("another", ("changed", "changed too"))
+    changes = diff(ComponentChange("cuda", "13.0", None, "remove"), does=("uninstall it",))
+    found = detect(desired, applied, changes, converge="always")
+    assert list(found) == ["packages", "nvidia_repo", "nvidia_driver", "env_paths"]
+    assert found["env_paths"] == [
+        "its variables or files have changed since the last run",
+        "changed",
+        "changed too",
+        "cuda: remove",
+        "uninstall it",
+        "gpu_stack_converge is always",
+    ]
+    assert found["nvidia_repo"] == ["uninstall it", "gpu_stack_converge is always"]
+
+
+def test_no_record_is_the_reason_for_a_part_that_is_new(desired: Any, applied: Any) -> None:
+    del applied["env_paths"]
+    assert detect(desired, applied) == {"env_paths": ["no complete run is recorded for it"]}
+
+
+def test_a_part_is_described_by_its_components_its_roles_and_what_is_watched() -> None:
+    entry = {"for": ["cuda"], "with": ["env_paths"], "files": ["/a"], "driver": False, "trees": []}
+    assert ManagedPart.from_json(entry) == ManagedPart(("cuda",), ("env_paths",), {"files": ["/a"]})
+
+
+def test_without_a_repository_its_part_is_not_planned() -> None:
+    plan = dataclasses.replace(PLAN, repository=None)
+    assert drift.planned(plan, MANAGED) == ["packages", "nvidia_driver", "env_paths"]
+
+
+def test_parts_without_packages_have_none_to_watch() -> None:
+    plan = make_plan({"tensorflow": {"version": "2.21.0", "python": "3.11"}})
+    assert drift.parts(plan, MANAGED, FINGERPRINTS) == {
+        "tensorflow_env": Part("fingerprint of tensorflow_env", {"environments": ["/opt/gpuhost/tensorflow"]})
+    }
+
+
+def test_packages_to_build_modules_with_are_no_change_of_the_plan() -> None:
+    """They follow the kernels of the host."""
+    managed = {**MANAGED, "plan": ManagedPart.from_json({"for": ["driver"]})}
+
+    def fingerprint(**changes: Any) -> str:
+        driver = dataclasses.replace(PLAN.components.driver, **changes)
+        plan = dataclasses.replace(PLAN, components=dataclasses.replace(PLAN.components, driver=driver))
+        return drift.parts(plan, managed, FINGERPRINTS)["plan"].fingerprint
+
+    for name in ("kernel_headers", "kernel_compilers", "kernel_tools"):
+        assert fingerprint(**{name: ("a",)}) == fingerprint()
+    assert fingerprint(kernel_modules="proprietary") != fingerprint()
+
+
 def test_always_applies_every_part(desired: Any, applied: Any) -> None:
-    assert set(detect(desired, applied, converge="always")) == set(desired)
+    assert detect(desired, applied, converge="always") == {part: ["gpu_stack_converge is always"] for part in desired}
     assert detect(desired, applied, converge="deep") == {}
 
 
@@ -179,7 +241,11 @@ def test_variables_role_files_and_modules_change_the_fingerprint(project: Path) 
     for name in ("roles/nccl/tasks/main.yml", "plugins/modules/a.py", "plugins/module_utils/b.py", "roles/nccl/new"):
         (project / name).write_text("other")
         seen.add(fresh({"nccl_version": "2.30"}, ["nccl"], project))
-    assert len(seen) == 5
+    (project / "roles/nccl/new").rename(project / "roles/nccl/newer")
+    seen.add(fresh({"nccl_version": "2.30"}, ["nccl"], project))
+    assert len(seen) == 6
+    assert fresh({}, ["nccl", "cudnn"], project) != fresh({}, ["nccl"], project)
+    assert fresh({"a": 1, "b": 2}, ["nccl"], project) == fresh({"b": 2, "a": 1}, ["nccl"], project)
 
 
 def test_other_roles_and_compiled_files_do_not_change_the_fingerprint(project: Path) -> None:
