@@ -109,3 +109,18 @@ def test_update_alternatives_restores_the_link_when_the_same_value_is_set(tmp_pa
     assert link.readlink() == tmp_path / "links/cuda"
     assert link.resolve() == tmp_path / "a"
     assert (tmp_path / "admin/cuda").read_text().splitlines()[0] == "manual"
+
+
+@pytest.mark.parametrize("record", ["", "auto\n"])
+def test_a_record_that_is_cut_is_of_an_unknown_alternative(root, record):
+    """A power failure may leave it so."""
+    (root / "var/lib/dpkg/alternatives/cuda").write_text(record)
+    assert alternatives.link(str(root), "cuda") is None
+    assert (alternatives.read(str(root), "cuda") is None) == (not record)
+
+
+def test_a_dangling_link_points_where_it_does(root):
+    (root / "var/lib/dpkg/alternatives/cuda").write_text("manual\n/cuda\n")
+    (root / "cuda").symlink_to("/nowhere")
+    assert alternatives.link(str(root), "cuda") == {"path": "/cuda", "points": "/nowhere"}
+    assert alternatives.read(str(root), "cuda")["mode"] == "manual"

@@ -28,6 +28,37 @@ def test_a_global_library_path_is_found(tmp_path: Path, path: str, line: str) ->
     assert foreign_settings.library_path(str(tmp_path)) == {f"/{path}": [line]}
 
 
+FILES = [
+    *("etc/environment", "etc/profile", "etc/bash.bashrc", "etc/profile.d/a.sh", "etc/profile.d/b.sh"),
+    *("root/.profile", "root/.bash_profile", "root/.bash_login", "root/.bashrc"),
+]
+
+
+@pytest.mark.parametrize("path", FILES)
+def test_the_settings_of_everybody_and_of_root_are_read(tmp_path: Path, path: str) -> None:
+    write(tmp_path, path, "A=1\nLD_LIBRARY_PATH=/x\nexport LD_LIBRARY_PATH=/y\n")
+    write(tmp_path, "home/user/.bashrc", "LD_LIBRARY_PATH=/x\n")
+    found = foreign_settings.library_path(str(tmp_path))
+    assert found == {f"/{path}": ["LD_LIBRARY_PATH=/x", "export LD_LIBRARY_PATH=/y"]}
+
+
+@pytest.mark.parametrize("line", ["MY_LD_LIBRARY_PATH=/x", "LD_LIBRARY_PATHS=/x", "echo LD_LIBRARY_PATH", "unset x"])
+def test_other_lines_set_no_library_path(tmp_path: Path, line: str) -> None:
+    write(tmp_path, "etc/profile", f"{line}\n")
+    assert foreign_settings.library_path(str(tmp_path)) == {}
+
+
+@pytest.mark.parametrize("directory", ["etc", "run", "usr/local/lib", "usr/lib"])
+def test_blacklists_are_found_where_modprobe_reads_them(tmp_path: Path, directory: str) -> None:
+    path = f"{directory}/modprobe.d/a.conf"
+    write(tmp_path, path, "# why\nblacklist nouveau\nblacklist nvidia\ninstall nvidia-uvm /bin/true\n")
+    lines = ["blacklist nvidia", "install nvidia-uvm /bin/true"]
+    assert foreign_settings.blacklists(str(tmp_path)) == {f"/{path}": lines}
+    write(tmp_path, "proc/cmdline", "ro modprobe.blacklist=nvidia rd.driver.blacklist=nvidia_uvm quiet\n")
+    options = ["modprobe.blacklist=nvidia", "rd.driver.blacklist=nvidia_uvm"]
+    assert foreign_settings.blacklists(str(tmp_path)) == {f"/{path}": lines, "/proc/cmdline": options}
+
+
 @pytest.mark.parametrize(
     "line",
     [

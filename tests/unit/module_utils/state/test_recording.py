@@ -113,12 +113,52 @@ def test_a_record_of_an_earlier_version_gets_its_evidence(recorder):
     assert store.evidence(str(recorder.directory)) == {"at": "2026-12-01T00:00:00Z"}
 
 
+@pytest.mark.parametrize("change", ["file", "alternative", "hold"])
+def test_whatever_differs_on_the_host_makes_the_configuration_before_the_previous_one(recorder, monkeypatch, change):
+    recorder.verified()
+    if change == "file":
+        recorder.settings.write_text("two\n")
+    elif change == "hold":
+        recorder.packages.set({"libnccl2": ("2.29.7-1", "installed", "install")})
+    else:
+        cuda = {"mode": "auto", "value": "/usr/local/cuda-13.2"}
+        monkeypatch.setattr(recording.alternatives, "read", lambda _root, _name: cuda)
+    assert recorder.verified()
+    assert store.read(str(recorder.directory), store.PREVIOUS) is not None
+    assert not recorder.verified()
+
+
+def test_facts_of_another_plan_are_no_difference_of_the_host(recorder, monkeypatch):
+    """They are the plan in another form."""
+    monkeypatch.setattr(recording, "FACTS", f"{recorder.settings.parent}/")
+    recorder.verified()
+    recorder.settings.write_text("facts of another plan\n")
+    assert recorder.verified(), "the record has the new facts"
+    assert store.read(str(recorder.directory), store.PREVIOUS) is None
+
+
+def test_removed_packages_are_recorded_as_such(recorder):
+    recorder.packages.set({})
+    recorder.verified()
+    record = store.read(str(recorder.directory), store.VERIFIED)
+    assert record["packages"] == {"libnccl2": None}
+    assert record["evidence"] == {}
+
+
+def test_automatically_installed_packages_are_recorded_as_such(recorder):
+    recorder.packages.automatic = {"libnccl2"}
+    recorder.verified()
+    assert store.read(str(recorder.directory), store.VERIFIED)["packages"]["libnccl2"]["auto"] is True
+
+
 # A pending change -----------------------------------------------------------------------------------------------
 
 
 def test_a_change_is_pending_from_its_first_run_until_it_is_verified(recorder, monkeypatch):
     directory = str(recorder.directory)
+    store.write(directory, store.RESTORING, {"to": store.PREVIOUS, "changed": True})
     recording.record_pending(directory)
+    assert store.read(directory, store.RESTORING) is None, "a rollback that was interrupted is given up"
     assert datetime.strptime(store.read(directory, store.PENDING)["since"], store.NOW).year >= 2026
     (recorder.directory / "pending.json").write_text('{"since": "2026-11-01T00:00:00Z"}')
     recording.record_pending(directory)  # the next run continues the change
@@ -191,6 +231,14 @@ def test_the_baseline_keeps_the_first_state_and_takes_what_is_new(tmp_path):
     assert after["folders"] == before["folders"]
 
 
+def test_a_file_or_a_directory_alone_is_added_to_the_baseline(tmp_path):
+    state, file, folder = str(tmp_path / "state"), str(tmp_path / "file"), str(tmp_path / "folder")
+    assert recording.record_baseline(state, [], [folder])
+    assert recording.record_baseline(state, [file], [])
+    assert store.read(state, store.BASELINE) == {"files": {file: None}, "folders": {folder: False}, "schema": 1}
+    assert not recording.record_baseline(state, [file], [folder])
+
+
 def test_check_mode_records_no_baseline(tmp_path):
     assert recording.record_baseline(str(tmp_path), [str(tmp_path / "file")], [], check=True)
     assert list(tmp_path.iterdir()) == []
@@ -210,6 +258,14 @@ def test_every_package_of_the_journal_is_watched_with_the_packages(tmp_path):
     assert recorded["packages"]["watch"]["packages"] == ["gcc", "libnccl2"]
     assert recorded["plan"]["watch"] == {}
     assert parts["packages"]["watch"] == {"packages": ["gcc"]}
+
+
+def test_damage_that_a_run_was_to_repair_is_not_recorded(tmp_path):
+    parts = {"plan": {"fingerprint": "q", "watch": {}}}
+    with pytest.raises(ValueError, match=r"content of no-such-package: .*\.list is missing"):
+        recording.record_applied(str(tmp_path), parts, repaired=["no-such-package"])
+    assert recording.record_applied(str(tmp_path), parts)
+    assert not recording.record_applied(str(tmp_path), parts), "nothing has changed since"
 
 
 def test_check_mode_records_nothing_of_a_run(tmp_path):

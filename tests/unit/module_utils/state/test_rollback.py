@@ -288,3 +288,133 @@ def test_grub_and_systemd_read_their_files_again_where_these_changed(changed, tm
     assert ["systemctl", "daemon-reload"] in changed.packages.commands
     unset = ["grub-editenv", "-", "unset", "gpuhost_kernel", "gpuhost_tries", "gpuhost_entry"]
     assert changed.packages.commands.index(unset) < changed.packages.commands.index(["update-grub"])
+
+
+def test_check_mode_writes_no_record_and_removes_no_directory(changed, tmp_path):
+    own = tmp_path / "opt"
+    own.mkdir()
+    changed.baseline({})
+    assert str(own) in changed.restore(store.BASELINE, [str(own)], check=True).changes
+    assert own.is_dir()
+    changed.restore(check=True)
+    assert store.read(str(changed.directory), store.RESTORING) is None
+    assert store.read(str(changed.directory), store.TRANSACTION) is None
+
+
+def test_the_result_of_a_rollback_is_recorded_with_its_changes(changed):
+    result = changed.restore()
+    record = store.read(str(changed.directory), store.TRANSACTION)
+    assert (record["what"], record["changes"], record["failed"]) == ("the rollback", len(result.changes), None)
+
+
+def test_what_is_restored_is_recorded_until_it_is_verified(changed):
+    assert changed.restore().resumed is False
+    assert store.read(str(changed.directory), store.RESTORING) == {"to": "verified", "changed": True, "schema": 1}
+    changed.cuda = changed.record["alternatives"]["cuda"]
+    assert changed.restore().resumed is True, "it is continued, although nothing is left to do"
+    changed.baseline({})
+    store.remove(str(changed.directory), store.RESTORING)
+    changed.restore(store.BASELINE)
+    assert store.read(str(changed.directory), store.RESTORING) is None, "a teardown removes its record"
+
+
+def test_a_rollback_that_was_killed_on_its_way_is_continued(changed):
+    changed.packages.failing = {"--simulate": "E: no"}
+    store.write(str(changed.directory), store.PREVIOUS, {**changed.record, "packages": {"libnccl2": None}})
+    with pytest.raises(apt_commands.AptError):
+        changed.restore(store.PREVIOUS)
+    assert store.read(str(changed.directory), store.RESTORING)["to"] == "previous"
+    changed.packages.failing = {}
+    changed.restore()
+    assert changed.packages.packages == {}, "the previous configuration has no libnccl2"
+
+
+@pytest.mark.parametrize("to", [store.PREVIOUS, store.BASELINE])
+def test_a_rollback_that_was_interrupted_does_not_replace_another_one(changed, to):
+    changed.baseline({})
+    store.write(str(changed.directory), store.PREVIOUS, changed.record)
+    store.write(str(changed.directory), store.RESTORING, {"to": store.VERIFIED, "changed": True})
+    result = changed.restore(to)
+    assert result.resumed is False
+    assert changed.settings.exists() == (to == store.PREVIOUS)
+
+
+def test_packages_of_the_record_precede_those_of_the_journal(changed):
+    """A package that was changed after the record was written is restored to its state before that."""
+    store.record_packages(str(changed.directory), {"gcc": {"version": "1", "held": False, "auto": True}})
+    changed.packages.set({**changed.packages.packages, "gcc": ("2", "installed", "install")})
+    changed.restore()
+    assert changed.packages.packages["gcc"] == ("1", "installed", "install")
+    assert changed.packages.packages["libnccl2"] == ("2.29.7-1", "installed", "hold")
+    assert changed.packages.automatic == {"gcc"}
+
+
+def frameworks_alone(changed: Changed, path: Path) -> None:
+    """Make the verified configuration one of a link, without any package."""
+    store.write(str(changed.directory), store.JOURNAL, {"packages": {}})
+    record = {"plan": PLAN, "packages": {}, "files": {str(path): {"kind": "link", "target": "one"}}}
+    store.write(str(changed.directory), store.VERIFIED, record)
+
+
+def test_without_packages_neither_apt_nor_the_linkers_cache_is_needed(changed, tmp_path):
+    """As for a user who has frameworks alone, while another process installs packages."""
+    frameworks_alone(changed, tmp_path / "tensorflow")
+    with held(changed.packages.root / "var/lib/dpkg/lock"):
+        result = changed.restore()
+    assert result.changes == [str(tmp_path / "tensorflow")]
+    assert changed.packages.commands == []
+
+
+def test_a_record_without_files_or_with_changed_settings_refreshes_the_linkers_cache(changed, monkeypatch):
+    store.write(str(changed.directory), store.JOURNAL, {"packages": {}})
+    store.write(str(changed.directory), store.VERIFIED, {"plan": PLAN, "packages": {}, "files": {}})
+    changed.restore()
+    assert changed.packages.commands == [["ldconfig"]]
+    changed.packages.commands.clear()
+    frameworks_alone(changed, changed.settings)
+    monkeypatch.setattr(file_state, "restore", lambda _states, _check: ["/opt/x", "/etc/ld.so.conf.d/cuda.conf"])
+    changed.restore()
+    assert changed.packages.commands == [["ldconfig"]]
+
+
+def test_a_module_of_others_that_does_not_build_is_a_warning_of_the_rollback(changed):
+    class Warning(apt_commands.Apt):
+        def install(self, *words: Any, **options: Any) -> None:
+            super().install(*words, **options)
+            self.warnings.append("DKMS could not build zfs/2.1.5.")
+
+    apt = Warning(changed.packages, 1, str(changed.directory / "packages"), str(changed.packages.root))
+    result = rollback.Rollback(str(changed.directory), apt, changed.packages).restore(store.VERIFIED, [])
+    assert result.warnings == ["DKMS could not build zfs/2.1.5."]
+
+
+def test_a_failed_alternative_names_the_command(changed):
+    changed.packages.failing = {"update-alternatives": "  error: no alternatives\n"}
+    command = "update-alternatives --set cuda /usr/local/cuda-13.0"
+    with pytest.raises(ValueError, match=rf"^`{command}` failed with status 100: error: no alternatives$"):
+        changed.restore()
+
+
+def test_repositories_that_cannot_be_locked_are_a_warning(changed, monkeypatch):
+    monkeypatch.setattr(rollback, "APT_SOURCES", (str(changed.settings.parent),))
+    changed.packages.failing = {"update": "E: Could not get lock /var/lib/apt/lists/lock"}
+    (warning,) = changed.restore().warnings
+    assert "Could not get lock" in warning
+
+
+def test_shared_directories_that_gpuhost_did_not_create_stay(changed, tmp_path):
+    there, made = tmp_path / "there", tmp_path / "made"
+    there.mkdir()
+    made.mkdir()
+    changed.baseline({str(there): True, str(made): False})
+    result = changed.restore(store.BASELINE)
+    assert str(made) in result.changes
+    assert str(there) not in result.changes
+    assert there.is_dir()
+
+
+def test_a_teardown_leaves_the_pending_change_to_the_removal_of_the_records(changed):
+    store.write(str(changed.directory), store.PENDING, {"since": "2026-11-01T00:00:00Z"})
+    changed.baseline({})
+    changed.restore(store.BASELINE)
+    assert store.read(str(changed.directory), store.PENDING) is not None

@@ -49,3 +49,43 @@ def test_only_root_can_read_a_record(tmp_path):
     """The content of a managed file may be a password."""
     store.write(str(tmp_path), store.VERIFIED, {"files": {}})
     assert (tmp_path / "verified.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_record_is_removed_if_it_is_there(tmp_path):
+    store.write(str(tmp_path), store.VERIFIED, {})
+    store.remove(str(tmp_path), store.VERIFIED)
+    assert list(tmp_path.iterdir()) == []
+    store.remove(str(tmp_path), store.VERIFIED)
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        (store.BASELINE, "baseline"), (store.VERIFIED, "verified"), (store.PREVIOUS, "previous"),
+        (store.JOURNAL, "journal"), (store.APPLIED, "applied"), (store.PENDING, "pending"),
+        (store.LISTINGS, "listings"), (store.DAMAGE, "damage"), (store.TRANSACTION, "transaction"),
+        (store.RESTORING, "restoring"),
+    ],
+)  # fmt: skip
+def test_each_record_is_in_the_file_that_earlier_versions_wrote(tmp_path, name, file):
+    store.write(str(tmp_path), name, {"a": 1})
+    assert (tmp_path / f"{file}.json").read_text() == '{\n "a": 1,\n "schema": 1\n}\n'
+    assert store.read(str(tmp_path), name) == {"a": 1, "schema": 1}
+
+
+def test_what_verified_a_configuration_is_unknown_until_something_has(tmp_path):
+    directory = str(tmp_path)
+    assert (store.evidence(directory), store.requested(directory)) == (None, None)
+    store.write(directory, store.VERIFIED, {"plan": {}})
+    assert (store.evidence(directory), store.requested(directory)) == ({}, {})
+    store.write(directory, store.VERIFIED, {"plan": {"request": {"cuda": "13.2"}}, "evidence": {"at": "now"}})
+    assert (store.evidence(directory), store.requested(directory)) == ({"at": "now"}, {"cuda": "13.2"})
+
+
+def test_a_journal_with_nothing_new_is_not_written_again(tmp_path):
+    store.record_packages(str(tmp_path), {"gcc": GCC})
+    before = (tmp_path / "journal.json").stat()
+    store.record_packages(str(tmp_path), {"gcc": None})
+    store.record_packages(str(tmp_path), {})
+    after = (tmp_path / "journal.json").stat()
+    assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)

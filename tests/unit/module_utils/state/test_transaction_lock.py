@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 import sys
 import threading
 import time
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -101,3 +104,57 @@ def test_a_removed_directory_stays_removed(directory: str) -> None:
             path.unlink()
         Path(directory).rmdir()
     assert not Path(directory).exists()
+
+
+def test_a_transaction_without_a_change_leaves_no_result_and_one_with_some_does(directory: str) -> None:
+    with transaction_lock.hold(directory, "it", 0):
+        pass
+    assert store.read(directory, store.TRANSACTION) is None
+    with transaction_lock.hold(directory, "the installation", 0) as result:
+        assert store.read(directory, store.TRANSACTION) is None, "it has not ended"
+        result["changes"] = 2
+    record = store.read(directory, store.TRANSACTION)
+    assert record is not None
+    assert datetime.strptime(record.pop("ended"), store.NOW).year >= 2026
+    assert record == {"what": "the installation", "changes": 2, "failed": None, "schema": 1}
+
+
+def test_an_error_without_a_message_is_a_failure(directory: str) -> None:
+    with pytest.raises(ValueError), transaction_lock.hold(directory, "it", 0):  # noqa: PT011
+        raise ValueError
+    record = store.read(directory, store.TRANSACTION)
+    assert record is not None
+    assert record["failed"] == ""
+
+
+def test_the_time_that_was_waited_is_told(directory: str) -> None:
+    other = OtherTransaction(directory)
+    start = time.monotonic()
+    with (
+        pytest.raises(ValueError, match=r"Waited 1 seconds; run this again"),
+        transaction_lock.hold(directory, "it", 1),
+    ):
+        pytest.fail("two at once")
+    assert 0.9 < time.monotonic() - start < 5
+    other.end()
+
+
+def test_a_directory_that_a_teardown_removed_meanwhile_is_made_again(directory: str) -> None:
+    """The lock of a file that is gone would hold nobody off."""
+    other = OtherTransaction(directory)
+
+    def remove() -> None:
+        shutil.rmtree(directory)
+        other.end()
+
+    threading.Timer(0.3, remove).start()
+    with transaction_lock.hold(directory, "it", 30):
+        second = "import fcntl, sys; fcntl.lockf(open(sys.argv[1], 'ab'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
+        path = str(Path(directory) / transaction_lock.LOCK)
+        assert subprocess.run([sys.executable, "-c", second, path], capture_output=True).returncode != 0
+
+
+def test_the_result_of_a_host_below_another_root_is_read(tmp_path: Path) -> None:
+    store.write(str(tmp_path / "var/lib/gpuhost"), store.TRANSACTION, {"what": "it"})
+    found = transaction_lock.read(str(tmp_path), "/var/lib/gpuhost")
+    assert found == {"running": None, "ended": {"what": "it", "schema": 1}}
