@@ -14,7 +14,8 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi, nvidia_smi_log
 
 from tests.unit import published
-from tests.unit.module_utils.checks.contexts import by_id, host, without
+from tests.unit.module_utils.checks.contexts import Run, by_id, host, without
+from tests.unit.module_utils.checks.contexts import nvidia_smi as smi
 from tests.unit.module_utils.simulated_host import (
     A100,
     H100,
@@ -251,6 +252,220 @@ def test_drivers_before_535_and_gpus_before_turing(slowed: str, errors: str, out
     assert (found["gpu.slowdown"], found["gpu.ecc_errors"]) == ([outcome], [outcome])
 
 
+# --- each value, in documents with nothing else ---
+
+LINK, CLOCKS = "pci/pci_gpu_link_info/", "clocks_event_reasons/clocks_event_reason_"
+CURRENT, MAXIMUM = LINK + "link_widths/current_link_width", LINK + "link_widths/max_link_width"
+GENERATION = LINK + "pcie_gen/%s_link_gen"
+VIRTUAL = "gpu_virtualization_mode/virtualization_mode"
+
+
+def with_elements(values: dict[str, str], number: int = 0, bus_id: str = "00000000:05:00.0") -> nvidia_smi_log.Gpu:
+    """Return a GPU that reports nothing but these elements, by their paths."""
+    gpu = ElementTree.Element("gpu", id=bus_id)
+    for path, text in values.items():
+        element = gpu
+        for tag in path.split("/"):
+            below = element.find(tag)
+            element = ElementTree.SubElement(element, tag) if below is None else below
+        element.text = text
+    return nvidia_smi_log.Gpu(number, gpu)
+
+
+def width(current: str, maximum: str = "16x", **more: str) -> dict[str, str]:
+    return {CURRENT: current, MAXIMUM: maximum, **({VIRTUAL: more["mode"]} if more else {})}
+
+
+def generation(current: str, maximum: str = "5", state: str = "P0", load: str = "90 %", **more: str) -> dict[str, str]:
+    """Return the elements of a link on which a program computes."""
+    values = {GENERATION % "current": current, GENERATION % "max": maximum, "performance_state": state}
+    return {**values, "utilization/gpu_util": load, **more}
+
+
+def ecc(values: dict[str, str]) -> dict[str, str]:
+    return {"ecc_mode/current_ecc": "Enabled", **values}
+
+
+INSTANCE = "mig_devices/mig_device/ecc_error_count/"
+MIG_ON = {"mig_mode/current_mig": "Enabled"}
+NO_ERROR, NO_COUNTER = "no uncorrectable error", "ECC enabled, errors not reported"
+IDLE, IN_A_VIRTUAL_MACHINE = "generation 3 of 5, idle", "generation 3 of 5, in a virtual machine"
+READINGS: dict[str, list[tuple[dict[str, str], str, str]]] = {
+    "gpu.answers": [
+        ({"a": "5", "b": "N/A"}, "pass", "answers"),
+        (dict.fromkeys("gfedcba", "GPU is lost"), "fail", "GPU is lost (a, b, c, d, e)"),
+        ({"b": "GPU requires reset", "a": "GPU is lost"}, "fail", "GPU is lost, GPU requires reset (a, b)"),
+        ({"b": "GPU is lost", "a": "ERR!"}, "fail", "GPU is lost (b)"),
+        ({"b": "[ERR!]", "a": "5"}, "unknown", "ERR! (b)"),
+    ],
+    "gpu.recovery": [
+        ({"gpu_recovery_action": "None"}, "pass", "recovery action None"),
+        ({"gpu_recovery_action": "Reset", "gpu_reset_status/reset_required": "No"}, "fail", "recovery action Reset"),
+        *(
+            ({"gpu_recovery_action": action}, "fail", "recovery action " + action)
+            for action in ("GPU Reset", "Reset Bus", "Reboot", "Node Reboot", "Drain P2P", "Drain and Reset")
+        ),
+        ({"gpu_reset_status/reset_required": "No"}, "pass", "no reset required"),
+        (
+            {"gpu_reset_status/reset_required": "Yes", "gpu_reset_status/drain_and_reset_recommended": "Yes"},
+            "fail", "reset required, drain and reset recommended",
+        ),
+        (
+            {"gpu_reset_status/reset_required": "No", "gpu_reset_status/drain_and_reset_recommended": "ERR!"},
+            "unknown", "drain_and_reset_recommended is 'ERR!'",
+        ),
+        ({"gpu_reset_status/drain_and_reset_recommended": "No"}, "skip", "recovery action not reported"),
+        ({"gpu_recovery_action": "N/A", "gpu_reset_status": "N/A"}, "skip", "recovery action not reported"),
+    ],
+    "gpu.persistence": [
+        ({"persistence_mode": "Enabled"}, "pass", "persistence mode Enabled"),
+        ({"persistence_mode": "Disabled"}, "warn", "persistence mode Disabled"),
+        ({"persistence_mode": "N/A"}, "skip", "persistence mode not reported"),
+    ],
+    "gpu.ecc_errors": [
+        ({"ecc_errors/volatile/dram_uncorrectable": "2"}, "skip", "ECC not reported"),
+        ({**ecc({"ecc_errors/volatile/dram_uncorrectable": "2"}), "ecc_mode/current_ecc": "Disabled"},
+         "skip", "ECC Disabled"),
+        (ecc({"ecc_errors/volatile/dram_uncorrectable": "0"}), "pass", NO_ERROR),
+        (ecc({"ecc_errors/volatile/dram_uncorrectable": "1"}), "fail", "uncorrectable errors: dram_uncorrectable 1"),
+        (
+            ecc({"ecc_errors/volatile/sram_uncorrectable": "3", "ecc_errors/volatile/dram_uncorrectable": "4"}),
+            "fail", "uncorrectable errors: sram_uncorrectable 3, dram_uncorrectable 4",
+        ),
+        (ecc({"ecc_errors/volatile/sram_correctable": "7"}), "unknown", NO_COUNTER),
+        (ecc({"ecc_errors/aggregate/dram_uncorrectable": "7"}), "unknown", NO_COUNTER),
+        (ecc({"ecc_errors/volatile": "N/A"}), "unknown", NO_COUNTER),
+        (ecc({"ecc_errors/volatile": "ERR!"}), "unknown", "volatile is 'ERR!'"),
+        (ecc({"ecc_errors/volatile/double_bit/total": "2"}), "fail", "uncorrectable errors: double_bit 2"),
+        (ecc({"ecc_errors/volatile/double_bit/total": "0"}), "pass", NO_ERROR),
+        (ecc({VIRTUAL: "VGPU"}), "skip", NO_COUNTER),
+        (ecc({VIRTUAL: "Host VGPU"}), "unknown", NO_COUNTER),
+        (ecc({"mig_mode/current_mig": "Disabled"}), "unknown", NO_COUNTER),
+        (ecc({"mig_mode/current_mig": "N/A"}), "unknown", NO_COUNTER),
+        (ecc({"mig_mode/current_mig": "ERR!"}), "unknown", "current_mig is 'ERR!'"),
+        (ecc(MIG_ON), "skip", "MIG without an instance"),
+        (ecc({**MIG_ON, "mig_devices": "None"}), "skip", "MIG without an instance"),
+        (ecc({**MIG_ON, "mig_devices": ""}), "skip", "MIG without an instance"),
+        (ecc({**MIG_ON, "mig_devices": "ERR!"}), "unknown", "mig_devices is 'ERR!'"),
+        (ecc({**MIG_ON, INSTANCE + "volatile_count/sram_uncorrectable": "0"}), "pass", NO_ERROR),
+        (
+            ecc({**MIG_ON, INSTANCE + "volatile_count/sram_uncorrectable": "2"}),
+            "fail", "uncorrectable errors: sram_uncorrectable of MIG device 0 2",
+        ),
+        (ecc({**MIG_ON, INSTANCE + "volatile_count/sram_correctable": "2"}), "skip", "MIG without an instance"),
+        (ecc({**MIG_ON, INSTANCE + "volatile_count": "N/A"}), "unknown", NO_COUNTER),
+        (ecc({**MIG_ON, INSTANCE + "volatile_count": "ERR!"}), "unknown", "volatile_count of MIG device 0 is 'ERR!'"),
+        (ecc({**MIG_ON, INSTANCE.rstrip("/"): "ERR!"}), "unknown", "ecc_error_count of MIG device 0 is 'ERR!'"),
+    ],
+    "gpu.memory_repair": [
+        *(
+            ({path: "Yes"}, "fail", path.split("/")[-1])
+            for path in (
+                "retired_pages/pending_retirement", "retired_pages/pending_blacklist",
+                "remapped_rows/remapped_row_pending", "remapped_rows/remapped_row_failure",
+                "remapped_banks/remapped_bank_pending", "ecc_errors/channel_repair_pending",
+                "ecc_errors/tpc_repair_pending", "ecc_errors/unrepairable_memory",
+                "ecc_errors/aggregate/sram_threshold_exceeded",
+            )
+        ),
+        ({"remapped_rows/remapped_row_pending": "Yes", "remapped_rows/remapped_row_failure": "Yes"},
+         "fail", "remapped_row_failure, remapped_row_pending"),
+        ({"remapped_rows/remapped_row_corr": "3", "remapped_rows/remapped_row_pending": "No"},
+         "pass", "nothing pending, nothing failed"),
+        ({"remapped_rows/remapped_row_corr": "3"}, "skip", "repairs not reported"),
+        ({"remapped_rows": "N/A", "retired_pages": "N/A"}, "skip", "repairs not reported"),
+        ({"remapped_rows": "ERR!"}, "unknown", "remapped_rows is 'ERR!'"),
+        ({"retired_pages": "ERR!", "remapped_banks": "ERR!"}, "unknown",
+         "retired_pages is 'ERR!', remapped_banks is 'ERR!'"),
+        ({"ecc_errors": "ERR!"}, "unknown", "ecc_errors is 'ERR!'"),
+    ],
+    "gpu.pcie_width": [
+        (width("16x"), "pass", "x16 of x16"),
+        (width("8x"), "fail", "x8 of x16"),
+        (width("16x", "8x"), "pass", "x16 of x8"),
+        (width("0x", "0x"), "fail", "x0 of x0"),
+        (width("1x", "1x"), "pass", "x1 of x1"),
+        (width("8x", mode="Pass-Through"), "skip", "x8 of x16, in a virtual machine"),
+        (width("8x", mode="VGPU"), "skip", "x8 of x16, in a virtual machine"),
+        (width("16x", mode="VGPU"), "pass", "x16 of x16"),
+        *((width("8x", mode=mode), "fail", "x8 of x16") for mode in ("None", "Host VGPU", "Host VSGA", "N/A")),
+        (width("N/A"), "skip", "link width not reported"),
+        (width("16x", "N/A"), "skip", "link width not reported"),
+    ],
+    "gpu.pcie_generation": [
+        (generation("5"), "pass", "generation 5 of 5"),
+        (generation("3"), "fail", "generation 3 of 5"),
+        (generation("5", "4"), "pass", "generation 5 of 4"),
+        (generation("0", "0"), "fail", "generation 0 of 0"),
+        (generation("1", "1"), "pass", "generation 1 of 1"),
+        (generation("3", state="P4"), "fail", "generation 3 of 5"),
+        *((generation("3", state=state), "skip", IDLE) for state in ("P5", "P8", "P15")),
+        (generation("3", state="P16"), "unknown", "performance_state is 'P16'"),
+        (generation("3", state="N/A"), "fail", "generation 3 of 5"),
+        (generation("3", load="0 %"), "skip", IDLE),
+        (generation("3", load="N/A"), "skip", IDLE),
+        (generation("3", load="1 %"), "fail", "generation 3 of 5"),
+        (generation("5", load="0 %"), "pass", "generation 5 of 5"),
+        (generation("3", **{CLOCKS + "gpu_idle": "Active"}), "skip", IDLE),
+        (generation("3", **{CLOCKS + "gpu_idle": "Not Active"}), "fail", "generation 3 of 5"),
+        (generation("3", **{CLOCKS + "sw_power_cap": "Active"}), "fail", "generation 3 of 5"),
+        (generation("3", **{VIRTUAL: "Pass-Through"}), "skip", IN_A_VIRTUAL_MACHINE),
+        (generation("3", load="0 %", **{VIRTUAL: "VGPU"}), "skip", IN_A_VIRTUAL_MACHINE),
+        (generation("5", **{VIRTUAL: "VGPU"}), "pass", "generation 5 of 5"),
+        (generation("4", "4", **{GENERATION % "max_device": "5"}),
+         "pass", "generation 4 of 4 (the GPU supports 5, the slot does not)"),
+        (generation("4", "4", **{GENERATION % "max_device": "4"}), "pass", "generation 4 of 4"),
+        (generation("N/A"), "skip", "link generation not reported"),
+        (generation("5", "N/A"), "skip", "link generation not reported"),
+    ],
+    "gpu.fabric": [
+        ({"fabric/state": "Completed", "fabric/status": "Success"}, "pass", "fabric Completed, Success"),
+        ({"fabric/state": "In Progress", "fabric/status": "N/A"}, "fail", "fabric In Progress, status not reported"),
+        ({"fabric/state": "Not Started"}, "fail", "fabric Not Started, status not reported"),
+        ({"fabric/state": "In Progress", "fabric/status": "Success"}, "fail", "fabric In Progress, Success"),
+        ({"fabric/state": "Completed", "fabric/status": "Timeout"}, "fail", "fabric Completed, Timeout"),
+        *(
+            ({"fabric/state": "Completed", "fabric/status": "Success", "fabric/health/summary": health},
+             outcome, "fabric Completed, Success, " + health)
+            for health, outcome in (("Healthy", "pass"), ("Unhealthy", "fail"), ("Limited Capacity", "fail"))
+        ),
+        ({"fabric/state": "Completed", "fabric/status": "Success", "fabric/health/summary": "N/A"},
+         "pass", "fabric Completed, Success"),
+        ({"fabric/state": "N/A", "fabric/status": "N/A"}, "skip", "no fabric"),
+    ],
+    "gpu.slowdown": [
+        ({CLOCKS + "hw_slowdown": "Not Active"}, "pass", "no hardware slowdown"),
+        ({CLOCKS + "hw_slowdown": "Active"}, "fail", "slowed down by hw_slowdown"),
+        ({CLOCKS + "hw_slowdown": "Not Active", CLOCKS + "hw_thermal_slowdown": "Active",
+          CLOCKS + "hw_power_brake_slowdown": "Active"},
+         "fail", "slowed down by hw_power_brake_slowdown, hw_thermal_slowdown"),
+        ({CLOCKS + "hw_slowdown": "Not Active", CLOCKS + "sw_power_cap": "Active"}, "pass", "no hardware slowdown"),
+        ({CLOCKS + "hw_slowdown": "Not Active", CLOCKS + "sw_thermal_slowdown": "Active"},
+         "pass", "no hardware slowdown, but the driver lowers the clocks: too hot"),
+        ({CLOCKS + "hw_slowdown": "Not Active", CLOCKS + "sw_thermal_slowdown": "ERR!"},
+         "unknown", "sw_thermal_slowdown is 'ERR!'"),
+        ({CLOCKS + "sw_thermal_slowdown": "Not Active"}, "skip", "slowdowns not reported"),
+        ({"clocks_event_reasons": "N/A"}, "skip", "slowdowns not reported"),
+        ({"clocks_event_reasons": "ERR!"}, "unknown", "clocks_event_reasons is 'ERR!'"),
+        ({"clocks_throttle_reasons": "ERR!"}, "unknown", "clocks_throttle_reasons is 'ERR!'"),
+    ],
+    "gpu.mig": [
+        (MIG_ON, "pass", "MIG Enabled"),
+        ({"mig_mode/current_mig": "Disabled", "mig_mode/pending_mig": "Disabled"}, "pass", "MIG Disabled"),
+        ({**MIG_ON, "mig_mode/pending_mig": "Disabled"}, "fail", "MIG Enabled, Disabled after a reset"),
+        ({**MIG_ON, "mig_mode/pending_mig": "ERR!"}, "unknown", "mig_mode/pending_mig is 'ERR!'"),
+        ({"mig_mode/current_mig": "N/A", "mig_mode/pending_mig": "Enabled"}, "skip", "no MIG"),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("check_id", READINGS)
+def test_each_value_has_its_outcome_and_its_text(check_id: str) -> None:
+    (check,) = [check for check in gpu_checks.PER_GPU if check.spec.id == check_id]
+    readings = [check.reading(with_elements(values)) for values, _, _ in READINGS[check_id]]
+    assert readings == [gpu_checks.Reading(outcome, text) for _, outcome, text in READINGS[check_id]]
+
+
 BOOT = "kernel: Linux version 6.1.0-56-amd64\n"
 HEAD = "GPU %d: %s (UUID: GPU-00000000-0000-0000-0000-00000000000%d)\n"
 
@@ -474,6 +689,198 @@ def test_brief_slowdown_is_no_failure(tmp_path: Path) -> None:
     found = {check.id: check for check in gpu_checks.run(dataclasses.replace(context, run=run))}
     assert found["gpu.slowdown"].status == "pass"
     assert [argv[1:] for argv in machine.commands].count(["-q", "-x"]) == 2
+
+
+# --- hosts whose nvidia-smi prints what a table says ---
+
+
+def printing(gpus: list[nvidia_smi_log.Gpu], links: str) -> Run:
+    """Return a run() in which nvidia-smi lists these GPUs, and these lines of links."""
+    root = ElementTree.Element("nvidia_smi_log")
+    root.extend(gpu.element for gpu in gpus)
+    document = b"<?xml version='1.0' ?>" + ElementTree.tostring(root)
+    answers = {"-q": document, "nvlink": links.encode(), "--dmesg": BOOT.encode()}
+    return lambda argv, timeout: command.Answer(0, answers[argv[1]], b"")
+
+
+SXM, PCIE, OTHER = "NVIDIA A100-SXM4-80GB", "NVIDIA A100 80GB PCIe", "Tesla V100-SXM2-32GB"
+NO_LINK, INACTIVE = "Device does not have or support Nvlink", "Unable to retrieve as all links are inActive"
+MIG_MODE = "Nvlink queries are not supported for Devices in MIG mode"
+
+
+def lines(*speeds: float | None) -> str:
+    return "\n".join(
+        f"Link {number}: <inactive>" if speed is None else f"Link {number}: {speed} GB/s"
+        for number, speed in enumerate(speeds)
+    )
+
+
+def with_links(name: str, text: str, **elements: str) -> tuple[dict[str, str], str]:
+    """Return the elements of a GPU, and what `nvidia-smi nvlink -s` prints below its name."""
+    return {"product_name": name, **{f"fabric/{tag}": value for tag, value in elements.items()}}, text
+
+
+IN_A_FABRIC = {"state": "Completed", "status": "Success"}
+FOUR = lines(25, 25, 25, 25)
+NO_BRIDGE = "all links are down, or it has no bridge"
+NVLINKS: dict[str, tuple[list[tuple[dict[str, str], str]], str, str]] = {
+    "all up": ([with_links(SXM, FOUR)] * 2, "pass", "GPU 0, 1: 4 links of 4 at 25 GB/s"),
+    "one GPU": ([with_links(SXM, FOUR)], "skip", "GPU 0: the only GPU: its links connect it to no other"),
+    "one GPU without NVLink": ([with_links(PCIE, NO_LINK)], "skip", "GPU 0: no NVLink"),
+    "no NVLink": ([with_links(PCIE, NO_LINK)] * 2, "skip", "GPU 0, 1: no NVLink"),
+    "MIG": (
+        [with_links(SXM, MIG_MODE), with_links(SXM, FOUR), with_links(SXM, FOUR)],
+        "pass", "GPU 0: no NVLink in MIG mode; GPU 1, 2: 4 links of 4 at 25 GB/s",
+    ),
+    "all in MIG mode": ([with_links(SXM, MIG_MODE)] * 2, "skip", "GPU 0, 1: no NVLink in MIG mode"),
+    "each model has its own links": (
+        [with_links(SXM, FOUR)] * 2 + [with_links(OTHER, lines(20, 20))] * 2 + [with_links(PCIE, NO_LINK)],
+        "pass", "GPU 0, 1: 4 links of 4 at 25 GB/s; GPU 2, 3: 2 links of 2 at 20 GB/s; GPU 4: no NVLink",
+    ),
+    "all down on each": ([with_links(SXM, lines(None, None))] * 2, "skip", "GPU 0, 1: " + NO_BRIDGE),
+    "all inactive on each": ([with_links(SXM, INACTIVE)] * 2, "skip", "GPU 0, 1: " + NO_BRIDGE),
+    "all down on one with a bridge elsewhere": (
+        [with_links(PCIE, FOUR)] * 2 + [with_links(PCIE, INACTIVE)],
+        "skip", "GPU 0, 1: 4 links of 4 at 25 GB/s; GPU 2: " + NO_BRIDGE,
+    ),
+    "all down on one of a board": (
+        [with_links(SXM, FOUR), with_links(SXM, lines(None, None, None, None))],
+        "fail", "GPU 1: all links are down",
+    ),
+    "all inactive on one of a board": (
+        [with_links(SXM, FOUR), with_links(SXM, INACTIVE)], "fail", "GPU 1: all links are down",
+    ),
+    "all inactive in a fabric": (
+        [with_links(SXM, INACTIVE, **IN_A_FABRIC)] * 2, "fail", "GPU 0, 1: all links are down",
+    ),
+    "unused links": (
+        [with_links(SXM, lines(25, None, 25))] * 2, "pass", "GPU 0, 1: 2 links of 3 at 25 GB/s, down: 1",
+    ),
+    "unused links where no fabric is": (
+        [with_links(SXM, lines(25, None, 25), state="N/A")] * 2,
+        "pass", "GPU 0, 1: 2 links of 3 at 25 GB/s, down: 1",
+    ),
+    "a link down in a fabric": (
+        [with_links(SXM, lines(25, None, 25), **IN_A_FABRIC)] * 2,
+        "fail", "GPU 0, 1: 2 links of 3 at 25 GB/s, down: 1",
+    ),
+    "fewer than a peer": (
+        [with_links(SXM, lines(25, 25, None)), with_links(SXM, lines(25, None, None))],
+        "fail", "GPU 1: 1 links of 3 at 25 GB/s, down: 1, 2",
+    ),
+    "two slow links": (
+        [with_links(SXM, lines(25, 25, 25)), with_links(SXM, lines(1.5, 25, 3))],
+        "fail", "GPU 1: 1 links of 3 at 25 GB/s, link 0 at 1.5 GB/s, link 2 at 3 GB/s",
+    ),
+}  # fmt: skip
+
+
+def nvlink_check(context: model.Context, gpus: list[tuple[dict[str, str], str]]) -> model.Check:
+    listed = [with_elements(elements, n, f"00000000:{5 + n:02x}:00.0") for n, (elements, _) in enumerate(gpus)]
+    rows = [{"index": gpu.index, "pci_address": "0000" + gpu.bus_id[8:]} for gpu in listed]
+    links = "".join(f"GPU {n}: NVIDIA X (UUID: GPU-{n})\n{text}\n" for n, (_, text) in enumerate(gpus) if text)
+    smi = {"path": "/usr/bin/nvidia-smi", "exit_code": 0, "message": "", "gpus": rows}
+    context = dataclasses.replace(context, run=printing(listed, links), smi=smi, expect_gpus=len(gpus))
+    return by_id(gpu_checks.run(context))["gpu.nvlink"]
+
+
+@pytest.mark.parametrize("case", NVLINKS)
+def test_links_are_judged_beside_those_of_the_same_model(case: str) -> None:
+    gpus, status, found = NVLINKS[case]
+    check = nvlink_check(host(), gpus)
+    assert (check.status, check.found) == (status, found)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "reason"),
+    [
+        ([with_links(SXM, "sleeping")] * 2, "GPU 0, 1: nvidia-smi nvlink -s printed sleeping"),
+        ([with_links(SXM, FOUR), with_links(SXM, NO_LINK)], "GPU 1: nvidia-smi nvlink -s lists no link"),
+        ([with_links(SXM, INACTIVE), with_links(SXM, NO_LINK)], "GPU 1: nvidia-smi nvlink -s lists no link"),
+        ([with_links(SXM, ""), with_links(SXM, "", **IN_A_FABRIC)], "GPU 1: nvidia-smi nvlink -s lists no link"),
+        (
+            [with_links(SXM, FOUR), with_links(SXM, lines(25, 25))],
+            "GPU 1: nvidia-smi nvlink -s does not list the links 2, 3, as of its peers",
+        ),
+    ],
+    ids=["nonsense", "none beside a peer's", "none beside a peer's inactive ones", "none in a fabric", "some"],
+)
+def test_links_that_must_be_listed_are_unknown(gpus: list[tuple[dict[str, str], str]], reason: str) -> None:
+    check = nvlink_check(host(), gpus)
+    assert (check.status, check.reason) == ("unknown", reason)
+
+
+def test_with_a_switch_on_the_pci_bus_each_link_must_be_up(tmp_path: Path) -> None:
+    """NVSwitches of V100 build no fabric that a GPU reports."""
+    gpus = [with_links(OTHER, lines(25, None))] * 2
+    assert nvlink_check(host(tmp_path), gpus).status == "pass"
+    SimulatedHost(tmp_path, [], switches=1)
+    assert nvlink_check(host(tmp_path), gpus).status == "fail"
+
+
+GPU_CHECKS = [spec.id for spec in gpu_checks.CHECKS if spec is not gpu_checks.XID_ERRORS]
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "reason"),
+    [
+        ({"smi": None}, "unknown", "nvidia-smi is not installed"),
+        *(
+            ({"smi": smi(exit_code=code)}, "unknown", f"nvidia-smi exits with {code}, see driver.nvidia_smi")
+            for code in (6, 9, 12, 18, 124, 127)
+        ),
+        (
+            {"driver_state": "not_loaded"},
+            "skip",
+            "nvidia-smi cannot answer: the driver is not loaded, as requested",
+        ),
+        ({"expect_gpus": 0}, "skip", "no GPU is expected on this host"),
+        ({"expect_gpus": 0, "smi": None}, "skip", "no GPU is expected on this host"),
+    ],
+)
+def test_nvidia_smi_is_not_asked_where_it_cannot_answer(changes: dict[str, Any], status: str, reason: str) -> None:
+    def run(argv: list[str], timeout: float) -> command.Answer:
+        assert argv[0] == "journalctl"
+        return command.Answer(0, BOOT.encode(), b"")
+
+    found = by_id(gpu_checks.run(host(run=run, **changes)))
+    assert list(found) == [*GPU_CHECKS, "gpu.xid_errors"]
+    assert {(found[name].status, found[name].reason) for name in GPU_CHECKS} == {(status, reason)}
+    assert found["gpu.xid_errors"].status == "pass"
+
+
+@pytest.mark.parametrize("code", [15, 255])
+def test_nvidia_smi_that_reports_a_lost_gpu_is_asked_for_the_others(code: int) -> None:
+    run = printing([with_elements({"persistence_mode": "Enabled"})], "")
+    found = by_id(gpu_checks.run(host(run=run, smi=smi(1, exit_code=code))))
+    assert found["gpu.answers"].found == "nvidia-smi -q -x lists 1 of 2 GPUs"
+    assert (found["gpu.persistence"].status, found["gpu.persistence"].found) == (
+        "unknown",
+        "GPU 0: persistence mode Enabled",
+    )
+
+
+def test_document_without_values_passes_nothing() -> None:
+    found = by_id(gpu_checks.run(host(run=printing([], ""), expect_gpus=1, smi=smi(0))))
+    assert found["gpu.answers"].found == "nvidia-smi -q -x lists 0 of 1 GPUs"
+    assert {found[name].status for name in GPU_CHECKS} == {"fail", "unknown"}
+
+
+@pytest.mark.parametrize(
+    ("values", "check_id", "status", "found"),
+    [
+        ({"current_link_width": 8}, "gpu.pcie_width", "fail", "GPU 0: x8 of x16 (simulated values)"),
+        ({"persistence": False}, "gpu.persistence", "warn", "GPU 0: persistence mode Disabled (simulated values)"),
+    ],
+)
+def test_simulated_failure_and_warning_are_marked(
+    tmp_path: Path, values: dict[str, Any], check_id: str, status: str, found: str
+) -> None:
+    machine = simulated_host(tmp_path, [H200])
+    machine.write("usr/share/gpuhost-simulated/nvidia-driver.txt", "NVIDIA driver 580.95.05 (simulated)\n")
+    machine.state(gpus={"0": values})
+    check = checked(machine)[check_id]
+    assert (check.status, check.found) == (status, found)
 
 
 # --- nvidia-smi as a process, on documents of real machines ---
@@ -784,12 +1191,13 @@ def test_xid_errors(logging_host: SimulatedHost, lines: str, status: str, found:
     assert bool(check.remedy) is (status == "fail")
 
 
-def test_eight_most_frequent_messages_are_shown() -> None:
-    text = "".join(f"NVRM: Xid (PCI:0000:{bus:02x}:00): 79, x\n" for bus in range(12))
+@pytest.mark.parametrize(("count", "others"), [(8, ""), (9, "1 others"), (12, "4 others")])
+def test_eight_most_frequent_messages_are_shown(count: int, others: str) -> None:
+    text = "".join(f"NVRM: Xid (PCI:0000:{bus:02x}:00): 79, x\n" for bus in [*range(count), count - 1])
     context = host(run=lambda argv, timeout: command.Answer(0, text.encode(), b""), smi=None)
     found = str(xid_errors(context).found)
-    assert found.count("Xid 79") == 8
-    assert found.endswith("; and 4 others")
+    assert found.startswith(f"Xid 79 on 0000:{count - 1:02x}:00 (the GPU has fallen off the bus), 2 times; Xid 79 on ")
+    assert (found.count("Xid 79"), found.partition("; and ")[2]) == (8, others)
 
 
 def test_dmesg_is_read_without_a_journal(logging_host: SimulatedHost) -> None:
