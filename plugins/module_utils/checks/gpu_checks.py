@@ -218,11 +218,9 @@ def _pcie_width(gpu: Gpu) -> Reading:
 def _idle(gpu: Gpu) -> bool:
     state = gpu.choice("performance_state", *("P%d" % number for number in range(16)))
     load = gpu.number("utilization/gpu_util", "%")
-    reasons, unreadable = _clock_reasons(gpu, ("gpu_idle",))
-    if unreadable:
-        raise Unreadable("gpu_idle", unreadable[0])
+    idle = "Active" in [_active(name, text) for name, text in _clock_leaves(gpu, ("gpu_idle",))]
     low = state is not None and int(state[1:]) >= _IDLE_STATE
-    return low or not load or reasons.get("gpu_idle") == "Active"
+    return low or not load or idle
 
 
 def _pcie_generation(gpu: Gpu) -> Reading:
@@ -240,11 +238,16 @@ def _pcie_generation(gpu: Gpu) -> Reading:
     return _judged(0 < maximum <= current, text)
 
 
-def _clock_reasons(gpu: Gpu, names: tuple[str, ...]) -> tuple[dict[str, str], list[str]]:
-    """Return reasons for the current clocks without their prefix, which changed with branch 535; and the unreadable."""
+def _clock_leaves(gpu: Gpu, names: tuple[str, ...]) -> list[tuple[str, str]]:
+    """Return the reasons for the current clocks without their prefix, which changed with branch 535."""
     leaves = [leaf for group in _CLOCK_GROUPS for leaf in gpu.leaves(group)]
     short = [(name.split("_reason_", 1)[-1], text) for name, text in leaves]
-    return _each([leaf for leaf in short if leaf[0].startswith(names) or leaf[0] in _CLOCK_GROUPS], _active)
+    return [leaf for leaf in short if leaf[0].startswith(names) or leaf[0] in _CLOCK_GROUPS]
+
+
+def _clock_reasons(gpu: Gpu, names: tuple[str, ...]) -> tuple[dict[str, str], list[str]]:
+    """Return which of the reasons are active, and what is unreadable."""
+    return _each(_clock_leaves(gpu, names), _active)
 
 
 def _hardware_slowdowns(gpu: Gpu) -> list[str]:

@@ -408,6 +408,7 @@ READINGS: dict[str, list[tuple[dict[str, str], str, str]]] = {
         (generation("5", load="0 %"), "pass", "generation 5 of 5"),
         (generation("3", **{CLOCKS + "gpu_idle": "Active"}), "skip", IDLE),
         (generation("3", **{CLOCKS + "gpu_idle": "Not Active"}), "fail", "generation 3 of 5"),
+        (generation("3", **{CLOCKS + "gpu_idle": "ERR!"}), "unknown", "gpu_idle is 'ERR!'"),
         (generation("3", **{CLOCKS + "sw_power_cap": "Active"}), "fail", "generation 3 of 5"),
         (generation("3", **{VIRTUAL: "Pass-Through"}), "skip", IN_A_VIRTUAL_MACHINE),
         (generation("3", load="0 %", **{VIRTUAL: "VGPU"}), "skip", IN_A_VIRTUAL_MACHINE),
