@@ -241,7 +241,7 @@ def _pcie_generation(gpu: Gpu) -> Reading:
 def _clock_leaves(gpu: Gpu, names: tuple[str, ...]) -> list[tuple[str, str]]:
     """Return the reasons for the current clocks without their prefix, which changed with branch 535."""
     leaves = [leaf for group in _CLOCK_GROUPS for leaf in gpu.leaves(group)]
-    short = [(name.split("_reason_", 1)[-1], text) for name, text in leaves]
+    short = [(name.split("_reason_")[-1], text) for name, text in leaves]
     return [leaf for leaf in short if leaf[0].startswith(names) or leaf[0] in _CLOCK_GROUPS]
 
 
@@ -489,7 +489,7 @@ def _others(context: Context, log: Log) -> str | None:
     rows = (context.smi or {})["gpus"]
     queried = {str(gpu["pci_address"]) for gpu in rows if gpu.get("pci_address")}
     listed = {_address(gpu) for gpu in log.gpus}
-    uuids = {str(gpu["pci_address"]): gpu["uuid"] for gpu in rows if gpu.get("pci_address") and gpu.get("uuid")}
+    uuids = {gpu.get("pci_address"): gpu.get("uuid") for gpu in rows}
     for gpu in log.gpus:
         uuid = uuids.get(_address(gpu))
         if uuid and gpu.uuid != uuid:
