@@ -11,7 +11,7 @@ import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import driver_checks
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, module_keys, secure_boot
 
-from tests.unit.module_utils.checks.contexts import PROBE_FIXTURES, by_id, host, nvidia_smi, without
+from tests.unit.module_utils.checks.contexts import PLAN, PROBE_FIXTURES, by_id, host, nvidia_smi, without
 from tests.unit.module_utils.host.test_module_keys import (
     BUILD,
     BUILT_6_1,
@@ -79,6 +79,61 @@ def test_nvidia_smi(tmp_path: Path, changes: dict[str, Any], status: str, found:
     assert bool(check.remedy) is (status == "fail")
 
 
+WORKS, NOT_LOADED = "exit 0, driver 580.95.05", "exit 9: the NVIDIA driver is not loaded"
+LOST = "Unable to determine the device handle for GPU1: 0000:06:00.0: Unknown Error"
+
+
+@pytest.mark.parametrize(
+    ("changes", "remedy"),
+    [
+        ({"smi": nvidia_smi(version="570.1")}, driver_checks.NVIDIA_SMI.remedy),
+        ({"smi": nvidia_smi(0, exit_code=6)}, "No GPU responds: "),
+        ({"smi": nvidia_smi(0, exit_code=9)}, "Run `modprobe nvidia`; "),
+        ({"smi": nvidia_smi(0, exit_code=12)}, "libnvidia-ml is missing. "),
+        ({"smi": nvidia_smi(0, exit_code=14)}, "Run `nvidia-smi` by hand. Exit code 14: a GPU's infoROM is corrupted."),
+        ({"smi": nvidia_smi(0, exit_code=15)}, "Reset or power-cycle the host; "),
+        ({"smi": nvidia_smi(0, exit_code=18)}, "Reboot: an older kernel module is still loaded."),
+        ({"smi": nvidia_smi(0, exit_code=127)}, "Run `nvidia-smi` by hand. Exit code 127: could not be started."),
+        ({"smi": nvidia_smi(0, exit_code=255, message=LOST)}, "Reset or power-cycle the host; "),
+        ({"smi": None}, driver_checks.NVIDIA_SMI.remedy),
+        ({"driver_state": "not_loaded"}, "If the driver should be loaded here, set gpu_stack_kernel_module=loaded"),
+    ],
+)
+def test_remedy_is_that_of_the_exit_code(tmp_path: Path, changes: dict[str, Any], remedy: str) -> None:
+    check = by_id(driver_checks.run(host(tmp_path, **changes)))["driver.nvidia_smi"]
+    assert (check.status, str(check.remedy).startswith(remedy)) == ("fail", True), check.remedy
+    assert check.expected == (NOT_LOADED if changes.get("driver_state") else WORKS)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "factor", "version", "status", "found"),
+    [
+        (20, 1.0, "580.95.05", "pass", WORKS),
+        (20.6, 1.0, "580.95.05", "warn", WORKS + "; slow: took 21 s"),
+        (40, 2.0, "580.95.05", "pass", WORKS),
+        (41, 2.0, "580.95.05", "warn", WORKS + "; slow: took 41 s"),
+        (60, 1.0, "570.1", "fail", "exit 0, driver 570.1"),
+    ],
+)
+def test_slow_answer_is_a_warning(
+    tmp_path: Path, seconds: float, factor: float, version: str, status: str, found: str
+) -> None:
+    smi = {**nvidia_smi(version=version), "seconds": seconds}
+    check = by_id(driver_checks.run(host(tmp_path, smi=smi, timeout_factor=factor)))["driver.nvidia_smi"]
+    assert (check.status, check.found, check.expected) == (status, found, WORKS)
+    assert check.versions == {"driver": version}
+    assert ("gpu_stack_timeout_factor" in str(check.remedy)) == (status == "warn")
+
+
+def test_each_version_that_is_reported_counts(tmp_path: Path) -> None:
+    smi = nvidia_smi()
+    smi["gpus"][1]["driver_version"] = "570.1"
+    check = by_id(driver_checks.run(host(tmp_path, smi=smi)))["driver.nvidia_smi"]
+    assert (check.status, check.found) == ("fail", "exit 0, driver 570.1, 580.95.05")
+    assert check.versions == {"driver": "570.1, 580.95.05"}
+    assert by_id(driver_checks.run(host(tmp_path, smi=nvidia_smi(0))))["driver.nvidia_smi"].versions is None
+
+
 @pytest.mark.parametrize(
     ("exit_code", "message"),
     [
@@ -109,48 +164,102 @@ def test_version_that_one_gpu_does_not_report_is_unknown(tmp_path: Path) -> None
     assert check.status == "fail"
 
 
+REQUESTED = "nvidia-smi cannot count: the driver is not loaded, as requested"
+
+
 @pytest.mark.parametrize(
-    ("changes", "status"),
+    ("changes", "status", "counts", "reason"),
     [
-        ({}, "pass"),
-        ({"pci_gpus": 3}, "fail"),
-        ({"smi": nvidia_smi(1)}, "fail"),
-        ({"expect_gpus": 4}, "fail"),
-        ({"pci_gpus": 4, "smi": nvidia_smi(4)}, "fail"),
-        ({"smi": nvidia_smi(0, exit_code=9), "driver_state": "not_loaded"}, "skip"),
-        ({"smi": nvidia_smi(0, exit_code=9), "driver_state": "not_loaded", "pci_gpus": 1}, "fail"),
-        ({"smi": nvidia_smi(0, exit_code=9)}, "fail"),
-        ({"smi": None}, "unknown"),
-        ({"smi": None, "pci_gpus": 1}, "fail"),
-        ({"smi": nvidia_smi(0, exit_code=124)}, "unknown"),
-        ({"smi": nvidia_smi(0, exit_code=124), "pci_gpus": 1}, "fail"),
+        ({}, "pass", "2 2", None),
+        ({"pci_gpus": 3}, "fail", "3 2", None),
+        ({"smi": nvidia_smi(1)}, "fail", "2 1", None),
+        ({"expect_gpus": 4}, "fail", "2 2", None),
+        ({"pci_gpus": 4, "smi": nvidia_smi(4)}, "fail", "4 4", None),
+        ({"driver_state": "not_loaded"}, "pass", "2 2", None),
+        ({"smi": nvidia_smi(0, exit_code=9), "driver_state": "not_loaded"}, "skip", "2 -", REQUESTED),
+        ({"smi": None, "driver_state": "not_loaded"}, "skip", "2 -", REQUESTED),
+        ({"smi": nvidia_smi(0, exit_code=9), "driver_state": "not_loaded", "pci_gpus": 1}, "fail", "1 -", None),
+        ({"smi": nvidia_smi(0, exit_code=9)}, "fail", "2 -", None),
+        ({"smi": nvidia_smi(0, exit_code=9), "pci_gpus": 0, "expect_gpus": 0}, "fail", "0 -", None),
+        ({"smi": nvidia_smi(2, exit_code=15)}, "fail", "2 -", None),
+        ({"smi": None}, "unknown", "2 -", "nvidia-smi does not count: nvidia-smi is not installed"),
+        ({"smi": None, "pci_gpus": 1}, "fail", "1 -", None),
+        (
+            {"smi": nvidia_smi(0, exit_code=124)},
+            "unknown",
+            "2 -",
+            "nvidia-smi does not count: exit 124: did not end within its time limit",
+        ),
+        ({"smi": nvidia_smi(0, exit_code=124), "pci_gpus": 1}, "fail", "1 -", None),
     ],
 )
-def test_gpu_count(tmp_path: Path, changes: dict[str, Any], status: str) -> None:
+def test_gpu_count(tmp_path: Path, changes: dict[str, Any], status: str, counts: str, reason: str | None) -> None:
     check = by_id(driver_checks.run(host(driver_tree(tmp_path, OPEN_580), **changes)))["driver.gpu_count"]
-    assert (check.status, bool(check.found)) == (status, True)
+    pci, listed = counts.replace("-", "not counted").split(" ", 1)
+    assert (check.status, check.found) == (status, f"{pci} on the PCI bus, {listed} by nvidia-smi")
+    assert check.reason == reason
+    assert check.expected == (f"{changes.get('expect_gpus', 2)} by both" if status in ("pass", "fail") else None)
+
+
+OPEN_580_LOADED = "open modules 580.95.05, libraries "
 
 
 @pytest.mark.parametrize(
-    ("version_file", "changes", "status"),
+    ("version_file", "changes", "status", "text"),
     [
-        (OPEN_580, {}, "pass"),
-        (None, {}, "fail"),
-        ("proc-driver-nvidia-version-open-615.txt", {}, "fail"),
-        ("proc-driver-nvidia-version-proprietary-440.txt", {"smi": nvidia_smi(version="440.95.01")}, "fail"),
-        (None, {"kernel_module": "not_managed"}, "skip"),
-        (None, {"kernel_module": "built"}, "skip"),
-        (None, {"simulated": ["NVIDIA driver 580.95.05"]}, "skip"),
+        (OPEN_580, {}, "pass", OPEN_580_LOADED + "580.95.05"),
+        (None, {}, "fail", "no NVIDIA module is loaded"),
+        ("proc-driver-nvidia-version-open-615.txt", {}, "fail", "open modules 615.71.09, libraries 580.95.05"),
+        (
+            "proc-driver-nvidia-version-proprietary-440.txt",
+            {"smi": nvidia_smi(version="440.95.01")},
+            "fail",
+            "proprietary modules 440.95.01, libraries 440.95.01",
+        ),
+        (OPEN_580, {"smi": nvidia_smi(0)}, "fail", OPEN_580_LOADED + "unknown"),
+        (OPEN_580, {"smi": nvidia_smi(0, exit_code=9)}, "fail", OPEN_580_LOADED + "unknown"),
+        (OPEN_580, {"smi": None}, "unknown", "the version of the libraries is unknown, see driver.nvidia_smi"),
+        (
+            "proc-driver-nvidia-version-proprietary-440.txt",
+            {"smi": None},
+            "fail",
+            "proprietary modules 440.95.01, libraries unknown",
+        ),
+        (None, {"kernel_module": "not_managed"}, "skip", "the kernel belongs to the machine that runs this container"),
+        (None, {"kernel_module": "built"}, "skip", "the module is built for a kernel that does not run, and not "),
+        (None, {"simulated": ["NVIDIA driver 580.95.05"]}, "skip", "the NVIDIA driver is simulated: no kernel module "),
     ],
-    ids=["same", "none loaded", "old module", "wrong flavour", "not managed", "built", "simulated"],
-)
+    ids=[
+        "same", "none loaded", "old module", "wrong flavour", "no GPU", "no library", "no nvidia-smi",
+        "wrong flavour, no nvidia-smi", "not managed", "built", "simulated",
+    ],
+)  # fmt: skip
 def test_module_matches_user_space(
-    tmp_path: Path, version_file: str | None, changes: dict[str, Any], status: str
+    tmp_path: Path, version_file: str | None, changes: dict[str, Any], status: str, text: str
 ) -> None:
     context = host(driver_tree(tmp_path, version_file), **changes)
     check = by_id(driver_checks.run(context))["driver.module_matches_user_space"]
     assert check.status == status
-    assert bool(check.reason) is (status == "skip")
+    assert str(check.reason or check.found).startswith(text)
+    assert bool(check.reason) is (status in ("skip", "unknown"))
+
+
+@pytest.mark.parametrize(
+    ("version_file", "smi", "remedy", "libraries"),
+    [
+        (None, nvidia_smi(), "Run `modprobe nvidia`; ", "580.95.05"),
+        (OPEN_580, nvidia_smi(version="570.1"), "Reboot: ", "570.1"),
+        (OPEN_580, nvidia_smi(0), "Reboot: ", "580.95.05"),
+    ],
+    ids=["none loaded", "another version", "no GPU"],
+)
+def test_module_that_does_not_match_has_a_remedy(
+    tmp_path: Path, version_file: str | None, smi: dict[str, Any], remedy: str, libraries: str
+) -> None:
+    context = host(driver_tree(tmp_path, version_file), smi=smi)
+    check = by_id(driver_checks.run(context))["driver.module_matches_user_space"]
+    assert (check.status, str(check.remedy).startswith(remedy)) == ("fail", True)
+    assert check.expected == f"open modules in the version of the libraries ({libraries})"
 
 
 def modinfo(version: str, licence: str, signer: str = "", key: str = "") -> Callable[..., command.Answer]:
@@ -220,8 +329,11 @@ def test_of_open_and_proprietary_prebuilt_modules_the_one_that_loads_counts(
     context = host(tmp_path, run=run, kernel_module="built", driver_state="not_loaded")
     check = by_id(driver_checks.run(context))["driver.module_built"]
     assert check.status == status
+    assert check.found == "kernel 6.8.0-45-generic: of 2 modules, modprobe selects " + (
+        f"module 580.95.05, licence {selected}" if selected else "unknown"
+    )
     if status == "fail":
-        assert "of 2 modules, modprobe selects module 580.95.05, licence NVIDIA" in str(check.found)
+        assert str(check.remedy).startswith("Remove the packages of the other modules (dpkg -S ")
         assert "kernel/nvidia-580/nvidia.ko" in str(check.remedy)
 
 
@@ -233,11 +345,50 @@ def test_next_boot_kernel_without_a_module_fails_and_shows_the_build_log(tmp_pat
     (tmp_path / "lib/modules/6.1.0-9-amd64/updates/dkms/nvidia.ko").touch()
     log = tmp_path / "var/lib/dkms/nvidia-current/550.163.01/build/make.log"
     log.parent.mkdir(parents=True)
-    log.write_text("first\n" * 9 + "nv-pci.c:237: too few arguments to function 'pci_resize_resource'\n")
+    log.write_text("".join(f"line {n}\n" for n in range(9)) + "nv-pci.c:237: too few arguments\n")
+    put(tmp_path, "/var/lib/dkms/broadcom-sta/6.30/build/make.log", "another module\n")
+    put(tmp_path, "/var/lib/dkms/nvidia-current/550.54.14/build/make.log", "")
     check = by_id(driver_checks.run(host(tmp_path)))["driver.module_built"]
     assert (check.status, check.found) == ("fail", "kernel 6.1.0-56-amd64 has no nvidia module")
-    assert "too few arguments" in str(check.remedy)
-    assert "6.1.0-56-amd64" in str(check.remedy)
+    assert check.expected == "module 580.95.05, licence Dual MIT/GPL"
+    assert check.remedy == (
+        "Install the headers of kernel 6.1.0-56-amd64 and run `dkms autoinstall -k 6.1.0-56-amd64`. "
+        "/var/lib/dkms/nvidia-current/550.163.01/build/make.log ends with: "
+        "line 5 | line 6 | line 7 | line 8 | nv-pci.c:237: too few arguments"
+    )
+
+
+def test_prebuilt_module_that_is_missing_needs_no_headers(tmp_path: Path) -> None:
+    put(tmp_path, "/boot/vmlinuz-6.8.0-45-generic")
+    driver = {**PLAN["components"]["driver"], "module_source": "prebuilt"}
+    plan = {**PLAN, "components": {**PLAN["components"], "driver": driver}}
+    check = by_id(driver_checks.run(host(tmp_path, plan=plan)))["driver.module_built"]
+    assert str(check.remedy).startswith("Run this again: the plan names the prebuilt modules for kernel 6.8.0-45-gener")
+
+
+@pytest.mark.parametrize(
+    ("kernel_module", "status", "text"),
+    [
+        ("loaded", "fail", "no kernel to build for is installed"),
+        ("built", "fail", "no kernel to build for is installed"),
+        ("not_managed", "skip", "the kernel belongs to the machine that runs this container"),
+    ],
+)
+def test_host_without_a_kernel(tmp_path: Path, kernel_module: str, status: str, text: str) -> None:
+    check = by_id(driver_checks.run(host(tmp_path, kernel_module=kernel_module)))["driver.module_built"]
+    assert (check.status, str(check.found or check.reason).startswith(text)) == (status, True)
+    assert ("Install a kernel with its headers." in str(check.remedy)) == (status == "fail")
+
+
+@pytest.mark.parametrize(("kernel_module", "lacking"), [("built", "6.1.0-56-amd64"), ("loaded", "6.1.0-9-amd64")])
+def test_newest_kernel_with_headers_needs_the_module_where_it_is_only_built(
+    tmp_path: Path, kernel_module: str, lacking: str
+) -> None:
+    """As in an image that another machine will start: the kernel with the headers may not be installed."""
+    put(tmp_path, "/boot/vmlinuz-6.1.0-9-amd64")
+    put(tmp_path, "/lib/modules/6.1.0-56-amd64/build/Makefile")
+    check = by_id(driver_checks.run(host(tmp_path, kernel_module=kernel_module)))["driver.module_built"]
+    assert check.found == f"kernel {lacking} has no nvidia module"
 
 
 def test_a_kernel_that_the_guard_holds_back_without_a_module_is_a_warning(tmp_path: Path) -> None:
@@ -352,9 +503,50 @@ def test_with_secure_boot_the_module_must_be_signed_by_a_trusted_key(
     context = host(tmp_path, run=modinfo("580.95.05", "Dual MIT/GPL", signer, key))
     check = by_id(driver_checks.run(context))["driver.module_built"]
     assert (check.status, found in f"{check.found} {check.reason}") == (status, True)
+    signed = "module 580.95.05, licence Dual MIT/GPL, signed by a key that the kernel trusts"
+    assert check.expected == (None if status == "unknown" else signed)
     if status == "fail":
         assert "gpu_stack_module_signing_key" in str(check.remedy)
         assert ("sudo mokutil --import /var/lib/dkms/mok.pub" in str(check.remedy)) == bool(signer)
+
+
+def test_signed_module_of_another_version_is_to_be_built_again(tmp_path: Path) -> None:
+    two_flavours(tmp_path, OEM, [OEM])
+    put(tmp_path, secure_boot.SECURE_BOOT, b"\6\0\0\0\1")
+    check = by_id(driver_checks.run(host(tmp_path, run=modinfo("570.1.2", "Dual MIT/GPL", DKMS))))[
+        "driver.module_built"
+    ]
+    assert (check.status, "dkms autoinstall -k" in str(check.remedy)) == ("fail", True)
+    assert check.found == f"kernel {OEM}: module 570.1.2, licence Dual MIT/GPL, signed by {DKMS}"
+
+
+def test_key_whose_certificate_is_not_found_has_a_placeholder(tmp_path: Path) -> None:
+    two_flavours(tmp_path, OEM, [OEM])
+    put(tmp_path, secure_boot.SECURE_BOOT, b"\6\0\0\0\1")
+    put(tmp_path, module_keys.KEYS, keys("6.1"))
+    put(tmp_path, OWNER_KEYS, (SECURE_BOOT_FIXTURES / "mok-list-enrolled").read_bytes())
+    context = host(tmp_path, run=modinfo("580.95.05", "Dual MIT/GPL", DKMS, NOT_ENROLLED))
+    check = by_id(driver_checks.run(context))["driver.module_built"]
+    assert (check.status, "sudo mokutil --import CERTIFICATE.der`" in str(check.remedy)) == ("fail", True)
+
+
+@pytest.mark.parametrize(("version", "status"), [("570.1.2", "fail"), ("nonsense", "unknown")])
+def test_worst_of_two_kernels_counts_and_both_are_shown(tmp_path: Path, version: str, status: str) -> None:
+    two_flavours(tmp_path, AWS, [AWS, OEM])
+    planned, other = modinfo("580.95.05", "Dual MIT/GPL"), modinfo(version, "Dual MIT/GPL")
+    context = host(tmp_path, run=lambda argv, timeout: (other if OEM in argv[-1] else planned)(argv, timeout))
+    check = by_id(driver_checks.run(context))["driver.module_built"]
+    of_the_oem = "unknown" if status == "unknown" else "module 570.1.2, licence Dual MIT/GPL"
+    assert (check.status, check.found) == (
+        status,
+        f"kernel {AWS}: module 580.95.05, licence Dual MIT/GPL; kernel {OEM}: {of_the_oem}",
+    )
+
+
+def test_failure_counts_before_a_kernel_whose_module_is_unknown(tmp_path: Path) -> None:
+    two_flavours(tmp_path, AWS, [AWS])
+    check = by_id(driver_checks.run(host(tmp_path, run=modinfo("nonsense", "NVIDIA"))))["driver.module_built"]
+    assert (check.status, check.found) == ("fail", f"kernel {AWS}: unknown; kernel {OEM} has no nvidia module")
 
 
 def test_where_the_kernels_keys_cannot_be_read_a_signature_is_unknown(tmp_path: Path) -> None:
@@ -520,6 +712,103 @@ def test_remedy_for_a_lost_gpu(simulated: SimulatedHost) -> None:
     assert "power-cycle" in simulated.verify()["driver.nvidia_smi"]["remedy"]
 
 
+@pytest.mark.parametrize(
+    "state",
+    ["reloading", "inactive", "failed", "activating", "deactivating", "maintenance", "refreshing"],
+)
+def test_service_that_is_not_active_fails(simulated: SimulatedHost, state: str) -> None:
+    """Each word that systemctl prints is an answer."""
+    simulated.answer("systemctl is-active nvidia-fabricmanager.service", state + "\n", exit_code=3)
+    check = by_id(driver_checks.run(simulated.context()))["driver.fabric_manager"]
+    assert (check.status, check.expected) == ("fail", f"Fabric Manager {DRIVER}, active")
+    assert check.found == f"nvidia-fabricmanager {DRIVER}-1; service {state}; 4 NVSwitches"
+
+
+@pytest.mark.parametrize(
+    ("packages", "status", "text"),
+    [
+        ([("nvidia-fabricmanager", DRIVER + "-1", "installed")], "unknown", f"nvidia-fabricmanager {DRIVER}-1"),
+        ([("nvidia-fabricmanager", DRIVER + "-1", "config-files")], "fail", "not installed; service unknown; "),
+        (
+            [("nvidia-fabricmanager", DRIVER + "-1", "installed"),
+             ("nvidia-fabricmanager-570", "570.211.01-1", "installed")],
+            "fail", f"nvidia-fabricmanager {DRIVER}-1, nvidia-fabricmanager-570 570.211.01-1; service unknown; ",
+        ),
+    ],
+    ids=["right", "removed", "two"],
+)  # fmt: skip
+def test_service_whose_state_is_unknown(
+    simulated: SimulatedHost, packages: list[tuple[str, str, str]], status: str, text: str
+) -> None:
+    """The package alone is a failure already if it is not the right one."""
+    simulated.answer("systemctl is-active nvidia-fabricmanager.service", "", exit_code=1)
+    entries = [
+        f"Package: {name}\nStatus: install ok {state}\nArchitecture: amd64\nVersion: {version}\n"
+        for name, version, state in packages
+    ]
+    simulated.write("var/lib/dpkg/status", "\n".join(entries) + "\n")
+    check = by_id(driver_checks.run(simulated.context()))["driver.fabric_manager"]
+    assert (check.status, str(check.found).startswith(text)) == (status, True), check
+    assert bool(check.reason) is (status == "unknown")
+
+
+def test_fabric_manager_without_a_switch_on_the_bus_is_judged(tmp_path: Path, simulated: SimulatedHost) -> None:
+    """Systems whose switches are outside of the host have none on its PCI bus."""
+    plain = SimulatedHost(tmp_path / "plain", [H200])
+    plain.write("var/lib/dpkg/status", STATUS % (DRIVER + "-1"))
+    plain.answer("systemctl is-active nvidia-fabricmanager.service", "active\n")
+    check = by_id(driver_checks.run(plain.context()))["driver.fabric_manager"]
+    assert (check.status, check.found) == ("pass", f"nvidia-fabricmanager {DRIVER}-1; service active; 0 NVSwitches")
+
+
+def test_packages_that_cannot_be_read_leave_fabric_manager_unknown(simulated: SimulatedHost) -> None:
+    (simulated.root / "var/lib/dpkg/status").unlink()
+    check = by_id(driver_checks.run(simulated.context()))["driver.fabric_manager"]
+    assert (check.status, check.reason) == ("unknown", "/var/lib/dpkg/status is missing")
+
+
+REQUESTED_STATE = {
+    "driver.pci_binding": "the driver is not loaded, as requested",
+    "driver.fabric_manager": "the driver is not loaded, as requested, and Fabric Manager needs it",
+    "driver.security_floor": "the driver is not loaded, as requested",
+}
+
+
+def test_driver_that_must_not_be_loaded_is_a_reason_to_skip(simulated: SimulatedHost) -> None:
+    not_loaded(simulated)
+    found = by_id(driver_checks.run(simulated.context(driver_state="not_loaded")))
+    assert {name: found[name].reason for name in REQUESTED_STATE} == REQUESTED_STATE
+    assert {found[name].status for name in REQUESTED_STATE} == {"skip"}
+    assert found["driver.pci_binding"].found == "0000:05:00.0: none, 0000:06:00.0: none"
+
+
+def test_bus_without_a_gpu_has_no_binding(tmp_path: Path) -> None:
+    check = by_id(driver_checks.run(host(tmp_path)))["driver.pci_binding"]
+    assert (check.status, check.reason, check.found) == ("skip", "the PCI bus has no GPU", None)
+    check = by_id(driver_checks.run(host(tmp_path, driver_state="not_loaded")))["driver.pci_binding"]
+    assert (check.status, check.found) == ("skip", None)
+
+
+def test_security_floor_without_a_version_is_unknown(simulated: SimulatedHost) -> None:
+    simulated.state(state="mismatch")
+    check = simulated.verify()["driver.security_floor"]
+    assert (check["status"], check["reason"]) == ("unknown", "nvidia-smi reports no driver version")
+
+
+def test_security_floor_counts_for_each_gpu(tmp_path: Path) -> None:
+    smi = nvidia_smi()
+    smi["gpus"][1]["driver_version"] = "580.82.07"
+    driver = {**PLAN["components"]["driver"], "security_floor": "580.95.05", "branch": 580}
+    plan = {"components": {"driver": driver}}
+    check = by_id(driver_checks.run(host(tmp_path, smi=smi, plan=plan)))["driver.security_floor"]
+    assert (check.status, check.found) == ("warn", "driver 580.82.07")
+    check = by_id(driver_checks.run(host(tmp_path, plan=plan)))["driver.security_floor"]
+    assert (check.status, check.found, check.expected) == ("pass", "driver 580.95.05", "580.95.05 or newer")
+    del driver["security_floor"]
+    check = by_id(driver_checks.run(host(tmp_path, plan=plan)))["driver.security_floor"]
+    assert (check.status, check.reason) == ("skip", "the catalog has no security floor for driver branch 580")
+
+
 def test_fabric_manager_is_skipped_without_nvswitches(tmp_path: Path, simulated: SimulatedHost) -> None:
     plain = SimulatedHost(tmp_path / "plain", [H200])
     found = plain.verify()["driver.fabric_manager"]
@@ -543,6 +832,12 @@ def test_simulated_driver_has_no_binding(simulated: SimulatedHost) -> None:
         "skip",
     ]
     assert all("simulated" in found[check_id]["reason"] for check_id in ("driver.pci_binding", "driver.nouveau_absent"))
+    (simulated.root / "proc/modules").unlink()
+    assert simulated.verify()["driver.nouveau_absent"]["status"] == "skip"
+    nouveau_only_loaded(simulated)
+    assert simulated.verify()["driver.nouveau_absent"]["status"] == "fail"
+    simulated.bind("0000:06:00.0", "vfio-pci")
+    assert simulated.verify()["driver.pci_binding"]["status"] == "fail"
 
 
 # --- tools that are missing, hang, crash or print nonsense ---
@@ -576,7 +871,8 @@ def test_tool_that_does_not_answer_is_unknown(simulated: SimulatedHost, tool: st
 @pytest.mark.parametrize("text", ["", "nonsense\n", "nvidia x y z\n"])
 def test_list_of_modules_that_cannot_be_read_is_unknown(simulated: SimulatedHost, text: str) -> None:
     simulated.write("proc/modules", text)
-    assert simulated.verify()["driver.nouveau_absent"]["status"] == "unknown"
+    found = simulated.verify()["driver.nouveau_absent"]
+    assert (found["status"], found["reason"].startswith("/proc/modules: ")) == ("unknown", True)
     (simulated.root / "proc/modules").unlink()
     assert simulated.verify()["driver.nouveau_absent"]["status"] == "unknown"
 
