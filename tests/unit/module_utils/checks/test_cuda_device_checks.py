@@ -256,3 +256,316 @@ def test_libraries_that_are_not_planned_are_skipped() -> None:
         "the plan has no cuDNN",
         "the plan has no NCCL",
     ]
+
+
+# --- documents of the program ---
+
+Edit = Callable[[dict[str, Any]], object]
+UNAVAILABLE = {"call": "cudaMalloc", "number": 46, "name": "cudaErrorDevicesUnavailable", "message": "busy"}
+BUSY = "cudaMalloc: cudaErrorDevicesUnavailable (46), busy"
+NO_DRIVER = {"call": "cudaGetDeviceCount", "number": 35, "name": "cudaErrorInsufficientDriver", "message": ""}
+THREE = "3 devices, a kernel ran on 3"
+STAGED = "; without access, staged through host memory: "
+ACCESS = "4 of 6 pairs with peer access (0 -yn, 1 y-y, 2 ny-); 10 to 200 GB/s" + STAGED + "0-2, 2-0"
+RATES = "host to device 25, device to host 25, within the device 2000 GB/s"
+CRASHED, HUNG = "the program crashed (signal 11) in its step ", "the program did not end within its time in its step "
+NOT_REACHED = "not reached: no GPU is usable, see cuda.devices and cuda.memory_copies"
+WRONG_KERNEL = {"right": False, "error": None}
+WRONG_COPY = {"bytes": 65536, "right": False, "wrong_words": 3, "gb_per_second": 200, "error": None}
+
+
+def unchanged(document: dict[str, Any]) -> None:
+    """Leave the document of three healthy GPUs as it is."""
+
+
+def together(*edits: Edit) -> Edit:
+    return lambda document: [edit(document) for edit in edits]
+
+
+def of(**parts: Any) -> Edit:
+    return lambda document: document.update(parts)
+
+
+def crashed(step: str, number: int = 11, **parts: Any) -> Edit:
+    """The program ended in a step, before these parts."""
+    return of(unfinished={"step": step, "signal": number}, **parts)
+
+
+def of_device(number: int, **parts: Any) -> Edit:
+    return lambda document: document["devices"][number].update(parts)
+
+
+def of_copy(number: int, name: str, **parts: Any) -> Edit:
+    return lambda document: document["devices"][number]["copies"][name].update(parts)
+
+
+def of_pair(number: int, **parts: Any) -> Edit:
+    return lambda document: document["peers"][number].update(parts)
+
+
+def of_results(**parts: Any) -> Edit:
+    return lambda document: document["all_reduce"].update(parts)
+
+
+def no_device(number: int) -> Edit:
+    error = {**NO_DRIVER, "number": number}
+    return of(outcome="no device", error=error, devices=[], peers=[], cudnn=None, all_reduce=None)
+
+
+def first_devices(count: int) -> Edit:
+    def edit(document: dict[str, Any]) -> None:
+        document["devices"] = document["devices"][:count]
+        document["peers"] = [pair for pair in document["peers"] if max(pair["from"], pair["to"]) < count]
+
+    return edit
+
+
+DOCUMENTS: dict[str, tuple[Edit, str, str, str]] = {
+    "each computes": (unchanged, "cuda.devices", "pass", THREE),
+    "no device": (no_device(35), "cuda.devices", "fail", "no device: cudaErrorInsufficientDriver (35)"),
+    "a kernel that is wrong": (
+        of_device(1, kernel=WRONG_KERNEL), "cuda.devices", "fail", "3 devices, a kernel ran on 2; 1: a wrong result",
+    ),
+    "a kernel that fails": (
+        of_device(2, kernel={"right": False, "error": UNAVAILABLE}), "cuda.devices", "fail",
+        "3 devices, a kernel ran on 2; 2: " + BUSY,
+    ),
+    "crash after the kernels": (crashed("cudnnCreate", cudnn=None), "cuda.devices", "pass", THREE),
+    "crash before a kernel": (
+        together(of_device(2, kernel=WRONG_KERNEL), crashed("device 2: kernel")), "cuda.devices", "fail",
+        f"3 devices, a kernel ran on 2; 2: a wrong result; {CRASHED}'device 2: kernel'",
+    ),
+    "crash in the properties": (
+        crashed("device 2: properties"), "cuda.device_query", "fail", CRASHED + "'device 2: properties'",
+    ),
+    "each is copied to": (unchanged, "cuda.memory_copies", "pass", f"0: {RATES}; 1: {RATES}; 2: {RATES}"),
+    "no kernel, no copies": (
+        of_device(1, copies=None), "cuda.memory_copies", "fail", "1: no copies: its kernel did not run",
+    ),
+    "an error in place of copies": (
+        of_device(1, copies=None, error=UNAVAILABLE), "cuda.memory_copies", "fail", "1: " + BUSY,
+    ),
+    "words that a copy changed": (
+        of_copy(2, "device_to_device", right=False, wrong_words=7), "cuda.memory_copies", "fail",
+        "2 within the device: 7 of 16384 words wrong",
+    ),
+    "a copy that fails": (
+        of_copy(2, "device_to_host", right=False, error=UNAVAILABLE), "cuda.memory_copies", "fail",
+        "2 device to host: " + BUSY,
+    ),
+    "rates of all sizes": (
+        together(
+            of_copy(0, "host_to_device", gb_per_second=None), of_copy(0, "device_to_host", gb_per_second=12.346),
+            of_copy(0, "device_to_device", gb_per_second=1234.4),
+        ),
+        "cuda.memory_copies", "pass",
+        f"0: host to device unknown, device to host 12.3, within the device 1234 GB/s; 1: {RATES}; 2: {RATES}",
+    ),
+    "hangs in the copies": (
+        crashed("device 2: copies", 14), "cuda.memory_copies", "fail", HUNG + "'device 2: copies'",
+    ),
+    "each pair": (unchanged, "cuda.peer_access", "pass", ACCESS),
+    "pair that fails": (
+        of_pair(1, error=UNAVAILABLE, copy=None, read=None), "cuda.peer_access", "fail",
+        f"0-2: {BUSY}; {ACCESS}",
+    ),
+    "pair whose data change": (
+        of_pair(1, copy=WRONG_COPY, read=WRONG_COPY), "cuda.peer_access", "fail",
+        f"0-2 copy: 3 of 16384 words wrong; 0-2 read: 3 of 16384 words wrong; {ACCESS}",
+    ),
+    "pairs without rates": (
+        lambda document: [pair["copy"].update(gb_per_second=None) for pair in document["peers"]],
+        "cuda.peer_access", "pass", ACCESS.replace("; 10 to 200 GB/s", ""),
+    ),
+    "pairs without access": (
+        together(of_pair(0, access=False), of_pair(5, access=False)), "cuda.peer_access", "pass",
+        f"2 of 6 pairs with peer access (0 -nn, 1 y-y, 2 nn-); 10 to 200 GB/s{STAGED}0-1, 0-2, 2-0, 2-1",
+    ),
+    "pairs of several rates": (
+        of_pair(3, copy={**WRONG_COPY, "right": True, "gb_per_second": 9.5}), "cuda.peer_access", "pass",
+        ACCESS.replace("10 to", "9.5 to"),
+    ),
+    "crash in a pair": (
+        crashed("device 1 to device 0", peers=[]), "cuda.peer_access", "fail",
+        CRASHED + "'device 1 to device 0', after 0 pairs",
+    ),
+    "pairs that a crash prevented": (
+        crashed("device 2: copies", peers=[]), "cuda.peer_access", "unknown",
+        f"not reached: {CRASHED}'device 2: copies'",
+    ),
+    "a pair that is absent": (lambda document: document["peers"].pop(), "cuda.peer_access", "unknown", NOT_REACHED),
+    "one usable device": (
+        together(of_device(1, copies=None), of_device(2, copies=None), of(peers=[])),
+        "cuda.peer_access", "unknown", NOT_REACHED,
+    ),
+    "a handle": (unchanged, "cuda.cudnn_handle", "pass", "created on device 0"),
+    "no handle": (of(cudnn={"device": 0, "error": UNAVAILABLE}), "cuda.cudnn_handle", "fail", BUSY),
+    "handle that was not reached": (of(cudnn=None), "cuda.cudnn_handle", "unknown", NOT_REACHED),
+    "crash creating the handle": (
+        crashed("cudnnCreate", cudnn=None), "cuda.cudnn_handle", "fail", CRASHED + "'cudnnCreate'",
+    ),
+    "crash after the handle": (
+        crashed("all-reduce of 3 devices", all_reduce=None), "cuda.cudnn_handle", "pass", "created on device 0",
+    ),
+    "a sum": (
+        of_results(bus_gb_per_second=230.4), "cuda.nccl_all_reduce", "pass",
+        "the exact sum over 3 GPUs, bus bandwidth 230 GB/s",
+    ),
+    "a sum that was not timed": (
+        of_results(bus_gb_per_second=None), "cuda.nccl_all_reduce", "pass", "the exact sum over 3 GPUs",
+    ),
+    "a wrong sum": (
+        of_results(right=False, wrong_words=[0, 5, 0]), "cuda.nccl_all_reduce", "fail",
+        "a sum over 3 GPUs: wrong words by device 0: 0, 1: 5, 2: 0",
+    ),
+    "no sum": (
+        of_results(right=False, error=UNAVAILABLE), "cuda.nccl_all_reduce", "fail", "a sum over 3 GPUs: " + BUSY,
+    ),
+    "a sum over two": (
+        of_results(devices=[0, 1], bus_gb_per_second=None), "cuda.nccl_all_reduce", "fail",
+        "the exact sum over 2 GPUs",
+    ),
+    "sum that was not reached": (of(all_reduce=None), "cuda.nccl_all_reduce", "unknown", NOT_REACHED),
+    "hangs in the sum": (
+        crashed("all-reduce of 3 devices", 14, all_reduce=None), "cuda.nccl_all_reduce", "fail",
+        HUNG + "'all-reduce of 3 devices'",
+    ),
+}  # fmt: skip
+EXPECTED = {
+    "cuda.devices": THREE,
+    "cuda.device_query": "3 GPUs, the same in CUDA, nvidia-smi and the plan",
+    "cuda.memory_copies": "each copy arrives unchanged",
+    "cuda.peer_access": "the data of all 6 ordered pairs arrive unchanged",
+    "cuda.cudnn_handle": "the handle is created",
+    "cuda.nccl_all_reduce": "the exact sum over 3 GPUs",
+}
+
+
+def of_document(edit: Edit, **changes: Any) -> dict[str, model.Check]:
+    """Return the results for the document of three healthy GPUs, which `edit` changes."""
+    document = json.loads((CUDA_FIXTURES / "simulated-3-gpus.json").read_text())
+    edit(document)
+    return by_id(cuda_device_checks.run(cuda_host(refuse, **changes), document))
+
+
+@pytest.mark.parametrize("case", DOCUMENTS)
+def test_each_part_of_the_document_has_its_outcome_and_its_text(case: str) -> None:
+    edit, check_id, status, text = DOCUMENTS[case]
+    check = of_document(edit)[check_id]
+    assert (check.status, check.reason or check.found) == (status, text)
+    assert check.expected == (None if status == "unknown" else EXPECTED[check_id])
+
+
+SIMULATED = {"simulated": ["NVIDIA driver 580.95.05"]}
+LISTS_NONE = "CUDA lists no device, see cuda.devices"
+NO_PROGRAM = "the NVIDIA driver is simulated: no program can use a GPU here"
+
+
+@pytest.mark.parametrize(
+    ("number", "changes", "outcome", "others"),
+    [
+        (35, {}, ("fail", None), ("unknown", LISTS_NONE)),
+        (35, SIMULATED, ("skip", NO_PROGRAM), ("skip", NO_PROGRAM)),
+        (100, SIMULATED, ("skip", NO_PROGRAM), ("skip", NO_PROGRAM)),
+        (802, SIMULATED, ("fail", None), ("unknown", LISTS_NONE)),
+    ],
+    ids=["needed", "simulated", "simulated, none", "an error of the fabric"],
+)
+def test_without_a_device_the_others_are_as_the_devices(
+    number: int, changes: dict[str, Any], outcome: tuple[str, str | None], others: tuple[str, str]
+) -> None:
+    found = of_document(no_device(number), **changes)
+    devices = found.pop("cuda.devices")
+    assert (devices.status, devices.reason) == outcome
+    assert devices.found == f"no device: cudaErrorInsufficientDriver ({number})"
+    assert {(check.status, check.reason) for check in found.values()} == {others}
+
+
+def test_devices_that_need_not_be_there_are_judged() -> None:
+    """Of a simulated driver that lists devices, and of a document whose device count has no outcome."""
+    assert {check.status for check in of_document(unchanged, **SIMULATED).values()} == {"pass"}
+    assert of_document(of(outcome=None))["cuda.devices"].status == "fail"
+
+
+def test_what_passes_on_too_few_devices_is_unknown_and_shown() -> None:
+    found = of_document(first_devices(2))
+    assert found["cuda.peer_access"].reason == "CUDA lists 2 devices, expected 3"
+    assert found["cuda.peer_access"].found == "2 of 2 pairs with peer access (0 -y, 1 y-); 200 to 200 GB/s"
+    assert {found[name].status for name in ("cuda.memory_copies", "cuda.cudnn_handle")} == {"unknown"}
+    assert found["cuda.devices"].found == "2 devices, a kernel ran on 2"
+
+
+def test_one_device_of_several_is_no_single_gpu() -> None:
+    check = of_document(first_devices(1))["cuda.peer_access"]
+    assert (check.status, str(check.reason).startswith("not reached: ")) == ("unknown", True)
+
+
+def test_failed_pair_counts_though_a_device_is_not_usable() -> None:
+    def edit(document: dict[str, Any]) -> None:
+        of_device(2, copies=None)(document)
+        document["peers"] = [pair for pair in document["peers"] if 2 not in (pair["from"], pair["to"])]
+
+    usable = of_document(edit)["cuda.peer_access"]
+    assert (usable.status, usable.reason) == ("unknown", "only 2 GPUs are usable, see cuda.memory_copies")
+    assert usable.found == "2 of 2 pairs with peer access (0 -y., 1 y-., 2 ..-); 200 to 200 GB/s"
+    wrong = of_document(together(edit, of_pair(0, copy=WRONG_COPY)))["cuda.peer_access"]
+    assert (wrong.status, wrong.expected) == ("fail", "the data of all 2 ordered pairs arrive unchanged")
+
+
+GPU_0 = "0: Simulated GPU, 9.0, 0.1 GiB, 0000:1a:00.0"
+UNNAMED = "nvidia-smi does not report name and UUID of "
+
+
+@pytest.mark.parametrize(
+    ("edit", "changes", "status", "text"),
+    [
+        (unchanged, {}, "pass", GPU_0 + "; 1: "),
+        (of_device(0, memory_bytes=85899345920), {}, "pass", GPU_0.replace("0.1 GiB", "80.0 GiB")),
+        (unchanged, {"smi": simulated_gpus(name=None)}, "unknown", UNNAMED + "0000:1b:00.0"),
+        (unchanged, {"smi": simulated_gpus(uuid=None)}, "unknown", UNNAMED + "0000:1b:00.0"),
+        (unchanged, {"smi": None}, "unknown", UNNAMED + "any GPU"),
+        (
+            unchanged,
+            {"smi": simulated_gpus(pci_address="0000:2b:00.0")},
+            "fail",
+            "0000:1b:00.0: unknown to nvidia-smi, which lists 0000:1a:00.0, 0000:1c:00.0, 0000:2b:00.0; "
+            "0000:2b:00.0: unknown to CUDA",
+        ),
+        (
+            unchanged,
+            {"smi": simulated_gpus(name="A", uuid="B", compute_capability="8.0")},
+            "fail",
+            "0000:1b:00.0: name Simulated GPU, in nvidia-smi A; 0000:1b:00.0: compute_capability 9.0, in nvidia-smi "
+            "8.0; 0000:1b:00.0: uuid GPU-f0f1f2f3-f4f5-f6f7-f8f9-fafbfcfdfe01, in nvidia-smi B",
+        ),
+        (
+            of_device(1, compute_capability="8.0"),
+            {"smi": simulated_gpus(compute_capability=None)},
+            "fail",
+            "compute capabilities 8.0, 9.0, 9.0, planned 9.0, 9.0, 9.0",
+        ),
+        (
+            of_device(1, compute_capability="8.0"),
+            {"smi": simulated_gpus(compute_capability=None), "plan": {**CUDA_PLAN, "gpus": []}},
+            "pass",
+            GPU_0,
+        ),
+        (of_device(0, pci_bus_id=None), {"smi": None}, "unknown", UNNAMED + "any GPU"),
+    ],
+    ids=[
+        "all agree", "memory", "no name", "no UUID", "no nvidia-smi", "address", "values", "plan", "nothing planned",
+        "no address",
+    ],
+)  # fmt: skip
+def test_device_query_shows_devices_or_differences(edit: Edit, changes: dict[str, Any], status: str, text: str) -> None:
+    check = of_document(edit, **changes)["cuda.device_query"]
+    assert (check.status, str(check.reason or check.found).startswith(text)) == (status, True)
+    assert status != "unknown" or str(check.found).startswith("0: Simulated GPU, 9.0, 0.1 GiB, ")
+
+
+def test_device_whose_properties_cannot_be_read_has_no_capability() -> None:
+    broken = {"index": 1, "kernel": {"right": True, "error": None}, "copies": None, "error": UNAVAILABLE}
+    check = of_document(lambda document: document["devices"].__setitem__(1, broken))["cuda.device_query"]
+    assert check.found == (
+        f"1: {BUSY}; 0000:1b:00.0: unknown to CUDA; compute capabilities 9.0, 9.0, unknown, planned 9.0, 9.0, 9.0"
+    )
