@@ -68,7 +68,7 @@ def compare_release(context: Context, spec: CheckSpec, answer: Answer) -> Check:
     An nvcc that is missing or that fails is a failure; one that hangs, is killed or prints something else is unknown.
     """
     planned = "release " + str((context.component("cuda") or {})["version"])
-    match = _RELEASE.search(answer.stdout.decode("utf-8", "replace"))
+    match = _RELEASE.search(answer.output)
     if answer.stopped or (answer.exit_code == 0 and match is None):
         return spec.unknown("nvcc --version: " + answer.ending())
     if answer.exit_code != 0 or match is None:
@@ -109,7 +109,7 @@ def _compile_link_run(context: Context, cuda: dict[str, Any]) -> list[Check]:
             limit = str(int(RUN_TIMEOUT * context.timeout_factor))
             ran = context.run([program, "--time-limit", limit], RUN_TIMEOUT + 30, environment)
     try:
-        document = cuda_program.parse(ran.stdout.decode("utf-8", "replace"))
+        document = cuda_program.parse(ran.output)
     except ValueError:
         remedy = "The dynamic linker does not find a library: see `ldconfig -p | grep -E 'cudart|cudnn|nccl'`."
         return _not_run(context, "the program", ran, expected, remedy)
@@ -142,7 +142,7 @@ def _architectures(context: Context, cuda: dict[str, Any]) -> list[str]:
     if not known:
         return []
     listed = command.ask(context.run, [_nvcc(cuda), "--list-gpu-code"], SHELL_TIMEOUT)
-    return cuda_program.architectures(known, listed.stdout.decode("utf-8", "replace"))
+    return cuda_program.architectures(known, listed.output)
 
 
 def _versions_text(versions: dict[str, str]) -> str:

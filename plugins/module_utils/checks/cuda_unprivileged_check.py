@@ -52,7 +52,7 @@ def judge(context: Context, of_root: cuda_program.Document, answer: Answer | Non
     if answer is None:
         return UNPRIVILEGED.skip("gpu_verify does not run as root: the other checks of CUDA are an ordinary user's")
     try:
-        document = cuda_program.parse(answer.stdout.decode("utf-8", "replace"))
+        document = cuda_program.parse(answer.output)
     except ValueError:
         return UNPRIVILEGED.unknown("the program as user %s: %s" % (USER, answer.ending()))
     usable, roots = _usable(document), _usable(of_root)

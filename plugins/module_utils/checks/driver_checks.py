@@ -349,7 +349,7 @@ def _kernels(context: Context) -> list[str]:
 def _modinfo(context: Context, options: list[str], field: str, module: str) -> str:
     """Return one line about a module. Raise ValueError if modinfo fails or prints something else."""
     answer = command.ask(context.run, [kernel_modules.MODINFO, *options, "-F", field, module], 20)
-    text = answer.stdout.decode("utf-8", "replace").strip()
+    text = answer.output.strip()
     if answer.exit_code != 0 or not _MODULE_FIELDS[field].match(text):
         raise ValueError("modinfo -F %s: %s" % (field, answer.ending()))
     return text
@@ -435,7 +435,7 @@ def _fabric_manager(context: Context, driver: dict[str, Any], switches: list[dic
     listed = ", ".join("%s %s" % pair for pair in sorted(installed.items())) or "not installed"
     right = bool(installed) and all(is_version(v, version) for v in installed.values())
     answer = command.ask(context.run, ["systemctl", "is-active", FABRIC_MANAGER_UNIT], 30)
-    state = answer.stdout.decode("utf-8", "replace").strip()
+    state = answer.output.strip()
     if right and (state not in _STATES or (state == "active" and answer.exit_code != 0)):
         return FABRIC_MANAGER.unknown("systemctl is-active %s: %s" % (FABRIC_MANAGER_UNIT, answer.ending()), listed)
     found = "%s; service %s; %d NVSwitches" % (listed, state or "unknown", len(switches))

@@ -72,7 +72,7 @@ def run_probe(context: Context, framework: str, path: str, environment: dict[str
 def parse(answer: Answer) -> dict[str, Any]:
     """Return all parts of the probe's output merged into one object. Raise ValueError for a part that is not JSON."""
     output: dict[str, Any] = {}
-    for line in answer.stdout.decode("utf-8", "replace").splitlines():
+    for line in answer.output.splitlines():
         if line.startswith(framework_probe.MARK):
             output.update(json.loads(line[len(framework_probe.MARK) :]))
     return output

@@ -549,7 +549,7 @@ def _accept_disabled_daemon(context: Context, check: Check) -> Check:
     """Skip persistence mode where the operator disabled the daemon (nvidia_driver_persistence)."""
     if check.id != "gpu.persistence" or check.status != WARN:
         return check
-    state = context.run(["systemctl", "is-enabled", PERSISTENCE_UNIT], 30).stdout.decode("utf-8", "replace").strip()
+    state = context.run(["systemctl", "is-enabled", PERSISTENCE_UNIT], 30).output.strip()
     if state != "disabled":
         return check
     (spec,) = (item.spec for item in PER_GPU if item.spec.id == check.id)

@@ -42,7 +42,7 @@ def read(context: Context) -> dict[str, int | None]:
     argv = [str(path), "--query-gpu=index,memory.used", "--format=csv,noheader,nounits"]
     answer = nvidia_smi.ask(context.run, argv)
     used: dict[str, int | None] = {}
-    for line in answer.stdout.decode("utf-8", "replace").splitlines() if answer.exit_code == 0 else []:
+    for line in answer.output.splitlines() if answer.exit_code == 0 else []:
         index, _unused, value = line.partition(", ")
         used[index] = None if value.strip() in ABSENT else int(value)
     if len(used) != context.expect_gpus:

@@ -30,6 +30,11 @@ class Answer:
         return both.decode("utf-8", "replace").strip()
 
     @property
+    def output(self) -> str:
+        """The standard output as text; what is no UTF-8 is replaced."""
+        return self.stdout.decode("utf-8", "replace")
+
+    @property
     def stopped(self) -> bool:
         """Whether the command hung or was killed from outside, so that its end says nothing about what it runs."""
         outside = (signal.SIGHUP, signal.SIGINT, signal.SIGKILL, signal.SIGTERM)

@@ -129,7 +129,7 @@ def gcc(root: str, run: Run) -> str | None:
     if match:
         return match.group(1)
     answer = run([files.under(root, "/usr/bin/gcc"), "-dumpversion"], 10)
-    major = answer.stdout.decode("utf-8", "replace").strip().split(".", 1)[0]
+    major = answer.output.strip().split(".", 1)[0]
     return major if answer.exit_code == 0 and major.isdigit() else None
 
 

@@ -222,7 +222,7 @@ def unit_states(run: Run) -> dict[str, str]:
     """Return {unit: state} of UNITS that are running or failed."""
     states = ",".join((*RUNNING, "failed"))
     command = ["systemctl", "list-units", "--all", "--plain", "--no-legend", "--no-pager", "--state=" + states]
-    lines = run([*command, *UNITS], SYSTEMCTL_SECONDS).stdout.decode("utf-8", "replace").splitlines()
+    lines = run([*command, *UNITS], SYSTEMCTL_SECONDS).output.splitlines()
     rows = [line.split() for line in lines if line.strip()]
     return {row[0]: row[2] for row in rows if len(row) > 2}
 

@@ -69,7 +69,7 @@ def _computing(smi: dict[str, Any], run: Run) -> dict[int, str]:
     answer = nvidia_smi.ask(run, argv(smi["path"]))
     if answer.exit_code != 0:
         raise ValueError("%s exited with %d: %s" % (" ".join(argv(smi["path"])), answer.exit_code, answer.text()[:200]))
-    return parse(answer.stdout.decode("utf-8", "replace"))
+    return parse(answer.output)
 
 
 def is_job(user: Any) -> bool:

@@ -122,7 +122,7 @@ def read(run: Run) -> tuple[str | None, str]:
     problems = []
     for argv in READERS:
         answer = command.ask(run, argv, TIMEOUT)
-        text = answer.stdout.decode("utf-8", "replace")
+        text = answer.output
         if answer.exit_code == 0 and any(_KERNEL.search(line) for line in text.splitlines()):
             return text, ""
         problem = answer.ending() if answer.exit_code else "no kernel message"

@@ -58,7 +58,7 @@ def built(root: str, kernel: str, run: Run) -> list[dict[str, str]]:
 def modinfo(path: str, field: str, run: Run) -> str:
     """Return one field of a module file, '' if modinfo fails."""
     answer = run([MODINFO, "-F", field, path], 20)
-    return answer.stdout.decode("utf-8", "replace").strip() if answer.exit_code == 0 else ""
+    return answer.output.strip() if answer.exit_code == 0 else ""
 
 
 def loaded(root: str) -> dict[str, Loaded]:

@@ -125,7 +125,7 @@ def read(path: str | None, run: Run) -> dict[str, Any] | None:
     message = "" if answer.exit_code == 0 else " ".join(answer.text().split())
     if answer.exit_code == 0:
         try:
-            gpus = parse(answer.stdout.decode("utf-8", "replace"), fields)
+            gpus = parse(answer.output, fields)
         except ValueError as error:
             message = str(error)
     return {"path": path, "exit_code": answer.exit_code, "message": message, "gpus": gpus, "seconds": seconds}

@@ -142,7 +142,7 @@ class Log:
 def read(path: str, run: Run) -> Log:
     """Run `nvidia-smi -q -x`, twice if it hangs."""
     answer = nvidia_smi.ask(run, [path, "-q", "-x"])
-    output = answer.stdout.decode("utf-8", "replace")
+    output = answer.output
     # A lost GPU is reported in a line before the document, and by the exit code.
     before, start, document = output.partition("<?xml")
     problem = None
@@ -186,7 +186,7 @@ def nvlinks(path: str, run: Run) -> dict[int, Links]:
     answer = nvidia_smi.ask(run, [path, "nvlink", "-s"])
     if answer.exit_code != 0:
         raise ValueError("nvidia-smi nvlink -s: " + answer.ending())
-    return parse_nvlinks(answer.stdout.decode("utf-8", "replace"))
+    return parse_nvlinks(answer.output)
 
 
 def parse_nvlinks(output: str) -> dict[int, Links]:

@@ -22,7 +22,7 @@ def read(path: str, run: Run) -> Pairs:
     answer = nvidia_smi.ask(run, [path, "topo", "-m"])
     if answer.exit_code != 0:
         raise ValueError("nvidia-smi topo -m: " + answer.ending())
-    return parse(answer.stdout.decode("utf-8", "replace"))
+    return parse(answer.output)
 
 
 def parse(output: str) -> Pairs:

@@ -219,7 +219,7 @@ TORCH = os.environ.get("GPUHOST_PYTORCH_PYTHON") or "/opt/gpuhost/pytorch/bin/py
 def test_probe_in_a_real_pytorch_environment() -> None:
     source = Path(framework_probe.__file__).read_text()
     answer = subprocess.run([TORCH, "-c", source, "pytorch"], capture_output=True, check=True)
-    output = framework_checks.parse(answer)
+    output = framework_checks.parse(Answer(0, answer.stdout, b""))
     assert set(output) | {"called"} == set(CAPTURED)
     planned = {**PLANNED, "version": output["version"].split("+")[0], "cuda": output["cuda"]}
     found = judged(Answer(0, answer.stdout, b""), planned=planned, gpus=len(output["devices"]))

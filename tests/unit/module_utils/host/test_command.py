@@ -26,6 +26,10 @@ def test_a_command_returns_its_exit_code_and_output(argv: list[str], code: int, 
     assert output in answer.text()
 
 
+def test_output_is_what_is_printed_on_stdout_whatever_its_encoding() -> None:
+    assert command.run(["sh", "-c", r"echo err >&2; printf ' a\377\n'"], 10).output == " a\ufffd\n"
+
+
 @pytest.mark.parametrize(
     ("script", "ending"),
     [
