@@ -130,6 +130,12 @@ class Thresholds:
         value = self._models.get(index, {}).get(kind)
         return None if value is None else float(value)
 
+    def over_nvlink(self, indexes: list[int]) -> float | None:
+        """Return the lowest minimum over NVLink of the devices' models, None if one of them has none."""
+        found = [self.model(index, "nvlink") for index in indexes]
+        known = [value for value in found if value is not None]
+        return min(known) if len(known) == len(found) else None
+
     def path(self, index: int) -> tuple[float | None, str]:
         """Return the minimum for copies with the host: a part of the slowest link of the path at its best.
 
@@ -152,8 +158,7 @@ class Thresholds:
         nvidia-smi counts the active links of a pair. A link that failed is inactive at both ends; behind NVSwitches at
         one. The catalog limits their number, as some boards leave links unused.
         """
-        floors = [self.model(device, "nvlink") for device in (index, other)]
-        floor = None if None in floors else min(value for value in floors if value is not None)
+        floor = self.over_nvlink([index, other])
         active = self._pairs.get((index, other), 0)
         speeds = [self._nvlinks[device].speeds for device in (index, other) if device in self._nvlinks]
         if not active or len(speeds) < 2:
@@ -194,6 +199,5 @@ def _measurements(thresholds: Thresholds, document: Document) -> Iterator[Measur
         yield Measurement("%(from)d-%(to)d" % pair, pair_rate(pair), *limit)
     reduced = document["all_reduce"]
     if reduced is not None and len(reduced["devices"]) > 1:
-        floors = [thresholds.model(index, "nvlink") for index in reduced["devices"]]
-        floor = None if None in floors else min(value for value in floors if value is not None)
+        floor = thresholds.over_nvlink(reduced["devices"])
         yield Measurement("all-reduce", reduced["bus_gb_per_second"], floor, "the model's")

@@ -299,7 +299,9 @@ def test_rate_that_was_not_measured_is_unknown(hgx_4: Board, what: str) -> None:
         hgx_4.document["all_reduce"]["bus_gb_per_second"] = None
     else:
         hgx_4.document["devices"][3]["copies"] = None
-    assert hgx_4.judge().status == "unknown"
+    check = hgx_4.judge()
+    assert (check.status, str(check.reason).startswith("not measured: ")) == ("unknown", True)
+    assert str(check.reason).endswith("; 4 devices, expected 4")
 
 
 def test_topology_that_lacks_a_gpu_is_unknown(hgx_4: Board) -> None:
@@ -313,7 +315,11 @@ def test_topology_that_lacks_a_gpu_is_unknown(hgx_4: Board) -> None:
     )
 
 
-@pytest.mark.parametrize("left", ["", "GPU 3: NVIDIA X (UUID: GPU-3)\n"], ids=["no line", "its name alone"])
+@pytest.mark.parametrize(
+    "left",
+    ["", "GPU 3: NVIDIA X (UUID: GPU-3)\n", "GPU 3: NVIDIA X (UUID: GPU-3)\nDevice does not have or support Nvlink\n"],
+    ids=["no line", "its name alone", "a sentence"],
+)
 def test_nvlinks_that_the_topology_has_and_the_list_lacks_are_unknown(hgx_4: Board, left: str) -> None:
     hgx_4.answers["nvlink"] = hgx_4.answers["nvlink"].partition("GPU 3")[0] + left
     check = hgx_4.judge()
@@ -324,11 +330,192 @@ def test_nvlinks_that_the_topology_has_and_the_list_lacks_are_unknown(hgx_4: Boa
 
 
 def test_fewer_devices_than_expected_are_unknown(hgx_4: Board) -> None:
-    assert hgx_4.judge(expect_gpus=5).status == "unknown"
+    check = hgx_4.judge(expect_gpus=5)
+    assert (check.status, check.reason) == (
+        "unknown",
+        "CUDA lists another number of devices; 4 devices, expected 5",
+    )
 
 
-def test_gpus_that_nvidia_smi_does_not_list_are_unknown(hgx_4: Board) -> None:
-    assert hgx_4.judge(smi=None).status == "unknown"
+GPUS = [{"index": i, "pci_address": f"0000:{0x1A + i:02x}:00.0"} for i in range(4)]
+
+
+@pytest.mark.parametrize(
+    "smi",
+    [
+        None,
+        {"path": "/usr/bin/nvidia-smi", "gpus": GPUS[:3]},
+        {"path": None, "gpus": GPUS},
+        {"path": "/x", "gpus": None},
+    ],
+    ids=["no nvidia-smi", "one is absent", "no path", "no list"],
+)
+def test_gpus_that_nvidia_smi_does_not_list_are_unknown(hgx_4: Board, smi: dict[str, Any] | None) -> None:
+    check = hgx_4.judge(smi=smi)
+    assert (check.status, check.reason) == (
+        "unknown",
+        "what the links should give cannot be read: nvidia-smi does not list the GPUs that CUDA lists",
+    )
+
+
+def test_nvidia_smi_is_not_asked_for_links_that_no_threshold_or_pair_needs(hgx_4: Board) -> None:
+    hgx_4.answers = {}
+    hgx_4.pair_rate(0, 1, 61)
+    assert hgx_4.judge(link_thresholds={"pcie": LINKS["pcie"]}).status == "pass"
+    hgx_4.pair_rate(0, 1, 59)
+    check = hgx_4.judge(link_thresholds={"pcie": LINKS["pcie"]})
+    assert str(check.found).startswith("0-1 59 GB/s, at least 60 (the model's)")
+    for pair in hgx_4.document["peers"]:
+        pair["access"] = False
+    assert hgx_4.judge().status == "pass", "without access, copies are staged through host memory"
+
+
+def test_nvidia_smi_numbers_gpus_in_its_own_order(hgx_4: Board) -> None:
+    """CUDA lists the fastest first, or what CUDA_DEVICE_ORDER says."""
+    for number, each in enumerate(hgx_4.document["devices"]):
+        each["pci_bus_id"] = f"0000:{0x1A + 3 - number:02X}:00.0"
+    hgx_4.pairs[0][1] = hgx_4.pairs[1][0] = 0
+    hgx_4.answers["topo"] = hgx_4._matrix()
+    hgx_4.pair_rate(0, 1, 62)
+    hgx_4.pair_rate(2, 3, 62)
+    check = hgx_4.judge()
+    assert check.found == "0-1 62 GB/s, at least 78 (4 NVLinks of 25); 1-0 62 GB/s, at least 78 (4 NVLinks of 25)"
+
+
+@pytest.mark.parametrize(("rate", "status"), [(1019.5, "pass"), (1019.4, "fail")])
+def test_threshold_itself_is_enough(hgx_4: Board, rate: float, status: str) -> None:
+    hgx_4.document["devices"][2]["copies"]["device_to_device"]["gb_per_second"] = rate
+    assert hgx_4.judge().status == status
+
+
+def test_measurement_that_is_nearest_to_its_threshold_is_shown(hgx_4: Board) -> None:
+    hgx_4.document["devices"][2]["copies"]["device_to_device"]["gb_per_second"] = 1030
+    hgx_4.document["devices"][3]["copies"]["device_to_device"]["gb_per_second"] = 1040
+    assert hgx_4.judge().found == (
+        "25 measurements, none below its threshold; nearest to it: 2 within the device 1030 GB/s of at least 1020 "
+        "(the model's)"
+    )
+
+
+def test_slow_all_reduce_fails(hgx_4: Board) -> None:
+    hgx_4.document["all_reduce"]["bus_gb_per_second"] = 60
+    assert hgx_4.judge().status == "pass"
+    hgx_4.document["all_reduce"]["bus_gb_per_second"] = 59.9
+    assert hgx_4.judge().found == "all-reduce 59.9 GB/s, at least 60 (the model's)"
+    hgx_4.document["all_reduce"]["devices"] = [0]
+    assert hgx_4.judge().status == "pass", "one device reduces alone"
+    hgx_4.document["all_reduce"] = None
+    assert hgx_4.judge().status == "pass"
+
+
+def test_model_without_a_threshold_leaves_its_pairs_and_the_all_reduce_unjudged(hgx_4: Board) -> None:
+    hgx_4.gpu(3, RTX_3090)
+    for other in range(3):
+        hgx_4.pair_rate(3, other, 79)
+    hgx_4.document["all_reduce"]["bus_gb_per_second"] = 1
+    check = hgx_4.judge()
+    assert (check.status, str(check.found).endswith("; no threshold for Simulated GPU (10de:2204)")) == ("pass", True)
+    hgx_4.pair_rate(3, 1, 77)
+    assert str(hgx_4.judge().found).startswith("1-3 77 GB/s, at least 78 (4 NVLinks of 25); 3-1 77 GB/s, ")
+    hgx_4.answers["nvlink"] = hgx_4.answers["nvlink"].replace("25.0 GB/s", "13.0 GB/s")
+    check = hgx_4.judge()
+    assert (check.status, str(check.found).endswith("; no rate for NVLinks of 13 GB/s")) == ("pass", True), check
+
+
+def test_links_without_a_rate_leave_the_models_threshold(hgx_4: Board) -> None:
+    hgx_4.answers["nvlink"] = hgx_4.answers["nvlink"].replace("25.0 GB/s", "13.0 GB/s")
+    check = hgx_4.judge()
+    assert (check.status, str(check.found).endswith("; no rate for NVLinks of 13 GB/s")) == ("pass", True), check
+    hgx_4.pair_rate(0, 1, 59)
+    check = hgx_4.judge()
+    assert (check.status, "0-1 59 GB/s, at least 60 (the model's)" in str(check.found)) == ("fail", True), check
+
+
+def test_model_without_a_minimum_over_nvlink_is_judged_by_its_links(tmp_path: Path) -> None:
+    board = Board(tmp_path, V100, 2, [2, 2], 25.0, mesh(2, 2))
+    board.pair_rate(0, 1, 39)
+    board.document["all_reduce"]["bus_gb_per_second"] = 1
+    assert board.judge().status == "pass"
+    board.pair_rate(0, 1, 38.9)
+    assert str(board.judge().found).startswith("0-1 38.9 GB/s, at least 39 (2 NVLinks of 25)")
+
+
+def test_gpu_without_an_address_has_no_threshold(hgx_4: Board) -> None:
+    hgx_4.document["devices"][3].update(pci_bus_id=None, name="NVIDIA Y")
+    hgx_4.document["peers"] = []
+    hgx_4.host_rate(0.5, index=3)
+    check = hgx_4.judge()
+    assert (check.status, str(check.found).endswith("; no threshold for NVIDIA Y (no PCI id)")) == ("pass", True), check
+
+
+def test_without_thresholds_of_pcie_those_of_the_model_count(hgx_4: Board) -> None:
+    hgx_4.host_rate(4.8)
+    assert hgx_4.judge(link_thresholds={"nvlink": LINKS["nvlink"]}).status == "pass"
+    hgx_4.host_rate(4.7)
+    check = hgx_4.judge(link_thresholds={"nvlink": LINKS["nvlink"]})
+    assert str(check.found).startswith("0 host to device 4.7 GB/s, at least 4.8 (the model's); 0 device to host 4.7 ")
+
+
+@pytest.mark.parametrize(
+    ("links", "minimum", "source"),
+    [
+        ([(GEN4, 16), (GEN4, 16), (GEN4, 16)], "15.8", "PCIe 16 GT/s x16"),
+        ([(GEN4, 16), (GEN4, 16), (GEN3, 8)], "3.94", "PCIe 8 GT/s x8"),
+        ([(GEN4, 16), (GEN3, 8), (GEN4, 16)], "3.94", "PCIe 8 GT/s x8"),
+        ([(GEN3, 16), (GEN4, 16), (GEN4, 4)], "3.94", "PCIe 16 GT/s x4"),
+        ([(GEN4, 16), (GEN4, 16), ("Unknown", 255)], "4.8", "the model's"),
+        ([(GEN4, 16), ("7 GT/s", 16), (GEN4, 16)], "4.8", "the model's"),
+        ([(GEN4, 0), (GEN4, 16), (GEN4, 16)], "4.8", "the model's"),
+    ],
+    ids=["all alike", "slow port", "slow switch", "narrow port", "unknown port", "unknown speed", "no width"],
+)
+def test_slowest_link_between_gpu_and_host_counts(
+    hgx_4: Board, links: list[tuple[str, int]], minimum: str, source: str
+) -> None:
+    """Below a switch: the links of the GPU, of the switch, and of the port that it is connected to."""
+    folder = "sys/devices/pci0000:00"
+    for depth, (speed, width) in enumerate(reversed(links)):
+        folder += "/" + ("0000:00:0f.0", "0000:19:00.0", "0000:1a:00.0")[depth]
+        hgx_4.write(f"{folder}/max_link_speed", speed)
+        hgx_4.write(f"{folder}/max_link_width", str(width))
+    for name, value in (("vendor", "0x10de"), ("device", f"0x{A100}"), ("class", "0x030200")):
+        hgx_4.write(f"{folder}/{name}", value)
+    for name, target in (("0000:1a:00.0", folder), ("0000:19:00.0", folder[:-13]), ("0000:00:0f.0", folder[:-26])):
+        link = hgx_4.root / f"sys/bus/pci/devices/{name}"
+        link.unlink(missing_ok=True)
+        link.symlink_to(hgx_4.root / target)
+    hgx_4.host_rate(0.9, index=0)
+    check = hgx_4.judge()
+    assert str(check.found).startswith(f"0 host to device 0.9 GB/s, at least {minimum} ({source}); 0 device to host ")
+
+
+@pytest.mark.parametrize(
+    ("switched", "inactive", "expected"), [(True, [2, 0], 12), (False, [2, 0], 10), (False, [2, 2], 12)]
+)
+def test_links_that_failed_are_expected(tmp_path: Path, switched: bool, inactive: list[int], expected: int) -> None:
+    """Behind NVSwitches at one end, between two GPUs at both; never more than the model has."""
+    board = Board(tmp_path, A100, 2, [12, 12], 25.0, mesh(10, 2))
+    board.links = [12 - number for number in inactive]
+    board.answers["nvlink"] = board._nvlinks()
+    if switched:
+        for name, value in (("vendor", "0x10de"), ("device", "0x22a3"), ("class", "0x068000")):
+            board.write(f"sys/bus/pci/devices/0000:c0:00.0/{name}", value)
+    board.pair_rate(0, 1, 61)
+    minimum = expected * 25 * 78 // 100
+    assert str(board.judge().found).startswith(f"0-1 61 GB/s, at least {minimum} ({expected} NVLinks of 25)")
+
+
+def test_gpus_without_a_threshold_for_what_was_measured_are_skipped(hgx_4: Board) -> None:
+    hgx_4.document.update(peers=[], all_reduce=None)
+    check = hgx_4.judge(gpu_thresholds={f"10de:{A100}": {"nvlink": 60.0}}, link_thresholds={})
+    assert (check.status, check.reason) == ("skip", "nothing has a threshold")
+    assert str(check.found).startswith("0 host to device 26.8 GB/s; 0 device to host 26.8 GB/s; 0 within the device ")
+
+
+def test_no_device_is_judged_as_cuda_devices_is(hgx_4: Board) -> None:
+    hgx_4.document.update(devices=[], peers=[], all_reduce=None)
+    check = hgx_4.judge()
+    assert (check.status, check.reason) == ("unknown", "CUDA lists no device, see cuda.devices")
 
 
 def test_slow_memory_fails(hgx_4: Board) -> None:
