@@ -105,7 +105,82 @@ def test_part_without_an_answer_is_unknown(answer: Answer) -> None:
 )
 def test_framework_that_is_not_imported(answer: Answer, statuses: list[str]) -> None:
     checks = framework_checks.not_imported(SPECS, "PyTorch", answer, "2.15.0")
-    assert [check.status for check in checks] == statuses
+    assert [(check.id, check.status) for check in checks] == list(zip(("x.version", "a.b"), statuses, strict=True))
+    reason = "importing PyTorch: " + answer.ending()
+    if statuses[0] == "fail":
+        assert (checks[0].found, checks[0].expected, checks[0].remedy) == (reason, "2.15.0", model.REAPPLY)
+        assert checks[1].reason == "PyTorch cannot be imported, see x.version"
+    else:
+        assert {check.reason for check in checks} == {reason}
+
+
+@pytest.mark.parametrize(
+    ("output", "answer", "text"),
+    [
+        ({"ended": True}, SILENT, None),
+        ({"ended": True}, Answer(1, b"noise", b"error\n"), "the process ended after it computed: exit 1: error"),
+        ({}, SILENT, "the process ended before it listed what computing loads: exit 0"),
+        ({}, KILLED, "the process ended before it listed what computing loads: killed by signal 9"),
+    ],
+)
+def test_end_of_the_process(output: dict[str, Any], answer: Answer, text: str | None) -> None:
+    assert framework_checks.ended_early(output, answer) == text
+
+
+@pytest.mark.parametrize(
+    ("devices", "changes", "status", "reason"),
+    [
+        (["/GPU:0", "/GPU:1"], {}, "pass", None),
+        (["/GPU:0"], {}, "fail", None),
+        ([], {}, "fail", None),
+        ([], {"expect_gpus": 0}, "skip", "no GPU is expected on this host"),
+        (["/GPU:0"], {"expect_gpus": 0}, "fail", None),
+        (["/GPU:0", "/GPU:1"], {"simulated": ["NVIDIA driver"]}, "pass", None),
+    ],
+)
+def test_devices_are_counted(devices: list[str], changes: dict[str, Any], status: str, reason: str | None) -> None:
+    context = host(**changes)
+    check = framework_checks.devices(context, SPEC, "PyTorch", {"devices": devices}, SILENT)
+    assert (check.status, check.found, check.reason) == (status, str(len(devices)), reason)
+    assert check.expected == (None if status == "skip" else str(context.expect_gpus))
+
+
+def test_devices_that_a_crash_prevented_are_a_failure() -> None:
+    check = framework_checks.devices(host(), SPEC, "PyTorch", {}, CRASHED)
+    assert (check.status, check.expected) == ("fail", "2")
+
+
+@pytest.mark.parametrize(("changes", "alone"), [({}, True), ({"expect_gpus": 0}, False)], ids=["GPUs", "none"])
+def test_gpus_are_locked_while_the_probe_computes_on_them(changes: dict[str, Any], alone: bool) -> None:
+    held: list[bool] = []
+
+    def run(argv: list[str], timeout: float, env: Mapping[str, str]) -> Answer:
+        held.append(context.gpus_alone.locked())
+        return SILENT
+
+    context = host(run=run, **changes)
+    framework_checks.run_probe(context, "pytorch", "/venv")
+    assert (held, context.gpus_alone.locked()) == ([alone], False)
+
+
+def test_libraries_are_named_without_their_versions() -> None:
+    output = {"libraries": ["/x/libnccl.so.2", "/x/libcudart.so.12", "/y/libcudart.so.12", "/x/libcufft.so.11"]}
+    assert framework_checks.loaded_text(output) == "libcudart, libcufft, libnccl"
+    assert framework_checks.missing_libraries(output) == ["libcublas", "libcudnn"]
+
+
+@pytest.mark.parametrize(
+    ("loaded", "text"),
+    [
+        ({"path": "/opt/env-1/lib/python3.11/site-packages/torch/lib/libtorch_cpu.so", "version": "2.15.0"},
+         {"pytorch": "2.15.0 (env-1)"}),
+        ({"path": "/opt/env-1/lib/python3.11/site-packages/torch/lib/libtorch_cpu.so", "version": None}, None),
+        (None, None),
+    ],
+)  # fmt: skip
+def test_loaded_framework_is_shown_with_its_environment(loaded: Any, text: dict[str, str] | None) -> None:
+    assert framework_checks.loaded("pytorch", {"loaded": loaded}) == text
+    assert framework_checks.loaded("pytorch", {}) is None
 
 
 def result(device: str, difference: float = 1e-7, **more: Any) -> dict[str, Any]:
@@ -156,10 +231,69 @@ def test_results_of_a_computation(
     assert status in (model.PASS, model.FAIL) or check.reason
 
 
+SAME = "the same code on the CPU: cpu differs by 1.0e-07"
+
+
+@pytest.mark.parametrize(
+    ("devices", "results", "changes", "status", "text"),
+    [
+        (2, [result("cuda:0", 1e-5), result("cuda:1", 2e-7)], {}, "pass",
+         "cuda:0 differs by 1.0e-05; cuda:1 differs by 2.0e-07"),
+        (2, [result("cuda:0"), result("cuda:1", ran_on="cpu")], {}, "fail",
+         "cuda:0 differs by 1.0e-07; cuda:1 differs by 1.0e-07, ran on cpu"),
+        (2, [result("cuda:0"), {"device": "cuda:1", "error": "out of memory"}], {}, "fail",
+         "cuda:0 differs by 1.0e-07; cuda:1 out of memory"),
+        (2, GOOD[:1], {}, "fail", "cuda:0 differs by 1.0e-07 (1 GPUs)"),
+        (2, [], {}, "fail", "no result (0 GPUs)"),
+        (0, [result("cpu", 0.5)], {}, "fail", "cpu differs by 5.0e-01"),
+        (0, [result("cpu")], {}, "unknown", SAME),
+        (0, [result("cpu")], SIMULATED, "skip", SAME),
+        (0, [], SIMULATED, "unknown", "None"),
+    ],
+)  # fmt: skip
+def test_texts_of_a_computation(
+    devices: int, results: list[dict[str, Any]], changes: dict[str, Any], status: str, text: str
+) -> None:
+    spec = CheckSpec("pytorch.matmul", measures="m", expected="e", skipped="s", remedy="r")
+    output = {"devices": [f"cuda:{n}" for n in range(devices)], "matmul": results}
+    check = framework_checks.computed(host(**changes), spec, "PyTorch", output, SILENT, 1e-5)
+    assert (check.status, str(check.found)) == (status, text)
+    assert (check.expected, check.reason) == {
+        ("pass", 2): ("each of 2 GPUs agrees to 1e-05 of the largest element", None),
+        ("fail", 2): ("each of 2 GPUs agrees to 1e-05 of the largest element", None),
+        ("fail", 0): ("the CPU agrees to 1e-05", None),
+        ("skip", 0): (None, "the NVIDIA driver is simulated: no program can use a GPU here"),
+        ("unknown", 0): (
+            None,
+            "PyTorch lists no GPU, see pytorch.devices" if results else "PyTorch computed nothing, not even on the CPU",
+        ),
+    }[status, devices]
+
+
+@pytest.mark.parametrize(
+    ("output", "changes", "gpus"),
+    [({}, {}, 2), ({}, SIMULATED, 0), ({"devices": ["cuda:0"]}, SIMULATED, 1), ({"devices": ["cuda:0"]}, {}, 2)],
+)
+def test_computation_that_crashes_fails(output: dict[str, Any], changes: dict[str, Any], gpus: int) -> None:
+    spec = CheckSpec("pytorch.matmul", measures="m", expected="e", skipped="s", remedy="r")
+    check = framework_checks.computed(host(**changes), spec, "PyTorch", output, CRASHED, 1e-5)
+    assert (check.status, str(check.found).startswith("the process ended early: killed by ")) == ("fail", True)
+    assert check.expected == f"each of {gpus} GPUs agrees to 1e-05 of the largest element"
+
+
+def test_checks_say_what_the_probe_computes() -> None:
+    size, side = framework_probe.SIZE, framework_probe.FILTER
+    assert f"{size} x {size} matrices" in framework_checks.matmul_spec("pytorch", "").measures
+    spec = framework_checks.convolution_spec("pytorch")
+    assert (spec.id, f"a {side} x {side} convolution" in spec.measures) == ("pytorch.convolution", True)
+    assert framework_checks.matmul_spec("tensorflow", "Do it.").id == "tensorflow.matmul"
+    assert framework_checks.matmul_spec("tensorflow", "Do it.").remedy.endswith(" Do it.")
+
+
 @pytest.mark.parametrize(
     ("number", "version"),
-    [(8907, "8.9.7"), (92800, "9.28.0"), (91002, "9.10.2"), (2708, "2.7.8"), (21703, "2.17.3"), (23203, "2.32.3"),
-     ("2.30.7", "2.30.7"), (None, None)],
+    [(8907, "8.9.7"), (10000, "1.0.0"), (92800, "9.28.0"), (91002, "9.10.2"), (2708, "2.7.8"), (21703, "2.17.3"),
+     (23203, "2.32.3"), ("2.30.7", "2.30.7"), (None, None)],
 )  # fmt: skip
 def test_version_numbers(number: Any, version: str | None) -> None:
     assert framework_checks.decoded(number) == version
@@ -173,6 +307,31 @@ def test_remedy_for_a_shadowed_library_names_the_search_path(search_path: str, s
 def test_path_that_merely_begins_like_the_environments_is_foreign() -> None:
     output = {"prefix": "/opt/tf", "libraries": ["/opt/tf-old/lib/libcudnn.so.9", "/opt/tf/lib/libcudart.so.12"]}
     assert framework_checks.foreign_libraries(output) == ["libcudnn from /opt/tf-old/lib/libcudnn.so.9"]
+
+
+@pytest.mark.parametrize(
+    ("cudnn", "name", "foreign"),
+    [
+        (92800, "libcudnn_graph.so.9.28.0", False),
+        (92800, "libcudnn_graph.so.9.27.0", True),
+        (92800, "libcudnn_graph.so.9", True),
+        (None, "libcudnn_graph.so.9.28.0", True),
+        (92800, "libcudnn.so.9.28.0", True),
+        (92800, "libcufft.so.9.28.0", True),
+    ],
+)
+def test_only_a_part_of_the_same_cudnn_may_be_the_systems(cudnn: int | None, name: str, foreign: bool) -> None:
+    output = {"prefix": "/opt/tf", "libraries": ["/usr/lib/" + name], "called": {"cudnn": cudnn}}
+    assert bool(framework_checks.foreign_libraries(output)) is foreign
+
+
+def test_link_to_a_file_of_the_environment_is_the_environments(tmp_path: Path) -> None:
+    own = tmp_path / "environment/libcudnn.so.9"
+    own.parent.mkdir()
+    own.touch()
+    (tmp_path / "libcudnn.so.9").symlink_to(own)
+    output = {"prefix": str(own.parent), "libraries": [str(tmp_path / "libcudnn.so.9")]}
+    assert framework_checks.foreign_libraries(output) == []
 
 
 @pytest.mark.parametrize("framework", ["tensorflow", "pytorch"])
