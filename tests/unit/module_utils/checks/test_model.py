@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import model
+
+from tests.unit.module_utils.checks.contexts import host
 
 SPEC = model.CheckSpec("a.b", measures="m", expected="the default", skipped="s", remedy="Do it.")
 HARDWARE_SPEC = model.CheckSpec("a.c", "m", "e", "s", "r", cause=model.HARDWARE)
@@ -15,6 +19,10 @@ HARDWARE_SPEC = model.CheckSpec("a.c", "m", "e", "s", "r", cause=model.HARDWARE)
         ("595.71.05", "595.71.05", True),
         ("535.309.01", "535", True),
         ("535.309.01", "535.3", False),
+        ("535", "535", True),
+        ("5350.1", "535", False),
+        ("535a", "535", False),
+        ("1.535.1", "535", False),
         ("13.20", "13.2", False),
         ("13", "13.2", False),
         ("595.71.05-1", "595.71.05", True),
@@ -106,3 +114,88 @@ def test_failure_message_names_what_keeps_the_host_from_being_verified() -> None
     message = model.failure_message(model.summary(checks))
     assert message == "a.c: found x, expected e. r\na.d is unknown: nvidia-smi hangs"
     assert model.failure_message(model.summary([SPEC.skip("no GPU")])) == "nothing was measured"
+
+
+def test_result_has_every_field_that_is_set_but_the_measurements() -> None:
+    check = model.Check("a.b", "pass", "f", "e", "r", "why", "stack", {"a": "1"}, {"data": 1}, {"a": "2"}, True)
+    assert check.to_dict() == {
+        "id": "a.b", "status": "pass", "found": "f", "expected": "e", "remedy": "r", "reason": "why", "cause": "stack",
+        "versions": {"a": "1"}, "loaded": {"a": "2"}, "simulated": True,
+    }  # fmt: skip
+
+
+def test_outcomes_without_a_measurement_have_a_reason_alone() -> None:
+    assert SPEC.deferred("a job").to_dict() == {"id": "a.b", "status": "deferred", "reason": "a job"}
+    assert SPEC.unknown("hangs").to_dict() == {"id": "a.b", "status": "unknown", "reason": "hangs"}
+    assert SPEC.skip("no GPU", "0").to_dict() == {"id": "a.b", "status": "skip", "reason": "no GPU", "found": "0"}
+    skipped = model.not_planned((SPEC, HARDWARE_SPEC), "driver")
+    assert [(check.id, check.status, check.reason) for check in skipped] == [
+        ("a.b", "skip", "the plan has no driver"),
+        ("a.c", "skip", "the plan has no driver"),
+    ]
+
+
+def test_waived_failure_has_each_reason_once() -> None:
+    one, other = model.Waiver("a.b", "one", "2027-01-31"), model.Waiver("a.b", "two", "2027-02-28", "0")
+    assert SPEC.waived("x", [one, other, one]).to_dict() == {
+        "id": "a.b", "status": "waived", "found": "x", "expected": "the default",
+        "reason": "waived until 2027-01-31: one; waived until 2027-02-28: two",
+    }  # fmt: skip
+
+
+WAIVERS = [
+    model.Waiver("a.other", "another check", "2027-01-31"),
+    model.Waiver("a.b", "one GPU", "2027-01-31", "GPU-ABC"),
+    model.Waiver("a.whole", "the host", "2027-01-31"),
+]
+
+
+@pytest.mark.parametrize(
+    ("check", "names", "reason"),
+    [
+        ("a.b", ("0", "gpu-abc"), "one GPU"),
+        ("a.b", ("GPU-ABC",), "one GPU"),
+        ("a.b", ("0", "", "GPU-DEF"), None),
+        ("a.b", (), None),
+        ("a.whole", ("0",), "the host"),
+        ("a.whole", (), "the host"),
+        ("a.none", ("GPU-ABC",), None),
+    ],
+)
+def test_waiver_is_for_one_gpu_or_the_host(check: str, names: tuple[str, ...], reason: str | None) -> None:
+    found = host(waivers=WAIVERS).waiver(check, *names)
+    assert (found and found.reason) == reason
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, None),
+        ({"simulated": ["PCI devices"]}, None),
+        (
+            {"simulated": ["PCI devices", "NVIDIA Driver 580"], "driver_state": "not_loaded"},
+            "the NVIDIA driver is simulated: no program can use a GPU here",
+        ),
+        (
+            {"driver_state": "not_loaded", "expect_gpus": 0},
+            "the NVIDIA driver is installed but not loaded, as this host's options request",
+        ),
+        ({"expect_gpus": 0}, "no GPU is expected on this host"),
+        ({"expect_gpus": 1}, None),
+    ],
+)
+def test_reason_why_no_program_can_use_a_gpu(changes: dict[str, Any], reason: str | None) -> None:
+    assert host(**changes).no_device_reason == reason
+
+
+@pytest.mark.parametrize("plan", [{}, {"components": None}, {"components": {"cuda": None}}])
+def test_component_that_is_not_planned(plan: dict[str, Any]) -> None:
+    assert host(plan=plan).component("cuda") is None
+
+
+def test_deferred_check_keeps_the_host_from_being_verified() -> None:
+    evidence = model.summary([SPEC.deferred("the GPUs run a job"), SPEC.compare(True, "x")])
+    assert model.failure_message(evidence) == "a.b is deferred: the GPUs run a job"
+    assert (evidence["schema"], evidence["unknown_counts"]) == (1, True)
+    assert evidence["counts"] == {"pass": 1, "fail": 0, "deferred": 1, "skip": 0}
+    assert [check["status"] for check in evidence["checks"]] == ["deferred", "pass"]

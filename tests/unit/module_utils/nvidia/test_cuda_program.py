@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_program
@@ -23,7 +25,12 @@ def test_versions_of_a_real_run() -> None:
         ("cuda", 9000, "9.0"),
         ("cudnn", 8907, "8.9.7"),
         ("cudnn", 91002, "9.10.2"),
+        ("cuda", 12000, "12.0"),
+        ("cudnn", 8000, "8.0.0"),
+        ("cudnn", 90000, "9.0.0"),
         ("nccl", 2708, "2.7.8"),
+        ("nccl", 10000, "1.0.0"),
+        ("nccl", 23000, "2.30.0"),
         ("nccl", 21703, "2.17.3"),
     ],
 )
@@ -61,3 +68,47 @@ def test_loaded_versions_are_those_of_the_files_names() -> None:
     libraries = ["/usr/lib/libcudnn.so.9.28.0", "/usr/lib/libcudnn_graph.so.9.27.0", "/opt/nccl/libnccl.so.2"]
     assert cuda_program.loaded({"libraries": libraries}) == {"cudnn": "9.28.0", "nccl": "/opt/nccl/libnccl.so.2"}
     assert cuda_program.loaded({"libraries": None}) == cuda_program.loaded({}) == {}
+
+
+@pytest.mark.parametrize("missing", ["schema", *cuda_program.PARTS])
+def test_document_without_a_part_is_an_error(missing: str) -> None:
+    document = json.loads((FIXTURES / "no-device.json").read_text())
+    del document[missing]
+    with pytest.raises(ValueError, match="did not print its document"):
+        cuda_program.parse(json.dumps(document))
+
+
+def test_error_of_another_document_shows_its_end() -> None:
+    with pytest.raises(ValueError, match=r"^the program did not print its document: 'x{299}y'$"):
+        cuda_program.parse("x" * 400 + "y")
+
+
+def test_library_that_returns_no_version_is_omitted() -> None:
+    assert cuda_program.versions({"versions": {"cuda": 13020, "cudnn": 0, "nccl": None}}) == {"cuda": "13.2"}
+
+
+@pytest.mark.parametrize(("message", "end"), [("", ""), ("cudaErrorX", ""), ("it is busy", ", it is busy")])
+def test_text_of_an_error(message: str, end: str) -> None:
+    error = {"call": "cudaMalloc", "number": 46, "name": "cudaErrorX", "message": message}
+    assert cuda_program.error_text(error) == "cudaMalloc: cudaErrorX (46)" + end
+
+
+@pytest.mark.parametrize(
+    ("unfinished", "text"),
+    [
+        (None, None),
+        ({"step": "cudnnCreate", "signal": 11}, "the program crashed (signal 11) in its step 'cudnnCreate'"),
+        ({"step": "a pair", "signal": 14}, "the program did not end within its time in its step 'a pair'"),
+    ],
+)
+def test_text_of_a_program_that_did_not_finish(unfinished: dict[str, Any] | None, text: str | None) -> None:
+    assert cuda_program.unfinished_text({"unfinished": unfinished}) == text
+
+
+@pytest.mark.parametrize("options", [None, ["-gencode=x"]])
+def test_command_of_the_compiler(options: list[str] | None) -> None:
+    compiler = ["/cuda/bin/nvcc", "-Wno-deprecated-gpu-targets", "-o", "a.out", "a.cu", *(options or [])]
+    assert cuda_program.arguments("/cuda/bin/nvcc", "a.cu", "a.out", (), options) == compiler
+    assert cuda_program.arguments("/cuda/bin/nvcc", "a.cu", "a.out", ("cudnn", "nccl"), options) == [
+        *compiler, "-DWITH_CUDNN", "-DWITH_NCCL", "-lcudnn", "-lnccl",
+    ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import driver_load
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia.driver_load import Decision, NotPossible, Situation
+
+from tests.unit.module_utils.host_files import put
 
 RUNNING, NEXT = "6.1.0-50-amd64", "6.1.0-56-amd64"
 OPEN_595 = {"version": "595.71.05", "kernel_modules": "open"}
@@ -47,6 +50,7 @@ def situation(**facts: Any) -> Situation:
         ("595.71.05", {"loaded": PROPRIETARY_595}, "reload"),
         ("595.71.05", {"loaded": OPEN_580, "users": [DAEMON, MONITOR]}, "reload"),
         ("595.71.05", {"loaded": OPEN_580, "users": [DAEMON, DISPLAY]}, "reboot"),
+        ("595.71.05", {"users": [DISPLAY]}, "load"),
         ("595.71.05", {"nouveau": True}, "reboot"),
         ("595.71.05", {"loaded": OPEN_595, "nouveau": True}, "reboot"),
         ("595.71.05", {"next_boot": NEXT, "built": {RUNNING: [], NEXT: [OPEN_595]}}, "reboot"),
@@ -59,7 +63,18 @@ def test_least_disruptive_action(version: str, facts: dict[str, Any], expected: 
     assert bool(decision.reasons) == (expected == "reboot")
 
 
+def test_what_is_refused_is_explained() -> None:
+    facts = {"next_boot": NEXT, "built": {NEXT: [], RUNNING: [OPEN_580, PROPRIETARY_595]}}
+    found = f"{RUNNING}: open 580.126.16, proprietary 595.71.05; {NEXT}: none"
+    with pytest.raises(NotPossible, match=re.escape(f"driver 595.71.05 is built (modules by kernel: {found}). ")):
+        driver_load.decide("595.71.05", "open", situation(**facts))
+    with pytest.raises(NotPossible, match=r"The module of driver 595\.71\.05 cannot be loaded while they run\. "):
+        driver_load.refuse_under_jobs("595.71.05", [JOB])
+    driver_load.refuse_under_jobs("595.71.05", [DISPLAY, MONITOR])
+
+
 def test_reboot_has_every_reason() -> None:
+    assert driver_load.decide("595", "open", situation(nouveau=True)).reasons == ["nouveau is loaded"]
     facts = {
         "loaded": OPEN_580,
         "users": [DISPLAY],
@@ -109,6 +124,7 @@ class Host:
         self.units = {"nvidia-persistenced.service": "active", "nvidia-fabricmanager.service": "failed"}
         self.failing: dict[str, str] = {}
         self.releases: Callable[[], None] = lambda: None
+        self.slept, self.free_after = 0.0, float("inf")
         (root / "proc").mkdir()
 
     def modules(self, *lines: str) -> None:
@@ -117,8 +133,10 @@ class Host:
     def run(self, argv: list[str], *_: Any) -> command.Answer:
         line = " ".join(argv).replace("/sbin/", "")
         if argv[:2] == ["systemctl", "list-units"]:
-            rows = "".join(f"{unit} loaded {state} running Some words\n" for unit, state in self.units.items())
-            return command.Answer(0, rows.encode(), b"")
+            (states,) = [word.partition("=")[2].split(",") for word in argv if word.startswith("--state=")]
+            found = {unit: state for unit, state in self.units.items() if unit in argv and state in states}
+            rows = "".join(f"{unit} loaded {state} running Some words\n" for unit, state in found.items())
+            return command.Answer(0, b"\nnonsense\n" + rows.encode(), b"")
         self.commands.append(line)
         if argv[:2] == ["systemctl", "stop"]:
             self.releases()
@@ -127,7 +145,12 @@ class Host:
         return command.Answer(0, b"", b"")
 
     def apply(self, action: str) -> driver_load.Outcome:
-        return driver_load.apply(Decision(action), str(self.root), self.run, lambda _: None)
+        return driver_load.apply(Decision(action, ["why"]), str(self.root), self.run, self.sleep)
+
+    def sleep(self, seconds: float) -> None:
+        self.slept += seconds
+        if self.slept >= self.free_after:
+            self.modules(*FREE)
 
 
 @pytest.fixture
@@ -203,8 +226,56 @@ def test_service_that_does_not_stop_prevents_unloading(machine: Host) -> None:
 
 
 def test_load_restarts_no_service(machine: Host) -> None:
-    assert machine.apply("load").action == "load"
+    assert machine.apply("load") == driver_load.Outcome("load", [])
     assert machine.commands == ["modprobe nvidia"]
+
+
+@pytest.mark.parametrize("action", ["keep", "reboot"])
+def test_nothing_is_done_to_keep_the_module_or_before_a_reboot(machine: Host, action: str) -> None:
+    assert machine.apply(action) == driver_load.Outcome(action, ["why"])
+    assert machine.commands == []
+
+
+@pytest.mark.parametrize(("free_after", "action"), [(0.25, "reload"), (5.0, "reload"), (5.25, "reboot")])
+def test_devices_may_be_closed_within_five_seconds(machine: Host, free_after: float, action: str) -> None:
+    machine.modules(*BUSY)
+    machine.free_after = free_after
+    assert machine.apply("reload").action == action
+    assert machine.slept == min(free_after, 5.0)
+
+
+@pytest.mark.parametrize("unit", driver_load.UNITS)
+@pytest.mark.parametrize(
+    ("state", "verbs"),
+    [
+        ("active", ["stop", "start"]),
+        ("activating", ["stop", "start"]),
+        ("reloading", ["stop", "start"]),
+        ("failed", ["start"]),
+        ("inactive", []),
+    ],
+)
+def test_services_that_run_are_stopped_and_those_that_failed_started(
+    machine: Host, unit: str, state: str, verbs: list[str]
+) -> None:
+    machine.modules(*FREE)
+    machine.units = {unit: state, "ssh.service": "active"}
+    outcome = machine.apply("reload")
+    commands = [line for line in machine.commands if line.startswith("systemctl")]
+    assert commands == [f"systemctl {verb} {unit}" for verb in verbs]
+    assert outcome == driver_load.Outcome("reload", [], [unit] if "stop" in verbs else [])
+
+
+def test_module_of_the_driver_that_cannot_be_loaded_again_fails(machine: Host) -> None:
+    machine.modules(*FREE)
+    machine.failing["modprobe nvidia_uvm"] = "Invalid argument"
+    with pytest.raises(NotPossible, match="modprobe nvidia_uvm: Invalid argument"):
+        machine.apply("reload")
+
+
+def test_modules_in_use_are_named_with_what_uses_them(machine: Host) -> None:
+    machine.modules("nvidia_uvm 9 2 -", "nvidia 9 4 nvidia_uvm,")
+    assert machine.apply("reload").reasons == ["modules are in use: nvidia_uvm (used 2 times), nvidia (used 3 times)"]
 
 
 # Read -----------------------------------------------------------------------------------------------------------
@@ -221,3 +292,29 @@ def test_facts_of_a_host_without_a_driver(tmp_path: Path, monkeypatch: pytest.Mo
     assert facts.built[RUNNING] == []
     assumed = driver_load.read(str(tmp_path), lambda *_: command.Answer(127, b"", b""), assume_built=OPEN_595)
     assert assumed.built[RUNNING] == [OPEN_595]
+
+
+def test_facts_of_a_host_with_a_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The running kernel and the one that starts next have modules; nvidia-smi lists a program."""
+    put(tmp_path, "/proc/sys/kernel/osrelease", f"{RUNNING}\n")
+    put(
+        tmp_path, "/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.126.16\n"
+    )
+    for kernel in (RUNNING, NEXT):
+        put(tmp_path, f"/boot/vmlinuz-{kernel}")
+        put(tmp_path, f"/lib/modules/{kernel}/updates/dkms/nvidia.ko")
+    monkeypatch.setattr(driver_load.nvidia_smi, "find", lambda: "/usr/bin/nvidia-smi")
+    row = b"0, NVIDIA A100, GPU-1, 580.126.16, 40960, 8.0, 00000000:05:00.0\n"
+
+    def run(argv: list[str], *_: Any) -> command.Answer:
+        if argv[0] == "/usr/bin/nvidia-smi":
+            return command.Answer(0, b"42, python3, 512\n" if "--query-compute-apps" in argv[1] else row, b"")
+        version = "595.71.05" if NEXT in argv[-1] else "580.126.16"
+        return command.Answer(0, {"version": version, "license": "Dual MIT/GPL"}[argv[2]].encode(), b"")
+
+    facts = driver_load.read(str(tmp_path), run)
+    assert (facts.loaded, facts.nouveau, facts.next_boot) == (OPEN_580, False, NEXT)
+    assert facts.built == {RUNNING: [OPEN_580], NEXT: [OPEN_595]}
+    assert [(user["pid"], user["computes"]) for user in facts.users] == [(42, True)]
+    assumed = driver_load.read(str(tmp_path), run, assume_built=PROPRIETARY_595)
+    assert assumed.built == {RUNNING: [PROPRIETARY_595], NEXT: [OPEN_595]}

@@ -75,3 +75,58 @@ def test_an_answer_after_a_minute_is_slow_and_not_an_error(tmp_path: Path) -> No
 
     (found,) = gpu_processes.read(str(tmp_path), {"path": "nvidia-smi", "exit_code": 0}, slow)
     assert (found["pid"], found["computes"]) == (42, True)
+
+
+@pytest.mark.parametrize(("count", "more"), [(1, ""), (5, ""), (6, " and 1 more"), (9, " and 4 more")])
+def test_five_processes_are_listed(count: int, more: str) -> None:
+    users = [{"pid": 40 + number, "name": "" if number == 0 else f"job {number}"} for number in range(count)]
+    first = ["40 (unknown)", "41 (job 1)", "42 (job 2)", "43 (job 3)", "44 (job 4)"]
+    assert gpu_processes.listed(users) == ", ".join(first[:count]) + more
+
+
+@pytest.mark.parametrize(
+    ("program", "computes", "devices", "job"),
+    [
+        ("python3", True, [], True),
+        ("python3", False, ["nvidia-uvm", "nvidia0"], True),
+        ("Xorg", False, ["nvidia-modeset", "nvidia0"], False),
+        *(
+            (service, True, ["nvidia-uvm"], False)
+            for service in ("nvidia-persiste", "nv-fabricmanage", "nv-hostengine", "nvidia-imex", "dcgm-exporter")
+        ),
+    ],
+)
+def test_job_computes_and_is_no_service(program: str, computes: bool, devices: list[str], job: bool) -> None:
+    user = {"pid": 42, "name": program, "program": program, "computes": computes, "devices": devices}
+    assert gpu_processes.jobs([user]) == ([user] if job else [])
+
+
+def test_open_devices_are_those_of_the_driver(tmp_path: Path) -> None:
+    devices = ["nvidia1", "nvidia10", "nvidiactl", "nvidia-uvm", "nvidia-modeset", "nvidia-caps/nvidia-cap1"]
+    others = ["nvidia-uvm-tools", "nvidia-nvswitch0", "null", "dri/card0"]
+    directory = tmp_path / "proc/42/fd"
+    directory.mkdir(parents=True)
+    for number, name in enumerate([*devices, *others]):
+        (directory / str(number)).symlink_to("/dev/" + name)
+    put(tmp_path, "/proc/uptime", "1 1\n")
+    put(tmp_path, "/proc/43/comm", "ended\n")
+    assert gpu_processes.holders(str(tmp_path)) == {}, "the host has no such device"
+    put(tmp_path, "/dev/nvidia0")
+    assert gpu_processes.holders(str(tmp_path)) == {42: sorted(devices)}
+
+
+def test_process_in_another_container_is_named_by_nvidia_smi(tmp_path: Path) -> None:
+    answer = command.Answer(0, b"90, /opt/bin/train, 512\n7, , 1\n", b"")
+    found = gpu_processes.read(str(tmp_path), {"path": "nvidia-smi", "exit_code": 0}, lambda *_: answer)
+    assert [(user["pid"], user["name"], user["program"]) for user in found] == [
+        (7, "", ""),
+        (90, "/opt/bin/train", "train"),
+    ]
+
+
+def test_long_error_is_cut(tmp_path: Path) -> None:
+    failed = command.Answer(15, b"x" * 300, b"")
+    with pytest.raises(ValueError, match=r"^nvidia-smi --query-compute-apps=pid,.* exited with 15: x{200}$"):
+        gpu_processes.read(str(tmp_path), {"path": "nvidia-smi", "exit_code": 0}, lambda *_: failed)
+    with pytest.raises(ValueError, match=r"^nvidia-smi printed 'x{200}' in place of a process$"):
+        gpu_processes.parse("x" * 300)
