@@ -57,9 +57,8 @@ def _is_foreign(root: str, path: str) -> bool:
 
 
 def _is_packaged(root: str, path: str) -> bool:
-    """Return whether a dpkg package contains this file; its list may have /lib in place of /usr/lib (merged /usr)."""
-    short = path[len("/usr") :] if path.startswith("/usr/") else path
-    wanted = {("\n%s\n" % spelling).encode() for spelling in (path, short)}
+    """Return whether a dpkg package contains a file in /usr; its list may have /lib in place of /usr/lib."""
+    wanted = {("\n%s\n" % spelling).encode() for spelling in (path, path[len("/usr") :])}
     for name in files.names(root, DPKG_INFO):
         if name.endswith(".list"):
             data = b"\n" + (files.read_bytes(root, "%s/%s" % (DPKG_INFO, name)) or b"")
