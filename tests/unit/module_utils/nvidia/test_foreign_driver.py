@@ -31,8 +31,8 @@ def test_wsl_is_recognised_by_its_kernel(tmp_path: Path, release: str, kind: str
 
 def test_wsl_with_a_kernel_of_the_user_is_recognised_by_the_mounted_libraries(tmp_path: Path) -> None:
     put(tmp_path, KERNEL, "6.6.36-custom\n")
-    link(tmp_path, foreign_driver.WSL_LIBRARY, "libcuda.so")
-    assert foreign_driver.read(str(tmp_path)) == {"kind": "wsl", "found": foreign_driver.WSL_LIBRARY}
+    link(tmp_path, "/usr/lib/wsl/lib/libcuda.so.1", "libcuda.so")
+    assert foreign_driver.read(str(tmp_path)) == {"kind": "wsl", "found": "/usr/lib/wsl/lib/libcuda.so.1"}
 
 
 def test_the_root_directory_of_a_driver_container(tmp_path: Path) -> None:

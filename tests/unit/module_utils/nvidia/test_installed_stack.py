@@ -106,3 +106,56 @@ def test_what_occupies_the_path_of_the_link(tmp_path: Path) -> None:
     assert installed_stack.in_the_way(str(tmp_path), "/opt/gpuhost/ours") is None
     link(tmp_path, "/opt/gpuhost/theirs", "/srv/tensorflow")
     assert installed_stack.in_the_way(str(tmp_path), "/opt/gpuhost/theirs") == "a link to /srv/tensorflow"
+
+
+@pytest.mark.parametrize(
+    ("version", "status", "distro"),
+    [
+        ("11.8.89~11.8.0-5~deb12u1", "installed", "11.8"),
+        ("1:12.2.140-4", "half-configured", "12.2"),
+        ("11.8.89-5", "config-files", None),
+        ("11.8.89-5", "not-installed", None),
+        ("none", "installed", None),
+    ],
+)
+def test_toolkit_of_the_distribution(tmp_path: Path, version: str, status: str, distro: str | None) -> None:
+    text = f"Package: nvidia-cuda-toolkit\nStatus: hold ok {status}\nVersion: {version}\n"
+    put(tmp_path, "/var/lib/dpkg/status", text)
+    assert installed_stack.cuda(str(tmp_path), "nvidia-cuda-toolkit")["distro"] == distro
+
+
+@pytest.mark.parametrize(("target", "default"), [("cuda-13.2", "13.2"), ("/opt/cuda", None), ("cuda-13", None)])
+def test_default_toolkit_is_the_target_of_the_link(tmp_path: Path, target: str, default: str | None) -> None:
+    for path in ("/usr/local/cuda-13.2/bin/nvcc", "/usr/local/cuda-13/bin/nvcc", "/opt/cuda/bin/nvcc"):
+        put(tmp_path, path)
+    link(tmp_path, "/usr/local/cuda", target)
+    assert installed_stack.cuda(str(tmp_path), "x") == {"installed": ["13.2"], "default": default, "distro": None}
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1, 2]", "5", "null"])
+def test_plan_that_is_damaged_is_an_error(tmp_path: Path, text: str) -> None:
+    put(tmp_path, installed_stack.APPLIED_PLAN, text)
+    with pytest.raises(ValueError, match=r"^/etc/ansible/facts\.d/gpu_stack\.fact is not a JSON object: "):
+        installed_stack.applied_plan(str(tmp_path))
+
+
+def test_plan_that_was_applied(tmp_path: Path) -> None:
+    assert installed_stack.applied_plan(str(tmp_path)) is None
+    put(tmp_path, "/etc/ansible/facts.d/gpu_stack.fact", '{"components": {}}')
+    assert installed_stack.applied_plan(str(tmp_path)) == {"components": {}}
+
+
+def test_what_is_simulated(tmp_path: Path) -> None:
+    assert installed_stack.simulated(str(tmp_path)) == []
+    put(tmp_path, "/usr/share/gpuhost-simulated/nvidia-driver.txt", "NVIDIA driver 580.95.05\n\n PCI devices \n")
+    put(tmp_path, "/usr/share/gpuhost-simulated/nvidia-smi.json", "{}\n")
+    assert installed_stack.simulated(str(tmp_path)) == ["NVIDIA driver 580.95.05", "PCI devices"]
+
+
+def test_path_of_the_link_with_something_else(tmp_path: Path) -> None:
+    link(tmp_path, "/opt/gpuhost/tensorflow", "/srv/removed")
+    assert installed_stack.in_the_way(str(tmp_path)) == "a link to /srv/removed"
+    link(tmp_path, "/opt/gpuhost/absolute", "/opt/gpuhost/environments/x")
+    assert installed_stack.in_the_way(str(tmp_path), "/opt/gpuhost/absolute") is None
+    link(tmp_path, "/opt/gpuhost/above", "environments")
+    assert installed_stack.in_the_way(str(tmp_path), "/opt/gpuhost/above") == "a link to environments"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import kernel_log
 
 # Sources: open-gpu-kernel-modules issues 1150 and 1151, NVSentinel issue 155, ml-engineering's debug.md, bug reports on
@@ -51,3 +52,73 @@ def test_number_is_in_one_table_only() -> None:
     numbers = [number for table in tables for number in table]
     assert len(numbers) == len(set(numbers))
     assert {13, 31, 43, 45} <= set(kernel_log.SHOWN)  # what applications cause
+
+
+# Of NVIDIA's catalogue: after these numbers the GPU must be reset, after these only if the message does not say
+# otherwise, and these are explained.
+RESET = {46, 48, 54, 62, 64, 74, 79, 95, 109, 110, 119, 120, 136, 140, 143, 156, 158}
+UNLESS_STATED = set(range(144, 151))
+EXPLAINED = {8, 13, 31, 32, 43, 45, 63, 69, 92, 94, 137, 154}
+
+
+def events(message: str) -> list[kernel_log.Event]:
+    """Return the events of this message with each number."""
+    return kernel_log.parse("".join(f"NVRM: Xid (PCI:0000:01:00): {number}{message}\n" for number in range(1, 1000)))
+
+
+def test_numbers_that_ask_for_a_reset() -> None:
+    assert {event.number for event in events(", RLW_REMAP Fatal XC0") if event.fatal} == RESET | UNLESS_STATED
+    assert {event.number for event in events(", RLW_REMAP Nonfatal XC0") if event.fatal} == RESET
+    assert {event.number for event in events("") if event.fatal} == RESET | UNLESS_STATED
+
+
+def test_numbers_that_are_explained() -> None:
+    unknown = "on 0000:01:00 (see NVIDIA's Xid catalogue)"
+    explained = {event.number for event in events("") if str(event) != f"Xid {event.number} {unknown}"}
+    assert explained == RESET | UNLESS_STATED | EXPLAINED
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 20034, Fatal, Link 48", "SXid 20034 on 0000:06:00.0 (fatal)"),
+        ("nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 79, Non-fatal, x", "SXid 79 on 0000:06:00.0 (non-fatal)"),
+        ("NVRM: Xid (0000:01:00): 94, Contained: LTC",
+         "Xid 94 on 0000:01:00 (contained memory error: restart the affected program)"),
+        ("NVRM: GPU 0000:2b:00.0: GPU has fallen off the bus.",
+         "Xid 79 on 0000:2b:00.0 (the GPU has fallen off the bus)"),
+        ("NVRM: fallen off the bus and is not responding", "Xid 79 on a GPU (the GPU has fallen off the bus)"),
+    ],
+)  # fmt: skip
+def test_event_is_shown_with_its_device_and_meaning(line: str, text: str) -> None:
+    assert [str(event) for event in kernel_log.parse(line)] == [text]
+
+
+KERNEL = b"kernel: Linux version 6.1.0-56-amd64\n"
+DENIED = command.Answer(1, b"", b"dmesg: read kernel buffer failed: Operation not permitted")
+SILENT = command.Answer(0, b"", b"")
+
+
+@pytest.mark.parametrize(
+    ("journal", "ring_buffer", "text", "problem"),
+    [
+        (command.Answer(0, KERNEL, b""), DENIED, KERNEL.decode(), ""),
+        (SILENT, command.Answer(0, b"[    0.000000] Linux version\n", b""), "[    0.000000] Linux version\n", ""),
+        (SILENT, command.Answer(0, b"<6>Linux version\n", b""), "<6>Linux version\n", ""),
+        (command.Answer(1, KERNEL, b""), command.Answer(0, b"NVRM: loading\n", b""), "NVRM: loading\n", ""),
+        (SILENT, SILENT, None, "journalctl: no kernel message; dmesg: no kernel message"),
+        (
+            command.Answer(127, b"", b"journalctl: No such file or directory"),
+            DENIED,
+            None,
+            "journalctl: exit 127: journalctl: No such file or directory; dmesg: exit 1: dmesg: read kernel buffer "
+            "failed: Operation not permitted",
+        ),
+    ],
+    ids=["journal", "dmesg", "dmesg with levels", "the journal fails", "silence", "nothing can be read"],
+)
+def test_log_is_the_journals_or_the_ring_buffers(
+    journal: command.Answer, ring_buffer: command.Answer, text: str | None, problem: str
+) -> None:
+    answers = {"journalctl": journal, "dmesg": ring_buffer}
+    assert kernel_log.read(lambda argv, timeout: answers[argv[0]]) == (text, problem)

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import kernel_modules
+
+from tests.unit.module_utils.host_files import put
 
 RUNNING, NEXT = "6.1.0-50-amd64", "6.1.0-56-amd64"
 
@@ -43,6 +46,53 @@ def test_built_modules_have_version_and_flavour(tmp_path: Path) -> None:
         {"version": "595.71.05", "kernel_modules": "open"},
     ]
     assert kernel_modules.built(str(tmp_path), NEXT, run) == []
+
+
+@pytest.mark.parametrize(
+    ("version", "licence", "found"),
+    [
+        ("595.71.05", "GPL", [{"version": "595.71.05", "kernel_modules": "GPL"}]),
+        ("", "NVIDIA", []),
+        ("595.71.05", "", []),
+        ("", "", []),
+    ],
+    ids=["another licence", "no version", "no licence", "neither"],
+)
+@pytest.mark.parametrize("noise", ["", "modinfo: ERROR"])
+def test_module_that_modinfo_does_not_describe_is_none(
+    tmp_path: Path, version: str, licence: str, found: list[dict[str, str]], noise: str
+) -> None:
+    """Where modinfo fails, what it printed does not count."""
+    put(tmp_path, f"/lib/modules/{RUNNING}/updates/dkms/nvidia.ko")
+    values = {"version": version, "license": licence}
+
+    def run(argv: list[str], timeout: float) -> command.Answer:
+        assert argv[:2] == ["/sbin/modinfo", "-F"]
+        value = values[argv[2]]
+        return command.Answer(0 if value else 1, (value or noise).encode(), b"")
+
+    assert kernel_modules.built(str(tmp_path), RUNNING, run) == found
+
+
+def test_uses_by_other_modules_do_not_keep_a_module_busy(tmp_path: Path) -> None:
+    lines = ("nvidia 9 1 nvidia_uvm,", "nvidia_uvm 9 0 -", "video 9 2 nvidia,")
+    put(tmp_path, "/proc/modules", "".join(f"{line} Live 0x0\n" for line in lines))
+    modules = kernel_modules.loaded(str(tmp_path))
+    assert {name: (module.uses, module.users, module.busy) for name, module in modules.items()} == {
+        "nvidia": (1, ("nvidia_uvm",), False),
+        "nvidia_uvm": (0, (), False),
+        "video": (2, ("nvidia",), True),
+    }
+    assert kernel_modules.unload_order(modules, "video") == ["nvidia_uvm", "nvidia", "video"]
+    assert kernel_modules.loaded(str(tmp_path / "nothing")) == {}
+
+
+def test_module_of_the_driver_itself(tmp_path: Path) -> None:
+    """Debian names it by its branch; the files beside it are other modules."""
+    names = ["nvidia-current.ko", "nvidia-legacy-390xx.ko", "nvidia-tesla-470.ko.xz", "nvidia.ko.gz", "nvidia.ko.zst"]
+    for name in [*names, "nvidia-uvm.ko", "nvidia-current-drm.ko", "nvidia-fs.ko"]:
+        put(tmp_path, f"/lib/modules/{RUNNING}/updates/dkms/{name}")
+    assert [Path(path).name for path in kernel_modules.paths(str(tmp_path), RUNNING)] == names
 
 
 def test_all_modules_of_the_driver_are_found(tmp_path: Path) -> None:

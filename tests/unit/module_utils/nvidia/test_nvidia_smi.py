@@ -138,3 +138,49 @@ def test_a_program_that_takes_a_minute_is_slow_and_not_dead(tmp_path: Path, take
     assert found is not None
     assert (found["exit_code"], len(found["gpus"])) == (code, 0 if code else 1)
     assert found["seconds"] >= min(takes, 270) / 60
+
+
+def test_exit_codes_that_are_documented() -> None:
+    undocumented = "nvidia-smi failed with an undocumented exit code"
+    known = [code for code in range(256) if nvidia_smi.meaning(code) != undocumented]
+    assert known == [0, 2, 4, 6, 9, 12, 14, 15, 18, 124, 127, 255]
+
+
+@pytest.mark.parametrize(
+    ("bus_id", "address"),
+    [("00000000:05:00.0", "0000:05:00.0"), ("00010000:AF:1F.1", "10000:af:1f.1"), ("0001:02:00.0", "0001:02:00.0")],
+)
+def test_address_is_written_as_sysfs_does(bus_id: str, address: str) -> None:
+    assert nvidia_smi.pci_address(bus_id) == address
+
+
+def test_program_is_found_in_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"/nonexistent:{tmp_path}")
+    assert nvidia_smi.find() == str(program)
+
+
+def test_query_of_all_gpus() -> None:
+    calls: list[tuple[list[str], float]] = []
+
+    def run(argv: list[str], timeout: float) -> command.Answer:
+        calls.append((argv, timeout))
+        return command.Answer(command.TIMED_OUT if len(calls) == 1 else 2, b"\n Invalid \n option\n", b"")
+
+    found = nvidia_smi.read("/usr/bin/nvidia-smi", run)
+    fields = "index,name,uuid,driver_version,memory.total,compute_cap,pci.bus_id"
+    query = ["/usr/bin/nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
+    assert calls == [(query, 90), (query, 180)], "another unknown option is no reason to ask without a field"
+    assert found is not None
+    assert (found["path"], found["exit_code"], found["message"]) == ("/usr/bin/nvidia-smi", 2, "Invalid option")
+    assert nvidia_smi.read(None, run) is None
+
+
+def test_rows_between_blank_lines() -> None:
+    row = "3, NVIDIA H100, with a comma, GPU-1, 580.1, 81559, 9.0, 00000000:05:00.0"
+    with pytest.raises(ValueError, match=r"printed 8 values for 7 fields: '3, NVIDIA H100"):
+        nvidia_smi.parse(row)
+    (gpu,) = nvidia_smi.parse("\n  \n" + row.replace(", with a comma", "") + "  \n\n")
+    assert (gpu["index"], gpu["memory_mib"], gpu["pci_address"]) == (3, 81559, "0000:05:00.0")

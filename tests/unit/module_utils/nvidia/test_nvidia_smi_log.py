@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -35,11 +36,17 @@ def test_numbers(text: str, unit: str, number: float) -> None:
     assert gpu(text).number("a/b", unit) == number
 
 
+@pytest.mark.parametrize("word", ["Yes", " No ", "[No]"])
+def test_choices(word: str) -> None:
+    assert gpu(word).choice("a/b", "Yes", "No") == word.strip(" []")
+
+
 @pytest.mark.parametrize("word", [*BAD_WORDS, "", "16", "16xx", "x16", "-1x"])
 def test_everything_else_is_unreadable(word: str) -> None:
-    with pytest.raises(nvidia_smi_log.Unreadable):
+    shown = re.escape(f"a/b is {word.strip('[]')!r}")
+    with pytest.raises(nvidia_smi_log.Unreadable, match=shown):
         gpu(word).number("a/b", "x")
-    with pytest.raises(nvidia_smi_log.Unreadable):
+    with pytest.raises(nvidia_smi_log.Unreadable, match=shown):
         gpu(word).choice("a/b", "Yes", "No")
 
 
@@ -48,6 +55,17 @@ def test_leaves_of_a_group_that_is_replaced_by_an_error() -> None:
     assert list(found.leaves("rows")) == [("a", "1"), ("b", "2")]
     assert list(found.leaves("lost")) == [("lost", "GPU is lost")]
     assert list(found.leaves("missing")) == []
+    (found,) = nvidia_smi_log.parse("<l><gpu><rows><a> [N/A] </a><b/></rows></gpu></l>")
+    assert list(found.leaves("rows")) == [("a", "N/A"), ("b", "")]
+
+
+def test_gpu_has_its_position_and_names() -> None:
+    text = "<gpu id=' 00000000:05:00.0 '><product_name>NVIDIA X</product_name><uuid>GPU-1</uuid></gpu><gpu/>"
+    found = nvidia_smi_log.parse(f"<l>{text}</l>")
+    assert [(gpu.index, gpu.name, gpu.uuid, gpu.bus_id) for gpu in found] == [
+        (0, "NVIDIA X", "GPU-1", "00000000:05:00.0"),
+        (1, "", "", ""),
+    ]
 
 
 @pytest.mark.parametrize("word", [*published.LOST, *published.ERRORS])
@@ -62,6 +80,28 @@ def test_errors_are_found_everywhere_but_in_the_names_of_programs() -> None:
     )
     assert found.errors(nvidia_smi_log.ERRORS) == {"fan": "ERR!"}
     assert found.errors(nvidia_smi_log.LOST) == {}
+
+
+def test_programs_that_cannot_be_listed_are_an_error() -> None:
+    (found,) = nvidia_smi_log.parse(
+        "<l><gpu><processes>UNKNOWN ERROR</processes><accounted_processes><accounted_process_info><name>ERR!</name>"
+        "</accounted_process_info></accounted_processes></gpu></l>"
+    )
+    assert found.errors(nvidia_smi_log.ERRORS) == {"processes": "UNKNOWN ERROR"}
+
+
+# nvmlErrorString, without those that a value can have on a well GPU.
+NVML = (
+    *("Uninitialized", "Invalid Argument", "Not Ready", "Insufficient External Power", "Driver Not Loaded", "Timeout"),
+    *("Function Not Found", "GPU access blocked by the operating system", "Driver/library version mismatch"),
+    *("In use by another client", "Insufficient Memory", "Invalid State", "GPU not found", "Unknown Error"),
+    *("ERR!", "Requires Reset"),
+)
+
+
+@pytest.mark.parametrize("word", NVML)
+def test_errors_of_nvml(word: str) -> None:
+    assert gpu(f"[{word}]").errors(nvidia_smi_log.ERRORS) == {"b": word}
 
 
 def read(tmp_path: Path, script: str) -> nvidia_smi_log.Log:
@@ -166,3 +206,32 @@ def test_link_is_active_or_inactive(word: str) -> None:
 def test_nvlink_query_that_fails_is_an_error(tmp_path: Path, script: str, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         nvidia_smi_log.nvlinks(program(tmp_path, script), command.run)
+
+
+@pytest.mark.parametrize(
+    ("lines", "state", "speeds"),
+    [
+        ("Link 17: 26.562 GB/s", "links", {17: 26.562}),
+        ("Link 0: 25 GB/s\n\n  Link 1: inactive", "links", {0: 25.0, 1: None}),
+        ("Link 0: inActive", "links", {0: None}),
+        ("NVML: Unable to retrieve NVLink information as All Links Are Inactive", "inactive", {}),
+        ("Link 0: 25 GB/s\nnonsense", "unknown", {}),
+        ("nonsense\nLink 0: 25 GB/s", "unknown", {}),
+        ("", "unknown", {}),
+    ],
+)
+def test_states_of_the_links_of_a_gpu(lines: str, state: str, speeds: dict[int, float | None]) -> None:
+    found = nvidia_smi_log.parse_nvlinks(f"GPU 12: NVIDIA X\n{lines}\n")
+    assert list(found) == [12]
+    assert (found[12].state, found[12].speeds) == (state, speeds)
+    assert found[12].line == {"unknown": "nonsense" if lines else "nothing"}.get(state, "")
+
+
+def test_links_of_the_program(tmp_path: Path) -> None:
+    script = f'test "$*" = "nvlink -s" && cat {tmp_path}/lines'
+    (tmp_path / "lines").write_text(V100_LINES)
+    assert list(nvidia_smi_log.nvlinks(program(tmp_path, script), command.run)) == [3]
+
+
+def test_output_that_is_no_document_is_cut(tmp_path: Path) -> None:
+    assert str(read(tmp_path, "printf '%0300d' 0").problem).endswith(f"printed no XML document: {'0' * 200!r}")

@@ -58,3 +58,45 @@ def test_toolkits_of_run_files(tmp_path: Path) -> None:
     assert runfile.read(str(tmp_path))["toolkits"] == [
         {"version": "12.4", "uninstaller": "/usr/local/cuda-12.4/bin/cuda-uninstaller"}
     ]
+
+
+@pytest.mark.parametrize("path", runfile.DRIVER_UNINSTALLERS)
+def test_uninstaller_of_a_driver(tmp_path: Path, path: str) -> None:
+    put(tmp_path, path)
+    assert runfile.read(str(tmp_path)) == {
+        "driver": {"uninstaller": path, "traces": [path], "version": None},
+        "toolkits": [],
+    }
+
+
+@pytest.mark.parametrize("library", runfile.DRIVER_LIBRARIES)
+def test_library_counts_beside_a_log_alone(tmp_path: Path, library: str) -> None:
+    put(tmp_path, library)
+    assert runfile.read(str(tmp_path))["driver"] is None
+    put(tmp_path, runfile.DRIVER_LOG, "NVIDIA-Linux-aarch64-470.256.run\nDriver Version: 550.54.14\n")
+    assert runfile.read(str(tmp_path))["driver"] == {
+        "uninstaller": None,
+        "traces": [runfile.DRIVER_LOG, library],
+        "version": "470.256",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "foreign"),
+    [
+        ("cuda.list", "/.\n/usr/local/cuda-12.4/bin/cuda-uninstaller\n", False),
+        ("cuda.list", "/usr/local/cuda-12.4/bin/cuda-uninstaller\n", False),
+        ("cuda.list", "/local/cuda-12.4/bin/cuda-uninstaller\n", False),
+        ("cuda.list", "/opt/usr/local/cuda-12.4/bin/cuda-uninstaller\n", True),
+        ("cuda.list", "/usr/local/cuda-12.4/bin/cuda-uninstaller.1\n", True),
+        ("cuda.md5sums", "/.\n/usr/local/cuda-12.4/bin/cuda-uninstaller\n", True),
+        ("cuda.list", "", True),
+    ],
+    ids=["of a package", "first line", "merged /usr", "another path", "another name", "another file", "empty"],
+)
+def test_toolkit_of_a_package_is_none_of_a_run_file(tmp_path: Path, name: str, text: str, foreign: bool) -> None:
+    put(tmp_path, "/usr/local/cuda-12.4/bin/cuda-uninstaller")
+    put(tmp_path, "/usr/local/cuda-old/bin/cuda-uninstaller")
+    put(tmp_path, f"/var/lib/dpkg/info/{name}", text)
+    put(tmp_path, "/var/lib/dpkg/info/base-files.list", "/.\n/etc\n")
+    assert [found["version"] for found in runfile.read(str(tmp_path))["toolkits"]] == (["12.4"] if foreign else [])

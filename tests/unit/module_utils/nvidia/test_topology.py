@@ -43,8 +43,9 @@ def test_nvlinks_beside_network_cards() -> None:
         (WITH_NICS.replace("NV18\t X ", "ERR!\t X "), "'ERR!' for GPU1 and GPU0"),
         (WITH_NICS.replace("GPU1\tNV18\t X \tSYS\t0-55,112-167\t0\t\tN/A\n", ""), "1 of 2 GPUs"),
         (WITH_NICS.replace("GPU0\t X \tNV18\tPIX", "GPU0\t X "), "for GPU0 and GPU1"),
+        ("\tGPU0\tGPU1\nGPU0\t X \nGPU1\tNV18\t X \n", "printed '' for GPU0 and GPU1"),
     ],
-    ids=["nothing", "an error", "nonsense", "a row less", "a cell less"],
+    ids=["nothing", "an error", "nonsense", "a row less", "a cell less", "a row that is cut"],
 )
 def test_anything_else_is_an_error(output: str, text: str) -> None:
     with pytest.raises(ValueError, match=text):
@@ -54,3 +55,38 @@ def test_anything_else_is_an_error(output: str, text: str) -> None:
 def test_failure_of_the_program_is_an_error() -> None:
     with pytest.raises(ValueError, match="killed by signal 11"):
         topology.read("/usr/bin/nvidia-smi", lambda argv, timeout: command.Answer(-11, b"", b""))
+
+
+@pytest.mark.parametrize("cell", ["SYS", "NODE", "PHB", "PXB", "PIX"])
+def test_connections_over_pcie_have_no_nvlink(cell: str) -> None:
+    assert topology.parse(WITH_NICS.replace("NV18", cell)) == {(0, 1): 0, (1, 0): 0}
+
+
+@pytest.mark.parametrize("cell", ["XNV18", "NV", "SYSX", "nv18", "N/A", ""])
+def test_connection_that_is_not_known_is_an_error(cell: str) -> None:
+    with pytest.raises(ValueError, match=f"printed '{cell}' for GPU0 and GPU1"):
+        topology.parse(WITH_NICS.replace("NV18", cell))
+
+
+def test_matrix_after_other_lines_with_an_underlined_header() -> None:
+    """As a terminal shows it, of a process that sees the GPUs 3 and 12."""
+    text = WITH_NICS.replace("GPU1", "GPU12").replace("GPU0", "GPU3")
+    text = text.replace("\tGPU3\tGPU12", "\t\x1b[4mGPU3\tGPU12", 1).replace("GPU NUMA ID\n", "GPU NUMA ID\x1b[0m\n")
+    assert topology.parse("\nGPU\tnotes\n\tnotes\n" + text) == {(3, 12): 18, (12, 3): 18}
+
+
+def test_single_gpu_has_no_pair() -> None:
+    assert topology.parse("\tGPU0\tCPU Affinity\nGPU0\t X \t0-7\n" + LEGEND) == {}
+
+
+def test_error_shows_the_beginning_of_another_output() -> None:
+    with pytest.raises(ValueError, match=r"printed no matrix: 'x{200}'$"):
+        topology.parse("x" * 300)
+
+
+def test_matrix_of_the_program() -> None:
+    def run(argv: list[str], timeout: float) -> command.Answer:
+        assert argv == ["/usr/bin/nvidia-smi", "topo", "-m"]
+        return command.Answer(0, WITH_NICS.encode(), b"")
+
+    assert topology.read("/usr/bin/nvidia-smi", run) == {(0, 1): 18, (1, 0): 18}
