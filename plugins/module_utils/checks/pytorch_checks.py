@@ -89,7 +89,7 @@ def run(context: Context, path: str = installed_stack.PYTORCH) -> list[Check]:
 def _version(output: dict[str, Any], planned: str) -> Check:
     """Compare the version without its local part: the wheel 2.15.0 reports itself as 2.15.0+cu132."""
     version, loaded = str(output["version"]), framework_checks.loaded("pytorch", output)
-    versions = {"pytorch": version.split("+", 1)[0]}
+    versions = {"pytorch": version.split("+")[0]}
     return VERSION.compare(is_version(version, planned), version, planned, versions=versions, loaded=loaded)
 
 

@@ -218,9 +218,16 @@ TORCH = os.environ.get("GPUHOST_PYTORCH_PYTHON") or "/opt/gpuhost/pytorch/bin/py
 @pytest.mark.skipif(not shutil.which(TORCH), reason=f"no PyTorch here: {TORCH} (GPUHOST_PYTORCH_PYTHON names another)")
 def test_probe_in_a_real_pytorch_environment() -> None:
     source = Path(framework_probe.__file__).read_text()
-    answer = subprocess.run([TORCH, "-c", source, "pytorch"], capture_output=True, check=True)
+    environment = {**os.environ, "LD_LIBRARY_PATH": "/nonexistent"}
+    answer = subprocess.run([TORCH, "-c", source, "pytorch"], capture_output=True, check=True, env=environment)
     output = framework_checks.parse(Answer(0, answer.stdout, b""))
     assert set(output) | {"called"} == set(CAPTURED)
+    assert (output["ended"], output["search_path"]) == (True, "/nonexistent")
+    assert output["loaded"]["version"] == output["version"].split("+")[0]
+    for name, tolerance in (("matmul", 1e-5), ("convolution", 1e-4)):
+        devices = output["devices"] or ["cpu"]
+        assert [(result["device"], result["ran_on"]) for result in output[name]] == [(one, one) for one in devices]
+        assert all(1e-9 < result["difference"] < tolerance for result in output[name])
     planned = {**PLANNED, "version": output["version"].split("+")[0], "cuda": output["cuda"]}
     found = judged(Answer(0, answer.stdout, b""), planned=planned, gpus=len(output["devices"]))
     without_cuda = {"built_for_cuda": "fail", "cuda_libraries": "skip"} if output["cuda"] is None else {}

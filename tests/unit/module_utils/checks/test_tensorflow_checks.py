@@ -11,7 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks import framework_probe, model, tensorflow_checks
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks import (
+    framework_checks,
+    framework_probe,
+    model,
+    tensorflow_checks,
+)
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
 
 PREFIX = "/opt/gpuhost/environments/tensorflow-2.21.0-py3.11"
@@ -167,6 +172,66 @@ def test_shadowed_library_is_named_with_the_search_path() -> None:
     )
 
 
+OWN = "libcublas, libcudart, libcudnn, libcudnn_graph, libnccl from "
+
+
+def test_texts_of_a_healthy_environment() -> None:
+    found = by_id(printed(**TWO))
+    assert {name.partition(".")[2]: check.found for name, check in found.items()} == {
+        "version": "2.21.0",
+        "built_for_cuda": "built for CUDA 12.5.1, cuDNN 9",
+        "devices": "2",
+        "libraries": f"{OWN}{PREFIX}/",
+        "cudnn_version": "9.28.0",
+        "nccl_version": "2.32.3",
+        "matmul": "/GPU:0 differs by 6.0e-07; /GPU:1 differs by 6.0e-07",
+        "convolution": "/GPU:0 differs by 6.0e-07; /GPU:1 differs by 6.0e-07",
+    }
+    assert found["tensorflow.libraries"].expected == f"each from the wheels in {PREFIX}/"
+    assert found["tensorflow.version"].expected == "2.21.0"
+
+
+@pytest.mark.parametrize(
+    ("run", "name", "text"),
+    [
+        (printed(build={"is_cuda_build": False}, **TWO), "built_for_cuda", "built without CUDA"),
+        (printed(build={"is_cuda_build": False}, **TWO), "libraries",
+         "TensorFlow was built without CUDA, see tensorflow.built_for_cuda"),
+        (printed(build={"is_cuda_build": False}, **TWO), "nccl_version",
+         "TensorFlow was built without CUDA, see tensorflow.built_for_cuda"),
+        (printed(build=NO_VERSIONS, **TWO), "built_for_cuda",
+         "the build information of TensorFlow has no cuda_version, cudnn_version"),
+        (printed(build={**BUILD, "is_cuda_build": None}, **TWO), "built_for_cuda",
+         "the build information of TensorFlow has no is_cuda_build"),
+        (printed(**{**TWO, **MISSING}), "libraries", "libnccl.so.2: libnccl.so.2: cannot open"),
+        (printed(**{**TWO, **MISSING, "errors": {}}), "libraries", "libnccl.so.2: not loaded"),
+        (printed(**{**TWO, **MISSING}), "nccl_version", "the library is not loaded, see tensorflow.libraries"),
+        (printed(**{**TWO, **MISSING, "asked": {}}), "libraries",
+         "neither a wheel nor the build information has the version of libnccl"),
+        (printed(**{**TWO, "called": {"cudnn": 92800, "nccl": None}}), "nccl_version",
+         "the library returns no version"),
+        (printed(**TWO, pinned={}), "cudnn_version",
+         "the environment has no wheel of this library, nor the plan a version"),
+        (printed(1, without=("ended",), **TWO), "libraries",
+         "the process ended before it listed what computing loads: exit 1: Segmentation fault"),
+        (printed(1, without=("called", "ended"), **TWO), "nccl_version",
+         "the process ended early: exit 1: "),
+    ],
+)  # fmt: skip
+def test_texts_of_what_is_wrong_or_unknown(run: Callable[..., command.Answer], name: str, text: str) -> None:
+    check = by_id(run)["tensorflow." + name]
+    assert str(check.reason or check.found).startswith(text)
+    assert check.status != "unknown" or name != "libraries" or str(check.found).startswith("libcublas, libcudart, ")
+
+
+def test_libraries_of_the_system_are_named_so() -> None:
+    plan = {"components": {"tensorflow": {"version": "2.21.0", "cuda_libraries": "system"}, "cudnn": None}}
+    found = by_id(printed(**TWO), plan=plan)
+    assert found["tensorflow.libraries"].found == OWN + "the system"
+    assert found["tensorflow.libraries"].expected == "each is found"
+    assert found["tensorflow.cudnn_version"].status == "unknown"
+
+
 def test_system_libraries_are_compared_with_the_plan() -> None:
     plan = {
         "components": {
@@ -206,6 +271,28 @@ def test_gpus_are_locked_only_where_the_probe_uses_them(changes: dict[str, Any],
 
 
 REAL = Path(os.environ.get("GPUHOST_TENSORFLOW_PYTHON") or "/opt/gpuhost/tensorflow/bin/python")
+
+
+@pytest.mark.skipif(
+    not REAL.exists(), reason="no TensorFlow environment on this machine (GPUHOST_TENSORFLOW_PYTHON names one)"
+)
+def test_output_of_a_real_tensorflow() -> None:
+    source = Path(framework_probe.__file__).read_text()
+    environment = {**os.environ, "LD_LIBRARY_PATH": "/nonexistent", "TF_CPP_MIN_LOG_LEVEL": "2"}
+    answer = subprocess.run([REAL, "-c", source, "tensorflow"], capture_output=True, check=True, env=environment)
+    output = framework_checks.parse(command.Answer(0, answer.stdout, b""))
+    of_cuda = LIBRARIES if output["build"]["is_cuda_build"] else ("libraries",)
+    assert set(output) == {*(set(CAPTURED) - set(LIBRARIES)), *of_cuda}
+    assert (output["ended"], output["search_path"]) == (True, "/nonexistent")
+    assert output["loaded"]["version"] == output["version"]
+    for name, tolerance in (("matmul", 1e-5), ("convolution", 1e-4)):
+        devices = [f"/GPU:{number}" for number in range(len(output["devices"]))] or ["/CPU:0"]
+        assert [(result["device"], result["ran_on"]) for result in output[name]] == [(one, one) for one in devices]
+        assert all(1e-9 < result["difference"] < tolerance for result in output[name])
+    if "asked" in output:
+        assert set(output["asked"]) == set(framework_probe.NEEDED)
+        assert (output["errors"], set(output["called"])) == ({}, {"cudnn", "nccl"})
+        assert framework_checks.missing_libraries(output) == []
 
 
 @pytest.mark.skipif(
