@@ -107,6 +107,115 @@ def test_nvcc_version(answer: command.Answer, status: str) -> None:
     assert by_id(cuda_checks.run(cuda_host(run)))["cuda.nvcc_version"].status == status
 
 
+PLANNED = "cuda 13.2, cudnn 9.28.0.42, nccl 2.29.7"
+NO_GPU = "; no device: cudaErrorInsufficientDriver (35)"
+CRASHED = NO_DEVICE.replace('"unfinished": null', '"unfinished": {"step": "cudnnGetVersion", "signal": 6}')
+
+
+@pytest.mark.parametrize(
+    ("ran", "status", "found"),
+    [
+        (command.Answer(0, NO_DEVICE.encode(), b""), "pass", "cuda 13.2, cudnn 9.28.0, nccl 2.29.7" + NO_GPU),
+        (
+            command.Answer(0, NO_DEVICE.replace("92800", "92700").encode(), b""),
+            "fail",
+            "cuda 13.2, cudnn 9.27.0, nccl 2.29.7" + NO_GPU,
+        ),
+        (
+            command.Answer(1, CRASHED.encode(), b"1\n2\n3\n4\n5\n"),
+            "pass",
+            "cuda 13.2, cudnn 9.28.0, nccl 2.29.7; the program crashed (signal 6) in its step 'cudnnGetVersion': "
+            "2 | 3 | 4 | 5",
+        ),
+        (
+            command.Answer(1, CRASHED.encode(), b""),
+            "pass",
+            "cuda 13.2, cudnn 9.28.0, nccl 2.29.7; the program crashed (signal 6) in its step 'cudnnGetVersion': "
+            "no message on stderr",
+        ),
+        (command.Answer(127, b"", b"no libcudnn"), "fail", "the program: exit 127: no libcudnn"),
+    ],
+    ids=["works", "another cuDNN", "crashes", "crashes silently", "library missing"],
+)
+def test_texts_of_the_program(ran: command.Answer, status: str, found: str) -> None:
+    check = by_id(cuda_checks.run(cuda_host(toolkit(lambda argv: ran), expect_gpus=0)))["cuda.compile_link_run"]
+    assert (check.status, check.found, check.expected) == (status, found, PLANNED)
+    dynamic_linker = str(check.remedy).startswith("The dynamic linker does not find a library: ")
+    assert dynamic_linker is ("libcudnn" in found)
+
+
+def test_program_that_is_not_compiled_is_explained() -> None:
+    found = by_id(cuda_checks.run(cuda_host(toolkit(lambda argv: HUNG, built=1))))
+    check = found.pop("cuda.compile_link_run")
+    assert check.found == "nvcc: exit 1: cuda_check.cu(8): fatal error: cudnn.h: No such file"
+    assert str(check.remedy).startswith("See nvcc's message: a header or library of cuda, cudnn, nccl is missing")
+    version = found.pop("cuda.nvcc_version")
+    assert (version.found, version.expected) == ("release 13.2", "release 13.2")
+    assert {check.reason for check in found.values()} == {"the CUDA program did not run, see cuda.compile_link_run"}
+    skipped = cuda_checks.run(cuda_host(toolkit(lambda argv: HUNG, built=1), expect_gpus=0))[2:]
+    assert {check.reason for check in skipped} == {"no GPU is expected on this host"}
+
+
+def test_versions_that_are_recorded() -> None:
+    document = NO_DEVICE.replace('"outcome"', '"libraries": ["/usr/lib/libcudnn.so.9.28.0"],\n "outcome"')
+    check = by_id(cuda_checks.run(cuda_host(prints(document))))["cuda.compile_link_run"]
+    assert check.versions == {"cuda": "13.2", "cudnn": "9.28.0", "nccl": "2.29.7"}
+    assert check.loaded == {"cudnn": "9.28.0"}
+    assert by_id(cuda_checks.run(cuda_host(prints(NO_DEVICE))))["cuda.compile_link_run"].loaded is None
+
+
+@pytest.mark.parametrize(("factor", "limit"), [(1.0, "180"), (2.5, "450")])
+def test_time_limit_of_the_program(factor: float, limit: str) -> None:
+    """It ends itself before it is killed, so that its document tells in which step it hung."""
+    calls: list[tuple[list[str], float, Any]] = []
+
+    def run(argv: list[str], timeout: float, env: Any = None) -> command.Answer:
+        calls.append((argv, timeout, env))
+        return prints(NO_DEVICE)(argv, timeout, env)
+
+    cuda_checks.run(cuda_host(run, timeout_factor=factor))
+    argv, timeout, env = calls[-1]
+    assert argv[1:] == ["--time-limit", limit]
+    assert timeout > 180
+    assert env["LC_ALL"] == "C"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "options"),
+    [
+        ([{"compute_capability": "9.0"}, {"compute_capability": None}], ["-gencode=arch=compute_90,code=sm_90"]),
+        ([{}], []),
+        ([], []),
+        (None, []),
+    ],
+)
+def test_program_is_compiled_for_the_planned_gpus(gpus: Any, options: list[str]) -> None:
+    commands: list[list[str]] = []
+    nvcc = toolkit(lambda argv: HUNG)
+
+    def run(argv: list[str], timeout: float, env: Any = None) -> command.Answer:
+        commands.append(argv)
+        return command.Answer(1, b"", b"") if "-o" in argv else nvcc(argv, timeout, env)
+
+    cuda_checks.run(cuda_host(run, plan={"components": {"cuda": {"version": "13.2"}}, "gpus": gpus}))
+    assert {argv[0] for argv in commands} == {"/usr/local/cuda-13.2/bin/nvcc"}
+    assert [word for word in commands[-1] if word.startswith("-gencode")] == options
+    assert (["/usr/local/cuda-13.2/bin/nvcc", "--list-gpu-code"] in commands) is bool(options)
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (command.Answer(0, b"Cuda compilation tools, release 12.9, V12.9.86\n", b""), "release 12.9"),
+        (command.Answer(127, b"", b"nvcc: not found"), "exit 127: nvcc: not found"),
+        (command.Answer(0, b"nonsense", b""), "nvcc --version: exit 0: nonsense"),
+    ],
+)
+def test_text_of_the_release(answer: command.Answer, text: str) -> None:
+    check = cuda_checks.compare_release(cuda_host(prints("")), cuda_checks.NVCC_VERSION, answer)
+    assert (check.reason or check.found) == text
+
+
 def test_compiler_that_hangs_is_unknown() -> None:
     def run(argv: list[str], timeout: float, env: Any = None) -> command.Answer:
         return HUNG if "-Wno-deprecated-gpu-targets" in argv else prints(NO_DEVICE)(argv, timeout, env)

@@ -16,7 +16,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks import cuda_u
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
 
 from tests.doubles import simulated_cuda
-from tests.unit.module_utils.checks.contexts import NO_DEVICE, cuda_host
+from tests.unit.module_utils.checks.contexts import NO_DEVICE, cuda_host, refuse
 
 Install = Callable[[str], tuple[str, str]]
 ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can run a program as another user")
@@ -115,17 +115,72 @@ def test_as_many_as_root_but_not_all_is_unknown(program: Path) -> None:
     assert (check.status, check.reason) == ("unknown", "root can use 2 of 3 GPUs, see cuda.devices")
 
 
+SIMULATED = {"simulated": ["NVIDIA driver 580.95.05"]}
+
+
 @pytest.mark.parametrize(
-    ("changes", "status"),
-    [({"simulated": ["NVIDIA driver 580.95.05"]}, "skip"), ({"driver_state": "not_loaded"}, "skip"),
-     ({"expect_gpus": 0}, "skip"), ({}, "unknown")],
-)  # fmt: skip
-def test_without_a_device(changes: dict[str, Any], status: str) -> None:
-    answer = command.Answer(0, NO_DEVICE.encode(), b"")
-    check = cuda_unprivileged_check.judge(host(**changes), json.loads(NO_DEVICE), answer)
-    assert check.status == status
+    ("number", "changes", "status", "reason"),
+    [
+        (35, SIMULATED, "skip", "the NVIDIA driver is simulated: no program can use a GPU here"),
+        (
+            35,
+            {"driver_state": "not_loaded"},
+            "skip",
+            "the NVIDIA driver is installed but not loaded, as this host's options request",
+        ),
+        (100, {"expect_gpus": 0}, "skip", "no GPU is expected on this host"),
+        (802, {"expect_gpus": 0}, "pass", None),
+        (802, SIMULATED, "unknown", "root can use 0 of 3 GPUs, see cuda.devices"),
+        (35, {}, "unknown", "root can use 0 of 3 GPUs, see cuda.devices"),
+    ],
+)
+def test_without_a_device(number: int, changes: dict[str, Any], status: str, reason: str | None) -> None:
+    text = NO_DEVICE.replace('"number": 35', f'"number": {number}')
+    check = cuda_unprivileged_check.judge(host(**changes), json.loads(text), command.Answer(0, text.encode(), b""))
+    assert (check.status, check.reason) == (status, reason)
+    assert check.found == f"0 usable by nobody: cudaErrorInsufficientDriver ({number})"
 
 
-def test_ordinary_user_skips_it(program: Path) -> None:
+def test_fewer_than_root_can_use_fails_though_root_cannot_use_all(program: Path) -> None:
+    answer = command.Answer(0, json.dumps(of_root(program, "1")).encode(), b"")
+    check = cuda_unprivileged_check.judge(host(), of_root(program, "2"), answer)
+    assert (check.status, check.found, check.expected) == ("fail", "1 usable by nobody", "3")
+
+
+def test_ordinary_user_skips_it(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert cuda_unprivileged_check.run_program(cuda_host(refuse), "/nonexistent", "/nonexistent/program") is None
     check = cuda_unprivileged_check.judge(host(), of_root(program), None)
     assert check.status == "skip"
+    assert check.reason == "gpu_verify does not run as root: the other checks of CUDA are an ordinary user's"
+
+
+def test_host_without_the_user_is_unknown(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(cuda_unprivileged_check, "USER", "no-such-user")
+    answer = cuda_unprivileged_check.run_program(cuda_host(refuse), "/nonexistent", "/nonexistent/program")
+    check = cuda_unprivileged_check.judge(host(), of_root(program), answer)
+    assert (check.status, str(check.reason).endswith(": exit 127: there is no user nobody")) == ("unknown", True)
+
+
+@pytest.mark.parametrize(("factor", "limit"), [(1.0, "120"), (2.5, "300")])
+def test_program_has_a_time_limit_and_nothing_of_roots_environment(
+    monkeypatch: pytest.MonkeyPatch, factor: float, limit: str
+) -> None:
+    """It ends itself before it is killed."""
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    calls: list[tuple[list[str], float, dict[str, str]]] = []
+
+    def run(argv: list[str], timeout: float, env: dict[str, str]) -> command.Answer:
+        calls.append((argv, timeout, env))
+        return command.Answer(0, b"", b"")
+
+    context = cuda_host(run, timeout_factor=factor)
+    cuda_unprivileged_check.run_program(context, "/nonexistent", "/nonexistent/program")
+    ((argv, timeout, env),) = calls
+    assert argv[argv.index("/nonexistent/program") :] == [
+        "/nonexistent/program", "--contexts-only", "1", "--time-limit", limit,
+    ]  # fmt: skip
+    assert (argv[0], timeout > 120) == ("setpriv", True)
+    assert {"--clear-groups", "--inh-caps=-all"} < set(argv)
+    assert env == {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent", "LC_ALL": "C"}

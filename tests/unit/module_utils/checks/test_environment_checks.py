@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,55 @@ def test_program_that_gives_no_answer_is_unknown(
 def test_sudo_that_asks_for_a_password_is_skipped(every: Callable[..., dict[str, str]]) -> None:
     found = every(lambda argv: command.Answer(1, b"", b"sudo: a password is required"))
     assert found["env.sudo"] == "skip"
+
+
+def test_each_environment_is_entered_as_people_and_services_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without sudo and systemd these two are skipped; sudo may be in any directory of sshd's PATH."""
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    calls: list[tuple[list[str], Mapping[str, str] | None]] = []
+
+    def run(argv: list[str], timeout: float, env: Mapping[str, str] | None = None) -> command.Answer:
+        calls.append((argv, env))
+        return command.Answer(0, NVCC, b"")
+
+    found = by_id(environment_checks.run(host(tmp_path, run=run)))
+    assert (found["env.sudo"].reason, found["env.systemd_unit"].reason) == (
+        "sudo is not installed",
+        "systemd does not run on this host",
+    )
+    (tmp_path / "run/systemd/system").mkdir(parents=True)
+    (tmp_path / "usr/local/bin").mkdir(parents=True)
+    (tmp_path / "usr/local/bin/sudo").touch()
+    calls.clear()
+    assert {check.status for check in environment_checks.run(host(tmp_path, run=run))} == {"pass"}
+    plain = {"HOME": "/root", "LC_ALL": "C", "PATH": "/usr/bin:/bin"}
+    service = "systemd-run --quiet --wait --pipe --collect /bin/sh -c".split()
+    assert calls == [
+        (["/bin/bash", "-lc", "nvcc --version"], plain),
+        (["/bin/sh", "-c", "nvcc --version"], {**plain, "PATH": environment_checks.SSHD_PATH}),
+        (["/usr/local/bin/sudo", "-n", "nvcc", "--version"], plain),
+        ([*service, "exec nvcc --version"], None),
+    ]
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    check = by_id(environment_checks.run(host(tmp_path, run=run)))["env.systemd_unit"]
+    assert (check.status, str(check.reason).startswith("only root can start a system unit")) == ("skip", True)
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "status"),
+    [
+        (126, "/bin/bash: /usr/bin/nvcc: Permission denied", "fail"),
+        (127, "/bin/bash: nvcc: command not found", "fail"),
+        (127, "/bin/bash: No such file or directory", "unknown"),
+        (1, "bash: nvcc: command not found", "fail"),
+        (1, "bash: cannot set terminal process group", "unknown"),
+    ],
+)
+def test_nvcc_that_cannot_be_started_is_not_a_shell_that_cannot(code: int, message: str, status: str) -> None:
+    answer = command.Answer(code, b"", message.encode())
+    check = by_id(environment_checks.run(host(run=lambda *args: answer)))["env.login_shell"]
+    assert (check.status, message in f"{check.found} {check.reason}") == (status, True)
+    assert status == "fail" or str(check.reason).startswith("/bin/bash: exit ")
 
 
 def test_environment_file_that_cannot_be_read_is_unknown(tmp_path: Path) -> None:

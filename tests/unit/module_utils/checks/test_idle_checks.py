@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -125,18 +126,80 @@ def test_gpu_without_memory_of_its_own_is_judged_by_its_processes(host: Simulate
 
 
 @pytest.mark.parametrize(
-    ("changes", "status"),
+    ("changes", "status", "reason"),
     [
-        ({"simulated": ["NVIDIA driver 580"]}, "skip"),
-        ({"driver_state": "not_loaded"}, "skip"),
-        ({"plan": {"components": {}}}, "skip"),
-        ({"gpu_jobs": "4242 (python3 train.py)"}, "deferred"),
-        ({"smi": None}, "unknown"),
+        ({"simulated": ["NVIDIA driver 580"]}, "skip", "the NVIDIA driver is simulated: no program can use a GPU here"),
+        (
+            {"driver_state": "not_loaded"},
+            "skip",
+            "the NVIDIA driver is installed but not loaded, as this host's options request",
+        ),
+        ({"plan": {"components": {}}}, "skip", "the plan has no driver"),
+        (
+            {"gpu_jobs": "4242 (python3 train.py)"},
+            "deferred",
+            "programs use the GPUs: 4242 (python3 train.py)",
+        ),
+        ({"smi": None}, "unknown", "before the checks: nvidia-smi is not installed"),
+        (
+            {"smi": {"path": "/usr/bin/nvidia-smi", "exit_code": command.TIMED_OUT}},
+            "unknown",
+            "before the checks: nvidia-smi did not answer in time, see driver.nvidia_smi",
+        ),
+        (
+            {"expect_gpus": 3},
+            "unknown",
+            "before the checks: nvidia-smi reports the memory of 2 GPUs, expected 3 (exit 0: 0, 3 | 1, 5",
+        ),
     ],
 )
-def test_where_nothing_can_be_compared(judge: Judge, changes: dict[str, Any], status: str) -> None:
+def test_where_nothing_can_be_compared(judge: Judge, changes: dict[str, Any], status: str, reason: str) -> None:
     check = judge(**changes)
-    assert (check.status, bool(check.reason)) == (status, True)
+    assert (check.status, str(check.reason).startswith(reason)) == (status, True), check.reason
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"plan": {"components": {}}}, {"driver_state": "not_loaded"}, {"gpu_jobs": "4242 (python3 train.py)"}],
+)
+def test_nvidia_smi_is_not_asked_where_nothing_is_compared(host: SimulatedHost, changes: dict[str, Any]) -> None:
+    context = dataclasses.replace(host.context(), **changes)
+    before = len(host.commands)
+    assert idle_checks.before(context) == {}
+    assert len(host.commands) == before
+
+
+def test_without_a_reading_before_the_checks_it_is_unknown(host: SimulatedHost) -> None:
+    (check,) = idle_checks.run(host.context(), pause=0)
+    assert (check.status, check.reason) == ("unknown", "before the checks: nothing was read")
+
+
+def test_memory_grows_on_each_gpu(judge: Judge, host: SimulatedHost) -> None:
+    check = judge(lambda: host.state(gpus={"0": {"used_mib": 400}, "1": {"used_mib": 300}}))
+    assert check.found == "GPU 0: 400 MiB in use, 3 before; GPU 1: 300 MiB in use, 5 before"
+
+
+def test_memory_is_compared_with_none_where_a_gpu_reported_none_before(host: SimulatedHost) -> None:
+    for used, status in ((64, "pass"), (65, "fail")):
+        host.state(gpus={"0": {"used_mib": used}, "1": {"used_mib": 5}})
+        context = dataclasses.replace(host.context(), idle_before={"used": {"0": None, "1": 5}})
+        (check,) = idle_checks.run(context, pause=0)
+        assert check.status == status
+
+
+def test_driver_has_a_few_seconds_to_clean_up(host: SimulatedHost) -> None:
+    context = dataclasses.replace(host.context(), idle_before={"used": {"0": 3, "1": 5}})
+    process(host, "python3 train.py")
+    start = time.monotonic()
+    (check,) = idle_checks.run(context, pause=0.01)
+    assert (check.status, time.monotonic() - start > 0.01) == ("deferred", True)
+    asked = [argv for argv in host.commands if "--query-gpu=index,memory.used" in argv]
+    assert 1 < len(asked) < 20
+
+
+def test_command_lines_are_shown_by_their_first_words(host: SimulatedHost, judge: Judge) -> None:
+    check = judge(lambda: process(host, "/tmp/gpuhost-verify-abc/cuda_check --time-limit 120 --bytes 5"))
+    assert check.found == "left by the checks: 77 (/tmp/gpuhost-verify-abc/cuda_check --time-limit 120)"
 
 
 def test_it_is_the_last_check_and_is_compared_with_what_was_before(host: SimulatedHost) -> None:

@@ -54,6 +54,22 @@ def test_texts_name_the_packages(root: Path) -> None:
     )
     assert checks["packages.held"].found == "not held: libnccl-dev, nvidia-absent"
     assert checks["packages.held"].remedy == "Run `apt-mark hold libnccl-dev nvidia-absent`."
+    well = by_id(package_checks.run(host(root, plan=plan("libnccl2")), "x86_64"))
+    assert (well["packages.installed"].found, well["packages.held"].found) == (
+        "1 packages as planned",
+        "1 packages held",
+    )
+    damaged = by_id(package_checks.run(host(root, plan=plan("nvidia-broken", "cuda-cfg")), "x86_64"))
+    assert damaged["packages.installed"].found == "cuda-cfg is config-files; nvidia-broken is half-configured"
+
+
+@pytest.mark.parametrize("component", ["driver", "cuda", "cudnn", "nccl"])
+def test_packages_of_each_component_count(root: Path, component: str) -> None:
+    planned = {"components": {component: {"packages": ["nvidia-absent=1"]}}}
+    found = by_id(package_checks.run(host(root, plan=planned), "x86_64"))
+    assert found["packages.installed"].found == "nvidia-absent is not installed"
+    skipped = package_checks.run(host(root, plan={"components": {component: {"packages": None}}}), "x86_64")
+    assert {(check.status, check.reason) for check in skipped} == {("skip", "the plan has no package")}
 
 
 def test_status_file_that_cannot_be_read_is_unknown(root: Path) -> None:

@@ -171,3 +171,56 @@ def test_values_of_a_simulated_driver_are_marked(simulated: list[str]) -> None:
     evidence = verify.verify(host(plan={"components": {}}, smi=None, simulated=simulated))
     marked = {check["id"].split(".")[0] for check in evidence["checks"] if check.get("simulated")}
     assert marked == ({"driver", "gpu"} if simulated else set())
+
+
+def test_context_has_what_the_host_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_simulated_nvidia_smi(monkeypatch)
+    machine = SimulatedHost(tmp_path, [H200, H200])
+    machine.write("usr/share/gpuhost-simulated/nvidia-driver.txt", "NVIDIA driver 580.95.05 (simulated)\n")
+    context = machine.context(timeout_factor=2.0, unknown="warn", state_directory="/srv/state")
+    assert (context.pci_gpus, context.expect_gpus, len((context.smi or {})["gpus"])) == (2, 2, 2)
+    assert context.simulated == ["NVIDIA driver 580.95.05 (simulated)"]
+    assert (context.timeout_factor, context.unknown, context.state_directory) == (2.0, "warn", "/srv/state")
+    assert (context.waivers, context.gpu_thresholds, context.link_thresholds, context.gpu_jobs) == ([], {}, {}, "")
+
+
+def test_time_limits_are_multiplied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[float] = []
+
+    def run(argv: list[str], timeout: float, env: Any = None) -> command.Answer:
+        limits.append(timeout)
+        return command.Answer(9, b"", b"")
+
+    monkeypatch.setattr(verify.nvidia_smi, "find", lambda: "/usr/bin/nvidia-smi")
+    verify.context({}, None, "loaded", "auto", "/opt/tf", root=str(tmp_path), run=run, timeout_factor=3.0)
+    assert limits == [270.0]
+
+
+def test_checks_are_in_the_order_of_their_groups() -> None:
+    found = [check["id"] for check in verify.verify(host(smi=None))["checks"]]
+    assert found == [spec.id for group in verify.GROUPS.values() for spec in group.CHECKS if "pytorch" not in spec.id]
+
+
+def test_programs_see_no_gpu_beside_a_job_and_keep_their_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(verify, "GROUPS", {"cuda": verify.GROUPS["cuda"]})
+    monkeypatch.setenv("MARK", "kept")
+    environments: dict[str, Any] = {}
+
+    def run(argv: list[str], timeout: float, env: Any = None) -> command.Answer:
+        environments[" ".join(argv[1:2])] = env
+        return prints(NO_DEVICE)(argv, timeout, env)
+
+    verify.verify(cuda_host(run, gpu_jobs="4242 (python3 train.py)"))
+    assert environments["--version"]["CUDA_VISIBLE_DEVICES"] == ""
+    assert (environments["--version"]["MARK"], environments["--version"]["LC_ALL"]) == ("kept", "C")
+    environments.clear()
+    verify.verify(cuda_host(run))
+    assert environments["--version"] is None
+
+
+def test_waiver_does_not_change_what_passes_or_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use_simulated_nvidia_smi(monkeypatch)
+    machine = SimulatedHost(tmp_path, [H200])
+    waivers = [model.Waiver(name, "later", "2027-06-30") for name in ("driver.nvidia_smi", "gpu.xid_errors")]
+    found = machine.verify(waivers=waivers)
+    assert [found[name]["status"] for name in ("driver.nvidia_smi", "gpu.xid_errors")] == ["pass", "unknown"]
