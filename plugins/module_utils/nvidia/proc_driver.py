@@ -34,4 +34,4 @@ def read(root: str) -> dict[str, str] | None:
 def nouveau_loaded(root: str) -> bool:
     """Return whether the module nouveau is loaded, or its successor in the kernel, nova_core."""
     modules = files.read_text(root, "/proc/modules") or ""
-    return any(line.split(" ", 1)[0] in RIVALS for line in modules.splitlines())
+    return any(line.split(" ")[0] in RIVALS for line in modules.splitlines())

@@ -193,7 +193,8 @@ def test_time_limits_are_multiplied(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(verify.nvidia_smi, "find", lambda: "/usr/bin/nvidia-smi")
     verify.context({}, None, "loaded", "auto", "/opt/tf", root=str(tmp_path), run=run, timeout_factor=3.0)
-    assert limits == [270.0]
+    verify.context({}, None, "loaded", "auto", "/opt/tf", root=str(tmp_path), run=run)
+    assert limits == [270.0, 90.0]
 
 
 def test_checks_are_in_the_order_of_their_groups() -> None:

@@ -29,6 +29,15 @@ def test_processes_of_nvidia_smi_and_with_open_devices(tmp_path: Path) -> None:
     ]
 
 
+def test_programs_are_asked_for_as_rows(tmp_path: Path) -> None:
+    def run(argv: list[str], timeout: float) -> command.Answer:
+        query = "--query-compute-apps=pid,process_name,used_memory"
+        assert argv == ["/usr/bin/nvidia-smi", query, "--format=csv,noheader,nounits"]
+        return command.Answer(0, b"\n", b"")
+
+    assert gpu_processes.read(str(tmp_path), {"path": "/usr/bin/nvidia-smi", "exit_code": 0}, run) == []
+
+
 def test_without_a_working_driver_there_are_no_processes(tmp_path: Path) -> None:
     def refuse(*_: object) -> command.Answer:
         raise AssertionError("nvidia-smi must not be called")

@@ -22,7 +22,7 @@ FIXTURES = Path(__file__).parents[3] / "fixtures/probe"
     ],
 )
 def test_loaded_driver(tmp_path: Path, name: str, version: str, flavour: str) -> None:
-    put(tmp_path, proc_driver.PATH, (FIXTURES / f"proc-driver-nvidia-version-{name}.txt").read_text())
+    put(tmp_path, "/proc/driver/nvidia/version", (FIXTURES / f"proc-driver-nvidia-version-{name}.txt").read_text())
     assert proc_driver.read(str(tmp_path)) == {"version": version, "kernel_modules": flavour}
 
 

@@ -60,7 +60,7 @@ def test_toolkits_of_run_files(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("path", runfile.DRIVER_UNINSTALLERS)
+@pytest.mark.parametrize("path", ["/usr/bin/nvidia-uninstall", "/usr/local/bin/nvidia-uninstall"])
 def test_uninstaller_of_a_driver(tmp_path: Path, path: str) -> None:
     put(tmp_path, path)
     assert runfile.read(str(tmp_path)) == {
@@ -69,7 +69,14 @@ def test_uninstaller_of_a_driver(tmp_path: Path, path: str) -> None:
     }
 
 
-@pytest.mark.parametrize("library", runfile.DRIVER_LIBRARIES)
+@pytest.mark.parametrize(
+    "library",
+    [
+        "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
+        "/usr/lib/aarch64-linux-gnu/libcuda.so.1",
+        "/usr/lib64/libcuda.so.1",
+    ],
+)
 def test_library_counts_beside_a_log_alone(tmp_path: Path, library: str) -> None:
     put(tmp_path, library)
     assert runfile.read(str(tmp_path))["driver"] is None
