@@ -717,7 +717,7 @@ def test_edited_preferences_of_a_damaged_pinning_package_are_removed_first(tmp_p
 
     class Pinned(Host):
         def __call__(self, command: list[str], **options: Any) -> tuple[int, str, str]:
-            if command[:2] == ["dpkg-query", "-L"]:
+            if command == ["dpkg-query", "-L", "a"]:
                 return 0, f"/.\n{pin}\n", ""
             if "install" in command and "--simulate" not in command:
                 self.steps.append(f"{pin.name} {'exists' if pin.exists() else 'is removed'}")

@@ -162,6 +162,7 @@ def test_links_and_missing_directories_are_not_removed(tmp_path, directories):
     assert file_state.remove_directories([], [str(tmp_path / "link"), str(tmp_path / "used/another's")]) == []
     assert (tmp_path / "link").is_symlink()
     assert (tmp_path / "own/deep/file").exists()
+    assert file_state.remove_directories([str(tmp_path / "none"), *directories[0]], []) == directories[0]
 
 
 def test_links_in_an_own_directory_are_removed_and_what_they_point_to_is_not(tmp_path, directories):
