@@ -258,7 +258,7 @@ def _cudnn_beside(
     findings.reasons = [reason for reason in findings.reasons if reason.component != "cudnn"]
     for candidate in libraries.cudnn_candidates(context, platform.cuda, platform.tensorflow):
         if not candidate.problems and not known_bad.cudnn_conflict(context, wheel, candidate.version):
-            findings.reason("cudnn", candidate.version, f"the newest that fits; {why}")
+            findings.reason("cudnn", candidate.version, f"built for CUDA {candidate.cuda}; {why}")
             return candidate.component
     findings.reason("cudnn", "none", why)
     return None

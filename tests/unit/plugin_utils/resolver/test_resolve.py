@@ -342,3 +342,20 @@ def test_a_configured_repository_stays_in_the_plan_of_the_archives_driver(config
     host = {"repository_configured": configured, "repository_url": "http://mirror.example/cuda/"}
     request = {"driver_source": "distro", "cuda_source": "distro"}
     assert bool(plan("debian-12", "H200", host=host, **request)["repository"]) == configured
+
+
+def reasons(made):
+    """Return the reason of each component of a plan."""
+    return {reason["component"]: reason["because"] for reason in made["reasons"]}
+
+
+FAILING = (
+    "PyTorch 2.13.0 with cuDNN 9.20.0.48 fails beside 9.21 and newer: the first convolution ends the program "
+    "(pytorch#188892, #187824; libcudnn_graph.so.9 of 9.20.0.48 names the library, file lists of 9.20 and 9.21)"
+)
+
+
+def test_an_older_cudnn_says_what_it_is_built_for_and_why_it_is_not_newer():
+    made = plan("ubuntu-24.04", "A100", pytorch="2.13", tensorflow="none")
+    assert picked(made)["cudnn"] == "9.20.0.48"
+    assert reasons(made)["cudnn"] == f"built for CUDA 13; {FAILING}"
