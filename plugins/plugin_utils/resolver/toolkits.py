@@ -216,12 +216,8 @@ def _toolchain(context: ResolveContext, toolkit: Toolkit) -> tuple[tuple[str, ..
     """Return the packages of a compiler that nvcc can use, with the problems of the host's compiler and C library."""
     problems = []
     glibc = context.host.glibc or context.distro.glibc
-    if toolkit.max_glibc and versions.key(versions.series(glibc)) > versions.key(toolkit.max_glibc):
-        newer = [
-            t.version
-            for t in context.catalog.cuda.toolkits
-            if not t.max_glibc or versions.key(glibc) <= versions.key(t.max_glibc)
-        ]
+    if not _reads(toolkit, glibc):
+        newer = [t.version for t in context.catalog.cuda.toolkits if _reads(t, glibc)]
         hint = f"; CUDA {min(newer, key=versions.key)} and newer can" if newer else ""
         problems.append(
             Problem(
@@ -248,3 +244,8 @@ def _toolchain(context: ResolveContext, toolkit: Toolkit) -> tuple[tuple[str, ..
         )
     )
     return (), problems
+
+
+def _reads(toolkit: Toolkit, glibc: str) -> bool:
+    """Return whether the compiler of a toolkit can read the headers of a C library."""
+    return toolkit.max_glibc is None or versions.at_most(glibc, toolkit.max_glibc)
