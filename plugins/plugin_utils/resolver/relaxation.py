@@ -123,17 +123,15 @@ def _constraints(catalog: Catalog, plan: Plan, host: Host) -> list[Constraint]:
     found += _of_host(catalog, plan, host)
     glibc, gcc = host.glibc or distro.glibc, host.gcc or distro.gcc.default
     kernel = versions.kernel_series(host.newest_kernel or distro.kernel.default)
-    found += [
+    return [
+        *found,
         Constraint("kernel", lambda q: q.without("kernel"), f"with an older kernel than {kernel}"),
         Constraint("gcc", lambda q: q.on(gcc=1), f"with an older gcc than {gcc}"),
         Constraint("glibc", lambda q: q.on(glibc="1.0"), f"with an older glibc than {glibc}"),
-        Constraint("branch", lambda q: q.without("branch"), ""),
+        Constraint("branch", lambda q: q.without("branch"), "with a driver of any branch"),
         Constraint("native", lambda q: q.without("native"), "with a driver that was made for an older CUDA"),
+        Constraint("source", lambda q: q.without("source"), f"with {distro.id}'s own packages preferred to NVIDIA's"),
     ]
-    if distro.distro_drivers or distro.distro_cuda:
-        text = f"with {distro.id}'s own packages preferred to NVIDIA's"
-        found.append(Constraint("source", lambda q: q.without("source"), text))
-    return found
 
 
 def _of_request(request: Request, name: str) -> Constraint:
@@ -290,7 +288,7 @@ def _text(catalog: Catalog, constraint: Constraint, made: Plan) -> str:
     """Return the text of a constraint; of the preference for certain branches, the branch without it."""
     driver = made.components.driver
     if constraint.by != "branch" or driver is None:
-        return constraint.text or "with a driver of any branch"
+        return constraint.text
     branch = next(b for b in catalog.driver.branches if b.branch == driver.branch)
     kind = branch_kind(branch) if branch.type != "unknown" else "branch of unknown kind"
     return f"with driver {driver.branch}, a {kind}{'' if branch.maintained else ' at its end of life'}"
