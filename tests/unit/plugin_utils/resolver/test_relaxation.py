@@ -12,6 +12,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.relaxation import PLATFORM, is_newer
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import resolve, with_limits
 
+from tests.unit.frozen_catalog import frozen_catalog
 from tests.unit.plugin_utils.resolver.best_plan import Question, best, read_files
 from tests.unit.plugin_utils.resolver.resolver_cases import GPUS, codes, debian_offers, picked
 
@@ -37,10 +38,10 @@ REQUESTS = [
 ]
 
 
-def plan(distro, *gpus, host=None, **request):
+def plan(distro, *gpus, host=None, catalog=CATALOG, **request):
     """Return a plan with limits as JSON."""
     made = Host(distro, gpus=tuple(HostGpu(GPUS[gpu][0]) for gpu in gpus), **(host or {}))
-    return with_limits(CATALOG, resolve(CATALOG, Request.from_mapping(request), made), made).to_json()
+    return with_limits(catalog, resolve(catalog, Request.from_mapping(request), made), made).to_json()
 
 
 class Relaxed(Question):
@@ -248,3 +249,229 @@ def test_a_kernel_that_a_newer_driver_does_not_build_for_limits_the_driver():
     (found,) = [limit for limit in limits(made)["driver"] if limit["by"] == "kernel"]
     assert (found["newer"], found["without"]) == ("550", "with an older kernel than 6.18")
     assert not [limit for limit in limits(plan("debian-13", "M60"))["driver"] if limit["by"] == "kernel"]
+
+
+NEWEST = "the newest that fits; "
+PRODUCTION = "production branch 595, made for CUDA 13.2; open kernel modules: the branch's default for these GPUs"
+LONG_TERM = "long-term support branch 580, made for CUDA 13.0; "
+UNKNOWN = "620.70.06 only with driver 620, a branch of unknown kind"
+NO_OFFER = " (according to the catalog it does not)"
+OFFERS = {
+    "offers": debian_offers(cuda=("13.4.2",), drivers=("615.71.09",)),
+    "repository_url": "http://mirror.example/cuda/",
+}
+
+
+@pytest.mark.parametrize(
+    ("distro", "gpus", "host", "request_", "expected"),
+    [
+        (
+            "debian-12",
+            ["GTX 1080"],
+            {},
+            {},
+            {
+                "driver": f"{NEWEST}595.91.07 only without the NVIDIA GeForce GTX 1080; {LONG_TERM}"
+                "proprietary kernel modules: the only flavour that all GPUs accept",
+                "cuda": f"{NEWEST}13.2.2 only without the NVIDIA GeForce GTX 1080",
+                "cudnn": f"{NEWEST}9.28.0.42 only without the NVIDIA GeForce GTX 1080; built for CUDA 12",
+                "tensorflow": "the newest release",
+            },
+        ),
+        (
+            "debian-12",
+            ["H200"],
+            {"loaded_driver": "580.126.16"},
+            {"pytorch": "auto"},
+            {
+                "driver": f"{NEWEST}{UNKNOWN}; {PRODUCTION}",
+                "cuda": f"{NEWEST}13.5.0 only with driver 620, a branch of unknown kind, or with a driver that was "
+                "made for an older CUDA",
+                "cudnn": "the newest release; built for CUDA 13",
+                "nccl": f"{NEWEST}2.32.3 only for another CUDA than 13.2; built for CUDA 13.2",
+                "tensorflow": "the newest release",
+                "pytorch": "the newest release; the wheel of PyPI for CUDA 13.2",
+            },
+        ),
+        (
+            "ubuntu-20.04",
+            ["A100"],
+            {},
+            {"nccl": "2.27"},
+            {
+                "driver": f"{NEWEST}595.91.07 only if NVIDIA's repository for ubuntu-20.04 offered it{NO_OFFER}; "
+                "575.57.08 only with driver 575, a new feature branch at its end of life; production branch 570, made "
+                "for CUDA 12.8; open kernel modules: the branch's default for these GPUs",
+                "cuda": f"{NEWEST}13.2.2 only if NVIDIA's repository for ubuntu-20.04 offered it{NO_OFFER}; 12.9.2 "
+                "only with driver 575, a new feature branch at its end of life, or with a driver that was made for an "
+                "older CUDA",
+                "nccl": "requested (2.27); 2.27.7 only for another CUDA than 12.8; built for CUDA 12.4",
+                "tensorflow": f"{NEWEST}2.21.0 only with another Python than 3.8, 3.9",
+            },
+        ),
+        (
+            "ubuntu-24.04",
+            ["A100"],
+            {},
+            {"driver": "580", "cuda": "12.9", "cudnn": "9.10", "pytorch": "2.10"},
+            {
+                "driver": f"requested (580); {LONG_TERM}open kernel modules: the branch's default for these GPUs",
+                "cuda": "requested (12.9)",
+                "cudnn": "requested (9.10); built for CUDA 12",
+            },
+        ),
+        (
+            "debian-12",
+            ["H200"],
+            OFFERS,
+            {"tensorflow": "none"},
+            {
+                "driver": f"{NEWEST}620.70.06 only if http://mirror.example/cuda/ offered it and with driver 620, a "
+                "branch of unknown kind; new feature branch 615, made for CUDA 13.4; open kernel modules: the branch's "
+                "default for these GPUs",
+                "cuda": f"{NEWEST}13.5.0 only if http://mirror.example/cuda/ offered it and with a driver that was "
+                "made for an older CUDA",
+                "nccl": f"{NEWEST}2.32.3 only if http://mirror.example/cuda/ offered it; built for CUDA 13.2",
+            },
+        ),
+        (
+            "ubuntu-22.04",
+            ["A100"],
+            {"loaded_driver": "535.261.03"},
+            {"driver": "none", "pytorch": "auto"},
+            {
+                "cuda": f"{NEWEST}13.5.0 only with a newer driver than the loaded 535.261.03; 12.9.2 only with a "
+                "driver that was made for an older CUDA",
+                "pytorch": f"{NEWEST}2.15.0 only with a newer driver than 535.261.03 and with another Python than "
+                "3.10; the wheel of PyTorch's own index for CUDA 12.6",
+            },
+        ),
+        (
+            "ubuntu-24.04",
+            ["A100"],
+            {},
+            {"tensorflow_cuda_libraries": "system"},
+            {
+                "cuda": f"{NEWEST}13.2.2 only without gpu_stack_tensorflow_cuda_libraries=system, or without "
+                "TensorFlow 2.21.0",
+            },
+        ),
+        (
+            "debian-12",
+            ["A100"],
+            {"pythons": ("3.8",), "default_python": "3.8"},
+            {},
+            {"cudnn": f"{NEWEST}9.10.2.21 only without TensorFlow 2.13.1; built for CUDA 11.8"},
+        ),
+        (
+            "debian-12",
+            ["V100"],
+            {"glibc": "2.41"},
+            {},
+            {
+                "cuda": f"{NEWEST}13.2.2 only without the Tesla V100-PCIE-16GB; 12.9.2 only with an older glibc than "
+                "2.41",
+            },
+        ),
+        (
+            "ubuntu-22.04",
+            ["M60", "GTX 1080"],
+            {},
+            {},
+            {
+                "driver": f"{NEWEST}595.91.07 only without the Tesla M60 and without the NVIDIA GeForce GTX 1080; "
+                f"{LONG_TERM}proprietary kernel modules: the only flavour that all GPUs accept",
+                "nccl": f"{NEWEST}2.31.2 only without the Tesla M60; built for CUDA 12.9",
+                "tensorflow": f"{NEWEST}2.21.0 only without the Tesla M60",
+            },
+        ),
+        (
+            "debian-13",
+            ["T4"],
+            {},
+            {"cuda": "12"},
+            {
+                "cuda": "requested (12); 12.9.2 only if NVIDIA's repository for debian-13 offered it"
+                f"{NO_OFFER} and with an older glibc than 2.41",
+            },
+        ),
+        (
+            "debian-12",
+            ["H200"],
+            {},
+            {"driver_source": "distro", "cuda_source": "distro"},
+            {
+                "driver": f"{NEWEST}595.91.07 only without gpu_stack_driver_source=distro; long-term support branch "
+                "535, made for CUDA 12.2; proprietary kernel modules: the branch's default for these GPUs",
+                "cuda": f"{NEWEST}12.9.2 only without gpu_stack_cuda_source=distro",
+                "cudnn": "only in NVIDIA's repository, which this plan does not use: the toolkit is debian-12's own",
+            },
+        ),
+        (
+            "ubuntu-26.04",
+            ["H200"],
+            {},
+            {},
+            {"pytorch": "the newest release; in place of TensorFlow: the wheel of PyPI for CUDA 13.2"},
+        ),
+        (
+            "debian-13",
+            ["M60"],
+            {},
+            {},
+            {
+                "pytorch": f"{NEWEST}2.14.1 only without the Tesla M60; in place of TensorFlow: the wheel of PyTorch's "
+                "own index for CUDA 12.6",
+            },
+        ),
+        (
+            "debian-12",
+            ["H200"],
+            {},
+            {"tensorflow": "none", "cuda": "12", "pytorch": "auto"},
+            {
+                "pytorch": f"{NEWEST}2.15.0 only without gpu_stack_cuda=12; the wheel of PyTorch's own index for CUDA "
+                "12.9, that of the requested toolkit",
+            },
+        ),
+        ("debian-12", [], {}, {"expect_gpus": 0, "tensorflow": "none"}, {"cuda": "the newest release"}),
+    ],
+    ids=[
+        "Pascal",
+        "newest",
+        "end of life",
+        "requested",
+        "mirror",
+        "loaded driver",
+        "system's libraries",
+        "Python",
+        "glibc",
+        "two GPUs",
+        "requested and limited",
+        "archive",
+        "in place",
+        "limited in place",
+        "requested toolkit",
+        "no GPU",
+    ],
+)
+def test_what_a_reason_says(distro, gpus, host, request_, expected):
+    made = plan(distro, *gpus, host=host, catalog=frozen_catalog(), **request_)
+    found = {reason["component"]: reason["because"] for reason in made["reasons"]}
+    assert {name: found[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("version", "than", "newer"),
+    [
+        ("595.91.07", "595.71.05", True),
+        ("595.71.05", "595.91.07", False),
+        ("595.91.07", "595.91.07", False),
+        ("595.91.07", "595", False),
+        ("595", "580.178.04", True),
+        ("2.10", "2.9", True),
+    ],
+)
+def test_newer(version, than, newer):
+    """Of a branch in an archive no more is known than its number."""
+    assert is_newer(version, than) == newer
