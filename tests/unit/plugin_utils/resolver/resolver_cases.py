@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import resolve
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_once, resolve
 
 from tests.unit.frozen_catalog import frozen_catalog
 
@@ -45,6 +45,15 @@ def plan(distro, *gpus, offers=None, host=None, catalog=None, **request):
     devices = tuple(HostGpu(GPUS[g][0] if g in GPUS else g) for g in gpus)
     made = Host(distro, gpus=devices, **{"offers": offers, **(host or {})})
     return resolve(catalog or frozen_catalog(), Request.from_mapping(request), made).to_json()
+
+
+def problems(distro, *gpus, host=None, catalog=None, **request):
+    """Return code, message and general remedy of each problem, which users see where no plan is a remedy."""
+    devices = tuple(HostGpu(GPUS[g][0] if g in GPUS else g) for g in gpus)
+    made = plan_once(
+        catalog or frozen_catalog(), Request.from_mapping(request), Host(distro, gpus=devices, **(host or {}))
+    )
+    return [(problem.code, problem.message, problem.remedy) for problem in made.problems]
 
 
 def picked(made):
