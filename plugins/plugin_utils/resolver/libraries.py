@@ -242,7 +242,9 @@ def _nccl_build(context: ResolveContext, version: str, suffix: str) -> LibraryCa
     majors = context.distro.nvidia_repository.nccl_cuda_majors
     if missing or (context.host.offers is None and majors is not None and versions.major(suffix) not in majors):
         exist = [versions.upstream(v) for v in offered(context, apt.packages[0])]
-        problems = [not_in_repository(context, f"NCCL {version} for CUDA {suffix}", apt.packages, exist, "nccl")]
+        problems = [
+            not_in_repository(context, f"NCCL {version} for CUDA {suffix}", missing or apt.packages, exist, "nccl")
+        ]
     packages = tuple(f"{name}={v}" for name, v in found.items() if v)
     return LibraryCandidate(version, suffix, LibraryComponent(version, packages), tuple(problems))
 

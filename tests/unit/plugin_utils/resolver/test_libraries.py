@@ -253,6 +253,11 @@ def test_a_cudnn_that_is_new_enough_for_tensorflow_is_taken(cudnn):
             {"nccl": "2.27.7"},
             f"{REPOSITORY} does not offer NCCL 2.27.7 for CUDA 13.0 (libnccl2, libnccl-dev); it offers 2.29.7, 2.28.9",
         ),
+        (
+            NO_HEADERS,
+            {"nccl": "2.30"},
+            f"{REPOSITORY} does not offer NCCL 2.30.1 for CUDA 13.2 (libnccl-dev); it offers 2.30.1, 2.29.7",
+        ),
     ],
 )
 def test_a_build_that_is_not_offered_is_refused(offers, asked, message):
