@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import LockFiles
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import LockFiles, SourceOnly
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import with_every_lock
 
 from tests.unit.frozen_catalog import frozen_catalog
-from tests.unit.plugin_utils.resolver.resolver_cases import codes, plan
+from tests.unit.plugin_utils.resolver.resolver_cases import codes, plan, problems
 
 
 def test_pascal_limits_the_cudnn_wheel():
@@ -307,3 +307,279 @@ def test_code_of_a_part_of_the_kernels_is_not_native(gpu, tensorflow, how):
     messages = [w["message"] for w in made["warnings"] if w["code"] == "ptx-jit"]
     assert len(messages) == (how is not None)
     assert how is None or how in messages[0]
+
+
+ALONE = {"cuda": "none", "cudnn": "none", "nccl": "none"}
+TENSORFLOW, PYTORCH = {**ALONE, "pytorch": "none"}, {**ALONE, "tensorflow": "none"}
+OLDER = "leave gpu_stack_tensorflow at auto, or set it to an older release"
+NEWER = "leave gpu_stack_tensorflow at auto, or set it to a newer release"
+B200, V100 = "NVIDIA B200 (compute capability 10.0)", "Tesla V100-PCIE-16GB (compute capability 7.0)"
+H200 = "NVIDIA H200 (compute capability 9.0)"
+M60, K40C = "Tesla M60 (compute capability 5.2)", "Tesla K40c (compute capability 3.5)"
+
+
+def with_and_cuda(version, **changes):
+    """Return the catalog as if the extra [and-cuda] of a release brought something else."""
+    catalog = frozen_catalog()
+    releases = [
+        dataclasses.replace(release, and_cuda=dataclasses.replace(release.and_cuda, **changes))
+        if release.version == version
+        else release
+        for release in catalog.tensorflow.releases
+    ]
+    return dataclasses.replace(catalog, tensorflow=dataclasses.replace(catalog.tensorflow, releases=tuple(releases)))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "version", "brings", "code", "message"),
+    [
+        (["B200"], "2.19.1", {}, "gpu-too-new", f"brings cuDNN ==9.3.0.75, which has no code for {B200}: @5.0 to 9.0"),
+        (
+            ["V100"],
+            "2.21.0",
+            {"cudnn": ">=9.11"},
+            "gpu-too-old",
+            f"brings cuDNN >=9.11, which has no code for {V100}: @7.5 to 12.1",
+        ),
+        (
+            ["H200"],
+            "2.21.0",
+            {"cudnn": "==9.99"},
+            "gpu-too-old",
+            f"brings cuDNN ==9.99, which has no code for {H200}: @none that is known",
+        ),
+        (
+            ["V100", "B200"],
+            "2.21.0",
+            {"cudnn": "<9.7"},
+            "gpu-too-new",
+            f"brings cuDNN <9.7, which has no code for {B200}: @5.0 to 9.0",
+        ),
+        (
+            ["M60"],
+            "2.16.2",
+            {"nccl": "==2.31.2"},
+            "gpu-too-old",
+            f"brings NCCL 2.31.2, which has no code for {M60}: @6.0 to 12.1",
+        ),
+        (
+            ["H200", "B200"],
+            "2.21.0",
+            {"nccl": "==2.20.3"},
+            "gpu-too-new",
+            f"brings NCCL 2.20.3, which has no code for {B200}: @5.0 to 9.0",
+        ),
+        (
+            ["B200"],
+            "2.21.0",
+            {"cudnn": "<9.7", "nccl": "==2.20.3"},
+            "gpu-too-new",
+            f"brings cuDNN <9.7, which has no code for {B200}: @5.0 to 9.0",
+        ),
+        (
+            ["B200", "V100"],
+            "2.21.0",
+            {"cudnn": ">=9.3,<9.27,!=9.7.*,!=9.8.*,!=9.9.*,!=9.10.*"},
+            "gpu-too-new",
+            f"brings cuDNN >=9.3,<9.27,!=9.7.*,!=9.8.*,!=9.9.*,!=9.10.*, which has no code for {B200}: @7.5 to 12.1",
+        ),
+        (
+            ["M60"],
+            "2.21.0",
+            {},
+            "gpu-too-old",
+            f"has no code for {M60}: its wheel covers 6.0, 7.0, 8.0, 8.9, 9.0 and what is newer than 9.0",
+        ),
+    ],
+)
+def test_a_tensorflow_without_code_for_a_gpu_is_refused(gpus, version, brings, code, message):
+    catalog = with_and_cuda(version, **brings)
+    found = problems("ubuntu-22.04", *gpus, catalog=catalog, tensorflow=version, **TENSORFLOW)
+    message = f"TensorFlow {version} {message.replace('@', 'it covers ')}"
+    expected = (f"{code}-for-tensorflow", message, NEWER if "new" in code else OLDER)
+    assert [problem for problem in found if problem[0] != "mixed-gpus-conflict"] == [expected]
+
+
+def test_the_gpu_that_no_build_covers_is_named():
+    """GTX 1080 needs one of the cuDNN builds that the wheel allows, Tesla K40c has none."""
+    found = problems("ubuntu-22.04", "GTX 1080", "K40c", tensorflow="2.21", **TENSORFLOW)
+    (message,) = [text for _, text, _ in found if "brings" in text]
+    assert message == (
+        f"TensorFlow 2.21.0 brings cuDNN <10.0,>=9.3.0.75, which has no code for {K40C}: it covers 7.5 to 12.1"
+    )
+
+
+@pytest.mark.parametrize("nccl", [">=2.20.3", "<3.0,>=2.27.7"])
+def test_a_range_of_nccl_is_left_to_pip(nccl):
+    catalog = with_and_cuda("2.21.0", nccl=nccl)
+    assert problems("ubuntu-22.04", "B200", catalog=catalog, tensorflow="2.21", **TENSORFLOW) == []
+
+
+def test_a_tensorflow_without_cuda_wheels_names_the_first_that_has_them():
+    found = problems("ubuntu-22.04", "H200", tensorflow="2.12", tensorflow_cuda_libraries="wheel", **TENSORFLOW)
+    assert found == [
+        (
+            "tensorflow-cuda-mismatch",
+            "TensorFlow 2.12.1 brings no CUDA libraries of its own ([and-cuda] began with 2.14.0)",
+            "set gpu_stack_tensorflow_cuda_libraries=system, or use TensorFlow 2.14 or newer",
+        )
+    ]
+
+
+ANY = "leave gpu_stack_pytorch and gpu_stack_pytorch_cuda at auto, or set gpu_stack_pytorch to"
+BUILDS = "leave gpu_stack_pytorch_cuda at auto, or set gpu_stack_pytorch to one of those releases"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "asked", "code", "message", "remedy"),
+    [
+        (
+            "V100",
+            {"pytorch": "2.15"},
+            "gpu-dropped-by-cuda",
+            f"PyTorch 2.15.0 for CUDA 13.2 has no code for {V100}: the wheel covers 7.5, 8.0, 8.6, 9.0, 10.0, 12.0",
+            f"{ANY} an older release",
+        ),
+        (
+            "B200",
+            {"pytorch": "2.14", "pytorch_cuda": "12.6"},
+            "gpu-too-new-for-pytorch",
+            f"PyTorch 2.14.1 for CUDA 12.6 has no code for {B200}: the wheel covers 5.0, 6.0, 7.0, 7.5, 8.0, 8.6, 9.0",
+            f"{ANY} a newer release",
+        ),
+        (
+            "M60",
+            {"pytorch": "2.14", "pytorch_cuda": "12.6"},
+            "gpu-dropped-by-cuda",
+            f"PyTorch 2.14.1 for CUDA 12.6 has no code for {M60}: its NCCL 2.29.3 covers 6.0 to 12.1",
+            f"{ANY} an older release",
+        ),
+        (
+            "H200",
+            {"pytorch": "2.15", "pytorch_cuda": "12.9"},
+            "pytorch-cuda-mismatch",
+            "PyTorch 2.15.0 has builds for CUDA 13.0, 13.2, none for CUDA 12.9; those for CUDA 12.9 are of PyTorch "
+            "2.13.0, 2.12.1, 2.11.0, 2.10.0, 2.9.1, 2.8.0",
+            BUILDS,
+        ),
+        (
+            "H200",
+            {"pytorch": "2.15", "pytorch_cuda": "11.1"},
+            "pytorch-cuda-mismatch",
+            "PyTorch 2.15.0 has builds for CUDA 13.0, 13.2, none for CUDA 11.1",
+            BUILDS,
+        ),
+    ],
+)
+def test_a_pytorch_that_does_not_fit_is_refused(gpu, asked, code, message, remedy):
+    assert problems("debian-12", gpu, **PYTORCH, **asked) == [(code, message, remedy)]
+
+
+def test_a_pytorch_whose_cudnn_has_no_code_is_refused():
+    catalog = frozen_catalog()
+    (release,) = [r for r in catalog.pytorch.releases if r.version == "2.10.0"]
+    build = dataclasses.replace(release.builds[0], cudnn="9.11.0.98")
+    releases = (dataclasses.replace(release, builds=(build,)),)
+    catalog = dataclasses.replace(catalog, pytorch=dataclasses.replace(catalog.pytorch, releases=releases))
+    ((code, message, _),) = problems("debian-12", "V100", catalog=catalog, pytorch="2.10", **PYTORCH)
+    assert code == "gpu-dropped-by-cuda"
+    assert message == f"PyTorch 2.10.0 for CUDA 12.8 has no code for {V100}: its cuDNN 9.11.0.98 covers 7.5 to 12.1"
+
+
+@pytest.mark.parametrize(
+    ("asked", "version", "cuda"),
+    [
+        ({}, "2.15.0", "13.2"),
+        ({"cuda": "13.0"}, "2.15.0", "13.0"),
+        ({"cuda": "13.1"}, "2.15.0", "13.2"),
+        ({"cuda": "12.9"}, "2.13.0", "12.9"),
+        ({"cuda": "12.8"}, "2.11.0", "12.8"),
+        ({"cuda": "12.3"}, "2.14.1", "12.6"),
+        ({"pytorch": "2.14"}, "2.14.1", "13.0"),
+        ({"pytorch": "2.13", "pytorch_cuda": "12"}, "2.13.0", "12.9"),
+        ({"pytorch": "2.12"}, "2.12.1", "13.0"),
+        ({"pytorch": "2.10", "pytorch_cuda": "13"}, "2.10.0", "13.0"),
+        ({"pytorch": "2.10", "cuda": "12.9"}, "2.10.0", "12.9"),
+        ({"pytorch": "2.10", "cuda": "12.5"}, "2.10.0", "12.8"),
+        ({"pytorch": "2.15", "cuda": "12.9"}, "2.15.0", "13.2"),
+    ],
+)
+def test_which_build_of_pytorch_comes_first(asked, version, cuda):
+    """That of the requested toolkit or its major, then the newest release, PyPI's, and the newest CUDA."""
+    asked = {"cuda": "none", "tensorflow": "none", "pytorch": "auto", **asked}
+    pytorch = plan("debian-12", "H200", **asked)["components"]["pytorch"]
+    assert (pytorch["version"], pytorch["cuda"]) == (version, cuda)
+
+
+@pytest.mark.parametrize(
+    ("host", "asked", "lock"),
+    [
+        ({}, {}, "tensorflow-2.21.0-py3.12.txt"),
+        ({"pythons": ("3.10", "3.11")}, {}, "tensorflow-2.21.0-py3.11.txt"),
+        ({"pythons": ("3.10", "3.11"), "default_python": "3.10"}, {}, "tensorflow-2.21.0-py3.10.txt"),
+        ({"pythons": ("3.9", "3.14"), "default_python": "3.14"}, {}, "tensorflow-2.20.0-py3.9.txt"),
+        ({}, {"tensorflow_cuda_libraries": "system", "cuda": "12.9"}, "tensorflow-2.21.0-system-py3.12.txt"),
+        ({}, {"pytorch": "auto", "tensorflow": "none"}, "pytorch-2.15.0-cu132-py3.12.txt"),
+        (
+            {"pythons": ("3.9", "3.10"), "default_python": "3.9"},
+            {"pytorch": "2.14", "tensorflow": "none"},
+            "pytorch-2.14.1-cu130-py3.10.txt",
+        ),
+    ],
+)
+def test_the_lock_is_for_a_python_of_the_host(host, asked, lock):
+    """The default Python is preferred, then the newest that has a wheel."""
+    parts = plan("ubuntu-24.04", "H200", host=host, **asked)["components"]
+    part = parts["tensorflow"] or parts["pytorch"]
+    assert part["lock"] == lock
+    assert lock.endswith(f"-py{part['python']}.txt")
+
+
+@pytest.mark.parametrize(
+    ("distro", "asked", "message"),
+    [
+        (
+            "ubuntu-26.04",
+            {"tensorflow": "2.21"},
+            "TensorFlow 2.21.0 is made for Python 3.10, 3.11, 3.12, 3.13; this host has Python 3.14",
+        ),
+        (
+            "ubuntu-20.04",
+            {"pytorch": "2.10", "tensorflow": "none"},
+            "PyTorch 2.10.0 is made for Python 3.10, 3.11, 3.12, 3.13, 3.14; this host has Python 3.8, 3.9",
+        ),
+    ],
+)
+def test_a_python_without_wheel_is_refused(distro, asked, message):
+    name = "tensorflow" if asked["tensorflow"] != "none" else "pytorch"
+    remedy = f"install one of those Pythons, or set gpu_stack_{name} to another release"
+    found = problems(distro, "H200", **ALONE, **asked)
+    assert found == [("python-not-supported", message, remedy)]
+
+
+def test_pythons_of_the_cuda_wheels_count():
+    catalog = with_and_cuda("2.21.0", pythons=("3.10",))
+    message = "TensorFlow 2.21.0 with its CUDA libraries is made for Python 3.10; this host has Python 3.12"
+    ((code, found, _),) = problems("ubuntu-24.04", "H200", catalog=catalog, tensorflow="2.21", **TENSORFLOW)
+    assert (code, found) == ("python-not-supported", message)
+    assert plan("ubuntu-24.04", "H200", catalog=catalog, tensorflow="2.21", tensorflow_cuda_libraries="system")["ok"]
+
+
+@pytest.mark.parametrize(
+    ("asked", "lock"),
+    [
+        ({"tensorflow": "2.14"}, "tensorflow-2.14.1-py3.10.txt"),
+        ({"tensorflow": "2.16"}, "tensorflow-2.16.2-py3.11.txt"),
+        (
+            {"tensorflow": "2.14", "tensorflow_cuda_libraries": "system", "cuda": "11.8"},
+            "tensorflow-2.14.1-system-py3.11.txt",
+        ),
+    ],
+)
+def test_a_python_for_which_every_package_has_a_wheel_is_preferred(asked, lock):
+    """The extra of TensorFlow 2.14 pins a TensorRT without a wheel for Python 3.11."""
+    catalog = frozen_catalog()
+    rule = SourceOnly(releases=">=2.14,<2.16", package="tensorrt", pythons=("3.11",), and_cuda=True, source="")
+    catalog = dataclasses.replace(catalog, tensorflow=dataclasses.replace(catalog.tensorflow, source_only=(rule,)))
+    host = {"pythons": ("3.10", "3.11"), "default_python": "3.11"}
+    assert plan("ubuntu-22.04", "T4", host=host, catalog=catalog, **asked)["components"]["tensorflow"]["lock"] == lock
