@@ -8,7 +8,12 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog, LockFiles
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import (
+    Catalog,
+    LockFiles,
+    OfTheirTime,
+    SourceOnly,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import locks
 
 from tests.unit.frozen_catalog import frozen_catalog
@@ -40,8 +45,12 @@ def test_a_name_says_release_build_and_python(name: str, expected: tuple[str, ..
 
 @pytest.mark.parametrize("name", ["tensorflow-2.21.0", "jax-0.4-py3.12", "../tensorflow-2.21.0-py3.12", "", "uv"])
 def test_other_names_are_refused(name: str) -> None:
-    with pytest.raises(locks.UnknownLockError, match=r"expected tensorflow-X\.Y\.Z-pyA\.B, "):
+    with pytest.raises(locks.UnknownLockError) as error:
         locks.parse(name)
+    assert str(error.value) == (
+        f"{name!r} is not the name of a lock; expected tensorflow-X.Y.Z-pyA.B, tensorflow-X.Y.Z-system-pyA.B, "
+        "tensorflow-X.Y.Z-cudnn-N.M-pyA.B or pytorch-X.Y.Z-cuNNN-pyA.B"
+    )
 
 
 @pytest.mark.parametrize(
@@ -50,31 +59,122 @@ def test_other_names_are_refused(name: str) -> None:
         "tensorflow-9.9.9-py3.12",
         "tensorflow-2.21.0-py3.8",
         "tensorflow-2.8.4-py3.8",
+        "tensorflow-2.8.4-cudnn-8.1-py3.8",
+        "pytorch-9.9.9-cu128-py3.12",
         "pytorch-2.10.0-cu118-py3.12",
         "pytorch-2.10.0-py3.12",
         "pytorch-2.15.0-cu132-py3.9",
     ],
-    ids=["release", "Python", "no CUDA wheels", "CUDA build", "no CUDA build", "Python of PyTorch"],
 )
 def test_a_lock_that_the_catalog_does_not_describe_has_no_recipe(name: str) -> None:
-    with pytest.raises(locks.UnknownLockError, match="has no such release, CUDA build and Python"):
+    with pytest.raises(locks.UnknownLockError) as error:
         locks.recipe(frozen_catalog(), locks.parse(name))
+    file = f"catalog/{name.split('-')[0]}.yml"
+    assert str(error.value) == f"{name}: {file} has no such release, CUDA build and Python; add it there first"
 
 
-def test_recipes() -> None:
-    catalog = load_catalog()
-    wheel = locks.recipe(catalog, locks.parse("tensorflow-2.21.0-py3.12"))
-    assert (wheel.requirements, wheel.python, wheel.of_its_time) == (("tensorflow[and-cuda]==2.21.0",), "3.12", False)
-    assert wheel.glibc == "2.31", "of Ubuntu 20.04, the oldest"
-    limited = locks.recipe(catalog, locks.parse("tensorflow-2.21.0-cudnn-9.10-py3.12"))
-    assert limited.requirements == ("tensorflow[and-cuda]==2.21.0", "nvidia-cudnn-cu12<9.11")
-    old = locks.recipe(catalog, locks.parse("tensorflow-2.8.4-system-py3.8"))
-    assert (old.requirements, old.of_its_time) == (("tensorflow==2.8.4",), True)
-    pytorch = locks.recipe(catalog, locks.parse("pytorch-2.10.0-cu128-py3.14"))
-    assert (pytorch.requirements, pytorch.extra_index) == (("torch==2.10.0", "numpy"), "")
-    own = locks.recipe(catalog, locks.parse("pytorch-2.10.0-cu126-py3.14"))
-    assert own.requirements == ("torch==2.10.0+cu126", "numpy")
-    assert own.extra_index == "https://download.pytorch.org/whl/cu126"
+@pytest.mark.parametrize(
+    ("name", "requirements", "index"),
+    [
+        ("tensorflow-2.21.0-py3.12", ("tensorflow[and-cuda]==2.21.0",), ""),
+        ("tensorflow-2.21.0-system-py3.12", ("tensorflow==2.21.0",), ""),
+        ("tensorflow-2.21.0-cudnn-9.10-py3.12", ("tensorflow[and-cuda]==2.21.0", "nvidia-cudnn-cu12<9.11"), ""),
+        ("tensorflow-2.20.0-cudnn-9.9-py3.9", ("tensorflow[and-cuda]==2.20.0", "nvidia-cudnn-cu12<9.10"), ""),
+        ("tensorflow-2.8.4-system-py3.8", ("tensorflow==2.8.4",), ""),
+        ("tensorflow-2.0.4-system-py3.7", ("tensorflow-gpu==2.0.4",), ""),
+        ("pytorch-2.10.0-cu128-py3.14", ("torch==2.10.0", "numpy"), ""),
+        ("pytorch-2.10.0-cu126-py3.14", ("torch==2.10.0+cu126", "numpy"), "https://download.pytorch.org/whl/cu126"),
+        ("pytorch-2.15.0-cu130-py3.11", ("torch==2.15.0+cu130", "numpy"), "https://download.pytorch.org/whl/cu130"),
+        ("pytorch-2.15.0-cu132-py3.11", ("torch==2.15.0", "numpy"), ""),
+    ],
+)
+def test_recipes(name: str, requirements: tuple[str, ...], index: str) -> None:
+    """The C library is that of Ubuntu 20.04, the oldest."""
+    recipe = locks.recipe(frozen_catalog(), locks.parse(name))
+    assert recipe == locks.Recipe(requirements, name.split("-py")[1], "2.31", extra_index=index)
+
+
+def with_rules(*rules: SourceOnly, of_their_time: OfTheirTime | None = None) -> Catalog:
+    """Return the frozen catalog with these rules for TensorFlow's locks."""
+    catalog = frozen_catalog()
+    tensorflow = dataclasses.replace(catalog.tensorflow, source_only=rules, of_their_time=of_their_time)
+    return dataclasses.replace(catalog, tensorflow=tensorflow)
+
+
+@pytest.mark.parametrize(
+    ("name", "old"),
+    [
+        ("tensorflow-2.8.4-system-py3.8", True),
+        ("tensorflow-2.14.1-py3.9", True),
+        ("tensorflow-2.15.1-py3.9", False),
+        ("pytorch-2.10.0-cu128-py3.14", False),
+    ],
+)
+def test_old_releases_get_dependencies_of_their_time(name: str, old: bool) -> None:
+    catalog = with_rules(of_their_time=OfTheirTime("<2.15", ("termcolor", "wrapt"), "made up"))
+    recipe = locks.recipe(catalog, locks.parse(name))
+    assert (recipe.of_its_time, recipe.any_age) == ((True, ("termcolor", "wrapt")) if old else (False, ()))
+
+
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [
+        ("tensorflow-2.15.1-py3.11", "tensorrt"),
+        ("tensorflow-2.15.1-py3.10", "tensorrt"),
+        ("tensorflow-2.15.1-system-py3.11", None),
+        ("tensorflow-2.14.1-py3.11", None),
+        ("tensorflow-2.12.1-system-py3.8", "jax"),
+        ("tensorflow-2.12.1-system-py3.9", None),
+        ("pytorch-2.15.1-cu130-py3.11", None),
+    ],
+)
+def test_packages_without_a_wheel(name: str, package: str | None) -> None:
+    catalog = with_rules(
+        SourceOnly("==2.15.1", "tensorrt", True, None, "made up"),
+        SourceOnly(">=2.12,<2.13", "jax", False, ("3.8",), "made up"),
+    )
+    assert locks.source_only(catalog, locks.parse(name)) == package
+
+
+@pytest.mark.parametrize(
+    ("framework", "version", "lock"),
+    [
+        ("tensorflow", "2.21.0", "tensorflow-2.21.0-py3.12.txt"),
+        ("tensorflow", "9.9.9", "tensorflow-9.9.9-py3.12.txt"),
+        ("pytorch", "2.15.0", "pytorch-2.15.0-cu132-py3.12.txt"),
+        ("pytorch", "2.10.0", "pytorch-2.10.0-cu128-py3.12.txt"),
+    ],
+)
+def test_the_default_lock_is_that_of_pypis_wheel(framework: str, version: str, lock: str) -> None:
+    assert locks.default_lock(frozen_catalog(), framework, version, "3.12") == lock
+
+
+def test_a_pytorch_that_the_catalog_does_not_know_has_no_default_lock() -> None:
+    with pytest.raises(locks.UnknownLockError) as error:
+        locks.default_lock(frozen_catalog(), "pytorch", "9.9.9", "3.12")
+    assert str(error.value) == "catalog/pytorch.yml has no 9.9.9; set pytorch_env_lock to a lock file of it"
+
+
+def test_a_missing_lock_is_named_with_the_command_that_makes_it() -> None:
+    lock = locks.parse("pytorch-2.10.0-cu128-py3.12")
+    (problem,) = locks.no_lock(with_locks(), lock)
+    assert problem.message == (
+        "the wheels of PyTorch 2.10.0 for Python 3.12 are not locked: there is no pytorch-2.10.0-cu128-py3.12.txt, "
+        "neither among those of gpuhost nor in gpu_stack_locks"
+    )
+    assert problem.remedy == "lock them with `script/lock pytorch-2.10.0-cu128-py3.12`, where an index answers"
+    assert locks.no_lock(with_locks(lock.file), lock) == []
+    assert locks.no_lock(frozen_catalog(), lock) == [], "the frozen catalog has no list of locks"
+
+
+def test_a_release_that_cannot_be_locked_names_the_package() -> None:
+    problem = locks.no_wheel(locks.parse("tensorflow-2.15.0-py3.11"), "tensorrt")
+    assert (problem.code, problem.message, problem.remedy) == (
+        "no-wheel",
+        "TensorFlow 2.15.0 pins a tensorrt that has no wheel for Python 3.11, and environments are made of "
+        "wheels alone",
+        "leave gpu_stack_tensorflow at auto, or set it to another release",
+    )
 
 
 # Plans ----------------------------------------------------------------------------------------------------------------
