@@ -583,3 +583,19 @@ def test_a_python_for_which_every_package_has_a_wheel_is_preferred(asked, lock):
     catalog = dataclasses.replace(catalog, tensorflow=dataclasses.replace(catalog.tensorflow, source_only=(rule,)))
     host = {"pythons": ("3.10", "3.11"), "default_python": "3.11"}
     assert plan("ubuntu-22.04", "T4", host=host, catalog=catalog, **asked)["components"]["tensorflow"]["lock"] == lock
+
+
+def test_a_tensorflow_whose_wheel_nobody_inspected_is_refused():
+    catalog = frozen_catalog()
+    releases = [
+        dataclasses.replace(release, sass=()) if release.version.startswith("2.20") else release
+        for release in catalog.tensorflow.releases
+    ]
+    catalog = dataclasses.replace(catalog, tensorflow=dataclasses.replace(catalog.tensorflow, releases=tuple(releases)))
+    message = (
+        "TensorFlow 2.20.0 exists (for CUDA 12.5, cuDNN 9.3), but its wheel has not been inspected for GPU "
+        "architectures; inspected ones are 2.21.0, 2.19.1, 2.19.0, 2.18.1"
+    )
+    remedy = "set gpu_stack_tensorflow to one of those, or leave it at auto"
+    found = problems("ubuntu-24.04", "H200", catalog=catalog, tensorflow="2.20", **TENSORFLOW)
+    assert found == [("unknown-version", message, remedy)]

@@ -222,6 +222,11 @@ def test_one_remedy_names_all_missing_locks() -> None:
     assert f"`script/lock {' '.join(names)}`" in made["remedies"][0]["text"]
 
 
+def test_a_remedy_names_no_lock_that_is_there() -> None:
+    made = plan("debian-12", "H200", catalog=with_locks("tensorflow-2.21.0-py3.11.txt"), pytorch="2.10")
+    assert made["remedies"][0]["host"] == {"locks": ["pytorch-2.10.0-cu128-py3.11"]}
+
+
 @pytest.mark.parametrize(
     ("distro", "asked", "package"),
     [
