@@ -6,15 +6,20 @@ import re
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import frameworks, libraries, toolkits
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import (
     ResolveContext,
+    gpu_label,
     not_in_repository,
     offered,
     offered_version,
+    quote_hint,
+    sources,
+    span,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.driver import drivers
 
@@ -127,6 +132,107 @@ def test_a_version_that_is_not_offered(exist, offers, remedy):
     url = "http://mirror.example/debian12/x86_64/"
     assert problem.message == f"{url} does not offer CUDA 12.9.1 (cuda-toolkit-12-9); {offers}"
     assert (problem.code, problem.remedy) == ("not-in-repository", remedy)
+
+
+@pytest.mark.parametrize(
+    ("count", "offers"),
+    [
+        (1, "13.1"),
+        (8, "13.8, 13.7, 13.6, 13.5, 13.4, 13.3, 13.2, 13.1"),
+        (9, "13.9, 13.8, 13.7, 13.6, 13.5, 13.4, 13.3, 13.2, ..."),
+        (10, "13.10, 13.9, 13.8, 13.7, 13.6, 13.5, 13.4, 13.3, ..."),
+    ],
+)
+def test_eight_offered_versions_are_named(count, offers):
+    """The newest come first, and each is named once."""
+    exist = [f"13.{minor}" for minor in range(1, count + 1)] * 2
+    message = not_in_repository(context(), "CUDA 12.9.1", [], exist, "cuda").message
+    assert message == f"http://mirror.example/debian12/x86_64/ does not offer CUDA 12.9.1; it offers {offers}"
+
+
+@pytest.mark.parametrize(
+    ("host", "name"),
+    [
+        (HOST, "http://mirror.example/debian12/x86_64/"),
+        (Host("debian-12", offers={}), "NVIDIA's repository for debian-12"),
+        (Host("debian-13"), "according to the catalog, NVIDIA's repository for debian-13"),
+        (
+            Host("debian-13", repository_url="http://mirror.example/"),
+            "according to the catalog, http://mirror.example/",
+        ),
+    ],
+)
+def test_the_name_of_nvidias_repository(host, name):
+    assert context(host).repository_name == name
+    assert context(host).archive_name == f"according to the catalog, {host.distribution}'s own archive"
+
+
+@pytest.mark.parametrize(
+    ("scope", "component", "setting"),
+    [
+        ("host", "cuda", "cuda=none"),
+        ("host", "tensorflow", "tensorflow=none"),
+        ("frameworks", "cuda", "scope=frameworks"),
+        ("frameworks", "tensorflow", "tensorflow=none"),
+    ],
+)
+def test_what_leaves_a_component_alone(scope, component, setting):
+    whole = ResolveContext(frozen_catalog(), HOST, Request(scope=scope), ())
+    assert whole.unmanaged(component) == f"not managed (gpu_stack_{setting}): what is installed stays"
+
+
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [
+        (["12.9"], "CUDA 12.9"),
+        (["12.9", "12.9"], "CUDA 12.9"),
+        (["12.10", "12.9"], "CUDA 12.9 to 12.10"),
+        (["13.0", "8.0", "12.9"], "CUDA 8.0 to 13.0"),
+    ],
+)
+def test_ranges(found, text):
+    assert span("CUDA", found) == text
+
+
+def test_a_gpu_is_named_with_its_compute_capability():
+    assert gpu_label(H200) == "NVIDIA H200 (compute capability 9.0)"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "hint"),
+    [
+        (
+            "9.1",
+            '; YAML reads 9.10 without quotes as 9.1: if you mean 9.10, write gpu_stack_cudnn: "9.10"',
+        ),
+        ("9.2", ""),
+        ("9.10", ""),
+    ],
+)
+def test_a_zero_that_yaml_drops_has_a_hint(wanted, hint):
+    assert quote_hint("cudnn", wanted, ["9.1.1", "9.10.2", "9.2.0"]) == hint
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"), [("auto", ("nvidia", "distro")), ("nvidia", ("nvidia",)), ("distro", ("distro",))]
+)
+def test_where_packages_are_looked_for(asked, found):
+    assert sources(asked) == found
+
+
+@pytest.mark.parametrize(
+    ("relaxed", "found", "usable"),
+    [
+        ((), (), True),
+        ((), ("not-in-repository",), False),
+        (("repository",), ("not-in-repository",), True),
+        (("repository",), ("not-in-repository", "known-bad"), False),
+        (("kernel",), ("not-in-repository",), False),
+    ],
+)
+def test_what_is_not_offered_is_usable_where_the_repository_does_not_count(relaxed, found, usable):
+    whole = ResolveContext(frozen_catalog(), HOST, REQUEST, (), frozenset(relaxed))
+    assert whole.is_usable([Problem(code, "message", "remedy") for code in found]) == usable
 
 
 def test_not_in_repository_lists_offered_toolkits():
