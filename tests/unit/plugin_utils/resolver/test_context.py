@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
 import pytest
@@ -105,6 +106,13 @@ def test_a_cached_list_of_libraries_reads_no_more_than_its_key(host):
 def test_each_kind_of_gpu_counts_once_in_the_order_of_the_host():
     assert context().gpu_kinds == (V100, H200)
     assert context().with_gpus((H200, H200)).gpu_kinds == (H200,)
+
+
+def test_a_reduced_question_disregards_what_candidates_depend_on():
+    """The preferences among candidates are no part of it, so that one list serves them all."""
+    relaxed = frozenset({"repository", "kernel", "branch", "native", "source", "driver", "cuda"})
+    whole = dataclasses.replace(context(), relaxed=relaxed)
+    assert whole.reduced().relaxed == {"repository", "kernel"}
 
 
 def test_offered_versions_are_sorted_newest_first():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
@@ -194,3 +196,157 @@ def test_all_remedies_in_their_order(distro, gpus, request_, expected):
         words += [f"use {name}" for name in remedy["host"].get("distribution", [])]
         assert all(word in remedy["text"] for word in words), remedy
         assert ("to another host" in remedy["text"]) == ("gpus" in remedy["host"])
+
+
+STACK = "NVIDIA driver 595.91.07, CUDA toolkit 13.2.2, cuDNN 9.28.0.42, NCCL 2.29.7"
+NEW_STACK = "NVIDIA driver 615.71.09, CUDA toolkit 13.4.3, cuDNN 9.28.0.42, NCCL 2.32.3"
+WHERE = "in /usr/bin or /usr/local/bin"
+
+
+@pytest.mark.parametrize(
+    ("distro", "gpus", "host", "request_", "expected"),
+    [
+        (
+            "ubuntu-22.04",
+            ["K40c", "H200", "H200"],
+            {},
+            {},
+            [
+                f"move Tesla K40c to another host (gives {STACK}, TensorFlow 2.21.0)",
+                "move NVIDIA H200 to another host (gives NVIDIA driver 470, CUDA toolkit 11.8.0, cuDNN 8.7.0.84, NCCL "
+                "2.16.2, TensorFlow 2.14.1)",
+            ],
+        ),
+        (
+            "debian-12",
+            [],
+            {},
+            {"cuda": "12.7", "driver": "999"},
+            [
+                "set gpu_stack_driver=620 and gpu_stack_cuda=12.8 and gpu_stack_expect_gpus=0 (gives NVIDIA driver "
+                "620.70.06, CUDA toolkit 12.8.2, cuDNN 9.28.0.42, TensorFlow 2.21.0)",
+            ],
+        ),
+        (
+            "ubuntu-22.04",
+            ["M60"],
+            {},
+            {"cudnn": "9.28"},
+            [
+                'set gpu_stack_cudnn="9.10" (gives NVIDIA driver 580.178.04, CUDA toolkit 12.9.2, cuDNN 9.10.2.21, '
+                "NCCL 2.27.7, TensorFlow 2.16.2)",
+            ],
+        ),
+        (
+            "ubuntu-26.04",
+            ["H200"],
+            {},
+            {"tensorflow": "none", "pytorch": "2.8"},
+            [
+                f"set gpu_stack_pytorch=2.9 (gives {NEW_STACK}, PyTorch 2.9.1)",
+                f"install Python 3.13 beside Python 3.14, as python3.13 {WHERE} (gives {NEW_STACK}, PyTorch 2.8.0)",
+            ],
+        ),
+        (
+            "ubuntu-24.04",
+            ["H200"],
+            {"pythons": ("3.9",), "default_python": "3.9"},
+            {"tensorflow": "none", "pytorch": "2.15"},
+            [
+                f"set gpu_stack_pytorch=2.8 (gives {STACK}, PyTorch 2.8.0)",
+                f"install Python 3.11 beside Python 3.9, as python3.11 {WHERE} (gives {STACK}, PyTorch 2.15.0)",
+            ],
+        ),
+        (
+            "ubuntu-24.04",
+            ["H200"],
+            {"pythons": ("3.8",), "default_python": "3.8"},
+            {"tensorflow": "2.21"},
+            [f"install Python 3.10 beside Python 3.8, as python3.10 {WHERE} (gives {STACK}, TensorFlow 2.21.0)"],
+        ),
+        (
+            "ubuntu-24.04",
+            ["H200"],
+            {},
+            {"scope": "frameworks"},
+            [f"set gpu_stack_scope=host (gives {STACK}, TensorFlow 2.21.0)"],
+        ),
+        (
+            "ubuntu-24.04",
+            ["H200"],
+            {"loaded_driver": "470.82.01"},
+            {"scope": "frameworks", "tensorflow": "2.21"},
+            ["set gpu_stack_tensorflow=auto (gives PyTorch 2.7.1)"],
+        ),
+        (
+            "debian-13",
+            ["K40c"],
+            {},
+            {},
+            [
+                "use ubuntu-22.04 (gives NVIDIA driver 470, CUDA toolkit 11.8.0, cuDNN 8.7.0.84, NCCL 2.16.2, "
+                "TensorFlow 2.14.1)",
+            ],
+        ),
+        (
+            "ubuntu-22.04",
+            ["H200"],
+            {},
+            {"driver": "none", "tensorflow": "none", "cuda": "none", "cudnn": "9.28"},
+            ["set gpu_stack_cudnn=auto (installs nothing)"],
+        ),
+        (
+            "debian-13",
+            ["V100"],
+            {"kernel": "7.1.7+deb14-amd64"},
+            {},
+            [
+                "boot a kernel 6.12, that of debian-13 itself (gives NVIDIA driver 550, CUDA toolkit 12.4.1, "
+                "TensorFlow 2.21.0)"
+            ],
+        ),
+    ],
+    ids=[
+        "GPUs",
+        "three settings",
+        "quoted",
+        "Python of PyTorch",
+        "nearest Python",
+        "nearest Python of TensorFlow",
+        "scope",
+        "frameworks alone",
+        "elsewhere",
+        "nothing",
+        "kernel",
+    ],
+)
+def test_what_remedies_say(distro, gpus, host, request_, expected):
+    made = plan(distro, *gpus, host=host, **request_)
+    assert [remedy["text"] for remedy in made["remedies"]] == expected
+    assert {problem["remedy"] for problem in made["problems"]} == {"; or ".join(expected)}
+
+
+def test_a_python_that_only_pytorch_has_a_wheel_for_is_a_remedy():
+    catalog = frozen_catalog()
+    releases = tuple(r for r in catalog.tensorflow.releases if r.version == "2.20.0")
+    releases = tuple(dataclasses.replace(release, pythons=("3.9",)) for release in releases)
+    catalog = dataclasses.replace(catalog, tensorflow=dataclasses.replace(catalog.tensorflow, releases=releases))
+    host = {"pythons": ("3.9",), "default_python": "3.9"}
+    made = plan("ubuntu-24.04", "H200", host=host, catalog=catalog, tensorflow="none", pytorch="2.15")
+    assert made["remedies"][1]["host"] == {"python": ["3.11"]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"cuda": "12.9"}, "set gpu_stack_cuda=12.9"),
+        ({"cudnn": "9.10"}, 'set gpu_stack_cudnn="9.10"'),
+        ({"cudnn": "9.100"}, 'set gpu_stack_cudnn="9.100"'),
+        ({"cuda": "13.0"}, "set gpu_stack_cuda=13.0"),
+        ({"cuda": "13.2.0"}, "set gpu_stack_cuda=13.2.0"),
+        ({"driver": "580"}, "set gpu_stack_driver=580"),
+        ({"driver": "580", "pytorch": "2.10"}, 'set gpu_stack_driver=580 and gpu_stack_pytorch="2.10"'),
+    ],
+)
+def test_a_version_is_quoted_where_yaml_would_drop_a_zero(changes, text):
+    assert remedies._settings(changes) == text
