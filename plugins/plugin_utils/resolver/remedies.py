@@ -281,7 +281,7 @@ def _subsets(host: Host) -> list[tuple[str, ...]]:
 
 def _elsewhere(catalog: Catalog, plan: Plan, request: Request, host: Host, attempt: Attempt) -> Iterator[Remedy]:
     """Yield another distribution release, of the same family and the newest first; if necessary with other changes."""
-    family = host.distribution.split("-", 1)[0]
+    family = host.distribution.partition("-")[0]
     names = [n for n in catalog.distros if n != host.distribution]
     names.sort(key=lambda n: (n.startswith(family), versions.key(n)), reverse=True)
     elsewhere = [Host(name, host.architecture, host.gpus, secure_boot=host.secure_boot) for name in names]

@@ -259,6 +259,17 @@ WHERE = "in /usr/bin or /usr/local/bin"
     ("distro", "gpus", "host", "request_", "expected"),
     [
         (
+            "debian-12",
+            ["H200"],
+            {"kernel": "6.1.0-56-amd64"},
+            {"driver_module_source": "prebuilt"},
+            [
+                f"set gpu_stack_driver_module_source=auto (gives {STACK}, TensorFlow 2.21.0)",
+                "enrol a key for the modules of DKMS, or name an enrolled one with gpu_stack_module_signing_key, and "
+                f"set gpu_stack_driver_module_source=dkms (gives {STACK}, TensorFlow 2.21.0)",
+            ],
+        ),
+        (
             "ubuntu-22.04",
             ["K40c", "H200", "H200"],
             {},
@@ -359,6 +370,7 @@ WHERE = "in /usr/bin or /usr/local/bin"
         ),
     ],
     ids=[
+        "prebuilt",
         "GPUs",
         "three settings",
         "quoted",
