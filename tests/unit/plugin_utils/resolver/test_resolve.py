@@ -450,6 +450,8 @@ LEFT = "what is installed stays"
             "no release works here: no TensorFlow for ubuntu-26.04 fits: TensorFlow 2.21.0 is made for Python 3.10, "
             "3.11, 3.12, 3.13; this host has Python 3.14",
         ),
+        ("ubuntu-26.04", "H200", {}, "pytorch", f"in place of TensorFlow: {PYPI}13.2"),
+        ("ubuntu-26.04", "H200", {"pytorch": "auto"}, "pytorch", f"{PYPI}13.2"),
         (
             "debian-13",
             "M60",
