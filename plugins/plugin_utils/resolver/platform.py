@@ -160,7 +160,7 @@ def usable_candidates(
         if not drivers_.accepted_modules(context.gpus) and name == "driver":
             findings.problems.append(drivers_.mixed_modules_problem(context))
         else:
-            each = ", ".join(f"{gpu_label(g)} {_alone(context, name, g)}" for g in context.gpu_kinds)
+            each = ", ".join(f"{gpu_label(g)} needs {_alone(context, name, g)}" for g in context.gpu_kinds)
             findings.problem(
                 "mixed-gpus-conflict",
                 f"no {LABELS[name]} serves all GPUs of this host: {each}",
@@ -179,15 +179,17 @@ def usable_candidates(
 
 
 def _alone(context: ResolveContext, name: str, gpu: Gpu) -> str:
-    """Return what one GPU of a mixed host needs, for a message."""
+    """Return what serves one GPU of a mixed host, for a message."""
+    alone = context.with_gpus((gpu,))
     if name == "driver":
-        supporting = drivers_.supporting_branches(context, gpu)
-        return f"needs {span('driver branch', supporting)}"
+        return span("driver branch", drivers_.supporting_branches(context, gpu))
     if name == "cuda":
-        return f"needs {span('CUDA', toolkits.supporting_toolkits(context, gpu))}"
-    releases = context.catalog.tensorflow.releases
-    supporting = [versions.series(r.version) for r in releases if r.sass and frameworks.runs(r, gpu) != "none"]
-    return f"needs {span('TensorFlow', supporting)}" if name == "tensorflow" and supporting else "needs another one"
+        return span("CUDA", toolkits.supporting_toolkits(context, gpu))
+    if name == "tensorflow":
+        releases = (c.release for c in frameworks.tensorflow_candidates(alone) if not c.problems)
+        return span("TensorFlow", (versions.series(release.version) for release in releases))
+    builds = (c.component for c in frameworks.pytorch_candidates(alone) if not c.problems)
+    return span("PyTorch for CUDA", (component.cuda for component in builds))
 
 
 def closest(found: Sequence[AnyCandidate]) -> AnyCandidate:

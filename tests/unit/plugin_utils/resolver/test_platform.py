@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 
-from tests.unit.plugin_utils.resolver.resolver_cases import plan
+from tests.unit.plugin_utils.resolver.resolver_cases import codes, plan
 
 
 def test_unknown_version_names_neighbours():
@@ -36,3 +38,33 @@ def test_system_libraries_select_a_cuda_of_the_wheels_major():
     assert parts["tensorflow"]["requirements"] == ["tensorflow==2.21.0"]
     assert parts["cuda"]["version"] == "12.9"
     assert versions.major(parts["cudnn"]["version"]) == 9
+
+
+NEITHER = {"driver": "none", "cuda": "none"}
+
+
+@pytest.mark.parametrize(
+    ("distro", "gpus", "request_", "needs"),
+    [
+        ("ubuntu-22.04", ["K40c", "B200"], {"tensorflow": "none"}, ["CUDA 8.0 to 11.8", "CUDA 12.8 to 13.5"]),
+        ("ubuntu-24.04", ["M60", "B200"], NEITHER, ["TensorFlow 2.16", "TensorFlow 2.20 to 2.21"]),
+        (
+            "ubuntu-22.04",
+            ["M60", "B200"],
+            {**NEITHER, "tensorflow_cuda_libraries": "wheel"},
+            ["TensorFlow 2.14 to 2.16", "TensorFlow 2.20 to 2.21"],
+        ),
+        (
+            "ubuntu-22.04",
+            ["M60", "B200"],
+            {**NEITHER, "tensorflow": "none", "pytorch": "auto"},
+            ["PyTorch for CUDA 11.8 to 12.6", "PyTorch for CUDA 12.8 to 13.2"],
+        ),
+    ],
+    ids=["CUDA", "TensorFlow", "TensorFlow's own libraries", "PyTorch"],
+)
+def test_gpus_that_nothing_serves_together_are_named_with_what_serves_each(distro, gpus, request_, needs):
+    made = plan(distro, *gpus, **request_)
+    assert set(codes(made)) == {"mixed-gpus-conflict"}
+    message = next(p["message"] for p in made["problems"] if "serves all GPUs" in p["message"])
+    assert re.findall(r"needs (.+?)(?:,|$)", message) == needs
