@@ -226,26 +226,30 @@ def explain_missing(context: ResolveContext, name: str, wanted: str, known: list
             f"set gpu_stack_{name} to one of those, or leave it at auto",
         )
         return
-    there = _in_archive(context, name) if source == "distro" else _in_repository(context, known)
+    offers = _in_archive(context, name) if source == "distro" else _in_repository(context, known)
     fields = f"gpu_stack_{name}" + (f" and gpu_stack_{name}_source" if name in ("driver", "cuda") else "")
     findings.problem(
         "not-in-repository",
-        f"{where} does not offer {LABELS[name]}{'' if wanted == 'auto' else ' ' + wanted}; it offers {there}",
+        f"{where} does not offer {LABELS[name]}{'' if wanted == 'auto' else ' ' + wanted}{offers}",
         f"leave {fields} at auto, or set gpu_stack_{name}=none",
     )
 
 
 def _in_archive(context: ResolveContext, name: str) -> str:
     if name == "driver":
-        return ", ".join(f"branch {d.branch}" for d in context.distro.distro_drivers) or "none"
-    return ", ".join(d.release for d in context.distro.distro_cuda) or "none"
+        found = [f"branch {d.branch}" for d in context.distro.distro_drivers]
+    else:
+        found = [d.release for d in context.distro.distro_cuda]
+    return f"; it offers {', '.join(found) or 'none'}"
 
 
 def _in_repository(context: ResolveContext, known: list[str]) -> str:
+    if context.host.offers is None:
+        return ""
     # cuDNN and NCCL builds have many names; what the repository offers of them is in its packages' versions.
-    offers = context.host.offers or {}
-    found = {versions.upstream(v) for package in offers for v in offers[package]} & set(known)
-    return ", ".join(sorted(found, key=versions.key, reverse=True)[:8]) or "none of them"
+    offered = {versions.upstream(v) for found in context.host.offers.values() for v in found} & set(known)
+    newest = sorted(offered, key=versions.key, reverse=True)[:8]
+    return f"; it offers {', '.join(newest) or 'no other either'}"
 
 
 # The search -------------------------------------------------------------------------------------------------------

@@ -42,9 +42,18 @@ def debian_offers(
 
 def plan(distro, *gpus, offers=None, host=None, catalog=None, **request):
     """Return a plan as JSON; for the frozen catalog where none is given."""
+    return _planned(resolve, distro, gpus, offers, host, catalog, request)
+
+
+def plan_untried(distro, *gpus, offers=None, host=None, catalog=None, **request):
+    """Return a plan as `plan` does, with the remedies that the rules give instead of those that were tried."""
+    return _planned(plan_once, distro, gpus, offers, host, catalog, request)
+
+
+def _planned(by, distro, gpus, offers, host, catalog, request):
     devices = tuple(HostGpu(GPUS[g][0] if g in GPUS else g) for g in gpus)
-    made = Host(distro, gpus=devices, **{"offers": offers, **(host or {})})
-    return resolve(catalog or frozen_catalog(), Request.from_mapping(request), made).to_json()
+    made = Host(distro, **{"gpus": devices, "offers": offers, **(host or {})})
+    return by(catalog or frozen_catalog(), Request.from_mapping(request), made).to_json()
 
 
 def problems(distro, *gpus, host=None, catalog=None, **request):
@@ -65,3 +74,13 @@ def picked(made):
 def codes(made):
     """Return the problem codes of a plan."""
     return [p["code"] for p in made["problems"]]
+
+
+def warned(made):
+    """Return the warning codes of a plan."""
+    return [w["code"] for w in made["warnings"]]
+
+
+def reason(made, component):
+    """Return the choice and the reason for a component of a plan; None without one."""
+    return next(((r["choice"], r["because"]) for r in made["reasons"] if r["component"] == component), None)

@@ -7,7 +7,7 @@ import re
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 
-from tests.unit.plugin_utils.resolver.resolver_cases import codes, plan
+from tests.unit.plugin_utils.resolver.resolver_cases import codes, debian_offers, plan, plan_untried
 
 
 def test_unknown_version_names_neighbours():
@@ -68,3 +68,61 @@ def test_gpus_that_nothing_serves_together_are_named_with_what_serves_each(distr
     assert set(codes(made)) == {"mixed-gpus-conflict"}
     message = next(p["message"] for p in made["problems"] if "serves all GPUs" in p["message"])
     assert re.findall(r"needs (.+?)(?:,|$)", message) == needs
+
+
+MANY = tuple(f"580.{number}.01" for number in range(126, 136))
+
+
+@pytest.mark.parametrize(
+    ("distro", "offers", "request_", "message", "remedy"),
+    [
+        (
+            "debian-12",
+            None,
+            {"driver": "545"},
+            "according to the catalog, NVIDIA's repository for debian-12 does not offer NVIDIA driver 545",
+            "leave gpu_stack_driver and gpu_stack_driver_source at auto, or set gpu_stack_driver=none",
+        ),
+        (
+            "debian-12",
+            {},
+            {"driver": "545"},
+            "NVIDIA's repository for debian-12 does not offer NVIDIA driver 545; it offers no other either",
+            "leave gpu_stack_driver and gpu_stack_driver_source at auto, or set gpu_stack_driver=none",
+        ),
+        (
+            "debian-12",
+            debian_offers(drivers=MANY),
+            {"driver": "545"},
+            "NVIDIA's repository for debian-12 does not offer NVIDIA driver 545; it offers " + ", ".join(MANY[:1:-1]),
+            "leave gpu_stack_driver and gpu_stack_driver_source at auto, or set gpu_stack_driver=none",
+        ),
+        (
+            "debian-12",
+            debian_offers(),
+            {"cudnn": "6"},
+            "NVIDIA's repository for debian-12 does not offer cuDNN 6; it offers 9.28.0.42",
+            "leave gpu_stack_cudnn at auto, or set gpu_stack_cudnn=none",
+        ),
+        (
+            "ubuntu-22.04",
+            None,
+            {"driver": "570", "driver_source": "distro"},
+            "according to the catalog, ubuntu-22.04's own archive does not offer NVIDIA driver 570; it offers "
+            "branch 615, branch 595, branch 580, branch 470, branch 390",
+            "leave gpu_stack_driver and gpu_stack_driver_source at auto, or set gpu_stack_driver=none",
+        ),
+        (
+            "ubuntu-22.04",
+            None,
+            {"cuda": "12.4", "cuda_source": "distro"},
+            "according to the catalog, ubuntu-22.04's own archive does not offer CUDA toolkit 12.4; it offers 11.5.1",
+            "leave gpu_stack_cuda and gpu_stack_cuda_source at auto, or set gpu_stack_cuda=none",
+        ),
+    ],
+    ids=["unread", "read, none", "read, the newest eight", "a library", "archive's drivers", "archive's CUDA"],
+)
+def test_what_is_offered_where_the_request_is_not(distro, offers, request_, message, remedy):
+    made = plan_untried(distro, "T4", offers=offers, tensorflow="none", **request_)
+    (problem,) = made["problems"]
+    assert (problem["code"], problem["message"], problem["remedy"]) == ("not-in-repository", message, remedy)
