@@ -6,7 +6,7 @@ Runs on the controller; pure functions.
 from __future__ import annotations
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import BadCudnn
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import BadCudnn, BadDriver
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext, gpu_label
 
@@ -18,26 +18,48 @@ WARNINGS = {
 }
 
 
-def driver_problems(context: ResolveContext, version: str, archive: str) -> list[Problem]:
+def driver_problems(context: ResolveContext, version: str, archive: str, instead: str | None = None) -> list[Problem]:
     """Return the problem of a driver whose module does not build for the host's kernel.
 
-    archive: `nvidia` or `distro`, where it is from.
+    archive: `nvidia` or `distro`, where it is from; instead: another driver, which builds; else what the catalog names.
     """
-    if "kernel" in context.relaxed:
+    rows = _rows(context, version, archive)
+    if not rows:
         return []
-    kernel = versions.kernel_series(context.host.newest_kernel or context.distro.kernel.default)
+    kernel, newest = _kernel(context), max(rows, key=lambda bad: versions.key(bad.kernel))
+    first = min((bad.kernel for bad in rows), key=versions.key)
     return [
         Problem(
             "known-bad",
-            f"the kernel module of driver {version} does not build for kernel {kernel}: {bad.symptom} ({bad.source})",
-            f"take {bad.instead}: set gpu_stack_driver, or leave it at auto; or boot a kernel before {bad.kernel}",
+            f"the kernel module of driver {version} does not build for kernel {kernel}: {newest.symptom} "
+            f"({newest.source})",
+            f"take {instead or newest.instead}: set gpu_stack_driver, or leave it at auto; or boot a kernel before "
+            f"{first}",
         )
+    ]
+
+
+def builds(context: ResolveContext, version: str, archive: str) -> bool:
+    """Return whether the module of a driver builds for the host's kernel, as far as the catalog knows."""
+    return not _rows(context, version, archive)
+
+
+def _rows(context: ResolveContext, version: str, archive: str) -> list[BadDriver]:
+    """Return why a driver's module does not build for the host's kernel: the changes of one or more kernels."""
+    if "kernel" in context.relaxed:
+        return []
+    return [
+        bad
         for bad in context.catalog.known_bad.drivers
         if bad.archive == archive
         and versions.has_prefix(version, bad.branch)
         and versions.key(version) <= versions.key(bad.last)
-        and versions.key(kernel) >= versions.key(bad.kernel)
-    ][:1]
+        and versions.key(_kernel(context)) >= versions.key(bad.kernel)
+    ]
+
+
+def _kernel(context: ResolveContext) -> str:
+    return versions.kernel_series(context.host.newest_kernel or context.distro.kernel.default)
 
 
 def tensorflow_problems(context: ResolveContext, version: str) -> list[Problem]:

@@ -119,7 +119,30 @@ def _nvidia_drivers(context: ResolveContext) -> list[DriverCandidate]:
             for version in sorted(found, key=versions.key)
             if versions.has_prefix(version, branch.branch)
         ]
-    return candidates
+    return [_with_kernel_problem(context, candidate, candidates) for candidate in candidates]
+
+
+def _with_kernel_problem(
+    context: ResolveContext, candidate: DriverCandidate, others: list[DriverCandidate]
+) -> DriverCandidate:
+    """Return a driver of NVIDIA's with the problem that its module does not build, which names one that does."""
+    if known_bad.builds(context, candidate.version, "nvidia"):
+        return candidate
+
+    def order(other: DriverCandidate) -> tuple[bool, bool, int, versions.Key]:
+        distance = versions.major(other.version) - versions.major(candidate.version)
+        lasts = distance == 0 or (other.branch is not None and other.branch.maintained)
+        return not other.problems, lasts, -abs(distance), versions.key(other.version)
+
+    fitting = [
+        other
+        for other in others
+        if {problem.code for problem in other.problems} <= {"not-in-repository"}
+        and known_bad.builds(context, other.version, "nvidia")
+    ]
+    instead = f"driver {max(fitting, key=order).version}" if fitting else None
+    found = known_bad.driver_problems(context, candidate.version, "nvidia", instead)
+    return dataclasses.replace(candidate, problems=(*candidate.problems, *found))
 
 
 def _package_rule(context: ResolveContext, branch: Branch) -> DriverPackages | None:
@@ -163,7 +186,6 @@ def _nvidia_driver(context: ResolveContext, branch: Branch, rule: DriverPackages
         security_floor=known_bad.security_floor(context, branch.branch),
     )
     problems = [*gpu_driver_problems(context, branch, version, flavour), *problems]
-    problems += known_bad.driver_problems(context, version, "nvidia")
     return DriverCandidate(version, branch, "nvidia", component, tuple(problems))
 
 

@@ -9,7 +9,7 @@ import yaml
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 
-from tests.unit.plugin_utils.resolver.resolver_cases import codes, plan
+from tests.unit.plugin_utils.resolver.resolver_cases import codes, plan, plan_untried
 
 KNOWN = load_catalog().known_bad
 SOURCES = yaml.safe_load((Path(__file__).resolve().parents[3] / "fixtures/kernels/open_modules.yml").read_text())
@@ -76,6 +76,38 @@ def test_a_remedy_names_no_driver_that_does_not_build():
         made = plan("ubuntu-24.04", "H100", host=host, catalog=load_catalog(), driver=driver)
         assert codes(made) == ["known-bad"]
         assert [dict(r["request"])["driver"] for r in made["remedies"]] == ["580"]
+
+
+@pytest.mark.parametrize(
+    ("driver", "kernel", "instead", "first"),
+    [
+        ("580.119.02", "7.1", "580.178.04", "7.0"),  # two changes of kernels: it lacks both
+        ("580.142", "7.1", "580.178.04", "7.1"),
+        ("570.133.07", "7.0", "580.178.04", "6.14"),
+        ("570.133.07", "6.14", "570.211.01", "6.14"),  # of its own branch
+        ("570.211.01", "7.0", "580.178.04", "7.0"),
+        ("575.57.08", "7.1", "580.178.04", "6.17"),  # 570 is as near, and no longer maintained
+        ("590.48.01", "7.0", "595.91.07", "7.0"),
+    ],
+)
+def test_the_remedy_names_a_driver_that_builds_and_a_kernel_for_which_the_driver_does(driver, kernel, instead, first):
+    def asked(version, series):
+        offers = dict.fromkeys(debian_driver(""), tuple(f"{v}-1" for v in {driver, instead}))
+        return plan_untried("debian-12", "T4", offers=offers, host={"kernel": f"{series}.0-1"}, driver=version, **FEW)
+
+    (problem,) = asked(driver, kernel)["problems"]
+    take = f"take driver {instead}: set gpu_stack_driver, or leave it at auto"
+    assert (problem["code"], problem["remedy"]) == ("known-bad", f"{take}; or boot a kernel before {first}")
+    assert asked(instead, kernel)["ok"]
+    assert asked(driver, before(first))["ok"]
+
+
+def test_the_driver_of_the_remedy_is_one_that_the_repository_offers_if_any_of_those_builds():
+    for offered, instead in ((("580.119.02", "595.71.05"), "595.71.05"), (("580.119.02",), "580.178.04")):
+        offers = dict.fromkeys(debian_driver(""), tuple(f"{version}-1" for version in offered))
+        host = {"kernel": "7.0.0-1011-gcp"}
+        made = plan_untried("debian-12", "T4", offers=offers, host=host, driver="580.119.02", **FEW)
+        assert made["problems"][0]["remedy"].startswith(f"take driver {instead}:")
 
 
 def test_a_later_patch_of_the_branch_builds():
