@@ -406,10 +406,12 @@ def _unlisted(context: ResolveContext, version: str, gpu: Gpu, flavour: str) -> 
 
 def supporting_branches(context: ResolveContext, gpu: Gpu) -> list[str]:
     """Return the driver branches of the catalog that support a GPU, in at least one version."""
-    flavour = "proprietary" if gpu.kernel_modules == "proprietary" else "open"
     return [
         b.branch
         for b in context.catalog.driver.branches
         if branch_supports(b, gpu)
-        and (gpu.kernel_modules == "either" or any(knows(context, v.version, gpu, flavour) for v in b.versions))
+        and (
+            gpu.kernel_modules == "either"
+            or any(knows(context, v.version, gpu, gpu.kernel_modules) for v in b.versions)
+        )
     ]
