@@ -6,8 +6,20 @@ import re
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_once
 
-from tests.unit.plugin_utils.resolver.resolver_cases import codes, debian_offers, plan, plan_untried
+from tests.unit.frozen_catalog import frozen_catalog
+from tests.unit.plugin_utils.resolver.resolver_cases import (
+    GPUS,
+    codes,
+    debian_offers,
+    picked,
+    plan,
+    plan_untried,
+    reason,
+)
 
 
 def test_unknown_version_names_neighbours():
@@ -126,3 +138,251 @@ def test_what_is_offered_where_the_request_is_not(distro, offers, request_, mess
     made = plan_untried(distro, "T4", offers=offers, tensorflow="none", **request_)
     (problem,) = made["problems"]
     assert (problem["code"], problem["message"], problem["remedy"]) == ("not-in-repository", message, remedy)
+
+
+# The choice ---------------------------------------------------------------------------------------------------------
+
+SOME = ("12.8.1", "13.0.2", "13.2.1")
+
+
+@pytest.mark.parametrize(
+    ("drivers", "cuda", "driver", "toolkit"),
+    [
+        (("610.57.04", "595.71.05"), "auto", "595.71.05", "13.2.1"),
+        (("595.71.05", "580.126.16"), "auto", "595.71.05", "13.2.1"),
+        (("590.48.01", "580.178.04"), "auto", "580.178.04", "13.0.2"),
+        (("570.211.01", "580.126.16"), "12.8", "580.126.16", "12.8.1"),
+        (("570.211.01", "590.48.01"), "auto", "570.211.01", "12.8.1"),
+        (("570.211.01", "590.48.01"), "13.0", "590.48.01", "13.0.2"),
+        (("620.70.06", "610.57.04"), "auto", "610.57.04", "13.2.1"),
+        (("580.82.07", "580.126.16"), "auto", "580.126.16", "13.0.2"),
+    ],
+    ids=[
+        "a production branch before a new feature branch",
+        "the newest that is maintained",
+        "a long-term support branch before a new feature branch",
+        "a maintained branch before one that is not",
+        "a former production branch before a new feature branch",
+        "a driver that was made for the CUDA",
+        "a new feature branch before one of an unknown kind",
+        "the newest of a branch",
+    ],
+)
+def test_the_driver_is_of_the_best_kind_and_made_for_the_toolkit(drivers, cuda, driver, toolkit):
+    offers = debian_offers(cuda=SOME, drivers=drivers)
+    made = plan("debian-12", "T4", offers=offers, driver_source="nvidia", cuda=cuda, tensorflow="none")
+    assert made["ok"], made["problems"]
+    assert (picked(made)["driver"], picked(made)["cuda"]) == (driver, toolkit)
+
+
+NFB = {"nvidia-open": ("590.48.01-1ubuntu1",), "cuda-toolkit-13-0": ("13.0.2-1",)}
+
+
+@pytest.mark.parametrize(
+    ("relaxed", "driver", "source"),
+    [
+        ((), "590.48.01", "nvidia"),
+        (("branch",), "590.48.01", "nvidia"),
+        (("source",), "595", "distro"),  # the archive's production branch
+        (("source", "branch"), "615", "distro"),
+    ],
+)
+def test_nvidias_packages_come_before_the_archives_of_a_better_branch(relaxed, driver, source):
+    host = Host("ubuntu-22.04", gpus=(HostGpu(GPUS["T4"][0]),), offers=NFB)
+    made = plan_once(frozen_catalog(), Request(tensorflow="none"), host, frozenset(relaxed)).to_json()
+    assert (picked(made)["driver"], made["components"]["driver"]["source"]) == (driver, source)
+
+
+def test_nvidias_toolkit_comes_before_the_archives():
+    offers = {"cuda-toolkit-11-8": ("11.8.0-1",), "nvidia-open": ("595.91.07-1ubuntu1",)}
+    made = plan("ubuntu-22.04", "A100", offers=offers, tensorflow="none")
+    assert (picked(made)["cuda"], made["components"]["cuda"]["source"]) == ("11.8.0", "nvidia")
+
+
+CUDA_12_AND_11 = {
+    "nvidia-open": ("595.91.07-1ubuntu1",),
+    "cuda-toolkit-12-9": ("12.9.1-1",),
+    "cuda-toolkit-11-8": ("11.8.0-1",),
+    **dict.fromkeys(("libcudnn8", "libcudnn8-dev"), ("8.9.6.50-1+cuda11.8",)),
+}
+
+
+@pytest.mark.parametrize(
+    ("offers", "request_", "tensorflow", "cuda", "cudnn"),
+    [
+        (None, {}, "2.21.0", "12.9.2", "9.28.0.42"),
+        (None, {"cudnn": "8"}, "2.17.1", "12.9.2", "8.9.6.50"),
+        (None, {"tensorflow": "2.12"}, "2.12.1", "11.8.0", "8.9.6.50"),
+        (CUDA_12_AND_11, {}, "2.14.1", "11.8.0", "8.9.6.50"),  # no cuDNN for CUDA 12
+        # Where none has its cuDNN, the newest is the one that the problem is about.
+        (None, {"cudnn": "none"}, "2.21.0", "12.9.2", None),
+        (None, {"cuda_source": "distro", "driver_source": "distro"}, "2.11.1", "11.5.1", None),
+        ({}, {"cuda_source": "distro"}, "2.11.1", "11.5.1", None),
+    ],
+    ids=["auto", "cuDNN 8", "2.12", "offered", "no cuDNN", "the archive's", "nothing offered"],
+)
+def test_a_tensorflow_with_the_systems_libraries_finds_cuda_and_cudnn(offers, request_, tensorflow, cuda, cudnn):
+    made = plan_untried("ubuntu-22.04", "A100", offers=offers, tensorflow_cuda_libraries="system", **request_)
+    found = picked(made)
+    assert (found["tensorflow"], found["cuda"], found["cudnn"]) == (tensorflow, cuda, cudnn)
+    assert codes(made) == ([] if cudnn else ["tensorflow-cudnn-mismatch"])
+
+
+@pytest.mark.parametrize(
+    ("loaded", "tensorflow", "cuda"),
+    [(None, "2.21.0", "13.5.0"), ("580.95.05", "2.21.0", "13.0.3"), ("535.309.01", "2.21.0", "12.2.2")],
+)
+def test_the_toolkit_is_made_for_the_driver_that_stays(loaded, tensorflow, cuda):
+    made = plan("ubuntu-22.04", "A100", driver="none", host={"loaded_driver": loaded})
+    assert made["ok"], made["problems"]
+    assert (picked(made)["tensorflow"], picked(made)["cuda"]) == (tensorflow, cuda)
+    stays = f"; the loaded driver is {loaded}" if loaded else ""
+    assert reason(made, "driver") == (
+        "none",
+        f"not managed (gpu_stack_driver=none): what is installed stays{stays}",
+    )
+
+
+def test_a_host_without_gpus_gets_a_driver_only_on_request():
+    made = plan("ubuntu-22.04", expect_gpus="0", tensorflow="none")
+    why = "the host has no GPU; set gpu_stack_driver to a version to install one nevertheless"
+    assert (picked(made)["driver"], reason(made, "driver")) == (None, ("none", why))
+    made = plan("ubuntu-22.04", expect_gpus="0", tensorflow="none", driver="580")
+    assert picked(made)["driver"] == "580.178.04"
+
+
+# Conflicts ----------------------------------------------------------------------------------------------------------
+
+AT_AUTO = "leave gpu_stack_driver and gpu_stack_driver_source at auto, or set gpu_stack_cuda to an older release"
+ADMINISTRATOR = "ask the machine's administrator for such a driver, or set gpu_stack_scope=host"
+FEW = {"tensorflow": "none"}
+
+
+@pytest.mark.parametrize(
+    ("distro", "gpu", "host", "request_", "message", "remedy"),
+    [
+        (
+            "ubuntu-22.04",
+            "A100",
+            {},
+            {"driver": "470", "cuda": "12.4", **FEW},
+            "CUDA 12.4.1 needs driver 525.60.13 or newer; the requested driver is 470",
+            AT_AUTO,
+        ),
+        (
+            "ubuntu-22.04",
+            "A100",
+            {"loaded_driver": "470.256.02"},
+            {"driver": "none", "cuda": "12.4", **FEW},
+            "CUDA 12.4.1 needs driver 525.60.13 or newer; the loaded driver is 470.256.02",
+            AT_AUTO,
+        ),
+        (
+            "ubuntu-22.04",
+            "A100",
+            {"loaded_driver": "390.157"},
+            {"scope": "frameworks"},
+            "TensorFlow 2.21.0 with its CUDA 12 libraries needs driver 525.60.13 or newer; the loaded "
+            "driver is 390.157",
+            ADMINISTRATOR,
+        ),
+        (
+            "ubuntu-22.04",
+            "A100",
+            {"loaded_driver": "390.157"},
+            {"scope": "frameworks", "pytorch": "2.9", **FEW},
+            "PyTorch 2.9.1 needs driver 525.60.13 or newer; the loaded driver is 390.157",
+            ADMINISTRATOR,
+        ),
+        (
+            "ubuntu-22.04",
+            "A100",
+            {},
+            {"driver": "470", "cuda_source": "distro", **FEW},
+            "ubuntu-22.04's own CUDA 11.5.1 needs driver 495 or newer; the requested driver is 470",
+            AT_AUTO,
+        ),
+        (
+            "debian-12",
+            "T4",
+            {"kernel": "7.1.0-1", "offers": debian_offers(drivers=("580.126.16",))},
+            {"cuda": "13.2", **FEW},
+            "CUDA 13.2.1 needs driver 580.65.06 or newer; the newest that fits this host and its kernel 7.1 is 535",
+            AT_AUTO,
+        ),
+        (
+            "debian-12",
+            "T4",
+            {"kernel": "6.1.0-1", "offers": debian_offers(drivers=("575.57.08",))},
+            {"cuda": "13.2", "driver_source": "nvidia", **FEW},
+            "CUDA 13.2.1 needs driver 580.65.06 or newer; the newest that fits this host is 575.57.08",
+            AT_AUTO,
+        ),
+    ],
+    ids=["requested", "loaded", "TensorFlow", "PyTorch", "the archive's CUDA", "the kernel", "the repository"],
+)
+def test_a_driver_that_is_too_old(distro, gpu, host, request_, message, remedy):
+    (problem,) = plan_untried(distro, gpu, host=host, **request_)["problems"]
+    assert problem == {"code": "driver-too-old-for-cuda", "message": message, "remedy": remedy}
+
+
+@pytest.mark.parametrize(("loaded", "ok"), [("418.39", False), ("440.33", True), ("440.33.01", True)])
+def test_a_toolkit_before_cuda_11_needs_the_driver_that_it_was_released_with(loaded, ok):
+    host = {"loaded_driver": loaded, "gcc": 8, "glibc": "2.28", "offers": {"cuda-toolkit-10-2": ("10.2.89-1",)}}
+    made = plan_untried("ubuntu-20.04", "V100", host=host, driver="none", cuda="10.2", **FEW)
+    assert codes(made) == ([] if ok else ["driver-too-old-for-cuda"])
+    assert ok or "CUDA 10.2.89 needs driver 440.33 or newer" in made["problems"][0]["message"]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "request_", "found", "remedy"),
+    [
+        (
+            "A100",
+            {"cuda": "none"},
+            "TensorFlow 2.21.0 was built for CUDA 12.5: with the system's libraries it loads libcudart.so.12 when it "
+            "starts, and without that file it runs without the GPUs; the plan has no CUDA toolkit",
+            "set gpu_stack_tensorflow_cuda_libraries=wheel, or gpu_stack_cuda=12.5",
+        ),
+        (
+            "A100",
+            {"cuda": "12.1", "tensorflow": "2.18"},
+            "TensorFlow 2.18.1 was built for CUDA 12.5: with the system's libraries it loads libcudart.so.12 when it "
+            "starts, and without that file it runs without the GPUs; CUDA 12.1.1 brings libcudart.so.12 of an older "
+            "release",
+            "set gpu_stack_tensorflow_cuda_libraries=wheel, or gpu_stack_cuda=12.5",
+        ),
+        (
+            "A100",
+            {"cuda": "12.1", "tensorflow": "2.12"},
+            "TensorFlow 2.12.1 was built for CUDA 11.8: with the system's libraries it loads libcudart.so.11.0 when it "
+            "starts, and without that file it runs without the GPUs; CUDA 12.1.1 brings libcudart.so.12",
+            "set gpu_stack_cuda=11.8, or gpu_stack_tensorflow to a release that was built for another CUDA",
+        ),
+    ],
+)
+def test_a_tensorflow_without_the_cuda_that_it_loads(gpu, request_, found, remedy):
+    (problem,) = plan_untried("ubuntu-22.04", gpu, tensorflow_cuda_libraries="system", **request_)["problems"]
+    assert problem == {"code": "tensorflow-cuda-mismatch", "message": found, "remedy": remedy}
+
+
+@pytest.mark.parametrize(
+    ("distro", "gpu", "host", "request_", "message"),
+    [
+        ("debian-13", "K40c", {}, {"cuda": "none"}, "no NVIDIA driver for debian-13 fits: driver branch 610 does not"),
+        ("ubuntu-24.04", "M60", {}, {"cuda": "13", "driver": "580"}, "CUDA 13.5 cannot compile for Tesla M60"),
+        ("ubuntu-24.04", "H100", {}, {"cuda": "11"}, "NVIDIA's repository for ubuntu-24.04 does not offer CUDA 11.8.0"),
+        (
+            "debian-12",
+            "T4",
+            {"kernel": "7.1.0", "offers": debian_offers(drivers=("580.126.16",))},
+            {"driver": "580", "driver_source": "nvidia"},
+            "the kernel module of driver 580.126.16 does not build for kernel 7.1",
+        ),
+    ],
+    ids=["no driver", "the GPU", "the repository", "the kernel"],
+)
+def test_the_problems_are_those_of_the_candidate_that_is_closest(distro, gpu, host, request_, message):
+    made = plan_untried(distro, gpu, host=host, tensorflow="none", **request_)
+    assert message in made["problems"][0]["message"]
+    assert len(made["problems"]) == 1
