@@ -6,12 +6,13 @@ import dataclasses
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog, FirstDriver, FirstDrivers
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_once
 
 from tests.unit.frozen_catalog import frozen_catalog
-from tests.unit.plugin_utils.resolver.resolver_cases import GPUS, plan
+from tests.unit.plugin_utils.resolver.resolver_cases import GPUS, codes, debian_offers, picked, plan, plan_untried
 
 
 @pytest.mark.parametrize(
@@ -178,3 +179,391 @@ def test_a_gpu_from_before_fermi_is_too_old_for_every_driver(gpu, branch):
     assert "gpu-dropped-by-driver" in [p["code"] for p in made["problems"]]
     message = made["problems"][0]["message"]
     assert f"branch {branch} was the" in message
+
+
+ALONE = {"cuda": "none", "tensorflow": "none"}
+
+
+def specs(version: str, revision: str, *names: str) -> list[str]:
+    return [f"{name}={version}-{revision}" for name in names]
+
+
+@pytest.mark.parametrize(
+    ("distro", "branch", "packages", "pinning"),
+    [
+        ("debian-12", "565", None, None),
+        ("debian-12", "570", specs("570.211.01", "1", "nvidia-driver-cuda", "nvidia-kernel-open-dkms"), []),
+        ("debian-13", "580", None, None),
+        (
+            "debian-13",
+            "590",
+            specs("590.48.01", "1", "nvidia-driver-cuda", "nvidia-kernel-open-dkms"),
+            ["nvidia-driver-pinning-590"],
+        ),
+        ("ubuntu-22.04", "525", None, None),
+        (
+            "ubuntu-22.04",
+            "535",
+            specs(
+                "535.309.01",
+                "1ubuntu1",
+                "libnvidia-compute-535",
+                "nvidia-utils-535",
+                "nvidia-compute-utils-535",
+                "nvidia-dkms-535",
+            ),
+            [],
+        ),
+        (
+            "ubuntu-22.04",
+            "580",
+            specs(
+                "580.178.04",
+                "1ubuntu1",
+                "libnvidia-compute-580",
+                "nvidia-utils-580",
+                "nvidia-compute-utils-580",
+                "nvidia-dkms-580-open",
+            ),
+            ["nvidia-driver-pinning-580"],
+        ),
+        ("ubuntu-22.04", "590", specs("590.48.01", "1ubuntu1", "nvidia-open"), ["nvidia-driver-pinning-590"]),
+        ("ubuntu-22.04", "620", specs("620.70.06", "1ubuntu1", "nvidia-open"), ["nvidia-driver-pinning-620"]),
+        (
+            "ubuntu-20.04",
+            "575",
+            specs(
+                "575.57.08",
+                "1ubuntu1",
+                "libnvidia-compute-575",
+                "nvidia-utils-575",
+                "nvidia-compute-utils-575",
+                "nvidia-dkms-575-open",
+            ),
+            [],
+        ),
+        ("ubuntu-20.04", "580", None, None),
+        ("ubuntu-26.04", "580", None, None),
+    ],
+)
+def test_the_packages_of_a_branch_up_to_the_limits_of_a_repository(distro, branch, packages, pinning):
+    """Packages are named by distribution and branch; which branches a repository has, its limits say."""
+    made = plan_untried(distro, "A100", driver=branch, driver_source="nvidia", **ALONE)
+    if packages is None:
+        assert codes(made) == ["not-in-repository"]
+        return
+    assert made["ok"], made["problems"]
+    driver = made["components"]["driver"]
+    assert (driver["source"], driver["packages"], driver["pinning_packages"]) == ("nvidia", packages, pinning)
+
+
+@pytest.mark.parametrize(
+    ("pins", "driver", "expected"),
+    [
+        (("595-1", "595-3", "595-2"), "595", ["nvidia-driver-pinning-595=595-3"]),
+        (("595-1",), "580", []),
+        ((), "595", []),
+    ],
+    ids=["the newest", "of another branch", "none offered"],
+)
+def test_the_pin_is_one_that_the_repository_offers(pins, driver, expected):
+    offers = {**debian_offers(), "nvidia-driver-pinning-595": pins}
+    made = plan("debian-12", "T4", offers=offers, driver=driver, **ALONE)
+    assert made["components"]["driver"]["pinning_packages"] == expected
+
+
+UNEVEN = {**debian_offers(), "nvidia-kernel-open-dkms": ("580.126.16-1", "580.126.16-2")}
+
+
+@pytest.mark.parametrize(
+    ("request_", "expected"),
+    [
+        ({}, specs("580.126.16", "1", "nvidia-driver-cuda") + specs("580.126.16", "2", "nvidia-kernel-open-dkms")),
+        (
+            {"driver": "595", "driver_kernel_modules": "proprietary"},
+            specs("595.71.05", "1", "nvidia-driver-cuda", "nvidia-kernel-dkms"),
+        ),
+    ],
+)
+def test_a_driver_is_taken_if_all_of_its_packages_are_offered(request_, expected):
+    """595.71.05 has no open kernel modules there."""
+    made = plan("debian-12", "T4", offers=UNEVEN, **request_, **ALONE)
+    assert made["components"]["driver"]["packages"] == expected
+
+
+def test_packages_of_a_driver_that_are_not_offered_are_named():
+    made = plan_untried("debian-12", "T4", offers=UNEVEN, driver="595.71.05", **ALONE)
+    assert made["components"]["driver"]["packages"] == ["nvidia-driver-cuda=595.71.05-1"]
+    (problem,) = made["problems"]
+    assert problem == {
+        "code": "not-in-repository",
+        "message": "NVIDIA's repository for debian-12 does not offer driver 595.71.05 (nvidia-kernel-open-dkms); it "
+        "offers 595.71.05, 580.126.16",
+        "remedy": "set gpu_stack_driver to one that it offers, or leave it at auto",
+    }
+
+
+@pytest.mark.parametrize(
+    ("distro", "driver", "archives"),
+    [
+        ("ubuntu-22.04", "595.99.02", ["distro"]),
+        ("ubuntu-22.04", "595.91.07", ["nvidia"]),  # of Ubuntu's two versions the newer one counts
+        ("ubuntu-22.04", "580.178.04", ["nvidia", "distro"]),
+        ("ubuntu-22.04", "550.163.01", ["nvidia"]),
+        ("ubuntu-22.04", "545.29.06", []),
+        ("ubuntu-22.04", "470.256.02", ["distro"]),
+        ("ubuntu-22.04", "470.82.01", []),
+        ("debian-12", "580.178.04", ["nvidia"]),
+        ("debian-12", "535.309.01", ["distro"]),
+        ("debian-12", "595.99.02", []),
+        ("debian-13", "550.163.01", ["distro"]),
+        ("debian-13", "535.309.01", []),
+    ],
+)
+def test_which_archive_has_a_version(distro, driver, archives):
+    found = [
+        source
+        for source in ("nvidia", "distro")
+        if plan(distro, "A100", driver=driver, driver_source=source, **ALONE)["ok"]
+    ]
+    assert found == archives
+
+
+def test_of_an_archives_driver_the_plan_has_the_branch():
+    made = plan("ubuntu-22.04", "A100", driver="580.178.04", driver_source="distro", **ALONE)
+    driver = made["components"]["driver"]
+    assert (driver["version"], driver["branch"], driver["pinning_packages"]) == ("580", "580", [])
+    assert driver["packages"] == ["nvidia-headless-580-server-open", "nvidia-utils-580-server"]
+
+
+ONE_OF_THOSE = "set gpu_stack_driver to one of those branches, or leave it at auto"
+AT_AUTO = "leave gpu_stack_driver_kernel_modules at auto"
+ANOTHER = "set gpu_stack_driver or gpu_stack_driver_source to another branch or source, or leave both at auto"
+OTHER_BRANCH = "leave gpu_stack_driver_kernel_modules at auto, or set gpu_stack_driver to another branch"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "request_", "refusals"),
+    [
+        (
+            ["B300"],
+            {"driver": "570"},
+            [
+                (
+                    "gpu-too-new-for-driver",
+                    "driver branch 570 does not support NVIDIA B300 SXM6 AC (compute capability 10.3): it is older "
+                    "than this GPU; branches 580 to 620 support it",
+                    ONE_OF_THOSE,
+                )
+            ],
+        ),
+        (
+            ["T4", "K40c"],
+            {"driver": "580"},
+            [
+                (
+                    "gpu-dropped-by-driver",
+                    "driver branch 580 does not support Tesla K40c (compute capability 3.5): it no longer supports "
+                    "Kepler GPUs; branches 390 to 470 support it",
+                    ONE_OF_THOSE,
+                )
+            ],
+        ),
+        (
+            ["10de:06c0"],
+            {"driver": "470", "driver_source": "distro"},
+            [
+                (
+                    "gpu-dropped-by-driver",
+                    "driver branch 470 does not support GeForce GTX 480 (compute capability 2.0): it no longer "
+                    "supports Fermi GPUs; branch 390 supports it",
+                    ONE_OF_THOSE,
+                )
+            ],
+        ),
+        (
+            ["10de:0ff2"],
+            {"driver": "390", "driver_source": "distro"},
+            [
+                (
+                    "gpu-dropped-by-driver",
+                    "driver branch 390 does not support GRID K1 (compute capability 3.0): it no longer supports Kepler "
+                    "GPUs; no branch of the catalog supports it",
+                    "remove the GPU",
+                )
+            ],
+        ),
+        (
+            ["M60"],
+            {"driver": "615"},
+            [
+                (
+                    "gpu-dropped-by-driver",
+                    "driver branch 615 does not support Tesla M60 (compute capability 5.2): it no longer supports "
+                    "Maxwell GPUs; branches 390 to 580 support it",
+                    ONE_OF_THOSE,
+                ),
+                (
+                    "gpu-dropped-by-driver",
+                    "driver branch 615 has no proprietary kernel modules here, and Tesla M60 (compute capability 5.2) "
+                    "requires them",
+                    ANOTHER,
+                ),
+            ],
+        ),
+        (
+            ["T4", "B200"],
+            {"driver": "470", "driver_source": "distro"},
+            [
+                (
+                    "gpu-too-new-for-driver",
+                    "driver branch 470 does not support NVIDIA B200 (compute capability 10.0): it is older than this "
+                    "GPU; branches 570 to 620 support it",
+                    ONE_OF_THOSE,
+                ),
+                (
+                    "gpu-too-new-for-driver",
+                    "driver branch 470 has no open kernel modules here, and NVIDIA B200 (compute capability 10.0) "
+                    "requires them",
+                    ANOTHER,
+                ),
+            ],
+        ),
+        (
+            ["T4", "B200"],
+            {"driver": "595", "driver_kernel_modules": "proprietary"},
+            [
+                (
+                    "gpu-too-new-for-driver",
+                    "the proprietary kernel modules do not drive NVIDIA B200 (compute capability 10.0): from Blackwell "
+                    "on only the open ones work",
+                    AT_AUTO,
+                )
+            ],
+        ),
+        (
+            ["T4", "V100", "M60"],
+            {"driver": "580", "driver_kernel_modules": "open"},
+            [
+                (
+                    "gpu-dropped-by-driver",
+                    "the open kernel modules do not drive Tesla V100-PCIE-16GB (compute capability 7.0), Tesla M60 "
+                    "(compute capability 5.2): they need a Turing GPU or a newer one",
+                    AT_AUTO,
+                )
+            ],
+        ),
+        (
+            ["T4"],
+            {"driver": "470", "driver_source": "distro", "driver_kernel_modules": "open"},
+            [
+                (
+                    "unknown-version",
+                    "driver branch 470 has no open kernel modules, only proprietary ones",
+                    OTHER_BRANCH,
+                )
+            ],
+        ),
+        (
+            ["V100", "B200", "M60"],
+            {"driver": "580"},
+            [
+                (
+                    "mixed-gpus-conflict",
+                    "NVIDIA B200 (compute capability 10.0) works only with the open kernel modules, Tesla "
+                    "V100-PCIE-16GB (compute capability 7.0), Tesla M60 (compute capability 5.2) only with the "
+                    "proprietary ones; a host loads one flavour",
+                    "move the older or the newer GPUs to another host",
+                )
+            ],
+        ),
+    ],
+    ids=[
+        "older than the GPU",
+        "dropped the GPU",
+        "one branch is left",
+        "no branch is left",
+        "dropped it, and has no such modules",
+        "older, and has no such modules",
+        "proprietary modules of a new GPU",
+        "open modules of old GPUs",
+        "modules that the branch has not",
+        "both",
+    ],
+)
+def test_a_driver_is_refused_with_what_it_supports(gpus, request_, refusals):
+    problems = plan_untried("ubuntu-22.04", *gpus, **request_, **ALONE)["problems"]
+    assert [(p["code"], p["message"], p["remedy"]) for p in problems] == refusals
+
+
+def with_first_drivers(*rules: FirstDriver) -> Catalog:
+    catalog = frozen_catalog()
+    return dataclasses.replace(catalog, gpu=dataclasses.replace(catalog.gpu, first_drivers=FirstDrivers("", rules)))
+
+
+T4_LATE = with_first_drivers(FirstDriver(("570.124.06", "580.95.05"), ("1eb8",), "open"))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "request_", "version", "modules"),
+    [
+        (["T4"], {"driver": "565"}, "565.57.01", "proprietary"),
+        (["A100"], {"driver": "565"}, "565.57.01", "open"),
+        (["A100", "T4"], {"driver": "565"}, "565.57.01", "proprietary"),
+        (["T4"], {"driver": "580.82.07"}, "580.82.07", "proprietary"),
+        (["T4"], {"driver": "580.95.05"}, "580.95.05", "open"),
+        (["T4"], {"driver": "575"}, "575.57.08", "proprietary"),
+        (["T4"], {"driver": "590"}, "590.48.01", "open"),
+        (["T4"], {"driver": "570", "driver_kernel_modules": "open"}, "570.211.01", "open"),
+    ],
+)
+def test_auto_takes_the_modules_that_know_all_gpus(gpus, request_, version, modules):
+    """As if the open modules had learned of the T4 with 570.124.06 and with 580.95.05."""
+    made = plan("ubuntu-22.04", *gpus, catalog=T4_LATE, driver_source="nvidia", **request_, **ALONE)
+    assert made["ok"], made["problems"]
+    assert (picked(made)["driver"], made["components"]["driver"]["kernel_modules"]) == (version, modules)
+
+
+@pytest.mark.parametrize(
+    ("modules", "driver", "message"),
+    [
+        (
+            "open",
+            "570.86.10",
+            "driver 570.86.10 does not know Tesla T4 (compute capability 7.5) with the open kernel modules: drivers "
+            "570.124.06, 580.95.05 and newer ones of their branches do, and every branch after 580",
+        ),
+        (
+            None,
+            "575",
+            "driver 575.57.08 does not know Tesla T4 (compute capability 7.5): drivers 570.124.06, 580.95.05 and newer "
+            "ones of their branches do, and every branch after 580",
+        ),
+    ],
+)
+def test_a_driver_that_does_not_know_a_gpu_is_refused(modules, driver, message):
+    catalog = with_first_drivers(FirstDriver(("570.124.06", "580.95.05"), ("1eb8",), modules))
+    asked = {"driver": driver, "driver_source": "nvidia", "driver_kernel_modules": modules or "auto", **ALONE}
+    (problem,) = plan_untried("ubuntu-22.04", "T4", catalog=catalog, **asked)["problems"]
+    assert problem == {
+        "code": "gpu-too-new-for-driver",
+        "message": message,
+        "remedy": "set gpu_stack_driver to one of those, or leave it at auto",
+    }
+
+
+def test_the_branches_that_support_a_gpu_are_those_with_a_version_that_knows_it():
+    """The B200 needs the open modules; as if these had learned of it with 580.126.16, and in no version of 590."""
+    catalog = with_first_drivers(FirstDriver(("580.126.16", "590.99"), ("2901",), "open"))
+    (problem,) = plan_untried("ubuntu-22.04", "B200", catalog=catalog, driver="565", **ALONE)["problems"]
+    assert problem["message"].endswith("branches 580 to 620 support it")
+
+
+@pytest.mark.parametrize(("driver", "ok"), [("575", True), ("580", True), ("590", False)])
+def test_the_last_branch_for_a_gpu_supports_it(driver, ok):
+    catalog = frozen_catalog()
+    products = {**catalog.products, "1eb8": dataclasses.replace(catalog.products["1eb8"], last_driver_branch="580")}
+    catalog = dataclasses.replace(catalog, products=products)
+    made = plan_untried("ubuntu-22.04", "T4", catalog=catalog, driver=driver, driver_source="nvidia", **ALONE)
+    assert codes(made) == ([] if ok else ["gpu-dropped-by-driver"])
+    assert ok or made["problems"][0]["message"].endswith("branches 470 to 580 support it")
