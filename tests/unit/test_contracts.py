@@ -221,7 +221,6 @@ TESTED_BY = {
     "roles/smoke_train/files/pytorch_replica.py": "roles/smoke_train/test_pytorch_worker.py",
     "roles/tensorflow_env/files/verify.py": "roles/framework_env/test_verify.py",
     # Few lines, used by every plan.
-    "plugins/plugin_utils/resolver/gpu_support.py": "plugin_utils/catalog/test_data.py",
 }
 
 

@@ -11,11 +11,13 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.gpus import check_gpu_count, identify_gpus
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import resolve
 
-from tests.unit.plugin_utils.resolver.resolver_cases import GPUS, codes, plan
+from tests.unit.plugin_utils.resolver.resolver_cases import GPUS, codes, plan, plan_untried
 from tests.unit.plugin_utils.resolver.resolver_checker import products, raw
 
 ARCHITECTURES = {c: a["name"] for a in raw("gpu")["architectures"] for c in a["compute_capabilities"]}
 ACCEPTS = {name: rule["accepts"] for rule in raw("gpu")["kernel_modules"] for name in rule["architectures"]}
+
+T4 = HostGpu(GPUS["T4"][0])
 
 
 def identify(*gpus: HostGpu) -> tuple[tuple[Gpu, ...], Findings]:
@@ -119,3 +121,71 @@ def test_a_described_host_without_gpus_lacks_the_option(expected, has_problem):
 
 def test_a_gpu_that_is_not_in_the_catalog_is_not_missing():
     assert codes(plan("debian-12", "10de:ffff")) == ["unknown-gpu"]
+
+
+SLOTS = "check `lspci -d 10de:` and the slots, or correct gpu_stack_expect_gpus"
+
+
+@pytest.mark.parametrize(
+    ("gpus", "expected", "message", "remedy"),
+    [
+        (
+            [],
+            "auto",
+            "no NVIDIA GPU was found on the PCI bus; expected at least one",
+            "check `lspci -d 10de:` and the slot, or set gpu_stack_expect_gpus=0 for a host without GPUs",
+        ),
+        ([], "2", "found 0 usable NVIDIA GPU(s), expected 2", SLOTS),
+        (["T4"], "2", "found 1 usable NVIDIA GPU(s), expected 2", SLOTS),
+    ],
+)
+def test_what_to_do_about_gpus_that_are_missing(gpus, expected, message, remedy):
+    (problem,) = plan_untried("debian-12", *gpus, expect_gpus=expected)["problems"]
+    assert problem == {"code": "no-gpu", "message": message, "remedy": remedy}
+
+
+def test_a_gpu_that_the_catalog_does_not_know_is_not_usable():
+    made = plan_untried("debian-12", "T4", "10de:ffff", expect_gpus="2")
+    assert [(p["code"], p["message"]) for p in made["problems"]] == [
+        ("unknown-gpu", "PCI id 10de:ffff is not in the catalog"),
+        ("no-gpu", "found 1 usable NVIDIA GPU(s), expected 2"),
+    ]
+    assert made["problems"][0]["remedy"] == "add it to catalog/gpu_products.csv, or remove the device"
+
+
+@pytest.mark.parametrize(
+    ("gpu", "code", "message", "remedy"),
+    [
+        (
+            HostGpu("10de:0a65", "0000:01:00.0"),
+            "gpu-dropped-by-driver",
+            "PCI id 10de:0a65 at 0000:01:00.0 is a GPU from before Fermi: branch 340 was the last driver that "
+            "supported it, and no CUDA of the catalog compiles for it",
+            "remove the device, or leave this host out of the group",
+        ),
+        (
+            HostGpu("1002:0a65", "0000:01:00.0"),
+            "unknown-gpu",
+            "PCI id 1002:0a65 at 0000:01:00.0 is not in the catalog",
+            "add it to catalog/gpu_products.csv, or remove the device",
+        ),
+        (
+            HostGpu("1002:3340"),
+            "unknown-gpu",
+            "PCI id 1002:3340 is not in the catalog",
+            "add it to catalog/gpu_products.csv, or remove the device",
+        ),
+    ],
+    ids=["before Fermi", "another vendor's, with the number of an old GPU", "another vendor's, with that of a chip"],
+)
+def test_devices_that_no_driver_serves(gpu, code, message, remedy):
+    found, findings = identify(gpu)
+    assert found == ()
+    assert [(p.code, p.message, p.remedy) for p in findings.problems] == [(code, message, remedy)]
+
+
+def test_a_described_host_is_told_which_options_to_add():
+    (problem,) = resolve(load_catalog(), Request(), Host("debian-12", described=True)).problems
+    assert problem.message == "no --gpu was given; expected one for each GPU of the host"
+    counted = resolve(load_catalog(), Request(expect_gpus="2"), Host("debian-12", described=True, gpus=(T4,)))
+    assert [p.message for p in counted.problems] == ["found 1 usable NVIDIA GPU(s), expected 2"]

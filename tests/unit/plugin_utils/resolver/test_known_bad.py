@@ -164,3 +164,56 @@ def test_an_archives_driver_has_the_version_that_the_catalog_knows():
     for distro, warned in (("debian-13", True), ("debian-12", False)):  # 535.274.02 and 535.309.01
         made = plan(distro, "V100", catalog=load_catalog(), driver="535", driver_source="distro", **FEW)
         assert ("security-floor" in [w["code"] for w in made["warnings"]]) == warned
+
+
+INVALID_PTX = (
+    "CUDA_ERROR_INVALID_PTX, then CUDA_ERROR_INVALID_HANDLE (tensorflow#101746, #99592, #97387, #89272 (RTX 5080, "
+    "5090; 2.16.2 to 2.20.0))"
+)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "tensorflow", "fails"),
+    [
+        (["RTX 5090", "T4", "RTX 5090"], "2.20", True),
+        (["RTX 5090"], "2.16", True),
+        (["RTX 5090"], "2.15", False),  # for other reasons
+        (["RTX 5090"], "2.21", False),
+        (["B200"], "2.20", False),
+    ],
+)
+def test_a_tensorflow_fails_on_the_gpus_of_its_row(gpus, tensorflow, fails):
+    made = plan_untried("ubuntu-22.04", *gpus, tensorflow=tensorflow, tensorflow_cuda_libraries="wheel")
+    found = [(p["message"].split(" fails on ")[1], p["remedy"]) for p in made["problems"] if p["code"] == "known-bad"]
+    remedy = "take TensorFlow 2.21, or PyTorch: leave gpu_stack_tensorflow at auto, or set it to none"
+    assert found == [(f"NVIDIA GeForce RTX 5090 (compute capability 12.0): {INVALID_PTX}", remedy)] * fails
+
+
+@pytest.mark.parametrize(
+    ("pytorch", "cudnn", "fails"),
+    [
+        ("2.13", "9.20", False),
+        ("2.13", "9.21", True),
+        ("2.13", "9.28", True),
+        ("2.14", "9.28", False),
+        ("2.10", "9.28", False),
+    ],
+)
+def test_which_cudnn_of_the_system_a_pytorch_fails_beside(pytorch, cudnn, fails):
+    made = plan_untried("ubuntu-24.04", "A100", pytorch=pytorch, tensorflow="none", cudnn=cudnn)
+    assert codes(made) == ["known-bad"] * fails
+
+
+@pytest.mark.parametrize(
+    ("driver", "source", "warned"),
+    [
+        ("580.126.16", "nvidia", True),
+        ("580.178.04", "nvidia", False),
+        ("580", "distro", False),
+        ("570", "nvidia", False),
+    ],
+)
+def test_a_warning_of_vulnerabilities_needs_a_version_below_the_floor(driver, source, warned):
+    made = plan("ubuntu-22.04", "T4", driver=driver, driver_source=source, **FEW)
+    assert ("security-floor" in [w["code"] for w in made["warnings"]]) == warned
+    assert made["components"]["driver"]["security_floor"] == (None if driver == "570" else "580.159.03")

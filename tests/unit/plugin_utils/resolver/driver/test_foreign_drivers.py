@@ -59,3 +59,41 @@ def test_the_remedy_of_a_vgpu_is_a_plan() -> None:
 
 def test_a_whole_gpu_beside_nothing_foreign_is_planned() -> None:
     assert made({"gpus": [{**T4, "pci_address": "0000:02:00.0", "vgpu": None}]}).problems == ()
+
+
+def vgpu(version: str | None, address: str | None) -> dict[str, Any]:
+    return {**T4, "pci_address": address, "vgpu": version}
+
+
+@pytest.mark.parametrize(
+    ("gpus", "found"),
+    [
+        (
+            [vgpu("535.161.05", "0000:02:00.0")],
+            "1 GPU(s) of this host are vGPUs (0000:02:00.0; the hypervisor's driver is",
+        ),
+        (
+            [vgpu("550.90.05", "0000:02:00.0"), vgpu("535.161.05", "0000:03:00.0")],
+            "2 GPU(s) of this host are vGPUs (0000:02:00.0, 0000:03:00.0; the hypervisor's driver is 535.161.05, "
+            "550.90.05)",
+        ),
+        (
+            [vgpu(None, "0000:02:00.0"), vgpu("535.161.05", "0000:03:00.0")],
+            "1 GPU(s) of this host are vGPUs (0000:03:00.0; the hypervisor's driver is 535.161.05)",
+        ),
+        ([vgpu("", "0000:02:00.0")], "(0000:02:00.0; the hypervisor's driver is unknown)"),
+        ([vgpu("535.161.05", None)], "(all; the hypervisor's driver is 535.161.05)"),
+    ],
+    ids=["one", "two", "one of two", "version unknown", "address unknown"],
+)
+def test_a_refusal_names_the_vgpus(gpus: list[dict[str, Any]], found: str) -> None:
+    (problem,) = made({"gpus": gpus}).problems
+    assert problem.code == "vgpu-guest"
+    assert found in problem.message
+
+
+def test_a_vgpu_whose_driver_is_not_ours_to_install_is_planned() -> None:
+    loaded = {"driver": {"loaded": {"version": "580.95.05", "kernel_modules": "proprietary"}, "nouveau_loaded": False}}
+    for request in ({"driver": "none"}, {"scope": "frameworks"}, {"scope": "frameworks", "driver": "none"}):
+        assert made({**VGPU, **loaded}, **request).problems == ()
+    assert [problem.code for problem in made({**VGPU, **loaded}, driver="580").problems] == ["vgpu-guest"]
