@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import driver_name_pattern
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import host_from_probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_for_probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_for_probe, plan_once
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -71,6 +72,11 @@ def probe(
 
 def made(found: Probe, **request: str) -> Plan:
     return plan_for_probe(found, request)
+
+
+def once(found: Probe, **request: str) -> Plan:
+    """Return a plan with the remedies that the rules give instead of those that were tried."""
+    return plan_once(load_catalog(), Request.from_mapping(request), host_from_probe(found))
 
 
 def names(plan: Plan) -> list[str]:
@@ -141,6 +147,41 @@ def test_compute_is_refused_where_it_would_take_the_display() -> None:
     assert made(probe(None, DKMS), driver_profile="compute").ok
 
 
+def test_other_packages_than_a_drivers_say_nothing_about_the_set() -> None:
+    for packages in ({}, {"gdm3": "46.2-1ubuntu1", "libgl1": "1.7.0-1build1"}, {"nvidia-settings": "510.47.03"}):
+        plan = made(probe(GDM, packages))
+        assert plan.components.driver is not None
+        assert plan.components.driver.profile == "full"
+
+
+@pytest.mark.parametrize(
+    ("request_", "packages", "because_"),
+    [
+        ({"driver_profile": "full"}, {}, "profile full: requested; "),
+        ({}, {}, "profile full: display manager gdm3.service; display at card1-DP-1; "),
+        (
+            {},
+            {"libnvidia-compute-570": "570.211.01-0ubuntu1"},
+            "profile compute: the installed driver has no OpenGL packages (display manager gdm3.service; display at "
+            "card1-DP-1); gpu_stack_driver_profile=full adds them; ",
+        ),
+    ],
+)
+def test_the_reason_for_a_profile(request_: dict[str, str], packages: dict[str, str], because_: str) -> None:
+    assert because_ in because(made(probe(GDM, packages), **request_))
+
+
+def test_what_a_display_loses_with_the_profile_compute() -> None:
+    (problem,) = once(probe(GDM, DKMS), driver_profile="compute").problems
+    assert problem.message == (
+        "gpu_stack_driver_profile=compute would remove libnvidia-fbc1-580, libnvidia-gl-580, nvidia-driver-580, "
+        "xserver-xorg-video-nvidia-580 from a host with a display (display manager gdm3.service; display at card1-DP-1)"
+    )
+    assert problem.remedy == (
+        "leave gpu_stack_driver_profile at auto; or remove these packages first, if no display is on an NVIDIA GPU"
+    )
+
+
 # Ubuntu's prebuilt modules ----------------------------------------------------------------------------------------
 
 
@@ -185,6 +226,52 @@ def test_a_change_of_it_is_refused_with_a_remedy_that_was_tried(request_: dict[s
         again = made(found, **{**request_, **dict(remedy.request)})
         assert again.ok
         assert again.components.driver is None
+
+
+@pytest.mark.parametrize(
+    ("request_", "names"),
+    [
+        ({"driver": "595", "driver_source": "nvidia"}, "gpu_stack_driver=595 and gpu_stack_driver_source=nvidia"),
+        ({"driver": "580", "driver_kernel_modules": "open"}, "gpu_stack_driver_kernel_modules=open"),
+        ({"driver_profile": "compute", "driver_source": "distro"}, "gpu_stack_driver_profile=compute"),
+    ],
+)
+def test_the_refusal_names_what_would_change_the_set(request_: dict[str, str], names: str) -> None:
+    (problem,) = once(probe(GDM, ADDITIONAL_DRIVERS, driver=LOADED), **request_).problems
+    assert problem.message == (
+        'nvidia-driver-580 580.126.09 is installed with prebuilt kernel modules, as by "Additional Drivers"; gpuhost '
+        f"keeps such a set and cannot change it, but {names} would"
+    )
+    assert problem.remedy == (
+        f'remove {names}, so that this driver stays; or select another driver in "Additional Drivers" (ubuntu-drivers '
+        "install) and run this again"
+    )
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        {"driver_kernel_modules": "proprietary"},
+        {"driver_profile": "full"},
+        {"driver_source": "distro", "driver": "580"},
+    ],
+)
+def test_a_request_for_what_is_installed_changes_nothing(request_: dict[str, str]) -> None:
+    plan = made(probe(GDM, ADDITIONAL_DRIVERS, driver=LOADED), **request_)
+    assert plan.ok, plan.problems
+    assert plan.components.driver is None
+
+
+@pytest.mark.parametrize(
+    ("series", "flavour"), [("580", "proprietary"), ("580-open", "open"), ("580-server", "proprietary")]
+)
+def test_the_set_that_stays_has_its_branch_and_flavour(series: str, flavour: str) -> None:
+    base = series.removesuffix("-open")
+    packages = {f"nvidia-driver-{series}": _580, f"linux-modules-nvidia-{series}-generic": "6.8.0-90.91"}
+    kept = made(probe(GDM, {**packages, f"libnvidia-gl-{base}": _580})).kept_driver
+    assert kept is not None
+    assert (kept.package, kept.version) == (f"nvidia-driver-{series}", "580.126.09")
+    assert (kept.branch, kept.kernel_modules) == ("580", flavour)
 
 
 def test_an_older_driver_that_stays_limits_cuda() -> None:

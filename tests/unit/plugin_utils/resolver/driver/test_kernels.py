@@ -253,3 +253,58 @@ def test_a_container_builds_nothing_for_the_kernel_of_its_machine() -> None:
 def test_a_kernel_whose_package_was_removed_while_it_runs_is_still_built_for() -> None:
     kernel = azure(installed=["5.15.0-1102-azure"])
     assert "linux-headers-5.15.0-1087-azure" in probed(kernel)[0]["kernel_headers"]
+
+
+def test_a_brought_kernel_whose_compiler_is_not_known_needs_none() -> None:
+    eleven = "x86_64-linux-gnu-gcc-11 (Ubuntu 11.4.0-1ubuntu1~22.04) 11.4.0"
+    kernel = {
+        "running": "6.8.0-1015-aws",
+        "installed": ["6.8.0-1015-aws"],
+        "releases": {"6.8.0-1015-aws": {"metas": ["linux-image-aws"], "compiler": eleven, "gcc": 11}},
+        "offers": {"linux-headers-aws": {"headers": ["6.17.0-1001-aws"], "images": []}},
+    }
+    component, warnings = probed(kernel)
+    assert component["kernel_headers"] == ["linux-headers-6.8.0-1015-aws", "linux-headers-aws"]
+    assert (component["kernel_compilers"], warnings) == (["gcc-11"], [])
+
+
+def test_nothing_is_built_where_the_distribution_has_the_modules() -> None:
+    host = {"kernel": "6.8.0-149-generic"}
+    made = plan("ubuntu-24.04", "A100", host=host, catalog=load_catalog(), driver_module_source="prebuilt")
+    component = made["components"]["driver"]
+    assert component["module_source"] == "prebuilt"
+    assert (component["kernel_headers"], component["kernel_compilers"], component["kernel_tools"]) == ([], [], [])
+
+
+@pytest.mark.parametrize(
+    ("release", "compiler", "message"),
+    [
+        (
+            "6.8.0-90-generic",
+            {"compiler": "Ubuntu clang version 18.1.3 (1ubuntu1)", "gcc": None},
+            "the compiler of kernel 6.8.0-90-generic is Ubuntu clang version 18.1.3 (1ubuntu1), not gcc: its modules "
+            "are built with the default one, gcc 11, which may not fit",
+        ),
+        (
+            "6.9.1",
+            {},
+            "the compiler of kernel 6.9.1 is not known: its modules are built with the default one, gcc 11, which may "
+            "not fit",
+        ),
+    ],
+)
+def test_the_warning_names_the_compiler_that_is_taken(release: str, compiler: dict[str, Any], message: str) -> None:
+    kernel = {"running": release, "installed": [release], "releases": {release: compiler}}
+    gpus = [{"pci_id": "10de:20b0", "class": "0302"}]
+    probe = Probe.from_json({"distribution": {"id": "ubuntu-22.04"}, "gpus": gpus, "kernel": kernel})
+    made = resolve(frozen_catalog(), Request(driver_source="nvidia"), host_from_probe(probe))
+    assert [w.message for w in made.warnings if w.code == "compiler-unknown"] == [message]
+
+
+def test_headers_that_the_archive_offers_are_a_package_even_of_a_kernel_that_is_not_installed() -> None:
+    kernel = {"running": "6.9.1", "headers": ["6.9.1"], "releases": {"6.9.1": {"compiler": JAMMY, "gcc": 12}}}
+    name = "linux-headers-6.9.1"
+    offers = {name: {"headers": ["6.9.1"], "images": []}}
+    assert probed({**kernel, "offers": offers})[0]["kernel_headers"] == [name]
+    assert probed({**kernel, "installed_packages": [name]})[0]["kernel_headers"] == [name]
+    assert probed(kernel)[0]["kernel_headers"] == []

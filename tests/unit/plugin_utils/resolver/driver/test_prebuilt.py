@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Kernel, KernelRelease
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import resolve
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_once, resolve
 
 H100, GTX_1080 = HostGpu("10de:2330"), HostGpu("10de:1b80")
 OLD, NOW = "6.8.0-90-generic", "6.8.0-149-generic"
@@ -18,9 +20,22 @@ STEM = "linux-modules-nvidia-595-server-open-"
 
 
 def plan(host: dict[str, Any] | None = None, distribution: str = "ubuntu-24.04", **request: str) -> Plan:
+    return resolve(load_catalog(), *question(host, distribution, request))
+
+
+def plan_untried(
+    host: dict[str, Any] | None = None,
+    distribution: str = "ubuntu-24.04",
+    catalog: Catalog | None = None,
+    **request: str,
+) -> Plan:
+    """Return a plan with the remedies that the rules give instead of those that were tried."""
+    return plan_once(catalog or load_catalog(), *question(host, distribution, request))
+
+
+def question(host: dict[str, Any] | None, distribution: str, request: dict[str, str]) -> tuple[Request, Host]:
     described = {"gpus": (H100,), "secure_boot": "enabled", "kernel": NOW, **(host or {})}
-    asked = Request(**{"tensorflow": "none", "pytorch": "none", **request})
-    return resolve(load_catalog(), asked, Host(distribution, **described))
+    return Request(**{"tensorflow": "none", "pytorch": "none", **request}), Host(distribution, **described)
 
 
 def driver(found: Plan) -> Any:
@@ -187,3 +202,103 @@ def test_every_branch_with_prebuilt_modules_is_in_the_archive() -> None:
         for row in distro.prebuilt_modules:
             assert {branch.removesuffix("-open") for branch in row.branches} == series
             assert row.flavour in flavours or row.flavour == "generic-hwe-26.04"  # the same kernel for now
+
+
+_580 = "linux-modules-nvidia-580-server-open-"
+IN_ANY_CASE = (
+    "use DKMS with a key that the firmware trusts: set gpu_stack_module_signing_key and "
+    "gpu_stack_module_signing_certificate, or enrol the host's own key and set gpu_stack_driver_module_source=dkms"
+)
+NEWEST = f"install and boot the newest kernel of ubuntu-24.04, and run this again; or {IN_ANY_CASE}"
+REBOOT = f"reboot into kernel {NOW}, for which there are some, and run this again; or {IN_ANY_CASE}"
+
+
+@pytest.mark.parametrize(
+    ("running", "following", "prebuilt", "problems"),
+    [
+        (OLD, NOW, {f"{_580}{NOW}": NOW}, [(OLD, "running", REBOOT)]),
+        (OLD, NOW, {}, [(OLD, "running", NEWEST), (NOW, "next boot", NEWEST)]),
+        (OLD, NOW, {f"{_580}{OLD}": OLD}, [(NOW, "next boot", NEWEST)]),
+        (OLD, OLD, {f"{_580}{NOW}": NOW}, [(OLD, "running", NEWEST)]),
+        (OLD, None, {}, [(OLD, "running", NEWEST)]),
+    ],
+    ids=["the next one has some", "neither", "only the running one", "the one that is booted again", "one kernel"],
+)
+def test_a_missing_module_is_named_with_its_kernel_and_what_to_do(
+    running: str, following: str | None, prebuilt: dict[str, str], problems: list[tuple[str, str, str]]
+) -> None:
+    host = {**on_host(running, following or running, None, prebuilt), "next_kernel": following}
+    found = plan_untried(host, driver="580").problems
+    assert [(p.code, p.message, p.remedy) for p in found] == [
+        (
+            "no-prebuilt-modules",
+            f"ubuntu-24.04's archive has no {_580}{release}, the signed kernel modules for kernel {release} ({role})",
+            remedy,
+        )
+        for release, role, remedy in problems
+    ]
+
+
+def test_of_a_described_host_the_catalog_says_which_modules_are_missing() -> None:
+    """As if Ubuntu had stopped to build them for branch 580."""
+    catalog = load_catalog()
+    distro = catalog.distros["ubuntu-24.04"]
+    rows = tuple(dataclasses.replace(row, branches=("595-server-open",)) for row in distro.prebuilt_modules)
+    distros = {**catalog.distros, "ubuntu-24.04": dataclasses.replace(distro, prebuilt_modules=rows)}
+    found = plan_untried(catalog=dataclasses.replace(catalog, distros=distros), driver="580")
+    assert [(p.message, p.remedy) for p in found.problems] == [
+        (
+            f"according to the catalog, ubuntu-24.04's own archive has no {_580}{NOW}, the signed kernel modules for "
+            f"kernel {NOW} (running)",
+            NEWEST,
+        )
+    ]
+
+
+def test_a_host_that_boots_one_kernel_gets_one_metapackage() -> None:
+    metas = ("linux-image-generic", "linux-image-generic-hwe-24.04")
+    prebuilt = {f"{_580}{NOW}": NOW, f"{_580}generic": NOW, f"{_580}generic-hwe-24.04": NOW}
+    kernels = Kernel(running=NOW, next_boot=NOW, releases={NOW: KernelRelease(metas=metas)}, prebuilt=prebuilt)
+    found = driver(plan({"kernel": NOW, "next_kernel": None, "kernels": kernels}, driver="580"))
+    assert (found.packages[4:], found.module_metas) == ((), (f"{_580}generic",))
+
+
+@pytest.mark.parametrize(
+    ("distribution", "request_", "message", "remedy"),
+    [
+        ("debian-12", {}, "debian-12 builds and signs none", IN_ANY_CASE),
+        (
+            "ubuntu-24.04",
+            {"driver_source": "nvidia"},
+            "NVIDIA's repository has none",
+            f"leave gpu_stack_driver_source at auto; or {IN_ANY_CASE}",
+        ),
+        (
+            "ubuntu-24.04",
+            {"driver_profile": "full"},
+            "with OpenGL and X, Ubuntu's own tool installs them",
+            f"run sudo ubuntu-drivers install, reboot, and run this again: that driver then stays; or {IN_ANY_CASE}",
+        ),
+    ],
+)
+def test_prebuilt_modules_that_no_driver_could_have(
+    distribution: str, request_: dict[str, str], message: str, remedy: str
+) -> None:
+    kernel = load_catalog().distros[distribution].kernel.default
+    (problem,) = plan_untried({"kernel": kernel}, distribution, driver_module_source="prebuilt", **request_).problems
+    assert problem.message == f"the kernel modules are to be prebuilt, but {message}"
+    assert problem.remedy == remedy
+
+
+@pytest.mark.parametrize(
+    ("request_", "why"),
+    [
+        ({}, "the firmware trusts no key of DKMS"),
+        ({"driver_module_source": "prebuilt"}, "requested"),
+    ],
+)
+def test_the_reason_says_why_the_modules_are_prebuilt(request_: dict[str, str], why: str) -> None:
+    (because,) = [reason.because for reason in plan(**request_).reasons if reason.component == "driver"]
+    assert f"; prebuilt and signed by ubuntu-24.04's archive: {why}" in because
+    (because,) = [r.because for r in plan(driver_module_source="dkms").reasons if r.component == "driver"]
+    assert "prebuilt" not in because
