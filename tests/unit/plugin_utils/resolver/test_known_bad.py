@@ -102,6 +102,17 @@ def test_the_remedy_names_a_driver_that_builds_and_a_kernel_for_which_the_driver
     assert asked(driver, before(first))["ok"]
 
 
+def test_of_several_changes_the_symptom_of_the_newest_is_shown():
+    for kernel, source in (("7.1", "void-linux/void-packages#61087; release notes"), ("7.0", "Frogging-Family")):
+        host = {"kernel": f"{kernel}.0-1"}
+        offers = debian_driver("580.119.02")
+        (problem,) = plan_untried("debian-12", "T4", offers=offers, host=host, driver="580.119.02", **FEW)["problems"]
+        assert (
+            f"does not build for kernel {kernel}: DKMS: bad return status for module build ({source}"
+            in problem["message"]
+        )
+
+
 def test_the_driver_of_the_remedy_is_one_that_the_repository_offers_if_any_of_those_builds():
     for offered, instead in ((("580.119.02", "595.71.05"), "595.71.05"), (("580.119.02",), "580.178.04")):
         offers = dict.fromkeys(debian_driver(""), tuple(f"{version}-1" for version in offered))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 
 import pytest
@@ -173,6 +174,40 @@ def test_the_driver_is_of_the_best_kind_and_made_for_the_toolkit(drivers, cuda, 
     made = plan("debian-12", "T4", offers=offers, driver_source="nvidia", cuda=cuda, tensorflow="none")
     assert made["ok"], made["problems"]
     assert (picked(made)["driver"], picked(made)["cuda"]) == (driver, toolkit)
+
+
+def test_a_maintained_branch_comes_before_a_newer_one_that_is_not():
+    """As if 595 had reached its end of life."""
+    catalog = frozen_catalog()
+    old = [dataclasses.replace(b, maintained=False) if b.branch == "595" else b for b in catalog.driver.branches]
+    catalog = dataclasses.replace(catalog, driver=dataclasses.replace(catalog.driver, branches=tuple(old)))
+    found = picked(plan("debian-12", "T4", catalog=catalog, driver_source="nvidia", tensorflow="none"))
+    assert (found["driver"], found["cuda"]) == ("580.178.04", "13.0.3")
+
+
+@pytest.mark.parametrize(
+    ("request_", "host", "nccl"),
+    [
+        ({"driver_source": "nvidia"}, {}, "2.13.4"),
+        ({"driver_source": "distro"}, {}, None),
+        ({"driver": "none"}, {}, None),
+        ({"driver": "none"}, {"loaded_driver": "580.95.05"}, None),
+    ],
+    ids=["NVIDIA's driver", "the archive's driver", "no driver", "the loaded driver"],
+)
+def test_beside_the_archives_toolkit_nvidias_repository_is_used_only_for_a_driver_of_it(request_, host, nccl):
+    made = plan("ubuntu-22.04", "A100", host=host, cuda_source="distro", tensorflow="none", **request_)
+    assert made["ok"], made["problems"]
+    assert (picked(made)["cuda"], picked(made)["nccl"]) == ("11.5.1", nccl)
+
+
+@pytest.mark.parametrize(
+    ("driver", "cuda", "ok"),
+    [("580", "13.0", True), ("580", "13.2", True), ("470", "11.8", True), ("470", "12.2", False)],
+)
+def test_of_the_archives_driver_the_branch_must_reach_what_a_toolkit_needs(driver, cuda, ok):
+    made = plan("ubuntu-22.04", "A100", driver=driver, driver_source="distro", cuda=cuda, tensorflow="none")
+    assert codes(made) == ([] if ok else ["driver-too-old-for-cuda"])
 
 
 NFB = {"nvidia-open": ("590.48.01-1ubuntu1",), "cuda-toolkit-13-0": ("13.0.2-1",)}

@@ -567,3 +567,29 @@ def test_the_last_branch_for_a_gpu_supports_it(driver, ok):
     made = plan_untried("ubuntu-22.04", "T4", catalog=catalog, driver=driver, driver_source="nvidia", **ALONE)
     assert codes(made) == ([] if ok else ["gpu-dropped-by-driver"])
     assert ok or made["problems"][0]["message"].endswith("branches 470 to 580 support it")
+
+
+@pytest.mark.parametrize(
+    ("distro", "offers"),
+    [("debian-13", "620, 615, 610, 595, 590"), ("ubuntu-20.04", "575, 570, 565, 560, 555, 550, 545, 535, ...")],
+)
+def test_a_branch_beyond_the_limits_is_refused_with_those_within(distro, offers):
+    (problem,) = plan_untried(distro, "T4", driver="580", driver_source="nvidia", **ALONE)["problems"]
+    assert problem == {
+        "code": "not-in-repository",
+        "message": f"according to the catalog, NVIDIA's repository for {distro} does not offer driver branch 580; it "
+        f"offers {offers}",
+        "remedy": "set gpu_stack_driver to one that it offers, or leave it at auto",
+    }
+
+
+def test_an_archive_may_be_behind_the_others_of_its_family():
+    """As if Ubuntu 22.04 had an older 595 than the other releases of Ubuntu."""
+    catalog = frozen_catalog()
+    distro = catalog.distros["ubuntu-22.04"]
+    behind = [dataclasses.replace(d, version="595.71.05" if d.branch == "595" else None) for d in distro.distro_drivers]
+    distros = {**catalog.distros, distro.id: dataclasses.replace(distro, distro_drivers=tuple(behind))}
+    catalog = dataclasses.replace(catalog, distros=distros)
+    for driver, ok in (("595.71.05", True), ("595.99.02", False), ("580.178.04", True)):
+        made = plan(distro.id, "T4", catalog=catalog, driver=driver, driver_source="distro", **ALONE)
+        assert made["ok"] == ok, driver
