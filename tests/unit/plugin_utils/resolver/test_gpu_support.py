@@ -25,6 +25,7 @@ def gpu(capability: str) -> Gpu:
         ("cudnn", "8.7.0.84", 11, "3.7", True),
         ("cudnn", "8.8.0.121", 11, "3.7", False),  # and Kepler went with 8.8
         ("cudnn", "8.8.0.121", 12, "5.0", True),
+        ("cudnn", "8.8.0", 12, "5.0", True),
         ("cudnn", "8.7.0.84", 12, "5.0", False),
         ("cudnn", "9.10.2.21", 11, "9.0", True),
         ("cudnn", "9.11.0.98", 11, "9.0", False),

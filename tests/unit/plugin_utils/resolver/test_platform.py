@@ -83,6 +83,15 @@ def test_gpus_that_nothing_serves_together_are_named_with_what_serves_each(distr
     assert re.findall(r"needs (.+?)(?:,|$)", message) == needs
 
 
+def test_gpus_of_which_nothing_serves_one_are_no_mixed_gpus():
+    """A GRID K1, whose last driver was of branch 367, gets no plan without the T4 either."""
+    made = plan_untried("ubuntu-22.04", "10de:0ff2", "T4", cuda="none", tensorflow="none")
+    (problem,) = made["problems"]
+    assert problem["code"] == "gpu-dropped-by-driver"
+    assert problem["message"].startswith("no NVIDIA driver for ubuntu-22.04 fits: ")
+    assert "GRID K1 (compute capability 3.0): it no longer supports Kepler GPUs" in problem["message"]
+
+
 MANY = tuple(f"580.{number}.01" for number in range(126, 136))
 
 
@@ -359,6 +368,11 @@ FEW = {"tensorflow": "none"}
 def test_a_driver_that_is_too_old(distro, gpu, host, request_, message, remedy):
     (problem,) = plan_untried(distro, gpu, host=host, **request_)["problems"]
     assert problem == {"code": "driver-too-old-for-cuda", "message": message, "remedy": remedy}
+
+
+def test_a_driver_that_is_too_old_for_the_toolkit_is_no_problem_of_a_tensorflow_that_finds_it():
+    asked = {"driver": "470", "cuda": "12.5", "tensorflow_cuda_libraries": "system"}
+    assert codes(plan_untried("ubuntu-22.04", "A100", **asked)) == ["driver-too-old-for-cuda"]
 
 
 @pytest.mark.parametrize(("loaded", "ok"), [("418.39", False), ("440.33", True), ("440.33.01", True)])
