@@ -82,9 +82,13 @@ def vgpu(version: str | None, address: str | None) -> dict[str, Any]:
             "1 GPU(s) of this host are vGPUs (0000:03:00.0; the hypervisor's driver is 535.161.05)",
         ),
         ([vgpu("", "0000:02:00.0")], "(0000:02:00.0; the hypervisor's driver is unknown)"),
+        (
+            [vgpu("", None), vgpu("535.161.05", "0000:03:00.0")],
+            "2 GPU(s) of this host are vGPUs (0000:03:00.0; the hypervisor's driver is 535.161.05)",
+        ),
         ([vgpu("535.161.05", None)], "(all; the hypervisor's driver is 535.161.05)"),
     ],
-    ids=["one", "two", "one of two", "version unknown", "address unknown"],
+    ids=["one", "two", "one of two", "version unknown", "one unknown", "address unknown"],
 )
 def test_a_refusal_names_the_vgpus(gpus: list[dict[str, Any]], found: str) -> None:
     (problem,) = made({"gpus": gpus}).problems
