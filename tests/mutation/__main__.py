@@ -55,12 +55,14 @@ def own_test(path: str) -> str:
 
 
 NAMESPACE = ("unshare", "--mount", *(() if os.geteuid() == 0 else ("--map-root-user",)))
-# Code that removes files may remove others when it is changed: all that it can write to is this directory.
+# Code that removes files may remove others when it is changed: it can write to two directories of the tests alone.
 SANDBOX = """
 for mount in $(cut -d ' ' -f 2 /proc/self/mounts); do
   case "$mount" in /dev* | /proc* | /sys*) ;; *) mount -n -o remount,bind,ro "$mount" 2>/dev/null ;; esac
 done
-mount -n --bind "$TMPDIR" "$TMPDIR" && mount -n -o remount,bind,rw "$TMPDIR" || exit 9
+for own in "$TMPDIR" "$PWD/.cache"; do
+  mount -n --bind "$own" "$own" && mount -n -o remount,bind,rw "$own" || exit 9
+done
 if touch read-only 2>/dev/null; then echo "the checkout is not read-only" >&2; exit 9; fi
 exec "$@"
 """
@@ -81,7 +83,8 @@ class Copy:
         words = [sys.executable, "-m", "pytest", "-x", "-p", "no:xdist", "-p", "no:cacheprovider", *tests]
         environment = {**os.environ}
         if sandbox:
-            self.scratch.mkdir(exist_ok=True)
+            for directory in (self.scratch, self.folder / ".cache"):
+                directory.mkdir(exist_ok=True)
             environment |= {"TMPDIR": str(self.scratch), "HOME": str(self.scratch), "PYTHONDONTWRITEBYTECODE": "1"}
             words = [*NAMESPACE, "sh", "-c", SANDBOX, "sandbox", *words]
         with subprocess.Popen(
