@@ -63,6 +63,7 @@ done
 for own in "$TMPDIR" "$PWD/.cache"; do
   mount -n --bind "$own" "$own" && mount -n -o remount,bind,rw "$own" || exit 9
 done
+mount -n -t tmpfs none /var/tmp || exit 9  # for programs that are started without TMPDIR
 if touch read-only 2>/dev/null; then echo "the checkout is not read-only" >&2; exit 9; fi
 exec "$@"
 """
@@ -174,6 +175,7 @@ def run(drawn: list[tuple[str, Mutant]], results: Path, names: list[str], minute
     if not todo:
         return
     with tempfile.TemporaryDirectory(prefix="mutation-") as scratch:
+        os.chmod(scratch, 0o755)  # a check runs a program as an unprivileged user
         copies: SimpleQueue[Copy] = SimpleQueue()
         first = first_copy(names, Path(scratch, "0"))
         allowed = limits(first, {area for area, _ in todo})

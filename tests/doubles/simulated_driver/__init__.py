@@ -6,9 +6,10 @@ import sys
 from pathlib import Path
 
 NVIDIA_SMI = Path(__file__).parent / "files/nvidia-smi"
+COMPILED = Path(__file__).parents[3] / ".cache/nvidia-smi.pyc"
 
 
 @functools.cache
 def nvidia_smi() -> list[str]:
     """Return the command that runs it; compiled, because tests start it hundreds of times."""
-    return [sys.executable, str(py_compile.compile(str(NVIDIA_SMI), doraise=True))]
+    return [sys.executable, str(py_compile.compile(str(NVIDIA_SMI), str(COMPILED), doraise=True))]

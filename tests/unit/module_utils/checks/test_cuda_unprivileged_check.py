@@ -149,7 +149,7 @@ def test_fewer_than_root_can_use_fails_though_root_cannot_use_all(program: Path)
 
 def test_ordinary_user_skips_it(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert cuda_unprivileged_check.run_program(cuda_host(refuse), "/nonexistent", "/nonexistent/program") is None
+    assert cuda_unprivileged_check.run_program(cuda_host(refuse), "/no/such", "/no/such/program") is None
     check = cuda_unprivileged_check.judge(host(), of_root(program), None)
     assert check.status == "skip"
     assert check.reason == "gpu_verify does not run as root: the other checks of CUDA are an ordinary user's"
@@ -158,7 +158,7 @@ def test_ordinary_user_skips_it(program: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_host_without_the_user_is_unknown(program: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(cuda_unprivileged_check, "USER", "no-such-user")
-    answer = cuda_unprivileged_check.run_program(cuda_host(refuse), "/nonexistent", "/nonexistent/program")
+    answer = cuda_unprivileged_check.run_program(cuda_host(refuse), "/no/such", "/no/such/program")
     check = cuda_unprivileged_check.judge(host(), of_root(program), answer)
     assert (check.status, str(check.reason).endswith(": exit 127: there is no user nobody")) == ("unknown", True)
 
@@ -176,10 +176,10 @@ def test_program_has_a_time_limit_and_nothing_of_roots_environment(
         return command.Answer(0, b"", b"")
 
     context = cuda_host(run, timeout_factor=factor)
-    cuda_unprivileged_check.run_program(context, "/nonexistent", "/nonexistent/program")
+    cuda_unprivileged_check.run_program(context, "/no/such", "/no/such/program")
     ((argv, timeout, env),) = calls
-    assert argv[argv.index("/nonexistent/program") :] == [
-        "/nonexistent/program", "--contexts-only", "1", "--time-limit", limit,
+    assert argv[argv.index("/no/such/program") :] == [
+        "/no/such/program", "--contexts-only", "1", "--time-limit", limit,
     ]  # fmt: skip
     assert (argv[0], timeout > 120) == ("setpriv", True)
     assert {"--clear-groups", "--inh-caps=-all"} < set(argv)
