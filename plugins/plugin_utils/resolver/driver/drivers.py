@@ -409,9 +409,5 @@ def supporting_branches(context: ResolveContext, gpu: Gpu) -> list[str]:
     return [
         b.branch
         for b in context.catalog.driver.branches
-        if branch_supports(b, gpu)
-        and (
-            gpu.kernel_modules == "either"
-            or any(knows(context, v.version, gpu, gpu.kernel_modules) for v in b.versions)
-        )
+        if branch_supports(b, gpu) and any(knows(context, v.version, gpu, gpu.kernel_modules) for v in b.versions)
     ]

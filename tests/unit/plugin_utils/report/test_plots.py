@@ -92,7 +92,7 @@ def test_a_missing_value_interrupts_the_line() -> None:
     assert [len(stretch) for stretch in stretches] == [2, 2]
 
 
-def test_the_same_values_give_the_same_document_in_another_process() -> None:
+def test_the_same_values_give_the_same_document_in_another_process(tmp_path: Path) -> None:
     code = (
         "from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import plots;"
         f"panel = plots.Panel({{'CPU': {POINTS}}}, 'ms', markers=True);"
@@ -103,7 +103,7 @@ def test_the_same_values_give_the_same_document_in_another_process() -> None:
         capture_output=True,
         text=True,
         check=True,
-        env={"PYTHONPATH": str(PROJECT / "collections"), "PYTHONHASHSEED": "7", "HOME": "/nonexistent"},
+        env={"PYTHONPATH": str(PROJECT / "collections"), "PYTHONHASHSEED": "7", "HOME": str(tmp_path)},
     )
     here = draw_line(POINTS, regions=[plots.Region(0, 1, "before")])
     assert answer.stdout == here
