@@ -261,7 +261,7 @@ def test_a_brought_kernel_whose_compiler_is_not_known_needs_none() -> None:
         "running": "6.8.0-1015-aws",
         "installed": ["6.8.0-1015-aws"],
         "releases": {"6.8.0-1015-aws": {"metas": ["linux-image-aws"], "compiler": eleven, "gcc": 11}},
-        "offers": {"linux-headers-aws": {"headers": ["6.17.0-1001-aws"], "images": []}},
+        "offers": {"linux-headers-aws": {"headers": ["6.14.0-1018-aws"], "images": []}},
     }
     component, warnings = probed(kernel)
     assert component["kernel_headers"] == ["linux-headers-6.8.0-1015-aws", "linux-headers-aws"]
