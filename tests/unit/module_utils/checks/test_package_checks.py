@@ -72,6 +72,16 @@ def test_packages_of_each_component_count(root: Path, component: str) -> None:
     assert {(check.status, check.reason) for check in skipped} == {("skip", "the plan has no package")}
 
 
+def test_package_that_is_only_selected_is_not_installed(root: Path) -> None:
+    """dpkg keeps a paragraph without a version of it, as after `apt-mark hold` of a package that was purged."""
+    with (root / "var/lib/dpkg/status").open("a") as status:
+        status.write("\nPackage: nvidia-held\nStatus: hold ok not-installed\nArchitecture: amd64\n")
+    found = by_id(package_checks.run(host(root, plan=plan("nvidia-held=1")), "x86_64"))
+    assert (found["packages.installed"].status, found["packages.installed"].found) == (
+        "fail", "nvidia-held is not installed",
+    )  # fmt: skip
+
+
 def test_status_file_that_cannot_be_read_is_unknown(root: Path) -> None:
     status = root / "var/lib/dpkg/status"
     whole = status.read_bytes()
