@@ -273,9 +273,9 @@ def _after(row: ComponentChange) -> str:
 
 
 def diff_lines(diff: PlanDiff, drift: Mapping[str, Sequence[str]] | None = None) -> list[str]:
-    """Return what the table of components does not say: what is removed, what changes for others, and other drift.
+    """Return what the table of components does not say: what is removed, what changes for others, and what is damaged.
 
-    drift: the reasons to apply each part; where versions change, these are among them, and it is left out.
+    drift: the reasons to apply each part, as drift.drift() returns them; left out where a version changes.
     """
     lines = [f"First: {sentence}" for sentence in diff.leftovers.does]
     for row in diff.components:
@@ -290,4 +290,4 @@ def diff_lines(diff: PlanDiff, drift: Mapping[str, Sequence[str]] | None = None)
     if not drift:
         return [*lines, "The host matches the plan."]
     reasons = (f"  {part}: {'; '.join(texts)}" for part, texts in drift.items())
-    return [*lines, "The installed versions are those of the plan, but the host has drifted:", *reasons]
+    return [*lines, "The installed versions are those of the plan. Parts to apply, and why:", *reasons]

@@ -295,7 +295,7 @@ def test_a_damaged_host_is_not_said_to_match_the_plan(probed: dict[str, Any]) ->
     assert "The host matches the plan.\n" in text
     applied["packages"]["changed"] = ["/usr/bin/nvidia-smi is missing"]
     text = stack_plan.decide({**installed, "applied": applied}, args, role_variables).text("gpu-01")
-    assert "but the host has drifted:\n  packages: /usr/bin/nvidia-smi is missing\n" in text
+    assert "Parts to apply, and why:\n  packages: /usr/bin/nvidia-smi is missing\n" in text
     assert "matches the plan" not in text
 
 

@@ -176,7 +176,7 @@ def test_a_host_that_matches_the_plan_is_not_changed() -> None:
     assert found.changes is False
     assert plan_diff.diff_lines(found) == ["The host matches the plan."]
     assert plan_diff.diff_lines(found, {"packages": ["/usr/bin/nvidia-smi is missing"], "env_paths": ["a", "b"]}) == [
-        "The installed versions are those of the plan, but the host has drifted:",
+        "The installed versions are those of the plan. Parts to apply, and why:",
         "  packages: /usr/bin/nvidia-smi is missing",
         "  env_paths: a; b",
     ]

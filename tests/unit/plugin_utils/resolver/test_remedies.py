@@ -390,22 +390,24 @@ def test_what_remedies_say(distro, gpus, host, request_, expected):
     assert {problem["remedy"] for problem in made["problems"]} == {"; or ".join(expected)}
 
 
-def test_a_python_that_only_pytorch_has_a_wheel_for_is_a_remedy():
+def one_tensorflow(*pythons: str):
+    """Return the frozen catalog with TensorFlow 2.20.0 alone, built for these Pythons."""
     catalog = frozen_catalog()
-    releases = tuple(r for r in catalog.tensorflow.releases if r.version == "2.20.0")
-    releases = tuple(dataclasses.replace(release, pythons=("3.9",)) for release in releases)
-    catalog = dataclasses.replace(catalog, tensorflow=dataclasses.replace(catalog.tensorflow, releases=releases))
+    (release,) = (r for r in catalog.tensorflow.releases if r.version == "2.20.0")
+    releases = (dataclasses.replace(release, pythons=pythons),)
+    return dataclasses.replace(catalog, tensorflow=dataclasses.replace(catalog.tensorflow, releases=releases))
+
+
+def test_a_python_that_only_pytorch_has_a_wheel_for_is_a_remedy():
     host = {"pythons": ("3.9",), "default_python": "3.9"}
+    catalog = one_tensorflow("3.9")
     made = plan("ubuntu-24.04", "H200", host=host, catalog=catalog, tensorflow="none", pytorch="2.15")
     assert made["remedies"][1]["host"] == {"python": ["3.11"]}
 
 
 def test_of_two_equally_near_pythons_the_newer_is_the_remedy():
-    catalog = frozen_catalog()
-    releases = tuple(r for r in catalog.tensorflow.releases if r.version == "2.20.0")
-    releases = tuple(dataclasses.replace(release, pythons=("3.10", "3.12")) for release in releases)
-    catalog = dataclasses.replace(catalog, tensorflow=dataclasses.replace(catalog.tensorflow, releases=releases))
     host = {"pythons": ("3.11",), "default_python": "3.11"}
+    catalog = one_tensorflow("3.10", "3.12")
     made = plan("ubuntu-24.04", "H200", host=host, catalog=catalog, tensorflow="2.20", pytorch="none")
     assert {"python": ["3.12"]} in [remedy["host"] for remedy in made["remedies"]]
 
