@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import gc
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date
 from pathlib import Path
@@ -75,6 +76,8 @@ RoleVariables = Callable[[dict[str, Any], tuple[str, ...]], dict[str, Any]]
 # are ignored here: each host reads the catalog again and reports them.
 with contextlib.suppress(CatalogError, ImportError):
     load_catalog()
+# Catalog and modules stay until the end: no garbage collection, here or in a host's process, needs to visit them.
+gc.freeze()
 
 
 def unknown_tags(tags: Iterable[str], known: Iterable[str], playbooks: Iterable[str]) -> list[str]:

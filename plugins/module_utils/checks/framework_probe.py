@@ -10,6 +10,7 @@ standard library does everything that the frameworks themselves are compared wit
 from __future__ import annotations
 
 import ctypes
+import gc
 import glob
 import json
 import math
@@ -332,6 +333,7 @@ def surroundings():
 
 def main():
     """Print every part, again the libraries, since computing loads more of them, and that this was the last one."""
+    gc.disable()  # a fifth of TensorFlow's import is garbage collections, which find next to nothing
     {"tensorflow": tensorflow, "pytorch": pytorch}[sys.argv[1]]()
     emit(libraries=mapped_libraries(), ended=True)
 
