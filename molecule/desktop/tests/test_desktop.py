@@ -1,6 +1,6 @@
 """The driver of a desktop changes as a whole set; X, OpenGL and the display manager stay.
 
-The tests run in order. prepare has installed Debian's desktop packages, converge driver 580.
+The tests run in order. prepare has installed Debian's desktop packages, converge driver 595.
 """
 
 import json
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-NEW = ("-e", "gpu_stack_driver=595")
+NEW = ("-e", "gpu_stack_driver=610")
 # Debian's own, and those of the driver (simulated).
 DESKTOP = (
     "xserver-xorg-core",
@@ -48,7 +48,7 @@ def test_the_first_run_installed_a_driver_for_the_display(host, versions):
     assert host.file("/etc/systemd/system/display-manager.service").linked_to.endswith("/xdm.service")
     found = versions(*GRAPHICS, *COMPUTE)
     assert set(found) == {*GRAPHICS, *COMPUTE}
-    assert {version.split(".")[0] for version in found.values()} == {"580"}
+    assert {version.split(".")[0] for version in found.values()} == {"595"}
 
 
 def test_a_compute_driver_is_refused_and_nothing_is_changed(playbook, state, differences):
@@ -66,7 +66,7 @@ def test_the_driver_changes_as_a_whole_set(playbook, reports, host, versions):
     assert evidence(reports, "plan")["components"]["driver"]["profile"] == "full"
     found = versions(*GRAPHICS, *COMPUTE)
     assert set(found) == {*GRAPHICS, *COMPUTE}
-    assert {version.split(".")[0] for version in found.values()} == {"595"}
+    assert {version.split(".")[0] for version in found.values()} == {"610"}
     assert versions(*DESKTOP) == desktop
 
 
