@@ -6,6 +6,7 @@ Runs on the controller; pure functions. resolve.py chooses among these candidate
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import CudnnApt
@@ -44,6 +45,12 @@ class LibraryCandidate:
 def in_repository(context: ResolveContext, slugs: tuple[str, ...] | None) -> bool:
     """Return whether a build is in the repositories of this distribution release. slugs: None for all of them."""
     return slugs is None or context.distro.nvidia_repository.slug in slugs or "repository" in context.relaxed
+
+
+def _offered_whole(context: ResolveContext, packages: Iterable[str]) -> list[str]:
+    """Return the releases of which the repository offers each of these packages, built for the same CUDA."""
+    builds = [{(versions.upstream(v), versions.cuda_suffix(v)) for v in offered(context, name)} for name in packages]
+    return [release for release, _cuda in set.intersection(*builds)]
 
 
 # cuDNN ----------------------------------------------------------------------------------------------------------
@@ -132,7 +139,7 @@ def _cudnn_build(
         packages = [f"{name}={v}" for name, v in found.items() if v]
         missing = [name for name, v in found.items() if not v]
         if missing:
-            exist = [versions.upstream(v) for v in offered(context, runtime)]
+            exist = _offered_whole(context, names)
             problems = [not_in_repository(context, f"cuDNN {version}", missing, exist, "cudnn")]
     return LibraryCandidate(
         version, suffix or str(cuda_major), LibraryComponent(version, tuple(packages)), tuple(problems)
@@ -241,7 +248,7 @@ def _nccl_build(context: ResolveContext, version: str, suffix: str) -> LibraryCa
     missing = [name for name, v in found.items() if not v]
     majors = context.distro.nvidia_repository.nccl_cuda_majors
     if missing or (context.host.offers is None and majors is not None and versions.major(suffix) not in majors):
-        exist = [versions.upstream(v) for v in offered(context, apt.packages[0])]
+        exist = _offered_whole(context, apt.packages)
         problems = [
             not_in_repository(context, f"NCCL {version} for CUDA {suffix}", missing or apt.packages, exist, "nccl")
         ]

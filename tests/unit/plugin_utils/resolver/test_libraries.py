@@ -150,6 +150,11 @@ def test_nccl_needs_its_headers():
     assert picked(plan("debian-12", "H200", offers=NO_HEADERS, **FEW))["nccl"] == "2.29.7"
 
 
+NO_CUDNN_HEADERS = {
+    **without("libcudnn9-headers"),
+    "libcudnn9-cuda-13": ("9.28.0.42-1", "9.20.0.48-1"),
+    "libcudnn9-dev-cuda-13": ("9.20.0.48-1",),
+}
 REPOSITORY = "NVIDIA's repository for debian-12"
 HERE = "the toolkit here is CUDA 13.2"
 BUILT = "TensorFlow 2.18.1 was built with cuDNN 9.3 and loads libcudnn.so.9 of that version or newer; "
@@ -244,9 +249,9 @@ def test_a_cudnn_that_is_new_enough_for_tensorflow_is_taken(cudnn):
     ("offers", "asked", "message"),
     [
         (
-            without("-dev"),
+            NO_CUDNN_HEADERS,
             {"cudnn": "9.28"},
-            f"{REPOSITORY} does not offer cuDNN 9.28.0.42 (libcudnn9-dev-cuda-13); it offers 9.28.0.42",
+            f"{REPOSITORY} does not offer cuDNN 9.28.0.42 (libcudnn9-dev-cuda-13); it offers 9.20.0.48",
         ),
         (
             OFFERS,
@@ -256,7 +261,7 @@ def test_a_cudnn_that_is_new_enough_for_tensorflow_is_taken(cudnn):
         (
             NO_HEADERS,
             {"nccl": "2.30"},
-            f"{REPOSITORY} does not offer NCCL 2.30.1 for CUDA 13.2 (libnccl-dev); it offers 2.30.1, 2.29.7",
+            f"{REPOSITORY} does not offer NCCL 2.30.1 for CUDA 13.2 (libnccl-dev); it offers 2.29.7",
         ),
     ],
 )
@@ -271,6 +276,11 @@ def test_a_build_that_is_not_offered_is_refused(offers, asked, message):
     ("host", "asked", "message"),
     [
         (
+            {"offers": without("-dev")},
+            {"cudnn": "9.28"},
+            f"{REPOSITORY} does not offer cuDNN 9.28.0.42 (libcudnn9-dev-cuda-13); it offers no other either",
+        ),
+        (
             {"offers": without("nccl")},
             {"nccl": "2.29.7"},
             f"{REPOSITORY} does not offer NCCL 2.29.7 for CUDA 13.2 (libnccl2, libnccl-dev); it offers no other either",
@@ -282,11 +292,12 @@ def test_a_build_that_is_not_offered_is_refused(offers, asked, message):
             "it offers no other either",
         ),
     ],
-    ids=["read", "not read"],
+    ids=["no headers", "read", "not read"],
 )
 def test_a_library_of_which_nothing_is_offered_is_refused(host, asked, message):
+    (name, *_toolkit) = asked
     found = problems("debian-12", "H200", host=host, **FEW, **asked)
-    assert found == [("not-in-repository", message, "set gpu_stack_nccl=none")]
+    assert found == [("not-in-repository", message, f"set gpu_stack_{name}=none")]
 
 
 @pytest.mark.parametrize("name", ["cudnn", "nccl"])
