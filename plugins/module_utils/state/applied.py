@@ -34,8 +34,8 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.state import (
 )
 
 # What a part may watch. `files`, `alternatives`, `services`, `packages`, `environments` (links to directories) and
-# `trees` (directories) are lists of names; `exact_packages` are those of `packages` whose version is planned; `driver`,
-# `blacklists`, `library_path` and `linker_cache` are booleans.
+# `trees` (directories) are lists of names; `exact_packages` are those of `packages` whose version is planned; `driver`
+# (what is loaded), `modules` (files of NVIDIA's modules), `blacklists`, `library_path` and `linker_cache` are booleans.
 KINDS = (
     "files",
     "alternatives",
@@ -45,6 +45,7 @@ KINDS = (
     "environments",
     "trees",
     "driver",
+    "modules",
     "blacklists",
     "library_path",
     "linker_cache",
@@ -80,7 +81,10 @@ def observe(root: str, watch: dict[str, Any], run: Run = command.run) -> dict[st
     state.update(_packages(root, watch))
     state.update(_services(watch.get("services") or [], bool(watch.get("driver")), run))
     if watch.get("driver"):
-        state.update(_driver(root))
+        state["loaded NVIDIA module"] = proc_driver.read(root)
+        state["nouveau"] = {"loaded": proc_driver.nouveau_loaded(root)}
+    if watch.get("modules"):
+        state.update(_modules(root))
     if watch.get("blacklists"):
         state.update({BLACKLIST + path: lines for path, lines in foreign_settings.blacklists(root).items()})
     if watch.get("library_path"):
@@ -416,14 +420,13 @@ def _service(unit: dict[str, str], started: bool) -> dict[str, str]:
     return state
 
 
-def _driver(root: str) -> dict[str, Any]:
-    """Return the loaded module, and those that the running, the next-boot and a held-back kernel have."""
-    kernels = system.kernel(root, system.running(root))
-    state: dict[str, Any] = {
-        "loaded NVIDIA module": proc_driver.read(root),
-        "nouveau": {"loaded": proc_driver.nouveau_loaded(root)},
-    }
-    for kernel in sorted({kernels[key] for key in ("running", "next_boot", "held_back") if kernels[key]}):
+def _modules(root: str) -> dict[str, Any]:
+    """Return the files of NVIDIA's modules that the running, the next-boot and a held-back kernel have.
+
+    A running kernel that is not installed, as in a container or while an image is built, is another computer's.
+    """
+    kernels, state = system.kernel(root, system.running(root)), {}
+    for kernel in sorted({kernels["running"], kernels["next_boot"], kernels["held_back"]} & set(kernels["installed"])):
         built = {os.path.basename(path): os.stat(path) for path in kernel_modules.all_paths(root, kernel)}
         modules = {name: "%d bytes of %d" % (found.st_size, found.st_mtime) for name, found in built.items()}
         state[MODULES + kernel] = modules or dict(NO_MODULES)

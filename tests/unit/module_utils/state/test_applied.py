@@ -47,6 +47,7 @@ WATCH = {
     "environments": ["/opt/gpuhost/tensorflow"],
     "trees": ["/opt/gpuhost/uv"],
     "driver": True,
+    "modules": True,
     "blacklists": True,
     "library_path": True,
     "linker_cache": True,
@@ -340,6 +341,20 @@ def test_without_the_driver_a_service_need_not_be_active(root: Path, systemd: Sy
         "service nvidia-fabricmanager": {"loaded": "not-found", "enabled": ""},
         "service nvidia-persistenced": {"loaded": "loaded", "enabled": "enabled"},
     }
+
+
+def test_modules_are_those_of_kernels_of_the_host(root: Path) -> None:
+    """The kernel that runs in a container, or while an image is built, is another computer's."""
+    running = os.uname().release
+    shutil.rmtree(root / f"lib/modules/{running}")
+    (root / f"boot/vmlinuz-{running}").unlink()
+    assert list(applied.observe(str(root), {"modules": True})) == [f"NVIDIA modules of kernel {NEXT}"]
+
+
+def test_what_is_loaded_and_what_is_built_are_watched_alone(root: Path) -> None:
+    assert list(applied.observe(str(root), {"driver": True})) == ["loaded NVIDIA module", "nouveau"]
+    built = applied.observe(str(root), {"modules": True})
+    assert set(built) == {f"NVIDIA modules of kernel {kernel}" for kernel in KERNELS}
 
 
 def test_an_environment_may_be_a_directory_itself(root: Path) -> None:
