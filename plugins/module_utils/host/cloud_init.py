@@ -23,7 +23,7 @@ def running(root: str, run: command.Run) -> bool:
     if not os.path.isdir(files.under(root, RUN)) or _is_own(root):
         return False
     # One of its stages is running or waits for another: systemd has a job for that unit. After a crash it has none.
-    answer = run(JOBS, 10)
+    answer = command.ask(run, JOBS, 10)  # a host that boots may be slow
     if answer.exit_code:
         raise OSError("`%s` failed: %s" % (" ".join(JOBS), answer.ending()))
     return re.search(r"^\s*\d+\s+%s\s" % _UNIT, answer.text(), re.MULTILINE) is not None

@@ -67,6 +67,11 @@ def test_the_end_of_the_ancestors(root: Path) -> None:
     assert running(root, AT_WORK) is True
 
 
+def test_systemd_is_asked_again_when_it_is_slow(root: Path) -> None:
+    answers = [command.Answer(command.TIMED_OUT, b"", b""), command.Answer(0, AT_WORK.encode(), b"")]
+    assert cloud_init.running(str(root), lambda *_words: answers.pop(0)) is True
+
+
 def test_no_answer_is_an_error_of_the_probe(root: Path) -> None:
     with pytest.raises(OSError, match=r"systemctl list-jobs .* failed: exit 1"):
         running(root, "", 1)
