@@ -35,7 +35,9 @@ options:
     elements: str
     required: true
   helpers:
-    description: Packages to install with them that are not held, such as kernel headers and compilers.
+    description:
+      - Packages to install with them that are not held, such as kernel headers and compilers.
+      - A metapackage of kernel headers or modules that would install another kernel is left out with a warning.
     type: list
     elements: str
     default: []
@@ -216,6 +218,11 @@ def main() -> None:
         module.warn(
             "No repository offers these replaced packages any more, so that a rollback cannot restore them: %s"
             % ", ".join(result.not_kept)
+        )
+    if result.left_out:
+        module.warn(
+            "Not installed, since another kernel would come with it: %s. The kernels of this host have what they need."
+            % ", ".join(result.left_out)
         )
     module.exit_json(
         changed=bool(result.before.remaining),

@@ -21,6 +21,8 @@ NEWER_KBUILD = ("gpuhost-test-kbuild", "2", "")
 HEADERS_WITH_KBUILD = ("gpuhost-test-headers", "1", "Depends: gpuhost-test-kbuild (>= 2)")
 MONITOR = ("gpuhost-test-monitor", "1", "Conflicts: nvidia-driver-pinning-595")
 KERNEL = ("linux-image-0-gpuhost-test", "1", "")
+METAPACKAGE = ("linux-headers-gpuhost-test", "1", "Depends: linux-image-0-gpuhost-test")
+EXACT_HEADERS = ("linux-headers-0.0.0-gpuhost-test", "1", "")
 HEADERS_WITH_KERNEL = ("gpuhost-test-headers", "1", "Depends: linux-image-0-gpuhost-test")
 BUILD = """
 set -eu
@@ -103,3 +105,14 @@ def test_a_package_that_conflicts_with_the_change_is_not_removed(root, offer, re
 def test_another_kernel_is_not_installed(offer, refused):
     offer(KERNEL, HEADERS_WITH_KERNEL)
     assert unplanned(refused("-e", HEADERS)) == ["linux-image-0-gpuhost-test (new) 1"]
+
+
+def test_a_metapackage_that_brings_another_kernel_is_left_out(offer, playbook):
+    """As where the plan was made without package lists, or with older ones."""
+    offer(KERNEL, METAPACKAGE, EXACT_HEADERS)
+    headers = json.dumps({"nvidia_driver_kernel_headers": [EXACT_HEADERS[0], METAPACKAGE[0]]})
+    done = playbook("gpu_host", *CHANGE, "-e", headers, "--check", "--diff")
+    printed = " ".join((done.stdout + done.stderr).split())
+    assert f"Not installed, since another kernel would come with it: {METAPACKAGE[0]}." in printed
+    assert f"{EXACT_HEADERS[0]} (new) 1" in printed
+    assert KERNEL[0] not in printed

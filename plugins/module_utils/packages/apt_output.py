@@ -139,14 +139,23 @@ def not_offered(specs: List[str], offered: Dict[str, List[str]]) -> List[str]:
 
 def unexpected(changes: List[Change], specs: List[str], may_remove: List[str], held: List[str]) -> List[str]:
     """Return, as text, removals that `may_remove` does not allow, changes of `held` packages, and other kernels."""
-    planned = {split_spec(spec)[0] for spec in specs}
+    planned = [split_spec(spec)[0] for spec in specs]
     found = []
     for change in changes:
         removal = change.new is None and not matches(change.name, may_remove)
-        kernel = change.name.startswith("linux-image-") and change.name not in planned
-        if removal or kernel or change.name in held:
+        if removal or is_other_kernel(change, planned) or change.name in held:
             found.append(change.describe())
     return found
+
+
+def is_other_kernel(change: Change, planned: Sequence[str]) -> bool:
+    """Return whether a change concerns a kernel that is not among the names of planned packages."""
+    return change.name.startswith("linux-image-") and change.name not in planned
+
+
+def follows_kernels(name: str) -> bool:
+    """Return whether a package follows updates of a kernel: its name has no release, as linux-headers-generic."""
+    return name.startswith(("linux-headers-", "linux-modules-")) and not re.search(r"-\d+\.\d+\.\d+", name)
 
 
 def missing(

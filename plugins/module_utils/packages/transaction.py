@@ -64,12 +64,16 @@ class PackageState(NamedTuple):
 
 
 class Result(NamedTuple):
-    """The state before and after, the changes as text, and replaced packages whose files no repository offers."""
+    """The state before and after, the changes as text, and replaced packages whose files no repository offers.
+
+    left_out: helpers that would have installed another kernel.
+    """
 
     before: PackageState
     after: PackageState
     changes: list[str]
     not_kept: list[str]
+    left_out: Sequence[str] = ()
 
     def diff(self) -> str:
         """Return a line for each change and each new hold; the request itself where check mode cannot simulate it."""
@@ -96,6 +100,7 @@ class Transaction:
         self.undo, self.check = undo, check
         self.unfinished = ""  # what could not be finished of an interrupted run
         self.reinstalled = False
+        self.left_out: list[str] = []
 
     def run(self) -> Result:
         """Bring the packages to their versions. Raise TransactionError, whose message states what was undone."""
@@ -127,7 +132,8 @@ class Transaction:
             raise self._error(str(error)) from error
         if after.remaining and not self.check:
             raise self._error("apt succeeded, but these packages are not as planned: %s" % ", ".join(after.remaining))
-        return Result(before, after, changes, not_kept)
+        before = before._replace(unmet=[spec for spec in before.unmet if spec not in self.left_out])
+        return Result(before, after, changes, not_kept, self.left_out)
 
     def state(self) -> PackageState:
         """Return the installed packages and what remains to do for the request."""
@@ -186,7 +192,9 @@ class Transaction:
         if not self.check:
             self.unfinished = self.apt.recover(before.packages)
             before = self.state()
-        changes = self._simulate(before, list(exact)) if before.unmet or before.obsolete or before.damaged else []
+        changes: list[apt_output.Change] = []
+        if before.unmet or before.obsolete or before.damaged:
+            before, changes = self._simulate(before, list(exact))
         described = [change.describe() for change in changes]
         if self.check:
             return described, []
@@ -240,12 +248,31 @@ class Transaction:
         damaged = [self._kept(spec) or spec for spec in before.damaged]
         return wanted + damaged + [name + "-" for name in before.obsolete]
 
-    def _simulate(self, before: PackageState, exact: list[str]) -> list[apt_output.Change]:
-        """Return the changes of the transaction. Raise TransactionError if one of them is unexpected.
+    def _brings_kernel(self, changes: list[apt_output.Change]) -> bool:
+        return any(apt_output.is_other_kernel(change, self.request.names) for change in changes)
+
+    def _without_other_kernels(self, before: PackageState) -> PackageState:
+        """Leave out the metapackages that follow updates of the kernel where they would install another one.
+
+        A plan takes none of those. But apt's lists may be newer now, or there were none, as in many images of servers.
+        """
+        helpers = [name for name in before.unmet if name in self.request.helpers]
+        following = [name for name in helpers if apt_output.follows_kernels(name)]
+        self.left_out = [name for name in following if self._brings_kernel(self.apt.simulate([name]))]
+        helpers = [name for name in self.request.helpers if name not in self.left_out]
+        self.request = self.request._replace(helpers=helpers)
+        return before._replace(unmet=[name for name in before.unmet if name not in self.left_out])
+
+    def _simulate(self, before: PackageState, exact: list[str]) -> tuple[PackageState, list[apt_output.Change]]:
+        """Return what remains to do, and the changes. Raise TransactionError if one of them is unexpected.
 
         exact: the names of the exact dependencies of the request.
         """
-        changes = self.apt.simulate(self._command(before), bool(before.obsolete), bool(before.damaged))
+        options = bool(before.obsolete), bool(before.damaged)
+        changes = self.apt.simulate(self._command(before), *options)
+        if self._brings_kernel(changes):
+            before = self._without_other_kernels(before)
+            changes = self.apt.simulate(self._command(before), *options)
         damaged = [apt_output.split_spec(spec)[0] for spec in before.damaged]
         ours = (
             self.request.names
@@ -263,10 +290,16 @@ class Transaction:
         ]
         unexpected = apt_output.unexpected(changes, self.request.wanted, may_remove, held)
         if unexpected:
+            remedy = (
+                "Another kernel is not installed with a driver: run this again, since apt's lists may be newer than "
+                "those of the plan; or install that kernel and boot it first."
+                if self._brings_kernel(changes)
+                else "Remove these packages, release their hold (apt-mark unhold) or allow their removal, then run "
+                "this again."
+            )
             raise self._error(
-                "Nothing was changed: installing %s would also change\n  %s\nRemove these packages, release their hold "
-                "(apt-mark unhold) or allow their removal, then run this again."
-                % (" ".join(self._command(before)), "\n  ".join(unexpected)),
+                "Nothing was changed: installing %s would also change\n  %s\n%s"
+                % (" ".join(self._command(before)), "\n  ".join(unexpected), remedy),
                 unplanned=unexpected,
             )
         missing = apt_output.missing(self.request.needs, self.request.needs_version, before.packages, changes)
@@ -283,7 +316,7 @@ class Transaction:
                 ),
                 missing=missing,
             )
-        return changes
+        return before, changes
 
     def _install(self, before: PackageState, states: dict[str, Any]) -> None:
         """Run one transaction; on failure restore `states`.

@@ -301,3 +301,20 @@ def test_what_a_need_is_met_by_has_the_whole_name():
     packages = {"libcuda1-dev": dpkg.Package("2", "installed", held=False)}
     assert apt_output.missing(["libcuda: libcuda1", "dev: libcuda1-.*"], ["2"], packages, []) == ["libcuda"]
     assert apt_output.missing(["libcuda: libcuda1-.*"], [], packages, []) == ["libcuda"]
+
+
+@pytest.mark.parametrize(
+    ("name", "follows"),
+    [
+        ("linux-headers-amd64", True),
+        ("linux-headers-generic-hwe-24.04", True),
+        ("linux-headers-aws-lts-22.04", True),
+        ("linux-modules-nvidia-580-server-open-generic", True),
+        ("linux-headers-6.1.0-55-cloud-amd64", False),
+        ("linux-headers-6.12.86+deb13-amd64", False),
+        ("linux-modules-nvidia-580-server-6.8.0-71-generic", False),
+        ("gcc-12", False),
+    ],
+)
+def test_a_metapackage_of_kernels_has_no_release_in_its_name(name, follows):
+    assert apt_output.follows_kernels(name) is follows

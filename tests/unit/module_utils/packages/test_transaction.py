@@ -324,6 +324,46 @@ def test_an_unexpected_change_is_refused_before_anything_changes(tmp_path, simul
     assert store.journal(str(tmp_path)) == {}
 
 
+class NewerKernel(Host):
+    """A host whose package lists have a newer kernel, which comes with a metapackage that the plan wants.
+
+    Without lists, and with older ones, a plan does not know which headers a metapackage brings.
+    """
+
+    offered_headers = ("linux-headers-6.12.86+deb13-amd64", "linux-headers-amd64")
+    image = "Inst linux-image-6.12.118+deb13-amd64 (6.12.118-1 Debian:13 [amd64])\n"
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root, "", packages={"a": ("2", "installed", "hold")})
+        self.offered = "".join(f"{n} | 1 | http://deb.example ./ Packages\n" for n in ("a", *self.offered_headers))
+
+    def _install(self, specs: list[str], simulate: bool) -> str:
+        brings = self.image if self.offered_headers[1] in specs else ""
+        return brings + super()._install([f"{spec}=1" for spec in specs if spec not in self.packages], simulate)
+
+
+def test_a_metapackage_that_would_install_another_kernel_is_left_out(tmp_path):
+    host, request = NewerKernel(tmp_path), EMPTY._replace(helpers=list(NewerKernel.offered_headers))
+    result = host.run_transaction(tmp_path, request)
+    exact, meta = NewerKernel.offered_headers
+    assert exact in host.packages
+    assert meta not in host.packages
+    assert result.left_out == [meta]
+    assert [change.split()[0] for change in result.changes] == [exact]
+    assert result.after.remaining == []
+    again = host.run_transaction(tmp_path, request)
+    assert (again.changes, again.left_out, again.before.remaining, again.diff()) == ([], [meta], [], "")
+
+
+def test_headers_that_need_another_kernel_by_themselves_are_refused(tmp_path):
+    class Host(NewerKernel):
+        offered_headers = ("linux-headers-6.12.86+deb13-amd64", "linux-headers-6.12.118+deb13-amd64")
+
+    with pytest.raises(transaction.TransactionError, match="run this again, since apt's lists may be newer") as caught:
+        Host(tmp_path).run_transaction(tmp_path, EMPTY._replace(helpers=list(Host.offered_headers)))
+    assert caught.value.details == {"unplanned": ["linux-image-6.12.118+deb13-amd64 (new) 6.12.118-1"]}
+
+
 def test_a_held_package_that_may_be_removed_is_removed(tmp_path):
     host = Answers(tmp_path, packages=HELD)
     host.simulated = "Remv b [1]\nInst a [1] (2 x [all])\n"
