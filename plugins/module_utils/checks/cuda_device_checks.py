@@ -143,6 +143,7 @@ def _device_query(context: Context, document: Document) -> Check:
     """Compare CUDA's devices with nvidia-smi's GPU at the same PCI address, and with the plan."""
     smi = {gpu.get("pci_address"): gpu for gpu in (context.smi or {}).get("gpus") or []}
     unnamed = [str(at) for at, gpu in smi.items() if not (gpu.get("name") and gpu.get("uuid"))]
+    unreadable = [str(at) for at, gpu in smi.items() if "compute_cap" in (gpu.get("unreadable") or [])]
     planned = sorted(str(gpu.get("compute_capability")) for gpu in context.plan.get("gpus") or [])
     shown, wrong = [], []
     for device in document["devices"]:
@@ -162,6 +163,9 @@ def _device_query(context: Context, document: Document) -> Check:
     if not wrong and (not smi or unnamed):
         of_which = "of %s" % ", ".join(unnamed) if smi else "of any GPU"
         return DEVICE_QUERY.unknown("nvidia-smi does not report name and UUID " + of_which, "; ".join(shown))
+    if not wrong and unreadable:
+        reason = "nvidia-smi does not report the compute capability of " + ", ".join(unreadable)
+        return DEVICE_QUERY.unknown(reason, "; ".join(shown))
     return DEVICE_QUERY.compare(not wrong, "; ".join(wrong or shown), expected)
 
 

@@ -209,6 +209,11 @@ def _nvidia_smi(context: Context, driver: dict[str, Any]) -> Check:
         return NVIDIA_SMI.unknown(
             "nvidia-smi does not report the driver version of each GPU", _smi_found(smi, versions)
         )
+    unreadable = {field: True for gpu in smi["gpus"] for field in gpu.get("unreadable") or []}
+    if passed and unreadable:
+        return NVIDIA_SMI.unknown(
+            "nvidia-smi does not report %s of each GPU" % ", ".join(unreadable), _smi_found(smi, versions)
+        )
     reported = {"driver": ", ".join(versions)} if versions else None
     remedy = _smi_remedy(LOST_EXIT if _lost(smi) else int(str(smi["exit_code"])))
     seconds = float(smi.get("seconds", 0))

@@ -27,6 +27,8 @@ _KINDS = {
     "compute_cap": re.compile(r"^\d+\.\d+$"),
     "pci.bus_id": re.compile(r"^[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f]$"),
 }
+# What a value is that the product does not have.
+_ABSENT = re.compile(r"^\[?(N/A|Not Supported)\]?$")
 NEWER_FIELD = "compute_cap"  # drivers before 510 do not know it and exit with 2
 DIRECTORIES = ("/usr/bin", "/usr/local/bin", "/usr/local/nvidia/bin", "/usr/lib/wsl/lib")
 
@@ -67,7 +69,8 @@ def pci_address(bus_id: str) -> str:
 def parse(output: str, fields: tuple[str, ...] = FIELDS) -> list[dict[str, Any]]:
     """Parse `--format=csv,noheader,nounits`.
 
-    A value that is not of its field's kind is None: [N/A], [Unknown Error], ERR! and whatever else a driver prints.
+    A value that is not of its field's kind is None: [N/A], [Unknown Error], ERR! and whatever else a driver prints; its
+    field is in `unreadable`, unless the product has no such value.
     Raise ValueError for a row with another number of values.
     """
     gpus = []
@@ -86,6 +89,9 @@ def parse(output: str, fields: tuple[str, ...] = FIELDS) -> list[dict[str, Any]]
 def _gpu(row: dict[str, str]) -> dict[str, Any]:
     known = {name: value for name, value in row.items() if name in _KINDS and _KINDS[name].match(value)}
     index, memory, bus_id = (known.get(name) for name in ("index", "memory.total", "pci.bus_id"))
+    unreadable = [
+        name for name, value in row.items() if name in _KINDS and name not in known and not _ABSENT.match(value)
+    ]
     return {
         "index": None if index is None else int(index),
         "name": known.get("name"),
@@ -94,6 +100,7 @@ def _gpu(row: dict[str, str]) -> dict[str, Any]:
         "memory_mib": None if memory is None else int(memory),
         "compute_capability": known.get("compute_cap"),
         "pci_address": None if bus_id is None else pci_address(bus_id),
+        "unreadable": unreadable,
     }
 
 

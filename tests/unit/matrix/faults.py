@@ -193,6 +193,26 @@ def other_driver(host: Host) -> None:
     host.smi["driver_version"] = "590.48.01"
 
 
+def unreadable(host: Host, column: int) -> None:
+    """One value of the second GPU is an error, as in Megaminer issue 376."""
+    host.filter(at.NVIDIA_SMI, rf"2s/^\(\([^,]*, \)\{{{column}\}}\)[^,]*/\1ERR!/", "--query-gpu=*")
+
+
+@fault(
+    "nvidia-smi prints an error in place of a GPU's compute capability",
+    "driver.nvidia_smi",
+    "cuda.device_query",
+    outcome=model.UNKNOWN,
+)
+def unreadable_capability(host: Host) -> None:
+    unreadable(host, 5)
+
+
+@fault("nvidia-smi prints an error in place of a GPU's memory", "driver.nvidia_smi", outcome=model.UNKNOWN)
+def unreadable_memory(host: Host) -> None:
+    unreadable(host, 4)
+
+
 @fault(
     "A later version of the driver's branch fixes published vulnerabilities",
     "driver.security_floor",

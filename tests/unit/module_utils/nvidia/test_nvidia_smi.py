@@ -37,6 +37,7 @@ def test_captured_rows() -> None:
         "memory_mib": 8192,
         "compute_capability": "5.2",
         "pci_address": "0000:06:00.0",
+        "unreadable": [],
     }
 
 
@@ -44,6 +45,7 @@ def test_value_in_brackets_is_none() -> None:
     row = "0, NVIDIA A100, GPU-1, 535.1, [N/A], [Not Supported], 00000000:05:00.0"
     gpu = nvidia_smi.parse(row)[0]
     assert (gpu["memory_mib"], gpu["compute_capability"], gpu["name"]) == (None, None, "NVIDIA A100")
+    assert gpu["unreadable"] == []
 
 
 # Megaminer issue 376 and NVIDIA/dcgm-exporter issue 319 have such rows, with and without brackets.
@@ -54,6 +56,7 @@ def test_error_in_any_field_is_none(word: str, field: int) -> None:
     values[field] = word
     (gpu,) = nvidia_smi.parse(", ".join(values))
     assert [name for name, value in gpu.items() if value is None] == [list(gpu)[field]]
+    assert gpu["unreadable"] == [nvidia_smi.FIELDS[field]]
 
 
 def test_row_of_the_wrong_length_is_an_error(tmp_path: Path) -> None:
@@ -123,6 +126,7 @@ def test_query_is_repeated_without_an_unknown_field() -> None:
             "memory_mib": 11441,
             "compute_capability": None,
             "pci_address": "0000:05:00.0",
+            "unreadable": [],
         },
     ]
 
