@@ -98,6 +98,25 @@ def test_rerun_measures_the_documented_command_and_subtracts_nothing(tmp_path, m
     }
 
 
+def test_fleet_and_plan_are_measured_after_a_round_that_does_not_count(tmp_path, monkeypatch):
+    """As the page says; only first_install has no such round."""
+    rounds = []
+
+    def in_turn(commands, runs, logs, warm_up=1):
+        rounds.append((runs, warm_up))
+        (tmp_path / "plan_1000_hosts.log").write_text("7")
+        return {command.name: Timing((Sample(1.0, 1.0, 1),) * runs) for command in commands}
+
+    for name, replacement in (
+        ("LOGS", tmp_path), ("accept_many", lambda: None), ("fleet", str), ("refuse_changes", lambda *_words: None),
+    ):  # fmt: skip
+        monkeypatch.setattr(lab, name, replacement)
+    monkeypatch.setattr(cases, "in_turn", in_turn)
+    cases.fleet(Options(5, (1, 20)))
+    cases.plan(Options(5, (1,)))
+    assert rounds == [(3, 1), (3, 1), (5, 1), (3, 1)]
+
+
 # A fleet ----------------------------------------------------------------------------------------------------------
 
 

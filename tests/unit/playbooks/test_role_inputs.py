@@ -63,3 +63,30 @@ def test_gpu_stack_unknown_is_also_for_the_training(tmp_path, variables, expecte
     play = {"hosts": "localhost", "gather_facts": False, "vars_files": [inputs], "tasks": tasks}
     done = run_play(tmp_path, play, "-e", json.dumps(variables))
     assert f"unknown is {expected}" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("variables", "driver", "modules"),
+    [
+        ({}, True, True),
+        ({"nvidia_driver_load_module": False}, False, False),
+        # As where an image of a host is made: built for a kernel that does not run.
+        ({"nvidia_driver_load_module": False, "gpu_stack_kernel_module": "built"}, False, True),
+    ],
+    ids=["a host", "a container", "an image"],
+)
+def test_what_of_the_driver_is_watched(tmp_path, variables, driver, modules):
+    inputs = f"{PROJECT}/playbooks/group_vars/all/managed.yml"
+    content = "{{ gpu_stack_managed | to_json }}"
+    tasks = [{"ansible.builtin.copy": {"content": content, "dest": f"{tmp_path}/managed.json", "mode": "0644"}}]
+    play = {"hosts": "localhost", "gather_facts": False, "vars_files": [inputs], "tasks": tasks}
+    done = run_play(tmp_path, play, "-e", json.dumps({"__gpu_stack_is_whole": True, **variables}))
+    assert done.returncode == 0, done.stdout + done.stderr
+    managed = json.loads((tmp_path / "managed.json").read_text())
+    # Services that start with the host, uv, and each environment with all its files.
+    assert managed["nvidia_driver"]["services"] == ["nvidia-persistenced", "nvidia-fabricmanager"]
+    assert managed["nvidia_driver"]["blacklists"] is True
+    assert (managed["nvidia_driver"]["driver"], managed["nvidia_driver"]["modules"]) == (driver, modules)
+    for framework in ("tensorflow", "pytorch"):
+        assert managed[f"{framework}_env"]["environments"] == [f"/opt/gpuhost/{framework}"]
+        assert managed[f"{framework}_env"]["trees"] == ["/opt/gpuhost/uv"]

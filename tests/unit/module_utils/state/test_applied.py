@@ -188,7 +188,7 @@ CHANGES: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda root: (root / f"lib/modules/{NEXT}/updates/dkms/nvidia.ko.xz").write_text(""),
         f"NVIDIA modules of kernel {NEXT} was nvidia.ko.xz=6 bytes",
     ),
-    "all modules are gone": (
+    "all modules of a kernel are gone": (
         lambda root: shutil.rmtree(root / f"lib/modules/{NEXT}/updates"),
         "modules=none",
     ),
@@ -341,6 +341,19 @@ def test_without_the_driver_a_service_need_not_be_active(root: Path, systemd: Sy
         "service nvidia-fabricmanager": {"loaded": "not-found", "enabled": ""},
         "service nvidia-persistenced": {"loaded": "loaded", "enabled": "enabled"},
     }
+
+
+def test_the_modules_of_all_kernels_may_be_gone(root: Path, systemd: Systemd) -> None:
+    """As after `dkms remove --all`."""
+
+    def remove(host: Path) -> None:
+        for kernel in KERNELS:
+            shutil.rmtree(host / f"lib/modules/{kernel}/updates")
+
+    repairs_after(remove, root, systemd)
+    changed = applied.differences("/var/lib/gpuhost", str(root), systemd)["all"]["changed"]
+    assert [kernel for kernel in KERNELS for message in changed if f"{kernel} was" in message] == list(KERNELS)
+    assert all(", is modules=none" in message for message in changed), changed
 
 
 def test_modules_are_those_of_kernels_of_the_host(root: Path) -> None:
