@@ -256,21 +256,26 @@ class Apt:
 
     # Changes ------------------------------------------------------------------------------------------------------
 
-    def simulate(self, wanted: list[str], purge: bool = False, reinstall: bool = False) -> list[apt_output.Change]:
+    def simulate(
+        self, wanted: list[str], purge: bool = False, reinstall: bool = False, fix: bool = False
+    ) -> list[apt_output.Change]:
         """Return the changes that `apt-get install WANTED` would make; `NAME-` removes a package."""
         options = APT_OPTIONS + (["--purge"] if purge else []) + (["--reinstall"] if reinstall else [])
+        options += ["--fix-broken"] if fix else []
         return apt_output.parse_simulation(
             self.run(["apt-get", "--simulate"] + options + self.bound + ["install"] + wanted)
         )
 
-    def install(self, wanted: list[str], purge: bool = False, reinstall: bool = False) -> None:
+    def install(self, wanted: list[str], purge: bool = False, reinstall: bool = False, fix: bool = False) -> None:
         """Run `apt-get install WANTED`, which downloads everything before it unpacks the first package.
 
         A DKMS module of others that does not build is a warning, if all packages of this command can be configured.
         `reinstall`: packages of `wanted` that are installed are unpacked again, with the settings that are missing.
+        `fix`: dependencies of installed packages are not met (`is_broken`).
         """
         options = APT_OPTIONS + DPKG_OPTIONS + self.bound
         options += ["--reinstall", "-o", "Dpkg::Options::=--force-confmiss"] if reinstall else []
+        options += ["--fix-broken"] if fix else []
         if self.kept:
             os.makedirs(self.kept + "/partial", exist_ok=True)
             options += ["-o", "Dir::Cache::Archives=%s/" % self.kept, "-o", "APT::Keep-Downloaded-Packages=true"]
@@ -338,10 +343,14 @@ class Apt:
         if any(state.status not in dpkg.SETTLED for state in packages.values()):
             self.report("configuring what an interrupted run of dpkg left")
             errors.append(self._try(DPKG + ["--configure", "-a"]))
-        if self._run_unlocked(["apt-get", "check"])[0]:
+        if self.is_broken():
             fix = ["apt-get", "-y"] + DPKG_OPTIONS + self.bound
             errors.append(self._try(fix + ["--fix-broken", "install"]))
         return "\n".join(text for text in errors if text)
+
+    def is_broken(self) -> bool:
+        """Return whether a dependency of an installed or unpacked package is not met, as after a killed dpkg."""
+        return bool(self._run_unlocked(["apt-get", "check"])[0])
 
     def _try(self, command: list[str], cwd: str | None = None) -> str:
         """Run a command; return its error, "" for none."""

@@ -37,11 +37,15 @@ def restore(apt: Apt, targets: States, check: bool = False) -> List[str]:
     wanted, obsolete = _differences(apt, targets)
     changes = []
     if wanted or obsolete:
-        command = wanted + [name + "-" for name in obsolete]
-        # Without --reinstall, apt only configures a package whose version is the wanted one.
         packages = apt.packages()
+        # Without --reinstall, apt only configures a package whose version is the wanted one.
         again = any(name in packages and packages[name].unpack_again for name in targets)
-        simulated = apt.simulate(command, purge=True, reinstall=again)
+        # apt refuses each command while what was unpacked needs another version of what was not. With --fix-broken it
+        # removes what it was not asked for.
+        broken = apt.is_broken()
+        there = _there(packages, targets) if broken else []
+        command = wanted + there + [name + "-" for name in obsolete]
+        simulated = apt.simulate(command, purge=True, reinstall=again, fix=broken)
         unexpected = apt_output.unexpected(simulated, sorted(targets), [re.escape(name) for name in obsolete], [])
         if unexpected:
             raise ValueError(
@@ -50,7 +54,7 @@ def restore(apt: Apt, targets: States, check: bool = False) -> List[str]:
             )
         changes = [change.describe() for change in simulated]
         if not check:
-            apt.install(command, purge=True, reinstall=again)
+            apt.install(command, purge=True, reinstall=again, fix=broken)
             purge_settings(apt, obsolete)
     changes += _restore_marks(apt, targets, check)
     if not check:
@@ -73,6 +77,18 @@ def _differences(apt: Apt, targets: States) -> Tuple[List[str], List[str]]:
         elif target["version"] != version:
             wanted.append(apt.file_of(name, target["version"]) or "%s=%s" % (name, target["version"]))
     return wanted, obsolete
+
+
+def _there(packages: Dict[str, Package], targets: States) -> List[str]:
+    """Return the specs of packages that are already in the version to restore."""
+    return [
+        "%s=%s" % (name, target["version"])
+        for name, target in sorted(targets.items())
+        if target
+        and name in packages
+        and packages[name].status == "installed"
+        and packages[name].version == target["version"]
+    ]
 
 
 def purge_settings(apt: Apt, names: list[str]) -> None:

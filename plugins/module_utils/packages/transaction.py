@@ -100,6 +100,7 @@ class Transaction:
         self.undo, self.check = undo, check
         self.unfinished = ""  # what could not be finished of an interrupted run
         self.reinstalled = False
+        self.broken = False  # dependencies of what an interrupted run unpacked are not met
         self.left_out: list[str] = []
 
     def run(self) -> Result:
@@ -192,6 +193,7 @@ class Transaction:
         if not self.check:
             self.unfinished = self.apt.recover(before.packages)
             before = self.state()
+            self.broken = self.apt.is_broken()
         changes: list[apt_output.Change] = []
         if before.unmet or before.obsolete or before.damaged:
             before, changes = self._simulate(before, list(exact))
@@ -248,6 +250,10 @@ class Transaction:
         damaged = [self._kept(spec) or spec for spec in before.damaged]
         return wanted + damaged + [name + "-" for name in before.obsolete]
 
+    def _options(self, before: PackageState) -> tuple[bool, bool, bool]:
+        """Return the options of apt_commands: purge, reinstall, fix."""
+        return bool(before.obsolete), bool(before.damaged), self.broken
+
     def _brings_kernel(self, changes: list[apt_output.Change]) -> bool:
         return any(apt_output.is_other_kernel(change, self.request.names) for change in changes)
 
@@ -268,7 +274,7 @@ class Transaction:
 
         exact: the names of the exact dependencies of the request.
         """
-        options = bool(before.obsolete), bool(before.damaged)
+        options = self._options(before)
         changes = self.apt.simulate(self._command(before), *options)
         if self._brings_kernel(changes):
             before = self._without_other_kernels(before)
@@ -324,7 +330,7 @@ class Transaction:
         A failure that changed nothing is tried once more with fresh lists: apt downloads everything before it unpacks
         the first package, and a repository that was published again in between has files of another size.
         """
-        command, options = self._command(before), (bool(before.obsolete), bool(before.damaged))
+        command, options = self._command(before), self._options(before)
         self.apt.discard_preferences([apt_output.split_spec(spec)[0] for spec in before.damaged])
         os.sync()  # what was written before the transaction must survive a power failure in the middle of it
         try:

@@ -210,3 +210,17 @@ def test_all_settings_are_purged_in_one_command(tmp_path):
     assert host.commands == [["dpkg", "--purge", "a", "b"]]
     restore.purge_settings(host.apt(), ["d", "e"])
     assert len(host.commands) == 1
+
+
+def test_what_was_unpacked_without_what_it_needs_is_restored_with_all_that_belongs_to_it(tmp_path, kept):
+    """apt was killed between two packages that need each other in one version.
+
+    apt 2.6 and 3.0 then refuse `install a=1:2.0` without --fix-broken, and with it remove b, which needs that a.
+    """
+    host = SimulatedPackages(tmp_path, {"a": ("1:3.0", "unpacked", "install"), "b": ("2", "installed", "hold")})
+    host.failing["check"] = "E: Unmet dependencies. Try 'apt --fix-broken install' with no packages."
+    restore.restore(host.apt(str(kept)), {"a": state("1:2.0"), "b": state("2", held=True), "c": None})
+    (install,) = host.run("apt-get")
+    assert install[install.index("install") + 1 :] == [str(kept / "a_1%3a2.0_all.deb"), "b=2"]
+    assert "--fix-broken" in install
+    assert [("--fix-broken" in c) for c in host.commands if "--simulate" in c] == [True]

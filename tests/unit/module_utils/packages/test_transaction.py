@@ -551,6 +551,20 @@ def test_what_an_interrupted_dpkg_configured_is_not_installed_again(tmp_path):
     assert host.packages == {"a": ("2", "installed", "hold")}
 
 
+def test_packages_of_which_an_interrupted_run_unpacked_a_part_are_installed(tmp_path):
+    """They need each other in one version: apt refuses every command without --fix-broken."""
+    host = Host(tmp_path, packages={"a": ("2", "unpacked", "install"), "a-part": ("1", "installed", "hold")})
+    host.offered = "a | 2 | http://repository.lab ./ Packages\na-part | 2 | http://repository.lab ./ Packages"
+    host.failing["check"] = "E: Unmet dependencies. Try 'apt --fix-broken install' with no packages."
+    host.run_transaction(tmp_path, EMPTY._replace(packages=["a=2", "a-part=2"]))
+    commands = [words for words in host.commands if words[0] == "apt-get" and words[-2:] == ["a=2", "a-part=2"]]
+    assert [("--simulate" in command, "--fix-broken" in command) for command in commands] == [
+        (True, True),
+        (False, True),
+    ]
+    assert host.packages["a-part"] == ("2", "installed", "hold")
+
+
 def test_check_mode_finishes_no_interrupted_dpkg(tmp_path):
     host = Host(tmp_path, packages={"a": ("2", "half-configured", "install")})
     host.run_transaction(tmp_path, check=True)
