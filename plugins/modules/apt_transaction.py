@@ -220,10 +220,7 @@ def main() -> None:
             % ", ".join(result.not_kept)
         )
     if result.left_out:
-        module.warn(
-            "Not installed, since another kernel would come with it: %s. The kernels of this host have what they need."
-            % ", ".join(result.left_out)
-        )
+        module.warn("Not installed, since another kernel would come with it: %s." % ", ".join(result.left_out))
     module.exit_json(
         changed=bool(result.before.remaining),
         transaction=result.changes,
