@@ -331,7 +331,7 @@ class NewerKernel(Host):
     """
 
     offered_headers = ("linux-headers-6.12.86+deb13-amd64", "linux-headers-amd64")
-    image = "Inst linux-image-6.12.118+deb13-amd64 (6.12.118-1 Debian:13 [amd64])\n"
+    image = "Inst linux-image-6.12.117+deb13-amd64 (6.12.117-1 Debian:13 [amd64])\n"
 
     def __init__(self, root: Path) -> None:
         super().__init__(root, "", packages={"a": ("2", "installed", "hold")})
@@ -357,11 +357,11 @@ def test_a_metapackage_that_would_install_another_kernel_is_left_out(tmp_path):
 
 def test_headers_that_need_another_kernel_by_themselves_are_refused(tmp_path):
     class Host(NewerKernel):
-        offered_headers = ("linux-headers-6.12.86+deb13-amd64", "linux-headers-6.12.118+deb13-amd64")
+        offered_headers = ("linux-headers-6.12.86+deb13-amd64", "linux-headers-6.12.117+deb13-amd64")
 
     with pytest.raises(transaction.TransactionError, match="run this again, since apt's lists may be newer") as caught:
         Host(tmp_path).run_transaction(tmp_path, EMPTY._replace(helpers=list(Host.offered_headers)))
-    assert caught.value.details == {"unplanned": ["linux-image-6.12.118+deb13-amd64 (new) 6.12.118-1"]}
+    assert caught.value.details == {"unplanned": ["linux-image-6.12.117+deb13-amd64 (new) 6.12.117-1"]}
 
 
 def test_a_held_package_that_may_be_removed_is_removed(tmp_path):
