@@ -209,7 +209,7 @@ def _nvidia_smi(context: Context, driver: dict[str, Any]) -> Check:
         return NVIDIA_SMI.unknown(
             "nvidia-smi does not report the driver version of each GPU", _smi_found(smi, versions)
         )
-    unreadable = {field: True for gpu in smi["gpus"] for field in gpu.get("unreadable") or []}
+    unreadable = dict.fromkeys(field for gpu in smi["gpus"] for field in gpu.get("unreadable") or [])
     if passed and unreadable:
         return NVIDIA_SMI.unknown(
             "nvidia-smi does not report %s of each GPU" % ", ".join(unreadable), _smi_found(smi, versions)

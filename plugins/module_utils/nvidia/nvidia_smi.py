@@ -27,7 +27,7 @@ _KINDS = {
     "compute_cap": re.compile(r"^\d+\.\d+$"),
     "pci.bus_id": re.compile(r"^[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-9A-Fa-f]$"),
 }
-# What a value is that the product does not have.
+# How nvidia-smi prints a value that the product does not have.
 _ABSENT = re.compile(r"^\[?(N/A|Not Supported)\]?$")
 NEWER_FIELD = "compute_cap"  # drivers before 510 do not know it and exit with 2
 DIRECTORIES = ("/usr/bin", "/usr/local/bin", "/usr/local/nvidia/bin", "/usr/lib/wsl/lib")

@@ -40,11 +40,11 @@ def restore(apt: Apt, targets: States, check: bool = False) -> List[str]:
         packages = apt.packages()
         # Without --reinstall, apt only configures a package whose version is the wanted one.
         again = any(name in packages and packages[name].unpack_again for name in targets)
-        # apt refuses each command while what was unpacked needs another version of what was not. With --fix-broken it
-        # removes what it was not asked for.
+        # apt refuses each command while an unpacked package needs another version of one that is installed. With
+        # --fix-broken it removes packages that the command does not name, so it names those that stay, too.
         broken = apt.is_broken()
-        there = _there(packages, targets) if broken else []
-        command = wanted + there + [name + "-" for name in obsolete]
+        stay = _unchanged(packages, targets) if broken else []
+        command = wanted + stay + [name + "-" for name in obsolete]
         simulated = apt.simulate(command, purge=True, reinstall=again, fix=broken)
         unexpected = apt_output.unexpected(simulated, sorted(targets), [re.escape(name) for name in obsolete], [])
         if unexpected:
@@ -79,8 +79,8 @@ def _differences(apt: Apt, targets: States) -> Tuple[List[str], List[str]]:
     return wanted, obsolete
 
 
-def _there(packages: Dict[str, Package], targets: States) -> List[str]:
-    """Return the specs of packages that are already in the version to restore."""
+def _unchanged(packages: Dict[str, Package], targets: States) -> List[str]:
+    """Return NAME=VERSION of the packages that are already in the version to restore."""
     return [
         "%s=%s" % (name, target["version"])
         for name, target in sorted(targets.items())

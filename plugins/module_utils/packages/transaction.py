@@ -264,7 +264,7 @@ class Transaction:
         """
         helpers = [name for name in before.unmet if name in self.request.helpers]
         following = [name for name in helpers if apt_output.follows_kernels(name)]
-        self.left_out = [name for name in following if self._brings_kernel(self.apt.simulate([name]))]
+        self.left_out = [n for n in following if self._brings_kernel(self.apt.simulate([n], fix=self.broken))]
         helpers = [name for name in self.request.helpers if name not in self.left_out]
         self.request = self.request._replace(helpers=helpers)
         return before._replace(unmet=[name for name in before.unmet if name not in self.left_out])
@@ -278,7 +278,8 @@ class Transaction:
         changes = self.apt.simulate(self._command(before), *options)
         if self._brings_kernel(changes):
             before = self._without_other_kernels(before)
-            changes = self.apt.simulate(self._command(before), *options)
+            if self.left_out:
+                changes = self.apt.simulate(self._command(before), *options)
         damaged = [apt_output.split_spec(spec)[0] for spec in before.damaged]
         ours = (
             self.request.names
@@ -296,16 +297,21 @@ class Transaction:
         ]
         unexpected = apt_output.unexpected(changes, self.request.wanted, may_remove, held)
         if unexpected:
-            remedy = (
-                "Another kernel is not installed with a driver: run this again, since apt's lists may be newer than "
-                "those of the plan; or install that kernel and boot it first."
-                if self._brings_kernel(changes)
-                else "Remove these packages, release their hold (apt-mark unhold) or allow their removal, then run "
-                "this again."
-            )
+            kernels = [text for text in unexpected if text.startswith("linux-image-")]
+            remedies = []
+            if kernels:
+                remedies.append(
+                    "gpuhost installs no other kernel. Run this again, since apt's lists may be newer than those of "
+                    "the plan, or install that kernel and boot it first."
+                )
+            if kernels != unexpected:
+                remedies.append(
+                    "Remove these packages, release their hold (apt-mark unhold) or allow their removal, then run this "
+                    "again."
+                )
             raise self._error(
                 "Nothing was changed: installing %s would also change\n  %s\n%s"
-                % (" ".join(self._command(before)), "\n  ".join(unexpected), remedy),
+                % (" ".join(self._command(before)), "\n  ".join(unexpected), "\n".join(remedies)),
                 unplanned=unexpected,
             )
         missing = apt_output.missing(self.request.needs, self.request.needs_version, before.packages, changes)

@@ -355,11 +355,29 @@ def test_a_metapackage_that_would_install_another_kernel_is_left_out(tmp_path):
     assert (again.changes, again.left_out, again.before.remaining, again.diff()) == ([], [meta], [], "")
 
 
+def test_after_an_interrupted_run_metapackages_are_simulated_with_the_same_option(tmp_path):
+    host = NewerKernel(tmp_path)
+    host.failing["check"] = "E: Unmet dependencies. Try 'apt --fix-broken install' with no packages."
+    host.run_transaction(tmp_path, EMPTY._replace(helpers=list(NewerKernel.offered_headers)))
+    simulated = [command for command in host.commands if "--simulate" in command]
+    assert [command for command in simulated if "--fix-broken" not in command] == []
+    assert len(simulated) == 3, "the whole, the metapackage alone, and the rest"
+
+
+def test_each_kind_of_unexpected_change_has_its_remedy(tmp_path):
+    host = Answers(tmp_path, packages=HELD)
+    host.simulated = "Remv b [1]\nInst linux-image-6.1 (1 x [all])\nInst a [1] (2 x [all])\n"
+    with pytest.raises(transaction.TransactionError) as caught:
+        host.run_transaction(tmp_path)
+    assert "installs no other kernel. Run this again" in str(caught.value)
+    assert "allow their removal" in str(caught.value)
+
+
 def test_headers_that_need_another_kernel_by_themselves_are_refused(tmp_path):
     class Host(NewerKernel):
         offered_headers = ("linux-headers-6.12.86+deb13-amd64", "linux-headers-6.12.117+deb13-amd64")
 
-    with pytest.raises(transaction.TransactionError, match="run this again, since apt's lists may be newer") as caught:
+    with pytest.raises(transaction.TransactionError, match="Run this again, since apt's lists may be newer") as caught:
         Host(tmp_path).run_transaction(tmp_path, EMPTY._replace(helpers=list(Host.offered_headers)))
     assert caught.value.details == {"unplanned": ["linux-image-6.12.117+deb13-amd64 (new) 6.12.117-1"]}
 
