@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture(scope="module")
 def module(as_root) -> str:
-    """Return the path of the driver's module, tens of megabytes."""
+    """Return the path of the driver's module."""
     (path,) = as_root.run_expect([0], "find /lib/modules -path '*/updates/*' -name nvidia-current.ko").stdout.split()
     return str(path)
 
