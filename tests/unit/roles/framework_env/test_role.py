@@ -110,7 +110,7 @@ def test_the_time_limit_of_a_build_follows_the_factor_and_says_so(tmp_path: Path
     assert "The environment was not built and verified within 4 s, and its build was ended" in output, output
     assert "pytorch_env_timeout_factor" in output
     process, deadline = Path("/proc", (tmp_path / "uv/bin/uv.pid").read_text().strip()), begin + 50
-    # A killed process is there until its parent has waited for it; this one would end by itself after a minute.
+    # An ended process is there until its parent has waited for it; this one would end by itself after a minute.
     while process.exists() and time.monotonic() < deadline:
         time.sleep(0.1)
     assert not process.exists()
