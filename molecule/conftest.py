@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
@@ -13,8 +13,21 @@ PROJECT = Path(__file__).resolve().parents[1]
 STATE = PROJECT / "molecule/shared/state.sh"
 # Caches and records that every transaction rewrites.
 NOISE = ("/etc/ld.so.cache", "/var/lib/gpuhost")
+CONSOLE_CHARACTERS = 6000
 
 Sections = dict[str, list[str]]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add the end of each virtual machine's console to a failure: after it, the machines are removed."""
+    report = yield
+    if report.failed:
+        scenario = Path(str(item.config.getoption("ansible_inventory"))).resolve().parent.name
+        for console in sorted((PROJECT / ".lab" / scenario / "vm").glob("*/console.log")):
+            text = console.read_text(errors="replace")
+            report.sections.append((f"console of {console.parent.name}", text[-CONSOLE_CHARACTERS:]))
+    return report
 
 
 @pytest.fixture(scope="session")
