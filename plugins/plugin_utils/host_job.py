@@ -9,6 +9,7 @@ progress, and notices a job that has died.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shlex
 import time
@@ -62,6 +63,7 @@ class HostJobAction(ActionBase):
         """
         limit = self._task.args.get("lock_timeout")
         lost_seconds = LOST_SECONDS if limit is None else float(limit)
+        run = os.getppid()
         given, self._task.async_val = self._task.async_val, JOB_SECONDS
         try:
             args = dict(self._task.args)
@@ -75,8 +77,10 @@ class HostJobAction(ActionBase):
         if status is None or status.keys() >= _UNREADABLE:
             result = {"failed": True, "msg": DIED, "stderr": (status or {}).get("stderr", "")}
         else:
-            # This run has the result: the next one need not read it.
-            gone.append(f"{directory}/{store.TRANSACTION}.json")
+            # This run has the result: the next one need not read it. But a worker whose ansible-playbook was killed
+            # lives on, with another parent, and nobody sees what it returns.
+            if os.getppid() == run:
+                gone.append(f"{directory}/{store.TRANSACTION}.json")
             about = (*_ABOUT_THE_JOB, *(name for name in _OUTPUT if not status.get(name)))
             result = {name: value for name, value in status.items() if name not in about}
         with contextlib.suppress(AnsibleError):  # without a connection the next run reports the result again
