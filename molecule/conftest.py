@@ -20,7 +20,7 @@ Sections = dict[str, list[str]]
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add the end of each virtual machine's console to a failure: after it, the machines are removed."""
+    """Add the end of each virtual machine's console to the report of a failed test, before the machines are removed."""
     report = yield
     if report.failed:
         scenario = Path(str(item.config.getoption("ansible_inventory"))).resolve().parent.name

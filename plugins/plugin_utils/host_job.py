@@ -63,7 +63,7 @@ class HostJobAction(ActionBase):
         """
         limit = self._task.args.get("lock_timeout")
         lost_seconds = LOST_SECONDS if limit is None else float(limit)
-        run = os.getppid()
+        playbook = os.getppid()  # the process of ansible-playbook; this one is its worker
         given, self._task.async_val = self._task.async_val, JOB_SECONDS
         try:
             args = dict(self._task.args)
@@ -77,9 +77,9 @@ class HostJobAction(ActionBase):
         if status is None or status.keys() >= _UNREADABLE:
             result = {"failed": True, "msg": DIED, "stderr": (status or {}).get("stderr", "")}
         else:
-            # This run has the result: the next one need not read it. But a worker whose ansible-playbook was killed
-            # lives on, with another parent, and nobody sees what it returns.
-            if os.getppid() == run:
+            # This run reports the result, and the next one need not. If ansible-playbook was killed, its worker lives
+            # on with another parent, and nobody sees what it returns: then the next run reports it.
+            if os.getppid() == playbook:
                 gone.append(f"{directory}/{store.TRANSACTION}.json")
             about = (*_ABOUT_THE_JOB, *(name for name in _OUTPUT if not status.get(name)))
             result = {name: value for name, value in status.items() if name not in about}

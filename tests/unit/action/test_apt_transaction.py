@@ -15,6 +15,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils import host_job
 
 from tests.unit.connections import Host
 from tests.unit.module_utils.real_dpkg import needs_dpkg
+from tests.unit.processes import is_running
 
 pytestmark = needs_dpkg
 MODULE = "gpuhost.stack.apt_transaction"
@@ -156,24 +157,17 @@ def test_a_killed_run_leaves_the_result_to_the_next_one(host: Host) -> None:
     """Ansible's worker is in a session of its own: it lives on, and waits for the job, when its run is killed."""
     run = host.start(MODULE, options(host))
     wait_for(host.directory / "at-work", run)
-    workers = [Path("/proc", pid) for pid in Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text().split()]
+    children = subprocess.run(["pgrep", "--parent", str(run.pid)], capture_output=True, text=True).stdout.split()
+    workers = [int(pid) for pid in children]
     run.send_signal(signal.SIGKILL)
     run.communicate()
-    assert any(is_alive(worker) for worker in workers)
+    assert any(is_running(worker) for worker in workers)
     go(host)
     deadline = time.monotonic() + 60
-    while any(is_alive(worker) for worker in workers):
+    while any(is_running(worker) for worker in workers):
         assert time.monotonic() < deadline
         time.sleep(0.1)
     assert "E: broken" in (host.directory / "state/transaction.json").read_text()
-
-
-def is_alive(process: Path) -> bool:
-    """Return whether a process of /proc has not ended; one that nobody has waited for has."""
-    try:
-        return process.joinpath("stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def test_a_killed_transaction_is_noticed(host: Host) -> None:

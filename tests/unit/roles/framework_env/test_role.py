@@ -15,6 +15,7 @@ import yaml
 
 from tests.unit.ansible_runs import THIS_MACHINE, Done, run_playbook
 from tests.unit.connections import Host
+from tests.unit.processes import is_running
 from tests.unit.roles.framework_env.fake_host import ROLES, TORCH
 
 PROJECT = ROLES.parent
@@ -109,11 +110,10 @@ def test_the_time_limit_of_a_build_follows_the_factor_and_says_so(tmp_path: Path
     output = " ".join(result.stdout.split())
     assert "The environment was not built and verified within 4 s, and its build was ended" in output, output
     assert "pytorch_env_timeout_factor" in output
-    process, deadline = Path("/proc", (tmp_path / "uv/bin/uv.pid").read_text().strip()), begin + 50
-    # An ended process is there until its parent has waited for it; this one would end by itself after a minute.
-    while process.exists() and time.monotonic() < deadline:
+    uv = int((tmp_path / "uv/bin/uv.pid").read_text())
+    while is_running(uv) and time.monotonic() - begin < 50:  # it would end by itself after a minute
         time.sleep(0.1)
-    assert not process.exists()
+    assert not is_running(uv)
 
 
 # Installs a fake PyTorch into the environment that is being built.

@@ -25,6 +25,7 @@ import smoke_train
 import train_process
 
 from tests.doubles.training_worker import GOOD, WORKER
+from tests.unit.processes import is_running
 
 FILES = Path(smoke_train.__file__).parent
 
@@ -210,15 +211,7 @@ def test_hanging_worker_is_ended_with_its_children(train: Callable[..., Run], tm
     assert "terminated after step 3 of 10" in run.found("time-limit")
     assert len(run.result["loss"]["history"]) == 3
     assert not Path((tmp_path / "temporary").read_text()).exists()
-    assert [pid for pid in (tmp_path / "pids").read_text().split() if running(int(pid))] == []
-
-
-def running(pid: int) -> bool:
-    """Return whether a process is running; a zombie is not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+    assert [pid for pid in (tmp_path / "pids").read_text().split() if is_running(int(pid))] == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT], ids=lambda number: number.name)
@@ -241,7 +234,7 @@ def test_worker_ends_with_its_supervisor(
     worker = int((tmp_path / "pid").read_text())
     supervisor.send_signal(number)
     assert supervisor.wait(20) != 0
-    wait_until(lambda: not running(worker))
+    wait_until(lambda: not is_running(worker))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
