@@ -13,6 +13,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings impor
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff, preflight
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import Options
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.signing_key import SigningCertificate
+from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.plugin_utils.planning.planning_cases import make_plan, make_probe
 from tests.unit.plugin_utils.planning.preflight_cases import (
@@ -80,60 +81,52 @@ def entry(file: str, uri: str = URL, key: str | None = None) -> dict[str, Any]:
     return {"repository_files": {"entries": [{"file": file, "uri": uri, "suite": "/", "signed_by": key}], "keys": {}}}
 
 
-CASES: dict[str, tuple[dict[str, Any], list[str], str]] = {
-    "without become": ({"uid": 1000}, ["not-root"], "uid 1000, expected root"),
+CASES: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "without become": ({"uid": 1000}, ["not-root"]),
     "locked": (
         {"package_manager": BUSY},
         ["apt-busy"],
-        "process 812 (/usr/bin/unattended-upgrade) holds /var/lib/dpkg/lock-frontend, /var/lib/dpkg/lock",
     ),
-    "cloud-init": ({"cloud_init_running": True}, ["cloud-init-running"], "cloud-init still sets up this host"),
+    "cloud-init": ({"cloud_init_running": True}, ["cloud-init-running"]),
     "a package transaction of another run": (
         {"transaction": {"running": TRANSACTION}},
         ["transaction-running"],
-        "process 900 (python3 AnsiballZ_apt_transaction.py) holds /var/lib/gpuhost/transaction.lock",
     ),
     "a package transaction of another run, and nothing seems to change": (
         {"transaction": {"running": TRANSACTION}, **ALL_INSTALLED, **LOADED},
         ["transaction-running"],
-        "is running on this host",
     ),
     "half-installed and locked": (
         {"package_manager": {**BUSY, "broken": BROKEN["broken"]}},
         ["apt-busy"],
-        "812",
     ),
-    "driver of a .run file": ({"runfile": RUN_DRIVER}, ["runfile-install"], "driver 550.54.14"),
-    "toolkit of a .run file in the planned directory": ({"runfile": RUN_CUDA}, ["runfile-install"], "CUDA 13.2"),
-    "job": ({"gpu_processes": JOB}, ["gpu-busy"], "7 (python3 train.py)"),
-    "job that nvidia-smi does not list": ({"gpu_processes": HIDDEN_JOB}, ["gpu-busy"], "7 (python3 train.py)"),
-    "Secure Boot without a key": ({"secure_boot": "enabled"}, ["secure-boot"], "trusts no key"),
+    "driver of a .run file": ({"runfile": RUN_DRIVER}, ["runfile-install"]),
+    "toolkit of a .run file in the planned directory": ({"runfile": RUN_CUDA}, ["runfile-install"]),
+    "job": ({"gpu_processes": JOB}, ["gpu-busy"]),
+    "job that nvidia-smi does not list": ({"gpu_processes": HIDDEN_JOB}, ["gpu-busy"]),
+    "Secure Boot without a key": ({"secure_boot": "enabled"}, ["secure-boot"]),
     "Secure Boot, key not enrolled": (
         {"secure_boot": "enabled", "secure_boot_keys": NOT_ENROLLED},
         ["secure-boot"],
-        "/var/lib/dkms/mok.pub exists but is not enrolled",
     ),
     "cuda-keyring's source": (
         entry("/e/cuda-debian12-x86_64.list", key="/k"),
         ["stale-repository"],
-        "signed by /k",
     ),
-    "source without a key": (entry("/e/cuda.list"), ["stale-repository"], "any trusted key"),
+    "source without a key": (entry("/e/cuda.list"), ["stale-repository"]),
     "source without the last slash": (
         entry("/e/cuda.list", URL.rstrip("/")),
         ["stale-repository"],
-        "/e/cuda.list",
     ),
 }
 
 
-@pytest.mark.parametrize(("parts", "expected", "text"), CASES.values(), ids=CASES)
-def test_problems(parts: dict[str, Any], expected: list[str], text: str) -> None:
+@pytest.mark.parametrize(("parts", "expected"), CASES.values(), ids=CASES)
+def test_problems(parts: dict[str, Any], expected: list[str], snapshot: SnapshotAssertion) -> None:
     found = run(**parts)
     assert codes(found) == (expected, [])
-    assert text in found.problems[0].message
-    assert found.problems[0].remedy
     assert found.ok is False
+    assert preflight.refusal(found.problems) == snapshot
 
 
 CONTAINER = Options(own_kernel=False, kernel_headers=())
@@ -186,56 +179,47 @@ def pcie(*gpus: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 DRIVER_OF_580 = {"libnvidia-compute-580": {"version": "580.126.16-1ubuntu1"}}
 TRANSLATED, IDENTITY = link(iommu_type="DMA-FQ"), link(iommu_type="identity")
-WARNINGS: dict[str, tuple[dict[str, Any], str, str]] = {
-    "locked, and nothing changes": ({"package_manager": BUSY, **ALL_INSTALLED, **LOADED}, "apt-busy", "812"),
+WARNINGS: dict[str, tuple[dict[str, Any], str]] = {
+    "locked, and nothing changes": ({"package_manager": BUSY, **ALL_INSTALLED, **LOADED}, "apt-busy"),
     "result of a lost run": (
         {"transaction": {"ended": {**ENDED, "schema": 1}}},
         "transaction-ended",
-        "the installation of packages continued after its run had lost the connection or was killed, ended at "
-        "2026-11-22T10:00:00Z and succeeded (12 changes)",
     ),
     "failure of a lost run": (
         {"transaction": {"ended": {**ENDED, "failed": "dpkg failed.\nIt was undone."}}},
         "transaction-ended",
-        "and failed: dpkg failed.\nIt was undone.",
     ),
-    "half-configured": ({"package_manager": BROKEN}, "dpkg-interrupted", "dkms is half-configured; this run finishes"),
+    "half-configured": ({"package_manager": BROKEN}, "dpkg-interrupted"),
     "interrupted": (
         {"package_manager": {**BROKEN, "broken": [], "interrupted": True}},
         "dpkg-interrupted",
-        "its journal is unfinished; this run finishes that first (dpkg --configure -a",
     ),
-    "toolkit of a .run file beside the planned one": ({"runfile": OTHER_RUN_CUDA}, "runfile-install", "CUDA 12.4"),
-    "display": ({"gpu_processes": DISPLAY}, "gpu-busy", "without computing: 8 (/usr/lib/xorg/Xorg);"),
+    "toolkit of a .run file beside the planned one": ({"runfile": OTHER_RUN_CUDA}, "runfile-install"),
+    "display": ({"gpu_processes": DISPLAY}, "gpu-busy"),
     "OpenGL of a host without a display": (
         {"packages": {"libnvidia-gl-580": {"version": "580.126.16-1ubuntu1"}, **DRIVER_OF_580}},
         "graphics-removed",
-        "libnvidia-gl-580 are removed; set gpu_stack_driver_profile=full",
     ),
-    "nouveau": ({"driver": NOUVEAU}, "nouveau-in-use", "reboot"),
+    "nouveau": ({"driver": NOUVEAU}, "nouveau-in-use"),
     "nouveau bound": (
         {"gpus": [{"pci_address": "0000:05:00.0", "pci_id": "10de:2335", "kernel_driver": "nouveau"}]},
         "nouveau-in-use",
-        "bound to 0000:05:00.0",
     ),
-    "narrow": (pcie(link(8)), "pcie-link-below-ability", "x8 of x16;"),
+    "narrow": (pcie(link(8)), "pcie-link-below-ability"),
     "narrow slot": (
         pcie(link(8, slot={"max_width": 8, "max_speed": 16.0})),
         "pcie-link-below-ability",
-        "the slot supports x8",
     ),
-    "slow": (pcie(link(speed=8.0)), "pcie-link-below-ability", "8 of 16 GT/s"),
-    "slow nvidia-smi": (smi(21.4), "slow-gpu-query", "nvidia-smi took 21 s for 2 GPUs"),
+    "slow": (pcie(link(speed=8.0)), "pcie-link-below-ability"),
+    "slow nvidia-smi": (smi(21.4), "slow-gpu-query"),
     "IOMMU": (
         pcie(TRANSLATED, TRANSLATED, kernel_options=["intel_iommu=on"]),
         "peer-to-peer-blocked",
-        "intel_iommu=on",
     ),
-    "ACS": (pcie(link(), link(), acs={"b": ["SrcValid", "ReqRedir"], "c": None}), "peer-to-peer-blocked", "bridges b "),
+    "ACS": (pcie(link(), link(), acs={"b": ["SrcValid", "ReqRedir"], "c": None}), "peer-to-peer-blocked"),
     "PPA": (
         entry("/e/p.list", "https://ppa.launchpadcontent.net/graphics-drivers/ppa/ubuntu"),
         "stale-repository",
-        "p.list",
     ),
     "old key": (
         {
@@ -245,17 +229,16 @@ WARNINGS: dict[str, tuple[dict[str, Any], str, str]] = {
             }
         },
         "stale-repository",
-        "old key",
     ),
-    "no apt lists": (kernel("a", "a", [], None), "kernel-headers-missing", "apt has no lists yet"),
+    "no apt lists": (kernel("a", "a", [], None), "kernel-headers-missing"),
 }
 
 
-@pytest.mark.parametrize(("parts", "code", "text"), WARNINGS.values(), ids=WARNINGS)
-def test_warnings(parts: dict[str, Any], code: str, text: str) -> None:
+@pytest.mark.parametrize(("parts", "code"), WARNINGS.values(), ids=WARNINGS)
+def test_warnings(parts: dict[str, Any], code: str, snapshot: SnapshotAssertion) -> None:
     found = run(**parts)
     assert codes(found) == ([], [code])
-    assert text in found.warnings[0].message
+    assert found.warnings[0].message == snapshot
 
 
 @pytest.mark.parametrize(("factor", "count"), [(2.0, 2), (1.0, 0)], ids=["slow host", "no answer"])
