@@ -1,4 +1,5 @@
 """inventories/examples: each is read by Ansible and planned for a host of its kind, and docs/first-hour.md shows it.
+inventories/lab: what its first lines say to do results in the hosts that were written.
 
 The hosts are probed by the real module, in directories with captured files (os-release, the driver's version) and with
 the PCI devices of the lab.
@@ -141,6 +142,29 @@ def test_the_scenario_uses_what_the_bastion_and_the_proxy_show() -> None:
     (proxied,) = inventory("http-proxy").values()
     assert set(inner["gpu_stack_environment"]) == set(proxied["gpu_stack_environment"])
     assert "-o ProxyJump=" in inner["ansible_ssh_common_args"]
+
+
+@pytest.mark.parametrize(
+    ("shown", "written", "hosts"),
+    [
+        ("", "", {}),
+        ("^    # ", "    ", {"gpu01.example.org": {}, "gpu02.example.org": {"ansible_user": "admin"}}),
+        ("^  hosts:$", "  hosts:\n    node7: {ansible_user: root}", {"node7": {"ansible_user": "root"}}),
+        (r"\Z", "    node7:\n    node8:\n", {"node7": {}, "node8": {}}),
+    ],
+    ids=["as it is", "sample uncommented", "a line at the top", "lines at the end"],
+)
+def test_the_inventory_of_the_lab_is_edited_in_place(
+    tmp_path: Path, shown: str, written: str, hosts: dict[str, dict[str, str]]
+) -> None:
+    text = re.sub(shown, written, (PROJECT / "inventories/lab/hosts.yml").read_text(), flags=re.MULTILINE)
+    (tmp_path / "hosts.yml").write_text(text)
+    words = [BIN / "ansible-inventory", "-i", tmp_path / "hosts.yml", "--list", "--export"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, cwd=PROJECT)
+    read = json.loads(done.stdout)
+    assert done.stderr == ""
+    found = read.get("gpu_hosts", {}).get("hosts", [])
+    assert {name: read["_meta"]["hostvars"].get(name, {}) for name in found} == hosts
 
 
 def test_the_page_shows_every_example() -> None:
