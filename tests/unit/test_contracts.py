@@ -238,6 +238,13 @@ def mirrored(module: str) -> str:
 MODULES_IN_A_FOLDER = 16  # what a newcomer can hold in mind; more are two subjects
 
 
+def test_the_requirements_are_installed_without_a_network(tmp_path):
+    command = [Path(sys.executable).with_name("ansible-galaxy"), "install", "-r", PROJECT / "requirements.yml"]
+    environment = {"HOME": str(tmp_path), "ANSIBLE_GALAXY_SERVER": "http://127.0.0.1:9/", "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_no_folder_of_the_plugins_has_too_many_modules():
     counts = collections.Counter(str(Path(module).parent) for module in modules() if module.startswith("plugins/"))
     assert {folder: count for folder, count in counts.items() if count > MODULES_IN_A_FOLDER} == {}
