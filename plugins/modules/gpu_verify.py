@@ -187,9 +187,21 @@ verify:
           description: Why the check was skipped or has another outcome than V(pass) and V(fail).
           type: str
         cause:
-          description: Whether a failure is caused by the software (V(stack)) or by the V(hardware).
+          description:
+            - What a failure is caused by. V(stack), something that gpuhost installs or sets; V(hardware), a GPU, link
+              or board; V(host), a setting for all users, or a program of the host, that explains it and is not ours.
           type: str
           sample: hardware
+        setting:
+          description: The setting that explains a failure of the V(host), and where it is set.
+          type: str
+          sample: LD_LIBRARY_PATH=/opt/x in /etc/environment
+        finding:
+          description:
+            - What tells a failure from another one of the same check, such as the GPU, an error number or a value.
+              Nothing that changes from run to run.
+          type: str
+          sample: "GPU 1: uncorrectable errors: dram_uncorrectable 5"
         versions:
           description: Versions that the running software reports, by component.
           type: dict

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from collections import Counter
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import 
 # The outcomes of a check:
 PASS = "pass"  # measured, within limits
 WARN = "warn"  # works, but somebody should act
-FAIL = "fail"  # wrong; `cause` is what is at fault: the software stack or the hardware
+FAIL = "fail"  # wrong; `cause` is what is at fault
 UNKNOWN = "unknown"  # not measured: a tool is missing, hangs, crashes or prints something unexpected
 DEFERRED = "deferred"  # not measured: the GPU runs a job
 REUSED = "reused"  # passed earlier, on the same stack and hardware, and not too long ago
@@ -23,7 +24,9 @@ SKIP = "skip"  # does not apply to this host
 WAIVED = "waived"  # the operator accepted a failure until a date
 OUTCOMES = (PASS, WARN, FAIL, UNKNOWN, DEFERRED, REUSED, SKIP, WAIVED)
 
-STACK, HARDWARE = "stack", "hardware"
+# The causes of a failure: what gpuhost installs or sets; a GPU, link or board; a setting for all users, or a program of
+# the host, which explains the failure, was found, and is not ours.
+STACK, HARDWARE, HOST = "stack", "hardware", "host"
 SCHEMA = 1
 REAPPLY = "Run `ansible-playbook playbooks/gpu_host.yml -e gpu_stack_converge=always`."
 _ALWAYS_COUNTED = (PASS, FAIL, SKIP)
@@ -33,6 +36,9 @@ _ALWAYS_COUNTED = (PASS, FAIL, SKIP)
 class Check:
     """One result. `warn` and `fail` have a remedy, every other outcome but `pass` has a reason.
 
+    setting: with the cause HOST, what explains the failure and where it is set
+    finding: what tells this failure from another one of the same check (GPU by PCI address or UUID, error number,
+        value), without what changes from run to run, such as times and bandwidths
     versions: the versions that the running software reports, by component, for the report
     loaded: the versions of the files that the process has loaded, by component, for the report
     simulated: whether simulated values were judged
@@ -46,6 +52,8 @@ class Check:
     remedy: str | None = None
     reason: str | None = None
     cause: str | None = None
+    setting: str | None = None
+    finding: str | None = None
     versions: dict[str, str] | None = None
     data: dict[str, Any] | None = None
     loaded: dict[str, str] | None = None
@@ -56,7 +64,10 @@ class Check:
         return {name: getattr(self, name) for name in _FIELDS if getattr(self, name) is not None}
 
 
-_FIELDS = ("id", "status", "found", "expected", "remedy", "reason", "cause", "versions", "loaded", "simulated")
+_FIELDS = (
+    *("id", "status", "found", "expected", "remedy", "reason", "cause", "setting", "finding"),
+    *("versions", "loaded", "simulated"),
+)
 
 
 @dataclass(frozen=True)
@@ -104,19 +115,37 @@ class CheckSpec:
         versions: dict[str, str] | None = None,
         data: dict[str, Any] | None = None,
         loaded: dict[str, str] | None = None,
+        cause: str | None = None,
+        finding: str | None = None,
     ) -> Check:
-        """Return a pass, or a failure with its cause and remedy. `expected` and `remedy` default to the spec's own."""
+        """Return a pass, or a failure with its cause, remedy and finding.
+
+        `expected`, `remedy` and `cause` default to the spec's own, `finding` to `found`.
+        """
         return Check(
             self.id,
             PASS if passed else FAIL,
             found=found,
             expected=self.expected if expected is None else expected,
             remedy=None if passed else remedy or self.remedy,
-            cause=None if passed else self.cause,
+            cause=None if passed else cause or self.cause,
+            finding=None if passed else found if finding is None else finding,
             versions=versions,
             data=data,
             loaded=loaded,
         )
+
+    def of_host(
+        self, found: str, setting: str, remedy: str, expected: str | None = None, finding: str | None = None
+    ) -> Check:
+        """Return a failure that a setting for all users, or a program of the host, explains.
+
+        setting: what it is and where it is set, such as "LD_LIBRARY_PATH=/opt/x in /etc/environment, line 3". It must
+            have been found and explain this failure, and must not be ours: such a failure undoes no change.
+        remedy: what to type
+        """
+        failed = self.compare(False, found, expected, remedy, cause=HOST, finding=finding)
+        return dataclasses.replace(failed, setting=setting)
 
     def warn(
         self,
@@ -187,7 +216,8 @@ def failure_message(evidence: dict[str, Any]) -> str:
     lines = []
     for check in evidence["checks"]:
         if check["status"] == FAIL:
-            lines.append("%(id)s: found %(found)s, expected %(expected)s. %(remedy)s" % check)
+            reason = "The host is the reason: %(setting)s. " % check if check.get("setting") else ""
+            lines.append("%(id)s: found %(found)s, expected %(expected)s. " % check + reason + "%(remedy)s" % check)
         elif check["status"] in (UNKNOWN, DEFERRED):
             lines.append("%(id)s is %(status)s: %(reason)s" % check)
     return "\n".join(lines) or "nothing was measured"

@@ -41,8 +41,20 @@ def test_pass_has_neither_remedy_nor_cause() -> None:
 def test_failure_has_remedy_and_cause() -> None:
     assert SPEC.compare(False, "x", "y").to_dict() == {
         "id": "a.b", "status": "fail", "found": "x", "expected": "y", "remedy": "Do it.", "cause": "stack",
+        "finding": "x",
     }  # fmt: skip
     assert SPEC.compare(False, "x", remedy="Do that.").remedy == "Do that."
+    failed = SPEC.compare(False, "GPU 1: 3 GB/s", cause=model.HARDWARE, finding="GPU-1")
+    assert (failed.cause, failed.finding) == ("hardware", "GPU-1")
+    assert SPEC.compare(True, "x", cause=model.HARDWARE, finding="GPU-1").to_dict() == SPEC.compare(True, "x").to_dict()
+
+
+def test_failure_of_the_host_has_the_setting_that_explains_it() -> None:
+    setting = "compute mode Prohibited of GPU 0000:1A:00.0"
+    assert HARDWARE_SPEC.of_host("error 46", setting, "Run `nvidia-smi -i 0 -c 0`.").to_dict() == {
+        "id": "a.c", "status": "fail", "found": "error 46", "expected": "e", "remedy": "Run `nvidia-smi -i 0 -c 0`.",
+        "cause": "host", "setting": setting, "finding": "error 46",
+    }  # fmt: skip
 
 
 def test_measurements_are_not_part_of_the_result() -> None:
@@ -105,22 +117,23 @@ def test_warning_has_a_remedy_and_no_cause() -> None:
     assert (SPEC.warn("x").remedy, SPEC.warn("x", expected="y").expected) == ("Do it.", "y")
 
 
-def test_failure_message_names_what_keeps_the_host_from_being_verified() -> None:
+def test_failure_message_names_what_keeps_the_host_from_being_verified(snapshot: Any) -> None:
     checks = [
         SPEC.compare(True, "x"),
         HARDWARE_SPEC.compare(False, "x"),
+        SPEC.of_host("error 46", "compute mode Prohibited of GPU 0000:1A:00.0", "Run `nvidia-smi -i 0 -c 0`."),
         model.Check("a.d", model.UNKNOWN, reason="nvidia-smi hangs"),
     ]
-    message = model.failure_message(model.summary(checks))
-    assert message == "a.c: found x, expected e. r\na.d is unknown: nvidia-smi hangs"
+    assert model.failure_message(model.summary(checks)) == snapshot
     assert model.failure_message(model.summary([SPEC.skip("no GPU")])) == "nothing was measured"
 
 
 def test_result_has_every_field_that_is_set_but_the_measurements() -> None:
-    check = model.Check("a.b", "pass", "f", "e", "r", "why", "stack", {"a": "1"}, {"data": 1}, {"a": "2"}, True)
+    texts = ("a.b", "pass", "f", "e", "r", "why", "stack", "set", "one")
+    check = model.Check(*texts, {"a": "1"}, {"data": 1}, {"a": "2"}, True)
     assert check.to_dict() == {
         "id": "a.b", "status": "pass", "found": "f", "expected": "e", "remedy": "r", "reason": "why", "cause": "stack",
-        "versions": {"a": "1"}, "loaded": {"a": "2"}, "simulated": True,
+        "setting": "set", "finding": "one", "versions": {"a": "1"}, "loaded": {"a": "2"}, "simulated": True,
     }  # fmt: skip
 
 
