@@ -158,6 +158,11 @@ verify:
       returned: always
       type: list
       elements: str
+    found_before:
+      description: The failed checks that had the same finding before the change that is pending, by its record.
+      returned: always
+      type: list
+      elements: str
     checks:
       description: One result per check, in a fixed order. Keys without a value are omitted.
       returned: always

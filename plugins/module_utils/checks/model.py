@@ -187,19 +187,27 @@ def count(outcomes: Iterable[str]) -> dict[str, int]:
     return {outcome: numbers[outcome] for outcome in OUTCOMES if numbers[outcome] or outcome in _ALWAYS_COUNTED}
 
 
-def summary(checks: list[Check], unknown: str = FAIL, recorded: dict[str, str] | None = None) -> dict[str, Any]:
+def summary(
+    checks: list[Check],
+    unknown: str = FAIL,
+    recorded: dict[str, str] | None = None,
+    findings: dict[str, str] | None = None,
+) -> dict[str, Any]:
     """Return the `verify` evidence.
 
     unknown: WARN if the host is verified although checks are unknown (gpu_stack_unknown)
     recorded: the outcomes by check id when the host was last verified, None if it never was
+    findings: by check id, those recorded before the change that is pending, None without such a record
 
     `status` is the worst of fail, unknown and deferred. If none counts it is pass, which alone verifies a host, or
-    unknown if nothing was measured. `answered_before` are the unknown checks that had an answer in `recorded`.
+    unknown if nothing was measured. `answered_before` are the unknown checks that had an answer in `recorded`,
+    `found_before` the failed checks that have the finding which they have in `findings`.
     """
     counts = count(check.status for check in checks)
     worse = (FAIL, UNKNOWN, DEFERRED) if unknown == FAIL else (FAIL, DEFERRED)
     worst = [outcome for outcome in worse if counts.get(outcome)]
     measured = any(counts.get(outcome) for outcome in (PASS, WARN, REUSED))
+    known = findings or {}
     answered = {name for name, outcome in (recorded or {}).items() if outcome not in (UNKNOWN, DEFERRED, SKIP)}
     return {
         "schema": SCHEMA,
@@ -208,6 +216,11 @@ def summary(checks: list[Check], unknown: str = FAIL, recorded: dict[str, str] |
         "counts": counts,
         "unknown_counts": unknown == FAIL,
         "answered_before": [check.id for check in checks if check.status == UNKNOWN and check.id in answered],
+        "found_before": [
+            check.id
+            for check in checks
+            if check.status == FAIL and check.finding is not None and check.finding == known.get(check.id)
+        ],
     }
 
 

@@ -26,6 +26,7 @@ class VerifyEvidence:
     simulated: tuple[str, ...] = ()
     unknown_counts: bool = True
     answered_before: tuple[str, ...] = ()
+    found_before: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,13 +9,20 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     DEFERRED,
     FAIL,
     HARDWARE,
+    HOST,
     PASS,
     SKIP,
     UNKNOWN,
+    Check,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import TrainingResult, VerifyEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Verified
 
+_INNOCENT = {
+    HARDWARE: "the hardware is at fault, which no other version repairs",
+    HOST: "a setting or a program of the host is the reason, which a rollback does not change",
+}
+_FOUND_BEFORE = "the same was found before this change"
 # Ansible's message when a command fails; the cause is in stderr.
 _NO_MESSAGE = ("", "non-zero return code")
 
@@ -49,10 +56,10 @@ def reason_against_rollback(
     if reboot_pending:
         return "the new driver waits for a reboot."
     if verify is not None and verify.status != PASS and not caused_by_change(verify):
-        return {
-            FAIL: "the failed checks concern the hardware, which no other version repairs.",
-            UNKNOWN: "the checks without an answer had none before this change either.",
-        }.get(verify.status, "the checks wait for GPUs that run a job.")
+        if verify.status == FAIL:
+            return _blame(verify)
+        unanswered = "the checks without an answer had none before this change either."
+        return unanswered if verify.status == UNKNOWN else "the checks wait for GPUs that run a job."
     if training and training.failed_for_unknown and not training_answered_before(training, verified):
         return "the training's checks without an answer had none before this change either."
     if not enabled:
@@ -63,11 +70,25 @@ def reason_against_rollback(
 def caused_by_change(verify: VerifyEvidence) -> bool:
     """Return whether a change may have caused what the checks found.
 
-    That is a failure of the stack, or a check without an answer which had one when the host was last verified
-    (`answered_before`); neither a failure of the hardware, nor a GPU that runs a job.
+    That is a failure of the stack, unless the same check had the same finding before the change, by record
+    (`found_before`), or a check without an answer which had one when the host was last verified (`answered_before`);
+    neither a failure of the hardware or the host, nor a GPU that runs a job.
     """
-    failed = any(check.status == FAIL and check.cause != HARDWARE for check in verify.checks)
+    failed = any(check.status == FAIL and _of_change(verify, check) for check in verify.checks)
     return failed or bool(verify.unknown_counts and verify.answered_before)
+
+
+def _of_change(verify: VerifyEvidence, check: Check) -> bool:
+    return check.cause not in (HARDWARE, HOST) and check.id not in verify.found_before
+
+
+def _blame(verify: VerifyEvidence) -> str:
+    """Return why no change is to blame for the failed checks, which each reason names."""
+    reasons: dict[str, list[str]] = {}
+    for check in verify.checks:
+        if check.status == FAIL:
+            reasons.setdefault(_INNOCENT.get(str(check.cause), _FOUND_BEFORE), []).append(check.id)
+    return "; ".join(f"{reason} ({', '.join(ids)})" for reason, ids in reasons.items()) + "."
 
 
 def training_answered_before(training: TrainingResult, verified: Verified | None) -> bool:

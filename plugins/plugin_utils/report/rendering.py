@@ -74,14 +74,19 @@ def _check_tables(checks: CheckReport) -> list[str]:
     def table(title: str, head: list[str], rows: list[list[str | None]]) -> list[str]:
         return [title, "", *markdown_table(head, [[cell or "" for cell in row] for row in rows]), ""] if rows else []
 
-    failed = [[c.id, c.found, c.expected, c.remedy] for c in _checks(checks.failed)]
+    failed = [[c.id, c.found, c.expected, _cause(c), c.remedy] for c in _checks(checks.failed)]
     skipped = [[c.id, c.reason or c.remedy or "see what was found", c.found] for c in _checks(checks.skipped)]
     other = [[c.id, c.status, c.found, c.reason or c.remedy] for c in _checks(checks.other)]
     return [
-        *table("Failed:", ["Check", "Found", "Expected", "Remedy"], failed),
+        *table("Failed:", ["Check", "Found", "Expected", "Cause", "Remedy"], failed),
         *table("Skipped:", ["Check", "Reason", "Found"], skipped),
         *table("Other outcomes:", ["Check", "Outcome", "Found", "Reason or remedy"], other),
     ]
+
+
+def _cause(check: Check) -> str | None:
+    """Return the cause of a failure, with the setting of the host that explains it."""
+    return f"{check.cause}: {check.setting}" if check.setting else check.cause
 
 
 def _checks(entries: tuple[PartCheck, ...]) -> list[Check]:

@@ -25,6 +25,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     PASS,
     REUSED,
     SKIP,
+    STACK,
     UNKNOWN,
     WAIVED,
     WARN,
@@ -281,12 +282,17 @@ def _verdict(evidence: HostEvidence, mode: RunMode) -> tuple[str, list[str]]:
 
 
 def _failure(name: str, part: VerifyEvidence | TrainingEvidence) -> str:
-    failed = [check.id for check in part.checks if check.status == FAIL]
+    failed = [_blamed(check) for check in part.checks if check.status == FAIL]
     if failed:
         return f"{name} failed: {', '.join(failed)}"
     if part.status in (PASS, SKIP, REUSED, UNKNOWN, DEFERRED):
         return ""
     return f"{name} ended {f'with status {part.status}' if part.status else 'without a status'}"
+
+
+def _blamed(check: Check) -> str:
+    """Return the id of a check, with the cause of its failure where that is not the stack."""
+    return check.id if check.cause in (None, STACK) else f"{check.id} ({check.cause})"
 
 
 def _expired(evidence: HostEvidence) -> list[str]:

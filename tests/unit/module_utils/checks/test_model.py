@@ -110,6 +110,26 @@ def test_unknown_checks_with_an_earlier_answer_are_named(outcome: str) -> None:
     assert model.summary(checks)["answered_before"] == []
 
 
+@pytest.mark.parametrize(
+    ("findings", "found_before"),
+    [
+        ({"a.b": "GPU-1: error 802"}, ["a.b"]),
+        ({"a.b": "GPU-2: error 802"}, []),
+        ({"a.b": "GPU-1: error 803"}, []),
+        ({"a.c": "GPU-1: error 802"}, []),
+        ({"a.d": "a record of a check that fails without a finding"}, []),
+        ({}, []),
+        (None, []),
+    ],
+)
+def test_failures_with_the_finding_that_was_recorded_are_named(
+    findings: dict[str, str] | None, found_before: list[str]
+) -> None:
+    failed = SPEC.compare(False, "3 GB/s", finding="GPU-1: error 802")
+    checks = [failed, HARDWARE_SPEC.compare(True, "GPU-1: error 802"), model.Check("a.d", model.FAIL)]
+    assert model.summary(checks, findings=findings)["found_before"] == found_before
+
+
 def test_warning_has_a_remedy_and_no_cause() -> None:
     assert SPEC.warn("x", "Do that.").to_dict() == {
         "id": "a.b", "status": "warn", "found": "x", "expected": "the default", "remedy": "Do that.",

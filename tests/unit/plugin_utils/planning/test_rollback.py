@@ -20,13 +20,23 @@ CHANGED: dict[str, Any] = {
 REBOOT = "the new driver waits for a reboot."
 
 
-def checked(*checks: Check, counts: str = "fail", earlier: dict[str, str] | None = None) -> VerifyEvidence:
-    return records.from_json(VerifyEvidence, summary(list(checks), counts, earlier), "verify")
+def checked(
+    *checks: Check,
+    counts: str = "fail",
+    earlier: dict[str, str] | None = None,
+    findings: dict[str, str] | None = None,
+) -> VerifyEvidence:
+    return records.from_json(VerifyEvidence, summary(list(checks), counts, earlier, findings), "verify")
+
+
+def fails(name: str, cause: str, finding: str = "GPU-1: error 802") -> Check:
+    return Check(name, "fail", cause=cause, finding=finding)
 
 
 PASSED = checked(Check("a.a", "pass"))
-OF_HARDWARE = checked(Check("a.a", "fail", cause="hardware"), Check("a.b", "pass"))
-OF_STACK = checked(Check("a.a", "fail", cause="hardware"), Check("a.b", "fail", cause="stack"))
+OF_HARDWARE = checked(fails("a.a", "hardware"), Check("a.b", "pass"))
+OF_HOST = checked(fails("a.a", "host"), Check("a.b", "pass"))
+OF_STACK = checked(fails("a.a", "hardware"), fails("a.b", "stack"))
 
 
 def unknown(earlier: dict[str, str] | None, *more: Check, counts: str = "fail") -> dict[str, Any]:
@@ -49,7 +59,7 @@ def trained(
     }
 
 
-HARDWARE = "the failed checks concern the hardware, which no other version repairs."
+HARDWARE = "the hardware is at fault, which no other version repairs (a.a)."
 NO_ANSWER = "the checks without an answer had none before this change either."
 NO_ANSWER_OF_TRAINING = "the training's checks without an answer had none before this change either."
 BUSY = "the checks wait for GPUs that run a job."
@@ -67,6 +77,7 @@ DISABLED = "gpu_stack_rollback is false."
         ({"reboot_pending": True}, REBOOT),
         ({"verify": OF_HARDWARE}, HARDWARE),
         ({"verify": OF_HARDWARE, "changed": False}, HARDWARE),
+        ({"verify": OF_HOST, "reboot_pending": True}, REBOOT),
         ({"enabled": False}, DISABLED),
         (unknown(None), NO_ANSWER),
         (unknown({"a.b": "unknown"}), NO_ANSWER),
@@ -75,10 +86,10 @@ DISABLED = "gpu_stack_rollback is false."
         (unknown({"a.b": "pass"}), None),
         (unknown({"a.b": "fail"}), None),
         (unknown({"a.b": "waived"}), None),
-        (unknown({"a.b": "pass"}, Check("a.a", "fail", cause="hardware")), None),
-        (unknown(None, Check("a.a", "fail", cause="hardware")), HARDWARE),
-        (unknown({"a.b": "pass"}, Check("a.a", "fail", cause="hardware"), counts="warn"), HARDWARE),
-        (unknown(None, Check("a.a", "fail", cause="stack")), None),
+        (unknown({"a.b": "pass"}, fails("a.a", "hardware")), None),
+        (unknown(None, fails("a.a", "hardware")), HARDWARE),
+        (unknown({"a.b": "pass"}, fails("a.a", "hardware"), counts="warn"), HARDWARE),
+        (unknown(None, fails("a.a", "stack")), None),
         ({"verify": checked(Check("a.a", "deferred"), Check("a.b", "pass"))}, BUSY),
         (trained("unknown", {"replicas": "pass", "gpu-activity": "pass"}), None),
         (trained("unknown", {"replicas": "pass", "gpu-activity": "skip"}), NO_ANSWER_OF_TRAINING),
@@ -99,6 +110,34 @@ DISABLED = "gpu_stack_rollback is false."
 )
 def test_reason_against_a_rollback(conditions, reason):
     assert reason_against_rollback(**{**CHANGED, **conditions}) == reason
+
+
+STACK = fails("a.b", "stack")
+
+
+@pytest.mark.parametrize(
+    ("checks", "findings", "is_undone"),
+    [
+        pytest.param([fails("a.a", "host")], None, False, id="host"),
+        pytest.param([fails("a.a", "host"), fails("a.c", "hardware")], None, False, id="host-and-hardware"),
+        pytest.param([fails("a.a", "host"), STACK], None, True, id="stack-beside-host"),
+        pytest.param([fails("a.a", "host"), STACK], {"a.a": STACK.finding}, True, id="stack-found-by-another-check"),
+        pytest.param([STACK], {"a.b": STACK.finding}, False, id="stack-found-before"),
+        pytest.param([STACK], {"a.b": "GPU-2: error 802"}, True, id="stack-of-another-gpu"),
+        pytest.param([STACK], {"a.b": "GPU-1: error 803"}, True, id="stack-with-another-error"),
+        pytest.param([STACK], {}, True, id="stack-passed-before"),
+        pytest.param([STACK, fails("a.d", "stack")], {"a.b": STACK.finding}, True, id="another-check-of-the-stack"),
+        pytest.param(
+            [fails("a.c", "hardware"), fails("a.e", "hardware"), STACK, fails("a.a", "host")],
+            {"a.b": STACK.finding},
+            False,
+            id="each-has-its-reason",
+        ),
+    ],
+)
+def test_failed_checks_that_the_change_did_not_cause(checks, findings, is_undone, snapshot):
+    reason = reason_against_rollback(**{**CHANGED, "verify": checked(*checks, findings=findings)})
+    assert reason is None if is_undone else reason == snapshot
 
 
 @pytest.mark.parametrize(

@@ -88,8 +88,8 @@ def evidence(**changes: Any) -> dict[str, Any]:
     return {name: part for name, part in parts.items() if part is not None}
 
 
-def failing(part: dict[str, Any], check_id: str) -> dict[str, Any]:
-    check = {"id": check_id, "status": "fail", "found": "x|y", "expected": "z", "remedy": "do this"}
+def failing(part: dict[str, Any], check_id: str, **more: str) -> dict[str, Any]:
+    check = {"id": check_id, "status": "fail", "found": "x|y", "expected": "z", "remedy": "do this", **more}
     return {**part, "status": "fail", "checks": [*part["checks"], check]}
 
 

@@ -25,7 +25,7 @@ def test_markdown_lists_every_skip_and_every_failure() -> None:
         "| Host | Status | GPUs | Why |",
         "| hopper | failed | 2 x NVIDIA H200 | verify failed: packages.held |",
         "| NVIDIA driver | auto | 595.71.05 (open) | 595.71.05-1 | 595.71.05 (open) | 595.71.05 |",
-        "| packages.held | x\\|y | z | do this |",
+        "| packages.held | x\\|y | z |  | do this |",
         "| env.sudo | sudo is not installed |  |",
         "Checks: 4 passed, 1 failed, 1 skipped.",
         "- warning `w`: be warned",
@@ -33,6 +33,14 @@ def test_markdown_lists_every_skip_and_every_failure() -> None:
         "5120 images/s, 12.5 s.",
     ):
         assert line in text.splitlines(), line
+
+
+def test_a_failure_of_the_host_is_shown_with_the_setting_that_explains_it() -> None:
+    setting = "LD_LIBRARY_PATH=/opt/x in /etc/environment"
+    made = build_report("r", {"h": evidence(verify=failing(VERIFY, "a.b", cause="host", setting=setting))})
+    assert f"| a.b | x\\|y | z | host: {setting} | do this |" in rendering.markdown(made).splitlines()
+    (failed,) = made.to_json()["hosts"][0]["checks"]["failed"]
+    assert (failed["cause"], failed["setting"]) == ("host", setting)
 
 
 @pytest.mark.parametrize("pytorch", ["none", "fallback"])
