@@ -42,14 +42,14 @@ def kernel(root: str, running: str) -> dict[str, Any]:
     images = [name for name in files.names(root, "/boot") if name.startswith("vmlinuz-")]
     booted = {name[len("vmlinuz-") :] for name in images if ".dpkg-" not in name}  # dpkg is about to rename those
     installed = booted | {v for v in modules if os.path.isdir(files.under(root, "/lib/modules/%s/kernel" % v))}
-    following, unknown = grub.next_boot(root, _by_version(booted))
+    boots = grub.ask(root, _by_version(booted))
     headers = [v for v in modules if files.resolve(root, "/lib/modules/%s/build" % v)]
     return {
         "running": running,
         "installed": _by_version(installed),
         "headers": _by_version(headers),
-        "next_boot": following,
-        "next_boot_unknown": unknown,
+        "next_boot": boots.next,
+        "next_boot_unknown": boots.reason,
         "held_back": held_back(root, booted),
         "initramfs_mib": _largest_initramfs(root),
         "build_jobs": len(os.sched_getaffinity(0)),  # DKMS asks nproc

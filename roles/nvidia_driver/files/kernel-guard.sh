@@ -42,109 +42,8 @@ kernels() {
   find "$root/boot" -maxdepth 1 -name 'vmlinuz-*' ! -name '*.dpkg-*' 2>/dev/null | sed 's/.*vmlinuz-//' | sort -V
 }
 
-# The entries of GRUB's menu: index, identifier, title (each after those of its submenus, and the index is "?" where it
-# depends on a condition of GRUB) and kernel, separated by tabs; > in place of the kernel is a submenu.
-menu() {
-  [ ! -f "$config" ] || awk '
-    function title(line, quote) {
-      match(line, /[\047"]/); quote = substr(line, RSTART, 1); line = substr(line, RSTART + 1)
-      return substr(line, 1, index(line, quote) - 1)
-    }
-    function id(line) {
-      if (!match(line, /menuentry_id_option .[^ ]+. *[{]$/)) return ""
-      line = substr(line, RSTART, RLENGTH); sub(/^menuentry_id_option ./, "", line); sub(/. *[{]$/, "", line)
-      return line
-    }
-    function put() { print places[level + 1] "\t" ids[level + 1] "\t" titles[level + 1] "\t" kernel }
-    { line = $0; gsub(/^[ \t]+|[ \t]+$/, "", line) }
-    line == "}" {
-      if (block[depth] == "menuentry") put()
-      if (block[depth] == "submenu") level--
-      if (depth) depth--
-      next
-    }
-    line ~ /[{]$/ {
-      block[++depth] = $1
-      if ($1 != "menuentry" && $1 != "submenu") next
-      if (conditions[level]) uncertain[level] = 1
-      places[level + 1] = (level ? places[level] ">" : "") (uncertain[level] ? "?" : count[level] + 0); count[level]++
-      ids[level + 1] = (level ? ids[level] ">" : "") id(line)
-      titles[level + 1] = (level ? titles[level] ">" : "") title(line)
-      kernel = ""; foreign = id(line) ~ /^osprober-/
-      if ($1 == "submenu") { kernel = ">"; put(); level++; count[level] = conditions[level] = uncertain[level] = 0 }
-      next
-    }
-    block[depth] == "menuentry" {
-      if ($1 ~ /^linux(efi|16)?$/ && kernel == "" && !foreign) { kernel = $2; sub(/.*vmlinuz-/, "", kernel) }
-      next
-    }
-    $1 == "if" && line !~ /fi$/ { conditions[level]++ }
-    $1 == "fi" { conditions[level]-- }
-  ' "$config"
-}
-
-# GRUB's default, as the administrator has set it; 0 is the first entry, nothing: it is set to more than one.
-chosen_entry() {
-  [ -f "$config" ] || { echo 0; return; }
-  # shellcheck disable=SC2016
-  entry=$(sed -n 's/^[ \t]*set default="\{0,1\}\([^"]*\)"\{0,1\}[ \t]*$/\1/p' "$config" |
-    grep -v -x -F -e '${next_entry}' -e '${gpuhost_entry}' | sort -u)
-  [ "$(echo "$entry" | wc -l)" = 1 ] || return
-  # shellcheck disable=SC2016
-  [ "$entry" != '${saved_entry}' ] || entry=$(get saved_entry)
-  echo "${entry:-0}"
-}
-
-# The kernel field of a menu entry, by the index, identifier or title on each level; returns 1 without such an entry.
-menu_kernel() {
-  menu | entry=$1 awk -F '\t' '
-    BEGIN { levels = split(ENVIRON["entry"], part, ">") }
-    {
-      if (split($1, place, ">") != levels) next
-      split($2, name, ">"); split($3, text, ">")
-      for (n = 1; n <= levels; n++) {
-        if (part[n] == "" || part[n] == "?") next
-        if (part[n] "" != place[n] "" && part[n] "" != name[n] "" && part[n] "" != text[n] "") next
-      }
-      print $4; found = 1; exit
-    }
-    END { exit !found }'
-}
-
-# The kernel of a menu entry; nothing if no such entry boots a kernel in /boot.
-kernel_of() {
-  found=$(menu_kernel "$1")
-  [ -z "$found" ] || [ ! -e "$root/boot/vmlinuz-$found" ] || echo "$found"
-}
-
-# The kernel that GRUB boots next, or "unknown: " and the reason. gpuhost's probe (host/grub.py) says the same.
-next_boot() {
-  newest=$(kernels | tail -n 1)
-  if [ ! -f "$config" ] || [ -z "$newest" ]; then
-    echo "$newest"
-    return
-  fi
-  if [ -e "$root/boot/grub/custom.cfg" ] && grep -q 'custom\.cfg' "$config"; then
-    echo "unknown: /boot/grub/custom.cfg may choose another entry of GRUB's menu"
-    return
-  fi
-  entry=$(get next_entry)
-  if [ -z "$entry" ] && [ -z "$(get prev_saved_entry)" ] && grep -q gpuhost_entry "$config"; then
-    case $(get gpuhost_tries) in 1 | 2 | 3) ;; *) entry=$(get gpuhost_entry) ;; esac
-  fi
-  entry=${entry:-$(chosen_entry)}
-  if [ -z "$entry" ]; then
-    echo "unknown: grub.cfg sets GRUB's default to more than one entry"
-  elif ! found=$(menu_kernel "$entry"); then
-    echo "unknown: GRUB's menu has no entry $entry"
-  elif [ "$found" = ">" ]; then
-    echo "unknown: entry $entry of GRUB's menu is a submenu, which waits for a choice"
-  elif [ -z "$found" ] || [ ! -e "$root/boot/vmlinuz-$found" ]; then
-    echo "unknown: entry $entry of GRUB's menu boots no kernel in /boot"
-  else
-    echo "$found"
-  fi
-}
+# What grub.py reads from GRUB's configuration: next, default, first, selected, "entry of KERNEL".
+answer() { printf '%s\n' "$answers" | sed -n "s/^$1=//p"; }
 
 # The newest kernel with a module, but for one.
 other_with_module() {
@@ -156,20 +55,9 @@ other_with_module() {
   done
 }
 
-# The identifier of a kernel's menu entry, with that of its submenu.
-entry_of() {
-  awk -v kernel="gnulinux-$1-advanced-" '
-    match($0, /menuentry_id_option .[^ ]+. *[{]/) {
-      id = substr($0, RSTART, RLENGTH)
-      sub(/^menuentry_id_option ./, "", id); sub(/. *[{]$/, "", id)
-      if ($1 == "submenu") submenu = id
-      else if (index(id, kernel) == 1) { print (/^[ \t]/ && submenu ? submenu ">" : "") id; exit }
-    }' "$config"
-}
-
 # keep KERNEL TRIES: boot the kernel $safe after that many boots of KERNEL. Returns 1 where GRUB cannot do that.
 keep() {
-  entry=$(entry_of "$safe")
+  entry=$(answer "entry of $safe")
   if [ -z "$entry" ] || ! grep -q gpuhost_entry "$config"; then
     say err "GRUB's configuration does not allow to keep kernel $safe as the default (run update-grub)"
     return 1
@@ -181,9 +69,7 @@ keep() {
 guard() {
   running=$(uname -r)
   grub=$([ -f "$config" ] && command -v grub-editenv >/dev/null && echo yes)
-  chosen=$(chosen_entry)
-  default=$(kernel_of 0)
-  [ -f "$config" ] || default=$(kernels | tail -n 1)
+  chosen=$(answer default) default=$(answer first) selected=$(answer selected)
   kernel=$(get gpuhost_kernel) left=$(get gpuhost_tries)
   loaded=$([ -e "$root/sys/module/nvidia" ] && echo yes)
   safe=$running version=$(module_version "$running")
@@ -193,11 +79,10 @@ guard() {
   fi
 
   if [ -z "$default" ]; then
-    answer=$(next_boot) # nothing in a container, which boots no kernel
-    case $answer in unknown*) say warning "the kernel that boots next is $answer" ;; esac
+    following=$(answer next) # nothing in a container, which boots no kernel
+    case $following in unknown*) say warning "the kernel that boots next is $following" ;; esac
   elif [ -n "$grub" ] && [ "$chosen" != 0 ]; then
     clear_state # the operator has chosen the kernel
-    selected=$(kernel_of "$chosen")
     if [ -n "$selected" ] && [ -n "$version" ] && [ "$(module_version "$selected")" != "$version" ]; then
       say warning "kernel $selected, which GRUB_DEFAULT selects, has no module of NVIDIA's driver $version (see: dkms status)"
     fi
@@ -238,9 +123,23 @@ guard() {
   fi
 }
 
-case $option in
-  --off) clear_state ;;
-  --next) next_boot ;;
-  *) guard ;;
-esac
+if [ "$option" = --off ]; then
+  clear_state
+  exit 0
+fi
+
+# apt may be replacing Python just now; its end, and the next boot, run this again. Kernels have no spaces in their names.
+# shellcheck disable=SC2046
+answers=$(python3 -I -S "${0%/*}/grub.py" "$root" $(kernels) 2>&1) && [ -n "$(answer default)$(answer next)" ] || {
+  said=$(printf '%s\n' "$answers" | grep '^[^ ].*\([Ee]rror\|not found\)' | tail -n 1)
+  problem="GRUB's menu cannot be read: python3 does not run ${0%/*}/grub.py (${said:-no answer})"
+  if [ "$option" = --next ]; then
+    echo "unknown: $problem"
+  else
+    say warning "$problem. GRUB's choice stays as it is until this runs again, at the end of apt or at the next boot"
+  fi
+  exit 0
+}
+
+if [ "$option" = --next ]; then answer next; else guard; fi
 exit 0

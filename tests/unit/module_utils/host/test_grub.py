@@ -12,11 +12,18 @@ import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import system
 
 from tests.unit.module_utils.host_files import put
-from tests.unit.roles.nvidia_driver.test_kernel_guard import FILES, PROGRAMS, PROJECT, UUID
+from tests.unit.roles.nvidia_driver.test_kernel_guard import PROGRAMS, PROJECT, UUID, install_guard
 
-D12, D13 = ((PROJECT / f"tests/fixtures/grub/debian-{number}.cfg").read_text() for number in (12, 13))
+
+def published(name: str) -> str:
+    return (PROJECT / f"tests/fixtures/grub/{name}.cfg").read_text()
+
+
+D12, D13 = published("debian-12"), published("debian-13")
+U22, U24, TWO, PARTUUID = (published(f"ubuntu-{name}") for name in ("22.04", "24.04", "5.11", "partuuid"))
 OLD12, NEW12 = "6.1.0-50-amd64", "6.1.0-56-amd64"
 OLD13, NEW13, CLOUD13 = "6.12.41+deb13-amd64", "6.12.57+deb13-amd64", "6.12.9+deb13-cloud-amd64"
+OLDU, NEWU, CMA = "5.11.0-41-generic", "5.11.0-43-generic", "6.5.13"
 
 
 def identifier(kernel: str, kind: str = "advanced") -> str:
@@ -25,7 +32,9 @@ def identifier(kernel: str, kind: str = "advanced") -> str:
 
 def default(entry: str, text: str = D12) -> str:
     """Return a configuration with another GRUB_DEFAULT, which grub-mkconfig only copies."""
-    changed = re.sub(r'(?<=\n)   set default="(0|\$\{saved_entry\})"', lambda _: f'   set default="{entry}"', text)
+    changed = re.sub(
+        r'(?<=\nelse\n)   set default="(0|\$\{saved_entry\})"', lambda _: f'   set default="{entry}"', text
+    )
     assert changed != text or f'"{entry}"' in text
     return changed
 
@@ -34,6 +43,15 @@ def flavours(first: str) -> str:
     """Return Debian 13's configuration with another kernel at the top, as GRUB_FLAVOUR_ORDER of Ubuntu's GRUB sorts."""
     simple = D13[D13.index("menuentry 'Debian GNU/Linux' ") : D13.index("submenu ")]
     return default("0", D13.replace(simple, simple.replace(NEW13, first)))
+
+
+def before(script: str, text: str = TWO) -> str:
+    """Return a configuration with another script before its first entry, as /etc/grub.d/09_custom would write it."""
+    return text.replace("menuentry 'Ubuntu' ", script + "\nmenuentry 'Ubuntu' ", 1)
+
+
+def extra(title: str = "X", kernel: str = OLDU) -> str:
+    return f"menuentry '{title}' --id x {{\n linux /boot/vmlinuz-{kernel}\n}}\n"
 
 
 def without_guard() -> str:
@@ -55,7 +73,33 @@ TITLE = "Advanced options for GNU/Linux>GNU/Linux, with Linux "
 NO_ENTRY = "unknown: GRUB's menu has no entry "
 WAITS = "unknown: entry {} of GRUB's menu is a submenu, which waits for a choice"
 OTHER = "unknown: entry {} of GRUB's menu boots no kernel in /boot"
+WHICH = "unknown: which entry of GRUB's menu is {} depends on a condition of GRUB"
+DEPENDS = "unknown: entry {} of GRUB's menu depends on a condition of GRUB"
+SEVERAL = "unknown: entry {} of GRUB's menu boots what a condition of GRUB selects"
 
+HARMLESS = (
+    "if [ a ]; then if [ b ]; then\n  set c=1\nfi; fi",
+    "if [ a ]; then set c=1; elif [ b ]; then set c=2; else set c=3; fi",
+    "if [ a ]\nthen\n  set c=1\nfi",
+    "if [ a ] \\\n; then set c=1; fi",
+    "if [ a ]; then # if [ b ]; then {\n  set c=1\nfi",
+    "function f {\n  if [ a ]; then if [ b ]; then\n    set c=1\n  fi; fi\n}",
+    "function f { if [ a ]; then\n" + extra() + "fi; }",
+    "f() {\n  set c=1\n}",
+    "for c in a b; do if [ $c = a ]; then break; fi; done",
+    "while false; do set c=1; done; until true; do set c=2; done",
+    'set c=\'} fi; if { menuentry\'; set d="fi }\\" {"; echo if then fi { echo; }',
+    "set c=#; set d=a#b",
+)
+CONDITIONAL = (
+    "if [ a ]; then " + extra() + "fi",
+    "if [ a ]; then if [ b ]; then\n" + extra() + "fi; fi",
+    "if [ a ]; then set c=1; else\n" + extra() + "fi",
+    "for c in a b; do\n" + extra() + "done",
+    "while [ a ]; do\n" + extra() + "done",
+    "function f {\n" + extra() + "}\nif [ a ]; then f; fi",
+    "source /boot/grub/other.cfg",
+)
 CASES = {
     "no GRUB": (None, "", NEW12),
     "the first entry": (D12, "", NEW12),
@@ -86,7 +130,7 @@ CASES = {
     "saved, removed since": (D13, "saved_entry=1>9\n", NO_ENTRY + "1>9"),
     "saved, but not asked for": (D12, f"saved_entry={identifier(OLD12)}\n", NEW12),
     "firmware": (default("uefi-firmware", D13), "", OTHER.format("uefi-firmware")),
-    "a number after a condition": (default("2", D13), "", NO_ENTRY + "2"),
+    "a number after a condition": (default("2", D13), "", WHICH.format("2")),
     "sorted by flavours": (flavours(CLOUD13), "", CLOUD13),
     "two defaults": (D12 + "set default=2\n", "", "unknown: grub.cfg sets GRUB's default to more than one entry"),
     "held back, no module": (D12, GUARDED + "no-module\n", OLD12),
@@ -95,12 +139,54 @@ CASES = {
     "one boot left": (D12, GUARDED + "1\n", NEW12),
     "held back, another one once": (D12, GUARDED + f"no-module\nnext_entry={identifier(NEW12)}\n", NEW12),
     "held back, not yet in grub.cfg": (without_guard(), GUARDED + "no-module\n", NEW12),
+    "Ubuntu 22.04": (U22, "", "5.15.0-91-generic"),
+    "Ubuntu 24.04": (U24, "", "6.8.0-88-generic"),
+    "Ubuntu, the newer one": (TWO, "", NEWU),
+    "Ubuntu, a number": (default("1>2", TWO), "", OLDU),
+    "Ubuntu, once": (TWO, f"next_entry={identifier(OLDU)}\n", OLDU),
+    "Ubuntu, firmware that no condition hides": (default("2", TWO), "", OTHER.format("2")),
+    "GRUB_FORCE_PARTUUID": (PARTUUID, "", CMA),
+    "another kernel in one branch": (PARTUUID.replace(CMA + " root", OLDU + " root", 1), "", SEVERAL.format("0")),
+    "a kernel in one branch alone": (
+        re.sub("else\n.*?fi\n\tinitrd", "fi\n\tinitrd", PARTUUID, flags=re.S),
+        "",
+        SEVERAL.format("0"),
+    ),
+    "loaded again": (before(extra().replace(" linux", f" linux /boot/vmlinuz-{NEWU}\n linux")), "", OLDU),
+    "loaded by a function": (before(f"function f {{ linux /boot/vmlinuz-{OLDU}; }}\nmenuentry X {{ f; }}"), "", OLDU),
+    **{f"before the menu: {script}": (before(script), "", NEWU) for script in HARMLESS},
+    **{f"before the menu: {script}": (before(script), "", WHICH.format("0")) for script in CONDITIONAL},
+    "a function adds an entry": (before(f"function f {{\n{extra()}}}\nif true; then true; fi; f"), "", OLDU),
+    "below a condition, by identifier": (default("x", before(f"if a; then\n{extra()}fi")), "", DEPENDS.format("x")),
+    "below a condition, in a submenu": (
+        default("s>x", before(f"if a; then\nsubmenu S --id s {{\n{extra()}}}\nfi")),
+        "",
+        DEPENDS.format("s>x"),
+    ),
+    "a title with a quote": (default("Bob's", before(extra("Bob'\\''s"))), "", OLDU),
+    "a title with the sign of a submenu": (default("a>>b", before(extra("a>b"))), "", OLDU),
+    "a title that begins with a digit is a number": (default("1.1", before(extra("1.1"))), "", NEWU),
+    "options of an entry": (
+        default(
+            "y", before(f"menuentry --class a --users '' --unrestricted --id=y \"T\" {{ linux /vmlinuz-{OLDU}; }}")
+        ),
+        "",
+        OLDU,
+    ),
+    "one line": (before(f"menuentry X {{ linux /boot/vmlinuz-{OLDU} ; initrd /boot/initrd.img-{OLDU} }}"), "", OLDU),
+    "a default without set": (
+        TWO + "default=1>2\n",
+        "",
+        "unknown: grub.cfg sets GRUB's default to more than one entry",
+    ),
+    "a default in a function that nobody calls": (before("function f {\n  set default=1>2\n}"), "", NEWU),
+    "a default of an entry": (before("menuentry X {\n set default=1\n linux /vmlinuz-" + OLDU + "\n}"), "", OLDU),
     "the kernel held back was removed": (D12, GUARDED.replace(NEW12, "6.12.100+deb12-amd64", 1) + "0\n", OLD12),
 }
 
 
 def installed(root: Path, configuration: str | None, environment: str) -> None:
-    for kernel in (OLD13, NEW13, CLOUD13) if "deb13" in (configuration or "") else (OLD12, NEW12):
+    for kernel in re.findall(r"vmlinuz-([^\s;]+)", configuration or D12):
         put(root, f"/boot/vmlinuz-{kernel}")
     put(root, "/boot/grub/grubenv", environment)
     if configuration is not None:
@@ -113,11 +199,11 @@ def probed(root: Path) -> str:
 
 
 def guarded(root: Path, programs: Path) -> str:
-    programs.mkdir()
+    guard = install_guard(programs)
     for name, body in PROGRAMS.items():
         (programs / name).write_text(f"#!/bin/sh\n{body}\n")
         (programs / name).chmod(0o755)
-    command = ["sh", str(FILES / "kernel-guard.sh"), "--next", str(root)]
+    command = ["sh", str(guard), "--next", str(root)]
     environment = {"PATH": f"{programs}:{os.environ['PATH']}"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
@@ -145,6 +231,14 @@ def test_a_kernel_that_was_removed_without_update_grub_is_not_booted(tmp_path: P
     assert [probed(tmp_path / "root"), guarded(tmp_path / "root", tmp_path / "bin")] == [OTHER.format("0")] * 2
 
 
+@pytest.mark.parametrize("script", ["if [ a ]; then\n", "fi\n", "}\n", "menuentry X {\n", "echo 'a\n", "for a in b\n"])
+def test_what_is_no_script_of_grub_is_a_reason(tmp_path: Path, snapshot: str, script: str) -> None:
+    installed(tmp_path / "root", before(script), "")
+    said = probed(tmp_path / "root")
+    assert said == guarded(tmp_path / "root", tmp_path / "bin")
+    assert said == snapshot
+
+
 def test_an_image_that_dpkg_was_unpacking_is_no_kernel(tmp_path: Path) -> None:
     """The power failed before dpkg renamed it: with another boot loader it would be the newest kernel."""
     installed(tmp_path / "root", None, "")
@@ -160,6 +254,9 @@ def test_a_configuration_that_cannot_be_read_is_a_reason(tmp_path: Path, monkeyp
     def refuse(_root: str, path: str) -> str:
         raise PermissionError(13, "Permission denied", path)
 
-    monkeypatch.setattr("ansible_collections.gpuhost.stack.plugins.module_utils.host.grub.files.read_text", refuse)
-    found = system.grub.next_boot(str(tmp_path), [OLD12])
-    assert found == (None, "GRUB's configuration cannot be read: [Errno 13] Permission denied: '/boot/grub/grub.cfg'")
+    monkeypatch.setattr(system.grub, "_read", refuse)
+    found = system.grub.ask(str(tmp_path), [OLD12])
+    assert (found.next, found.reason) == (
+        None,
+        "GRUB's configuration cannot be read: [Errno 13] Permission denied: '/boot/grub/grub.cfg'",
+    )

@@ -6,6 +6,7 @@ GRUB itself counts in the scenario kernel_update, in a virtual machine.
 import configparser
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -30,6 +31,13 @@ for word; do name=${word%%=*}; sed -i "/^$name=/d" "$file"; [ "$command" = unset
 }
 
 
+def install_guard(folder: Path) -> Path:
+    """Copy the guard and what reads GRUB's menu for it, as the role does; return the guard."""
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copy(PROJECT / "plugins/module_utils/host/grub.py", folder / "grub.py")
+    return Path(shutil.copy(FILES / "kernel-guard.sh", folder / "kernel-guard"))
+
+
 class Host:
     """A host that runs the kernel OLD and has NEW; `modules`: the version of each kernel's module."""
 
@@ -41,6 +49,7 @@ class Host:
         self.configuration.write_text(CONFIGURATION.read_text())
         self.environment.write_text("")
         self.programs = folder / "bin"
+        self.installed = install_guard(folder / "lib")
         self.programs.mkdir()
         for name, body in PROGRAMS.items():
             (self.programs / name).write_text(f"#!/bin/sh\n{body}\n")
@@ -88,7 +97,7 @@ class Host:
             "RUNNING": str(self.running),
             "LOG": str(self.log),
         }
-        command = ["sh", str(FILES / "kernel-guard.sh"), *options, str(self.root)]
+        command = ["sh", str(self.installed), *options, str(self.root)]
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (0, "")
         return done.stdout
@@ -317,6 +326,45 @@ def test_a_container_and_missing_programs_are_no_error(tmp_path):
     assert host.guard() == ""
 
 
+# What /usr/bin/python3 of Debian 12 prints in a root without its library, and the dynamic linker without libexpat.
+NO_LIBRARY = """Could not find platform independent libraries <prefix>
+  stdlib dir = '/usr/lib/python3.11'
+Fatal Python error: init_fs_encoding: failed to get the Python codec of the filesystem encoding
+Python runtime state: core initialized
+ModuleNotFoundError: No module named 'encodings'
+
+Current thread 0x00007f58dbb3c040 (most recent call first):
+  <no Python frame>"""
+NOT_LINKED = "python3: error while loading shared libraries: libexpat.so.1: cannot open shared object file"
+
+
+@pytest.mark.parametrize(
+    "python",
+    [None, f"echo '{NOT_LINKED}' >&2; exit 127", f'echo "{NO_LIBRARY}" >&2; exit 1', "exit 0"],
+    ids=["none", "not linked", "without its library", "silent"],
+)
+def test_without_python_the_guard_says_so_and_changes_nothing_until_it_is_back(tmp_path, snapshot, python):
+    """apt may be replacing it; the guard runs again at the end of apt, and at the next boot."""
+    host = Host(tmp_path, {OLD: "580.1"})
+    host.set(**state("3"))
+    broken = Path(shutil.copytree(host.programs, tmp_path / "broken"))
+    for name in ("cat", "echo", "find", "grep", "head", "sed", "sh", "sort", "tail", "touch"):
+        (broken / name).symlink_to(str(shutil.which(name)))
+    if python:
+        (broken / "python3").write_text(f"#!/bin/sh\n{python}\n")
+        (broken / "python3").chmod(0o755)
+    said = host.guard(path=str(broken))
+    assert said.removeprefix("gpuhost: ") in host.log.read_text()
+    said = re.sub(r"guard: \d+: ", "guard: ", said.replace(str(host.installed.parent), "/usr/local/lib/gpuhost"))
+    assert said == snapshot
+    assert host.guard("--next", path=str(broken)).startswith("unknown: GRUB's menu cannot be read: python3 does not")
+    assert host.state == state("3")
+    assert f"kernel {OLD} stays the default" in host.guard()
+    assert host.state == state("no-module")
+    assert host.guard("--off", path=str(broken)) == ""
+    assert host.state == {}
+
+
 def test_switched_off_the_choice_is_grubs(tmp_path):
     host = Host(tmp_path, {OLD: "580.1"})
     host.guard()
@@ -327,8 +375,9 @@ def test_switched_off_the_choice_is_grubs(tmp_path):
 
 def test_the_entry_of_a_configuration_without_submenus_has_none(tmp_path):
     host = Host(tmp_path, {OLD: "580.1"})
-    flat = [line for line in CONFIGURATION.read_text().splitlines() if not line.startswith("submenu")]
-    host.configuration.write_text("\n".join(line.replace("\tmenuentry", "menuentry") for line in flat))
+    text, levels = re.subn(r"submenu [^\n]*\n(.*?\n)}\n", r"\1", CONFIGURATION.read_text(), flags=re.S)
+    assert levels == 1
+    host.configuration.write_text(text)
     host.guard()
     assert host.state["gpuhost_entry"] == f"gnulinux-{OLD}-advanced-{UUID}"
 
