@@ -13,7 +13,12 @@ from dataclasses import dataclass
 from typing import Any, Iterator
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import cuda_device_checks
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks.cuda_device_checks import COPIES, figure, pair_rate
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.cuda_device_checks import (
+    COPIES,
+    figure,
+    pair_rate,
+    place,
+)
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Check, CheckSpec, Context
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import files, pci, pcie
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi_log, topology
@@ -33,12 +38,16 @@ BANDWIDTH = CheckSpec(
 
 @dataclass(frozen=True)
 class Measurement:
-    """A bandwidth in GB/s (None: not measured), its threshold (None: there is none) and where that is from."""
+    """A bandwidth in GB/s (None: not measured), its threshold (None: there is none) and where that is from.
+
+    finding: what is measured, with the PCI addresses of the GPUs
+    """
 
     what: str
     rate: float | None
     minimum: float | None
     source: str
+    finding: str = ""
 
     @property
     def below(self) -> bool:
@@ -59,11 +68,12 @@ def judge(context: Context, document: Document, devices: Check) -> Check:
     except (OSError, ValueError) as error:
         return BANDWIDTH.unknown("what the links should give cannot be read: %s" % error)
     measured = list(_measurements(thresholds, document))
-    below = [str(item) for item in measured if item.below]
+    below = [item for item in measured if item.below]
     known = [item for item in measured if item.minimum is not None]
     without = thresholds.without()
     if below:
-        return BANDWIDTH.compare(False, "; ".join([*below, *without]))
+        finding = "too slow: " + "; ".join(sorted(item.finding for item in below))
+        return BANDWIDTH.compare(False, "; ".join([*map(str, below), *without]), finding=finding)
     if not known:
         return BANDWIDTH.skip("; ".join(without) or "nothing has a threshold", "; ".join(map(str, measured)))
     absent = [item.what for item in known if item.rate is None]
@@ -193,11 +203,13 @@ def _measurements(thresholds: Thresholds, document: Document) -> Iterator[Measur
         path = thresholds.path(index)
         for name, text in COPIES.items():
             limit = (thresholds.model(index, "memory"), "the model's") if name == "device_to_device" else path
-            yield Measurement("%d %s" % (index, text), copies.get(name, {}).get("gb_per_second"), *limit)
+            finding = "%s %s" % (place(document, index), text)
+            yield Measurement("%d %s" % (index, text), copies.get(name, {}).get("gb_per_second"), *limit, finding)
     for pair in document["peers"]:
         limit = thresholds.pair(pair["from"], pair["to"]) if pair["access"] else (None, "")
-        yield Measurement("%(from)d-%(to)d" % pair, pair_rate(pair), *limit)
+        finding = "%s to %s" % (place(document, pair["from"]), place(document, pair["to"]))
+        yield Measurement("%(from)d-%(to)d" % pair, pair_rate(pair), *limit, finding)
     reduced = document["all_reduce"]
     if reduced is not None and len(reduced["devices"]) > 1:
         floor = thresholds.over_nvlink(reduced["devices"])
-        yield Measurement("all-reduce", reduced["bus_gb_per_second"], floor, "the model's")
+        yield Measurement("all-reduce", reduced["bus_gb_per_second"], floor, "the model's", "all-reduce")

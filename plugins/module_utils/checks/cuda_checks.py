@@ -99,6 +99,7 @@ def _compile_link_run(context: Context, cuda: dict[str, Any]) -> list[Check]:
         environment = dict(os.environ, LC_ALL="C", TMPDIR=directory)
         built = context.run(compiler, COMPILE_TIMEOUT, environment)
         if built.exit_code != 0:
+            built = _without(directory, built)
             remedy = (
                 "See nvcc's message: a header or library of %s is missing, or this CUDA does not support the host's "
                 "compiler." % ", ".join(planned)
@@ -111,6 +112,7 @@ def _compile_link_run(context: Context, cuda: dict[str, Any]) -> list[Check]:
     try:
         document = cuda_program.parse(ran.output)
     except ValueError:
+        ran = _without(directory, ran)
         remedy = "The dynamic linker does not find a library: see `ldconfig -p | grep -E 'cudart|cudnn|nccl'`."
         return _not_run(context, "the program", ran, expected, remedy)
     of_devices = cuda_device_checks.run(context, document)
@@ -120,6 +122,12 @@ def _compile_link_run(context: Context, cuda: dict[str, Any]) -> list[Check]:
         cuda_bandwidth_check.judge(context, document, of_devices[0]),
         cuda_unprivileged_check.judge(context, document, unprivileged),
     ]
+
+
+def _without(directory: str, answer: Answer) -> Answer:
+    """Return the answer without the name of the temporary directory, which would make each failure another one."""
+    out, err = (text.replace(directory.encode() + b"/", b"") for text in (answer.stdout, answer.stderr))
+    return Answer(answer.exit_code, out, err)
 
 
 def _not_run(context: Context, what: str, answer: Answer, expected: str, remedy: str) -> list[Check]:
@@ -163,5 +171,6 @@ def _versions(document: cuda_program.Document, planned: dict[str, str], ran: Ans
     found = "%s; %s" % (_versions_text(versions), outcome)
     loaded = cuda_program.loaded(document) or None
     return COMPILE_LINK_RUN.compare(
-        passed, found, _versions_text(planned), versions=versions, data={"cuda_check": document}, loaded=loaded
-    )
+        passed, found, _versions_text(planned), versions=versions, data={"cuda_check": document}, loaded=loaded,
+        finding=_versions_text(versions),
+    )  # fmt: skip

@@ -6,7 +6,9 @@ from __future__ import annotations
 
 import os
 import pwd
+from typing import Any
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks import cuda_device_checks
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Check, CheckSpec, Context
 from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Answer
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_program
@@ -69,8 +71,15 @@ def judge(context: Context, of_root: cuda_program.Document, answer: Answer | Non
         return UNPRIVILEGED.unknown(
             "root can use %d of %d GPUs, see cuda.devices" % (roots, context.expect_gpus), found
         )
-    return UNPRIVILEGED.compare(usable == context.expect_gpus, found, "%d" % context.expect_gpus)
+    able = [cuda_device_checks.place(document, device["index"]) for device in document["devices"] if _computes(device)]
+    finding = "usable: " + (", ".join(sorted(able)) or "none")
+    finding += "; " + cuda_device_checks.error_finding(error) if error else ""
+    return UNPRIVILEGED.compare(usable == context.expect_gpus, found, "%d" % context.expect_gpus, finding=finding)
 
 
 def _usable(document: cuda_program.Document) -> int:
-    return sum(bool(device["kernel"]["right"]) for device in document["devices"])
+    return sum(_computes(device) for device in document["devices"])
+
+
+def _computes(device: dict[str, Any]) -> bool:
+    return bool(device["kernel"]["right"])

@@ -153,7 +153,7 @@ def run(context: Context) -> list[Check]:
     gpus, switches = pci.read(context.root)
     return [
         _nvidia_smi(context, driver),
-        _gpu_count(context),
+        _gpu_count(context, gpus),
         _module_matches(context, driver),
         _module_built(context, driver),
         _nouveau_absent(context, gpus),
@@ -228,7 +228,7 @@ def _smi_remedy(exit_code: int) -> str:
     return _EXIT_CODE_REMEDIES.get(exit_code, other)
 
 
-def _gpu_count(context: Context) -> Check:
+def _gpu_count(context: Context, gpus: list[dict[str, Any]]) -> Check:
     works = context.smi is not None and context.smi["exit_code"] == 0
     listed = len((context.smi or {}).get("gpus") or [])
     found = "%d on the PCI bus, %s by nvidia-smi" % (context.pci_gpus, listed if works else "not counted")
@@ -238,7 +238,10 @@ def _gpu_count(context: Context) -> Check:
     if context.pci_gpus == context.expect_gpus and problem is not None:
         return GPU_COUNT.unknown("nvidia-smi does not count: " + problem, found)
     passed = context.pci_gpus == listed == context.expect_gpus and works
-    return GPU_COUNT.compare(passed, found, "%d by both" % context.expect_gpus)
+    by_smi = (context.smi or {}).get("gpus") or []
+    addresses = [", ".join(sorted(str(gpu.get("pci_address")) for gpu in where)) for where in (gpus, by_smi)]
+    finding = "on the PCI bus: %s; by nvidia-smi: %s" % tuple(addresses)
+    return GPU_COUNT.compare(passed, found, "%d by both" % context.expect_gpus, finding=finding)
 
 
 def _module_matches(context: Context, driver: dict[str, Any]) -> Check:

@@ -16,7 +16,13 @@ import pwd
 from typing import Any, Iterator
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import framework_probe
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import REAPPLY, Check, CheckSpec, Context
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
+    REAPPLY,
+    Check,
+    CheckSpec,
+    Context,
+    stable,
+)
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, system
 from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Answer
 
@@ -193,7 +199,8 @@ def computed(
     found = "; ".join(_results_text(results)) or "no result"
     if gpus:
         every = len({result["device"] for result in results}) == len(results) == wanted
-        return spec.compare(passed and every, found if every else "%s (%d GPUs)" % (found, len(results)), expected)
+        found = found if every else "%s (%d GPUs)" % (found, len(results))
+        return spec.compare(passed and every, found, expected, finding=_computed_finding(results, tolerance))
     if not results:
         return spec.unknown("%s computed nothing, not even on the CPU" % label)
     if not passed:
@@ -207,6 +214,19 @@ def computed(
 def _right(result: dict[str, Any], tolerance: float) -> bool:
     """Return whether a result was computed on its device and is close enough; NaN is not."""
     return "error" not in result and result["ran_on"] == result["device"] and result["difference"] <= tolerance
+
+
+def _computed_finding(results: list[dict[str, Any]], tolerance: float) -> str:
+    """Return which devices computed, and what is wrong on each that did not compute right."""
+    texts = [
+        "%s %s%s" % (
+            result["device"],
+            stable(str(result["error"])) if "error" in result else "right" if _right(result, tolerance) else "differs",
+            ", ran on %s" % result["ran_on"] if result.get("ran_on", result["device"]) != result["device"] else "",
+        )
+        for result in results
+    ]  # fmt: skip
+    return "; ".join(texts) or "no result"
 
 
 def _results_text(results: list[dict[str, Any]]) -> Iterator[str]:

@@ -451,7 +451,8 @@ def run(context: Context) -> list[Check]:
         readings = [check.reading(gpu) for gpu in log.gpus]
         checks.append(_judge(context, check.spec, log.gpus, readings, missing or problem))
     if missing and checks[0].status != FAIL:
-        checks[0] = PER_GPU[0].spec.compare(False, missing)
+        listed = ", ".join(sorted(_address(gpu) for gpu in log.gpus)) or "no GPU"
+        checks[0] = PER_GPU[0].spec.compare(False, missing, finding="listed: " + listed)
     checks = [_accept_disabled_daemon(context, check) for check in checks]
     links = _nvlinks(context, log.gpus, path)
     return [*checks, _judge(context, NVLINK, log.gpus, links, missing or problem), xid_errors]
@@ -525,7 +526,8 @@ def _judge(context: Context, spec: CheckSpec, gpus: list[Gpu], readings: list[Re
         by_outcome.setdefault(WAIVED if waiver else reading.outcome, []).append((gpu, reading))
     found = _by_text(list(zip(gpus, readings))) + note if gpus else None  # noqa: B905
     if FAIL in by_outcome:
-        return spec.compare(False, _by_text(by_outcome[FAIL]) + note)
+        finding = "; ".join("%s: %s" % (_address(gpu), reading.text) for gpu, reading in by_outcome[FAIL])
+        return spec.compare(False, _by_text(by_outcome[FAIL]) + note, finding=finding)
     if UNKNOWN in by_outcome or problem:
         return spec.unknown(problem or _by_text(by_outcome[UNKNOWN]), found)
     if WARN in by_outcome:
@@ -612,7 +614,8 @@ def _xid_errors(context: Context) -> Check:
         return XID_ERRORS.unknown(problem)
     events = kernel_log.parse(text)
     fatal = [event for event in events if event.fatal]
-    return XID_ERRORS.compare(not fatal, _count_events(fatal or events))
+    finding = "; ".join(sorted({str(event) for event in fatal}))
+    return XID_ERRORS.compare(not fatal, _count_events(fatal or events), finding=finding)
 
 
 def _count_events(events: list[kernel_log.Event]) -> str:

@@ -84,11 +84,14 @@ def run(context: Context, pause: float = PAUSE) -> list[Check]:
             return [GPUS.compare(True, "no process, and no more memory in use than before, on %s" % total)]
     own = [user for user in users if any(word in user["name"] for word in OWN)]
     if own:
-        return [GPUS.compare(False, "left by the checks: " + gpu_processes.listed(_short(own)))]
+        finding = "left by the checks: " + ", ".join(sorted({str(user["name"]) for user in _short(own)}))
+        return [GPUS.compare(False, "left by the checks: " + gpu_processes.listed(_short(own)), finding=finding)]
     if users:
         return [GPUS.deferred("programs use the GPUs since the checks began: " + gpu_processes.listed(_short(users)))]
     texts = ["GPU %s: %s MiB in use, %s before" % (i, used[i], context.idle_before["used"].get(i)) for i in grown]
-    return [GPUS.compare(False, "; ".join(texts))]
+    places = {str(gpu["index"]): gpu["pci_address"] for gpu in (context.smi or {}).get("gpus") or []}
+    finding = "memory in use: " + ", ".join(sorted(str(places.get(index) or index) for index in grown))
+    return [GPUS.compare(False, "; ".join(texts), finding=finding)]
 
 
 def _short(users: list[Any]) -> list[Any]:

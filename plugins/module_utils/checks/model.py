@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import threading
 from collections import Counter
 from dataclasses import dataclass, field
@@ -30,6 +31,14 @@ STACK, HARDWARE, HOST = "stack", "hardware", "host"
 SCHEMA = 1
 REAPPLY = "Run `ansible-playbook playbooks/gpu_host.yml -e gpu_stack_converge=always`."
 _ALWAYS_COUNTED = (PASS, FAIL, SKIP)
+# What differs from run to run in a text: points in time, measured amounts, addresses in memory.
+_UNITS = r"(?:[GM]B/s|[KMGT]?i?B|bytes?|MHz|s|ms|seconds?|words|of \d+ words|%)"
+_VOLATILE = (
+    re.compile(r"\b\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d+)?\b"),
+    re.compile(r"\b[EFIW]\d{4} \d\d:\d\d:\d+\.\d+ +\d+\b"),  # of absl: severity, date, time, thread
+    re.compile(r"\b\d+(?:\.\d+)?(?= ?%s(?!\w))" % _UNITS),
+    re.compile(r"\b0x[0-9a-fA-F]+\b"),
+)
 
 
 @dataclass(frozen=True)
@@ -120,7 +129,8 @@ class CheckSpec:
     ) -> Check:
         """Return a pass, or a failure with its cause, remedy and finding.
 
-        `expected`, `remedy` and `cause` default to the spec's own, `finding` to `found`.
+        `expected`, `remedy` and `cause` default to the spec's own, `finding` to what is stable in `found`. Where that
+        names a GPU by its index, state the finding: another GPU may have the index after a change.
         """
         return Check(
             self.id,
@@ -129,7 +139,7 @@ class CheckSpec:
             expected=self.expected if expected is None else expected,
             remedy=None if passed else remedy or self.remedy,
             cause=None if passed else cause or self.cause,
-            finding=None if passed else found if finding is None else finding,
+            finding=None if passed else stable(found) if finding is None else finding,
             versions=versions,
             data=data,
             loaded=loaded,
@@ -174,6 +184,13 @@ class CheckSpec:
     def skip(self, reason: str, found: str | None = None) -> Check:
         """Return that the check does not apply to this host. A value that cannot be read is `unknown` instead."""
         return Check(self.id, SKIP, found=found, reason=reason)
+
+
+def stable(text: str) -> str:
+    """Return a text without what differs from run to run."""
+    for pattern in _VOLATILE:
+        text = pattern.sub("N", text)
+    return text
 
 
 def is_version(found: str, planned: str) -> bool:

@@ -126,8 +126,7 @@ def _waive(check: model.Check, context: model.Context) -> model.Check:
     waiver = context.waiver(check.id) if check.status == model.FAIL else None
     if waiver is None:
         return check
-    blame = {"remedy": None, "cause": None, "setting": None, "finding": None}
-    return dataclasses.replace(check, status=model.WAIVED, reason=str(waiver), **blame)
+    return dataclasses.replace(check, status=model.WAIVED, reason=str(waiver), remedy=None, cause=None, setting=None)
 
 
 def _recorded(context: model.Context) -> dict[str, str] | None:

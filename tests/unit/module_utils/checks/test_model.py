@@ -111,6 +111,36 @@ def test_unknown_checks_with_an_earlier_answer_are_named(outcome: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("found", "finding"),
+    [
+        # As PyTorch 2 and TensorFlow 2.17 and 2.18 print them
+        (
+            "CUDA out of memory. Tried to allocate 146.00 MiB. GPU 0 has a total capacity of 8.00 GiB of which 0 bytes",
+            "CUDA out of memory. Tried to allocate N MiB. GPU 0 has a total capacity of N GiB of which N bytes",
+        ),
+        (
+            "2024-12-25 21:32:38.979465: E external/local_xla/xla/cuda_dnn.cc:9261] Unable to register cuDNN factory",
+            "N: E external/local_xla/xla/cuda_dnn.cc:9261] Unable to register cuDNN factory",
+        ),
+        (
+            "E0000 00:00:1739486925.821562  176814 cuda_dnn.cc:8310] Unable to register cuDNN factory",
+            "N cuda_dnn.cc:8310] Unable to register cuDNN factory",
+        ),
+        ("the program did not end within 180 s", "the program did not end within N s"),
+        ("0: host to device: 12 of 4096 words wrong", "0: host to device: N of N words wrong"),
+        (
+            "host to device 3.1 GB/s, at least 40 (PCIe 32 GT/s x16)",
+            "host to device N GB/s, at least 40 (PCIe 32 GT/s x16)",
+        ),
+        ("segfault at 0x7f1cdbf4a8b0, error 802", "segfault at N, error 802"),
+        ("driver 595.71.05, 8 GPUs, x8 of x16 lanes", "driver 595.71.05, 8 GPUs, x8 of x16 lanes"),
+    ],
+)
+def test_finding_is_without_times_and_amounts(found: str, finding: str) -> None:
+    assert SPEC.compare(False, found).finding == finding
+
+
+@pytest.mark.parametrize(
     ("findings", "found_before"),
     [
         ({"a.b": "GPU-1: error 802"}, ["a.b"]),
