@@ -173,6 +173,20 @@ def test_system_files_of_roles_are_restored_by_a_rollback():
     assert written - known == set()
 
 
+def test_systemd_is_reloaded_only_after_a_unit_has_changed():
+    """A reload can take the GPUs away from running containers."""
+    found = []
+    for path in TASK_FILES:
+        text = path.read_text()
+        for condition in re.findall(r"daemon[_-]reload: *(.*)", text):
+            (unit,) = re.findall(r'^"{{ (__\w+) is changed }}"$', condition) or pytest.fail(f"{path}: {condition}")
+            written = rf"dest: /etc/systemd/system/\S+\n(?:    .*\n)*  register: {unit}\n"
+            assert re.search(written, text), f"{unit} of {path} is not the result of writing a unit"
+            found.append(path.name)
+        assert "systemctl daemon-reload" not in text, path
+    assert found == ["kernel_guard.yml"]
+
+
 @pytest.mark.parametrize(
     ("path", "preparation", "packages"),
     [
