@@ -2,8 +2,12 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import yaml
+from ansible.plugins.action.reboot import ActionModule
 
 from tests.unit.ansible_runs import run_playbook
 
@@ -57,3 +61,34 @@ def test_host_that_must_not_be_rebooted_fails_with_the_reason_and_the_next_step(
     )
     assert expected in output
     assert "Reboot into the new driver" not in output
+
+
+@pytest.mark.parametrize(
+    "links", sorted((PROJECT / "tests/fixtures/molly_guard").glob("*.links")), ids=lambda p: p.stem
+)
+def test_the_command_that_reboots_is_none_of_those_that_molly_guard_replaces(links: Path, tmp_path: Path) -> None:
+    """It asks for the host's name on a terminal that looks like SSH, and Ansible waits for the reboot in vain."""
+    for directory in ("bin", "sbin"):
+        (tmp_path / "usr" / directory).mkdir(parents=True)
+        (tmp_path / directory).symlink_to(f"usr/{directory}")
+    (tmp_path / "usr/bin/systemctl").touch()
+    for line in links.read_text().splitlines():
+        path, target = line.split(" -> ")
+        (tmp_path / path).symlink_to(target)
+    tasks = yaml.safe_load((PROJECT / "roles/nvidia_driver/tasks/reboot.yml").read_text())
+    (arguments,) = [task["ansible.builtin.reboot"] for task in tasks if "ansible.builtin.reboot" in task]
+
+    def find(module_args: dict[str, Any], **_unused: object) -> dict[str, Any]:
+        (name,) = module_args["patterns"]
+        found = [tmp_path / path.lstrip("/") / name for path in module_args["paths"]]
+        return {"files": [{"path": str(path)} for path in found if path.is_symlink() or path.exists()]}
+
+    action = ActionModule.__new__(ActionModule)
+    action._task = SimpleNamespace(args=arguments, action="reboot")
+    action._execute_module = find
+    command = Path(action.get_shutdown_command({}, {"name": "debian", "version": "13", "family": "debian"}))
+    assert command.relative_to(tmp_path).name == "systemctl"
+    assert not command.is_symlink()
+    assert (
+        action.get_shutdown_command_args({"name": "debian", "version": "13", "family": "debian"}).split()[0] == "reboot"
+    )
