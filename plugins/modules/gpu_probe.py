@@ -266,6 +266,9 @@ probe:
     pending:
       description: C(since) when a change waits to be verified; null if none does.
       type: dict
+    newer_state:
+      description: The record in O(state_directory) that a later gpuhost wrote; null if there is none.
+      type: str
     applied_plan:
       description: The plan that was applied last.
       type: dict

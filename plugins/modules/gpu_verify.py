@@ -237,6 +237,7 @@ verify:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import model, verify
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import store
 
 WAIVER = {
     "check": {"type": "str", "required": True},
@@ -280,6 +281,9 @@ def main() -> None:
             "Call gpuhost.stack.gpu_verify in a task, with plugins/action/gpu_verify.py installed beside "
             "plugins/modules, or pass the text of plugins/module_utils/nvidia/cuda_check.cu."
         )
+    newer = store.newer(params["state_directory"])
+    if newer:
+        module.fail_json(msg=str(newer))
     context = verify.context(
         params["plan"],
         params["expect_gpus"],

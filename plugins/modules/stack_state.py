@@ -244,6 +244,9 @@ def main() -> None:
         supports_check_mode=True,
     )
     options = module.params
+    newer = store.newer(options["directory"])
+    if newer:
+        module.fail_json(msg="The action %s changed nothing. %s" % (options["action"], newer))
     packages = os.path.join(options["directory"], "packages")
     progress = os.path.join(options["directory"], transaction_lock.PROGRESS)
     apt = apt_commands.Apt(module.run_command, options["lock_timeout"], packages, progress=progress)

@@ -119,6 +119,7 @@ def probe(root: str, options: Options, run: Run = command.run) -> dict[str, Any]
         "verified": attempt("record of the verified configuration", lambda: store.evidence(state)),
         "requested": attempt("request of the verified configuration", lambda: store.requested(state)),
         "pending": attempt("record of a pending change", lambda: store.read(state, store.PENDING)),
+        "newer_state": attempt("newer records", lambda: _newer_state(state)),
         "applied_plan": attempt("applied plan", lambda: installed_stack.applied_plan(root)),
         "simulated": attempt("simulated parts", lambda: installed_stack.simulated(root), []),
     }
@@ -142,6 +143,11 @@ def _kernel(root: str, running: str, options: Options, run: Run) -> dict[str, An
 
 def _packages(root: str, options: Options) -> dict[str, dict[str, Any]]:
     return {name: package.to_json() for name, package in dpkg.read(root, list(options.package_patterns)).items()}
+
+
+def _newer_state(directory: str) -> str | None:
+    error = store.newer(directory)
+    return error.found if error else None
 
 
 def _applied(root: str, options: Options, run: Run) -> dict[str, Any]:

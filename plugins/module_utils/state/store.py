@@ -41,16 +41,45 @@ RESTORING = "restoring"
 NOW = "%Y-%m-%dT%H:%M:%SZ"
 
 
+class NewerStateError(ValueError):
+    """A record of a later gpuhost, which this one would misunderstand; `found` is the message without the remedy."""
+
+    def __init__(self, path: str, schema: Any) -> None:
+        self.found = "%s was written by a newer gpuhost (schema %s); expected at most %d" % (path, schema, SCHEMA)
+        super().__init__(self.found + "; update gpuhost on the controller")
+
+
 def read(directory: str, name: str) -> dict[str, Any] | None:
-    """Return a record, or None where there is none. Raise ValueError where it is not JSON."""
+    """Return a record, or None where there is none.
+
+    Raise NewerStateError for one of a later schema, ValueError where it is not JSON.
+    """
     path = _path(directory, name)
     try:
         with open(path) as stream:
-            return dict(json.load(stream))
+            record = dict(json.load(stream))
     except FileNotFoundError:
         return None
     except (TypeError, ValueError) as error:
         raise ValueError("%s is not a JSON object (%s): move it away and run this again" % (path, error)) from error
+    schema = record.get("schema", SCHEMA)
+    if not isinstance(schema, int) or schema > SCHEMA:
+        raise NewerStateError(path, schema)
+    return record
+
+
+def newer(directory: str) -> NewerStateError | None:
+    """Return the error of the first record of a later gpuhost, whatever its name is; None if there is none."""
+    for name in sorted(os.listdir(directory)) if os.path.isdir(directory) else []:
+        stem, extension = os.path.splitext(name)
+        try:
+            if extension == ".json":
+                read(directory, stem)
+        except NewerStateError as error:
+            return error
+        except ValueError:  # what needs this record reports it
+            continue
+    return None
 
 
 def write(directory: str, name: str, content: dict[str, Any]) -> None:

@@ -449,7 +449,8 @@ class Probe:
     """Everything that gpu_probe reads from a host; distribution: None where os-release could not be read.
 
     uid: the user that it read as, 0 for root; may_write: whether that user may write to a directory, by path.
-    requested: the request of the verified configuration, if any. errors: why parts could not be read, "PART: CAUSE".
+    requested: the request of the verified configuration, if any.
+    newer_state: which record a later gpuhost wrote. errors: why parts could not be read, "PART: CAUSE".
     """
 
     gpus: tuple[Gpu, ...]
@@ -486,6 +487,7 @@ class Probe:
     verified: Verified | None = None
     requested: Mapping[str, str] | None = None
     pending: Pending | None = None
+    newer_state: str | None = None
     simulated: tuple[str, ...] = ()
     errors: tuple[str, ...] = ()
 

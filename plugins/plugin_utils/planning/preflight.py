@@ -48,6 +48,10 @@ CODES = {
         "warning, and the plan is made as if these were not there)",
         "By cause, in the message",
     ),
+    "newer-state": (
+        "A later gpuhost has managed this host: a record in `/var/lib/gpuhost` has a schema unknown to this one",
+        "Update gpuhost on the controller",
+    ),
     "folder-not-writable": (
         "With `gpu_stack_scope=frameworks`, the user of the tasks may not write to `/opt/gpuhost`",
         "Once, as root: `install -d -o USER /opt/gpuhost`; or `--become`",
@@ -225,6 +229,7 @@ def preflight(plan: Plan, probe: Probe, diff: PlanDiff, options: Options | None 
     context, findings = _Context(plan, probe, diff, options or Options()), Findings()
     for check in (
         _user,
+        _newer_state,
         _unread,
         _request,
         _transaction,
@@ -262,6 +267,11 @@ def _user(context: _Context, findings: Findings) -> None:
             f"the tasks run as the user with uid {context.probe.uid}, expected root",
             "set ansible_become: true in the inventory, or add --become; --ask-become-pass if sudo asks for a password",
         )
+
+
+def _newer_state(context: _Context, findings: Findings) -> None:
+    if context.probe.newer_state:
+        findings.problem("newer-state", context.probe.newer_state, "update gpuhost on the controller")
 
 
 def _unread(context: _Context, findings: Findings) -> None:

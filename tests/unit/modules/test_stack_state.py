@@ -102,5 +102,16 @@ def test_a_damaged_record_is_reported_with_its_path(module: Module) -> None:
     assert str(module.directory / "verified.json") in result["msg"]
 
 
+@pytest.mark.parametrize("action", stack_state.ACTIONS)
+def test_state_of_a_later_release_is_refused_by_each_action(module: Module, action: str) -> None:
+    module.directory.mkdir()
+    text = '{"schema": 2, "plan": {}}'
+    (module.directory / "verified.json").write_text(text)
+    result = module(action, plan={}, parts=PARTS)
+    assert result["failed"] is True
+    assert "verified.json was written by a newer gpuhost (schema 2); expected at most 1; update" in result["msg"]
+    assert (module.records(), (module.directory / "verified.json").read_text()) == (["verified.json"], text)
+
+
 def test_a_verified_configuration_needs_its_plan(module: Module) -> None:
     assert "plan" in module("record_verified")["msg"]

@@ -61,6 +61,7 @@ def test_the_probe_of_an_empty_root_has_every_part(tmp_path: Path) -> None:
         "verified",
         "requested",
         "pending",
+        "newer_state",
         "applied_plan",
         "simulated",
         "errors",
@@ -113,6 +114,13 @@ def test_the_evidence_of_the_verified_configuration_is_read_and_a_pending_change
     found = probe.probe(str(tmp_path), OPTIONS)
     assert found["verified"] == {"at": "2026-11-01T00:00:00Z"}
     assert found["pending"]["since"] == "2026-11-02T00:00:00Z"  # type: ignore[index]
+
+
+@pytest.mark.parametrize("name", ["baseline", "last_result", "unheard-of"])
+def test_a_record_of_a_later_release_is_named(tmp_path: Path, name: str) -> None:
+    put(tmp_path, f"/var/lib/gpuhost/{name}.json", '{"schema": 2}')
+    message = f"{tmp_path}/var/lib/gpuhost/{name}.json was written by a newer gpuhost (schema 2); expected at most 1"
+    assert probe.probe(str(tmp_path), OPTIONS)["newer_state"] == message
 
 
 def test_a_verified_configuration_of_an_earlier_version_has_no_evidence(tmp_path: Path) -> None:

@@ -42,6 +42,7 @@ def test_there_are_such_states() -> None:
 def test_the_records_are_read(state: tuple[str, Path]) -> None:
     name, root = state
     directory = str(root / store.DIRECTORY.lstrip("/"))
+    assert store.newer(directory) is None
     assert cuda(store.read(directory, store.VERIFIED)) == "13.2"
     assert cuda(store.read(directory, store.PREVIOUS)) == ("13.0" if name in ("rolled_back", "failed_repair") else None)
     assert (store.evidence(directory) or {})["at"].startswith("2026-11-25T22:")

@@ -17,6 +17,32 @@ def test_a_missing_record_is_none_and_a_broken_one_an_error(tmp_path):
             store.read(str(tmp_path), store.VERIFIED)
 
 
+@pytest.mark.parametrize(
+    ("schema", "is_read"),
+    [(store.SCHEMA, True), (None, True), (store.SCHEMA - 1, True), (store.SCHEMA + 1, False), ("2027", False)],
+)
+def test_a_record_of_a_later_release_is_refused_with_its_schema(tmp_path, schema, is_read):
+    """None: without a schema."""
+    record = {"since": "2027-01-01T00:00:00Z"} | ({} if schema is None else {"schema": schema})
+    (tmp_path / "pending.json").write_text(json.dumps(record))
+    if is_read:
+        assert store.read(str(tmp_path), store.PENDING) == record
+        assert store.newer(str(tmp_path)) is None
+        return
+    with pytest.raises(store.NewerStateError, match=rf"pending\.json was written by .*\(schema {schema}\)"):
+        store.read(str(tmp_path), store.PENDING)
+    assert "update gpuhost on the controller" in str(store.newer(str(tmp_path)))
+
+
+def test_a_record_whose_name_only_a_later_release_knows_is_found_beside_a_broken_one(tmp_path):
+    assert store.newer(str(tmp_path / "missing")) is None
+    (tmp_path / "applied.json").write_text("{")
+    (tmp_path / "transaction.lock").write_text("")
+    assert store.newer(str(tmp_path)) is None
+    (tmp_path / "leases.json").write_text('{"schema": 7}')
+    assert "leases.json was written by a newer gpuhost (schema 7)" in str(store.newer(str(tmp_path)))
+
+
 def test_an_interrupted_write_keeps_the_record_before_it(tmp_path, monkeypatch):
     store.write(str(tmp_path), store.VERIFIED, {"plan": "old"})
 

@@ -234,6 +234,14 @@ WARNINGS: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+def test_records_of_a_later_release_are_a_problem(snapshot: SnapshotAssertion) -> None:
+    found = run(
+        newer_state="/var/lib/gpuhost/verified.json was written by a newer gpuhost (schema 2); expected at most 1"
+    )
+    assert codes(found) == (["newer-state"], [])
+    assert preflight.refusal(found.problems) == snapshot
+
+
 @pytest.mark.parametrize(("parts", "code"), WARNINGS.values(), ids=WARNINGS)
 def test_warnings(parts: dict[str, Any], code: str, snapshot: SnapshotAssertion) -> None:
     found = run(**parts)
