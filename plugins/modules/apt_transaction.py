@@ -10,11 +10,12 @@ DOCUMENTATION = r"""
 module: apt_transaction
 short_description: Install exact package versions in one apt transaction, simulated first, undone when it fails
 description:
-  - Brings all packages to the given versions, up or down, in a single transaction. Holds of these packages do not
-    prevent that and are set again afterwards.
+  - Brings all packages to the given versions, up or down, in a single transaction. Holds that this module has set, by
+    its journal, do not prevent that and are set again afterwards.
   - The transaction is simulated first. It is refused, with the list and before anything is changed, if it would remove
-    a package that neither O(replaces) nor O(may_remove) allows, change the kernel image, or change a package that is
-    held and not part of it.
+    a package that neither O(replaces) nor O(may_remove) allows, change the kernel image, change a package that somebody
+    else holds, or one that this module holds and that is not part of it. No option allows to change what somebody else
+    holds.
   - Packages that these need in one exact version are installed in that version, even if the repository offers newer
     ones.
   - All packages are downloaded before the first one is unpacked. They stay in the directory C(packages) of
@@ -24,7 +25,9 @@ description:
     if all packages of the transaction can be configured. The packages that it prevented, such as the headers, are then
     configured while DKMS builds nothing.
   - The package lists are refreshed if a wanted version is not on offer.
-  - An interrupted apt or dpkg transaction is finished first.
+  - An interrupted transaction of this module is finished first. A host on which dpkg left packages of others
+    unfinished, or on which the dependencies of packages of others are not met, is refused, unless the transaction
+    itself meets them.
   - The transaction is a job of the host, whose progress is printed. It continues when the connection is lost or the run
     is killed; there is never more than one. A lost connection is tried again for O(lock_timeout) seconds.
 version_added: "0.1.0"
@@ -147,6 +150,10 @@ not_kept:
   returned: success
   type: list
   elements: str
+problem:
+  description: C(code), C(message) and C(remedy) of a transaction that was refused before anything was changed.
+  returned: when the transaction is refused
+  type: dict
 unplanned:
   description: The unexpected changes because of which the transaction was refused.
   returned: when the simulation is refused

@@ -271,7 +271,7 @@ class Apt:
 
         A DKMS module of others that does not build is a warning, if all packages of this command can be configured.
         `reinstall`: packages of `wanted` that are installed are unpacked again, with the settings that are missing.
-        `fix`: dependencies of installed packages are not met (`is_broken`).
+        `fix`: dependencies of installed packages are not met (`unmet`), and apt may repair them.
         """
         options = APT_OPTIONS + DPKG_OPTIONS + self.bound
         options += ["--reinstall", "-o", "Dpkg::Options::=--force-confmiss"] if reinstall else []
@@ -329,8 +329,10 @@ class Apt:
             os.unlink(files.under(self.root, NO_AUTOINSTALL))
 
     def recover(self, packages: dict[str, dpkg.Package]) -> str:
-        """Finish an interrupted run of apt or dpkg; return the errors of what could not be finished, "" for none.
+        """Finish an interrupted run of dpkg; return the errors of what could not be finished, "" for none.
 
+        Only where no unfinished package is others' (ownership.foreign_unfinished): this cannot be simulated. What dpkg
+        cannot finish, unmet dependencies, is repaired by the next `install`, with `fix`.
         A package that cannot be configured, such as a kernel module that does not build, may be the one that is about
         to be replaced: therefore this raises nothing.
         """
@@ -340,17 +342,19 @@ class Apt:
         for name, state in packages.items():
             if state.unpack_again:
                 errors.append(self._unpack_again(name, state.version))
-        if any(state.status not in dpkg.SETTLED for state in packages.values()):
+        is_unsettled = any(state.status not in dpkg.SETTLED for state in packages.values())
+        if is_unsettled or dpkg.journal_files(self.root):
             self.report("configuring what an interrupted run of dpkg left")
             errors.append(self._try(DPKG + ["--configure", "-a"]))
-        if self.is_broken():
-            fix = ["apt-get", "-y"] + DPKG_OPTIONS + self.bound
-            errors.append(self._try(fix + ["--fix-broken", "install"]))
         return "\n".join(text for text in errors if text)
 
-    def is_broken(self) -> bool:
-        """Return whether a dependency of an installed or unpacked package is not met, as after a killed dpkg."""
-        return bool(self._run_unlocked(["apt-get", "check"])[0])
+    def unmet(self) -> list[str]:
+        """Return apt's list of the installed and unpacked packages whose dependencies are not met, a line each.
+
+        There are some after a killed dpkg, and where somebody has installed packages with dpkg. Takes no lock.
+        """
+        rc, out, err = self._run_unlocked(["apt-get", "-s", "check"])
+        return apt_output.unmet_dependencies(out + "\n" + err) if rc else []
 
     def _try(self, command: list[str], cwd: str | None = None) -> str:
         """Run a command; return its error, "" for none."""

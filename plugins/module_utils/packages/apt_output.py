@@ -137,15 +137,34 @@ def not_offered(specs: List[str], offered: Dict[str, List[str]]) -> List[str]:
     return messages
 
 
-def unexpected(changes: List[Change], specs: List[str], may_remove: List[str], held: List[str]) -> List[str]:
-    """Return, as text, removals that `may_remove` does not allow, changes of `held` packages, and other kernels."""
+def unexpected(changes: List[Change], specs: List[str], may_remove: List[str], held: Sequence[str]) -> List[Change]:
+    """Return removals that `may_remove` does not allow, changes of `held` packages, and other kernels.
+
+    A package that is installed again in its version does not change.
+    """
     planned = [split_spec(spec)[0] for spec in specs]
     found = []
     for change in changes:
         removal = change.new is None and not matches(change.name, may_remove)
-        if removal or is_other_kernel(change, planned) or change.name in held:
-            found.append(change.describe())
+        is_held = change.name in held and change.old != change.new
+        if removal or is_other_kernel(change, planned) or is_held:
+            found.append(change)
     return found
+
+
+def unmet_dependencies(text: str) -> List[str]:
+    """Return the lines in the output of `apt-get check` that name packages and their unmet dependencies.
+
+    What it prints otherwise where it failed for another reason.
+    """
+    lines = [line for line in text.splitlines() if line.startswith(" ")]
+    return lines or [line for line in text.splitlines() if line.strip()]
+
+
+def with_unmet_dependencies(lines: List[str]) -> List[str]:
+    """Return the names of the packages in the lines of `unmet_dependencies`."""
+    matches = (re.match(r" (\S+) : ", line) for line in lines)
+    return [match.group(1) for match in matches if match]
 
 
 def is_other_kernel(change: Change, planned: Sequence[str]) -> bool:

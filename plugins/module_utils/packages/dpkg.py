@@ -33,6 +33,7 @@ class Package(NamedTuple):
     held: bool
     depends: Tuple[str, ...] = ()  # the names in Pre-Depends and Depends, alternatives included
     reinstall: bool = False  # dpkg's flag reinstreq: the package must be unpacked again
+    configured: str = ""  # the version that was configured last, where that is not the state
 
     @property
     def unpack_again(self) -> bool:
@@ -43,6 +44,11 @@ class Package(NamedTuple):
     def unfinished(self) -> bool:
         """Whether neither apt nor dpkg finishes this state by itself, as they do with pending triggers."""
         return self.reinstall or self.status in ("half-installed", "unpacked", "half-configured")
+
+    @property
+    def is_triggered(self) -> bool:
+        """Whether this version was configured before, so that dpkg was interrupted while it processed a trigger."""
+        return self.status == "half-configured" and not self.reinstall and self.configured == self.version
 
     def to_json(self) -> dict[str, Any]:
         """Return the package as it is in the probe and in applied.json."""
@@ -134,5 +140,10 @@ def _package(fields: dict[str, str]) -> Optional[Package]:
         return None
     depends = "%s, %s" % (fields.get("pre-depends", ""), fields.get("depends", ""))
     return Package(
-        fields.get("version", ""), status, held, tuple(_DEPENDENCY.findall(depends)), reinstall=flag == "reinstreq"
+        fields.get("version", ""),
+        status,
+        held,
+        tuple(_DEPENDENCY.findall(depends)),
+        reinstall=flag == "reinstreq",
+        configured=fields.get("config-version", ""),
     )

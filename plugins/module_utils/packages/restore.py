@@ -9,10 +9,10 @@ is not installed.
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Collection, Dict, List, Optional, Tuple
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_output
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt_commands import Apt
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_output, ownership
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt_commands import Apt, AptError
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.dpkg import Package
 
 States = Dict[str, Optional[Dict[str, Any]]]  # by name
@@ -29,10 +29,11 @@ def _state(package: Package | None, automatic: bool) -> dict[str, Any] | None:
     return {"version": package.version, "held": package.held, "auto": automatic}
 
 
-def restore(apt: Apt, targets: States, check: bool = False) -> List[str]:
+def restore(apt: Apt, targets: States, foreign: Collection[str] = (), check: bool = False) -> List[str]:
     """Bring packages to the states `targets`, in one transaction; return the changes as text.
 
-    Raise AptError if apt fails, ValueError if the transaction would change other packages or misses its targets.
+    foreign: the packages that somebody else holds, which change only where they are targets. Raise AptError if apt
+    fails, ValueError if the transaction would change other packages or misses its targets.
     """
     wanted, obsolete = _differences(apt, targets)
     changes = []
@@ -40,18 +41,25 @@ def restore(apt: Apt, targets: States, check: bool = False) -> List[str]:
         packages = apt.packages()
         # Without --reinstall, apt only configures a package whose version is the wanted one.
         again = any(name in packages and packages[name].unpack_again for name in targets)
-        # apt refuses each command while an unpacked package needs another version of one that is installed. With
-        # --fix-broken it removes packages that the command does not name, so it names those that stay, too.
-        broken = apt.is_broken()
-        stay = _unchanged(packages, targets) if broken else []
-        command = wanted + stay + [name + "-" for name in obsolete]
-        simulated = apt.simulate(command, purge=True, reinstall=again, fix=broken)
-        unexpected = apt_output.unexpected(simulated, sorted(targets), [re.escape(name) for name in obsolete], [])
+        command = wanted + [name + "-" for name in obsolete]
+        broken = False
+        try:
+            simulated = apt.simulate(command, purge=True, reinstall=again)
+        except AptError:
+            # apt refuses each command that leaves a dependency unmet, as while an unpacked package needs another
+            # version of one that is installed. With --fix-broken it removes packages that the command does not name,
+            # so it names those that stay, too.
+            broken = bool(apt.unmet())
+            if not broken:
+                raise
+            command = wanted + _unchanged(packages, targets) + [name + "-" for name in obsolete]
+            simulated = apt.simulate(command, purge=True, reinstall=again, fix=True)
+        held = [name for name in foreign if name not in targets]
+        unexpected = apt_output.unexpected(simulated, sorted(targets), [re.escape(name) for name in obsolete], held)
+        if broken:  # a repair may concern what never was gpuhost's
+            unexpected += [change for change in simulated if change.name not in targets and change not in unexpected]
         if unexpected:
-            raise ValueError(
-                "No package was changed: restoring the packages would also change\n  %s\nThese depend on packages to "
-                "be removed: remove them first, then run this again." % "\n  ".join(unexpected)
-            )
+            raise ValueError(_refusal(unexpected, held))
         changes = [change.describe() for change in simulated]
         if not check:
             apt.install(command, purge=True, reinstall=again, fix=broken)
@@ -62,6 +70,20 @@ def restore(apt: Apt, targets: States, check: bool = False) -> List[str]:
         if wanted or obsolete:
             raise ValueError("apt succeeded, but these packages were not restored: %s" % ", ".join(wanted + obsolete))
     return changes
+
+
+def _refusal(unexpected: List[apt_output.Change], held: Collection[str]) -> str:
+    """Return why the packages are not restored, and what to do first."""
+    remedies = []
+    if any(change.name not in held for change in unexpected):
+        remedies.append("These depend on packages to be removed: remove them first, then run this again.")
+    if any(change.name in held for change in unexpected):
+        names = sorted({change.name for change in unexpected if change.name in held})
+        remedies.append(ownership.RELEASE % (", ".join(names), " ".join(names)))
+    return "No package was changed: restoring the packages would also change\n  %s\n%s" % (
+        "\n  ".join(change.describe() for change in unexpected),
+        "\n".join(remedies),
+    )
 
 
 def _differences(apt: Apt, targets: States) -> Tuple[List[str], List[str]]:

@@ -12,7 +12,13 @@ import re
 import tempfile
 from typing import Any, NamedTuple, Sequence
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_commands, apt_output, dpkg, restore
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import (
+    apt_commands,
+    apt_output,
+    dpkg,
+    ownership,
+    restore,
+)
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import store, transaction_lock
 
 
@@ -62,6 +68,11 @@ class PackageState(NamedTuple):
         """Everything that remains to do; empty when the request is met."""
         return self.unmet + self.obsolete + self.unheld + self.damaged
 
+    @property
+    def changes_packages(self) -> bool:
+        """Whether more than holds remains to do."""
+        return bool(self.unmet or self.obsolete or self.damaged)
+
 
 class Result(NamedTuple):
     """The state before and after, the changes as text, and replaced packages whose files no repository offers.
@@ -90,6 +101,14 @@ class TransactionError(Exception):
         self.details = details
 
 
+class RefusedError(TransactionError):
+    """The transaction was refused and nothing was changed; code, found and remedy are those of a problem."""
+
+    def __init__(self, code: str, found: str, remedy: str, **details: Any) -> None:
+        problem = {"code": code, "message": found, "remedy": remedy}
+        super().__init__("Nothing was changed: %s\n%s" % (found, remedy), problem=problem, **details)
+
+
 class Transaction:
     """One transaction. `directory` holds the journal; `undo`: undo what fails; `check`: report, change nothing."""
 
@@ -100,8 +119,11 @@ class Transaction:
         self.undo, self.check = undo, check
         self.unfinished = ""  # what could not be finished of an interrupted run
         self.reinstalled = False
-        self.broken = False  # dependencies of what an interrupted run unpacked are not met
+        self.unmet: list[str] = []  # apt's list of the packages whose dependencies are not met
+        self.fix = False  # apt may repair those
         self.left_out: list[str] = []
+        self.foreign: list[str] = []  # the packages that somebody else holds
+        self.repaired: list[apt_output.Change] = []
 
     def run(self) -> Result:
         """Bring the packages to their versions. Raise TransactionError, whose message states what was undone."""
@@ -166,13 +188,17 @@ class Transaction:
     def _obsolete(self, packages: dict[str, dpkg.Package]) -> list[str]:
         """Return what the request replaces, and what earlier transactions removed and were interrupted before purging.
 
-        The plan of the next run does not replace the latter: only their settings are left.
+        The plan of the next run does not replace the latter: only their settings are left. Settings of a package that
+        somebody else holds stay: they are purged without a simulation.
         """
+        journal = store.journal(self.directory)
         replaced = apt_output.replaced(self.request.names, packages, self.request.replaces)
-        left = [name for name in store.journal(self.directory) if name in packages and name not in self.request.names]
+        left = [name for name in journal if name in packages and name not in self.request.names]
         settings = [name for name in left if packages[name].status == "config-files" and name not in replaced]
         pins = self._obsolete_pins(packages)
-        return pins + [name for name in replaced + sorted(settings) if name not in pins]
+        found = pins + [name for name in replaced + sorted(settings) if name not in pins]
+        foreign = ownership.foreign_holds(packages, journal)
+        return [name for name in found if not (packages[name].status == "config-files" and name in foreign)]
 
     def _obsolete_pins(self, packages: dict[str, dpkg.Package]) -> list[str]:
         return apt_output.replaced(self.request.names, packages, self.request.pins_replace)
@@ -186,18 +212,24 @@ class Transaction:
 
     def _change(self, before: PackageState, preferences: str) -> tuple[list[str], list[str]]:
         """Run every step from the simulation to the holds; return (changes, packages whose files were not kept)."""
+        journal = store.journal(self.directory)
+        self.foreign = ownership.foreign_holds(before.packages, journal)
+        if before.changes_packages:
+            self._refuse_unfinished(before, journal)
         if not self._make_available(before):
+            self.unmet = self.apt.unmet()
+            self._refuse_unmet(journal)
             return [], []
         exact = self.apt.exact_dependencies(self.request.wanted)
         self.apt.bind(preferences, self.request.pins, self._obsolete_pins(before.packages), exact)
-        if not self.check:
+        if before.changes_packages and not self.check:
             self.unfinished = self.apt.recover(before.packages)
             before = self.state()
-            self.broken = self.apt.is_broken()
         changes: list[apt_output.Change] = []
-        if before.unmet or before.obsolete or before.damaged:
-            before, changes = self._simulate(before, list(exact))
-        described = [change.describe() for change in changes]
+        if before.changes_packages:
+            self.unmet = self.apt.unmet()
+            before, changes = self._simulate(before, list(exact), journal)
+        described = [change.describe() for change in self.repaired + changes]
         if self.check:
             return described, []
         automatic = self.apt.automatic()
@@ -211,6 +243,29 @@ class Transaction:
         restore.purge_settings(self.apt, sorted({*before.obsolete, *self._obsolete(self.apt.packages())}))
         self._hold(before, automatic)
         return described, not_kept
+
+    def _refuse_unfinished(self, before: PackageState, journal: ownership.Journal) -> None:
+        """Refuse a host on which dpkg left packages of others: apt would finish them, and no simulation shows how."""
+        others = ownership.foreign_unfinished(before.packages, self.request.names, journal)
+        if others:
+            listed = ", ".join("%s is %s" % (name, before.packages[name].status) for name in others)
+            raise RefusedError(
+                "packages-broken",
+                "dpkg was interrupted and left packages of others unfinished, which apt would finish, too: %s" % listed,
+                ownership.FINISH,
+            )
+
+    def _refuse_unmet(self, journal: ownership.Journal) -> None:
+        """Refuse a host on which the dependencies of packages of others are not met: apt could remove them."""
+        names = apt_output.with_unmet_dependencies(self.unmet)
+        others = [name for name in names if name not in self.request.names and name not in journal]
+        if others:
+            raise RefusedError(
+                "packages-broken",
+                "dependencies of %s are not met, and this change does not meet them (apt-get check):\n%s"
+                % (", ".join(others), "\n".join(self.unmet)),
+                ownership.REPAIR,
+            )
 
     def _make_available(self, before: PackageState) -> bool:
         """Refresh the package lists if they lack a version; return False where check mode must not do that."""
@@ -240,8 +295,12 @@ class Transaction:
         return self.apt.file_of(name, version or "")
 
     def _wanted(self, before: PackageState) -> list[str]:
-        """Return the specs to install. A helper that is there stays as it is, and need not be on offer any more."""
-        there = set(self.request.helpers) - set(before.unmet)
+        """Return the specs to install.
+
+        A helper that is there stays as it is, and need not be on offer any more, and so does what somebody else holds.
+        """
+        held = [spec for spec in self.request.wanted if apt_output.split_spec(spec)[0] in self.foreign]
+        there = {*self.request.helpers, *held} - set(before.unmet)
         return [spec for spec in self.request.wanted if spec not in there]
 
     def _command(self, before: PackageState) -> list[str]:
@@ -252,7 +311,7 @@ class Transaction:
 
     def _options(self, before: PackageState) -> tuple[bool, bool, bool]:
         """Return the options of apt_commands: purge, reinstall, fix."""
-        return bool(before.obsolete), bool(before.damaged), self.broken
+        return bool(before.obsolete), bool(before.damaged), self.fix
 
     def _brings_kernel(self, changes: list[apt_output.Change]) -> bool:
         return any(apt_output.is_other_kernel(change, self.request.names) for change in changes)
@@ -264,22 +323,67 @@ class Transaction:
         """
         helpers = [name for name in before.unmet if name in self.request.helpers]
         following = [name for name in helpers if apt_output.follows_kernels(name)]
-        self.left_out = [n for n in following if self._brings_kernel(self.apt.simulate([n], fix=self.broken))]
+        self.left_out = [n for n in following if self._brings_kernel(self.apt.simulate([n], fix=self.fix))]
         helpers = [name for name in self.request.helpers if name not in self.left_out]
         self.request = self.request._replace(helpers=helpers)
         return before._replace(unmet=[name for name in before.unmet if name not in self.left_out])
 
-    def _simulate(self, before: PackageState, exact: list[str]) -> tuple[PackageState, list[apt_output.Change]]:
+    def _first_simulation(
+        self, before: PackageState, journal: ownership.Journal
+    ) -> tuple[PackageState, list[apt_output.Change]]:
+        """Return what remains to do, and the changes; repair first what is gpuhost's where these do not meet it.
+
+        apt then refuses every command: what is in its version already is no change, whatever it lacks.
+        """
+        try:
+            return before, self.apt.simulate(self._command(before), *self._options(before))
+        except apt_commands.AptError:
+            if not self.unmet:
+                raise
+        self._refuse_unmet(journal)
+        before = self._repair(before, journal)
+        if self.check and self.repaired:
+            return before, []
+        try:
+            return before, self.apt.simulate(self._command(before), *self._options(before))
+        except apt_commands.AptError:
+            self.fix = True
+            return before, self.apt.simulate(self._command(before), *self._options(before))
+
+    def _repair(self, before: PackageState, journal: ownership.Journal) -> PackageState:
+        """Let apt meet the dependencies of gpuhost's packages, if that changes no package but these."""
+        ours = {*self.request.names, *journal}
+        try:
+            repair = self.apt.simulate([], fix=True)
+        except apt_commands.AptError:  # the planned packages may be the solution
+            return before
+        if not repair or any(change.name not in ours or change.name in self.foreign for change in repair):
+            return before
+        self.repaired = repair
+        if self.check:
+            return before
+        states = restore.states([change.name for change in repair], before.packages, self.apt.automatic())
+        store.record_packages(self.directory, states)
+        if self.undo:
+            self.apt.keep({change.name: change.old for change in repair if change.old})
+        try:
+            self.apt.install([], fix=True)
+        except apt_commands.AptError as error:  # such as a kernel module that does not build: it may be replaced now
+            self.unfinished = "\n".join(text for text in (self.unfinished, str(error)) if text)
+        return self.state()
+
+    def _simulate(
+        self, before: PackageState, exact: list[str], journal: ownership.Journal
+    ) -> tuple[PackageState, list[apt_output.Change]]:
         """Return what remains to do, and the changes. Raise TransactionError if one of them is unexpected.
 
         exact: the names of the exact dependencies of the request.
         """
-        options = self._options(before)
-        changes = self.apt.simulate(self._command(before), *options)
+        before, changes = self._first_simulation(before, journal)
         if self._brings_kernel(changes):
             before = self._without_other_kernels(before)
             if self.left_out:
-                changes = self.apt.simulate(self._command(before), *options)
+                changes = self.apt.simulate(self._command(before), *self._options(before))
         damaged = [apt_output.split_spec(spec)[0] for spec in before.damaged]
         ours = (
             self.request.names
@@ -290,45 +394,52 @@ class Transaction:
             + [name for name in exact if apt_output.matches(name, self.request.hold_dependencies)]
         )
         may_remove = self.request.may_remove + [re.escape(name) for name in before.obsolete]
-        held = [
+        held = self.foreign + [
             name
             for name, state in before.packages.items()
             if state.held and name not in ours and not apt_output.matches(name, may_remove)
         ]
         unexpected = apt_output.unexpected(changes, self.request.wanted, may_remove, held)
         if unexpected:
-            kernels = [text for text in unexpected if text.startswith("linux-image-")]
-            remedies = []
-            if kernels:
-                remedies.append(
-                    "gpuhost installs no other kernel. Run this again, since apt's lists may be newer than those of "
-                    "the plan, or install that kernel and boot it first."
-                )
-            if kernels != unexpected:
-                remedies.append(
-                    "Remove these packages, release their hold (apt-mark unhold) or allow their removal, then run this "
-                    "again."
-                )
-            raise self._error(
-                "Nothing was changed: installing %s would also change\n  %s\n%s"
-                % (" ".join(self._command(before)), "\n  ".join(unexpected), "\n".join(remedies)),
-                unplanned=unexpected,
-            )
+            raise self._refusal(self._command(before), unexpected)
         missing = apt_output.missing(self.request.needs, self.request.needs_version, before.packages, changes)
         if missing:
-            raise self._error(
-                "Nothing was changed: after installing %s the host would have no package with %s of version %s; apt "
-                "would change\n  %s\nThe repository's packages of this version are incomplete, such as a metapackage "
-                "without dependencies: choose another version or source of the driver."
+            raise RefusedError(
+                "transaction-refused",
+                "after installing %s the host would have no package with %s of version %s; apt "
+                "would change\n  %s"
                 % (
                     " ".join(self._command(before)),
                     " and ".join(missing),
                     ", ".join(self.request.needs_version),
                     "\n  ".join(change.describe() for change in changes),
                 ),
+                "the repository's packages of this version are incomplete, such as a metapackage without dependencies: "
+                "choose another version or source of the driver",
                 missing=missing,
             )
         return before, changes
+
+    def _refusal(self, command: list[str], unexpected: list[apt_output.Change]) -> RefusedError:
+        kernels = [change for change in unexpected if change.name.startswith("linux-image-")]
+        held = sorted(change.name for change in unexpected if change.name in self.foreign)
+        remedies = []
+        if kernels:
+            remedies.append(
+                "gpuhost installs no other kernel. Run this again, since apt's lists may be newer than those of the "
+                "plan, or install that kernel and boot it first."
+            )
+        if held:
+            remedies.append(ownership.RELEASE % (", ".join(held), " ".join(held)))
+        if any(change not in kernels and change.name not in held for change in unexpected):
+            remedies.append("Remove the packages of others, or allow their removal, then run this again.")
+        listed = [change.describe() for change in unexpected]
+        return RefusedError(
+            "package-held" if held else "transaction-refused",
+            "installing %s would also change\n  %s" % (" ".join(command), "\n  ".join(listed)),
+            " ".join(remedies),
+            unplanned=listed,
+        )
 
     def _install(self, before: PackageState, states: dict[str, Any]) -> None:
         """Run one transaction; on failure restore `states`.
@@ -365,12 +476,12 @@ class Transaction:
         self.apt.bound = []  # the preferences of the new packages must not bind the undo
         try:
             try:
-                restore.restore(self.apt, states)
+                restore.restore(self.apt, states, self.foreign)
             except apt_commands.AptError:
                 # After a killed dpkg, apt refuses to work until that run is finished. The first attempt goes without,
                 # because finishing it builds a failed kernel module again, which takes minutes.
                 self.apt.recover(self.apt.packages())
-                restore.restore(self.apt, states)
+                restore.restore(self.apt, states, self.foreign)
         except (apt_commands.AptError, ValueError) as error:
             return "It could not be undone: %s\nThe next run tries to finish the change." % error
         return "It was undone: all %d packages of the transaction are in their state before it." % len(states)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_commands, restore
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_commands, ownership, restore
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import (
     alternatives,
     applied,
@@ -79,6 +79,7 @@ class Rollback:
         if not self.check:
             if self._targets(record):
                 self.apt.wait_for_locks()
+                self._refuse_unfinished(record)
             applied.clear(self.directory)
         files = file_state.restore(record["files"], self.check)
         packages = self._packages(record)
@@ -95,6 +96,17 @@ class Rollback:
             store.remove(self.directory, store.PENDING)
         return Restored(record.get("plan"), dict(record.get("evidence") or {}), changes, self.warnings)
 
+    def _refuse_unfinished(self, record: dict[str, Any]) -> None:
+        """Raise ValueError where dpkg left packages of others unfinished: apt would finish them with ours."""
+        packages, journal = self.apt.packages(), store.journal(self.directory)
+        others = ownership.foreign_unfinished(packages, self._targets(record), journal)
+        if others:
+            listed = ", ".join("%s is %s" % (name, packages[name].status) for name in others)
+            raise ValueError(
+                "Nothing was restored: dpkg was interrupted and left packages of others unfinished, which apt would "
+                "finish, too: %s. First %s." % (listed, ownership.FINISH)
+            )
+
     def _packages(self, record: dict[str, Any]) -> list[str]:
         """Restore the packages of a record, and those first changed after it was written to their state before that."""
         targets = self._targets(record)
@@ -103,7 +115,8 @@ class Rollback:
         if not self.check:
             unfinished = self.apt.recover(self.apt.packages())
             self.warnings += [unfinished] if unfinished else []
-        changes = restore.restore(self.apt, targets, self.check)
+        foreign = ownership.foreign_holds(self.apt.packages(), store.journal(self.directory))
+        changes = restore.restore(self.apt, targets, foreign, self.check)
         self.warnings += self.apt.warnings
         return changes
 

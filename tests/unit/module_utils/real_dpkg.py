@@ -30,23 +30,32 @@ class RealDpkg:
         version: str = "1",
         conffiles: Iterable[str] = (),
         links: dict[str, str] | None = None,
+        script: str = "",
+        **relations: str,
     ) -> Path:
-        """Build a package of text files and links; return the .deb."""
+        """Build a package of text files and links; return the .deb.
+
+        script: of its postinst. relations: fields of its control file, such as depends="a (= 1), b".
+        """
         tree = self.root.parent / f"{name}_{version}"
         for path, text in files.items():
             (tree / path.lstrip("/")).parent.mkdir(parents=True, exist_ok=True)
             (tree / path.lstrip("/")).write_text(text)
         for path, target in (links or {}).items():
             (tree / path.lstrip("/")).symlink_to(target)
-        (tree / "DEBIAN").mkdir(mode=0o755)
+        (tree / "DEBIAN").mkdir(mode=0o755, parents=True, exist_ok=True)
         fields = {
             "Package": name,
             "Version": version,
             "Architecture": "all",
             "Maintainer": "test",
             "Description": "test",
+            **{field.capitalize(): value for field, value in relations.items()},
         }
         (tree / "DEBIAN/control").write_text("".join(f"{key}: {value}\n" for key, value in fields.items()))
+        if script:
+            (tree / "DEBIAN/postinst").write_text(f"#!/bin/sh\n{script}\n")
+            (tree / "DEBIAN/postinst").chmod(0o755)
         if conffiles:
             (tree / "DEBIAN/conffiles").write_text("".join(f"{path}\n" for path in conffiles))
         deb = tree.with_name(f"{name}_{version}_all.deb")

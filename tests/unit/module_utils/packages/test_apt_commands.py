@@ -112,20 +112,13 @@ def test_a_package_that_cannot_be_configured_is_reported_and_raises_nothing(tmp_
     assert "error processing package nvidia-dkms" in host.recover(tmp_path)
 
 
-def test_dependencies_are_fixed_where_apt_reports_broken_ones(tmp_path):
-    host = Host(tmp_path / "root", {"a": ("1", "installed", "install")})
-    host.failing = {"check": "E: Unmet dependencies"}
-    assert host.recover(tmp_path) == ""
-    assert host.commands[-1][-2:] == ["--fix-broken", "install"]
-
-
 def test_everything_that_could_not_be_finished_is_reported(tmp_path):
     packages = {"a": ("9", "half-installed", "install"), "b": ("1", "half-configured", "install")}
     host = Host(tmp_path / "root", packages)
     host.offers = False
-    host.failing = {"--configure": "dpkg: cannot configure", "check": "E: Unmet", "--fix-broken": "E: cannot fix"}
+    host.failing = {"--configure": "dpkg: cannot configure"}
     lines = [line for line in host.recover(tmp_path / "kept").splitlines() if not line.startswith("`")]
-    assert lines == ["E: Version '9' for 'a' was not found", "dpkg: cannot configure", "E: cannot fix"]
+    assert lines == ["E: Version '9' for 'a' was not found", "dpkg: cannot configure"]
 
 
 def test_a_package_that_cannot_be_unpacked_is_reported_and_none_of_its_files_removed(tmp_path):
@@ -157,10 +150,15 @@ def test_without_kept_files_a_package_is_downloaded_below_apts_own_directory(tmp
     assert [path.name for path in tmp_path.iterdir()] == ["root"], "the download is removed"
 
 
-def test_a_host_that_was_not_interrupted_is_only_checked(tmp_path):
+def test_nothing_is_recovered_on_a_host_that_was_not_interrupted(tmp_path):
     host = Host(tmp_path / "root", {"a": ("1", "installed", "install"), "b": ("1", "config-files", "deinstall")})
     assert host.recover(tmp_path) == ""
-    assert host.commands == [["apt-get", "check"]]
+    assert host.commands == []
+    journal = host.root / "var/lib/dpkg/updates/0001"
+    put(host.root, "/var/lib/dpkg/updates/0001")
+    assert journal.exists()
+    assert host.recover(tmp_path) == ""
+    assert host.commands == [["dpkg", "--force-confdef", "--force-confold", "--configure", "-a"]]
 
 
 # Kept packages --------------------------------------------------------------------------------------------------
@@ -302,12 +300,8 @@ def test_a_simulation_and_an_installation_follow_the_bound_preferences(tmp_path)
     apt.bind(str(tmp_path), [], [], {})
     apt.simulate(["a=1"])
     apt.install(["a=1"])
-    apt.recover({})
     bound = [command[0] for command in host.commands if f"Dir::Etc::PreferencesParts={tmp_path}" in command]
     assert bound == ["apt-get", "apt-get"]
-    host.failing = {"check": "E: Unmet dependencies"}
-    apt.recover({})
-    assert host.commands[-1][-4:] == [*apt.bound, "--fix-broken", "install"]
 
 
 @pytest.mark.parametrize("pins", [True, False])
@@ -470,16 +464,11 @@ def test_a_dependency_keeps_the_version_in_which_it_was_found_first():
     assert asked == [["a1=1"], ["b1=2", "c1=3"], ["d1=5"]]
 
 
-@pytest.mark.parametrize("step", ["recover", "broken"])
-def test_recovery_keeps_changed_settings(tmp_path, step):
+def test_recovery_keeps_changed_settings(tmp_path):
     """dpkg must not ask about a configuration file while nobody can answer."""
-    host = Host(tmp_path / "root", {"a": ("1", "half-configured" if step == "recover" else "installed", "install")})
-    host.failing = {"check": "E: Unmet dependencies"} if step == "broken" else {}
+    host = Host(tmp_path / "root", {"a": ("1", "half-configured", "install")})
     host.recover(tmp_path)
-    if step == "recover":
-        assert host.commands[0] == ["dpkg", "--force-confdef", "--force-confold", "--configure", "-a"]
-    else:
-        assert host.commands[-1] == ["apt-get", "-y", *OLD_CONFIGURATION, "--fix-broken", "install"]
+    assert host.commands[0] == ["dpkg", "--force-confdef", "--force-confold", "--configure", "-a"]
 
 
 # What apt 2.6 and dpkg 1.21 print for steps that succeed.

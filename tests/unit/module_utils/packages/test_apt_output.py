@@ -167,7 +167,7 @@ def test_packages_of_foreign_architectures_are_replaced_by_their_name():
 
 def test_a_removal_of_a_foreign_architecture_is_allowed_by_name():
     changes = [apt_output.Change(name, "1", None) for name in ("libcuda1:i386", "libgl1:i386")]
-    assert apt_output.unexpected(changes, [], ["libcuda1"], held=[]) == ["libgl1:i386 1 (removed)"]
+    assert apt_output.unexpected(changes, [], ["libcuda1"], held=[]) == [changes[1]]
 
 
 def test_a_missing_version_is_reported_with_the_offered_ones():
@@ -184,12 +184,14 @@ def test_a_missing_version_is_reported_with_the_offered_ones():
 )
 def test_a_removal_is_unexpected_unless_allowed(may_remove, expected):
     changes = apt_output.parse_simulation(captured("simulate-replace.txt"))
-    assert apt_output.unexpected(changes, ["chrony"], may_remove, held=[]) == expected
+    found = apt_output.unexpected(changes, ["chrony"], may_remove, held=[])
+    assert [change.describe() for change in found] == expected
 
 
 def test_a_change_of_a_held_package_is_unexpected():
     changes = [apt_output.Change("libc6", "2.36", "2.41"), apt_output.Change("nccl", "1", "2")]
-    assert apt_output.unexpected(changes, ["nccl=2"], [], held=["libc6"]) == ["libc6 2.36 -> 2.41"]
+    again = apt_output.Change("gcc", "12", "12")
+    assert apt_output.unexpected([*changes, again], ["nccl=2"], [], held=["libc6", "gcc"]) == changes[:1]
 
 
 def test_another_kernel_is_unexpected():
@@ -197,7 +199,7 @@ def test_another_kernel_is_unexpected():
         apt_output.Change("linux-image-6.12-amd64", None, "6.12"),
         apt_output.Change("linux-headers-6.12-amd64", None, "6.12"),
     ]
-    assert apt_output.unexpected(changes, ["linux-headers-amd64"], [], held=[]) == ["linux-image-6.12-amd64 (new) 6.12"]
+    assert apt_output.unexpected(changes, ["linux-headers-amd64"], [], held=[]) == changes[:1]
 
 
 def test_exact_dependencies_are_those_with_an_equals_sign():

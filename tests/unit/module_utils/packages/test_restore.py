@@ -223,4 +223,4 @@ def test_what_was_unpacked_without_what_it_needs_is_restored_with_all_that_belon
     (install,) = host.run("apt-get")
     assert install[install.index("install") + 1 :] == [str(kept / "a_1%3a2.0_all.deb"), "b=2"]
     assert "--fix-broken" in install
-    assert [("--fix-broken" in c) for c in host.commands if "--simulate" in c] == [True]
+    assert [("--fix-broken" in c) for c in host.commands if "--simulate" in c] == [False, True]

@@ -46,6 +46,7 @@ class Host(SimulatedPackages):
     def __init__(self, root: Path, *outcomes: str, packages: dict[str, tuple[str, str, str]] | None = None) -> None:
         super().__init__(root / "root", packages or {"a": ("1", "installed", "install")})
         self.outcomes = list(outcomes)
+        self.theirs: set[str] = set()  # the packages whose holds are not gpuhost's
         self.steps: list[str] = []
         self.bound: list[bool] = []  # of each `apt-get install`, whether preferences of the transaction bind it
         self.offered = "a | 2 | http://repository.lab ./ Packages"
@@ -70,6 +71,8 @@ class Host(SimulatedPackages):
         self, tmp_path: Path, request: transaction.Request | None = None, undo: bool = True, check: bool = False
     ) -> transaction.Result:
         request = request or EMPTY._replace(packages=["a=2"])
+        held = {name for name, (_version, _state, want) in self.packages.items() if want == "hold"} - self.theirs
+        store.record_packages(str(tmp_path), {name: {"version": "0", "held": False, "auto": False} for name in held})
         apt = self.apt(str(tmp_path / "packages") if undo else "")
         return transaction.Transaction(request, apt, str(tmp_path), undo, check).run()
 
@@ -316,10 +319,11 @@ def test_versions_that_no_repository_offers_are_refused_after_a_refresh(tmp_path
 )
 def test_an_unexpected_change_is_refused_before_anything_changes(tmp_path, simulated, unexpected):
     host = Answers(tmp_path, packages=HELD)
+    host.theirs = {"b"}
     host.simulated = simulated
     with pytest.raises(transaction.TransactionError, match="Nothing was changed") as caught:
         host.run_transaction(tmp_path)
-    assert caught.value.details == {"unplanned": unexpected}
+    assert caught.value.details["unplanned"] == unexpected
     assert host.steps == []
     assert store.journal(str(tmp_path)) == {}
 
@@ -360,17 +364,18 @@ def test_after_an_interrupted_run_metapackages_are_simulated_with_the_same_optio
     host.failing["check"] = "E: Unmet dependencies. Try 'apt --fix-broken install' with no packages."
     host.run_transaction(tmp_path, EMPTY._replace(helpers=list(NewerKernel.offered_headers)))
     simulated = [command for command in host.commands if "--simulate" in command]
-    assert [command for command in simulated if "--fix-broken" not in command] == []
-    assert len(simulated) == 3, "the whole, the metapackage alone, and the rest"
+    assert ["--fix-broken" in command for command in simulated] == [False, True, False, True, True, True], (
+        "the whole, a repair, the whole again, the same with it, the metapackage alone, and the rest"
+    )
 
 
-def test_each_kind_of_unexpected_change_has_its_remedy(tmp_path):
-    host = Answers(tmp_path, packages=HELD)
-    host.simulated = "Remv b [1]\nInst linux-image-6.1 (1 x [all])\nInst a [1] (2 x [all])\n"
+def test_each_kind_of_unexpected_change_has_its_remedy(tmp_path, snapshot):
+    host = Answers(tmp_path, packages={**HELD, "c": ("1", "installed", "install")})
+    host.theirs = {"b"}
+    host.simulated = "Remv b [1]\nRemv c [1]\nInst linux-image-6.1 (1 x [all])\nInst a [1] (2 x [all])\n"
     with pytest.raises(transaction.TransactionError) as caught:
         host.run_transaction(tmp_path)
-    assert "installs no other kernel. Run this again" in str(caught.value)
-    assert "allow their removal" in str(caught.value)
+    assert str(caught.value) == snapshot
 
 
 def test_headers_that_need_another_kernel_by_themselves_are_refused(tmp_path):
@@ -379,7 +384,7 @@ def test_headers_that_need_another_kernel_by_themselves_are_refused(tmp_path):
 
     with pytest.raises(transaction.TransactionError, match="Run this again, since apt's lists may be newer") as caught:
         Host(tmp_path).run_transaction(tmp_path, EMPTY._replace(helpers=list(Host.offered_headers)))
-    assert caught.value.details == {"unplanned": ["linux-image-6.12.117+deb13-amd64 (new) 6.12.117-1"]}
+    assert caught.value.details["unplanned"] == ["linux-image-6.12.117+deb13-amd64 (new) 6.12.117-1"]
 
 
 def test_a_held_package_that_may_be_removed_is_removed(tmp_path):
@@ -409,9 +414,11 @@ def test_a_held_part_of_a_package_that_an_interrupted_run_removed_is_changed_wit
 
     host = Interrupted(tmp_path)
     host.set({"a-part": ("1", "installed", "hold")})
+    host.theirs = {"a-part"}
     host.simulated = "Inst a-part [1] (2 x [all])\nInst a (2 x [all])\n"
     with pytest.raises(transaction.TransactionError, match="Nothing was changed"):
-        host.run_transaction(tmp_path, EMPTY._replace(packages=["a=2"]))  # held by somebody else
+        host.run_transaction(tmp_path, EMPTY._replace(packages=["a=2"]))
+    host.theirs = set()
     result = host.run_transaction(tmp_path, EMPTY._replace(packages=["a=2"], hold_dependencies=["a-.*"]))
     assert result.changes == ["a-part 1 -> 2", "a (new) 2"]
 
@@ -577,6 +584,8 @@ def test_packages_of_which_an_interrupted_run_unpacked_a_part_are_installed(tmp_
     host.run_transaction(tmp_path, EMPTY._replace(packages=["a=2", "a-part=2"]))
     commands = [words for words in host.commands if words[0] == "apt-get" and words[-2:] == ["a=2", "a-part=2"]]
     assert [("--simulate" in command, "--fix-broken" in command) for command in commands] == [
+        (True, False),
+        (True, False),
         (True, True),
         (False, True),
     ]
@@ -587,7 +596,6 @@ def test_check_mode_finishes_no_interrupted_dpkg(tmp_path):
     host = Host(tmp_path, packages={"a": ("2", "half-configured", "install")})
     host.run_transaction(tmp_path, check=True)
     assert host.steps == []
-    assert not [command for command in host.commands if "check" in command]
 
 
 # Preferences and kept packages ------------------------------------------------------------------------------------
@@ -702,7 +710,7 @@ def test_a_repair_is_simulated_with_the_same_options_and_refusals(tmp_path):
     host = Unexpected(tmp_path, packages=DAMAGED)
     with pytest.raises(transaction.TransactionError, match="Nothing was changed") as caught:
         repair(host, tmp_path, "a")
-    assert caught.value.details == {"unplanned": ["c 1 (removed)"]}
+    assert caught.value.details["unplanned"] == ["c 1 (removed)"]
     (simulated,) = [c for c in host.commands if "--simulate" in c]
     assert "--reinstall" in simulated
     assert host.steps == []
@@ -930,16 +938,15 @@ def test_what_an_interrupted_run_left_is_in_the_message_of_a_later_failure(tmp_p
 NEEDS = {"needs": ["a kernel module: nvidia-dkms-.*", "libcuda: libnvidia-compute-.*"], "needs_version": ["2"]}
 
 
-def test_a_driver_without_a_module_and_libcuda_is_refused_before_anything_changes(tmp_path):
+def test_a_driver_without_a_module_and_libcuda_is_refused_before_anything_changes(tmp_path, snapshot):
     """cuda-drivers 615 has no dependencies: apt would install it, and the old driver's packages would stay."""
     old = {"a": ("1", "installed", "install"), "nvidia-dkms-1": ("1", "installed", "hold")}
     for check in (True, False):
         host = Host(tmp_path, packages=old)
         with pytest.raises(transaction.TransactionError) as refused:
             host.run_transaction(tmp_path, EMPTY._replace(packages=["a=2"], **NEEDS), check=check)
-        assert "no package with a kernel module and libcuda of version 2" in str(refused.value)
-        assert "a 1 -> 2" in str(refused.value)
-        assert refused.value.details == {"missing": ["a kernel module", "libcuda"]}
+        assert refused.value.details["missing"] == ["a kernel module", "libcuda"]
+        assert refused.value.details["problem"] == snapshot
         assert host.packages == old
         assert host.steps == []
 
