@@ -142,6 +142,8 @@ probe:
         - Kernel releases. C(running), C(next_boot) or in C(next_boot_unknown) why it is not known, C(installed),
           C(headers) with installed headers, C(headers_from) with the packages that provide missing ones by release,
           C(held_back), which the kernel guard keeps GRUB from booting.
+        - C(menu_entries) has the identifiers of kernels in GRUB's menu, C(grub_defaults) the C(GRUB_DEFAULT) of each
+          file that sets it.
         - C(releases) has of the running kernel and each installed one the C(package) with its image, the metapackages
           (C(metas)) that follow its flavour, its C(compiler) with the major C(gcc), and its modules' C(compression).
         - C(installed_packages) and C(offers) are those of the packages for building modules that are installed, and

@@ -35,8 +35,8 @@ _ASSIGNMENT = re.compile(r"^[ \t]*(?:export[ \t]+)?(\w+)[ \t]*=[ \t]*(.*?)[ \t]*
 def kernel(root: str, running: str) -> dict[str, Any]:
     """Return the kernel releases: running, installed (bootable or with modules), with headers, next-boot, held back.
 
-    Also why the next-boot kernel is unknown, the size of the largest initramfs, and how many files DKMS compiles at a
-    time.
+    Also why the next-boot kernel is unknown, the entries of kernels in GRUB's menu, what each file of GRUB's settings
+    has as the default entry, the size of the largest initramfs, and how many files DKMS compiles at a time.
     """
     modules = files.names(root, "/lib/modules")
     images = [name for name in files.names(root, "/boot") if name.startswith("vmlinuz-")]
@@ -50,10 +50,23 @@ def kernel(root: str, running: str) -> dict[str, Any]:
         "headers": _by_version(headers),
         "next_boot": boots.next,
         "next_boot_unknown": boots.reason,
+        "menu_entries": {release: entry for release, entry in boots.entries if entry},
+        "grub_defaults": _grub_defaults(root),
         "held_back": held_back(root, booted),
         "initramfs_mib": _largest_initramfs(root),
         "build_jobs": len(os.sched_getaffinity(0)),  # DKMS asks nproc
     }
+
+
+def _grub_defaults(root: str) -> dict[str, str]:
+    """Return {file: GRUB_DEFAULT} of the files that set it, in the order in which grub-mkconfig reads them."""
+    drop_ins = ["/etc/default/grub.d/" + name for name in files.names(root, "/etc/default/grub.d")]
+    found = {}
+    for path in ["/etc/default/grub", *(path for path in drop_ins if path.endswith(".cfg"))]:
+        value = assignments(re.sub(r"[ \t]#.*", "", files.read_text(root, path) or "")).get("GRUB_DEFAULT")
+        if value is not None:
+            found[path] = value
+    return found
 
 
 def running(root: str) -> str:

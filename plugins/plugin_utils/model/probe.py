@@ -55,7 +55,8 @@ class Kernel:
     held_back: the one that the kernel guard keeps from being the next-boot kernel. next_boot_unknown: why that is None.
     initramfs_mib: the size of the largest initramfs in /boot. build_jobs: how many files DKMS compiles at a time.
     prebuilt: the releases for which apt offers NVIDIA's modules prebuilt, by package, exact ones and metapackages;
-    None: not searched, or apt has no lists.
+    None: not searched, or apt has no lists. menu_entries: the identifiers of kernels in GRUB's menu. grub_defaults: by
+    file, in the order in which grub-mkconfig reads them (that of their names), what it sets as GRUB_DEFAULT.
     """
 
     running: str | None = None
@@ -71,6 +72,8 @@ class Kernel:
     initramfs_mib: int = 0
     build_jobs: int = 1
     held_back: str | None = None
+    menu_entries: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    grub_defaults: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -32,6 +32,7 @@ CODES = {
     ),
 }
 HEADERS, IMAGE = "linux-headers-", "linux-image-"
+DROP_IN = "/etc/default/grub.d/zz-kernel.cfg"  # grub-mkconfig reads these files in the order of their names
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,7 +81,7 @@ def check(builds: Builds, findings: Findings) -> None:
             "next-boot-unknown",
             f"which kernel starts next is unknown: {kernel.next_boot_unknown}; expected an entry of GRUB's menu with a "
             f"kernel of this host. Only kernel {kernel.running}, which is running, is checked: see that GRUB starts "
-            "it, or set GRUB_DEFAULT and type: sudo update-grub",
+            f"it, or set GRUB_DEFAULT and type: sudo update-grub{_default(kernel)}",
         )
     held = kernel.held_back
     if held and held not in roles and kernel.headers_from is not None and not builds.is_possible(held):
@@ -164,15 +165,29 @@ def _another_kernel(builds: Builds, release: str) -> str:
     usable = [name for name in kernel.installed if name != release and builds.is_possible(name)]
     if usable:
         chosen = kernel.running if kernel.running in usable else usable[-1]
-        system = "Ubuntu" if builds.distro.family == "ubuntu" else "Debian GNU/Linux"
-        entry = f"Advanced options for {system}>{system}, with Linux {chosen}"
-        reboot = "" if chosen == kernel.running else " && sudo reboot"
-        return (
-            f"make {chosen} the kernel that starts. Type: echo 'GRUB_DEFAULT=\"{entry}\"' | sudo tee "
-            f"/etc/default/grub.d/99-kernel.cfg && sudo update-grub{reboot}"
-        )
+        return _start(kernel, chosen)
     image = _image(builds)
     return f"install a kernel of the archive, which has its headers. Type: sudo apt-get install {image} && sudo reboot"
+
+
+def _start(kernel: Kernel, release: str) -> str:
+    """Return what to type to make a kernel the one that starts, whichever file sets GRUB's default now."""
+    entry, last = kernel.menu_entries.get(release), max(kernel.grub_defaults, default="")
+    reboot = "" if release == kernel.running else " && sudo reboot"
+    start = f"make {release} the kernel that starts"
+    if not entry:
+        return f"{start}, in the settings of the boot loader: GRUB's menu has no entry of it that is always there"
+    if last > DROP_IN:
+        set_it = f"""sudo sed -i 's|^[^#]*GRUB_DEFAULT=.*|GRUB_DEFAULT="{entry}"|' {last}"""
+    else:
+        set_it = f"""echo 'GRUB_DEFAULT="{entry}"' | sudo tee {DROP_IN}"""
+    return f"{start}{_default(kernel)}. Type: {set_it} && sudo update-grub{reboot}"
+
+
+def _default(kernel: Kernel) -> str:
+    """Return which file sets GRUB's default, in brackets; of several, grub-mkconfig takes the last one's value."""
+    file = max(kernel.grub_defaults, default="")
+    return f" ({file} sets GRUB_DEFAULT to {kernel.grub_defaults[file]})" if file else ""
 
 
 def _image(builds: Builds) -> str:

@@ -28,6 +28,8 @@ def test_kernels_and_headers_follow_links_within_the_root(tmp_path: Path) -> Non
         "headers": ["6.1.0-56-amd64"],
         "next_boot": "6.1.0-56-amd64",
         "next_boot_unknown": "",
+        "menu_entries": {},
+        "grub_defaults": {},
         "held_back": None,
         "initramfs_mib": 3,
         "build_jobs": int(subprocess.run(["nproc"], capture_output=True, check=True).stdout),
