@@ -266,7 +266,11 @@ probe:
       description: The request of the last verified configuration; null if no configuration was verified.
       type: dict
     pending:
-      description: C(since) when a change waits to be verified; null if none does.
+      description:
+        - C(since) when a change waits to be verified, and C(before), the C(last_result) before it; null if none does.
+      type: dict
+    last_result:
+      description: What M(gpuhost.stack.gpu_verify) kept of its last run; null if it has not run.
       type: dict
     newer_state:
       description: The record in O(state_directory) that a later gpuhost wrote; null if there is none.

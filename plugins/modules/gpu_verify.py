@@ -14,6 +14,8 @@ description:
   - Runs all checks of a host in one task. docs/checks.md of this collection lists them.
   - Compiles, links and runs a CUDA program, and imports the planned frameworks. Programs that do not use the GPUs run
     in parallel, those that do run one after the other.
+  - Keeps the result in O(state_directory) as C(last_result.json), where that directory exists, and writes nothing else.
+    It is what the checks after the next change are compared with. Where it cannot be written, the result has a warning.
   - The CUDA program C(cuda_check.cu) calls cuDNN and NCCL. On a host with GPUs it copies data in every direction,
     between each pair of GPUs and in an all-reduce, compares what arrives, and measures the bandwidth. For eight GPUs it
     needs some seconds.
@@ -109,7 +111,7 @@ attributes:
     description: An action plugin adds the CUDA program, the thresholds and the package names on the controller.
     support: full
   check_mode:
-    description: Runs the same checks. They change nothing; the CUDA program is compiled in a temporary directory.
+    description: Runs the same checks, and does not keep their result.
     support: full
 """
 
@@ -227,6 +229,12 @@ verify:
       description: The programs that use the GPUs, because of which checks are V(deferred); empty if there is none.
       returned: always
       type: str
+    kernel_log:
+      description:
+        - When the last message of the kernel that C(gpu.xid_errors) has read was logged. In ISO 8601 from the journal,
+          in seconds since boot from C(dmesg).
+      returned: if the check read the kernel log
+      type: str
     cuda_check:
       description:
         - The document of the CUDA program with versions, devices, copies, peer access, all-reduce and bandwidths in
@@ -237,7 +245,7 @@ verify:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import model, verify
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import store
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import last_result, store
 
 WAIVER = {
     "check": {"type": "str", "required": True},
@@ -300,6 +308,10 @@ def main() -> None:
         timeout_factor=params["timeout_factor"],
     )
     result = verify.verify(context)
+    if not module.check_mode:
+        problem = last_result.write(params["state_directory"], last_result.compose(context.root, context.smi, result))
+        if problem:
+            module.warn(problem)
     if params["fail"] and result["status"] not in (model.PASS, model.DEFERRED):
         module.fail_json(msg=model.failure_message(result), verify=result)
     module.exit_json(changed=False, verify=result)

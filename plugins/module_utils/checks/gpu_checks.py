@@ -615,7 +615,8 @@ def _xid_errors(context: Context) -> Check:
     events = kernel_log.parse(text)
     fatal = [event for event in events if event.fatal]
     finding = "; ".join(sorted({str(event) for event in fatal}))
-    return XID_ERRORS.compare(not fatal, _count_events(fatal or events), finding=finding)
+    position = {"kernel_log": kernel_log.position(text)}
+    return XID_ERRORS.compare(not fatal, _count_events(fatal or events), finding=finding, data=position)
 
 
 def _count_events(events: list[kernel_log.Event]) -> str:

@@ -24,7 +24,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks import (
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, files, pci
 from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Run
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_processes, installed_stack, nvidia_smi
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import store
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import last_result, store
 
 # By the prefix of the checks' ids, in the order of the evidence. Each module has CHECKS, the specs of its checks, and
 # run(context), which returns one result for each. Where checks compute on the GPUs, USES_GPUS has their specs.
@@ -114,7 +114,7 @@ def verify(context: model.Context) -> dict[str, Any]:
         results = list(pool.map(lambda name: _run_group(name, context), names))
     results += [_run_group(name, context) for name in GROUPS if name == LAST]
     checks = [_waive(check, context) for group in results for check in group]
-    summary = model.summary(checks, context.unknown, _recorded(context))
+    summary = model.summary(checks, context.unknown, _recorded(context), _findings_before(context))
     evidence = dict(summary, simulated=context.simulated, gpu_jobs=context.gpu_jobs)
     for check in checks:
         evidence.update(check.data or {})
@@ -130,11 +130,20 @@ def _waive(check: model.Check, context: model.Context) -> model.Check:
 
 
 def _recorded(context: model.Context) -> dict[str, str] | None:
-    """Return the outcomes when the host was last verified; None without a record, and where it is damaged."""
+    """Return the outcomes when the host was last verified; None without a record, and where it cannot be read."""
     try:
         return (store.evidence(files.under(context.root, context.state_directory)) or {}).get("checks")
-    except ValueError:  # record_verified reports it
+    except (OSError, ValueError):  # record_verified reports it; another user than root may not read it
         return None
+
+
+def _findings_before(context: model.Context) -> dict[str, str]:
+    """Return the findings before the change that is pending; none where that record cannot be read."""
+    directory = files.under(context.root, context.state_directory)
+    try:
+        return last_result.findings_before(directory, last_result.gpus(context.root, context.smi))
+    except (OSError, ValueError):  # the probe reports it
+        return {}
 
 
 def _run_group(name: str, context: model.Context) -> list[model.Check]:

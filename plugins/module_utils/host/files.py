@@ -91,8 +91,13 @@ def _replace(path: str, create: Callable[[str], None]) -> None:
     new = path + NEW
     if os.path.lexists(new):
         os.unlink(new)
-    create(new)
-    os.replace(new, path)
+    try:
+        create(new)
+        os.replace(new, path)
+    except OSError:
+        if os.path.lexists(new):  # a part of the file, on a full disk
+            os.unlink(new)
+        raise
     directory = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
     try:
         os.fsync(directory)

@@ -35,7 +35,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.packages import (
     dpkg,
     package_manager,
 )
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, store, transaction_lock
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, last_result, store, transaction_lock
 
 SCHEMA = 1
 OWN_FOLDERS = (os.path.dirname(installed_stack.TENSORFLOW),)  # all that a run with frameworks alone writes to
@@ -119,6 +119,7 @@ def probe(root: str, options: Options, run: Run = command.run) -> dict[str, Any]
         "verified": attempt("record of the verified configuration", lambda: store.evidence(state)),
         "requested": attempt("request of the verified configuration", lambda: store.requested(state)),
         "pending": attempt("record of a pending change", lambda: store.read(state, store.PENDING)),
+        "last_result": attempt("last result", lambda: last_result.read(state)),
         "newer_state": attempt("newer records", lambda: _newer_state(state)),
         "applied_plan": attempt("applied plan", lambda: installed_stack.applied_plan(root)),
         "simulated": attempt("simulated parts", lambda: installed_stack.simulated(root), []),

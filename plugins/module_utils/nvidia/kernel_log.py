@@ -20,7 +20,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import 
 TIMEOUT = 60
 # journald keeps messages that the kernel's ring buffer has overwritten; dmesg serves hosts without journald.
 READERS = (
-    ["journalctl", "--dmesg", "--boot", "--quiet", "--no-pager", "--output=short-iso"],
+    ["journalctl", "--dmesg", "--boot", "--quiet", "--no-pager", "--output=short-iso-precise"],
     ["dmesg"],
 )
 OFF_THE_BUS = 79
@@ -74,6 +74,7 @@ _SXID = re.compile(r"nvidia-nvswitch\d+: SXid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d
 # Without a number, if the GPU disappears while the driver initializes it; the sentence spans three lines.
 _GONE = re.compile(r"NVRM: (?:GPU ([0-9a-fA-F:.]+): GPU has )?fallen off the bus", re.IGNORECASE)
 _KERNEL = re.compile(r"\bkernel: |^\[ *\d+\.\d+\]|^<\d+>|NVRM: ")
+_TIME = re.compile(r"^(?:(\d{4}-\d\d-\d\dT\S+) |\[ *(\d+\.\d+)\])")
 _NONFATAL = re.compile(r"\bnon-?fatal\b", re.IGNORECASE)
 
 
@@ -112,6 +113,12 @@ def parse(text: str) -> list[Event]:
         elif gone:
             events.append(Event("Xid", gone.group(1) or "a GPU", OFF_THE_BUS, True))
     return events
+
+
+def position(text: str) -> str | None:
+    """Return when the last message was logged: in ISO 8601 in the journal, in seconds since boot in dmesg's output."""
+    times = (match.group(1) or match.group(2) for match in map(_TIME.match, reversed(text.splitlines())) if match)
+    return next(times, None)
 
 
 def read(run: Run) -> tuple[str | None, str]:

@@ -12,7 +12,13 @@ import time
 from typing import Any, Iterable
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_commands, restore
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import alternatives, applied, file_state, store
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import (
+    alternatives,
+    applied,
+    file_state,
+    last_result,
+    store,
+)
 
 FACTS = "/etc/ansible/facts.d/"  # the plan, which may change where the host does not
 
@@ -32,13 +38,15 @@ def record_baseline(directory: str, paths: list[str], shared: list[str], check: 
 
 
 def record_pending(directory: str) -> None:
-    """Record that a change begins; it is pending until it is verified or rolled back. One that is keeps its time.
+    """Record that a change begins, and the last result before it; it is pending until it is verified or rolled back.
 
-    A rollback that was interrupted is given up.
+    One that is pending keeps its time and that result. A rollback that was interrupted is given up.
     """
     store.remove(directory, store.RESTORING)
     if store.read(directory, store.PENDING) is None:
-        store.write(directory, store.PENDING, {"since": time.strftime(store.NOW, time.gmtime())})
+        before = last_result.read(directory)
+        since = time.strftime(store.NOW, time.gmtime())
+        store.write(directory, store.PENDING, {"since": since, **({"before": before} if before else {})})
 
 
 def record_applied(directory: str, parts: dict[str, Any], check: bool = False, repaired: Iterable[str] = ()) -> bool:

@@ -11,6 +11,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.state import (
     alternatives,
     applied,
     file_state,
+    last_result,
     store,
     transaction_lock,
 )
@@ -93,6 +94,7 @@ class Rollback:
             shared = [path for path, existed in record.get("folders", {}).items() if not existed]
             changes += file_state.remove_directories(own_directories, shared, self.check)
         elif not self.check:
+            last_result.of_restored_host(self.directory, bool(changes))
             store.remove(self.directory, store.PENDING)
         return Restored(record.get("plan"), dict(record.get("evidence") or {}), changes, self.warnings)
 

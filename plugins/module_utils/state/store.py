@@ -12,7 +12,9 @@ applied.json    what the last complete run left, part by part (applied.py)
 listings.json   the files of the packages and environments of that record
 damage.json     the differences from it that a run set out to repair, until a run completes
 transaction.json  the result of a package transaction that no run has read yet (transaction_lock.py)
-pending.json    a change that is not verified yet: {"since"}; removed when it is verified, or rolled back
+last_result.json  what the checks found last (last_result.py)
+pending.json    a change that is not verified yet: {"since", "before"}; removed when it is verified, or rolled back;
+                  `before` is the last result before the change, absent where there was none
 restoring.json  the record that a rollback restores: {"to", "changed"}; removed when that is
                   verified, or given up
 packages/       the .deb files of the verified and the previous configuration
@@ -38,6 +40,7 @@ JOURNAL, APPLIED, PENDING = "journal", "applied", "pending"
 LISTINGS, DAMAGE = "listings", "damage"
 TRANSACTION = "transaction"
 RESTORING = "restoring"
+LAST_RESULT = "last_result"
 NOW = "%Y-%m-%dT%H:%M:%SZ"
 
 
@@ -70,14 +73,14 @@ def read(directory: str, name: str) -> dict[str, Any] | None:
 
 def newer(directory: str) -> NewerStateError | None:
     """Return the error of the first record of a later gpuhost, whatever its name is; None if there is none."""
-    for name in sorted(os.listdir(directory)) if os.path.isdir(directory) else []:
+    for name in files.names("/", directory):
         stem, extension = os.path.splitext(name)
         try:
             if extension == ".json":
                 read(directory, stem)
         except NewerStateError as error:
             return error
-        except ValueError:  # what needs this record reports it
+        except (OSError, ValueError):  # what needs this record reports it
             continue
     return None
 

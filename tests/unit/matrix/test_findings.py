@@ -1,16 +1,28 @@
-"""The finding of a failure: which GPU, error or value, whatever the GPU's index is and how long or fast it was."""
+"""The finding of a failure: which GPU, error or value, whatever the GPU's index is and how long or fast it was.
+
+It decides whether a failure after a change was there before it, by the record that the host has.
+"""
 
 from __future__ import annotations
 
+import copy
+import json
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks import verify
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import last_result, recording
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import VerifyEvidence
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.rollback import reason_against_rollback
 
 from tests.unit.matrix import host as at
-from tests.unit.matrix.faults import FAULTS, log, lose_cuda, part
+from tests.unit.matrix.faults import FAULTS, log, lose_cuda, part, smi_gpu
 from tests.unit.matrix.host import NVIDIA_SMI, Host
 
 FIRST, SECOND = at.ADDRESSES
@@ -96,3 +108,87 @@ def test_finding_names_gpu_and_error_and_nothing_volatile(
     found = host.verify()[check]
     assert found["status"] == "fail"
     assert found["finding"] == finding
+
+
+def healthy(host: Host) -> None:
+    """Leave the host as it is."""
+
+
+def change(host: Host, before: Callable[[Host], Any], after: Callable[[Host], Any]) -> VerifyEvidence:
+    """Verify a host with a fault, change it, repair the fault, and return what the checks find with another fault."""
+    state = str(host.path("var/lib/gpuhost"))
+    os.makedirs(state)
+    whole = Path(f"{host.root}-whole")
+    shutil.copytree(host.root, whole, symlinks=True)
+    documents = copy.deepcopy((host.smi, host.cuda, host.tensorflow, host.pytorch))
+    before(host)
+    keep(host)
+    recording.record_pending(state)
+    pending = host.path("var/lib/gpuhost/pending.json").read_text()
+    shutil.rmtree(host.root)
+    shutil.copytree(whole, host.root, symlinks=True)
+    host.smi, host.cuda, host.tensorflow, host.pytorch = documents
+    host.write("var/lib/gpuhost/pending.json", pending)
+    after(host)
+    keep(host)  # another run of the same change has checked it
+    return records.from_json(VerifyEvidence, keep(host), "verify")
+
+
+def keep(host: Host) -> dict[str, Any]:
+    """Verify a host as the module gpu_verify does, which keeps the result."""
+    host.save()
+    context = host.context()
+    evidence = verify.verify(context)
+    record = last_result.compose(context.root, context.smi, evidence)
+    assert last_result.write(str(host.path("var/lib/gpuhost")), record) is None
+    return evidence
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_undone"),
+    [
+        pytest.param(slow_pair(200.0), slow_pair(123.4), False, id="same-with-another-rate"),
+        pytest.param(product(1, 0.25), product(1, 0.31), False, id="same-with-another-difference"),
+        pytest.param(product(1, 0.25), product(0, 0.25), True, id="another-gpu"),
+        pytest.param(wrong("to@1"), wrong("within@1"), True, id="another-copy"),
+        pytest.param(lambda h: lose_cuda(h, "802"), lambda h: lose_cuda(h, "803"), True, id="another-error"),
+        pytest.param(healthy, slow_pair(200.0), True, id="passed-before"),
+        pytest.param(product(1, 0.25), slow_pair(200.0), True, id="another-check"),
+        pytest.param(
+            slow_pair(200.0), lambda h: (slow_pair(200.0)(h), product(1, 0.25)(h)), True, id="another-check-beside-it"
+        ),
+        pytest.param(
+            lambda h: (slow_pair(200.0)(h), smi_gpu(h, 1, uuid="GPU-00000000-0000-0000-0000-000000000000")),
+            slow_pair(200.0),
+            True,
+            id="a-gpu-was-replaced",
+        ),
+        pytest.param(FAULTS["half-the-lanes"].apply, FAULTS["half-the-lanes"].apply, False, id="hardware-before"),
+        pytest.param(healthy, FAULTS["half-the-lanes"].apply, False, id="hardware-since"),
+    ],
+)
+def test_a_change_is_undone_unless_its_failures_were_found_before(
+    before: Callable[[Host], Any], after: Callable[[Host], Any], is_undone: bool, host: Host
+) -> None:
+    evidence = change(host, before, after)
+    assert evidence.status == "fail"
+    reason = reason_against_rollback(evidence, changed=True, check_mode=False, reboot_pending=False, enabled=True)
+    assert (reason is None) is is_undone
+
+
+def test_last_result_has_the_host_and_each_outcome(host: Host) -> None:
+    host.write("proc/sys/kernel/random/boot_id", "6f1e2f9c-9f9c-4c2a-8a43-8f8f4d4a7b11\n")
+    host.write("var/lib/gpuhost/README", "")
+    product(1, 0.25)(host)
+    xid("0000:1b:00): 79")(host)
+    keep(host)
+    kept = json.loads(host.path("var/lib/gpuhost/last_result.json").read_text())
+    assert (kept["boot_id"], kept["driver"]) == ("6f1e2f9c-9f9c-4c2a-8a43-8f8f4d4a7b11", at.DRIVER)
+    assert kept["gpus"] == [
+        {"pci_address": address, "uuid": at.gpu(number)["uuid"]} for number, address in enumerate(at.ADDRESSES)
+    ]
+    assert kept["kernel_log"] == "2026-11-22T06:10:00+00:00"  # of the last message; the first has 06:00
+    assert (kept["status"], len(kept["checks"])) == ("fail", len(host.verify()))
+    assert kept["checks"]["gpu.xid_errors"]["finding"] == "Xid 79 on 0000:1b:00 (the GPU has fallen off the bus)"
+    assert kept["checks"]["tensorflow.matmul"]["found"].endswith("/GPU:1 differs by 2.5e-01")
+    assert kept["checks"]["driver.nvidia_smi"]["versions"] == {"driver": at.DRIVER}

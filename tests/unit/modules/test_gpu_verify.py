@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +89,65 @@ def test_missing_action_plugin_is_reported(capsys: pytest.CaptureFixture[str]) -
 def test_source_is_not_in_the_output(capsys: pytest.CaptureFixture[str]) -> None:
     result = run(capsys, plan=PLAN, kernel_module="not_managed", tensorflow_path="/nonexistent")
     assert SOURCE not in json.dumps(result)
+
+
+def verify_in(directory: Path, capsys: pytest.CaptureFixture[str], **args: Any) -> dict[str, Any]:
+    """Verify with a state directory, which has the record of a change."""
+    directory.mkdir()
+    (directory / "pending.json").write_text('{"since": "2026-11-25T22:00:00Z", "schema": 1}')
+    given = {"plan": PLAN, "kernel_module": "not_managed", "tensorflow_path": "/nonexistent", **args}
+    return run(capsys, state_directory=str(directory), **given)
+
+
+def test_the_result_is_kept_and_nothing_else_is_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    result = verify_in(tmp_path / "state", capsys)
+    assert "warnings" not in result
+    assert sorted(path.name for path in (tmp_path / "state").iterdir()) == ["last_result.json", "pending.json"]
+    kept = json.loads((tmp_path / "state/last_result.json").read_text())
+    assert kept["schema"] == 1
+    assert kept["boot_id"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    assert kept["status"] == "fail"
+    assert list(kept["checks"]) == sorted(spec.id for spec in SPECS)
+    assert kept["checks"]["packages.installed"] == {
+        "status": "fail", "cause": "stack", "found": "gpuhost-no-such-package is not installed",
+        "finding": "gpuhost-no-such-package is not installed",
+    }  # fmt: skip
+    assert kept["checks"]["driver.module_built"]["status"] == "skip"
+    assert kept["at"].startswith("20")
+
+
+def test_nothing_is_kept_in_check_mode_and_on_a_host_without_a_state_directory(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    result = verify_in(tmp_path / "state", capsys, _ansible_check_mode=True)
+    assert "warnings" not in result
+    assert [path.name for path in (tmp_path / "state").iterdir()] == ["pending.json"]
+    given = {"plan": PLAN, "kernel_module": "not_managed", "tensorflow_path": "/nonexistent"}
+    result = run(capsys, state_directory=str(tmp_path / "none"), **given)
+    assert "warnings" not in result
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_result_that_cannot_be_written_is_a_warning(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The system refuses the write, as on a full disk: a file may not grow beyond 1000 bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        result = verify_in(tmp_path / "state", capsys)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert result["verify"]["status"] == "fail"
+    assert result.get("failed") is None
+    message = f"the result of the checks was not kept in {tmp_path}/state/last_result.json: File too large"
+    assert message in json.dumps(result["warnings"])
+    assert [path.name for path in (tmp_path / "state").iterdir()] == ["pending.json"]
+
+
+def test_state_of_a_later_release_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "last_result.json").write_text('{"schema": 2}')
+    result = run(capsys, plan=PLAN, state_directory=str(tmp_path))
+    assert "last_result.json was written by a newer gpuhost (schema 2); expected at most 1" in result["msg"]
+    assert json.loads((tmp_path / "last_result.json").read_text()) == {"schema": 2}
 
 
 @pytest.mark.parametrize(("seconds", "outcome"), [(0, "pass"), (2, "warn")])

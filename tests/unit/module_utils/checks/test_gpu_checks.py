@@ -496,7 +496,7 @@ def test_healthy_host_passes_every_check_with_three_commands(tmp_path: Path) -> 
     assert found["gpu.nvlink"].found == "GPU 0, 1: 18 links of 18 at 26.562 GB/s"
     # Before them, the context lists GPUs and processes.
     assert [argv[1:] for argv in machine.commands[2:]] == [
-        ["--dmesg", "--boot", "--quiet", "--no-pager", "--output=short-iso"], ["-q", "-x"], ["nvlink", "-s"],
+        ["--dmesg", "--boot", "--quiet", "--no-pager", "--output=short-iso-precise"], ["-q", "-x"], ["nvlink", "-s"],
     ]  # fmt: skip
 
 

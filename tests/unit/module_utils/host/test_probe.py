@@ -61,6 +61,7 @@ def test_the_probe_of_an_empty_root_has_every_part(tmp_path: Path) -> None:
         "verified",
         "requested",
         "pending",
+        "last_result",
         "newer_state",
         "applied_plan",
         "simulated",

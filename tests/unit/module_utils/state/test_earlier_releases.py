@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, store
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, last_result, recording, store
 
 FIXTURES = Path(__file__).resolve().parents[3] / "fixtures" / "state"
 DIRECTORIES = sorted(path for path in FIXTURES.glob("*/*") if path.is_dir())
@@ -51,6 +51,18 @@ def test_the_records_are_read(state: tuple[str, Path]) -> None:
     assert (store.read(directory, store.PENDING) is not None) is (name == "pending")
     damage = (store.read(directory, store.DAMAGE) or {}).get("parts", {})
     assert {thing for part in damage.values() for thing in part["things"]} == DAMAGE.get(name, set())
+
+
+def test_a_change_of_an_earlier_release_has_nothing_to_compare_with(state: tuple[str, Path]) -> None:
+    name, root = state
+    directory = str(root / store.DIRECTORY.lstrip("/"))
+    gpus = [{"pci_address": "0000:1a:00.0", "uuid": "GPU-1"}]
+    assert last_result.read(directory) is None
+    store.write(directory, store.LAST_RESULT, {"gpus": gpus, "checks": {"a.b": {"status": "fail", "finding": "x"}}})
+    assert last_result.findings_before(directory, gpus) == {}
+    recording.record_pending(directory)
+    began_before_the_result = name == "pending"
+    assert last_result.findings_before(directory, gpus) == ({} if began_before_the_result else {"a.b": "x"})
 
 
 def cuda(record: dict[str, Any] | None) -> str | None:

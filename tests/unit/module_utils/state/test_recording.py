@@ -169,6 +169,29 @@ def test_a_change_is_pending_from_its_first_run_until_it_is_verified(recorder, m
     assert store.read(directory, store.PENDING) is None
 
 
+def test_a_pending_change_keeps_the_last_result_from_before_it(recorder):
+    """The checks after the change write another one; a later run of the same change still compares with the first."""
+    directory = str(recorder.directory)
+    store.write(directory, store.LAST_RESULT, {"at": "before"})
+    recording.record_pending(directory)
+    store.write(directory, store.LAST_RESULT, {"at": "after"})
+    recording.record_pending(directory)
+    assert store.read(directory, store.PENDING)["before"]["at"] == "before"
+    recorder.verified()
+    recording.record_pending(directory)  # the next change
+    assert store.read(directory, store.PENDING)["before"]["at"] == "after"
+
+
+@pytest.mark.parametrize("text", [None, "{"], ids=["missing", "damaged"])
+def test_a_change_without_a_last_result_has_nothing_to_compare_with(recorder, text):
+    if text:
+        (recorder.directory / "last_result.json").write_text(text)
+    recording.record_pending(str(recorder.directory))
+    store.write(str(recorder.directory), store.LAST_RESULT, {"at": "after"})
+    recording.record_pending(str(recorder.directory))
+    assert "before" not in store.read(str(recorder.directory), store.PENDING)
+
+
 def test_a_rollback_that_was_verified_is_not_continued(recorder):
     directory = str(recorder.directory)
     store.write(directory, store.RESTORING, {"to": store.PREVIOUS, "changed": True})

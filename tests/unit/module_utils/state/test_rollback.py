@@ -91,6 +91,29 @@ def test_a_restored_change_is_no_longer_pending(changed):
     assert store.read(str(changed.directory), store.PENDING) is None
 
 
+@pytest.mark.parametrize(
+    ("pending", "kept"),
+    [
+        ({"before": {"at": "before"}}, "before"),
+        ({}, None),  # the change of an earlier release, or the first change of a host
+        (None, None),  # rollback.yml restores the previous configuration
+    ],
+)
+def test_the_last_result_is_that_of_the_restored_configuration(changed, pending, kept):
+    """What the checks found after a change that was undone is no record of what was there before the next one."""
+    store.write(str(changed.directory), store.LAST_RESULT, {"at": "after the change"})
+    if pending is not None:
+        store.write(str(changed.directory), store.PENDING, pending)
+    changed.restore(check=True)
+    assert store.read(str(changed.directory), store.LAST_RESULT)["at"] == "after the change"
+    changed.restore()
+    assert (store.read(str(changed.directory), store.LAST_RESULT) or {}).get("at") == kept
+    store.write(str(changed.directory), store.LAST_RESULT, {"at": "verified again"})
+    changed.cuda = None
+    assert changed.restore().changes == []
+    assert store.read(str(changed.directory), store.LAST_RESULT)["at"] == "verified again"
+
+
 def test_a_restored_configuration_has_its_evidence(changed):
     assert changed.restore(check=True).evidence == {}  # recorded by an earlier version
     store.write(str(changed.directory), store.VERIFIED, {**changed.record, "evidence": {"at": "2026-11-01T00:00:00Z"}})
