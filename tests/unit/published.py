@@ -8,7 +8,7 @@ import yaml
 
 FOLDER = Path(__file__).resolve().parents[1] / "fixtures/nvidia-smi"
 # Errors of NVML as nvmlErrorString has them, which nvidia-smi prints in place of values; `ERR!` is its short form.
-LOST = ("GPU is lost", "GPU requires reset", "Interrupt Request Issue", "Corrupted infoROM")
+LOST = ("GPU is lost", "GPU requires reset", "Interrupt Request Issue")
 ERRORS = (
     *("Unknown Error", "ERR!", "Timeout", "Function Not Found", "GPU access blocked by the operating system"),
     *("Requires Reset", "Driver Not Loaded", "Uninitialized"),

@@ -19,7 +19,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.cuda_device_c
     pair_rate,
     place,
 )
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Check, CheckSpec, Context
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import UNKNOWN, Check, CheckSpec, Context
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import files, pci, pcie
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi_log, topology
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia.cuda_program import Document
@@ -60,7 +60,12 @@ class Measurement:
 
 
 def judge(context: Context, document: Document, devices: Check) -> Check:
-    """Compare each measurement with the highest threshold that there is for it; `devices` is the result of it."""
+    """Compare each measurement with the highest threshold that there is for it; `devices` is that check's result."""
+    check = _judge(context, document, devices)
+    return cuda_device_checks.with_symptom(context, document, check) if check.status == UNKNOWN else check
+
+
+def _judge(context: Context, document: Document, devices: Check) -> Check:
     if not document["devices"]:
         return cuda_device_checks.without_devices(devices, BANDWIDTH)
     try:
@@ -125,7 +130,7 @@ class Thresholds:
         if None in numbers.values() or not smi.get("path"):
             raise ValueError("nvidia-smi does not list the GPUs that CUDA lists")
         own = {int(number): index for index, number in numbers.items() if number is not None}
-        links = nvidia_smi_log.nvlinks(str(smi["path"]), context.run)
+        links = nvidia_smi_log.nvlinks(str(smi["path"]), context.run, smi.get("notices") or ())
         pairs = topology.read(str(smi["path"]), context.run)
         for number, second in itertools.permutations(own, 2):
             if (number, second) not in pairs:

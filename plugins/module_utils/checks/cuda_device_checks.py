@@ -4,10 +4,17 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Iterator
+import dataclasses
+from typing import Any, Callable, Iterable, Iterator
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import PASS, Check, CheckSpec, Context
-from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_program, nvidia_smi
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
+    PASS,
+    Check,
+    CheckSpec,
+    Context,
+    Symptom,
+)
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_errors, cuda_program, nvidia_smi
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia.cuda_program import Document
 
 COPIES = {
@@ -86,9 +93,43 @@ def run(context: Context, document: Document) -> list[Check]:
         _all_reduce,
     ]
     devices = _devices(context, document)
+    checks = [devices, *(without_devices(devices, spec) for spec in CHECKS[1:])]
     if document["devices"]:
-        return [devices, *(_of_all(context, document, judge(context, document)) for judge in judges)]
-    return [devices, *(without_devices(devices, spec) for spec in CHECKS[1:])]
+        checks[1:] = [_of_all(context, document, judge(context, document)) for judge in judges]
+    return [with_symptom(context, document, check) for check in checks]
+
+
+def with_symptom(context: Context, document: Document, check: Check) -> Check:
+    """Return a result with what a known cause may explain of it."""
+    parts = list(_parts(document, check.id))
+    errors: list[tuple[str | None, Any]] = [(None, document["error"])] if document["error"] is not None else []
+    errors += [(at, part["error"]) for at, part in parts if part["error"] is not None]
+    wrong = [part for _at, part in parts if part["error"] is None and not part.get("right", True)]
+    foreign = [error for _at, error in errors if not cuda_program.of_cuda(error)]
+    count = len(document["devices"])
+    symptom = Symptom(
+        frozenset((at, error["number"]) for at, error in errors),
+        None if count == context.expect_gpus else count,
+        bool(wrong or foreign or document["unfinished"]),
+    )
+    return dataclasses.replace(check, symptom=symptom)
+
+
+def _parts(document: Document, id_: str) -> Iterator[tuple[str | None, dict[str, Any]]]:
+    """Yield the parts of the document that a check depends on, each with the PCI address of its GPU."""
+    for device in document["devices"]:
+        yield address(device), device["kernel"]
+        yield address(device), {"error": device["error"]}
+        if id_ == MEMORY_COPIES.id:
+            yield from ((address(device), part) for part in (device["copies"] or {}).values())
+    addresses = {device["index"]: address(device) for device in document["devices"]}
+    for pair in document["peers"] if id_ == PEER_ACCESS.id else []:
+        parts: Iterable[Any] = (pair["copy"], pair["read"], {"error": pair["error"]})
+        yield from ((addresses.get(pair["from"]), part) for part in parts if part is not None)
+    if id_ == CUDNN_HANDLE.id and document["cudnn"] is not None:
+        yield addresses.get(document["cudnn"]["device"]), document["cudnn"]
+    if id_ == ALL_REDUCE.id and document["all_reduce"] is not None:
+        yield None, document["all_reduce"]
 
 
 def without_devices(devices: Check, spec: CheckSpec) -> Check:
@@ -107,7 +148,7 @@ def _of_all(context: Context, document: Document, check: Check) -> Check:
 
 def no_device(document: Document) -> str:
     """Return the error with which CUDA's device count failed."""
-    return "%(name)s (%(number)d)" % document["error"]
+    return cuda_errors.text(document["error"])
 
 
 def _devices(context: Context, document: Document) -> Check:

@@ -11,7 +11,7 @@ from typing import Any
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import cuda_device_checks
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Check, CheckSpec, Context
 from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Answer
-from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_program
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_errors, cuda_program
 
 USER = "nobody"
 DIRECTORY = "gpuhost-verify-"
@@ -57,11 +57,16 @@ def judge(context: Context, of_root: cuda_program.Document, answer: Answer | Non
         document = cuda_program.parse(answer.output)
     except ValueError:
         return UNPRIVILEGED.unknown("the program as user %s: %s" % (USER, answer.ending()))
+    check = _compare(context, of_root, document)
+    return cuda_device_checks.with_symptom(context, document, check)
+
+
+def _compare(context: Context, of_root: cuda_program.Document, document: cuda_program.Document) -> Check:
     usable, roots = _usable(document), _usable(of_root)
     error = document["error"]
     found = "%d usable by %s" % (usable, USER)
     if error is not None:
-        found += ": %(name)s (%(number)d)" % error
+        found += ": " + cuda_errors.text(error)
     ended = cuda_program.unfinished_text(document)
     found += "; " + ended if ended else ""
     reason = context.no_device_reason

@@ -9,6 +9,7 @@ import os
 import re
 from typing import Any
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks import known_causes
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
     FAIL,
     PASS,
@@ -58,7 +59,8 @@ _STATES = ("active", "reloading", "inactive", "failed", "activating", "deactivat
 NVIDIA_SMI = CheckSpec(
     "driver.nvidia_smi",
     measures="exit code of `nvidia-smi` and the driver version that it reports",
-    expected="exit code 0 and the planned version; exit code 9 where the driver must not be loaded",
+    expected="exit code 0 (or 14, see gpu.inforom) and the planned version; exit code 9 where the driver must not be "
+    "loaded. Lines that are no rows are a warning",
     skipped="no driver is planned",
     remedy=REAPPLY + " If it persists, /var/log/apt/history.log shows which command changed the driver.",
 )
@@ -107,7 +109,8 @@ FABRIC_MANAGER = CheckSpec(
     "driver.fabric_manager",
     measures="package and service of Fabric Manager, without which CUDA fails on NVSwitch systems (error 802)",
     expected="installed in exactly the driver's version, and active",
-    skipped="the PCI bus has no NVSwitch and Fabric Manager is not installed, or the driver must not be loaded",
+    skipped="the PCI bus has no NVSwitch, and Fabric Manager is not installed or no GPU reports a fabric; or the "
+    "driver must not be loaded",
     remedy="Install nvidia-fabricmanager in exactly the driver's version and run "
     "`systemctl enable --now nvidia-fabricmanager`; /var/log/fabricmanager.log shows why it stops.",
 )
@@ -133,6 +136,10 @@ _SLOW_REMEDY = (
     "Without persistence mode each call initialises all GPUs: see `nvidia-smi -q -d PERFORMANCE` and `systemctl status "
     "nvidia-persistenced`. `journalctl -k -g NVRM` names a GPU that is slow to answer. If the host is that slow, "
     "gpu_stack_timeout_factor multiplies all time limits."
+)
+_NOTICES_REMEDY = (
+    "Run `nvidia-smi --query-gpu=index --format=csv` and see where these lines are from: `type -a nvidia-smi` shows a "
+    "wrapper, `journalctl -k -g NVRM` what the driver warns of."
 )
 _EXIT_CODE_REMEDIES = {
     0: NVIDIA_SMI.remedy,
@@ -170,7 +177,7 @@ def _smi_versions(context: Context) -> list[str]:
 
 def _smi_problem(smi: dict[str, Any]) -> str | None:
     """Return why nvidia-smi's answer says nothing: it hangs, crashes or prints nonsense. None if it does answer."""
-    if smi["exit_code"] == 0:
+    if nvidia_smi.answers(smi):
         return smi["message"] or None
     if smi["exit_code"] in nvidia_smi.FAILURES or _lost(smi):
         return None
@@ -182,8 +189,9 @@ def _lost(smi: dict[str, Any]) -> bool:
 
 
 def _smi_found(smi: dict[str, Any], versions: list[str]) -> str:
-    if smi["exit_code"] == 0:
-        return "exit 0, driver %s" % (", ".join(versions) or "not reported: no GPU is listed")
+    if nvidia_smi.answers(smi):
+        driver = ", ".join(versions) or "not reported: no GPU is listed"
+        return "exit %d, driver %s" % (smi["exit_code"], driver)
     return "exit %s: %s" % (smi["exit_code"], smi["message"] or nvidia_smi.meaning(int(str(smi["exit_code"]))))
 
 
@@ -204,7 +212,7 @@ def _nvidia_smi(context: Context, driver: dict[str, Any]) -> Check:
             "`driver_state: working`."
         )
         return NVIDIA_SMI.compare(passed, _smi_found(smi, versions), expected, remedy)
-    passed = smi["exit_code"] == 0 and bool(smi["gpus"]) and all(is_version(found, version) for found in versions)
+    passed = nvidia_smi.answers(smi) and bool(smi["gpus"]) and all(is_version(found, version) for found in versions)
     if passed and not all(gpu["driver_version"] for gpu in smi["gpus"]):
         return NVIDIA_SMI.unknown(
             "nvidia-smi does not report the driver version of each GPU", _smi_found(smi, versions)
@@ -215,6 +223,9 @@ def _nvidia_smi(context: Context, driver: dict[str, Any]) -> Check:
             "nvidia-smi does not report %s of each GPU" % ", ".join(unreadable), _smi_found(smi, versions)
         )
     reported = {"driver": ", ".join(versions)} if versions else None
+    if passed and smi.get("notices"):
+        found = "%s; beside its rows: %s" % (_smi_found(smi, versions), _notices(smi))
+        return NVIDIA_SMI.warn(found, _NOTICES_REMEDY, expected, reported)
     remedy = _smi_remedy(LOST_EXIT if _lost(smi) else int(str(smi["exit_code"])))
     seconds = float(smi.get("seconds", 0))
     if passed and seconds > nvidia_smi.SLOW * context.timeout_factor:
@@ -223,13 +234,17 @@ def _nvidia_smi(context: Context, driver: dict[str, Any]) -> Check:
     return NVIDIA_SMI.compare(passed, _smi_found(smi, versions), expected, remedy, reported)
 
 
+def _notices(smi: dict[str, Any]) -> str:
+    return " | ".join(smi.get("notices") or ())
+
+
 def _smi_remedy(exit_code: int) -> str:
     other = "Run `nvidia-smi` by hand. Exit code %d: %s." % (exit_code, nvidia_smi.meaning(exit_code))
     return _EXIT_CODE_REMEDIES.get(exit_code, other)
 
 
 def _gpu_count(context: Context, gpus: list[dict[str, Any]]) -> Check:
-    works = context.smi is not None and context.smi["exit_code"] == 0
+    works = nvidia_smi.answers(context.smi)
     listed = len((context.smi or {}).get("gpus") or [])
     found = "%d on the PCI bus, %s by nvidia-smi" % (context.pci_gpus, listed if works else "not counted")
     if context.pci_gpus == context.expect_gpus and not works and context.driver_state == "not_loaded":
@@ -237,6 +252,10 @@ def _gpu_count(context: Context, gpus: list[dict[str, Any]]) -> Check:
     problem = "nvidia-smi is not installed" if context.smi is None else _smi_problem(context.smi)
     if context.pci_gpus == context.expect_gpus and problem is not None:
         return GPU_COUNT.unknown("nvidia-smi does not count: " + problem, found)
+    if context.pci_gpus == context.expect_gpus > listed and (context.smi or {}).get("notices"):
+        return GPU_COUNT.unknown(
+            "nvidia-smi printed other lines beside its rows: " + _notices(context.smi or {}), found
+        )
     passed = context.pci_gpus == listed == context.expect_gpus and works
     by_smi = (context.smi or {}).get("gpus") or []
     addresses = [", ".join(sorted(str(gpu.get("pci_address")) for gpu in where)) for where in (gpus, by_smi)]
@@ -439,6 +458,13 @@ def _fabric_manager(context: Context, driver: dict[str, Any], switches: list[dic
         return FABRIC_MANAGER.skip("the PCI bus has no NVSwitch and Fabric Manager is not installed")
     if context.driver_state == "not_loaded":
         return FABRIC_MANAGER.skip("the driver is not loaded, as requested, and Fabric Manager needs it")
+    if not switches:
+        log = known_causes.Host(context).log
+        if not log.gpus:
+            return FABRIC_MANAGER.unknown("whether a GPU reports a fabric: %s" % (log.problem or "nvidia-smi -q -x"))
+        if not any(known_causes.has_fabric(gpu) for gpu in log.gpus):
+            listed = ", ".join("%s %s" % pair for pair in sorted(installed.items()))
+            return FABRIC_MANAGER.skip("not needed: the PCI bus has no NVSwitch, and no GPU reports a fabric", listed)
     version = ", ".join(_smi_versions(context)) or str(driver["version"])
     listed = ", ".join("%s %s" % pair for pair in sorted(installed.items())) or "not installed"
     right = bool(installed) and all(is_version(v, version) for v in installed.values())

@@ -9,10 +9,12 @@ were wrong.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import inspect
 import json
 import os
 import pwd
+import re
 from typing import Any, Iterator
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import framework_probe
@@ -21,10 +23,12 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     Check,
     CheckSpec,
     Context,
+    Symptom,
     stable,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, system
 from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Answer
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_errors
 
 TIMEOUT, LONG_TIMEOUT = 120, 300  # seconds
 SHELL = "/bin/bash"
@@ -102,7 +106,17 @@ def not_printed(spec: CheckSpec, label: str, answer: Answer, expected: str | Non
     remedy = "Run the environment's Python with `-X faulthandler`: import %s, then list and use its GPUs. " % label
     if spec.id.endswith(".convolution"):
         remedy += CONVOLUTION_REMEDY
-    return spec.compare(False, reason, expected, remedy)
+    check = spec.compare(False, reason, expected, remedy)
+    return dataclasses.replace(check, symptom=_of_process(answer, None, other=True))
+
+
+def _of_process(answer: Answer, seen: int | None, other: bool = False) -> Symptom:
+    """Return what a known cause may explain of a process that could use no GPU; it prints CUDA's error.
+
+    other: whether something else was wrong, unless it prints such an error
+    """
+    numbers = cuda_errors.numbers(answer.text())
+    return Symptom(frozenset((None, number) for number in numbers), seen, other and not numbers)
 
 
 def ended_early(output: dict[str, Any], answer: Answer) -> str | None:
@@ -122,7 +136,8 @@ def devices(context: Context, spec: CheckSpec, label: str, output: dict[str, Any
     count, reason = len(list(output["devices"])), context.no_device_reason
     if reason is not None and count == 0:
         return spec.skip(reason, "0")
-    return spec.compare(count == context.expect_gpus, "%d" % count, expected)
+    check = spec.compare(count == context.expect_gpus, "%d" % count, expected)
+    return dataclasses.replace(check, symptom=Symptom(seen=count) if count else _of_process(answer, 0))
 
 
 def foreign_libraries(output: dict[str, Any]) -> list[str]:
@@ -200,15 +215,32 @@ def computed(
     if gpus:
         every = len({result["device"] for result in results}) == len(results) == wanted
         found = found if every else "%s (%d GPUs)" % (found, len(results))
-        return spec.compare(passed and every, found, expected, finding=_computed_finding(results, tolerance))
+        check = spec.compare(passed and every, found, expected, finding=_computed_finding(results, tolerance))
+        return dataclasses.replace(check, symptom=_of_results(context, results, tolerance, wanted))
     if not results:
         return spec.unknown("%s computed nothing, not even on the CPU" % label)
     if not passed:
         return spec.compare(False, found, "the CPU agrees to %g" % tolerance)
     found = "the same code on the CPU: " + found
     if reason is None:
-        return spec.unknown("%s lists no GPU, see %s.devices" % (label, spec.id.split(".", 1)[0]), found)
+        check = spec.unknown("%s lists no GPU, see %s.devices" % (label, spec.id.split(".", 1)[0]), found)
+        return dataclasses.replace(check, symptom=_of_process(answer, 0))
     return spec.skip(reason, found)
+
+
+def _of_results(context: Context, results: list[dict[str, Any]], tolerance: float, wanted: int) -> Symptom:
+    """Return what a known cause may explain of the results: each GPU's errors of CUDA."""
+    addresses = {gpu.get("index"): gpu.get("pci_address") for gpu in (context.smi or {}).get("gpus") or []}
+    errors, other = set(), False
+    for result in results:
+        if _right(result, tolerance):
+            continue
+        numbers = cuda_errors.numbers(str(result.get("error", "")))
+        digits = re.search(r"\d+$", str(result["device"]))
+        at = addresses.get(int(digits.group())) if digits else None
+        errors |= {(at, number) for number in numbers}
+        other = other or not numbers
+    return Symptom(frozenset(errors), None if len(results) == wanted else len(results), other)
 
 
 def _right(result: dict[str, Any], tolerance: float) -> bool:

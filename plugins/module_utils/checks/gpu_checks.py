@@ -9,10 +9,12 @@ is a reason to skip.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from dataclasses import dataclass
 from typing import Callable, Iterable, TypeVar
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks import known_causes
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
     FAIL,
     HARDWARE,
@@ -55,10 +57,11 @@ Value = TypeVar("Value", float, str)
 
 @dataclass(frozen=True)
 class Reading:
-    """The outcome of one GPU: PASS, WARN, FAIL, UNKNOWN, SKIP or EXEMPT."""
+    """The outcome of one GPU: PASS, WARN, FAIL, UNKNOWN, SKIP or EXEMPT; what to type, if it is this GPU's own."""
 
     outcome: str
     text: str
+    remedy: str = ""
 
 
 @dataclass(frozen=True)
@@ -292,6 +295,33 @@ def _mig(gpu: Gpu) -> Reading:
     return Reading(PASS, "MIG %s" % current)
 
 
+def _power_limit(gpu: Gpu) -> Reading:
+    current, default = known_causes.power_limits(gpu)
+    if current is None or default is None:
+        return Reading(SKIP, "power limit not reported")
+    text = "power limit %g W of %g W (default)" % (current, default)
+    if current < default:
+        return Reading(WARN, text, "`nvidia-smi -i %d -pl %g` sets the default." % (gpu.index, default))
+    return Reading(PASS, text)
+
+
+def _compute_mode(gpu: Gpu) -> Reading:
+    mode = known_causes.compute_mode(gpu)
+    if mode is None:
+        return Reading(SKIP, "compute mode not reported")
+    text = "compute mode %s" % mode
+    if mode != "Default":
+        return Reading(WARN, text, "`nvidia-smi -i %d -c 0` sets the default." % gpu.index)
+    return Reading(PASS, text)
+
+
+def _inforom(gpu: Gpu) -> Reading:
+    words = gpu.errors(nvidia_smi_log.CORRUPTED)
+    if gpu.corrupted or words:
+        return Reading(FAIL, "infoROM corrupted (%s)" % known_causes.address(gpu))
+    return Reading(PASS, "no warning")
+
+
 PER_GPU = (
     GpuCheck(
         CheckSpec(
@@ -410,6 +440,39 @@ PER_GPU = (
         ),
         _mig,
     ),
+    GpuCheck(
+        CheckSpec(
+            "gpu.power_limit",
+            measures="current and default power limit",
+            expected="the limit is not below the default; a lower one is a warning, since the GPU is slower than "
+            "others of its model",
+            skipped="a GPU does not report its limits",
+            remedy="If the limit is meant, nothing is wrong. The driver forgets it when it is unloaded: a unit, a "
+            "script or the board's management controller (BMC) sets it at each boot.",
+        ),
+        _power_limit,
+    ),
+    GpuCheck(
+        CheckSpec(
+            "gpu.compute_mode",
+            measures="compute mode",
+            expected="Default: any number of programs may use the GPU. Another mode is a warning; where CUDA refuses a "
+            "program for it (error 46), the checks of CUDA and the frameworks fail, of the host",
+            skipped="a GPU does not report its mode",
+            remedy="With Exclusive_Process, a second program on the GPU ends with CUDA's error 46, as a check does "
+            "beside a job; with Prohibited, every program does.",
+        ),
+        _compute_mode,
+    ),
+)
+INFOROM = CheckSpec(
+    "gpu.inforom",
+    measures="nvidia-smi's warning `infoROM is corrupted`, its exit code 14, `Corrupted infoROM` in place of a value",
+    expected="no warning",
+    skipped="no GPU is expected, or the driver must not be loaded",
+    remedy="The GPU computes, but its board has lost what it records of itself, such as retired memory. Have the "
+    "vendor reflash the infoROM or replace the board.",
+    cause=HARDWARE,
 )
 NVLINK = CheckSpec(
     "gpu.nvlink",
@@ -428,7 +491,7 @@ XID_ERRORS = CheckSpec(
     "reboot; if it happens again, check power, seating and cooling, and contact the vendor. Messages since boot count: "
     "after a GPU reset alone this check fails until the next reboot.",
 )
-CHECKS = (*(check.spec for check in PER_GPU), NVLINK, XID_ERRORS)
+CHECKS = (*(check.spec for check in PER_GPU), INFOROM, NVLINK, XID_ERRORS)
 BY_GPU = frozenset(spec.id for spec in CHECKS if spec is not XID_ERRORS)  # those that a waiver can limit to one GPU
 
 
@@ -445,6 +508,7 @@ def run(context: Context) -> list[Check]:
     if any(_hardware_slowdowns(gpu) == ["hw_slowdown"] for gpu in log.gpus):
         # NVML reports it briefly while clocks change; only a slowdown that lasts is still there in a second reading.
         log = nvidia_smi_log.read(path, context.run)
+    log = _with_corrupted(context, log)
     missing, problem = _missing(context, log), log.problem or _others(context, log)
     checks = []
     for check in PER_GPU:
@@ -454,8 +518,10 @@ def run(context: Context) -> list[Check]:
         listed = ", ".join(sorted(_address(gpu) for gpu in log.gpus)) or "no GPU"
         checks[0] = PER_GPU[0].spec.compare(False, missing, finding="listed: " + listed)
     checks = [_accept_disabled_daemon(context, check) for check in checks]
-    links = _nvlinks(context, log.gpus, path)
-    return [*checks, _judge(context, NVLINK, log.gpus, links, missing or problem), xid_errors]
+    checks = [_with_notices(context, log, check) for check in checks]
+    links = _nvlinks(context, log.gpus)
+    inforom = _inforoms(context, log, missing or problem)
+    return [*checks, inforom, _judge(context, NVLINK, log.gpus, links, missing or problem), xid_errors]
 
 
 def _not_needed(context: Context) -> str | None:
@@ -475,6 +541,33 @@ def _unavailable(context: Context) -> str | None:
     return None
 
 
+def _with_corrupted(context: Context, log: Log) -> Log:
+    """Return the document with each GPU marked of whose infoROM one of the two queries warns."""
+    named = {*log.corrupted, *((context.smi or {}).get("corrupted") or ())}
+    gpus = [dataclasses.replace(gpu, corrupted=known_causes.address(gpu) in named) for gpu in log.gpus]
+    return dataclasses.replace(log, gpus=gpus, corrupted=tuple(sorted(named)))
+
+
+def _inforoms(context: Context, log: Log, problem: str | None) -> Check:
+    """Judge the warnings; one that names no GPU of the document, or only the exit code, is a failure as well."""
+    check = _judge(context, INFOROM, log.gpus, [_inforom(gpu) for gpu in log.gpus], problem)
+    absent = [name for name in log.corrupted if name not in {known_causes.address(gpu) for gpu in log.gpus}]
+    has_exit = nvidia_smi.CORRUPTED_EXIT in ((context.smi or {})["exit_code"], log.exit_code)
+    if check.status in (FAIL, WAIVED) or not (absent or has_exit):
+        return check
+    named = ", ".join(absent) or "nvidia-smi exits with %d and names no GPU" % nvidia_smi.CORRUPTED_EXIT
+    return INFOROM.compare(False, "infoROM corrupted (%s)" % named)
+
+
+def _with_notices(context: Context, log: Log, check: Check) -> Check:
+    """Warn of lines around the document, unless driver.nvidia_smi does: an error may be told there alone."""
+    new = [line for line in log.notices if line not in ((context.smi or {}).get("notices") or ())]
+    if check.id != PER_GPU[0].spec.id or check.status != PASS or not new:
+        return check
+    found = "%s; around the document: %s" % (check.found, " | ".join(new)[:200])
+    return PER_GPU[0].spec.warn(found, "Run `nvidia-smi -q -x | head` and see what these lines tell.")
+
+
 def _missing(context: Context, log: Log) -> str | None:
     """Return how many GPUs the document lacks, None if it lists as many as are expected, or could not be read."""
     expected = max(context.expect_gpus, len((context.smi or {})["gpus"]))
@@ -485,16 +578,16 @@ def _missing(context: Context, log: Log) -> str | None:
 
 def _others(context: Context, log: Log) -> str | None:
     """Return which GPUs the two queries of nvidia-smi do not agree on."""
-    if (context.smi or {})["exit_code"] != 0:
+    if not nvidia_smi.answers(context.smi):
         return None
     rows = (context.smi or {})["gpus"]
     queried = {str(gpu["pci_address"]) for gpu in rows if gpu.get("pci_address")}
-    listed = {_address(gpu) for gpu in log.gpus}
+    listed = {known_causes.address(gpu) for gpu in log.gpus}
     uuids = {gpu.get("pci_address"): gpu.get("uuid") for gpu in rows}
     for gpu in log.gpus:
-        uuid = uuids.get(_address(gpu))
+        uuid = uuids.get(known_causes.address(gpu))
         if uuid and gpu.uuid != uuid:
-            texts = (_address(gpu), uuid, gpu.uuid or "no UUID")
+            texts = (known_causes.address(gpu), uuid, gpu.uuid or "no UUID")
             return "%s is %s for nvidia-smi --query-gpu, %s for nvidia-smi -q -x" % texts
     if queried <= listed and len(log.gpus) == len(rows) == len(listed):
         return None
@@ -503,16 +596,9 @@ def _others(context: Context, log: Log) -> str | None:
     )  # fmt: skip
 
 
-def _address(gpu: Gpu) -> str:
-    try:
-        return nvidia_smi.pci_address(gpu.bus_id)
-    except ValueError:
-        return gpu.bus_id
-
-
 def _names(gpu: Gpu) -> tuple[str, ...]:
     """Return by what a waiver can name a GPU."""
-    return "%d" % gpu.index, gpu.uuid, gpu.bus_id, _address(gpu)
+    return "%d" % gpu.index, gpu.uuid, gpu.bus_id, known_causes.address(gpu)
 
 
 def _judge(context: Context, spec: CheckSpec, gpus: list[Gpu], readings: list[Reading], problem: str | None) -> Check:
@@ -531,7 +617,8 @@ def _judge(context: Context, spec: CheckSpec, gpus: list[Gpu], readings: list[Re
     if UNKNOWN in by_outcome or problem:
         return spec.unknown(problem or _by_text(by_outcome[UNKNOWN]), found)
     if WARN in by_outcome:
-        return spec.warn(_by_text(by_outcome[WARN]) + note)
+        remedies = dict.fromkeys(reading.remedy for _gpu, reading in by_outcome[WARN] if reading.remedy)
+        return spec.warn(_by_text(by_outcome[WARN]) + note, " ".join([*remedies, spec.remedy]))
     if WAIVED in by_outcome:
         return spec.waived(str(found), waivers)
     if SKIP in by_outcome or PASS not in by_outcome:
@@ -558,10 +645,11 @@ def _accept_disabled_daemon(context: Context, check: Check) -> Check:
     return spec.skip("%s is disabled on this host" % PERSISTENCE_UNIT, check.found)
 
 
-def _nvlinks(context: Context, gpus: list[Gpu], path: str) -> list[Reading]:
+def _nvlinks(context: Context, gpus: list[Gpu]) -> list[Reading]:
     """Read the links; if nvidia-smi does not list them, each GPU is unknown."""
+    smi = context.smi or {}
     try:
-        links = nvidia_smi_log.nvlinks(path, context.run) if gpus else {}
+        links = nvidia_smi_log.nvlinks(str(smi["path"]), context.run, smi.get("notices") or ()) if gpus else {}
     except ValueError as error:
         return [Reading(UNKNOWN, str(error)) for _unused in gpus]
     return [_nvlink(context, gpu, gpus, links) for gpu in gpus]
@@ -575,8 +663,7 @@ def _nvlink(context: Context, gpu: Gpu, gpus: list[Gpu], links: dict[int, Links]
     """
     own = links.get(gpu.index, Links("unsupported", {}))
     peers = [links[other.index] for other in gpus if other.name == gpu.name and other.index in links]
-    fabric = gpu.raw("fabric/state") not in (None, *nvidia_smi_log.ABSENT)
-    switched = bool(pci.read(context.root)[1]) or fabric
+    switched = bool(pci.read(context.root)[1]) or known_causes.has_fabric(gpu)
     if own.state == "unknown":
         return Reading(UNKNOWN, "nvidia-smi nvlink -s printed %s" % (own.line or "nothing"))
     if own.state == "mig":

@@ -42,9 +42,12 @@ def read(context: Context) -> dict[str, int | None]:
     argv = [str(path), "--query-gpu=index,memory.used", "--format=csv,noheader,nounits"]
     answer = nvidia_smi.ask(context.run, argv)
     used: dict[str, int | None] = {}
-    for line in answer.output.splitlines() if answer.exit_code == 0 else []:
+    notices = (context.smi or {}).get("notices") or ()
+    for line in nvidia_smi.lines(answer.output, notices) if answer.exit_code in nvidia_smi.ANSWERS else []:
         index, _unused, value = line.partition(", ")
-        used[index] = None if value.strip() in ABSENT else int(value)
+        if not index.isdecimal() or not (value in ABSENT or value.isdecimal()):
+            raise ValueError("nvidia-smi printed %r in place of a GPU's memory" % line[:200])
+        used[index] = None if value in ABSENT else int(value)
     if len(used) != context.expect_gpus:
         text = "nvidia-smi reports the memory of %d GPUs, expected %d (%s)"
         raise ValueError(text % (len(used), context.expect_gpus, answer.ending()))

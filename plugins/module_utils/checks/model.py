@@ -42,6 +42,20 @@ _VOLATILE = (
 
 
 @dataclass(frozen=True)
+class Symptom:
+    """What a program on the GPUs met, as far as a known cause can explain it (see known_causes).
+
+    errors: (PCI address or None for all GPUs, number) of CUDA's errors
+    seen: how many GPUs the program saw, if that is not the expected number
+    other: whether anything else is wrong, which no known cause explains
+    """
+
+    errors: frozenset[tuple[str | None, int]] = frozenset()
+    seen: int | None = None
+    other: bool = False
+
+
+@dataclass(frozen=True)
 class Check:
     """One result. `warn` and `fail` have a remedy, every other outcome but `pass` has a reason.
 
@@ -52,6 +66,7 @@ class Check:
     loaded: the versions of the files that the process has loaded, by component, for the report
     simulated: whether simulated values were judged
     data: measurements, by the key under which they are stored in the evidence beside the checks
+    symptom: what a known cause may explain; not in the evidence
     """
 
     id: str
@@ -67,6 +82,7 @@ class Check:
     data: dict[str, Any] | None = None
     loaded: dict[str, str] | None = None
     simulated: bool | None = None
+    symptom: Symptom | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as it is in the evidence, without `data` and without empty fields."""

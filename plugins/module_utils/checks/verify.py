@@ -16,6 +16,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks import (
     environment_checks,
     gpu_checks,
     idle_checks,
+    known_causes,
     model,
     package_checks,
     pytorch_checks,
@@ -113,7 +114,8 @@ def verify(context: model.Context) -> dict[str, Any]:
     with ThreadPoolExecutor(max_workers=len(GROUPS)) as pool:
         results = list(pool.map(lambda name: _run_group(name, context), names))
     results += [_run_group(name, context) for name in GROUPS if name == LAST]
-    checks = [_waive(check, context) for group in results for check in group]
+    checks = known_causes.explain([check for group in results for check in group], context)
+    checks = [_waive(check, context) for check in checks]
     summary = model.summary(checks, context.unknown, _recorded(context), _findings_before(context))
     evidence = dict(summary, simulated=context.simulated, gpu_jobs=context.gpu_jobs)
     for check in checks:

@@ -12,6 +12,8 @@ import os
 import signal
 from typing import Any
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_errors
+
 SCHEMA = 1
 NO_DEVICE_ERRORS = {35: "cudaErrorInsufficientDriver", 100: "cudaErrorNoDevice"}
 LIBRARIES = ("cudnn", "nccl")
@@ -91,8 +93,13 @@ def loaded(document: Document) -> dict[str, str]:
 
 def error_text(error: dict[str, Any]) -> str:
     """Return the call, the error's name and number, and its message if that differs from the name."""
-    text = "%(call)s: %(name)s (%(number)d)" % error
+    text = "%s: %s" % (error["call"], cuda_errors.text(error) if of_cuda(error) else "%(name)s (%(number)d)" % error)
     return text if error["message"] in ("", error["name"]) else text + ", " + str(error["message"])
+
+
+def of_cuda(error: dict[str, Any]) -> bool:
+    """Return whether a call of CUDA failed; cuDNN and NCCL have numbers of their own."""
+    return not str(error["call"]).startswith(("cudnn", "nccl"))
 
 
 def unfinished_text(document: Document) -> str | None:

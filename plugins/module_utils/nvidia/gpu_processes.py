@@ -30,16 +30,17 @@ def argv(path: str) -> list[str]:
     return [path, "--query-compute-apps=" + ",".join(FIELDS), "--format=csv,noheader,nounits"]
 
 
-def parse(output: str) -> dict[int, str]:
+def parse(output: str, notices: Iterable[str] = ()) -> dict[int, str]:
     """Return {process id: name}; nvidia-smi prints a row for each GPU that a process uses, nothing without any.
 
-    Raise ValueError for a line that is no such row: it may stand for a process.
+    notices: lines that nvidia-smi prints beside its rows of GPUs, too. Raise ValueError for any other line that is no
+    such row: it may stand for a process.
     """
     found = {}
-    for line in filter(str.strip, output.splitlines()):
+    for line in nvidia_smi.lines(output, notices):
         values = [value.strip() for value in line.split(",")]
         if not (values[0].isascii() and values[0].isdigit()):
-            raise ValueError("nvidia-smi printed %r in place of a process" % line.strip()[:200])
+            raise ValueError("nvidia-smi printed %r in place of a process" % line[:200])
         found[int(values[0])] = ",".join(values[1:-1]).strip()
     return found
 
@@ -51,7 +52,7 @@ def read(root: str, smi: dict[str, Any] | None, run: Run) -> list[dict[str, Any]
     nvidia-smi fails (18) while programs continue to use the loaded module. Raise ValueError if the query fails although
     nvidia-smi works, or prints something else.
     """
-    computing = _computing(smi, run) if smi and smi["exit_code"] == 0 else {}
+    computing = _computing(smi, run) if smi and nvidia_smi.answers(smi) else {}
     holding = holders(root)
     return [
         {
@@ -67,9 +68,9 @@ def read(root: str, smi: dict[str, Any] | None, run: Run) -> list[dict[str, Any]
 
 def _computing(smi: dict[str, Any], run: Run) -> dict[int, str]:
     answer = nvidia_smi.ask(run, argv(smi["path"]))
-    if answer.exit_code != 0:
+    if answer.exit_code not in nvidia_smi.ANSWERS:
         raise ValueError("%s exited with %d: %s" % (" ".join(argv(smi["path"])), answer.exit_code, answer.text()[:200]))
-    return parse(answer.output)
+    return parse(answer.output, smi.get("notices") or ())
 
 
 def is_job(user: Any) -> bool:

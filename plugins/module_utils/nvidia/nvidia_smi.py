@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import time
-from typing import Any
+from typing import Any, Iterable, Mapping
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Run
@@ -47,7 +47,16 @@ EXIT_CODES = {
     255: "this nvidia-smi does not know an option, or an unknown error occurred",
 }
 # These state what is wrong; after every other failure nothing is known.
-FAILURES = (6, 9, 12, 14, 15, 18, 127)
+FAILURES = (6, 9, 12, 15, 18, 127)
+# A warning: all rows are printed (NVIDIA's manual, "Return value").
+CORRUPTED_EXIT = 14
+ANSWERS = (0, CORRUPTED_EXIT)
+# The warning that belongs to it, at the end of each output; it is printed with exit code 0, too.
+_CORRUPTED = re.compile(
+    r"^WARNING: infoROM is corrupted at gpu ([0-9A-F]{4,8}:[0-9A-F]{2}:[0-9A-F]{2}\.[0-9A-F])$", re.I
+)
+# What can only be a GPU's row, or a part of it: its index comes first, its PCI address last.
+_OF_A_ROW = re.compile(r"^\d+,|\b[0-9A-F]{8}:[0-9A-F]{2}:[0-9A-F]{2}\.[0-9A-F]$", re.I)
 
 
 def meaning(exit_code: int) -> str:
@@ -66,24 +75,50 @@ def pci_address(bus_id: str) -> str:
     return "%04x:%s" % (int(domain, 16), rest)
 
 
-def parse(output: str, fields: tuple[str, ...] = FIELDS) -> list[dict[str, Any]]:
-    """Parse `--format=csv,noheader,nounits`.
+def answers(smi: Mapping[str, Any] | None) -> bool:
+    """Return whether nvidia-smi answered, with a warning or without; `smi` is the result of read()."""
+    return smi is not None and smi["exit_code"] in ANSWERS
+
+
+def lines(output: str, known: Iterable[str] = ()) -> list[str]:
+    """Return the lines of an output, without blank ones, warnings of a corrupted infoROM and those that are `known`.
+
+    A line ends with a line feed alone: a name may contain what else separates lines (vertical tab, U+2028).
+    """
+    stripped = (line.strip() for line in output.split("\n"))
+    return [line for line in stripped if line and not _CORRUPTED.match(line) and line not in known]
+
+
+def corrupted(text: str) -> list[str]:
+    """Return the PCI addresses of the GPUs of whose corrupted infoROM nvidia-smi warns."""
+    matches = (_CORRUPTED.match(line.strip()) for line in text.split("\n"))
+    return list(dict.fromkeys(pci_address(match.group(1)) for match in matches if match))
+
+
+def parse(output: str, fields: tuple[str, ...] = FIELDS) -> tuple[list[dict[str, Any]], list[str]]:
+    """Parse `--format=csv,noheader,nounits`; return the GPUs, and the lines that are no rows.
 
     A value that is not of its field's kind is None: [N/A], [Unknown Error], ERR! and whatever else a driver prints; its
     field is in `unreadable`, unless the product has no such value.
     Raise ValueError for a row with another number of values.
     """
-    gpus = []
-    for line in output.splitlines():
-        if not line.strip():
-            continue
+    gpus, notices = [], []
+    for line in lines(output):
         values = [value.strip() for value in line.split(", ")]
-        if len(values) != len(fields):
-            raise ValueError(
-                "nvidia-smi printed %d values for %d fields: %r" % (len(values), len(fields), line.strip())
-            )
-        gpus.append(_gpu(dict(zip(fields, values))))  # noqa: B905
-    return gpus
+        row = dict(zip(fields, values))  # noqa: B905
+        if len(values) == len(fields) and any(_is_value(name, value) for name, value in row.items()):
+            gpus.append(_gpu(row))
+        elif _OF_A_ROW.search(line):
+            raise ValueError("nvidia-smi printed %d values for %d fields: %r" % (len(values), len(fields), line))
+        else:
+            notices.append(line)
+    return gpus, notices
+
+
+def _is_value(name: str, value: str) -> bool:
+    """Return whether a text can only be a value: of its field's kind, or an error in its place. Any text is a name."""
+    is_error = not _KINDS["name"].match(value)
+    return is_error or (name != "name" and name in _KINDS and bool(_KINDS[name].match(value)))
 
 
 def _gpu(row: dict[str, str]) -> dict[str, Any]:
@@ -118,7 +153,8 @@ def ask(run: Run, argv: list[str]) -> command.Answer:
 def read(path: str | None, run: Run) -> dict[str, Any] | None:
     """Return `nvidia_smi` of the probe: path, exit code, message, GPUs, seconds. None if the program is not installed.
 
-    The query is repeated once if it hangs. With exit code 0 a message states that the output is not understood.
+    The query is repeated once if it hangs. Where nvidia-smi answers, a message states that the output is not
+    understood; `notices` are the lines beside the rows, `corrupted` the PCI addresses of GPUs with a corrupted infoROM.
     """
     if path is None:
         return None
@@ -129,10 +165,21 @@ def read(path: str | None, run: Run) -> dict[str, Any] | None:
         answer = ask(run, argv(path, fields))
     seconds = round(time.monotonic() - start, 1)
     gpus: list[dict[str, Any]] = []
-    message = "" if answer.exit_code == 0 else " ".join(answer.text().split())
-    if answer.exit_code == 0:
+    notices: list[str] = []
+    message = "" if answer.exit_code in ANSWERS else " ".join(answer.text().split())
+    if answer.exit_code in ANSWERS:
         try:
-            gpus = parse(answer.output, fields)
+            gpus, notices = parse(answer.output, fields)
         except ValueError as error:
             message = str(error)
-    return {"path": path, "exit_code": answer.exit_code, "message": message, "gpus": gpus, "seconds": seconds}
+        if notices and not gpus:
+            message = "nvidia-smi printed no row: %r" % " | ".join(notices)[:200]
+    return {
+        "path": path,
+        "exit_code": answer.exit_code,
+        "message": message,
+        "gpus": gpus,
+        "seconds": seconds,
+        "notices": [notice[:200] for notice in notices[:5]],
+        "corrupted": corrupted(answer.text()),
+    }

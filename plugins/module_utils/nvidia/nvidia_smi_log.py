@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Iterator
+from typing import Iterable, Iterator
 from xml.etree import ElementTree
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
@@ -21,7 +21,8 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia
 ABSENT = ("N/A", "Not Supported", "Requested functionality has been deprecated")
 # NVML's errors (nvmlErrorString), which nvidia-smi prints in place of a value: those of a GPU that is lost, and others.
 # `Insufficient Permissions` is none of them: well B200 and GB200 have it for `power_smoothing`.
-LOST = ("GPU is lost", "GPU requires reset", "Interrupt Request Issue", "Corrupted infoROM")
+LOST = ("GPU is lost", "GPU requires reset", "Interrupt Request Issue")
+CORRUPTED = ("Corrupted infoROM",)
 ERRORS = (
     "Unknown Error",
     "ERR!",
@@ -40,6 +41,9 @@ ERRORS = (
     "Not Ready",
     "Uninitialized",
 )
+_END = "</nvidia_smi_log>"
+# Names of users' programs, which nvidia-smi does not always write as XML has them; nothing reads them here.
+_NAME = re.compile(r"<process_name>.*?</process_name>", re.DOTALL)
 _PROCESSES = ("processes", "accounted_processes")  # their leaves are names of users' programs
 _GPU_LINE = re.compile(r"^GPU (\d+): (.*?)(?: \(UUID: .*\))?$")
 _LINK_LINE = re.compile(r"^\s*Link (\d+): (?:(\d+(?:\.\d+)?) GB/s|<?inactive>?)\s*$", re.IGNORECASE)
@@ -79,10 +83,14 @@ def choice(name: str, text: str | None, *words: str) -> str | None:
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU of the document; `index` is its position, which is nvidia-smi's index."""
+    """One GPU of the document; `index` is its position, which is nvidia-smi's index.
+
+    corrupted: whether nvidia-smi warns of its infoROM
+    """
 
     index: int
     element: ElementTree.Element
+    corrupted: bool = False
 
     @property
     def name(self) -> str:
@@ -133,34 +141,45 @@ def _leaves(element: ElementTree.Element) -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True)
 class Log:
-    """The GPUs of the document. `problem` is why it may not list every GPU, None if nvidia-smi succeeded."""
+    """The GPUs of the document. `problem` is why it may not list every GPU, None if nvidia-smi succeeded.
+
+    notices: the lines around the document; corrupted: the PCI addresses of GPUs with a corrupted infoROM;
+    exit_code: that of nvidia-smi
+    """
 
     gpus: list[Gpu]
     problem: str | None = None
+    notices: tuple[str, ...] = ()
+    corrupted: tuple[str, ...] = ()
+    exit_code: int = 0
 
 
 def read(path: str, run: Run) -> Log:
     """Run `nvidia-smi -q -x`, twice if it hangs."""
     answer = nvidia_smi.ask(run, [path, "-q", "-x"])
     output = answer.output
-    # A lost GPU is reported in a line before the document, and by the exit code.
-    before, start, document = output.partition("<?xml")
+    # A lost GPU is reported in a line before the document, and by the exit code; warnings stand behind it.
+    before, start, rest = output.partition("<?xml")
+    document, end, after = rest.partition(_END)
     problem = None
-    if answer.exit_code != 0:
+    if answer.exit_code not in nvidia_smi.ANSWERS:
         shown = command.Answer(answer.exit_code, before.encode(), answer.stderr)
         problem = "nvidia-smi -q -x: " + shown.ending()
     if not start:
         return Log([], problem or "nvidia-smi -q -x printed no XML document: %r" % output[:200])
+    around = before + "\n" + after
+    notices = tuple(nvidia_smi.lines(around)) if answer.exit_code in nvidia_smi.ANSWERS else ()
+    found = tuple(nvidia_smi.corrupted(around + "\n" + answer.stderr.decode("utf-8", "replace")))
     try:
-        return Log(parse(start + document), problem)
+        return Log(parse(start + document + end), problem, notices, found, answer.exit_code)
     except ValueError as error:
-        return Log([], problem or str(error))
+        return Log([], problem or str(error), notices, found, answer.exit_code)
 
 
 def parse(document: str) -> list[Gpu]:
     """Return the GPUs of a document. Raise ValueError if it is not XML."""
     try:
-        root = ElementTree.fromstring(document)
+        root = ElementTree.fromstring(_NAME.sub("<process_name/>", document))
     except ElementTree.ParseError as error:
         raise ValueError("nvidia-smi -q -x printed a document that is not XML: %s" % error) from error
     return [Gpu(index, element) for index, element in enumerate(root.findall("gpu"))]
@@ -181,19 +200,22 @@ class Links:
     line: str = ""
 
 
-def nvlinks(path: str, run: Run) -> dict[int, Links]:
-    """Return the links by GPU index. Some releases omit a GPU without NVLink. Raise ValueError if nvidia-smi fails."""
+def nvlinks(path: str, run: Run, notices: Iterable[str] = ()) -> dict[int, Links]:
+    """Return the links by GPU index. Some releases omit a GPU without NVLink. Raise ValueError if nvidia-smi fails.
+
+    notices: lines that nvidia-smi prints beside its rows, too
+    """
     answer = nvidia_smi.ask(run, [path, "nvlink", "-s"])
-    if answer.exit_code != 0:
+    if answer.exit_code not in nvidia_smi.ANSWERS:
         raise ValueError("nvidia-smi nvlink -s: " + answer.ending())
-    return parse_nvlinks(answer.output)
+    return parse_nvlinks(answer.output, notices)
 
 
-def parse_nvlinks(output: str) -> dict[int, Links]:
+def parse_nvlinks(output: str, notices: Iterable[str] = ()) -> dict[int, Links]:
     """Parse the output of `nvidia-smi nvlink --status`. Raise ValueError for a line that belongs to no GPU."""
     found: dict[int, Links] = {}
     index = None
-    for line in filter(None, (text.strip() for text in output.splitlines())):
+    for line in nvidia_smi.lines(output, notices):
         gpu, link = _GPU_LINE.match(line), _LINK_LINE.match(line)
         if gpu:
             index = int(gpu.group(1))

@@ -20,7 +20,7 @@ Pairs = dict  # {(index, index): number of active NVLinks between them, 0 for PC
 def read(path: str, run: Run) -> Pairs:
     """Run nvidia-smi. Raise ValueError if it fails or prints something else."""
     answer = nvidia_smi.ask(run, [path, "topo", "-m"])
-    if answer.exit_code != 0:
+    if answer.exit_code not in nvidia_smi.ANSWERS:
         raise ValueError("nvidia-smi topo -m: " + answer.ending())
     return parse(answer.output)
 

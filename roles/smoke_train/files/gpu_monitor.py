@@ -31,6 +31,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
+CORRUPTED_INFOROM = 14  # exit status with which nvidia-smi prints all its rows, and warns
 # Column of the CSV: property of `nvidia-smi --help-query-gpu` (the same in drivers 470 to 580).
 GPU_PROPERTIES: dict[str, str] = {
     "gpu": "index",
@@ -99,13 +100,18 @@ def cell(text: str) -> str:
     return "" if value.startswith("[") or value in ("N/A", "ERR!") else value
 
 
+def rows_and_notices(text: str) -> list[str]:
+    """Return the lines without nvidia-smi's warning of a corrupted infoROM; in a name, only a line feed ends a line."""
+    return [line for line in text.split("\n") if not line.startswith("WARNING: infoROM is corrupted at gpu ")]
+
+
 def parse_gpus(text: str) -> tuple[list[dict[str, str]], list[str]]:
     """Return the rows of --query-gpu and the lines that are not rows.
 
     nvidia-smi reports a GPU that fell off the bus in a line between the other GPUs.
     """
     rows, unparsed = [], []
-    for line in text.splitlines():
+    for line in rows_and_notices(text):
         cells = [cell(part) for part in line.split(", ")]
         if len(cells) == len(GPU_PROPERTIES) and cells[0].isdigit():
             rows.append(dict(zip(GPU_PROPERTIES, cells)))  # noqa: B905
@@ -117,7 +123,7 @@ def parse_gpus(text: str) -> tuple[list[dict[str, str]], list[str]]:
 def parse_processes(text: str) -> tuple[list[dict[str, str]], list[str]]:
     """Return the rows of --query-compute-apps and the lines that are not rows."""
     rows, unparsed = [], []
-    for line in text.splitlines():
+    for line in rows_and_notices(text):
         first, rest = line.split(", ", 2), line.rsplit(", ", 1)
         if len(first) == 3 and first[1].strip().isdigit() and ", " in first[2]:
             name = first[2].rsplit(", ", 1)[0]
@@ -179,7 +185,7 @@ class Caller:
                 self._kill(process)
                 limit = "before the recording ended" if ending else f"within {self.timeout:g} s"
                 return Answer("", f"nvidia-smi did not answer {limit}")
-            if process.returncode != 0:
+            if process.returncode not in (0, CORRUPTED_INFOROM):
                 return Answer(f"{text}\n{messages}", f"nvidia-smi ended with exit status {process.returncode}")
             return Answer(text, "")  # what a successful call prints on standard error is no row
 

@@ -185,7 +185,7 @@ def test_labels_do_not_disturb_our_parsers(m60_host: Host) -> None:
     assert len(topology.parse(m60_host.labelled("topo", "-m").stdout)) == 12
     assert nvidia_smi_log.parse_nvlinks(m60_host.labelled("nvlink", "-s").stdout) == {}
     rows = m60_host.labelled("--query-gpu=" + ",".join(nvidia_smi_csv.FIELDS), "--format=csv,noheader,nounits").stdout
-    assert len(nvidia_smi_csv.parse(rows)) == 4
+    assert len(nvidia_smi_csv.parse(rows)[0]) == 4
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,8 @@ class Fault:
     """A fault of a host.
 
     text: one line of docs/checks.md; own: the checks for which it is meant, which must fail; follows: other checks that
-    rightly do not pass, by id with their outcome; why: the reason for those
+    rightly do not pass, by id with their outcome; why: the reason for those; cause: that of each failure of a check
+    whose own it is not
     """
 
     text: str
@@ -28,6 +29,12 @@ class Fault:
     follows: Mapping[str, str] = field(default_factory=dict)
     why: str = ""
     outcome: str = model.FAIL
+    cause: str = model.STACK
+
+    @property
+    def is_known_cause(self) -> bool:
+        """Whether a cause of the host or its boards explains it, or a warning or a skip is all."""
+        return self.cause == model.HOST or self.outcome in (model.SKIP, model.WARN) or "gpu.inforom" in self.own
 
     @property
     def outcomes(self) -> dict[str, str]:
@@ -39,12 +46,17 @@ FAULTS: dict[str, Fault] = {}
 
 
 def fault(
-    text: str, *own: str, follows: Outcomes | None = None, why: str = "", outcome: str = model.FAIL
+    text: str,
+    *own: str,
+    follows: Outcomes | None = None,
+    why: str = "",
+    outcome: str = model.FAIL,
+    cause: str = model.STACK,
 ) -> Callable[[Apply], Apply]:
     """Register a function that applies a fault, under its own name."""
 
     def register(apply: Apply) -> Apply:
-        FAULTS[apply.__name__.replace("_", "-")] = Fault(text, apply, own, follows or {}, why, outcome)
+        FAULTS[apply.__name__.replace("_", "-")] = Fault(text, apply, own, follows or {}, why, outcome, cause)
         return apply
 
     return register
@@ -58,13 +70,19 @@ def unknown(*ids: str) -> Outcomes:
     return dict.fromkeys(ids, model.UNKNOWN)
 
 
+def skips(*ids: str) -> Outcomes:
+    return dict.fromkeys(ids, model.SKIP)
+
+
 FROM_THE_DOCUMENT = (
     *("gpu.answers", "gpu.recovery", "gpu.persistence", "gpu.ecc_errors", "gpu.memory_repair", "gpu.pcie_width"),
     *("gpu.pcie_generation", "gpu.fabric", "gpu.slowdown", "gpu.mig"),
+    *("gpu.power_limit", "gpu.compute_mode", "gpu.inforom"),
 )
 # No version of a driver can cause or repair what these find, so that their failure rolls nothing back.
 OF_THE_HARDWARE = {
-    *("gpu.recovery", "gpu.ecc_errors", "gpu.memory_repair", "gpu.pcie_width", "gpu.pcie_generation", "gpu.slowdown")
+    *("gpu.recovery", "gpu.ecc_errors", "gpu.memory_repair", "gpu.pcie_width", "gpu.pcie_generation", "gpu.slowdown"),
+    "gpu.inforom",
 }
 ON_DEVICES = (
     *("cuda.device_query", "cuda.memory_copies", "cuda.peer_access", "cuda.cudnn_handle", "cuda.nccl_all_reduce"),
@@ -355,6 +373,25 @@ def fabric_manager_without_package(host: Host) -> None:
     host.edit(at.STATUS, "Package: nvidia-fabricmanager\n", "Package: another\n")
 
 
+NOT_NEEDED = "No NVSwitch is on the PCI bus, and no GPU reports a fabric"
+
+
+@fault("Fabric Manager is installed where it has nothing to manage, and ends", "driver.fabric_manager",
+       follows=skips("gpu.fabric"), why=NOT_NEEDED, outcome=model.SKIP)  # fmt: skip
+def fabric_manager_for_nothing(host: Host) -> None:
+    """As in NVIDIA/gpu-operator issue 610 and leptonai/gpud issue 1206."""
+    fabric_manager_stopped(host)
+    host.path(f"sys/bus/pci/devices/{at.SWITCH}").rename(host.path("gone"))
+    for number in range(2):
+        smi_gpu(host, number, fabric=False)
+
+
+@fault("Fabric Manager is stopped on a board whose NVSwitches the PCI bus does not show", "driver.fabric_manager")
+def fabric_manager_stopped_without_visible_switches(host: Host) -> None:
+    fabric_manager_stopped(host)
+    host.path(f"sys/bus/pci/devices/{at.SWITCH}").rename(host.path("gone"))
+
+
 # GPUs ---------------------------------------------------------------------------------------------------------------
 
 
@@ -426,6 +463,40 @@ def power_brake(host: Host) -> None:
 @fault("A change of the MIG mode waits for a reset", "gpu.mig")
 def mig_pending(host: Host) -> None:
     smi_gpu(host, 1, mig_pending="Enabled")
+
+
+@fault("The power limit of a GPU is below its default", "gpu.power_limit", outcome=model.WARN)
+def power_limit(host: Host) -> None:
+    """As in stackhpc/ansible-slurm-appliance issue 975."""
+    smi_gpu(host, 1, current_power_limit=500)
+
+
+@fault("The compute mode of a GPU is Exclusive_Process, and no program is refused", "gpu.compute_mode",
+       outcome=model.WARN)  # fmt: skip
+def exclusive_process(host: Host) -> None:
+    smi_gpu(host, 1, compute_mode="Exclusive_Process")
+
+
+@fault("The infoROM of a GPU is corrupted: nvidia-smi warns of it and exits with 14", "gpu.inforom")
+def inforom_corrupted(host: Host) -> None:
+    """As in NVIDIA/gpu-operator issue 285 and NVIDIA/DCGM issue 2."""
+    smi_gpu(host, 0, corrupted_inforom=True)
+
+
+@fault("The infoROM of a GPU is corrupted: nvidia-smi warns of it, and its exit code is 0", "gpu.inforom")
+def inforom_corrupted_exit_0(host: Host) -> None:
+    inforom_corrupted(host)
+    host.smi["corrupted_exit"] = 0
+
+
+@fault("nvidia-smi prints `Corrupted infoROM` in place of a value", "gpu.inforom")
+def inforom_value(host: Host) -> None:
+    smi_value(host, "gpu_temp", "Corrupted infoROM")
+
+
+@fault("A wrapper of nvidia-smi prints a line of its own before each answer", "driver.nvidia_smi", outcome=model.WARN)
+def banner(host: Host) -> None:
+    host.wrap(at.NVIDIA_SMI, 'echo "Authorized users only; see the policy"\nexec "$REAL" "$@"\n')
 
 
 @fault("One NVLink is down", "gpu.nvlink")
@@ -509,6 +580,260 @@ def other_cudnn(host: Host) -> None:
 )
 def system_not_ready(host: Host) -> None:
     lose_cuda(host, "802")
+
+
+ALL_ON_DEVICES = ("cuda.devices", *ON_DEVICES, "tensorflow.devices", "pytorch.devices", *COMPUTATIONS)
+NOT_MEASURED = {**skips(*ON_DEVICES, *COMPUTATIONS)}
+REFUSED = ("cuda.devices", "tensorflow.devices", "pytorch.devices")
+
+
+def other_libcuda(host: Host, configuration: str = "") -> None:
+    """Install cuda-compat, as NVIDIA's package has it; `configuration` is a file of ld.so.conf.d that names it.
+
+    The driver's own libraries are where Debian has them, as on a host of Debian 12 with NVIDIA's packages.
+    """
+    driver, compat = f"usr/lib/{at.TRIPLET}", "usr/local/cuda-13.0/compat"
+    host.write("etc/ld.so.conf", "include /etc/ld.so.conf.d/*.conf\n")
+    host.write(f"etc/ld.so.conf.d/{at.TRIPLET}.conf", f"# Multiarch support\n/{driver}\n")
+    for directory, version in ((driver, at.DRIVER), (compat, "580.95.05")):
+        host.write(f"{directory}/libcuda.so.{version}", "")
+        host.path(f"{directory}/libcuda.so.1").symlink_to(f"libcuda.so.{version}")
+    host.add_package("cuda-compat-13-0", "580.95.05-1", [f"/{compat}/libcuda.so.1", f"/{compat}/libcuda.so.580.95.05"])
+    if configuration:
+        host.write(f"etc/ld.so.conf.d/{configuration}", f"/{compat}\n")
+
+
+@fault(
+    "The libcuda of a `cuda-compat` package is in front of the driver's (error 803)",
+    *REFUSED,
+    follows=NOT_MEASURED,
+    why="No program can use a GPU",
+    cause=model.HOST,
+)
+def compat_in_front(host: Host) -> None:
+    other_libcuda(host, "000-cuda-compat.conf")
+    lose_cuda(host, "803")
+
+
+@fault(
+    "As before, with GPUs that forward compatibility does not serve (error 804)",
+    *REFUSED,
+    follows=NOT_MEASURED,
+    why="No program can use a GPU",
+    cause=model.HOST,
+)
+def compat_on_other_gpus(host: Host) -> None:
+    other_libcuda(host, "000-cuda-compat.conf")
+    lose_cuda(host, "804")
+
+
+@fault(
+    "The toolkit's stub is in front of the driver's libcuda (error 34)",
+    *REFUSED,
+    follows=NOT_MEASURED,
+    why="No program can use a GPU",
+    cause=model.HOST,
+)
+def stub_in_front(host: Host) -> None:
+    other_libcuda(host)
+    host.write("usr/local/cuda-13.2/lib64/stubs/libcuda.so", "")
+    host.write("etc/ld.so.conf.d/000-cuda.conf", "/usr/local/cuda-13.2/lib64/stubs\n")
+    lose_cuda(host, "34")
+
+
+@fault(
+    "A `cuda-compat` package is installed, behind the driver's libcuda, and CUDA refuses to start (error 803)",
+    *REFUSED,
+    follows=NO_CUDA,
+    why="No program can use a GPU",
+)
+def compat_behind(host: Host) -> None:
+    other_libcuda(host, "zz-cuda-compat.conf")
+    lose_cuda(host, "803")
+
+
+@fault(
+    "A `cuda-compat` package is in front, but an older module is still loaded (error 803)",
+    "driver.module_matches_user_space",
+    *REFUSED,
+    follows=NO_CUDA,
+    why="No program can use a GPU",
+)
+def compat_and_old_module(host: Host) -> None:
+    compat_in_front(host)
+    host.edit("proc/driver/nvidia/version", at.DRIVER, "580.95.05")
+
+
+@fault(
+    "A `cuda-compat` package is in front, and CUDA finds no GPU (error 100)",
+    *REFUSED,
+    follows=NO_CUDA,
+    why="No program can use a GPU",
+)
+def compat_and_no_device(host: Host) -> None:
+    other_libcuda(host, "000-cuda-compat.conf")
+    lose_cuda(host, "100")
+
+
+@fault(
+    "The compute mode of all GPUs is Prohibited (error 46)",
+    *REFUSED,
+    follows={**NOT_MEASURED, "gpu.compute_mode": model.WARN},
+    why="No program can use a GPU",
+    cause=model.HOST,
+)
+def prohibited(host: Host) -> None:
+    """As in NVIDIA/DIGITS issue 2005 and pytorch/pytorch issue 3871."""
+    for number in range(2):
+        smi_gpu(host, number, compute_mode="Prohibited")
+    lose_cuda(host, "46")
+
+
+@fault(
+    "Another program holds a GPU in the compute mode Exclusive_Process (error 46 of that GPU)",
+    "cuda.devices",
+    follows={
+        **fails("cuda.memory_copies", "cuda.nccl_all_reduce", "tensorflow.matmul", "pytorch.matmul"),
+        **skips("cuda.peer_access", "cuda.bandwidth", "cuda.unprivileged"),
+        "gpu.compute_mode": model.WARN,
+    },
+    why="The programs leave out the GPU after that",
+    cause=model.HOST,
+)
+def exclusive_process_held(host: Host) -> None:
+    smi_gpu(host, 1, compute_mode="Exclusive_Process")
+    host.cuda["settings"]["FAIL"] = "cudaMalloc@1"
+    texts = {
+        "tensorflow": "cudaSetDevice() on GPU:1 failed. Status: all CUDA-capable devices are busy or unavailable",
+        "pytorch": "AcceleratorError: CUDA error: CUDA-capable device(s) is/are busy or unavailable",
+    }
+    for answer, text in ((host.tensorflow, texts["tensorflow"]), (host.pytorch, texts["pytorch"])):
+        results = part(answer, "matmul")["matmul"]
+        results[1] = {"device": results[1]["device"], "error": text}
+
+
+@fault(
+    "The compute mode of one GPU is Exclusive_Process, and the other one refuses programs (error 46)",
+    "cuda.devices",
+    follows={
+        **fails("cuda.memory_copies", "cuda.nccl_all_reduce"),
+        **unknown("cuda.peer_access", "cuda.bandwidth", "cuda.unprivileged"),
+        "gpu.compute_mode": model.WARN,
+    },
+    why="The program leaves out the GPU after that",
+)
+def exclusive_process_elsewhere(host: Host) -> None:
+    smi_gpu(host, 0, compute_mode="Exclusive_Process")
+    host.cuda["settings"]["FAIL"] = "cudaMalloc@1"
+
+
+@fault(
+    "The compute mode of the GPUs is Exclusive_Process, and CUDA finds no GPU (error 100)",
+    *REFUSED,
+    follows={**NO_CUDA, "gpu.compute_mode": model.WARN},
+    why="No program can use a GPU",
+)
+def exclusive_process_and_no_device(host: Host) -> None:
+    for number in range(2):
+        smi_gpu(host, number, compute_mode="Exclusive_Process")
+    lose_cuda(host, "100")
+
+
+def confidential(host: Host, ready: str) -> None:
+    """Turn on confidential computing: what `nvidia-smi conf-compute -q` prints in such a virtual machine."""
+    host.write("run/conf-compute", (at.FIXTURES / "nvidia-smi/conf-compute.txt").read_text().replace("READY", ready))
+    host.wrap(at.NVIDIA_SMI, f'case "$1" in conf-compute) cat {host.path("run/conf-compute")}; exit 0 ;; esac\n'
+              'exec "$REAL" "$@"\n')  # fmt: skip
+
+
+@fault(
+    "Confidential computing is on, and the GPUs are not ready (error 802)",
+    *REFUSED,
+    follows=NOT_MEASURED,
+    why="No program can use a GPU",
+    cause=model.HOST,
+)
+def confidential_not_ready(host: Host) -> None:
+    """As in NVIDIA/nvtrust issues 37 and 56."""
+    confidential(host, "Not Ready")
+    lose_cuda(host, "802")
+
+
+@fault(
+    "Confidential computing is on and ready, and CUDA refuses to start (error 802)",
+    *REFUSED,
+    follows=NO_CUDA,
+    why="No program can use a GPU",
+)
+def confidential_ready(host: Host) -> None:
+    confidential(host, "Ready")
+    lose_cuda(host, "802")
+
+
+def divide(host: Host, *numbers: int) -> None:
+    """Enable MIG on GPUs; a process then sees one instance of one GPU."""
+    for number in numbers:
+        smi_gpu(host, number, mig="Enabled", mig_instances=2)
+    keep_one_gpu(host)
+
+
+SEES_AN_INSTANCE = "A process sees one instance, however many GPUs there are"
+
+
+@fault(
+    "MIG is enabled",
+    *("cuda.devices", "cuda.nccl_all_reduce", "tensorflow.devices", "pytorch.devices", *COMPUTATIONS),
+    follows=skips(*ON_DEVICES),
+    why=SEES_AN_INSTANCE,
+    outcome=model.SKIP,
+)
+def mig_enabled(host: Host) -> None:
+    divide(host, 0, 1)
+
+
+@fault(
+    "MIG is enabled on one GPU, and the other one has uncorrectable errors",
+    "gpu.ecc_errors",
+    follows=skips(*ALL_ON_DEVICES),
+    why=SEES_AN_INSTANCE,
+)
+def mig_and_memory_errors(host: Host) -> None:
+    divide(host, 0)
+    smi_gpu(host, 1, ecc_errors={"dram_uncorrectable": 5})
+
+
+@fault(
+    "MIG is enabled, and a kernel on the instance does nothing",
+    "cuda.devices",
+    follows={
+        **fails("cuda.memory_copies", "cuda.device_query"),
+        **unknown(*(name for name in ON_DEVICES if name not in ("cuda.memory_copies", "cuda.device_query"))),
+        **skips("tensorflow.devices", "pytorch.devices", *COMPUTATIONS),
+    },
+    why=f"{SEES_AN_INSTANCE}; the program leaves it out after that",
+)
+def mig_and_wrong_kernel(host: Host) -> None:
+    divide(host, 0, 1)
+    host.cuda["settings"]["WRONG"] = "kernel@0"
+
+
+@fault(
+    "The infoROM of a GPU is corrupted, and the other GPU is lost",
+    "driver.gpu_count",
+    "gpu.answers",
+    "gpu.inforom",
+    follows={
+        **unknown(*(name for name in FROM_THE_DOCUMENT[1:] if name != "gpu.inforom"), "driver.security_floor"),
+        **unknown("gpu.nvlink", "idle.gpus"),
+        **ONE_GPU,
+        **fails("driver.nvidia_smi", "driver.module_matches_user_space"),
+    },
+    why=f"{A_GPU_LESS}, and nvidia-smi ends with an error",
+)
+def inforom_and_lost_gpu(host: Host) -> None:
+    inforom_corrupted(host)
+    host.smi |= {"state": "gpu_lost", "lost": [1]}
+    keep_one_gpu(host)
 
 
 @fault(

@@ -26,6 +26,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader impor
 from tests.doubles import simulated_cuda, simulated_driver
 from tests.doubles.nvidia_repository.contents import product_table
 
+TRIPLET = os.uname().machine + "-linux-gnu"
 DRIVER, KERNEL = "595.71.05", "6.1.0-56-amd64"
 H100 = "2330"
 ADDRESSES = ("0000:1a:00.0", "0000:1b:00.0")  # those of the simulated CUDA's devices
@@ -214,6 +215,12 @@ sed -n "s/^$2=//p" "$3"
         link = self.path(f"sys/bus/pci/devices/{address}/driver")
         link.unlink(missing_ok=True)
         link.symlink_to(f"../../../../bus/pci/drivers/{kernel_driver}")
+
+    def add_package(self, name: str, version: str, paths: list[str]) -> None:
+        """Install a package of others, with its files in dpkg's database."""
+        row = f"\nPackage: {name}\nStatus: install ok installed\nArchitecture: amd64\nVersion: {version}\n"
+        self.write(STATUS, self.path(STATUS).read_text() + row)
+        self.write(f"var/lib/dpkg/info/{name}.list", "/.\n" + "".join(f"{path}\n" for path in paths))
 
     def _packages(self) -> None:
         rows = [

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import model, verify
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi
+from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.matrix.faults import FAULTS, OF_THE_HARDWARE, SILENCES, WAYS
 from tests.unit.matrix.host import NVIDIA_SMI, Host
@@ -46,15 +47,27 @@ def test_failures_of_the_hardware() -> None:
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_fault_fails_its_checks_and_no_other(name: str, host: Host) -> None:
+def test_fault_fails_its_checks_and_no_other(name: str, host: Host, snapshot: SnapshotAssertion) -> None:
     fault = FAULTS[name]
     fault.apply(host)
     host.save()
     found = host.verify()
     assert outcomes(found) == fault.outcomes
+    specs = {spec.id: spec for group in verify.GROUPS.values() for spec in group.CHECKS}
+    causes = {id_: check["cause"] for id_, check in found.items() if check["status"] == model.FAIL}
+    expected = {id_: fault.cause if specs[id_].cause == model.STACK else specs[id_].cause for id_ in causes}
+    assert causes == expected
     for id_ in fault.own:
         assert found[id_].get("found"), id_
-        assert found[id_].get("reason" if fault.outcome == model.UNKNOWN else "remedy"), id_
+        assert found[id_].get("remedy" if fault.outcome in (model.FAIL, model.WARN) else "reason"), id_
+        assert (found[id_].get("setting") is not None) == (causes.get(id_) == model.HOST)
+    if fault.is_known_cause:
+        assert told(found[fault.own[0]]) == snapshot
+
+
+def told(check: dict[str, Any]) -> dict[str, str]:
+    """Return what a report says of a known cause."""
+    return {name: check[name] for name in ("found", "setting", "reason", "remedy") if name in check}
 
 
 @pytest.mark.parametrize(("name", "way"), [(name, way) for name, silence in SILENCES.items() for way in silence.ways])

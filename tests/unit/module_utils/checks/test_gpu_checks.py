@@ -36,26 +36,40 @@ def judged(document: str | ElementTree.Element) -> dict[str, list[str]]:
     return {check.spec.id: [check.reading(gpu).outcome for gpu in gpus] for check in gpu_checks.PER_GPU}
 
 
-# In the order of PER_GPU: answers, recovery, persistence, ECC, repairs, width, generation, fabric, slowdown, MIG.
+# In the order of PER_GPU: answers, recovery, persistence, ECC, repairs, width, generation, fabric, slowdown, MIG, power
+# limit, compute mode. The last two are in three documents alone.
 PUBLISHED: dict[str, list[str]] = {
-    "h100": ["pass"] * 10,
+    "h100": ["pass"] * 12,
     # 8 lanes of 16 in a virtual machine, which is not judged. No fabric, no MIG.
-    "t4": ["pass"] * 5 + ["skip", "pass", "skip", "pass", "skip"],
+    "t4": ["pass"] * 5 + ["skip", "pass", "skip", "pass", "skip"] + ["pass"] * 2,
     # That driver does not report row remapping; MIG is enabled, no change is pending.
-    "a100-mig": ["pass", "pass", "warn", "pass", "skip", "pass", "pass", "skip", "pass", "pass"],
+    "a100-mig": ["pass", "pass", "warn", "pass", "skip", "pass", "pass", "skip", "pass", "pass", "pass", "pass"],
     # Only the instances have counters, and the driver of branch 510 does not report whether a reset is required.
-    "a100-mig-instances": ["pass", "skip", "warn", "pass", "skip", "pass", "pass", "skip", "pass", "pass"],
+    "a100-mig-instances": [
+        "pass",
+        "skip",
+        "warn",
+        "pass",
+        "skip",
+        "pass",
+        "pass",
+        "skip",
+        "pass",
+        "pass",
+        "skip",
+        "skip",
+    ],
     # Idle, and 8 lanes of 16, in a virtual machine.
-    "a10g": ["pass", "skip", "warn", "pass", "pass", "skip", "skip", "skip", "pass", "skip"],
+    "a10g": ["pass", "skip", "warn", "pass", "pass", "skip", "skip", "skip", "pass", "skip", "skip", "skip"],
     # Idle, generation 1 of 4 (the card supports 5, the slot does not); ECC is off.
-    "rtx-pro-6000": ["pass", "pass", "pass", "skip", "pass", "pass", "skip", "skip", "pass", "skip"],
+    "rtx-pro-6000": ["pass", "pass", "pass", "skip", "pass", "pass", "skip", "skip", "pass", "skip", "skip", "skip"],
     # Without a right to read `power_smoothing`, which no check needs.
-    "b200": ["pass", "pass", "warn"] + ["pass"] * 7,
-    "gb200-unhealthy": ["pass", "skip", "pass", "pass", "pass", "pass", "pass", "fail", "pass", "pass"],
+    "b200": ["pass", "pass", "warn"] + ["pass"] * 7 + ["skip"] * 2,
+    "gb200-unhealthy": ["pass", "skip", "pass", "pass", "pass", "pass", "pass", "fail", "pass", "pass", "skip", "skip"],
     # Five uncorrectable errors and a failed remapping.
-    "gb200-lost": ["pass", "skip", "pass", "fail", "fail", "pass", "pass", "pass", "pass", "pass"],
+    "gb200-lost": ["pass", "skip", "pass", "fail", "fail", "pass", "pass", "pass", "pass", "pass", "skip", "skip"],
 }
-LOST = ["fail", "skip", "pass", "unknown", "unknown", "pass", "unknown", "unknown", "pass", "pass"]
+LOST = ["fail", "skip", "pass", "unknown", "unknown", "pass", "unknown", "unknown", "pass", "pass", "skip", "skip"]
 
 
 @pytest.mark.parametrize("fixture", PUBLISHED)
@@ -106,6 +120,9 @@ READ_BY: dict[str, str] = {
     "fabric/state": "gpu.fabric",
     "fabric/status": "gpu.fabric",
     "fabric/health/summary": "gpu.fabric",
+    "current_power_limit": "gpu.power_limit",
+    "default_power_limit": "gpu.power_limit",
+    "compute_mode": "gpu.compute_mode",
 }
 WORDS = (*published.LOST, *published.ERRORS, "Insufficient Permissions", "a word of a future driver", "")
 

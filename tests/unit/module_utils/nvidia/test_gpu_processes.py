@@ -68,6 +68,14 @@ def test_line_that_is_no_process_is_an_error_and_not_an_idle_gpu(tmp_path: Path,
         gpu_processes.read(str(tmp_path), {"path": "nvidia-smi", "exit_code": 0}, lambda *_: answer)
 
 
+def test_names_and_warnings_are_no_lines_of_their_own(tmp_path: Path) -> None:
+    """A vertical tab or U+2028 in a name, nvidia-smi's warning, and a line that it prints beside its rows, too."""
+    printed = "Authorized users only.\n42, a\vb\u2028c, 512\nWARNING: infoROM is corrupted at gpu 0000:1A:00.0\n"
+    smi = {"path": "nvidia-smi", "exit_code": 14, "notices": ["Authorized users only."]}
+    (found,) = gpu_processes.read(str(tmp_path), smi, lambda *_: command.Answer(14, printed.encode(), b""))
+    assert (found["pid"], found["name"]) == (42, "a\vb\u2028c")
+
+
 def test_failed_query_is_an_error_and_not_an_idle_gpu(tmp_path: Path) -> None:
     failed = command.Answer(15, b"GPU is lost\n", b"")
     with pytest.raises(ValueError, match="exited with 15: GPU is lost"):

@@ -27,7 +27,7 @@ def test_captured_rows() -> None:
     fields += "pcie.link.gen.current,pcie.link.width.current,temperature.gpu"
     _, output = transcript("nvidia-smi-550.163.01.txt", f"nvidia-smi --query-gpu={fields} --format=csv")
     rows = output.replace(" MiB", "").splitlines()[1:]  # omitted with nounits and noheader
-    gpus = nvidia_smi.parse("\n".join(rows), tuple(fields.split(",")))
+    gpus, _ = nvidia_smi.parse("\n".join(rows), tuple(fields.split(",")))
     assert [gpu["pci_address"] for gpu in gpus] == ["0000:05:00.0", "0000:06:00.0", "0000:85:00.0", "0000:86:00.0"]
     assert gpus[1] == {
         "index": 1,
@@ -43,7 +43,7 @@ def test_captured_rows() -> None:
 
 def test_value_in_brackets_is_none() -> None:
     row = "0, NVIDIA A100, GPU-1, 535.1, [N/A], [Not Supported], 00000000:05:00.0"
-    gpu = nvidia_smi.parse(row)[0]
+    ((gpu,), _) = nvidia_smi.parse(row)
     assert (gpu["memory_mib"], gpu["compute_capability"], gpu["name"]) == (None, None, "NVIDIA A100")
     assert gpu["unreadable"] == []
 
@@ -54,7 +54,8 @@ def test_value_in_brackets_is_none() -> None:
 def test_error_in_any_field_is_none(word: str, field: int) -> None:
     values = ["0", "NVIDIA A100", "GPU-1", "535.161.08", "40960", "8.0", "00000000:05:00.0"]
     values[field] = word
-    (gpu,) = nvidia_smi.parse(", ".join(values))
+    ((gpu,), notices) = nvidia_smi.parse(", ".join(values))
+    assert notices == []
     assert [name for name, value in gpu.items() if value is None] == [list(gpu)[field]]
     assert gpu["unreadable"] == [nvidia_smi.FIELDS[field]]
 
@@ -68,6 +69,52 @@ def test_row_of_the_wrong_length_is_an_error(tmp_path: Path) -> None:
     found = nvidia_smi.read(str(program), command.run)
     assert found is not None
     assert (found["exit_code"], found["gpus"], "2 values for 7 fields" in found["message"]) == (0, [], True)
+
+
+ROWS = [
+    f"{number}, NVIDIA A100-SXM4-40GB, GPU-{number}, 535.161.08, 40960, 8.0, 00000000:{bus}:00.0"
+    for number, bus in enumerate(("1A", "1B"))
+]
+# As NVIDIA/gpu-operator issue 285, NVIDIA/DCGM issue 2 and microsoft/pai issue 3756 show it below the rows.
+CORRUPTED = "WARNING: infoROM is corrupted at gpu 0000:1A:00.0"
+
+
+@pytest.mark.parametrize(
+    ("lines", "code", "notices", "corrupted"),
+    [
+        ([*ROWS, CORRUPTED], 14, [], ["0000:1a:00.0"]),
+        ([*ROWS, CORRUPTED], 0, [], ["0000:1a:00.0"]),
+        ([CORRUPTED, ROWS[0], "", CORRUPTED.replace("0000:1A", "00000000:1B"), ROWS[1]], 14, [],
+         ["0000:1a:00.0", "0000:1b:00.0"]),
+        (ROWS, 14, [], []),
+        (["Authorized users only. All activity is recorded, and may be reported.", *ROWS], 0,
+         ["Authorized users only. All activity is recorded, and may be reported."], []),
+        ([ROWS[0], "Warning: a, b, c, d, e, f, g", ROWS[1]], 0, ["Warning: a, b, c, d, e, f, g"], []),
+        (["\v", *ROWS, "\u2028 \x0c"], 0, [], []),
+        ([row + "\r" for row in ROWS], 0, [], []),
+    ],
+    ids=["exit 14", "exit 0", "two", "status alone", "banner", "as many commas as a row", "blank", "CR"],
+)  # fmt: skip
+def test_lines_beside_the_rows_hide_no_row(
+    tmp_path: Path, lines: list[str], code: int, notices: list[str], corrupted: list[str]
+) -> None:
+    """What cannot be a row is kept, and each row is read whatever stands between them."""
+    program = tmp_path / "nvidia-smi"
+    (tmp_path / "printed").write_text("\n".join(lines) + "\n")
+    program.write_text(f"#!/bin/sh\ncat {tmp_path}/printed\nexit {code}\n")
+    program.chmod(0o755)
+    found = nvidia_smi.read(str(program), command.run)
+    assert found is not None
+    assert nvidia_smi.answers(found)
+    assert [gpu["pci_address"] for gpu in found["gpus"]] == ["0000:1a:00.0", "0000:1b:00.0"]
+    assert (found["message"], found["notices"], found["corrupted"]) == ("", notices, corrupted)
+
+
+@pytest.mark.parametrize("printed", ["<html><body>502 Bad Gateway</body></html>", "\a Segmentation? }{ <<< 42 maybe"])
+def test_lines_without_a_row_are_no_answer(printed: str) -> None:
+    found = nvidia_smi.read("nvidia-smi", lambda *_: command.Answer(0, printed.encode(), b""))
+    assert found is not None
+    assert (found["gpus"], found["message"].startswith("nvidia-smi printed no row: ")) == ([], True)
 
 
 NO_DRIVER = (
@@ -186,5 +233,5 @@ def test_rows_between_blank_lines() -> None:
     row = "3, NVIDIA H100, with a comma, GPU-1, 580.1, 81559, 9.0, 00000000:05:00.0"
     with pytest.raises(ValueError, match=r"printed 8 values for 7 fields: '3, NVIDIA H100"):
         nvidia_smi.parse(row)
-    (gpu,) = nvidia_smi.parse("\n  \n" + row.replace(", with a comma", "") + "  \n\n")
+    ((gpu,), _) = nvidia_smi.parse("\n  \n" + row.replace(", with a comma", "") + "  \n\n")
     assert (gpu["index"], gpu["memory_mib"], gpu["pci_address"]) == (3, 81559, "0000:05:00.0")

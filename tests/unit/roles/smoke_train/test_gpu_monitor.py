@@ -146,6 +146,17 @@ def test_process_with_hidden_memory_is_kept():
     assert found == [{"gpu_uuid": "GPU-a", "pid": "17", "process": "", "memory_used_mib": ""}]
 
 
+def test_warning_of_a_corrupted_inforom_is_no_error(tmp_path, host, smi):
+    """nvidia-smi prints all rows, the warning below them, and exits with 14."""
+    host.state(
+        gpus={"1": {"corrupted_inforom": True}}, processes=[{"gpu": 1, "pid": 42, "name": "a\v\u2028b", "used_mib": 1}]
+    )
+    _, summary = record(tmp_path, smi)
+    assert summary["errors"] == []
+    assert len(rows(tmp_path / "monitor.csv")) >= len(summary["gpus"]) > 1
+    assert ",a\v\u2028b," in (tmp_path / "monitor-processes.csv").read_text()
+
+
 # Failures
 
 

@@ -1,0 +1,403 @@
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""The table of known causes: settings and programs of a host, and states of its GPUs, that explain what checks find.
+
+A cause counts only if it is found on the host *and* explains the whole finding: the same GPU, an error number that
+NVIDIA's table has for it, and nothing else wrong. What a check finds beside it stays a failure of the stack.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from typing import Any, Callable, Iterable, Mapping, NamedTuple
+
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
+    FAIL,
+    HARDWARE,
+    HOST,
+    SKIP,
+    STACK,
+    UNKNOWN,
+    WARN,
+    Check,
+    Context,
+    Symptom,
+)
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import ld_so, pci
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import (
+    cuda_errors,
+    gpu_processes,
+    nvidia_smi,
+    nvidia_smi_log,
+    proc_driver,
+)
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia.nvidia_smi_log import Gpu, Log
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import dpkg
+
+COMPUTE_MODES = ("Default", "Exclusive_Process", "Exclusive_Thread", "Prohibited")
+ON_DEVICES = (
+    *("cuda.devices", "cuda.device_query", "cuda.memory_copies", "cuda.peer_access", "cuda.cudnn_handle"),
+    *("cuda.nccl_all_reduce", "cuda.bandwidth", "cuda.unprivileged"),
+)
+OF_FRAMEWORKS = (
+    *("tensorflow.devices", "tensorflow.matmul", "tensorflow.convolution"),
+    *("pytorch.devices", "pytorch.matmul", "pytorch.convolution"),
+)
+_PACKAGES = ["*cuda*", "*nvidia*"]
+_VERSION = re.compile(r"^libcuda\.so\.(\d+\.\d+[\d.]*)$")
+# What `nvidia-smi conf-compute` prints with -q, or before branch 550 with -f and -grs.
+_CONFIDENTIAL = re.compile(r"^\s*(?:CC (?:State|status)\s*:\s*ON|Multi-GPU Mode\s*:\s*Protected PCIe)\s*$", re.M | re.I)
+_READY = re.compile(r"^\s*(?:CC|Confidential Compute) GPUs Ready State\s*:\s*(\S.*?)\s*$", re.M | re.I)
+
+
+class Found(NamedTuple):
+    """A cause that a host has: text for people, what to type, and the GPUs (PCI addresses) that it concerns.
+
+    visible: how many GPUs a process sees because of it
+    """
+
+    text: str
+    remedy: str
+    gpus: frozenset[str]
+    visible: int = 0
+
+
+class Host:
+    """What the causes are found in. Everything is read once, and only when a check needs an explanation."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self._log: Log | None = None
+        self._found: dict[str, Found | None] = {}
+
+    @property
+    def log(self) -> Log:
+        """The document of `nvidia-smi -q -x`; without GPUs where nvidia-smi does not answer."""
+        if self._log is None:
+            smi = self.context.smi
+            is_there = smi is not None and nvidia_smi.answers(smi)
+            self._log = nvidia_smi_log.read(str((smi or {})["path"]), self.context.run) if is_there else Log([])
+        return self._log
+
+    def find(self, cause: Cause) -> Found | None:
+        """Return what there is of a cause on this host, None without it."""
+        if cause.name not in self._found:
+            self._found[cause.name] = cause.find(self) if cause.find else None
+        return self._found[cause.name]
+
+
+@dataclasses.dataclass(frozen=True)
+class Cause:
+    """A row of the table, and of docs/checks.md.
+
+    outcome: that of the checks which it explains; blame: with FAIL, the cause of the failure
+    found_in: how it is found; action: what to do
+    checks: those that it explains, or that report it
+    errors: the numbers of CUDA's errors that it explains
+    find: finds it on a host; None where a check of its own does
+    """
+
+    name: str
+    outcome: str
+    found_in: str
+    action: str
+    checks: tuple[str, ...]
+    blame: str | None = None
+    errors: tuple[int, ...] = ()
+    find: Callable[[Host], Found | None] | None = None
+
+    def concerns(self, symptom: Symptom) -> bool:
+        """Return whether the cause could explain the symptom, if the host has it."""
+        return not symptom.other and any(number in self.errors for _address, number in symptom.errors)
+
+    def explains(self, symptom: Symptom, found: Found, gpus: frozenset[str]) -> bool:
+        """Return whether it explains the whole symptom, which it concerns; `gpus` are all GPUs of the host."""
+        return all(
+            number in self.errors and (gpus if address is None else {address}) <= found.gpus
+            for address, number in symptom.errors
+        )
+
+
+class MigCause(Cause):
+    """MIG explains how many GPUs a process sees, and nothing else."""
+
+    def concerns(self, symptom: Symptom) -> bool:
+        """Return whether a process saw fewer GPUs than expected; no GPU at all is an error of its own."""
+        return not symptom.other and symptom.seen is not None and {n for _gpu, n in symptom.errors} <= set(self.errors)
+
+    def explains(self, symptom: Symptom, found: Found, gpus: frozenset[str]) -> bool:
+        """Return whether it saw what MIG leaves it."""
+        return int(symptom.seen or 0) >= found.visible
+
+
+# What a check of the GPUs reads -----------------------------------------------------------------------------------
+
+
+def compute_mode(gpu: Gpu) -> str | None:
+    """Return the compute mode, None if it is not reported. Raise Unreadable for another text."""
+    return gpu.choice("compute_mode", *COMPUTE_MODES)
+
+
+def mig_enabled(gpu: Gpu) -> bool:
+    """Return whether MIG is enabled now."""
+    return gpu.raw("mig_mode/current_mig") == "Enabled"
+
+
+def has_fabric(gpu: Gpu) -> bool:
+    """Return whether a GPU reports a fabric: boards of B200 and GB200 have one without a visible NVSwitch."""
+    return gpu.raw("fabric/state") not in (None, *nvidia_smi_log.ABSENT)
+
+
+def power_limits(gpu: Gpu) -> tuple[float | None, float | None]:
+    """Return the current and the default power limit in W; branch 525 and older have other elements."""
+    group = "gpu_power_readings" if gpu.element.find("gpu_power_readings") is not None else "power_readings"
+    current = gpu.number(group + "/current_power_limit", "W")
+    if current is None:
+        current = gpu.number(group + "/power_limit", "W")
+    return current, gpu.number(group + "/default_power_limit", "W")
+
+
+def address(gpu: Gpu) -> str:
+    """Return the PCI address as sysfs writes it, or what nvidia-smi has in its place."""
+    try:
+        return nvidia_smi.pci_address(gpu.bus_id)
+    except ValueError:
+        return gpu.bus_id
+
+
+# What is found when a check failed --------------------------------------------------------------------------------
+
+
+def _addresses(gpus: Iterable[Gpu]) -> frozenset[str]:
+    return frozenset(address(gpu) for gpu in gpus)
+
+
+def _named(gpus: Iterable[Gpu]) -> str:
+    return ", ".join("GPU %d (%s)" % (gpu.index, address(gpu)) for gpu in gpus)
+
+
+def _find_compute_mode(host: Host) -> Found | None:
+    closed = [gpu for gpu in host.log.gpus if gpu.raw("compute_mode") in COMPUTE_MODES[1:]]
+    if not closed:
+        return None
+    text = "; ".join("compute mode %s of %s" % (gpu.raw("compute_mode"), _named([gpu])) for gpu in closed)
+    users = _holders(host.context)
+    if users:
+        text += "; programs that have GPUs open: " + gpu_processes.listed(users)
+    commands = ", ".join("`nvidia-smi -i %d -c 0`" % gpu.index for gpu in closed)
+    remedy = (
+        "Let any number of programs use the GPU: %s. If the mode is meant, end the programs that hold the GPU "
+        "(`fuser -v /dev/nvidia*`) and verify again." % commands
+    )
+    return Found(text, remedy, _addresses(closed))
+
+
+def _holders(context: Context) -> list[dict[str, Any]]:
+    """Return the programs that have a GPU open, none where they cannot be listed: they only illustrate the mode."""
+    try:
+        users = gpu_processes.read(context.root, context.smi, context.run)
+    except (OSError, ValueError):
+        return []
+    return [user for user in users if user["computes"] or any(re.match(r"nvidia\d", d) for d in user["devices"])]
+
+
+def _find_mig(host: Host) -> Found | None:
+    gpus = host.log.gpus
+    divided = [gpu for gpu in gpus if mig_enabled(gpu)]
+    if not divided:
+        return None
+    has_instances = any(gpu.element.find("mig_devices/mig_device") is not None for gpu in divided)
+    text = "MIG is enabled on %s: a process sees one instance, however many GPUs there are" % _named(divided)
+    remedy = "Without jobs on them, %s ends MIG; it destroys the instances." % ", ".join(
+        "`nvidia-smi -i %d -mig 0`" % gpu.index for gpu in divided
+    )
+    return Found(text, remedy, _addresses(divided), 1 if has_instances else len(gpus) - len(divided))
+
+
+def _find_confidential(host: Host) -> Found | None:
+    """Ask for the state of confidential computing, by which CUDA waits until the GPUs were attested."""
+    printed = _conf_compute(host, "-q") or _conf_compute(host, "-f") + _conf_compute(host, "-grs")
+    protected = [gpu for gpu in host.log.gpus if _mib(gpu.raw("cc_protected_memory_usage/total"))]
+    if not protected and not _CONFIDENTIAL.search(printed):
+        return None
+    ready = _READY.search(printed)
+    if ready is None and pci.read(host.context.root)[1]:  # Fabric Manager may be the reason as well
+        return None
+    if ready is not None and ready.group(1).lower().replace("-", " ") != "not ready":
+        return None
+    text = "confidential computing is on, and its GPUs are %s (`nvidia-smi conf-compute -q`)" % (
+        "not ready" if ready else "not known to be ready"
+    )
+    remedy = (
+        "Attest the GPUs with NVIDIA's verifier, which sets them ready: `python3 -m verifier.cc_admin` of nvtrust, or "
+        "the attestation SDK; at each boot, and after each load of the driver. To set them ready without an "
+        "attestation gives up what confidential computing is for."
+    )
+    return Found(text, remedy, _addresses(host.log.gpus))
+
+
+def _conf_compute(host: Host, option: str) -> str:
+    """Return what nvidia-smi prints of confidential computing, nothing where it does not know the option."""
+    if not host.log.gpus:
+        return ""
+    answer = nvidia_smi.ask(host.context.run, [str((host.context.smi or {})["path"]), "conf-compute", option])
+    return answer.output if answer.exit_code in nvidia_smi.ANSWERS else ""
+
+
+def _mib(text: str | None) -> int:
+    match = re.match(r"^(\d+) MiB$", text or "")
+    return int(match.group(1)) if match else 0
+
+
+def _find_libcuda(host: Host) -> Found | None:
+    """Find a libcuda that the dynamic linker takes in place of the driver's.
+
+    Where the loaded module is not the planned one, that explains the errors: the change has not been completed.
+    """
+    context = host.context
+    planned = str((context.component("driver") or {}).get("version"))
+    try:
+        loaded = proc_driver.read(context.root)
+        first = ld_so.first(context.root, "libcuda.so")
+    except (OSError, ValueError):
+        return None
+    if first is None or (loaded is not None and loaded["version"] != planned):
+        return None
+    match = _VERSION.match(os.path.basename(first.real))
+    owner = _owner(context, {first.path, first.real})
+    if (match and match.group(1) == planned) or (first.set_in is None and not (owner or "").startswith("cuda-compat")):
+        return None
+    text = first.real + (" of the package %s" % owner if owner else "")
+    text += ", which comes before the driver's libcuda (%s)" % (
+        first.set_in or "in a directory that is always searched"
+    )
+    commands = ["Remove %s from %s and run `ldconfig`." % (first.directory, first.set_in)] if first.set_in else []
+    commands += ["`apt-get remove %s` removes the library itself, if nothing needs it." % owner] if owner else []
+    remedy = " ".join(commands) + " The driver's own libcuda runs every program that this driver supports."
+    gpus = frozenset(gpu["pci_address"] for gpu in pci.read(context.root)[0])
+    return Found(text, remedy, gpus | _addresses(host.log.gpus))
+
+
+def _owner(context: Context, paths: set[str]) -> str | None:
+    """Return the package that has a file, None if none has it or a planned package has."""
+    planned = {str(name).split("=")[0] for name in (context.component("driver") or {}).get("packages") or []}
+    for name, package in dpkg.read(context.root, _PACKAGES).items():
+        if package.status == "installed" and name not in planned and paths & set(dpkg.info(context.root, name, "list")):
+            return name
+    return None
+
+
+CAUSES: tuple[Cause, ...] = (
+    Cause(
+        "Another libcuda than the driver's",
+        FAIL,
+        "The files that /etc/ld.so.conf and /etc/ld.so.conf.d put in front of the driver's libcuda, and the packages "
+        "that have them (`cuda-compat-*`)",
+        "Remove the directory from that file, or the package",
+        (*ON_DEVICES, *OF_FRAMEWORKS),
+        blame=HOST,
+        errors=(34, 35, 803, 804),
+        find=_find_libcuda,
+    ),
+    Cause(
+        "Compute mode Prohibited or Exclusive_Process",
+        FAIL,
+        "`compute_mode` in `nvidia-smi -q -x`; without an error 46 of that GPU it is a warning of `gpu.compute_mode`",
+        "`nvidia-smi -i N -c 0`",
+        (*ON_DEVICES, *OF_FRAMEWORKS),
+        blame=HOST,
+        errors=(46,),
+        find=_find_compute_mode,
+    ),
+    Cause(
+        "Confidential computing, not ready",
+        FAIL,
+        "`nvidia-smi conf-compute -q`, `cc_protected_memory_usage` in `nvidia-smi -q -x`",
+        "Attest the GPUs with NVIDIA's verifier",
+        (*ON_DEVICES, *OF_FRAMEWORKS),
+        blame=HOST,
+        errors=(802,),
+        find=_find_confidential,
+    ),
+    MigCause(
+        "MIG",
+        SKIP,
+        "`mig_mode` in `nvidia-smi -q -x`; a process sees one instance (NVIDIA's MIG guide)",
+        "`nvidia-smi -i N -mig 0`, if it is not meant",
+        (*ON_DEVICES, *OF_FRAMEWORKS),
+        errors=(100,),
+        find=_find_mig,
+    ),
+    Cause(
+        "Corrupted infoROM",
+        FAIL,
+        "nvidia-smi's warning, which names the GPU, its exit code 14, and `Corrupted infoROM` in place of a value",
+        "Have the vendor reflash or replace the board",
+        ("gpu.inforom",),
+        blame=HARDWARE,
+    ),
+    Cause(
+        "Power limit below the default",
+        WARN,
+        "The power limits in `nvidia-smi -q -x`",
+        "`nvidia-smi -i N -pl WATTS`, or the limit that the board's management controller sets",
+        ("gpu.power_limit",),
+    ),
+    Cause(
+        "Fabric Manager with nothing to manage",
+        SKIP,
+        "No NVSwitch on the PCI bus, and no GPU that reports a fabric",
+        "Nothing; the package may be removed",
+        ("driver.fabric_manager",),
+    ),
+)
+
+
+def explain(checks: list[Check], context: Context) -> list[Check]:
+    """Return the checks with the outcomes of the causes that explain them, and with CUDA's errors translated.
+
+    A framework that sees no GPU and prints no error has the error with which CUDA refused the program of the checks.
+    """
+    host = Host(context)
+    start = next((check.symptom for check in checks if check.id == "cuda.devices" and check.symptom), Symptom())
+    of_all = frozenset(error for error in start.errors if error[0] is None)
+    return [_explained(check, host, of_all) for check in checks]
+
+
+def _explained(check: Check, host: Host, of_all: frozenset[tuple[str | None, int]]) -> Check:
+    if check.symptom is None or check.status not in (FAIL, UNKNOWN):
+        return check
+    symptom = check.symptom
+    if not symptom.errors and symptom.seen == 0:
+        symptom = dataclasses.replace(symptom, errors=of_all)
+    gpus = frozenset(gpu["pci_address"] for gpu in pci.read(host.context.root)[0]) or _addresses(host.log.gpus)
+    for cause in CAUSES:
+        if cause.find is None or check.id not in cause.checks or not cause.concerns(symptom):
+            continue
+        found = host.find(cause)
+        if found is not None and cause.explains(symptom, found, gpus):
+            return _with(check, cause, found)
+    remedies = [remedy(host.context, number) for number in sorted({number for _address, number in symptom.errors})]
+    if check.status == FAIL and check.cause == STACK and any(remedies):
+        return dataclasses.replace(check, remedy=" ".join([text for text in remedies if text] + [str(check.remedy)]))
+    return check
+
+
+def _with(check: Check, cause: Cause, found: Found) -> Check:
+    """Return a check with the outcome of a cause. What was not measured is skipped, since the failure is told once."""
+    if cause.outcome == FAIL and check.status == FAIL:
+        return dataclasses.replace(check, cause=cause.blame, setting=found.text, remedy=found.remedy)
+    blank: Mapping[str, Any] = {"expected": None, "remedy": None, "cause": None, "finding": None}
+    return dataclasses.replace(check, status=SKIP, reason="%s. %s" % (found.text, found.remedy), **blank)
+
+
+def remedy(context: Context, number: int) -> str | None:
+    """Return what an error of CUDA means and what to type on this host, None if NVIDIA's table lacks it."""
+    if number == 802 and pci.read(context.root)[1]:
+        return (
+            "CUDA's error 802: the system is not ready, since Fabric Manager has not set up its NVSwitches: `systemctl "
+            "status nvidia-fabricmanager`; its version must be the driver's."
+        )
+    return cuda_errors.remedy(number)
