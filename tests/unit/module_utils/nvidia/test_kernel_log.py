@@ -127,13 +127,16 @@ def test_log_is_the_journals_or_the_ring_buffers(
 @pytest.mark.parametrize(
     ("text", "position"),
     [
-        ("2026-11-22T06:00:00.1+0000 h kernel: a\n2026-11-22T06:10:00.5+0000 h kernel: b", "2026-11-22T06:10:00.5+0000"),
+        (
+            "2026-11-22T06:00:00.1+0000 host kernel: a\n2026-11-22T06:10:00.5+0000 host kernel: b\n",
+            "2026-11-22T06:10:00.5+0000",
+        ),
         ("[    0.000000] Linux version 6.1\n[ 4711.081512] NVRM: Xid (PCI:0000:1b:00): 79\n", "4711.081512"),
         ("[    0.000000] Linux version 6.1\n  a line that continues\n", "0.000000"),
         ("<6>Linux version\n", None),
         ("", None),
     ],
     ids=["journal", "ring-buffer", "continued", "without-times", "empty"],
-)  # fmt: skip
+)
 def test_position_is_when_the_last_message_was_logged(text: str, position: str | None) -> None:
     assert kernel_log.position(text) == position
