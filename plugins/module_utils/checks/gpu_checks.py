@@ -515,7 +515,7 @@ def run(context: Context) -> list[Check]:
         readings = [check.reading(gpu) for gpu in log.gpus]
         checks.append(_judge(context, check.spec, log.gpus, readings, missing or problem))
     if missing and checks[0].status != FAIL:
-        listed = ", ".join(sorted(_address(gpu) for gpu in log.gpus)) or "no GPU"
+        listed = ", ".join(sorted(known_causes.address(gpu) for gpu in log.gpus)) or "no GPU"
         checks[0] = PER_GPU[0].spec.compare(False, missing, finding="listed: " + listed)
     checks = [_accept_disabled_daemon(context, check) for check in checks]
     checks = [_with_notices(context, log, check) for check in checks]
@@ -612,7 +612,7 @@ def _judge(context: Context, spec: CheckSpec, gpus: list[Gpu], readings: list[Re
         by_outcome.setdefault(WAIVED if waiver else reading.outcome, []).append((gpu, reading))
     found = _by_text(list(zip(gpus, readings))) + note if gpus else None  # noqa: B905
     if FAIL in by_outcome:
-        finding = "; ".join("%s: %s" % (_address(gpu), reading.text) for gpu, reading in by_outcome[FAIL])
+        finding = "; ".join("%s: %s" % (known_causes.address(gpu), reading.text) for gpu, reading in by_outcome[FAIL])
         return spec.compare(False, _by_text(by_outcome[FAIL]) + note, finding=finding)
     if UNKNOWN in by_outcome or problem:
         return spec.unknown(problem or _by_text(by_outcome[UNKNOWN]), found)
