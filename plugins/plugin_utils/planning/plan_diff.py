@@ -109,7 +109,7 @@ def _removals(plan: Plan, probe: Probe, catalog: Catalog) -> dict[str, Removal]:
     driver, cuda, cudnn = plan.components.driver, plan.components.cuda, plan.components.cudnn
     found = dict.fromkeys(COMPONENTS, Removal())
     if driver:
-        installed = _installed("driver", driver, probe, catalog)
+        installed = installed_version("driver", driver, probe, catalog)
         found["driver"] = removals.of_driver(driver, native, installed, probe.package_sizes, catalog)
     if cuda:
         found["cuda"] = removals.of_toolkits(plan.request.keep_cuda, cuda, probe, native, catalog)
@@ -120,7 +120,7 @@ def _removals(plan: Plan, probe: Probe, catalog: Catalog) -> dict[str, Removal]:
 
 def _component(name: str, plan: Plan, probe: Probe, removal: Removal, catalog: Catalog) -> ComponentChange:
     planned = plan.components.get(name)
-    installed = _installed(name, planned, probe, catalog)
+    installed = installed_version(name, planned, probe, catalog)
     if planned is None:
         is_undecided = not plan.ok and getattr(plan.request, name) != "none"
         note = "the plan has problems" if is_undecided else "not managed, stays" if installed else ""
@@ -143,19 +143,20 @@ def _cuda_note(planned: CudaComponent, probe: Probe, removal: Removal) -> str:
 # What is installed ----------------------------------------------------------------------------------------------
 
 
-def _installed(name: str, planned: Component | None, probe: Probe, catalog: Catalog) -> str | None:
+def installed_version(name: str, planned: Component | None, probe: Probe, catalog: Catalog) -> str | None:
+    """Return the version of a component that is on the host, whether it is the planned one or not; None without one."""
     if name in FRAMEWORKS:
         environment = probe.environment(name)
         return environment.version if environment else None
     if name == "cuda":
-        return _installed_cuda(planned if isinstance(planned, CudaComponent) else None, probe)
+        return _installed_cuda(planned if isinstance(planned, CudaComponent) else None, probe, catalog)
     leading = catalog.packages.leading[name]  # the package whose version is the component's
     found = [package.version for other, package in probe.present_packages.items() if re.fullmatch(leading, other)]
     newest = debian_version.newest_first(found)
     return versions.upstream(newest[0]) if newest else None
 
 
-def _installed_cuda(planned: CudaComponent | None, probe: Probe) -> str | None:
+def _installed_cuda(planned: CudaComponent | None, probe: Probe, catalog: Catalog) -> str | None:
     """Return the version of the planned toolkit if it is installed, by its package, else the newest of the others."""
     present = probe.present_packages
     for name in map(package_name, planned.packages if planned else ()):
@@ -164,7 +165,19 @@ def _installed_cuda(planned: CudaComponent | None, probe: Probe) -> str | None:
     toolkits = _toolkits(probe)
     if planned and planned.version in toolkits:
         return planned.version
-    return toolkits[-1] if toolkits else None
+    releases = {**{version: version for version in toolkits}, **_packaged_toolkits(probe, catalog)}
+    return releases[max(releases, key=versions.key)] if releases else None
+
+
+def _packaged_toolkits(probe: Probe, catalog: Catalog) -> dict[str, str]:
+    """Return the whole release of each toolkit that NVIDIA's packages installed, by X.Y."""
+    toolkit = re.escape(catalog.cuda.apt.toolkit).replace(r"\{major\}", r"(\d+)").replace(r"\{minor\}", r"(\d+)")
+    found = {name: re.fullmatch(toolkit, name) for name in probe.present_packages}
+    return {
+        ".".join(match.groups()): versions.upstream(probe.present_packages[name].version)
+        for name, match in found.items()
+        if match
+    }
 
 
 def _toolkits(probe: Probe) -> list[str]:

@@ -32,10 +32,12 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     Check,
     count,
 )
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import COMPONENTS, FRAMEWORKS, package_name
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import VerifyEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning, Problem
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.evidence import (
     HostEvidence,
     PlanEvidence,
@@ -420,7 +422,7 @@ def _component(name: str, evidence: HostEvidence) -> ComponentRow:
         requested=plan.request.get(name, NOT_RECORDED) if plan else NOT_RECORDED,
         resolved=resolved,
         installed=_installed(name, planned, evidence),
-        loaded=NOTHING if is_left_out else _loaded(name, evidence),
+        loaded=NOTHING if is_left_out and name != "driver" else _loaded(name, evidence),
         measured=NOTHING if is_left_out else _measured(name, evidence),
         left_out=_why_left_out(name, plan) if plan and resolved == LEFT_OUT else "",
     )
@@ -456,13 +458,14 @@ def _installed(name: str, planned: PlannedComponent | None, evidence: HostEviden
     if probe.packages is None:
         return "could not be read"
     names = [package_name(spec) for spec in planned.packages] if planned else []
-    if not names:
-        return NOTHING
     found = [probe.packages[name] for name in names if name in probe.packages]
     installed = [package for package in found if package.status == "installed"]
-    if len(installed) < len(names):
-        return f"{len(installed)} of {len(names)} packages{suffix}"
-    return ", ".join(dict.fromkeys(package.version for package in installed)) + suffix
+    if names and len(installed) == len(names):
+        return ", ".join(dict.fromkeys(package.version for package in installed)) + suffix
+    version = plan_diff.installed_version(name, None, probe, load_catalog())  # by whatever package
+    if installed:
+        return f"{version or 'unknown'} ({len(installed)} of {len(names)} planned packages){suffix}"
+    return f"{version}{suffix}" if version else NOTHING
 
 
 def _loaded(name: str, evidence: HostEvidence) -> str:

@@ -304,9 +304,43 @@ def test_a_probe_from_before_the_change_is_marked() -> None:
 def test_a_half_installed_component_is_not_reported_as_installed() -> None:
     packages = {**PACKAGES, "libnccl-dev": {"version": "2.32.3-1+cuda13.2", "status": "half-configured", "held": True}}
     found = rows(evidence(probe_after={**PROBE, "packages": packages, "driver": {"loaded": None}}))
-    assert found["nccl"][2] == "1 of 2 packages"
+    assert found["nccl"][2] == "2.32.3 (1 of 2 planned packages)"
     assert found["driver"][3] == "no module"
     assert rows(evidence(probe_after={**PROBE, "packages": None}))["nccl"][2] == "could not be read"
+
+
+# Versions of the archives of 2026, beside a toolkit that was unpacked by hand.
+OTHERS = {
+    "nvidia-driver-cuda": "580.126.09-1",
+    "nvidia-utils-580": "580.126.09-1",
+    "cuda-toolkit-12-9": "12.9.1-1",
+    "libcudnn9-cuda-12": "9.10.2.21-1",
+    "libnccl2": "2.27.7-1+cuda12.9",
+}
+
+
+@pytest.mark.parametrize("plan", [REFUSED, PLAN, None], ids=["no plan fits", "the plan is refused", "no plan"])
+def test_what_is_installed_is_shown_whatever_was_planned(plan: dict[str, Any] | None) -> None:
+    packages = {name: {"version": version, "status": "installed"} for name, version in OTHERS.items()}
+    probe = {**PROBE, "packages": packages, "cuda": {"installed": ["12.4", "12.9"], "default": "12.9"}}
+    found = rows(evidence(plan=plan, probe=probe, probe_after=None, verify=None, smoke_train=None, preflight=FULL_DISK))
+    assert {name: row[2] for name, row in found.items()} == {
+        "driver": "580.126.09-1" if plan is PLAN else "580.126.09",
+        "cuda": "12.9.1",
+        "cudnn": "9.10.2.21",
+        "nccl": "2.27.7 (1 of 2 planned packages)" if plan is PLAN else "2.27.7",
+        "tensorflow": "2.21.0",
+        "pytorch": "-",
+    }
+    assert found["driver"][3] == "595.71.05 (open)"
+
+
+def test_a_toolkit_without_a_compiler_is_installed_by_its_package() -> None:
+    packages = {"cuda-toolkit-12-9": {"version": "12.9.1-1", "status": "installed"}}
+    assert rows({"probe": {**PROBE, "packages": packages}})["cuda"][2] == "12.9.1"
+    removed = {"cuda-toolkit-12-9": {"version": "12.9.1-1", "status": "config-files"}}
+    assert rows({"probe": {**PROBE, "packages": removed}})["cuda"][2] == "-"
+    assert rows({"probe": {**PROBE, "packages": {}, "cuda": {"installed": ["12.4", "12.9"]}}})["cuda"][2] == "12.9"
 
 
 def test_a_plan_without_a_request_is_not_recorded() -> None:
@@ -398,7 +432,7 @@ def test_unreadable_evidence_is_a_failure_that_names_the_field() -> None:
     expected = "the evidence cannot be read: evidence.verify.checks[0].status: expected a string, found 5"
     assert (broken.status, broken.reasons) == ("failed", (expected,))
     assert (good.status, made.status) == ("verified", "failed")
-    assert expected in rendering.markdown(made)
+    assert expected in rendering.table(made)
     assert expected in rendering.table(made)
 
 
