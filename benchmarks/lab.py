@@ -87,7 +87,7 @@ def planned_for(host: str) -> dict[str, Any]:
     """Run playbooks/plan.yml for a host and return the plan."""
     LOGS.mkdir(parents=True, exist_ok=True)
     once(playbook("plan", "playbooks/plan.yml", "--limit", host), LOGS / "planned.log")
-    path = CACHE / "reports/latest" / host / "plan.json"
+    path = max((CACHE / "reports").glob(f"2*/{host}/plan.json"))  # the newest run's
     plan: dict[str, Any] = json.loads(path.read_text())
     return plan
 

@@ -32,7 +32,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 @pytest.fixture(scope="session")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the directory of the reports of runs by `playbook`; its `latest` is the last one."""
+    """Return the directory of the reports of runs by `playbook`; its link `newest` is the last one, whatever it did."""
     return tmp_path_factory.mktemp("reports")
 
 
@@ -46,6 +46,9 @@ def playbook(pytestconfig: pytest.Config, reports: Path) -> Callable[..., subpro
         environment = {**os.environ, "ANSIBLE_FORCE_COLOR": "false", "GPUHOST_REPORTS": str(reports)}
         done = subprocess.run([*command, *options], cwd=PROJECT, env=environment, capture_output=True, text=True)
         assert done.returncode == expect, done.stdout[-6000:] + done.stderr[-2000:]
+        for last in sorted(reports.glob("2*"))[-1:]:
+            (reports / "newest").unlink(missing_ok=True)
+            (reports / "newest").symlink_to(last.name)
         return done
 
     return run

@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import store
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.escaping import result_for_terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.host_job import HostJobAction
 
 MODULE = "gpuhost.stack.apt_transaction"
@@ -21,10 +22,10 @@ class ActionModule(HostJobAction):
         variables, args = task_vars or {}, dict(self._task.args)
         if self._task.check_mode or self._task.async_val:
             done = self._execute_module(MODULE, args, task_vars=variables, wrap_async=bool(self._task.async_val))
-            return {**result, **done}
+            return {**result, **result_for_terminal(done)}
         # A job takes seconds longer than a module, which most tasks of a run need not.
         done = self._execute_module(MODULE, {**args, "only_if_met": True}, task_vars=variables)
         if done.get("met", True):
-            return {**result, **done}
+            return {**result, **result_for_terminal(done)}
         directory = str(args.get("state_directory") or store.DIRECTORY)
-        return {**result, **self.run_as_job(MODULE, variables, directory)}
+        return {**result, **result_for_terminal(self.run_as_job(MODULE, variables, directory))}

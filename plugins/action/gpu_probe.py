@@ -11,6 +11,7 @@ from ansible.plugins.action import ActionBase
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import become
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import probe_options
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError, load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.escaping import result_for_terminal
 
 MODULE = "gpuhost.stack.gpu_probe"
 
@@ -33,5 +34,6 @@ class ActionModule(ActionBase):
             raise AnsibleActionFail(f"{MODULE}: {error}") from error
         if refused := become.sudo_refusal(self._connection.become, self._connection._shell, self._as_user):
             raise AnsibleActionFail(refused)
-        result.update(self._execute_module(module_name=MODULE, module_args=args, task_vars=task_vars))
+        done = self._execute_module(module_name=MODULE, module_args=args, task_vars=task_vars)
+        result.update(result_for_terminal(done))
         return result

@@ -15,6 +15,7 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import gpu_thresholds, link_thresholds
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError, load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.escaping import result_for_terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification import waivers
 
 MODULE = "gpuhost.stack.gpu_verify"
@@ -56,5 +57,5 @@ class ActionModule(ActionBase):
         executed = self._execute_module(
             module_name=MODULE, module_args=args, task_vars=task_vars, wrap_async=self._task.async_val
         )
-        result.update(executed)
+        result.update(result_for_terminal(executed))
         return result

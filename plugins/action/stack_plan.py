@@ -24,6 +24,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils import become, inter
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import probe_options
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError, load_catalog, with_locks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.checked_variables import VariablesAction
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.escaping import for_terminal, result_for_terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import FRAMEWORKS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan, plan_table
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
@@ -322,15 +323,15 @@ class ActionModule(VariablesAction):
                 if "probe" not in probed:
                     path = self._discovered_interpreter or variables.get("ansible_python_interpreter")
                     if refused := interpreter.refusal(str(path or ""), str(probed.get("msg", "")), self._execute):
-                        raise AnsibleActionFail(refused)
+                        raise AnsibleActionFail(for_terminal(refused))
                     if full := temporary_files.refusal(self._execute, self._compute_environment_string()):
                         raise AnsibleActionFail(full)
-                    return {**result, **probed}
+                    return {**result, **result_for_terminal(probed)}
                 decision = decide(probed["probe"], args, role_variables, signing=signing)
                 problems = decision.preflight.problems
                 if not waiting.goes_on([found.message for found in problems if found.code in preflight.TRANSIENT]):
                     break
-            result.update(probed)
+            result.update(result_for_terminal(probed))
             written: list[str] = []
             folder = Path(args["locks"])
             if args["locks"] and not decision.plan.ok:
@@ -343,7 +344,7 @@ class ActionModule(VariablesAction):
                 self.refuse(failed)
                 decision = decide(probed["probe"], args, role_variables, extra_locks, signing)
         except (CatalogError, ValueError) as error:
-            raise AnsibleActionFail(f"cannot plan: {error}") from error
+            raise AnsibleActionFail(for_terminal(f"cannot plan: {error}")) from error
         gathered = variables.get("ansible_facts") or {}
         if stale := [name for name in decision.facts if name in gathered and variables.get(name) == gathered[name]]:
             raise AnsibleActionFail(

@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import store
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.escaping import result_for_terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.host_job import HostJobAction
 
 MODULE = "gpuhost.stack.stack_state"
@@ -21,6 +22,6 @@ class ActionModule(HostJobAction):
         variables, args = task_vars or {}, dict(self._task.args)
         if args.get("action") != "restore" or self._task.check_mode or self._task.async_val:
             done = self._execute_module(MODULE, args, task_vars=variables, wrap_async=bool(self._task.async_val))
-            return {**result, **done}
+            return {**result, **result_for_terminal(done)}
         directory = str(args.get("directory") or store.DIRECTORY)
-        return {**result, **self.run_as_job(MODULE, variables, directory)}
+        return {**result, **result_for_terminal(self.run_as_job(MODULE, variables, directory))}

@@ -20,9 +20,12 @@ author: gpuhost contributors (!UNKNOWN)
 description:
   - Writes C(<folder>/<run>/<host>/NAME.json) as results arrive, NAME being probe, plan, diff, drift, preflight,
     probe_after, verify, smoke_train (smoke_train_pytorch), failure, restored (what a rollback restored) or
-    verify_after_undo.
-  - When the playbook ends, also by Ctrl-C, writes C(report.json), C(report.md) and C(summary.txt) beside them, points
-    the link C(<folder>/latest) to the run, except in check mode, and prints the summary.
+    verify_after_undo. In the host's name, what is special in file names is written as in URLs (C(web%2F01)).
+  - When the playbook ends, also by Ctrl-C, writes C(report.json), C(report.md) and C(summary.txt) beside them, and
+    prints the summary.
+  - Then C(<folder>/latest) is the run if it changed or verified a host, and C(<folder>/hosts/<host>) is the last
+    verification of a host. Neither changes in check mode, nor by a run that only planned, was refused or reached no
+    host.
   - The report lists every host of the plays of this collection, also those that were unreachable or failed at once.
   - Prints to stdout if the stdout callback writes for people, else to stderr.
   - Writes nothing in runs that neither plan nor fail nor are interrupted, and in runs without a play or module of this
@@ -47,10 +50,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
-from ansible import constants, context
+from ansible import context
 from ansible.plugins.callback import CallbackBase
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import urls
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import no_hosts
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import escaping, no_hosts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import rendering, report, terminal
 
 # Facts that the playbooks set, and the evidence that each of them is.
@@ -63,6 +66,8 @@ FACTS = {
 COLLECTION = "gpuhost.stack."
 STATE_ACTION = "gpuhost.stack.stack_state"
 PROBING_ACTIONS = ("gpuhost.stack.gpu_probe", "gpuhost.stack.stack_plan")
+# What a run has of a host that it changed, or on which it measured something.
+RESULTS = {"changed", "verify", "smoke_train", "smoke_train_pytorch"}
 # A run that only plans ends with the path of its report; with one of these it also prints the summary.
 SUMMARIZED = ("verify", "smoke_train", "smoke_train_pytorch", "failure", "changed")
 
@@ -109,8 +114,8 @@ class CallbackModule(CallbackBase):
             self.writable = False
             os.environ["GPUHOST_RUN"] = ""
             self._display.warning(
-                f"This run leaves no report in {self.folder.parent}: {reason}. "
-                "Set the environment variable GPUHOST_REPORTS to a directory that can be written."
+                escaping.for_terminal(f"This run leaves no report in {self.folder.parent}: {reason}. ")
+                + "Set the environment variable GPUHOST_REPORTS to a directory that can be written."
             )
 
     def _write(self, name: str, text: str) -> None:
@@ -127,7 +132,7 @@ class CallbackModule(CallbackBase):
     def _keep(self, host: str, name: str, data: Any) -> None:
         data = urls.without_credentials(data)  # messages of apt or pip may quote an address
         self.evidence.setdefault(host, {})[name] = data
-        self._write(f"{host}/{name}.json", json.dumps(data, indent=2, sort_keys=True))
+        self._write(f"{escaping.for_file_name(host)}/{name}.json", json.dumps(data, indent=2, sort_keys=True))
 
     def v2_playbook_on_play_start(self, play: Any) -> None:
         """List the hosts of a play of this collection, so that the report has those as well that nothing reaches."""
@@ -238,18 +243,26 @@ class CallbackModule(CallbackBase):
         self._write("report.md", rendering.markdown(summary))
         self._write("summary.txt", table)
         if self.writable and not mode.check_mode:
-            self._point_latest_to_this_run()
+            self._point_links_to_this_run()
         names = {name for kept in self.evidence.values() for name in kept}
         if not self.writable or interrupted or names & set(SUMMARIZED):
-            self._show("\n" + table.rstrip("\n"))
+            terminal.show("\n" + table.rstrip("\n"))
         if self.writable:
-            self._show(f"Report: {self.folder / 'report.md'}")
+            terminal.show(f"Report: {self.folder / 'report.md'}")
 
-    def _show(self, text: str) -> None:
-        self._display.display(text, stderr=terminal.belongs_on_stderr(constants.DEFAULT_STDOUT_CALLBACK))
+    def _point_links_to_this_run(self) -> None:
+        try:
+            if any(RESULTS & set(kept) for kept in self.evidence.values()):
+                self._replace_link("latest", self.run)
+            for name in [escaping.for_file_name(host) for host, kept in self.evidence.items() if "verify" in kept]:
+                self._replace_link(f"hosts/{name}", f"../{self.run}/{name}")
+        except OSError as error:
+            self._stop_writing(str(error))
 
-    def _point_latest_to_this_run(self) -> None:
-        """Replace the link in one step, so that a reader never finds it missing."""
-        new = self.folder.parent / f".latest-{self.run}"
-        new.symlink_to(self.run)
-        os.replace(new, self.folder.parent / "latest")
+    def _replace_link(self, name: str, target: str) -> None:
+        """Replace a link in one step, so that a reader never finds it missing."""
+        link = self.folder.parent / name
+        link.parent.mkdir(exist_ok=True)
+        new = link.parent / f".new-{self.run}"
+        new.symlink_to(target)
+        os.replace(new, link)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import model
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.escaping import for_terminal
 
 
 class FilterModule:
@@ -15,4 +16,4 @@ class FilterModule:
 
     def filters(self) -> dict[str, Any]:
         """Return the filters by name."""
-        return {"failed_checks": model.failure_message}
+        return {"failed_checks": lambda evidence: for_terminal(model.failure_message(evidence))}

@@ -1,7 +1,7 @@
 # Copyright: the gpuhost contributors
 # SPDX-License-Identifier: Apache-2.0 OR GPL-3.0-or-later
 # Apache License 2.0, or GNU General Public License v3.0+ (see https://www.gnu.org/licenses/gpl-3.0.txt)
-"""Filters that print measurements as tables; thin wrappers around plugin_utils/report/measurements.py."""
+"""Filters for measurements: tables (plugin_utils/report/measurements.py), and the name of a host's folder for them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.escaping import for_file_name, for_terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.records import RecordError
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import measurements
 
@@ -20,7 +21,7 @@ def _filter(name: str, table: _Table, expected: str) -> _Table:
 
     def apply(data: Any) -> list[str]:
         try:
-            return table(data)
+            return [for_terminal(line) for line in table(data)]
         except (RecordError, KeyError) as error:
             raise AnsibleFilterError(f"gpuhost.stack.{name}: expected {expected}: {error}") from error
 
@@ -30,9 +31,10 @@ def _filter(name: str, table: _Table, expected: str) -> _Table:
 class FilterModule:
     """The filters by name."""
 
-    def filters(self) -> dict[str, _Table]:
+    def filters(self) -> dict[str, Callable[[Any], Any]]:
         """Return the filters; called by Ansible."""
         return {
+            "host_folder": lambda host: for_file_name(str(host)),
             "monitor_table": _filter("monitor_table", measurements.monitor_table, "a summary of gpu_monitor.py"),
             "benchmark_table": _filter(
                 "benchmark_table", measurements.benchmark_table, "a result of matmul_benchmark.py"

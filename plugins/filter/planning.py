@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.escaping import for_terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import TrainingResult, VerifyEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
@@ -67,11 +68,15 @@ def _host(probe: Any) -> training.HostFacts:
 
 
 def _filter(name: str, decide: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the filter `name`, which reports values that cannot be used as an error of the template."""
+    """Return the filter `name`, which reports values that cannot be used as an error of the template.
+
+    Text is for people: it is shown as Ansible prints it.
+    """
 
     def apply(*values: Any, **options: Any) -> Any:
         try:
-            return decide(*values, **options)
+            decided = decide(*values, **options)
+            return for_terminal(decided) if isinstance(decided, str) else decided
         except ValueError as error:
             raise AnsibleFilterError(f"gpuhost.stack.{name}: {error}") from error
 

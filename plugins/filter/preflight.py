@@ -10,6 +10,7 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_processes
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.escaping import for_terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import GpuProcess
@@ -30,7 +31,7 @@ def preflight_refusal(plan: Any, findings: Any) -> str:
         of_host = records.from_json(preflight.Preflight, findings, "gpu_stack_preflight").problems
     except ValueError as error:
         raise AnsibleFilterError(f"gpuhost.stack.preflight_refusal: {error}") from error
-    return preflight.refusal([*of_plan, *of_host])
+    return for_terminal(preflight.refusal([*of_plan, *of_host]))
 
 
 def gpu_jobs(probe: Any) -> str:
@@ -39,7 +40,7 @@ def gpu_jobs(probe: Any) -> str:
         processes = records.from_json(_Processes, probe, "probe").gpu_processes
     except records.RecordError as error:
         raise AnsibleFilterError(f"gpuhost.stack.gpu_jobs: {error}") from error
-    return gpu_processes.listed(gpu_processes.jobs(records.to_json(processes)))
+    return for_terminal(gpu_processes.listed(gpu_processes.jobs(records.to_json(processes))))
 
 
 class FilterModule:

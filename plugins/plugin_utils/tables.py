@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
+
+_BAR = re.compile(r"(?<!\\)\|")
 
 
 def text_table(rows: Sequence[Sequence[str]], numbers_from: int | None = None) -> list[str]:
@@ -18,9 +21,12 @@ def _aligned(row: Sequence[str], widths: Sequence[int], left: int) -> Iterable[s
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
-    """Return the lines of a Markdown table; a bar or a line break in a cell does not break the table."""
+    """Return the lines of a Markdown table; a bar or a line break in a cell does not break it.
+
+    The cells are Markdown: text of a host is escaped before (escaping.for_markdown), bars included.
+    """
     return [_markdown_row(head), _markdown_row(["---"] * len(head)), *map(_markdown_row, rows)]
 
 
 def _markdown_row(cells: Iterable[object]) -> str:
-    return "| " + " | ".join(str(cell).replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+    return "| " + " | ".join(_BAR.sub(r"\|", str(cell)).replace("\n", " ") for cell in cells) + " |"

@@ -31,7 +31,7 @@ def results(reports):
 
     def read(framework: str) -> dict:
         name = "smoke_train" if framework == "tensorflow" else f"smoke_train_{framework}"
-        return {host: json.loads((reports / f"latest/{host}/{name}.json").read_text()) for host in HOSTS}
+        return {host: json.loads((reports / f"newest/{host}/{name}.json").read_text()) for host in HOSTS}
 
     return read
 

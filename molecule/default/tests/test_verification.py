@@ -27,7 +27,7 @@ def verified(as_root) -> Callable[[], dict[str, Any]]:
 @pytest.fixture
 def training(reports) -> Callable[[], dict[str, Any]]:
     """Return a function that reads the evidence of the last run's training."""
-    return lambda: json.loads((reports / "latest/default-hopper/smoke_train.json").read_text())
+    return lambda: json.loads((reports / "newest/default-hopper/smoke_train.json").read_text())
 
 
 @contextlib.contextmanager
@@ -95,7 +95,7 @@ def test_next_run_repairs_the_environment_and_verifies_the_pending_change(
     for row in damages:
         run_on(as_root, row.command)
     playbook("gpu_host")
-    assert missed(json.loads((reports / "latest/default-hopper/drift.json").read_text()), damages) == []
+    assert missed(json.loads((reports / "newest/default-hopper/drift.json").read_text()), damages) == []
     assert as_root.check_output(libraries) == installed
     assert training()["status"] == "pass"
     assert verified()["evidence"]["at"] > before["evidence"]["at"]

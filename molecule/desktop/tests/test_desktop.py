@@ -41,7 +41,7 @@ def versions(host):
 
 
 def evidence(reports: Path, name: str) -> dict:
-    return json.loads((reports / f"latest/desktop-ada/{name}.json").read_text())
+    return json.loads((reports / f"newest/desktop-ada/{name}.json").read_text())
 
 
 def test_the_first_run_installed_a_driver_for_the_display(host, versions):

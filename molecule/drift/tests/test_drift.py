@@ -32,7 +32,7 @@ def rerun(playbook, reports):
 
     def run(*options: str) -> dict[str, list[str]]:
         playbook("gpu_host", *WITHOUT_CHECKS, *options)
-        found: dict[str, list[str]] = json.loads((reports / "latest/drift-hopper/drift.json").read_text())
+        found: dict[str, list[str]] = json.loads((reports / "newest/drift-hopper/drift.json").read_text())
         return found
 
     return run

@@ -53,13 +53,13 @@ def test_nothing_in_the_inventory_names_a_framework(host):
 
 def test_a_rerun_changes_nothing_and_does_not_train_again(rerun, reports, verified):
     assert re.search(r"^fallback-maxwell\s*: .*changed=0 .*failed=0", rerun, re.MULTILINE), rerun[-2000:]
-    training = json.loads((reports / "latest/fallback-maxwell/smoke_train_pytorch.json").read_text())
+    training = json.loads((reports / "newest/fallback-maxwell/smoke_train_pytorch.json").read_text())
     assert training["status"] == "reused"
     assert training["finished"] == verified["evidence"]["trainings"]["pytorch"]["finished"]
 
 
 def test_the_plan_has_pytorch_in_place_of_tensorflow_and_says_why(rerun, reports):
-    plan = json.loads((reports / "latest/fallback-maxwell/plan.json").read_text())
+    plan = json.loads((reports / "newest/fallback-maxwell/plan.json").read_text())
     assert plan["problems"] == []
     assert plan["request"]["tensorflow"] == "auto"
     assert plan["request"]["pytorch"] == "fallback"
@@ -73,9 +73,9 @@ def test_the_plan_has_pytorch_in_place_of_tensorflow_and_says_why(rerun, reports
 
 
 def test_the_report_says_why(rerun, reports):
-    (line,) = lines((reports / "latest/report.md").read_text(), "- TensorFlow is left out: ")
+    (line,) = lines((reports / "newest/report.md").read_text(), "- TensorFlow is left out: ")
     why(line)
-    (host,) = json.loads((reports / "latest/report.json").read_text())["hosts"]
+    (host,) = json.loads((reports / "newest/report.json").read_text())["hosts"]
     rows = {row["component"]: row for row in host["components"]}
     why(rows["tensorflow"]["left_out"])
     assert (rows["pytorch"]["requested"], rows["pytorch"]["left_out"]) == ("fallback", "")
@@ -121,7 +121,7 @@ def test_the_host_is_verified_by_a_training_on_logical_devices(as_root, verified
 
 
 def test_what_is_simulated_is_named_in_the_report(reports):
-    text = (reports / "latest/report.md").read_text()
+    text = (reports / "newest/report.md").read_text()
     for part in ("PCI devices (2 x Tesla M60)", "nvidia-smi, daemon and kernel module are simulated", "only its name"):
         assert part in text
 
@@ -134,7 +134,7 @@ def test_a_tensorflow_that_was_asked_for_is_refused_with_the_reason_and_nothing_
     assert "python-not-supported" in done.stdout
     said = " ".join(done.stdout.split())
     assert "TensorFlow 2.16.2 is made for Python 3.9, 3.10, 3.11, 3.12; this host has Python 3.13" in said
-    plan = json.loads((reports / "latest/fallback-maxwell/plan.json").read_text())
+    plan = json.loads((reports / "newest/fallback-maxwell/plan.json").read_text())
     assert [problem["code"] for problem in plan["problems"]] == ["python-not-supported"]
     assert all(problem["remedy"] for problem in plan["problems"])
     assert differences(before, state()) == []

@@ -39,7 +39,7 @@ def root(host, command: str) -> str:
 
 
 def report(reports: Path, part: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((reports / f"latest/kernel-update-hopper/{part}.json").read_text())
+    found: dict[str, Any] = json.loads((reports / f"newest/kernel-update-hopper/{part}.json").read_text())
     return found
 
 

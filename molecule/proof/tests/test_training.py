@@ -18,7 +18,7 @@ from tests.trainings import INSTALLED, SMALL, failed
 def playbook_results(playbook, reports) -> dict[str, dict[str, Any]]:
     """Return {framework: result} of smoke_train.yml on a host with two simulated GPUs."""
     playbook("smoke_train", "--limit", "proof-1")
-    directory = reports / "latest/proof-1"
+    directory = reports / "newest/proof-1"
     names = {"tensorflow": "smoke_train.json", "pytorch": "smoke_train_pytorch.json"}
     for framework in names:
         plot = ElementTree.parse(directory / f"smoke_train_{framework}/monitor.svg")

@@ -30,7 +30,7 @@ def verify(playbook, reports) -> Callable[..., Checks]:
 
     def run(*options: str, expect: int) -> Checks:
         playbook("verify", "--limit", "proof-1", *options, expect=expect)
-        found = json.loads((reports / "latest/proof-1/verify.json").read_text())
+        found = json.loads((reports / "newest/proof-1/verify.json").read_text())
         return {check["id"]: check for check in found["checks"]}
 
     return run

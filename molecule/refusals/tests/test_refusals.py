@@ -20,8 +20,13 @@ def results() -> Path:
 
 
 def evidence(results: Path, run: str, host: str, part: str) -> dict[str, Any]:
-    # Each run has a directory of reports of its own; in check mode there is no link `latest`.
+    # Each run has a directory of reports of its own; only one that changed or verified a host has the link `latest`.
     (path,) = (results / run).glob(f"2*/{host}/{part}.json")
+    return json.loads(path.read_text())
+
+
+def report_of(run: Path) -> dict[str, Any]:
+    (path,) = run.glob("2*/report.json")
     return json.loads(path.read_text())
 
 
@@ -74,7 +79,7 @@ def test_messages_name_what_was_found(results: Path) -> None:
 
 
 def test_report_marks_the_hosts_as_refused(results: Path) -> None:
-    report = json.loads((results / "all/latest/report.json").read_text())
+    report = report_of(results / "all")
     statuses = {host["host"]: host["status"] for host in report["hosts"]}
     assert statuses == {**dict.fromkeys(REFUSED, "failed"), "ready": "not changed"}
     ready = next(host for host in report["hosts"] if host["host"] == "ready")
@@ -83,7 +88,7 @@ def test_report_marks_the_hosts_as_refused(results: Path) -> None:
 
 
 def test_with_partial_only_the_host_without_problems_is_installed(results: Path) -> None:
-    report = json.loads((results / "partial/latest/report.json").read_text())
+    report = report_of(results / "partial")
     found = {host["host"]: host for host in report["hosts"]}
     assert {name: host["status"] for name, host in found.items()} == {"ready": "verified", "refused-bare": "failed"}
     assert found["refused-bare"]["reasons"][0].startswith("no-gpu: ")
@@ -144,5 +149,5 @@ def test_interrupted_dpkg_is_finished_and_the_plan_applied(results: Path) -> Non
     assert "gpuhost-test 1 install ok half-configured" in before
     assert "gpuhost-test 1 install ok installed" in after
     assert [line for line in after if line.startswith("nvidia-driver-cuda ") and line.endswith("hold ok installed")]
-    report = json.loads((results / "remove/latest/report.json").read_text())
+    report = report_of(results / "remove")
     assert [(host["host"], host["status"]) for host in report["hosts"]] == [("refused-untidy", "verified")]

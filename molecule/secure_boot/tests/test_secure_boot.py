@@ -68,7 +68,7 @@ def key(tmp_path_factory) -> dict[str, str]:
 def refused(report: Path) -> dict[str, str]:
     """Return {code: message} of the problems for which a run refused the host."""
     parts = [
-        json.loads((report / "latest/secure-boot-hopper" / f"{part}.json").read_text())
+        json.loads((report / "newest/secure-boot-hopper" / f"{part}.json").read_text())
         for part in ("plan", "preflight")
     ]
     return {problem["code"]: problem["message"] for part in parts for problem in part["problems"]}
@@ -165,7 +165,7 @@ def test_main_playbook_accepts_the_host_with_the_enrolled_key(host, playbook, re
     asked = {f"gpu_stack_module_signing_{name}": path for name, path in key.items()}
     asked["gpu_stack_driver"] = DRIVER
     playbook("gpu_host", "-e", json.dumps(asked))
-    checks = json.loads((reports / "latest/secure-boot-hopper/verify.json").read_text())["checks"]
+    checks = json.loads((reports / "newest/secure-boot-hopper/verify.json").read_text())["checks"]
     (built,) = [check for check in checks if check["id"] == "driver.module_built"]
     assert built["status"] == "pass", built
     assert "Example lab module signing" in root(host, f"/sbin/modinfo -F signer {module(host)}")

@@ -24,7 +24,7 @@ MAKING = "sleep 12; mkdir -p /opt/gpuhost/environments/made-late"
 def driver_packages(playbook, reports):
     """Return the driver's packages (NAME=VERSION) after a change of versions."""
     playbook("gpu_host", *NEW.options)
-    plan = json.loads((reports / "latest/teardown-hopper/plan.json").read_text())
+    plan = json.loads((reports / "newest/teardown-hopper/plan.json").read_text())
     return plan["components"]["driver"]["packages"]
 
 

@@ -37,7 +37,7 @@ def root(host):
 
 def failure(reports: Path) -> str:
     """Return why the last run failed, from its report."""
-    report = json.loads((reports / "latest/report.json").read_text())
+    report = json.loads((reports / "newest/report.json").read_text())
     (entry,) = report["hosts"]
     assert entry["status"] == "failed"
     return " ".join(entry["reasons"])
@@ -54,7 +54,7 @@ def no_environment(tmp_path):
 def assert_driver_was_rolled_back(reports: Path) -> None:
     """Compare the packages of the driver that the last run planned with the changes of its rollback."""
     planned, restored = (
-        json.loads((reports / f"latest/undo-hopper/{name}.json").read_text()) for name in ("plan", "restored")
+        json.loads((reports / f"newest/undo-hopper/{name}.json").read_text()) for name in ("plan", "restored")
     )
     driver = [spec.replace("=", " ") for spec in planned["components"]["driver"]["packages"]]
     assert driver
@@ -106,9 +106,9 @@ def test_configuration_that_fails_its_checks_is_rolled_back_and_the_restored_one
     assert "env.login_shell" in failure(reports)
     assert "It was rolled back" in done.stdout
     assert_driver_was_rolled_back(reports)
-    proof = json.loads((reports / "latest/undo-hopper/verify_after_undo.json").read_text())
+    proof = json.loads((reports / "newest/undo-hopper/verify_after_undo.json").read_text())
     assert proof["status"] == "pass"
-    report = (reports / "latest/report.md").read_text()
+    report = (reports / "newest/report.md").read_text()
     assert "env.login_shell" in report
     assert "rolled back: " in report
     root.run_expect([0], f"rm {SHADOW}")

@@ -73,7 +73,7 @@ def refused(playbook, reports, state, differences):
         before = state()
         playbook("gpu_host", *CHANGE, *options, expect=2)
         assert differences(before, state()) == []
-        (entry,) = json.loads((reports / "latest/report.json").read_text())["hosts"]
+        (entry,) = json.loads((reports / "newest/report.json").read_text())["hosts"]
         (reason,) = [text for text in entry["reasons"] if "Nothing was changed: installing" in text]
         return str(reason)
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.escaping import for_terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
     COMPONENTS,
@@ -124,18 +125,19 @@ def plan_table(
     """
 
     def paint(text: str, name: str) -> str:
-        return f"\033[{_COLOURS[name]}m{text}\033[0m" if colour else text
+        return f"\033[{_COLOURS[name]}m{for_terminal(text)}\033[0m" if colour else for_terminal(text)
 
     shown = [paint(f"{plan.distribution}: {_gpu_summary(plan.gpus)}", "heading")]
     if plan.ok:
-        shown += text_table(_rows(plan, changes, with_actions=not refused))
-        shown += () if refused else lines
+        rows = _rows(plan, changes, with_actions=not refused)
+        shown += text_table([[for_terminal(cell) for cell in row] for row in rows])
+        shown += () if refused else map(for_terminal, lines)
     for warning in plan.warnings:
         shown.append(paint(f"warning  {warning.code}: {warning.message}", "warning"))
     for problem in (*plan.problems, *refused):
         shown.append(paint(f"problem  {problem.code}: {problem.message}", "problem"))
         if not plan.remedies or problem in refused:
-            shown.append(f"         remedy: {problem.remedy}")
+            shown.append(for_terminal(f"         remedy: {problem.remedy}"))
     for remedy in plan.remedies:
         shown.append("         remedy: " + paint(remedy.text, "remedy"))
     if not plan.ok:

@@ -39,7 +39,7 @@ HOST_OPTIONS = (
     "secure_boot",
     "loaded_driver",
 )  # those that describe a host
-_PROBE_EXPECTED = "expected a host's probe.json, as in reports/latest/HOST/probe.json"
+_PROBE_EXPECTED = "expected a host's probe.json, as in reports/RUN/HOST/probe.json"
 
 
 def parser() -> argparse.ArgumentParser:

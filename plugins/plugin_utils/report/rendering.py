@@ -1,8 +1,15 @@
-"""Print a report: as Markdown, and as a table for a terminal."""
+"""Print a report: as Markdown, and as a table for a terminal. What hosts say is escaped for either."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import DEFERRED, Check
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.escaping import (
+    for_markdown,
+    for_markdown_lines,
+    for_terminal,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import FRAMEWORKS, LABELS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.evidence import TrainingEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.report import (
@@ -34,12 +41,12 @@ def markdown(report: Report) -> str:
     """Return the content of report.md."""
     lines = [f"# GPU hosts: {report.status}", ""]
     if report.simulated:
-        lines += ["**Simulated:** " + "; ".join(report.simulated) + ".", ""]
+        lines += [f"**Simulated:** {for_markdown_lines('; '.join(report.simulated))}.", ""]
     lines += [line for note in report.notes for line in (f"**{note}.**", "")]
     lines += [f"Run {report.run}. Checks: {_counts(report)}.", ""]
     if report.hosts:
         rows = [[host.host, host.status, _gpu_text(host), _why(host)] for host in report.hosts]
-        lines += [*markdown_table(["Host", "Status", "GPUs", "Why"], rows), ""]
+        lines += [*_table(["Host", "Status", "GPUs", "Why"], rows), ""]
     else:
         lines += ["No evidence of any host: nothing was run.", ""]
     for host in report.hosts:
@@ -48,31 +55,42 @@ def markdown(report: Report) -> str:
 
 
 def _host_markdown(host: HostReport) -> list[str]:
-    lines = [f"## {host.host}: {host.status}", ""]
-    lines += [f"- {reason}" for reason in host.reasons] + ([""] if host.reasons else [])
+    lines = [f"## {for_markdown(host.host)}: {host.status}", ""]
+    lines += _list(host.reasons)
     if host.simulated:
-        lines += ["Simulated: " + "; ".join(host.simulated) + ".", ""]
-    lines += [f"{host.distribution}, kernel {host.kernel}. GPUs: {_gpu_text(host)}.", ""]
+        lines += [f"Simulated: {for_markdown_lines('; '.join(host.simulated))}.", ""]
+    lines += [for_markdown_lines(f"{host.distribution}, kernel {host.kernel}. GPUs: {_gpu_text(host)}."), ""]
     rows = [[LABELS[row.component], *(getattr(row, stage) for stage in STAGES)] for row in host.components]
-    lines += [*markdown_table(["Component", *(stage.capitalize() for stage in STAGES)], rows), ""]
-    left_out = [f"- {LABELS[row.component]} is left out: {row.left_out}" for row in host.components if row.left_out]
-    lines += [*left_out, ""] if left_out else []
+    lines += [*_table(["Component", *(stage.capitalize() for stage in STAGES)], rows), ""]
+    lines += _list([f"{LABELS[row.component]} is left out: {row.left_out}" for row in host.components if row.left_out])
     verify = " (verify: not run)" if host.evidence.get("verify", NOT_RUN) == NOT_RUN else ""
     lines += [
         f"Checks: {_counts(host.checks)}{verify}.",
         "",
         *_check_tables(host.checks),
     ]
-    lines += [_training_text(training) for training in host.trainings] or ["Smoke training: not run."]
+    trainings = [for_markdown_lines(_training_text(training)) for training in host.trainings]
+    lines += trainings or ["Smoke training: not run."]
     lines += [line for training in host.trainings for line in _training_tables(training)] + [""]
-    problems = [f"- problem `{item.code}`: {item.message} Remedy: {item.remedy}" for item in host.problems]
-    warnings = [f"- warning `{item.code}`: {item.message}" for item in host.warnings]
+    problems = [
+        f"- problem `{item.code}`: {for_markdown_lines(f'{item.message} Remedy: {item.remedy}')}"
+        for item in host.problems
+    ]
+    warnings = [f"- warning `{item.code}`: {for_markdown_lines(item.message)}" for item in host.warnings]
     return [*lines, *problems, *([""] if problems else []), *warnings, *([""] if warnings else [])]
+
+
+def _list(texts: Sequence[str]) -> list[str]:
+    return [*(f"- {for_markdown_lines(text)}" for text in texts), ""] if texts else []
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str | None]]) -> list[str]:
+    return markdown_table(head, [[for_markdown(cell or "") for cell in row] for row in rows])
 
 
 def _check_tables(checks: CheckReport) -> list[str]:
     def table(title: str, head: list[str], rows: list[list[str | None]]) -> list[str]:
-        return [title, "", *markdown_table(head, [[cell or "" for cell in row] for row in rows]), ""] if rows else []
+        return [title, "", *_table(head, rows), ""] if rows else []
 
     failed = [[c.id, c.found, c.expected, _cause(c), c.remedy] for c in _checks(checks.failed)]
     skipped = [[c.id, c.reason or c.remedy or "see what was found", c.found] for c in _checks(checks.skipped)]
@@ -133,7 +151,7 @@ def _training_tables(training: TrainingEvidence) -> list[str]:
         ]
         names = [f"{gpu.index}: {gpu.name}" for gpu in training.monitor.gpus]
         table = [[name, *map(_number, row)] for name, row in zip(names, figures, strict=True)]
-        lines += ["", *markdown_table([*head, "Temperature max, °C"], table)]
+        lines += ["", *_table([*head, "Temperature max, °C"], table)]
     return lines
 
 
@@ -157,12 +175,12 @@ def table(report: Report) -> str:
                 _speeds(host),
             ]
         )
-    lines += text_table(rows)
+    lines += text_table([[for_terminal(cell) for cell in row] for row in rows])
     for host in report.hosts:
         lines += [f"{host.host}: {reason}" for reason in host.reasons]
     lines += [f"{note}." for note in report.notes]
     lines.append(f"Overall: {report.status}" + ("" if report.hosts else ", nothing was run"))
-    return "\n".join(lines)
+    return for_terminal("\n".join(lines))
 
 
 def _speeds(host: HostReport) -> str:

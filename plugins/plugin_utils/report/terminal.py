@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from ansible import constants
 from ansible.utils.display import Display
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.escaping import for_terminal
 
 # Callbacks whose output on stdout is for people. Any other one, such as ansible.posix.json, may be read by a program.
 HUMAN_CALLBACKS = frozenset({"default", "debug", "dense", "minimal", "oneline", "unixy", "yaml"})
@@ -15,5 +16,5 @@ def belongs_on_stderr(stdout_callback: str) -> bool:
 
 
 def show(text: str) -> None:
-    """Print text for people."""
-    Display().display(text, stderr=belongs_on_stderr(constants.DEFAULT_STDOUT_CALLBACK))
+    """Print text for people, in which a host may be quoted."""
+    Display().display(for_terminal(text), stderr=belongs_on_stderr(constants.DEFAULT_STDOUT_CALLBACK))

@@ -68,7 +68,7 @@ def test_the_plan_of_a_mirror_with_a_password_does_not_contain_it(
     variables.write_text(json.dumps({"gpu_stack_repository_url": mirror}))
     answer = ansible(tmp_path, f"{PROJECT}/playbooks/preflight.yml", "-vvv", "--diff", "-e", f"@{variables}")
     assert ("Packages.gz", 200) in Mirror.asked, answer.stdout + answer.stderr
-    evidence = tmp_path / "reports/latest/localhost"
+    (evidence,) = tmp_path.glob("reports/*/localhost")
     repository = json.loads((evidence / "probe.json").read_text())["repository"]
     assert repository["error"] is None
     assert "@" not in repository["url"]

@@ -28,15 +28,16 @@ PLAYS = f"""
 ONLY_PLAN = f"- {{hosts: all, gather_facts: false, tasks: [{{{SET_PLAN}}}]}}\n"
 
 
-def started(folder: Path, plays: str, *words: str, hosts: str = "localhost,", **settings: str) -> subprocess.Popen[str]:
+def started(
+    folder: Path, plays: str, *words: str, hosts: str = "localhost,", stderr: Any = subprocess.PIPE, **settings: str
+) -> subprocess.Popen[str]:
     """Start `plays` in `folder`, with reports in its subdirectory `reports`; `settings` are environment variables."""
     (folder / "play.yml").write_text(plays)
     command = [str(Path(sys.executable).with_name("ansible-playbook")), str(folder / "play.yml"), "-i", hosts]
     own = {"ANSIBLE_CONFIG": str(PROJECT / "ansible.cfg"), "GPUHOST_REPORTS": str(folder / "reports"), "NO_COLOR": "1"}
     command += ["-c", "local", "-e", f"ansible_python_interpreter={sys.executable}", *words]
     environment = {name: value for name, value in {**os.environ, **own, **ENABLED, **settings}.items() if value}
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True)
+    return subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=stderr, text=True)
 
 
 def play(folder: Path, plays: str, *words: str, **settings: str) -> subprocess.CompletedProcess[str]:
@@ -52,7 +53,12 @@ def report(run: Path) -> dict[str, Any]:
 
 
 def runs(reports: Path) -> list[Path]:
-    return sorted(path for path in reports.iterdir() if path.name != "latest")
+    return sorted(path for path in reports.iterdir() if path.name not in ("latest", "hosts"))
+
+
+def last(folder: Path) -> Path:
+    """Return the directory of the last run, whether `latest` points to it or not."""
+    return runs(folder / "reports")[-1]
 
 
 @pytest.fixture(scope="module")
@@ -61,32 +67,30 @@ def both(tmp_path_factory):
     folder = tmp_path_factory.mktemp("both")
     answer = play(folder, PLAYS, hosts="localhost,burst,")
     assert answer.returncode == 2, answer.stdout + answer.stderr
-    return folder / "reports" / "latest", answer.stdout
+    return last(folder), answer.stdout
 
 
 def test_evidence_is_written_as_it_appears(both):
-    latest, _ = both
-    assert sorted(path.name for path in (latest / "localhost").iterdir()) == [
+    run, _ = both
+    assert sorted(path.name for path in (run / "localhost").iterdir()) == [
         "plan.json",
         "probe.json",
         "probe_after.json",
     ]
-    assert json.loads((latest / "localhost/plan.json").read_text())["ok"] is True
-    assert "kernel" in json.loads((latest / "localhost/probe_after.json").read_text())
+    assert json.loads((run / "localhost/plan.json").read_text())["ok"] is True
+    assert "kernel" in json.loads((run / "localhost/probe_after.json").read_text())
 
 
 def test_the_report_is_written_and_its_path_printed(both):
-    latest, output = both
-    assert latest.is_symlink()
-    report = json.loads((latest / "report.json").read_text())
-    assert [host["host"] for host in report["hosts"]] == ["burst", "localhost"]
-    assert "localhost" in (latest / "report.md").read_text()
-    assert f"Report: {latest.resolve()}/report.md" in output.replace("\n", "")
+    run, output = both
+    assert [host["host"] for host in report(run)["hosts"]] == ["burst", "localhost"]
+    assert "localhost" in (run / "report.md").read_text()
+    assert f"Report: {run}/report.md" in output.replace("\n", "")
 
 
 def test_a_failed_host_is_reported_with_its_reason(both):
-    latest, output = both
-    burst, good = json.loads((latest / "report.json").read_text())["hosts"]
+    run, output = both
+    burst, good = report(run)["hosts"]
     assert (burst["status"], good["status"]) == ("failed", "not changed")
     assert "the disk burst" in burst["reasons"][0]
     assert not any("the disk burst" in reason for reason in good["reasons"])
@@ -103,7 +107,7 @@ def test_a_run_without_evidence_leaves_no_report(tmp_path):
 def test_reports_are_kept_in_the_current_directory_by_default(tmp_path):
     answer = play(tmp_path, ONLY_PLAN, GPUHOST_REPORTS="")
     assert answer.returncode == 0, answer.stdout + answer.stderr
-    assert (tmp_path / "reports/latest/localhost/plan.json").exists()
+    assert (last(tmp_path) / "localhost/plan.json").exists()
 
 
 def test_the_directory_of_reports_can_be_set_in_ansible_cfg(tmp_path):
@@ -111,7 +115,7 @@ def test_the_directory_of_reports_can_be_set_in_ansible_cfg(tmp_path):
     config.write_text(f"[defaults]\ncollections_path={PROJECT}/collections\n[callback_evidence]\nfolder=elsewhere\n")
     answer = play(tmp_path, ONLY_PLAN, GPUHOST_REPORTS="", ANSIBLE_CONFIG=str(config))
     assert answer.returncode == 0, answer.stdout + answer.stderr
-    assert (tmp_path / "elsewhere/latest/localhost/plan.json").exists()
+    assert list(tmp_path.glob("elsewhere/*/localhost/plan.json"))
 
 
 def test_two_runs_in_the_same_second_have_a_directory_each(tmp_path):
@@ -223,7 +227,7 @@ def test_hosts_that_fail_at_their_first_task_are_in_the_report(tmp_path):
     (tmp_path / "hosts.yml").write_text(f"all: {{hosts: {{gone: {CLOSED}, denied: {denied}, good: }}}}\n")
     answer = play(tmp_path, PROBE.replace("fail", "ping"), hosts="hosts.yml")
     assert answer.returncode != 0
-    found = report(tmp_path / "reports/latest")
+    found = report(last(tmp_path))
     hosts = {host["host"]: host for host in found["hosts"]}
     assert {name: host["status"] for name, host in hosts.items()} == {
         "gone": "unreachable",
@@ -239,7 +243,7 @@ def test_a_report_is_written_when_every_host_fails_at_once(tmp_path):
     (tmp_path / "hosts.yml").write_text(f"all: {{hosts: {{gone: {CLOSED}}}}}\n")
     answer = play(tmp_path, PROBE, hosts="hosts.yml")
     assert answer.returncode == 4, answer.stdout + answer.stderr
-    assert [host["status"] for host in report(tmp_path / "reports/latest")["hosts"]] == ["unreachable"]
+    assert [host["status"] for host in report(last(tmp_path))["hosts"]] == ["unreachable"]
     assert "Overall: unreachable" in answer.stdout
 
 
@@ -247,7 +251,7 @@ def test_hosts_that_a_run_does_not_reach_are_in_the_report(tmp_path):
     """With serial, no task of the second batch is ever started after all hosts of the first one have failed."""
     answer = play(tmp_path, PROBE.replace("hosts: all", "hosts: all, serial: 1"), hosts="a,b,")
     assert answer.returncode == 2, answer.stdout + answer.stderr
-    hosts = report(tmp_path / "reports/latest")["hosts"]
+    hosts = report(last(tmp_path))["hosts"]
     assert [(host["host"], host["status"]) for host in hosts] == [("a", "failed"), ("b", "not changed")]
 
 
@@ -262,7 +266,7 @@ def test_a_failure_from_which_the_play_recovers_is_none(tmp_path):
 """
     answer = play(tmp_path, plays)
     assert answer.returncode == 0, answer.stdout + answer.stderr
-    assert [host["status"] for host in report(tmp_path / "reports/latest")["hosts"]] == ["not changed"]
+    assert [host["status"] for host in report(last(tmp_path))["hosts"]] == ["not changed"]
 
 
 def test_failures_of_other_playbooks_leave_no_report(tmp_path):
@@ -297,7 +301,7 @@ def test_ctrl_c_leaves_a_report_that_says_what_goes_on(tmp_path):
       ansible.builtin.shell: touch {mark}; sleep 60
 """
     output = interrupted(tmp_path, plays, mark)
-    found = report(tmp_path / "reports/latest")
+    found = report(last(tmp_path))
     assert [(host["host"], host["status"]) for host in found["hosts"]] == [("localhost", "pending")]
     assert found["hosts"][0]["reasons"][0] == "interrupted in the task Install all packages"
     said = " ".join(output.split())
@@ -319,7 +323,7 @@ def test_ctrl_c_in_a_teardown_leaves_a_report_of_a_host_that_is_being_changed(tm
       gpuhost.stack.stack_state: {{action: restore, to: baseline, directory: {tmp_path}/state}}
 """
     output = interrupted(tmp_path, plays, mark, "-e", f"ansible_python_interpreter={python}")
-    (host,) = report(tmp_path / "reports/latest")["hosts"]
+    (host,) = report(last(tmp_path))["hosts"]
     assert (host["status"], host["reasons"][0]) == ("pending", "interrupted in the task Restore the baseline")
     assert "such as apt, a build or the training: localhost (Restore the baseline)" in " ".join(output.split())
 
@@ -337,19 +341,102 @@ def test_a_message_in_another_encoding_does_not_lose_the_report(tmp_path):
 """
     answer = play(tmp_path, plays, hosts="one,two,", ANSIBLE_MODULE_STRICT_UTF8_RESPONSE="false")
     assert answer.returncode == 2, answer.stdout + answer.stderr
-    assert [host["status"] for host in report(tmp_path / "reports/latest")["hosts"]] == ["failed", "failed"]
-    assert r"kaputt \udcff" in (tmp_path / "reports/latest/report.md").read_text()
+    assert [host["status"] for host in report(last(tmp_path))["hosts"]] == ["failed", "failed"]
+    assert r"kaputt \udcff" in (last(tmp_path) / "report.md").read_text()
     assert "Overall: failed" in answer.stdout
 
 
-def test_a_run_in_check_mode_says_so_and_leaves_the_link_alone(tmp_path):
-    assert play(tmp_path, ONLY_PLAN).returncode == 0
-    before = (tmp_path / "reports/latest").resolve()
-    answer = play(tmp_path, ONLY_PLAN, "--check")
+VERIFY = f"""
+- hosts: all
+  gather_facts: false
+  tasks:
+    - {SET_PLAN}
+    - gpuhost.stack.gpu_verify: {{plan: "{{{{ gpu_stack_plan }}}}"}}
+"""
+UNREACHABLE = ("-e", CLOSED)
+
+
+@pytest.mark.parametrize(
+    ("plays", "words", "status"),
+    [
+        (ONLY_PLAN, (), 0),
+        (PROBE, (), 2),
+        (VERIFY, (), 0),
+        (PROBE, UNREACHABLE, 4),
+        (VERIFY, ("--check",), 0),
+    ],
+    ids=["only planned", "failed before a change", "verified", "unreachable", "check mode"],
+)
+def test_only_a_run_with_a_result_becomes_the_latest(tmp_path, plays, words, status):
+    reports = tmp_path / "reports"
+    (reports / "before/good").mkdir(parents=True)
+    (reports / "hosts").mkdir()
+    (reports / "latest").symlink_to("before")
+    (reports / "hosts/good").symlink_to("../before/good")
+    answer = play(tmp_path, plays, *words, hosts="good,")
+    assert answer.returncode == status, answer.stdout + answer.stderr
+    (run,) = set(runs(reports)) - {reports / "before"}
+    is_result = (plays, words) == (VERIFY, ())
+    assert (reports / "latest").resolve() == (run if is_result else reports / "before")
+    assert (reports / "hosts/good").resolve() == (run if is_result else reports / "before") / "good"
+    assert ("Check mode: nothing was changed or recorded" in (run / "report.md").read_text()) == ("--check" in words)
+
+
+def test_an_interrupted_change_is_the_latest_and_no_verification(tmp_path):
+    plays = f"""
+- hosts: all
+  gather_facts: false
+  tasks:
+    - {SET_PLAN}
+    - gpuhost.stack.stack_state: {{action: record_baseline, directory: {tmp_path}/state}}
+    - ansible.builtin.fail:
+"""
+    assert play(tmp_path, plays).returncode == 2
+    assert (tmp_path / "reports/latest").resolve() == last(tmp_path)
+    assert not (tmp_path / "reports/hosts").exists()
+
+
+def test_a_name_of_a_host_is_one_folder(tmp_path):
+    """Of the evidence, and of what the tasks put beside it; the report has the names as they are."""
+    names = ["web/01", "..", "../../escaped", "<b>evil|host</b>", "red\x1b"]
+    (tmp_path / "hosts.json").write_text(json.dumps({"all": {"hosts": {name: {} for name in names}}}))
+    folder = f"ansible.builtin.include_tasks: {PROJECT}/playbooks/tasks/run_directory.yml"
+    plays = VERIFY + f"    - {folder}\n"
+    answer = play(tmp_path, plays, "-e", f"ansible_playbook_python={sys.executable}", hosts="hosts.json")
     assert answer.returncode == 0, answer.stdout + answer.stderr
-    assert (tmp_path / "reports/latest").resolve() == before
-    (checked,) = set(runs(tmp_path / "reports")) - {before}
-    assert "Check mode: nothing was changed or recorded" in (checked / "report.md").read_text()
+    (run,) = runs(tmp_path / "reports")
+    folders = {"web%2F01", "%2E%2E", "..%2F..%2Fescaped", "%3Cb%3Eevil%7Chost%3C%2Fb%3E", "red%1B"}
+    assert {path.name for path in run.iterdir() if path.is_dir()} == folders
+    assert all((run / name / "verify.json").is_file() for name in folders)
+    assert {path.name for path in (tmp_path / "reports/hosts").iterdir()} == folders
+    assert {path.name for path in tmp_path.iterdir()} == {"hosts.json", "play.yml", "reports"}
+    assert {host["host"] for host in report(run)["hosts"]} == set(names)
+    assert "<b>" not in (run / "report.md").read_text().replace(r"\<b>", "")
+    assert r"red\x1b" in answer.stdout.split("PLAY RECAP")[1].split("Report: ")[0]
+
+
+def test_what_a_host_says_has_no_control_characters_on_the_terminal(tmp_path):
+    """The message of a refusal and a check's, which Ansible prints as they are."""
+    problem = {"code": "no-gpu", "message": "no GPU in \x1b[31mred\x9b", "remedy": "r"}
+    plan = {
+        "schema": 1, "ok": False, "distribution": "x\x1b[1m", "architecture": "x86_64", "request": {}, "gpus": [],
+        "components": {}, "reasons": [], "warnings": [], "problems": [problem], "remedies": [],
+    }  # fmt: skip
+    check = {"id": "cuda.nvcc", "status": "fail", "found": "\x1b]0;title\x07", "expected": "13", "remedy": "r"}
+    (tmp_path / "said.json").write_text(json.dumps({"plan": plan, "verify": {"status": "fail", "checks": [check]}}))
+    plays = """
+- hosts: all
+  gather_facts: false
+  vars: {said: "{{ lookup('ansible.builtin.file', 'said.json') | from_json }}"}
+  tasks:
+    - ansible.builtin.set_fact: {gpu_stack_plan: "{{ said.plan }}"}
+    - ansible.builtin.fail: {msg: "{{ said.verify | gpuhost.stack.failed_checks }}"}
+"""
+    answer = play(tmp_path, plays)
+    assert answer.returncode == 2
+    printed = answer.stdout + answer.stderr
+    assert r"\x1b]0;title\x07" in printed
+    assert {char for char in printed if not char.isprintable()} == {"\n"}
 
 
 def test_json_on_stdout_is_not_mixed_with_text(tmp_path):

@@ -241,7 +241,7 @@ def test_a_file_that_is_no_probe(tmp_path, content, says):
     assert (status, out) == (2, "")
     assert str(path) in err
     assert says in err
-    assert "reports/latest/HOST/probe.json" in err
+    assert "reports/RUN/HOST/probe.json" in err
 
 
 def test_a_loaded_driver_limits_a_plan_that_keeps_it():

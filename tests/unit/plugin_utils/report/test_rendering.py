@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import re
+from pathlib import Path
+from typing import Any
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import os_release
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import rendering
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.report import build_report
+from markdown_it import MarkdownIt
 
+from tests.unit.module_utils.host_files import put
 from tests.unit.plugin_utils.report.report_cases import (
     TORCH,
     VERIFY,
@@ -53,7 +59,7 @@ def test_the_report_says_why_a_component_that_was_asked_for_is_left_out(pytorch:
     parts["plan"]["reasons"] = [{"component": name, "choice": "x", "because": text} for name, text in reasons.items()]
     made = build_report("r", {"h": parts})
     found = [line for line in rendering.markdown(made).splitlines() if " left out: " in line]
-    assert found == ["- cuDNN is left out: it has | no code for the GPU"], "NCCL has no reason, nobody wants PyTorch"
+    assert found == [r"- cuDNN is left out: it has \| no code for the GPU"], "NCCL has no reason, nobody wants PyTorch"
     rows = {row["component"]: row["left_out"] for row in made.to_json()["hosts"][0]["components"]}
     assert rows["cudnn"] == reasons["cudnn"]
     assert not any(text for name, text in rows.items() if name != "cudnn")
@@ -137,3 +143,45 @@ def test_virtual_replicas_are_named_as_such(kind: str, words: str) -> None:
     made = build_report("r", {"h": evidence(smoke_train=training)})
     assert any(words in line for line in made.simulated)
     assert words in rendering.markdown(made)
+
+
+# What somebody may write into /etc/os-release, call a host, or let a program print.
+HOSTILE = (
+    "<b>evil|host</b> ![x](http://e/x.png) [a](http://e) *a* `b` &lt; \033[31mRED\033[0m\x9b0m\u202e"
+    "\n# c\n---\n| d |\n|---|"
+)
+
+
+def hostile(part: Any) -> Any:
+    """Return evidence in which all that a host can choose ends with HOSTILE."""
+    if isinstance(part, dict):
+        ours = ("id", "status", "code", "kind", "framework", "kernel_modules", "cuda_libraries", "version", "pci_id")
+        return {key: value if key in ours else hostile(value) for key, value in part.items()}
+    if isinstance(part, list):
+        return [hostile(value) for value in part]
+    return f"{part} {HOSTILE}" if isinstance(part, str) else part
+
+
+def kinds(text: str) -> list[str]:
+    """Return the elements of a Markdown document that are more than text."""
+    tokens = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(text)
+    inner = [inner for token in tokens for inner in ([token, *(token.children or ())])]
+    return [token.type for token in inner if token.type not in ("text", "text_special", "softbreak")]
+
+
+def test_what_a_host_says_is_text_in_the_report(tmp_path: Path) -> None:
+    put(tmp_path, "/etc/os-release", f"ID=debian\nVERSION_ID=12\nPRETTY_NAME='{HOSTILE.splitlines()[0]}'\n")
+    name = os_release.read(str(tmp_path))["pretty_name"]
+    verify = failing(VERIFY, "packages.held")
+    parts = copy.deepcopy(evidence(plan=WITH_PYTORCH, verify=verify, smoke_train_pytorch=TORCH))
+    parts["plan"]["problems"] = [{"code": "no-gpu", "message": "no GPU", "remedy": "put one in"}]
+    parts["plan"]["warnings"] = [{"code": "w", "message": "be warned"}]
+    parts["probe_after"]["simulated"] = ["driver"]
+    evil = {part: hostile(value) for part, value in parts.items()}
+    evil["probe_after"]["distribution"]["pretty_name"] = name
+    made, plain = build_report("r", {"<b>evil|host</b>": evil}), build_report("r", {"host": parts})
+    text, table = rendering.markdown(made), rendering.table(made)
+    assert kinds(text) == kinds(rendering.markdown(plain))
+    assert made.to_json()["hosts"][0]["distribution"] == name, "JSON has what the host says"
+    assert r"\x1b[31mRED\x1b[0m\x9b0m\u202e" in table
+    assert {char for char in text + table if not char.isprintable()} == {"\n"}
