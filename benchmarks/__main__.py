@@ -8,6 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import command_line
+
 from benchmarks import cases, lab
 from benchmarks.measure import Failed, say
 from benchmarks.results import Options, Result, all_met, curves, document, table
@@ -96,4 +98,4 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command_line.run(main)

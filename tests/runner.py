@@ -24,6 +24,7 @@ from typing import Any
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(PROJECT), str(PROJECT / "collections")]
 
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import command_line  # noqa: E402
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.tables import text_table  # noqa: E402
 
 from tests import configurations, distributions  # noqa: E402
@@ -486,4 +487,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command_line.run(main)

@@ -46,6 +46,7 @@ import atexit
 import json
 import os
 import secrets
+import sys
 from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar
@@ -70,6 +71,9 @@ PROBING_ACTIONS = ("gpuhost.stack.gpu_probe", "gpuhost.stack.stack_plan")
 RESULTS = {"changed", "verify", "smoke_train", "smoke_train_pytorch"}
 # A run that only plans ends with the path of its report; with one of these it also prints the summary.
 SUMMARIZED = ("verify", "smoke_train", "smoke_train_pytorch", "failure", "changed")
+
+
+UNREAD = "The output of this run is not read any more, so the run ends before its next task, as by Ctrl-C."
 
 
 class CallbackModule(CallbackBase):
@@ -147,7 +151,10 @@ class CallbackModule(CallbackBase):
             self.evidence.setdefault(host, {})
 
     def v2_playbook_on_task_start(self, task: Any, is_conditional: bool) -> None:
-        """List the hosts of another play as soon as it uses a module of this collection."""
+        """List the hosts of another play at the first module of this collection; stop if nobody reads the output."""
+        if terminal.Output.unread:  # between two tasks: what ran on the hosts has ended
+            sys.stderr.write(f"{UNREAD}\n")
+            raise KeyboardInterrupt
         if task.action.startswith(COLLECTION):
             self._list_hosts()
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import command_line, versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import (
     CATALOG_FOLDER,
     CatalogError,
@@ -272,4 +272,4 @@ def main(argv: Sequence[str] | None = None, out: TextIO = sys.stdout, err: TextI
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    command_line.run(main)

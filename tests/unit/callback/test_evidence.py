@@ -328,6 +328,53 @@ def test_ctrl_c_in_a_teardown_leaves_a_report_of_a_host_that_is_being_changed(tm
     assert "such as apt, a build or the training: localhost (Restore the baseline)" in " ".join(output.split())
 
 
+def read_until(process: subprocess.Popen[str], start: str) -> int:
+    """Read the output of a run until a line starts like this, leave it alone, and return the exit status."""
+    assert process.stdout is not None
+    assert any(line.startswith(start) for line in process.stdout)
+    process.stdout.close()
+    try:
+        return process.wait(timeout=120)
+    finally:
+        process.kill()
+
+
+@pytest.mark.parametrize("unread", [1, 2], ids=["stdout", "stdout and stderr"])
+def test_a_run_whose_output_nobody_reads_ends_between_two_tasks(tmp_path, unread):
+    """As with `| head -3`, a pager that is quit, or a collector of logs that dies."""
+    plays = f"""
+- hosts: all
+  gather_facts: false
+  tasks:
+    - {SET_PLAN}
+    - ansible.builtin.shell: sleep 1; touch ended
+    - ansible.builtin.shell: touch begun
+    - ansible.builtin.shell: touch begun
+"""
+    errors = tmp_path / "errors.txt"
+    with errors.open("w") as file:
+        process = started(tmp_path, plays, stderr=subprocess.STDOUT if unread == 2 else file)
+        assert read_until(process, "TASK [ansible.builtin.shell") == 99
+    assert (tmp_path / "ended").exists()
+    assert not (tmp_path / "begun").exists()
+    assert ("The output of this run is not read any more" in errors.read_text()) == (unread == 1)
+    assert "Traceback" not in errors.read_text()
+    assert [host["status"] for host in report(last(tmp_path))["hosts"]] == ["not changed"]
+
+
+def test_a_plan_that_nobody_reads_does_not_block_the_run(tmp_path):
+    """A process of the host prints it; Ansible's thread for that ends at the first error."""
+    inventory = {"gpu_hosts": {"hosts": {"localhost": {"ansible_connection": "local", "gpu_stack_expect_gpus": 0}}}}
+    (tmp_path / "hosts.json").write_text(json.dumps(inventory))
+    command = [str(Path(sys.executable).with_name("ansible-playbook")), "playbooks/preflight.yml"]
+    command += ["-i", str(tmp_path / "hosts.json"), "-e", f"ansible_python_interpreter={sys.executable}"]
+    environment = {**os.environ, "GPUHOST_REPORTS": str(tmp_path / "reports")}
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, cwd=PROJECT, env=environment, stdout=pipe, stderr=subprocess.STDOUT, text=True)
+    assert read_until(process, "TASK [Probe the host") == 99
+    assert json.loads((last(tmp_path) / "localhost/plan.json").read_text())["ok"] is True
+
+
 def test_a_message_in_another_encoding_does_not_lose_the_report(tmp_path):
     """Since ansible-core 2.19 such a result is an error of its own, unless that is turned off."""
     plays = f"""
