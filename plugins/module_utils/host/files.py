@@ -8,11 +8,27 @@ host's files in tests. Runs on the managed host.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
-from typing import Callable
+import re
+from typing import Callable, Iterator
 
 MAX_LINKS = 20
 NEW = ".gpuhost-new"  # apt, ldconfig, modprobe and login shells ignore files with this suffix
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class NoSpaceError(OSError):
+    """A file system, or a user's part of it, that is too full for a file."""
+
+    def __str__(self) -> str:
+        """Return the reason, the file and what to do."""
+        return "%s: %s. Free space there (df -h %s, and df -i for files), and run this again" % (
+            self.strerror,
+            self.filename,
+            os.path.dirname(self.filename),
+        )
 
 
 def under(root: str, path: str) -> str:
@@ -86,20 +102,36 @@ def link(path: str, target: str) -> None:
 
 
 def _replace(path: str, create: Callable[[str], None]) -> None:
-    """Create a file beside `path`, rename it to `path` and sync the directory, or a power loss may undo the rename."""
-    make_parents(path)
-    new = path + NEW
-    if os.path.lexists(new):
-        os.unlink(new)
+    """Create a file beside `path`, rename it to `path` and sync the directory, or a power loss may undo the rename.
+
+    Its name is this process's own, so that two runs write the file one after the other. Raise NoSpaceError.
+    """
+    new = "%s.%d%s" % (path, os.getpid(), NEW)
     try:
+        make_parents(path)
+        for left in _left(path):
+            with contextlib.suppress(FileNotFoundError):  # another process removes it, too
+                os.unlink(left)
         create(new)
         os.replace(new, path)
-    except OSError:
-        if os.path.lexists(new):  # a part of the file, on a full disk
+    except OSError as error:
+        with contextlib.suppress(OSError):
             os.unlink(new)
+        if error.errno in _FULL:
+            raise NoSpaceError(error.errno, error.strerror, path) from error
         raise
     directory = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
     try:
         os.fsync(directory)
     finally:
         os.close(directory)
+
+
+def _left(path: str) -> Iterator[str]:
+    """Yield what killed writes of `path` left: of this process id, of one that has ended, of earlier releases."""
+    directory, name = os.path.split(path)
+    pattern = re.compile(re.escape(name) + r"(?:\.(\d+))?" + re.escape(NEW))
+    for other in os.listdir(directory or "."):
+        match = pattern.fullmatch(other)
+        if match and (match[1] in (None, str(os.getpid())) or not os.path.exists("/proc/" + match[1])):
+            yield os.path.join(directory, other)

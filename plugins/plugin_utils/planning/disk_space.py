@@ -38,6 +38,7 @@ INITRAMFS_BUILD_FACTOR_COMPRESSED = 3
 # apt splits and verifies the package lists' signatures there, and the compiler writes its assembly: kernels do not use
 # gcc -pipe. DKMS has as many jobs as the host has cores.
 TEMPORARY = "/tmp"
+RECORDS = "records of this host's state"
 WITHOUT_RESERVE = (BOOT, INITRAMFS_BUILD, TEMPORARY)  # a small file system of their own
 
 
@@ -62,13 +63,15 @@ class EnvironmentSize:
 class DiskSizes:
     """catalog/disk.yml; reserve_mib must stay free on each file system that is written to.
 
-    verification_mib: the programs of the checks, and the data and results of the training. wheel_expansion: what wheels
-    unpack to, by their size. signatures_mib: temporary files of apt; compiler_mib,
+    verification_mib: the programs of the checks, and the data and results of the training. records_mib: the state of
+    the host, which each run may write again. wheel_expansion: what wheels unpack to, by their size. signatures_mib:
+    temporary files of apt; compiler_mib,
     compiler_job_mib: of the largest file of NVIDIA's modules, and of each further one that is compiled at that time.
     """
 
     reserve_mib: int
     verification_mib: int
+    records_mib: int
     wheel_expansion: float
     signatures_mib: int
     compiler_mib: int
@@ -139,6 +142,9 @@ def check_disk(
         need = dataclasses.replace(need, directory=ENVIRONMENTS) if within else need
         if need.mib and need.directory in probe.disk:
             by_mount.setdefault(probe.disk[need.directory].mount, []).append(need)
+    records = probe.disk.get(WORKSPACE)
+    if records and [space.mount for space in probe.disk.values()].count(records.mount) == 1:  # of its own
+        by_mount.setdefault(records.mount, [Need(WORKSPACE, RECORDS, load_sizes().records_mib)])
     for mount, needs in by_mount.items():
         free = min(space.free_mib for space in probe.disk.values() if space.mount == mount)
         listed = [f"{need.purpose} {need.mib} MiB" for need in needs]
@@ -148,7 +154,9 @@ def check_disk(
             what = f"remove what programs left in {' and '.join(directories)}"
             if TEMPORARY in directories:
                 what += ", or set TMPDIR in gpu_stack_environment to a directory on a larger one"
-        if any(need.directory not in WITHOUT_RESERVE for need in needs):
+        if [need.purpose for need in needs] == [RECORDS]:
+            what = f"sudo du -xhd1 {mount} lists what takes it"
+        elif any(need.directory not in WITHOUT_RESERVE for need in needs):
             listed.append(f"reserve {reserve} MiB")
             total, what = total + reserve, "sudo apt-get clean, old toolkits and environments"
         if total > free:

@@ -3,9 +3,13 @@
 import os
 import stat
 import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[4] / "collections")}
 
 
 @pytest.mark.parametrize("before", ["nothing", "a file", "a link"])
@@ -32,10 +36,52 @@ def test_a_link_replaces_a_file(tmp_path):
     assert os.readlink(path) == "target"
 
 
-def test_what_an_interrupted_write_left_is_replaced(tmp_path):
-    (tmp_path / f"file{files.NEW}").symlink_to(tmp_path / "elsewhere")
+@pytest.mark.parametrize("pid", ["", f".{os.getpid()}", ".4194305"], ids=["earlier releases", "this one", "ended"])
+def test_what_an_interrupted_write_left_is_replaced(tmp_path, pid):
+    (tmp_path / f"file{pid}{files.NEW}").symlink_to(tmp_path / "elsewhere")
     files.write(str(tmp_path / "file"), b"new")
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+WRITES = """
+import sys
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
+for number in range(300):
+    files.write(sys.argv[1], b"%d\\n" % number)
+"""
+
+
+def test_processes_that_write_the_same_file_do_not_disturb_each_other(tmp_path):
+    path = tmp_path / "damage.json"
+    processes = [subprocess.Popen([sys.executable, "-c", WRITES, path], env=ENVIRONMENT) for _ in range(4)]
+    assert [process.wait(timeout=60) for process in processes] == [0] * 4
+    assert path.read_text() == "299\n"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["damage.json"]
+
+
+# In a mount namespace of its own, with a file system of 64 KiB; the test needs a kernel that lets a user make one.
+FULL = """
+mount -t tmpfs -o size=64k,nr_inodes=%s none "$1" && dd if=/dev/zero of="$1/filler" bs=4k count=%s status=none
+exec %s -c 'import sys
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import store
+store.write(sys.argv[1], "baseline", {"files": {"/etc/x": "y" * 9000}})' "$1"
+"""
+UNSHARE = ["unshare", "--user", "--map-root-user", "--mount"]
+NO_NAMESPACE = subprocess.run([*UNSHARE, "true"], capture_output=True).returncode != 0
+
+
+@pytest.mark.skipif(NO_NAMESPACE, reason="this machine allows no user namespace")
+@pytest.mark.parametrize(("inodes", "blocks"), [(0, 15), (2, 1)], ids=["no space", "no inode"])
+def test_a_full_file_system_is_named_with_the_file_and_what_to_do(tmp_path, inodes, blocks):
+    script = FULL % (inodes, blocks, sys.executable)
+    done = subprocess.run(
+        [*UNSHARE, "sh", "-c", script, "sh", str(tmp_path)], env=ENVIRONMENT, capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].partition("NoSpaceError: ")[2] == (
+        f"No space left on device: {tmp_path}/baseline.json. Free space there (df -h {tmp_path}, and df -i for files), "
+        "and run this again"
+    )
 
 
 def test_the_file_is_synced_before_the_rename_and_its_directory_after_it(tmp_path, monkeypatch):

@@ -163,6 +163,16 @@ def test_a_tmp_is_needed_for_changes_alone() -> None:
     assert run(**on_tmp(0, 64), **ALL_INSTALLED, **LOADED).ok is True
 
 
+@pytest.mark.parametrize("free", [0, 15, 16])
+def test_a_full_file_system_of_the_records_is_found_where_nothing_is_installed(free: int, snapshot: object) -> None:
+    """What differs otherwise is repaired, and recorded there."""
+    found = disk(root=10**6)
+    found["/var/lib/gpuhost"] = space(free, "/var/lib/gpuhost")
+    problems = run(disk=found, **ALL_INSTALLED, **LOADED).problems
+    assert [problem.code for problem in problems] == ([] if free == 16 else ["disk-full"])
+    assert [(problem.message, problem.remedy) for problem in problems] == snapshot
+
+
 @pytest.mark.parametrize(
     ("free", "image", "full"), [(60, 60, False), (59, 60, True), (0, 0, False)], ids=["enough", "too small", "no image"]
 )
