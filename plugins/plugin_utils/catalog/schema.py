@@ -514,6 +514,15 @@ class RepositoryFile:
 
 
 @dataclasses.dataclass(frozen=True)
+class FabricManagerName:
+    """Fabric Manager's package in an archive (`nvidia`, or a distribution) for driver branches up to `last`."""
+
+    archive: str
+    last: str | None
+    package: str
+
+
+@dataclasses.dataclass(frozen=True)
 class PackagesFile:
     """packages.yml: package names of no single release; its comments mark globs and regular expressions."""
 
@@ -522,6 +531,7 @@ class PackagesFile:
     offered: tuple[str, ...]
     distro_cuda: str
     fabric_manager: tuple[str, ...]
+    fabric_manager_names: tuple[FabricManagerName, ...]
     prebuilt_modules: str
     prebuilt_driver: str
     prebuilt: dict[str, str]

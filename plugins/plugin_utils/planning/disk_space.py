@@ -143,7 +143,9 @@ def check_disk(
         if need.mib and need.directory in probe.disk:
             by_mount.setdefault(probe.disk[need.directory].mount, []).append(need)
     records = probe.disk.get(WORKSPACE)
-    if records and [space.mount for space in probe.disk.values()].count(records.mount) == 1:  # of its own
+    if (
+        not within and records and [space.mount for space in probe.disk.values()].count(records.mount) == 1
+    ):  # of its own
         by_mount.setdefault(records.mount, [Need(WORKSPACE, RECORDS, load_sizes().records_mib)])
     for mount, needs in by_mount.items():
         free = min(space.free_mib for space in probe.disk.values() if space.mount == mount)

@@ -26,6 +26,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings impor
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import PackageLock, PcieLink, Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import (
+    fabric_manager,
     kernel_builds,
     leftovers,
     plan_diff,
@@ -119,6 +120,7 @@ CODES = {
         "[the key of the host](secure-boot.md#enrol-a-key-by-hand)",
     ),
     **kernel_builds.CODES,
+    **fabric_manager.CODES,
     "path-taken": (
         "A directory, a file or a foreign link occupies `/opt/gpuhost/tensorflow` or `/opt/gpuhost/pytorch`, "
         "the path of the link to the environment",
@@ -248,6 +250,7 @@ def preflight(plan: Plan, probe: Probe, diff: PlanDiff, options: Options | None 
         _peer_to_peer,
     ):
         check(context, findings)
+    fabric_manager.check(plan, probe, diff, findings)
     check_disk(plan, diff, probe, findings, context.options.extra, context.options.keeps_cache)
     return Preflight(tuple(findings.problems), tuple(findings.warnings))
 

@@ -259,7 +259,11 @@ def test_nvidia_smi_is_slow_by_the_hosts_measure_and_only_if_it_answers(factor: 
     [
         pcie(IDENTITY, IDENTITY),
         pcie(TRANSLATED),
-        {**pcie(TRANSLATED, TRANSLATED), "nvswitches": [{"pci_address": "x", "pci_id": "10de:22a3"}]},
+        {
+            **pcie(TRANSLATED, TRANSLATED),
+            **DRIVER_INSTALLED,
+            "nvswitches": [{"pci_address": "x", "pci_id": "10de:22a3"}],
+        },
         pcie(link(), acs={"b": ["ReqRedir"]}),
         pcie(link(), link(), acs={"b": ["SrcValid", "UpstreamFwd"], "c": []}),
     ],
@@ -396,7 +400,7 @@ def test_an_unreadable_repository_is_a_problem_where_something_is_installed_from
     )
 
 
-MODULES = ("preflight", "kernel_builds", "leftovers", "disk_space")
+MODULES = ("preflight", "fabric_manager", "kernel_builds", "leftovers", "disk_space")
 
 
 def test_every_code_is_described() -> None:
