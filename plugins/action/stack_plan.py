@@ -58,6 +58,7 @@ ARGUMENTS = {
     "repositories": {"type": "dict", "required": True},
     "own_kernel": {"type": "bool", "default": True},
     "managed": {"type": "dict", "required": True},
+    "accept_damage": {"type": "list", "elements": "str", "default": []},
     "transitions": {"type": "list", "elements": "str", "default": []},
     "state_directory": {"type": "str", "default": "/var/lib/gpuhost"},
     "converge": {"type": "str", "default": "drift"},
@@ -99,6 +100,7 @@ class Decision:
     diff: PlanDiff
     preflight: Preflight
     facts: dict[str, Any]
+    damage: drift.Damage
 
     def text(self, host: str) -> str:
         """Return the plan beside what is installed, and what prevents it, for a terminal."""
@@ -142,14 +144,18 @@ def decide(
     findings = preflight.preflight(plan, probe, diff, options)
     facts |= {"gpu_stack_preflight": findings.to_json(), "gpu_stack_parts": {}, "gpu_stack_drift": {}}
     facts["gpu_stack_repairs"] = to_json(drift.repairs(probe.applied))
+    damage = drift.Damage.of(probe.applied)
     if plan.ok:
         managed = {name: ManagedPart.from_json(entry) for name, entry in args["managed"].items()}
         fingerprints = _fingerprints(plan, managed, args["transitions"], facts, role_variables, signing)
         parts = drift.parts(plan, managed, fingerprints)
+        # What is no longer planned is not repaired, and no longer recorded when the plan was applied.
+        damage = drift.Damage.of({name: part for name, part in probe.applied.items() if name in parts})
         facts["gpu_stack_parts"] = to_json(parts)
         missing = _missing_build_packages(plan, probe, {*headers, *compilers})
         facts["gpu_stack_drift"] = drift.drift(parts, probe.applied, diff, managed, args["converge"], missing)
-    return Decision(plan, diff, findings, facts)
+    facts["gpu_stack_damage"] = damage.to_json()
+    return Decision(plan, diff, findings, facts, damage)
 
 
 def _locks_of(plan: Plan, folder: str) -> dict[str, str]:
@@ -300,6 +306,7 @@ class ActionModule(VariablesAction):
             "repositories": args["repositories"],
             "kernel_header_offers": args["own_kernel"],
             "contents": contents,
+            "accept_damage": args["accept_damage"],
             "state_directory": args["state_directory"],
             "timeout_factor": args["timeout_factor"],
             "managed": {name: ManagedPart.from_json(entry).watch for name, entry in args["managed"].items()},
@@ -332,6 +339,7 @@ class ActionModule(VariablesAction):
                 if not waiting.goes_on([found.message for found in problems if found.code in preflight.TRANSIENT]):
                     break
             result.update(result_for_terminal(probed))
+            result["warnings"] += decision.damage.unknown(args["accept_damage"])
             written: list[str] = []
             folder = Path(args["locks"])
             if args["locks"] and not decision.plan.ok:

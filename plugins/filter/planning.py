@@ -16,8 +16,8 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.escaping import for_
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import TrainingResult, VerifyEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Verified
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import package_transaction, rollback
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe, Verified
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import drift, package_transaction, rollback
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification import training, verification
 
 
@@ -49,14 +49,28 @@ def trainings(
 
 
 def verified(
-    plan: Any, probe: Any, *, verify: Any, trainings: Any, results: Any, left_out: Any, changed: bool, now: str
+    plan: Any,
+    probe: Any,
+    *,
+    verify: Any,
+    trainings: Any,
+    results: Any,
+    left_out: Any,
+    changed: bool,
+    now: str,
+    damaged: Any = (),
 ) -> dict[str, Any]:
     """Return what a run verified; takes gpu_stack_plan, a probe and the results of this run."""
     actions = {name: entry["action"] for name, entry in trainings.items()}
     expired = {name: entry["expired"] for name, entry in trainings.items() if entry.get("expired")}
     ran = [TrainingResult.from_json(result) for result in results]
-    run = verification.Run(_verify(verify), actions, ran, left_out, changed, expired)
+    run = verification.Run(_verify(verify), actions, ran, left_out, changed, expired, tuple(damaged))
     return dict(records.to_json(verification.verification(Plan.from_json(plan), _host(probe), run, now)))
+
+
+def damage(probe: Any) -> dict[str, Any]:
+    """Return what is damaged on a host as the fact gpu_stack_damage has it; takes a probe."""
+    return drift.Damage.of(Probe.from_json(probe).applied).to_json()
 
 
 def _verify(verify: Any) -> VerifyEvidence | None:
@@ -89,6 +103,7 @@ class FilterModule:
     def filters(self) -> dict[str, Callable[..., Any]]:
         """Return the filters by name."""
         decisions: dict[str, Callable[..., Any]] = {
+            "damage": damage,
             "failure_message": rollback.failure_message,
             "package_transaction": package_transaction.package_transaction,
             "reason_against_rollback": reason_against_rollback,

@@ -82,10 +82,15 @@ options:
         some ten seconds. Otherwise their size, time of modification, mode and owner are compared with the last record.
     type: bool
     default: false
+  accept_damage:
+    description: Names of damage that stays as it is, as C(damage) of C(applied) has them.
+    type: list
+    elements: str
+    default: []
   managed:
     description:
       - What each part of the stack manages, as in C(playbooks/group_vars/all/managed.yml). The content of parts that
-        the last complete run has not recorded is always compared.
+        the last complete run has not recorded, or that a later one began to change, is always compared.
     type: dict
     default: {}
   state_directory:
@@ -255,7 +260,14 @@ probe:
       description:
         - C(fingerprint), C(changed) things and C(repairs) by part of the last complete run. C(repairs) lists damaged
           C(packages) and C(environments), C(services) to enable, and C(lines) of settings that break the stack.
+        - C(damage) has a message for each difference that neither gpuhost nor an upgrade of the system causes, by the
+          name of what differs; C(accepted) those whose name is in O(accept_damage).
+        - C(why) is the reason to apply a part whose record does not show whether it is whole, else empty.
       type: dict
+    masked_services:
+      description: The services of O(managed) that an administrator has masked.
+      type: list
+      elements: str
     verified:
       description:
         - "What verified the last verified configuration: C(at), C(stack), C(checks) (outcomes by id) and C(trainings)
@@ -320,6 +332,7 @@ def main() -> None:
             "module_compressors": {"type": "dict"},
             "prebuilt_modules": {"type": "str"},
             "contents": {"type": "bool", "default": False},
+            "accept_damage": {"type": "list", "elements": "str", "default": []},
             "managed": {"type": "dict", "default": {}},
             "state_directory": {"type": "path", "default": "/var/lib/gpuhost"},
             "timeout_factor": {"type": "float", "default": 1},
@@ -352,6 +365,7 @@ def main() -> None:
         prebuilt_modules=module.params["prebuilt_modules"],
         contents=module.params["contents"],
         state_directory=module.params["state_directory"],
+        accept_damage=tuple(module.params["accept_damage"]),
         managed=module.params["managed"],
     )
     probed = probe.probe("/", options, command.patient(module.params["timeout_factor"]))

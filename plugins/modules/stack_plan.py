@@ -53,6 +53,12 @@ options:
         roles that it includes; all other keys name what is watched for changes.
     type: dict
     required: true
+  accept_damage:
+    description:
+      - Names of damage that stays as it is, as RV(decided) has them. One that is no damage of the host is a warning.
+    type: list
+    elements: str
+    default: []
   transitions:
     description: Role variables that affect the transition only; a change in them is not drift.
     type: list
@@ -148,6 +154,11 @@ decided:
       type: dict
     gpu_stack_parts:
       description: For each planned part its C(fingerprint) and what is watched (C(watch)).
+      type: dict
+    gpu_stack_damage:
+      description:
+        - What is damaged, a message by name. C(left) is to be repaired, C(accepted) is in O(accept_damage); C(text)
+          names what is left for people.
       type: dict
     gpu_stack_drift:
       description: The reasons to apply each part; empty if the host matches the plan.

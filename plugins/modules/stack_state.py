@@ -19,20 +19,21 @@ options:
   action:
     description:
       - V(record_baseline) records O(files) and O(shared_folders) before the first change of a host; what is in the
-        baseline already keeps its recorded state. O(parts), which are about to be changed, are dropped from the record
-        of the last complete run, and the change is recorded as pending.
+        baseline already keeps its recorded state. That O(parts) are about to be changed is recorded, with what differs
+        of them before that, and the change is recorded as pending.
       - V(record_verified) records O(plan), packages with their versions and holds, O(files) and O(alternatives) as the
         verified configuration, with O(evidence). The one before it becomes the previous one, and package files that
         neither needs are removed. No change is pending any more.
       - V(record_applied) records, at the end of a complete run, the state of each of O(parts), so that the next run
-        detects what has changed since. It fails where a difference that the run found is as it was, or a package in
+        detects what has changed since. It fails where damage is left that is not in O(accepted), or a package in
         O(repaired) is still damaged.
-      - V(clear_applied) drops that record, so that the next run applies every part.
+      - V(doubt_applied) has the next run apply every part, after a check failed, unless that run has damage to repair.
       - V(clear_restoring) drops the record of a rollback, which V(restore) would continue otherwise.
-      - V(restore) brings the host back to the state O(to), and drops the records of the last complete run and of a
-        pending change.
+      - V(restore) brings the host back to the state O(to), of which the record of the last complete run is then again,
+        and drops the record of a pending change. A whole environment stays in use where the recorded one of the same
+        packages is damaged.
     type: str
-    choices: [record_baseline, record_verified, record_applied, clear_applied, clear_restoring, restore]
+    choices: [record_baseline, record_verified, record_applied, doubt_applied, clear_restoring, restore]
     required: true
   to:
     description:
@@ -53,11 +54,16 @@ options:
     description:
       - With O(action=record_applied), C(fingerprint) and C(watch) by part, the fact C(gpu_stack_parts) of
         M(gpuhost.stack.stack_plan). The part C(packages) also watches every package in the journal.
-      - With O(action=record_baseline), the parts that are about to be changed; their values are ignored.
+      - With O(action=record_baseline), the parts that are about to be changed.
     type: dict
     default: {}
   repaired:
     description: Names of the packages that were installed again because they were damaged.
+    type: list
+    elements: str
+    default: []
+  accepted:
+    description: Names of damage that stays as it is, see C(damage) of M(gpuhost.stack.gpu_probe).
     type: list
     elements: str
     default: []
@@ -122,6 +128,11 @@ warnings_of_restore:
   returned: O(action=restore)
   type: list
   elements: str
+kept:
+  description: What was not restored because it is damaged and what is in use is whole, a sentence each.
+  returned: O(action=restore)
+  type: list
+  elements: str
 evidence:
   description: What verified the restored configuration; empty for O(to=baseline).
   returned: O(action=restore) and there is a record
@@ -133,6 +144,7 @@ plan:
 """
 
 import os
+from typing import Any, Dict
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_commands
@@ -151,24 +163,26 @@ def restore(module: AnsibleModule, apt: apt_commands.Apt) -> dict:
     work = rollback.Rollback(options["directory"], apt, module.run_command, module.check_mode)
     result = work.restore(options["to"], options["own_folders"])
     if result is None:
-        return {"changed": False, "available": False, "resumed": False, "restored": [], "warnings_of_restore": []}
+        nothing: Dict[str, Any] = {"restored": [], "warnings_of_restore": [], "kept": []}
+        return {"changed": False, "available": False, "resumed": False, **nothing}
     return {
         "changed": bool(result.changes),
         "available": True,
         "resumed": result.resumed,
         "restored": result.changes,
         "warnings_of_restore": result.warnings,
+        "kept": list(result.kept),
         "plan": result.plan,
         "evidence": result.evidence,
     }
 
 
 def record_baseline(module: AnsibleModule, _apt: apt_commands.Apt) -> dict:
-    """Record the baseline and a pending change; drop the parts to be changed from the record of the last run."""
+    """Record the baseline, a pending change, and which parts are about to be changed."""
     options = module.params
     if not module.check_mode:
         recording.record_pending(options["directory"])
-        applied.clear(options["directory"], list(options["parts"]))
+        applied.begin(options["directory"], {name: part["fingerprint"] for name, part in options["parts"].items()})
     return {
         "changed": recording.record_baseline(
             options["directory"], options["files"], options["shared_folders"], module.check_mode
@@ -195,13 +209,16 @@ def record_verified(module: AnsibleModule, apt: apt_commands.Apt) -> dict:
 def record_applied(module: AnsibleModule, _apt: apt_commands.Apt) -> dict:
     """Record what a complete run left."""
     options = module.params
-    changed = recording.record_applied(options["directory"], options["parts"], module.check_mode, options["repaired"])
+    changed = recording.record_applied(
+        options["directory"], options["parts"], module.check_mode, options["repaired"], options["accepted"]
+    )
     return {"changed": changed}
 
 
-def clear_applied(module: AnsibleModule, _apt: apt_commands.Apt) -> dict:
-    """Drop the record of the last complete run."""
-    return {"changed": False if module.check_mode else applied.clear(module.params["directory"])}
+def doubt_applied(module: AnsibleModule, _apt: apt_commands.Apt) -> dict:
+    """Have the next run apply every part, unless it has damage to repair."""
+    options = module.params
+    return {"changed": not module.check_mode and applied.doubt(options["directory"], options["accepted"])}
 
 
 def clear_restoring(module: AnsibleModule, _apt: apt_commands.Apt) -> dict:
@@ -215,7 +232,7 @@ ACTIONS = {
     "record_baseline": record_baseline,
     "record_verified": record_verified,
     "record_applied": record_applied,
-    "clear_applied": clear_applied,
+    "doubt_applied": doubt_applied,
     "clear_restoring": clear_restoring,
     "restore": restore,
 }
@@ -233,6 +250,7 @@ def main() -> None:
             "evidence": {"type": "dict", "default": {}},
             "parts": {"type": "dict", "default": {}},
             "repaired": names,
+            "accepted": names,
             "files": paths,
             "alternatives": names,
             "own_folders": paths,

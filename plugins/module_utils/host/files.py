@@ -59,6 +59,12 @@ def names(root: str, path: str) -> list[str]:
         return []
 
 
+def link_target(root: str, path: str) -> str | None:
+    """Return what a link says that it points to, None where there is no link."""
+    place = under(root, path)
+    return os.readlink(place) if os.path.islink(place) else None
+
+
 def resolve(root: str, path: str) -> str | None:
     """Follow the links of the last component within `root`; return None for a dangling link.
 

@@ -38,6 +38,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.packages import (
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, last_result, store, transaction_lock
 
 SCHEMA = 1
+UNIT_DIRECTORIES = ("/etc/systemd/system", "/run/systemd/system")
 OWN_FOLDERS = (os.path.dirname(installed_stack.TENSORFLOW),)  # all that a run with frameworks alone writes to
 
 
@@ -59,6 +60,7 @@ class Options:
     prebuilt_modules: str = ""  # a glob of their packages
     pytorch_path: str = installed_stack.PYTORCH
     contents: bool = False
+    accept_damage: tuple[str, ...] = ()
     managed: dict[str, dict[str, Any]] = field(default_factory=dict)
     state_directory: str = store.DIRECTORY
 
@@ -116,6 +118,7 @@ def probe(root: str, options: Options, run: Run = command.run) -> dict[str, Any]
         "trusted_certificates": attempt("trusted certificates", lambda: secure_boot.trusted_certificates(root)),
         "disk": attempt("disk", lambda: system.disk(root)),
         "applied": attempt("record of the last run", lambda: _applied(root, options, run), {}),
+        "masked_services": attempt("masked services", lambda: _masked(root, options), []),
         "verified": attempt("record of the verified configuration", lambda: store.evidence(state)),
         "requested": attempt("request of the verified configuration", lambda: store.requested(state)),
         "pending": attempt("record of a pending change", lambda: store.read(state, store.PENDING)),
@@ -152,7 +155,15 @@ def _newer_state(directory: str) -> str | None:
 
 
 def _applied(root: str, options: Options, run: Run) -> dict[str, Any]:
-    return applied.differences(options.state_directory, root, run, options.contents, options.managed)
+    place, names = options.state_directory, options.accept_damage
+    return applied.differences(place, root, run, options.contents, options.managed, names)
+
+
+def _masked(root: str, options: Options) -> list[str]:
+    """Return the managed services that an administrator has masked (systemctl mask), which nothing can enable."""
+    names = sorted({name for watch in options.managed.values() for name in watch.get("services") or []})
+    units = {name: [os.path.join(place, name + ".service") for place in UNIT_DIRECTORIES] for name in names}
+    return [name for name in names if any(files.link_target(root, path) == "/dev/null" for path in units[name])]
 
 
 def _driver(root: str, run: Run, attempt: Callable[..., Any]) -> dict[str, Any]:

@@ -83,6 +83,12 @@ def of_environment(root: str, path: str) -> dict[str, str]:
     return wrong
 
 
+def replaces(root: str, new: str, old: str) -> bool:
+    """Return whether an environment has the lock of another one, and all its files are whole."""
+    locks = [files.read_text(root, path + "/gpuhost.lock") for path in (new, old)]
+    return locks[0] is not None and locks[0] == locks[1] and not of_environment(root, new)
+
+
 def _of_wheel(root: str, directory: str, record: str) -> dict[str, str]:
     text = files.read_text(root, record)
     if text is None:

@@ -49,16 +49,23 @@ def record_pending(directory: str) -> None:
         store.write(directory, store.PENDING, {"since": since, **({"before": before} if before else {})})
 
 
-def record_applied(directory: str, parts: dict[str, Any], check: bool = False, repaired: Iterable[str] = ()) -> bool:
+def record_applied(
+    directory: str,
+    parts: dict[str, Any],
+    check: bool = False,
+    repaired: Iterable[str] = (),
+    accepted: Iterable[str] = (),
+) -> bool:
     """Record what a complete run left; the part `packages` also watches every package in the journal.
 
-    `repaired`: packages that were damaged. Raise ValueError where a difference was not repaired.
+    `repaired`: packages that were damaged; `accepted`: names of damage that stays. Raise ValueError where other damage
+    is left.
     """
     parts = dict(parts)
     if applied.PACKAGES in parts:
         part = parts[applied.PACKAGES]
         parts[applied.PACKAGES] = dict(part, watch=applied.with_journal(directory, part["watch"]))
-    return False if check else applied.record(directory, parts, repaired=repaired)
+    return False if check else applied.record(directory, parts, repaired=repaired, accepted=accepted)
 
 
 def record_verified(
@@ -73,7 +80,8 @@ def record_verified(
     """Record the plan, packages, files and alternatives (`names`) as the verified configuration, with its evidence.
 
     The configuration that was verified before becomes the previous one, unless only the plan differs; .deb files that
-    neither of them installs are removed. A change is no longer pending. Newer evidence of the same configuration is
+    neither of them installs are removed. The record of the last complete run is kept with it. A change is no longer
+    pending. Newer evidence of the same configuration is
     recorded, but the configuration has not changed.
     """
     before = store.read(directory, store.VERIFIED)
@@ -88,7 +96,7 @@ def record_verified(
         os.sync()  # what is recorded as verified must survive a power failure
         if before is not None and _host_state(before) != _host_state(now):
             store.write(directory, store.PREVIOUS, before)
-        store.write(directory, store.VERIFIED, dict(now, evidence=evidence or {}))
+        store.write(directory, store.VERIFIED, dict(now, evidence=evidence or {}, applied=applied.snapshot(directory)))
         store.remove(directory, store.PENDING)
         store.remove(directory, store.RESTORING)
         if changed:

@@ -4,16 +4,22 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import os
+from typing import Any, NamedTuple, Tuple
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import files as files_
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_commands, ownership, restore
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import (
     alternatives,
     applied,
+    damage,
+    file_contents,
+    file_listing,
     file_state,
     last_result,
     store,
     transaction_lock,
+    watched,
 )
 
 UNITS = "/etc/systemd/system/"
@@ -30,6 +36,7 @@ class Restored(NamedTuple):
     changes: list[str]
     warnings: list[str]
     resumed: bool = False  # whether it is that of a rollback that was interrupted
+    kept: Tuple[str, ...] = ()  # what was not restored because it is damaged, a sentence each
 
 
 class Rollback:
@@ -81,8 +88,11 @@ class Rollback:
             if self._targets(record):
                 self.apt.wait_for_locks()
                 self._refuse_unfinished(record)
-            applied.clear(self.directory)
-        files = file_state.restore(record["files"], self.check)
+            applied.begin_all(self.directory)
+        parts = applied.restored_parts(record.get("applied"))
+        kept = self._damaged_environments(record["files"], parts)
+        wanted = dict(record["files"], **{path: file_state.capture(path) for path in kept})
+        files = file_state.restore(wanted, self.check)
         packages = self._packages(record)
         changes = files + packages
         for name, state in record.get("alternatives", {}).items():
@@ -95,8 +105,34 @@ class Rollback:
             changes += file_state.remove_directories(own_directories, shared, self.check)
         elif not self.check:
             last_result.of_restored_host(self.directory, bool(changes))
+            if kept:
+                store.write(self.directory, to, dict(record, files=wanted))
+            if parts:  # else it is of an earlier version, and the next run applies every part
+                applied.reinstate(self.directory, parts)
             store.remove(self.directory, store.PENDING)
-        return Restored(record.get("plan"), dict(record.get("evidence") or {}), changes, self.warnings)
+        evidence = dict(record.get("evidence") or {})
+        return Restored(record.get("plan"), evidence, changes, self.warnings, kept=tuple(kept.values()))
+
+    def _damaged_environments(self, wanted: dict[str, Any], parts: applied.Parts) -> dict[str, str]:
+        """Return {link: what is wrong} of environments that are not restored, because a whole one replaces them."""
+        listings = {thing: text for part in parts.values() for thing, text in part["state"].items()}
+        found = {}
+        for path, state in wanted.items():
+            if not state or state["kind"] != "link":
+                continue
+            old = os.path.normpath(os.path.join(os.path.dirname(path), state["target"]))
+            new = files_.resolve("/", path)
+            if new is None or new == old or not file_contents.replaces("/", new, old):
+                continue
+            wrong = file_contents.of_environment("/", old)
+            if watched.LISTING + old in listings:
+                now = file_listing.of_tree("/", old)
+                changed = file_listing.differing(listings[watched.LISTING + old], now)
+                wrong.update((name, file_listing.describe(*states)) for name, states in changed.items())
+            if wrong:
+                text = "%s still points to %s, as the environment that was verified is damaged: %s"
+                found[path] = text % (path, new, damage.name_files(old, wrong))
+        return found
 
     def _refuse_unfinished(self, record: dict[str, Any]) -> None:
         """Raise ValueError where dpkg left packages of others unfinished: apt would finish them with ours."""

@@ -5,12 +5,12 @@
 /var/lib/gpuhost (the directory of the module stack_state):
 
 baseline.json   the host before gpuhost: {"files": {path: state}, "folders": {path: whether it existed}}
-verified.json   the last verified configuration: {"plan", "packages", "files", "alternatives", "evidence"}
+verified.json   the last verified configuration: {"plan", "packages", "files", "alternatives", "evidence", "applied"}
 previous.json   the verified configuration before that one, in the same form
 journal.json    each package that a transaction changed, as it was before its first change: {"packages": {name: state}}
-applied.json    what the last complete run left, part by part (applied.py)
+applied.json    what the last complete run left, part by part, and what a later one began to change (applied.py)
 listings.json   the files of the packages and environments of that record
-damage.json     the differences from it that a run set out to repair, until a run completes
+damage.json     of earlier versions: the differences that a run set out to repair; removed when a run completes
 transaction.json  the result of a package transaction that no run has read yet (transaction_lock.py)
 last_result.json  what the checks found last (last_result.py)
 pending.json    a change that is not verified yet: {"since", "before"}; removed when it is verified, or rolled back;
@@ -22,13 +22,16 @@ packages/       the .deb files of the verified and the previous configuration
 The state of a package is {"version", "held", "auto"}, or None where it was not installed; that of a file is what
 `file_state.py` returns, that of an alternative what `alternatives.py` returns. The evidence is what verified the
 configuration, as verification/verification.py on the controller composes it: {"at", "stack", "checks", "trainings"};
-records of earlier versions have none. Times are UTC, as NOW formats them. Runs on the managed host.
+`applied` is the content of applied.json and, packed, of listings.json at that time. Records of earlier versions have
+neither. Times are UTC, as NOW formats them. Runs on the managed host.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import os
+import zlib
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
@@ -95,6 +98,16 @@ def remove(directory: str, name: str) -> None:
     """Remove a record, if it is there."""
     if os.path.exists(_path(directory, name)):
         os.unlink(_path(directory, name))
+
+
+def pack(data: Any) -> str:
+    """Return data as a short text, for a part of a record that is large and seldom read."""
+    return base64.b64encode(zlib.compress(json.dumps(data, sort_keys=True).encode())).decode()
+
+
+def unpack(text: str) -> Any:
+    """Return what `pack` was given."""
+    return json.loads(zlib.decompress(base64.b64decode(text)))
 
 
 def evidence(directory: str) -> dict[str, Any] | None:

@@ -385,12 +385,17 @@ class Repairs:
 class AppliedPart:
     """A part as the last complete run recorded it; changed: one sentence for each difference from the record.
 
-    fingerprint: None for a part without a record, of which only damage is known.
+    fingerprint: None for a part without a record, of which only damage is known. damage: a message by the name of what
+    is damaged; accepted: the damage that stays (gpu_stack_accept_damage). why: the reason to apply a part whose record
+    does not show whether it is whole.
     """
 
     fingerprint: str | None = None
     changed: tuple[str, ...] = ()
     repairs: Repairs = Repairs()
+    damage: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    accepted: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    why: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -487,6 +492,7 @@ class Probe:
     trusted_certificates: tuple[str, ...] | None = None
     disk: Mapping[str, DiskSpace] = dataclasses.field(default_factory=dict)
     applied: Mapping[str, AppliedPart] = dataclasses.field(default_factory=dict)
+    masked_services: tuple[str, ...] = ()
     verified: Verified | None = None
     requested: Mapping[str, str] | None = None
     pending: Pending | None = None

@@ -28,6 +28,7 @@ PROJECT = Path(__file__).resolve().parents[3]
 ALWAYS = "always"
 DEEP = "deep"
 CONVERGE = ("drift", ALWAYS, DEEP)
+NO_RECORD = "no complete run is recorded for it"
 PACKAGES, PLAN = "packages", "plan"  # the parts that are not roles
 
 
@@ -190,11 +191,55 @@ def repairs(applied: Mapping[str, AppliedPart]) -> Repairs:
     )
 
 
+@dataclasses.dataclass(frozen=True)
+class Damage:
+    """What is damaged on a host, a message by name: what a run has to repair, and what is accepted as it is."""
+
+    left: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    accepted: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """What a person has to know about the damage that is left; empty without any."""
+        if not self.left:
+            return ""
+        lines = [
+            "The host is damaged. It differs from what the last complete run left:",
+            *(f"  {text}" for text in self.left.values()),
+            "playbooks/gpu_host.yml repairs this. To accept one of them as it is, add its name to "
+            f"gpu_stack_accept_damage: {'; '.join(self.left)}",
+        ]
+        return "\n".join(lines)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fact gpu_stack_damage."""
+        return {"left": dict(self.left), "accepted": dict(self.accepted), "text": self.text}
+
+    @classmethod
+    def of(cls, applied: Mapping[str, AppliedPart]) -> Damage:
+        """Return the damage of all recorded parts."""
+        found = applied.values()
+        left = {name: text for part in found for name, text in part.damage.items()}
+        return cls(left, {name: text for part in found for name, text in part.accepted.items()})
+
+    def unknown(self, names: Sequence[str]) -> list[str]:
+        """Return a warning for each accepted name that is no damage of the host."""
+        known = f"known are {'; '.join(self.left)}" if self.left else "nothing else is damaged"
+        return [
+            f"gpu_stack_accept_damage has {name!r}, which is no damage of this host; {known}"
+            for name in names
+            if name not in self.accepted
+        ]
+
+
 def _since_applied(part: Part, applied: AppliedPart | None) -> list[str]:
-    if applied is None or applied.fingerprint is None:
-        return ["no complete run is recorded for it", *(applied.changed if applied else ())]
+    if applied is None:
+        return [NO_RECORD]
+    if applied.fingerprint is None:
+        return [applied.why or NO_RECORD, *applied.changed]
     differs = applied.fingerprint != part.fingerprint
-    return [*(["its variables or files have changed since the last run"] if differs else []), *applied.changed]
+    why = [applied.why, "its variables or files have changed since the last run" if differs else ""]
+    return [*filter(None, why), *applied.changed]
 
 
 def _changes(diff: PlanDiff) -> dict[str, list[str]]:

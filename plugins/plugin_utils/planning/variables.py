@@ -41,6 +41,7 @@ CHOICES = {
 }
 SWITCHES = ("partial", "rollback")
 OTHERS = (
+    "accept_damage",
     "environment",
     "locks",
     "module_signing_certificate",
@@ -177,6 +178,9 @@ def _of_run(name: str, value: Any, today: date) -> list[str]:
             expected = f"one of {', '.join(CHOICES[option])}{spelling.hint(text, CHOICES[option])}"
     elif option in SWITCHES:
         expected = None if _fits(value, {"type": "bool"}) and not _is_empty(value) else "true or false"
+    elif option == "accept_damage" and not _is_empty(value):
+        if not isinstance(value, list) or not all(isinstance(item, str) and item.strip() for item in value):
+            expected = "a list of names of damage, as a run prints them, such as ['file /etc/profile.d/cuda.sh']"
     elif option == "environment" and not _is_empty(value) and not isinstance(value, Mapping):
         expected = "a dictionary such as {http_proxy: 'http://proxy.example.org:3128'}"
     elif option.startswith("module_signing_") and not _is_empty(value):

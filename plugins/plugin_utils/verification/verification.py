@@ -35,7 +35,8 @@ class Run:
 
     verify: the results of the checks, None if they did not run; actions: the action by framework, empty if the training
     was left out; results: of the trainings of this run; left_out: the parts that were not installed; changed: whether
-    the run changed the host; expired: by framework, why its last training proves nothing any more.
+    the run changed the host; expired: by framework, why its last training proves nothing any more. damaged: the names
+    of what is damaged on the host and not accepted.
     """
 
     verify: VerifyEvidence | None
@@ -44,6 +45,7 @@ class Run:
     left_out: Sequence[str]
     changed: bool
     expired: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    damaged: Sequence[str] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,6 +65,7 @@ def state(plan: Plan, run: Run, change_pending: bool) -> tuple[str, tuple[str, .
     """
     missing, waiting = _of_checks(run.verify)
     missing += [f"{part} was left out" for part in run.left_out]
+    missing += [f"{name} is damaged" for name in run.damaged]
     passed = {result.framework for result in run.results if result.verifies}
     for framework in training_frameworks(plan):
         action, name = run.actions.get(framework, LEFT_OUT), f"the training with {LABELS[framework]}"
@@ -113,7 +116,9 @@ def verification(plan: Plan, host: HostFacts, run: Run, now: str) -> Verificatio
     text = "; ".join(reasons)
     if found == NOT_VERIFIED:
         message = (
-            f"Nothing was recorded as verified: {text}. Run playbooks/gpu_host.yml with all its tags" if is_new else ""
+            f"Nothing was recorded as verified: {text}. Run playbooks/gpu_host.yml with all its tags"
+            if is_new or run.damaged
+            else ""
         )
     elif found == PENDING:
         message = f"The change stays pending: {text}. Run the same command again when the GPUs are idle"

@@ -45,29 +45,33 @@ def test_each_action_writes_its_record(module: Module) -> None:
     assert module("record_verified", plan={})["changed"] is False
 
 
-def test_parts_that_are_about_to_be_changed_are_dropped_from_the_record(module: Module) -> None:
+def test_parts_that_are_about_to_be_changed_are_recorded_as_begun(module: Module) -> None:
     module("record_applied", parts=PARTS)
     module("record_baseline", parts=PARTS)
-    assert json.loads((module.directory / "applied.json").read_text())["parts"] == {}
+    record = json.loads((module.directory / "applied.json").read_text())
+    assert record["begun"] == {"plan": {"fingerprint": "f", "found": {}}}
+    assert list(record["parts"]) == ["plan"]
 
 
 def test_what_was_not_repaired_fails_the_run_and_is_not_recorded(module: Module, tmp_path: Path) -> None:
     watched = tmp_path / "watched"
     parts = {"plan": {"fingerprint": "f", "watch": {"files": [str(watched)]}}}
     module("record_applied", parts=parts)
+    before = json.loads((module.directory / "applied.json").read_text())["parts"]
     watched.write_text("new")
     module("record_baseline", parts=parts)
     failed = module("record_applied", parts=parts)
     assert failed["failed"] is True
     assert f"file {watched} was missing" in failed["msg"]
-    assert json.loads((module.directory / "applied.json").read_text())["parts"] == {}
+    assert json.loads((module.directory / "applied.json").read_text())["parts"] == before
+    assert module("record_applied", parts=parts, accepted=[f"file {watched}"])["changed"] is True
 
 
-def test_the_record_of_the_last_run_is_cleared(module: Module) -> None:
+def test_a_failed_check_has_the_next_run_apply_every_part(module: Module) -> None:
     module("record_applied", parts=PARTS)
-    assert module("clear_applied", check=True)["changed"] is False
-    assert module("clear_applied")["changed"] is True
-    assert module("clear_applied")["changed"] is False
+    assert module("doubt_applied", check=True)["changed"] is False
+    assert module("doubt_applied")["changed"] is True
+    assert module("doubt_applied")["changed"] is False
 
 
 def test_check_mode_writes_nothing(module: Module) -> None:

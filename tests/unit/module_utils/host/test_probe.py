@@ -58,6 +58,7 @@ def test_the_probe_of_an_empty_root_has_every_part(tmp_path: Path) -> None:
         "trusted_certificates",
         "disk",
         "applied",
+        "masked_services",
         "verified",
         "requested",
         "pending",

@@ -11,99 +11,26 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Answer
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, store
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, damage, store, watched
 
 from tests.unit.module_utils.host_files import put
-
-STATUS = """Package: libnccl2
-Status: hold ok installed
-Architecture: amd64
-Version: 2.32.3-1+cuda13.2
-
-Package: bash
-Status: install ok installed
-Architecture: amd64
-Version: 5.2.15-2+b8
-"""
-LIBCUDNN = "Package: libcudnn9\nStatus: install ok installed\nArchitecture: amd64\nVersion: 9.28\n"
-LISTING = "/.\n/usr\n/usr/lib\n/usr/lib/libnccl.so.2.32.3\n/usr/lib/libnccl.so.2\n"
-# The kernel that GRUB starts next: the newest one.
-NEXT = "9999.1.0-1-amd64"
-# `systemctl show --property=Id,LoadState,UnitFileState,ActiveState` of systemd 252.
-SERVICE = (
-    "Id=nvidia-fabricmanager.service\nLoadState=not-found\nActiveState=inactive\nUnitFileState=\n\n"
-    "Id=nvidia-persistenced.service\nLoadState=loaded\nActiveState=active\nUnitFileState=enabled\n"
+from tests.unit.module_utils.state.applied_host import (
+    CHANGES,
+    ENVIRONMENT,
+    KERNELS,
+    LIBCUDNN,
+    NEXT,
+    SERVICE,
+    WATCH,
+    Systemd,
+    build,
+    replace,
 )
-ALTERNATIVE = "auto\n/usr/local/cuda\n\n/usr/local/cuda-13.2\n132\n\n"
-LOADED = (
-    "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  595.71.05  Release Build  (dvs-builder@U22-I3-B01-1-1)\n"
-)
-WATCH = {
-    "files": ["/etc/profile.d/cuda.sh", "/usr/local/bin/nvcc", "/etc/absent"],
-    "alternatives": ["cuda"],
-    "services": ["nvidia-fabricmanager", "nvidia-persistenced"],
-    "packages": ["libnccl2", "libcudnn9", "bash"],
-    "exact_packages": ["libnccl2"],
-    "environments": ["/opt/gpuhost/tensorflow"],
-    "trees": ["/opt/gpuhost/uv"],
-    "driver": True,
-    "modules": True,
-    "blacklists": True,
-    "library_path": True,
-    "linker_cache": True,
-}
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    def write(path: str, text: str) -> None:
-        file = tmp_path / path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(text)
-
-    write("etc/profile.d/cuda.sh", "PATH=$PATH:/usr/local/cuda/bin\n")
-    write("usr/local/lib/gpuhost/cuda-command", "#!/bin/sh\n")
-    write("var/lib/dpkg/status", STATUS)
-    write("var/lib/dpkg/alternatives/cuda", ALTERNATIVE)
-    write("proc/driver/nvidia/version", LOADED)
-    write("proc/modules", "nvidia 1 0 - Live 0x0\n")
-    for kernel in (os.uname().release, NEXT):
-        for module in ("nvidia.ko.xz", "nvidia-uvm.ko.xz", "nvidia-drm.ko"):
-            write(f"lib/modules/{kernel}/updates/dkms/{module}", "module")
-        write(f"lib/modules/{kernel}/kernel/drivers/video/nvidiafb.ko", "")
-        write(f"boot/vmlinuz-{kernel}", "")
-    write("var/lib/dpkg/info/libnccl2.list", LISTING)
-    write("usr/lib/libnccl.so.2.32.3", "library")
-    (tmp_path / "usr/lib/libnccl.so.2").symlink_to("libnccl.so.2.32.3")
-    write("opt/gpuhost/uv/bin/uv", "uv")
-    write("etc/ld.so.conf.d/gpuhost-cuda.conf", "/usr/local/cuda/lib64\n")
-    write("etc/ld.so.cache", "")
-    environment = "opt/gpuhost/environments/tensorflow-2.21.0-py3.11-0a1b2c3d"
-    write(f"{environment}/gpuhost.lock", "tensorflow==2.21.0\n")
-    write(f"{environment}/bin/python", "")
-    for package in ("tensorflow-2.21.0", "numpy-2.1.0"):
-        write(f"{environment}/lib/python3.11/site-packages/{package}.dist-info/METADATA", "")
-    (tmp_path / "opt/gpuhost/tensorflow").symlink_to(environment.removeprefix("opt/gpuhost/"))
-    (tmp_path / "usr/local/bin").mkdir()
-    (tmp_path / "usr/local/bin/nvcc").symlink_to("/usr/local/lib/gpuhost/cuda-command")
-    (tmp_path / "etc/alternatives").mkdir()
-    (tmp_path / "etc/alternatives/cuda").symlink_to("/usr/local/cuda-13.2")
-    (tmp_path / "usr/local/cuda").symlink_to("/etc/alternatives/cuda")
-    return tmp_path
-
-
-class Systemd:
-    """Answer as systemctl; `text` is what it prints."""
-
-    def __init__(self) -> None:
-        self.text, self.code = SERVICE, 0
-
-    def __call__(self, argv: list[str], timeout: float) -> Answer:
-        properties = "--property=Id,LoadState,UnitFileState,ActiveState"
-        assert argv[:3] == ["systemctl", "show", properties]
-        assert argv[3:] == ["nvidia-fabricmanager.service", "nvidia-persistenced.service"]
-        assert timeout == 60
-        return Answer(self.code, self.text.encode(), b"")
+    return build(tmp_path)
 
 
 @pytest.fixture
@@ -125,121 +52,6 @@ def changes(root: Path, systemd: Systemd) -> Callable[[], list[str]]:
     return read
 
 
-def replace(path: str, old: str, new: str) -> Callable[[Path], None]:
-    def change(root: Path) -> None:
-        text = (root / path).read_text()
-        assert old in text
-        (root / path).write_text(text.replace(old, new))
-
-    return change
-
-
-def link(path: str, target: str) -> Callable[[Path], None]:
-    def change(root: Path) -> None:
-        (root / path).unlink()
-        (root / path).symlink_to(target)
-
-    return change
-
-
-def later(path: str) -> Callable[[Path], None]:
-    def change(root: Path) -> None:
-        made = os.stat(root / "etc/ld.so.cache").st_mtime
-        os.utime(root / path, (made + 10, made + 10))
-
-    return change
-
-
-ENVIRONMENT = "opt/gpuhost/environments/tensorflow-2.21.0-py3.11-0a1b2c3d"
-KERNELS = (os.uname().release, NEXT)
-CHANGES: dict[str, tuple[Callable[[Path], Any], str]] = {
-    "a file is edited": (replace("etc/profile.d/cuda.sh", "PATH", "path"), "file /etc/profile.d/cuda.sh was"),
-    "a file is deleted": (lambda root: (root / "etc/profile.d/cuda.sh").unlink(), "is missing"),
-    "a file gets another mode": (lambda root: (root / "etc/profile.d/cuda.sh").chmod(0o600), "mode=0600"),
-    "a file appears": (lambda root: (root / "etc/absent").write_text("x"), "file /etc/absent was missing"),
-    "a link points elsewhere": (link("usr/local/bin/nvcc", "/usr/bin/nvcc"), "link=/usr/bin/nvcc"),
-    "a link becomes a file": (
-        lambda root: ((root / "usr/local/bin/nvcc").unlink(), (root / "usr/local/bin/nvcc").write_text("")),
-        "file /usr/local/bin/nvcc",
-    ),
-    "a hold is removed": (replace("var/lib/dpkg/status", "hold ok", "install ok"), "package libnccl2 was held=True"),
-    "a package is downgraded": (replace("var/lib/dpkg/status", "2.32.3-1+cuda13.2", "2.29.7-1"), "version=2.29.7-1"),
-    "a package is half installed": (
-        replace("var/lib/dpkg/status", "hold ok installed", "hold ok unpacked"),
-        "unpacked",
-    ),
-    "a package is installed": (
-        lambda root: (root / "var/lib/dpkg/status").write_text(STATUS + "\n" + LIBCUDNN),
-        "libcudnn9 was missing",
-    ),
-    "the alternative points elsewhere": (
-        link("etc/alternatives/cuda", "/usr/local/cuda-13.0"),
-        "value=/usr/local/cuda-13.0",
-    ),
-    "the alternative is set manually": (replace("var/lib/dpkg/alternatives/cuda", "auto", "manual"), "mode=manual"),
-    "another module is loaded": (replace("proc/driver/nvidia/version", "595.71.05", "580.95.05"), "version=580.95.05"),
-    "no module is loaded": (lambda root: (root / "proc/driver/nvidia/version").unlink(), "is missing"),
-    "nouveau is loaded": (replace("proc/modules", "nvidia", "nouveau"), "nouveau was loaded=False, is loaded=True"),
-    "a module of the running kernel is gone": (
-        lambda root: (root / f"lib/modules/{os.uname().release}/updates/dkms/nvidia-uvm.ko.xz").unlink(),
-        f"NVIDIA modules of kernel {os.uname().release} was nvidia-uvm.ko.xz=6 bytes",
-    ),
-    "a module of the next-boot kernel is truncated": (
-        lambda root: (root / f"lib/modules/{NEXT}/updates/dkms/nvidia.ko.xz").write_text(""),
-        f"NVIDIA modules of kernel {NEXT} was nvidia.ko.xz=6 bytes",
-    ),
-    "all modules of a kernel are gone": (
-        lambda root: shutil.rmtree(root / f"lib/modules/{NEXT}/updates"),
-        "modules=none",
-    ),
-    "a library is deleted": (
-        lambda root: (root / "usr/lib/libnccl.so.2.32.3").unlink(),
-        "files of libnccl2=2.32.3-1+cuda13.2: /usr/lib/libnccl.so.2.32.3 is missing",
-    ),
-    "a library's link points elsewhere": (link("usr/lib/libnccl.so.2", "/x"), "libnccl.so.2 pointed to"),
-    "uv is deleted": (lambda root: shutil.rmtree(root / "opt/gpuhost/uv"), "/opt/gpuhost/uv is missing"),
-    "/usr/local/cuda points elsewhere": (
-        link("usr/local/cuda", "/usr/local/cuda-12.9"),
-        "points=/usr/local/cuda-12.9",
-    ),
-    "/usr/local/cuda is deleted": (lambda root: (root / "usr/local/cuda").unlink(), "points=missing"),
-    "/usr/local/cuda is a directory": (
-        lambda root: ((root / "usr/local/cuda").unlink(), (root / "usr/local/cuda").mkdir()),
-        "points=not a link",
-    ),
-    "LD_LIBRARY_PATH is set for everybody": (
-        lambda root: (root / "etc/environment").write_text("LD_LIBRARY_PATH=/x\n"),
-        "LD_LIBRARY_PATH in /etc/environment was missing, is LD_LIBRARY_PATH=/x",
-    ),
-    "the module is blacklisted": (
-        lambda root: (
-            (root / "etc/modprobe.d").mkdir(),
-            (root / "etc/modprobe.d/a.conf").write_text("blacklist nvidia"),
-        ),
-        "blacklist in /etc/modprobe.d/a.conf was missing, is blacklist nvidia",
-    ),
-    "the module is blacklisted for the kernel": (
-        lambda root: (root / "proc/cmdline").write_text("ro modprobe.blacklist=nvidia"),
-        "blacklist in /proc/cmdline",
-    ),
-    "a setting of the linker is newer": (later("etc/ld.so.conf.d/gpuhost-cuda.conf"), "is older than"),
-    "the linker's cache is gone": (lambda root: (root / "etc/ld.so.cache").unlink(), "is missing"),
-    "a package of the environment is gone": (
-        lambda root: (root / ENVIRONMENT / "lib/python3.11/site-packages/numpy-2.1.0.dist-info").rename(root / "gone"),
-        "numpy-2.1.0.dist-info is missing",
-    ),
-    "the environment's lock is another": (
-        replace(f"{ENVIRONMENT}/gpuhost.lock", "2.21.0", "2.20.10"),
-        "gpuhost.lock size was 19, is 20",
-    ),
-    "the environment's Python is gone": (
-        lambda root: (root / ENVIRONMENT / "bin/python").unlink(),
-        "bin/python is missing",
-    ),
-    "the environment's link dangles": (link("opt/gpuhost/tensorflow", "environments/none"), "is missing"),
-}
-
-
 @pytest.mark.parametrize("name", CHANGES)
 def test_each_change_is_reported_alone(name: str, root: Path, changes: Callable[[], list[str]]) -> None:
     assert changes() == []
@@ -259,7 +71,7 @@ def test_the_recorded_states_are_those_that_earlier_versions_recorded(root: Path
     for kernel, time in built.items():
         for module in (root / f"lib/modules/{kernel}/updates/dkms").iterdir():
             os.utime(module, (time, time))
-    found = applied.observe(str(root), WATCH, systemd)
+    found = watched.observe(str(root), WATCH, systemd)
     listings = {thing: found.pop(thing) for thing in list(found) if thing.startswith("files of ")}
     assert found == {
         "file /etc/profile.d/cuda.sh": {
@@ -300,8 +112,8 @@ def test_nothing_is_asked_and_nothing_found_of_what_is_not_watched(root: Path) -
     def run(argv: list[str], timeout: float) -> Answer:
         raise AssertionError(argv)
 
-    assert applied.observe(str(root), {}, run) == {}
-    assert applied.observe(str(root), {kind: [] for kind in applied.KINDS}, run) == {}
+    assert watched.observe(str(root), {}, run) == {}
+    assert watched.observe(str(root), {kind: [] for kind in watched.KINDS}, run) == {}
 
 
 @pytest.mark.parametrize(
@@ -314,7 +126,7 @@ def test_the_files_of_planned_and_of_held_packages_are_watched(
 ) -> None:
     put(tmp_path, "var/lib/dpkg/status", LIBCUDNN.replace("install ok", f"{held} ok"))
     put(tmp_path, "var/lib/dpkg/info/libcudnn9.list", "/.\n/usr/lib/libcudnn.so.9\n")
-    found = applied.observe(str(tmp_path), {"packages": ["libcudnn9"], **watch})
+    found = watched.observe(str(tmp_path), {"packages": ["libcudnn9"], **watch})
     listing = {"files of libcudnn9=9.28": "/usr/lib/libcudnn.so.9\tmissing"}
     assert {thing: text for thing, text in found.items() if thing.startswith("files of ")} == (
         listing if listed else {}
@@ -323,7 +135,7 @@ def test_the_files_of_planned_and_of_held_packages_are_watched(
 
 def test_the_files_of_a_package_that_is_half_installed_are_not_watched(tmp_path: Path) -> None:
     put(tmp_path, "var/lib/dpkg/status", LIBCUDNN.replace("install ok installed", "hold ok half-installed"))
-    found = applied.observe(str(tmp_path), {"packages": ["libcudnn9"], "exact_packages": ["libcudnn9"]})
+    found = watched.observe(str(tmp_path), {"packages": ["libcudnn9"], "exact_packages": ["libcudnn9"]})
     assert list(found) == ["package libcudnn9"]
 
 
@@ -336,7 +148,7 @@ def test_a_service_that_starts_or_reads_its_settings_again_is_active(
 
 
 def test_without_the_driver_a_service_need_not_be_active(root: Path, systemd: Systemd) -> None:
-    found = applied.observe(str(root), {"services": WATCH["services"]}, systemd)
+    found = watched.observe(str(root), {"services": WATCH["services"]}, systemd)
     assert found == {
         "service nvidia-fabricmanager": {"loaded": "not-found", "enabled": ""},
         "service nvidia-persistenced": {"loaded": "loaded", "enabled": "enabled"},
@@ -361,17 +173,17 @@ def test_modules_are_those_of_kernels_of_the_host(root: Path) -> None:
     running = os.uname().release
     shutil.rmtree(root / f"lib/modules/{running}")
     (root / f"boot/vmlinuz-{running}").unlink()
-    assert list(applied.observe(str(root), {"modules": True})) == [f"NVIDIA modules of kernel {NEXT}"]
+    assert list(watched.observe(str(root), {"modules": True})) == [f"NVIDIA modules of kernel {NEXT}"]
 
 
 def test_what_is_loaded_and_what_is_built_are_watched_alone(root: Path) -> None:
-    assert list(applied.observe(str(root), {"driver": True})) == ["loaded NVIDIA module", "nouveau"]
-    built = applied.observe(str(root), {"modules": True})
+    assert list(watched.observe(str(root), {"driver": True})) == ["loaded NVIDIA module", "nouveau"]
+    built = watched.observe(str(root), {"modules": True})
     assert set(built) == {f"NVIDIA modules of kernel {kernel}" for kernel in KERNELS}
 
 
 def test_an_environment_may_be_a_directory_itself(root: Path) -> None:
-    found = applied.observe(str(root), {"environments": [f"/{ENVIRONMENT}"]})
+    found = watched.observe(str(root), {"environments": [f"/{ENVIRONMENT}"]})
     assert found[f"environment /{ENVIRONMENT}"] == {"link": "none"}
     assert f"files of /{ENVIRONMENT}" in found
 
@@ -388,7 +200,7 @@ def test_an_environment_may_be_a_directory_itself(root: Path) -> None:
     ],
 )
 def test_a_message_has_what_differs(before: Any, now: Any, message: str) -> None:
-    assert applied._messages({"x": before, "same": 1}, {"x": now, "same": 1}) == [message]
+    assert damage.messages({"x": before, "same": 1}, {"x": now, "same": 1}) == {"x": message}
 
 
 @pytest.mark.parametrize(
@@ -409,24 +221,27 @@ def test_a_changed_service_is_reported(
     assert words in found[-1]
 
 
-def test_parts_that_are_about_to_be_changed_are_dropped(root: Path, systemd: Systemd) -> None:
+def test_a_part_that_a_run_began_to_change_is_applied_again_and_keeps_its_record(root: Path, systemd: Systemd) -> None:
     directory = str(root / "var/lib/gpuhost")
     parts = {name: {"fingerprint": name, "watch": {"files": ["/etc/absent"]}} for name in ("a", "b")}
     assert applied.record(directory, parts, str(root), systemd)
     assert not applied.record(directory, parts, str(root), systemd), "nothing changed"
-    assert applied.clear(directory, ["a", "unknown"], str(root), systemd)
-    assert list(applied.differences("/var/lib/gpuhost", str(root), systemd)) == ["b"]
-    assert not applied.clear(directory, ["a"], str(root), systemd)
-    assert store.read(directory, store.APPLIED)["dropped"] == ["a"]
-    assert applied.clear(directory)
-    assert applied.differences("/var/lib/gpuhost", str(root), systemd) == {}
-    assert store.read(directory, store.APPLIED)["dropped"] == ["a", "b"]
-    assert store.read(directory, store.DAMAGE) is None, "nothing was damaged"
+    assert applied.begin(directory, {"a": "a", "unknown": "u"}, str(root), systemd)
+    assert not applied.begin(directory, {"a": "a"}, str(root), systemd), "it began already"
+    found = applied.differences("/var/lib/gpuhost", str(root), systemd)
+    assert {name: (part["fingerprint"], part["why"]) for name, part in found.items()} == {
+        "a": ("a", "a run began to change it and did not complete"),
+        "b": ("b", ""),
+    }
+    applied.begin_all(directory, str(root), systemd)
+    assert store.read(directory, store.APPLIED)["begun"] == {
+        name: {"fingerprint": None, "found": {}} for name in ("a", "b")
+    }
     assert applied.record(directory, parts, str(root), systemd)
-    assert "dropped" not in store.read(directory, store.APPLIED)
+    assert set(store.read(directory, store.APPLIED)) == {"parts", "schema"}
 
 
-def test_parts_that_are_not_dropped_keep_their_files(root: Path, systemd: Systemd) -> None:
+def test_a_part_that_is_changed_leaves_the_files_of_the_others(root: Path, systemd: Systemd) -> None:
     parts = {
         "nccl": {"fingerprint": "f", "watch": {"packages": ["libnccl2"]}},
         "other": {"fingerprint": "f", "watch": {"files": ["/etc/absent"]}},
@@ -434,9 +249,10 @@ def test_parts_that_are_not_dropped_keep_their_files(root: Path, systemd: System
     directory = str(root / "var/lib/gpuhost")
     applied.record(directory, parts, str(root), systemd)
     (root / "usr/lib/libnccl.so.2").unlink()
-    assert applied.clear(directory, ["other"], str(root), systemd)
-    (found,) = applied.differences("/var/lib/gpuhost", str(root), systemd).values()
-    assert found["changed"] == ["files of libnccl2=2.32.3-1+cuda13.2: /usr/lib/libnccl.so.2 is missing"]
+    assert applied.begin(directory, {"other": "f"}, str(root), systemd)
+    found = applied.differences("/var/lib/gpuhost", str(root), systemd)
+    assert found["nccl"]["changed"] == ["files of libnccl2=2.32.3-1+cuda13.2: /usr/lib/libnccl.so.2 is missing"]
+    assert found["other"]["changed"] == []
 
 
 def test_the_files_of_a_record_are_kept_apart_from_it(root: Path, systemd: Systemd) -> None:
@@ -462,12 +278,14 @@ def test_a_part_that_is_not_applied_any_more_is_no_longer_recorded(root: Path, s
 
 def test_a_host_without_a_record_has_no_parts(tmp_path: Path) -> None:
     assert applied.differences("/var/lib/gpuhost", str(tmp_path)) == {}
-    assert not applied.clear(str(tmp_path))
+    assert not applied.begin(str(tmp_path), {"all": "f"})
+    assert not applied.doubt(str(tmp_path))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_unknown_kind_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="cannot watch mounts, sockets; expected files, alternatives, services, "):
-        applied.observe(str(tmp_path), {"sockets": [], "mounts": ["/"], "files": []})
+        watched.observe(str(tmp_path), {"sockets": [], "mounts": ["/"], "files": []})
 
 
 def test_another_owner_is_reported(root: Path, changes: Callable[[], list[str]]) -> None:
@@ -601,9 +419,10 @@ def test_a_new_kernel_without_modules_is_a_difference_until_it_has_some(
     directory, parts = str(root / "var/lib/gpuhost"), {"all": {"fingerprint": "f", "watch": WATCH}}
     expected = [f"NVIDIA modules of kernel {NEW}: none, others have some"]
     assert applied.differences("/var/lib/gpuhost", str(root), systemd)["all"]["changed"] == expected
-    assert applied.clear(directory, ["all"], str(root), systemd)
+    assert applied.begin(directory, {"all": "f"}, str(root), systemd)
     assert applied.record(directory, parts, str(root), systemd)
-    assert applied.differences("/var/lib/gpuhost", str(root), systemd)["all"]["changed"] == expected
+    found = applied.differences("/var/lib/gpuhost", str(root), systemd)["all"]
+    assert (found["changed"], found["damage"]) == (expected, {})
     (root / f"lib/modules/{NEW}/updates/dkms/nvidia.ko").write_text("")
     assert expected[0] not in applied.differences("/var/lib/gpuhost", str(root), systemd)["all"]["changed"]
 
@@ -612,23 +431,25 @@ def test_a_new_kernel_without_modules_is_a_difference_until_it_has_some(
 
 
 class Runs:
-    """Runs on a host: `begin` drops the part that is about to be changed, `end` records what the run left."""
+    """Runs on a host: `begin` notes the part that is about to be changed, `end` records what the run left."""
 
     def __init__(self, root: Path, systemd: Systemd, watch: dict[str, Any] | None = None) -> None:
         self.root, self.systemd, self.watch = root, systemd, watch or WATCH
         self.directory = str(root / "var/lib/gpuhost")
         self.end()
 
-    def begin(self) -> None:
-        applied.clear(self.directory, ["all"], str(self.root), self.systemd)
+    def begin(self, fingerprint: str | None = "f") -> None:
+        applied.begin(self.directory, {"all": fingerprint}, str(self.root), self.systemd)
 
     def end(self, fingerprint: str = "f", **options: Any) -> None:
         parts = {"all": {"fingerprint": fingerprint, "watch": self.watch}}
         applied.record(self.directory, parts, str(self.root), self.systemd, **options)
 
+    def found(self, **options: Any) -> dict[str, Any]:
+        return applied.differences("/var/lib/gpuhost", str(self.root), self.systemd, **options)["all"]
+
     def changed(self) -> list[str]:
-        found = applied.differences("/var/lib/gpuhost", str(self.root), self.systemd)
-        return list(found["all"]["changed"]) if "all" in found else ["no record"]
+        return list(self.found()["changed"])
 
 
 @pytest.mark.parametrize(
@@ -645,8 +466,11 @@ def test_what_was_not_repaired_is_never_recorded(name: str, root: Path, systemd:
         with pytest.raises(ValueError, match="These differences were not repaired") as caught:
             runs.end()
         assert words in str(caught.value)
-        assert "damage.json" in str(caught.value)
-        assert runs.changed() == ["no record"], "the next run applies the part again"
+        found = runs.found()
+        assert found["why"], "the next run applies the part again"
+        assert [words in text for text in found["changed"]] == [True]
+        assert found["changed"] == list(found["damage"].values())
+        assert str(caught.value).endswith(f"add its name to gpu_stack_accept_damage: {next(iter(found['damage']))}")
 
 
 def test_what_was_repaired_or_changed_by_the_run_is_recorded(root: Path, systemd: Systemd) -> None:
@@ -679,21 +503,33 @@ def test_damage_of_an_interrupted_run_is_remembered(root: Path, systemd: Systemd
     runs = Runs(root, systemd)
     CHANGES["a file is edited"][0](root)
     runs.begin()  # and killed
-    applied.clear(runs.directory)
+    applied.begin_all(runs.directory, str(root), systemd)
     runs.begin()
     with pytest.raises(ValueError, match=r"file /etc/profile\.d/cuda\.sh"):
         runs.end()
+
+
+@pytest.mark.parametrize("name", ["a file is edited", "a hold is removed", "the alternative is set manually"])
+def test_what_an_interrupted_run_changed_is_no_damage(name: str, root: Path, systemd: Systemd) -> None:
+    """It is neither named nor undone: the next run applies the part, and what that leaves is right."""
+    runs = Runs(root, systemd)
+    runs.begin("other variables")
+    CHANGES[name][0](root)  # by the run, which is killed
+    assert (runs.found()["changed"], runs.found()["damage"]) == ([], {})
+    runs.begin()
+    runs.end()
+    assert runs.changed() == []
 
 
 def test_other_variables_may_want_what_was_found(root: Path, systemd: Systemd) -> None:
     """But no variable wants a package's file deleted."""
     runs = Runs(root, systemd)
     CHANGES["a file is edited"][0](root)
-    runs.begin()
+    runs.begin("other variables")
     runs.end("other variables")
     assert runs.changed() == []
     CHANGES["a library is deleted"][0](root)
-    runs.begin()
+    runs.begin("still others")
     with pytest.raises(ValueError, match="libnccl"):
         runs.end("still others")
 
@@ -724,17 +560,6 @@ def test_every_difference_that_was_not_repaired_is_named_among_others(root: Path
     assert named == ["blacklist in /proc/cmdline", "package libnccl2"]
 
 
-def test_damage_is_forgotten_when_a_run_completes(root: Path, systemd: Systemd) -> None:
-    runs = Runs(root, systemd)
-    CHANGES["a file is edited"][0](root)
-    runs.begin()
-    (root / "etc/profile.d/cuda.sh").write_text("PATH=$PATH:/usr/local/cuda/bin\n")
-    runs.end()
-    CHANGES["a file is edited"][0](root)
-    runs.end()
-    assert runs.changed() == [], "what a later run leaves is compared with its own differences alone"
-
-
 def test_the_differences_of_each_part_are_remembered_over_several_runs(root: Path, systemd: Systemd) -> None:
     directory = str(root / "var/lib/gpuhost")
     parts = {
@@ -743,15 +568,15 @@ def test_the_differences_of_each_part_are_remembered_over_several_runs(root: Pat
     }
     applied.record(directory, parts, str(root), systemd)
     CHANGES["a file is edited"][0](root)
-    applied.clear(directory, ["a", "c"], str(root), systemd)
+    applied.begin(directory, {"a": "f", "c": "f"}, str(root), systemd)
     CHANGES["a file appears"][0](root)
-    applied.clear(directory, ["b"], str(root), systemd)
-    damage = store.read(directory, store.DAMAGE)["parts"]
-    assert {name: list(part["things"]) for name, part in damage.items()} == {
+    applied.begin(directory, {"b": "f"}, str(root), systemd)
+    found = applied.differences("/var/lib/gpuhost", str(root), systemd)
+    assert {name: list(part["damage"]) for name, part in found.items()} == {
         "a": ["file /etc/profile.d/cuda.sh"],
         "b": ["file /etc/absent"],
+        "c": [],
     }
-    assert damage["b"]["things"]["file /etc/absent"]["expected"] is None
     with pytest.raises(ValueError, match=r"(?s)file /etc/profile\.d/cuda\.sh .*file /etc/absent "):
         applied.record(directory, parts, str(root), systemd)
 
@@ -895,18 +720,24 @@ def test_the_packages_of_the_journal_are_watched_beside_the_planned_ones(tmp_pat
     assert applied.with_journal(str(tmp_path / "none"), {}) == {"packages": []}
 
 
-def test_what_no_run_dropped_is_not_read(packaged: Path, systemd: Systemd) -> None:
-    """An environment that is not planned any more has no record; reading it would take a rerun many seconds."""
+def test_the_content_of_parts_is_read_where_the_record_does_not_show_that_they_are_whole(
+    packaged: Path, systemd: Systemd
+) -> None:
+    """Reading that of every part would take a rerun many seconds."""
     directory = str(packaged / "var/lib/gpuhost")
     place = ("/var/lib/gpuhost", str(packaged), systemd)
-    applied.record(directory, {"tensorflow_env": {"fingerprint": "f", "watch": {}}}, str(packaged), systemd)
-    store.record_packages(directory, {"libnccl2": None})
-    (packaged / "usr/lib/libnccl.so.2").unlink()
-    assert list(applied.differences(*place, managed=MANAGED)) == ["tensorflow_env"]
     parts = {"packages": {"fingerprint": "f", "watch": {}}, "tensorflow_env": {"fingerprint": "f", "watch": {}}}
+    store.record_packages(directory, {"libnccl2": None})
     applied.record(directory, parts, str(packaged), systemd)
-    applied.clear(directory, ["packages"], str(packaged), systemd)
+    (packaged / "usr/lib/libnccl.so.2").unlink()
+    assert [part["damage"] for part in applied.differences(*place, managed=MANAGED).values()] == [{}, {}]
+    applied.begin(directory, {"packages": "f"}, str(packaged), systemd)
     assert applied.differences(*place, managed=MANAGED)["packages"]["repairs"]["packages"] == ["libnccl2"]
+    applied.record(directory, parts, str(packaged), systemd)
+    assert applied.doubt(directory, (), str(packaged), systemd)
+    found = applied.differences(*place, managed=MANAGED)
+    assert found["packages"]["repairs"]["packages"] == ["libnccl2"]
+    assert "a check failed" in found["tensorflow_env"]["why"], "it is applied as well"
 
 
 def test_the_recorded_state_of_a_file(tmp_path: Path) -> None:
@@ -919,10 +750,10 @@ def test_the_recorded_state_of_a_file(tmp_path: Path) -> None:
     owner = [file.stat().st_uid, file.stat().st_gid]
     # `printf 'old\n' | sha256sum`
     digest = "01d09d19c2139a46aebfb577780d123d7396e97201bc7ead210a2ebff8239dee"
-    assert applied._file(str(tmp_path), "/file") == {"sha256": digest, "mode": "0640", "owner": owner}
-    assert applied._file(str(tmp_path), "/link") == {"link": "file"}
-    assert applied._file(str(tmp_path), "/folder") == {"directory": True}
-    assert applied._file(str(tmp_path), "/missing") is None
+    assert watched._file(str(tmp_path), "/file") == {"sha256": digest, "mode": "0640", "owner": owner}
+    assert watched._file(str(tmp_path), "/link") == {"link": "file"}
+    assert watched._file(str(tmp_path), "/folder") == {"directory": True}
+    assert watched._file(str(tmp_path), "/missing") is None
 
 
 @pytest.mark.parametrize(
@@ -958,14 +789,14 @@ def test_services_that_systemd_does_not_tell_are_drift_and_never_recorded(tmp_pa
 )
 def test_an_answer_that_is_not_of_the_services_that_were_asked_for_tells_nothing(tmp_path: Path, text: str) -> None:
     answer = Answer(0, text.encode(), b"")
-    found = applied.observe(str(tmp_path), {"services": ["s", "t"]}, lambda *_words: answer)
+    found = watched.observe(str(tmp_path), {"services": ["s", "t"]}, lambda *_words: answer)
     assert [list(state) for state in found.values()] == [["unanswered"], ["unanswered"]]
 
 
 @pytest.mark.parametrize(("code", "key"), [(1, "unknown"), (124, "unanswered")])
 def test_a_long_error_of_systemd_is_cut(tmp_path: Path, code: int, key: str) -> None:
     answer = Answer(code, b"", b"Failed to connect to bus: " + b"x" * 300)
-    (state,) = applied.observe(str(tmp_path), {"services": ["s"]}, lambda *_words: answer).values()
+    (state,) = watched.observe(str(tmp_path), {"services": ["s"]}, lambda *_words: answer).values()
     assert list(state) == [key]
     assert len(state[key].removeprefix("systemctl show: ")) == 200
 
@@ -977,4 +808,4 @@ def test_the_linkers_cache_is_as_new_as_its_settings(tmp_path: Path, seconds: in
     times = {"etc/ld.so.cache": 1000, "etc/ld.so.conf.d/a.conf": 900, "etc/ld.so.conf.d/b.conf": 1000 + seconds}
     for path, time in times.items():
         os.utime(put(tmp_path, path), (time, time))
-    assert applied.observe(str(tmp_path), {"linker_cache": True}) == {"cache of the dynamic linker": expected}
+    assert watched.observe(str(tmp_path), {"linker_cache": True}) == {"cache of the dynamic linker": expected}

@@ -76,3 +76,36 @@ def test_what_was_recorded_is_missed(state: tuple[str, Path]) -> None:
     has_record = name in ("installed", "pending")
     assert set(found) == (PARTS if has_record else set())
     assert missed == ({"packages"} if has_record else set())
+
+
+def test_damage_that_an_earlier_release_kept_is_repaired(state: tuple[str, Path]) -> None:
+    """That release refused to complete a run with it, for ever."""
+    name, root = state
+    profile = root / "etc/profile.d/zz-evil.sh"
+    profile.parent.mkdir(parents=True)
+    profile.write_text("export LD_LIBRARY_PATH=/opt/evil\n")
+    managed: dict[str, dict[str, Any]] = {
+        "env_paths": {"library_path": True},
+        "nvidia_driver": {"services": ["nvidia-persistenced"]},
+    }
+    found = applied.differences(store.DIRECTORY, str(root), masked, managed=managed)
+    wanted = DAMAGE.get(name, set())
+    assert {
+        thing for part in found.values() for thing in part["damage"] if "evil" in thing or "service" in thing
+    } >= wanted
+    if not wanted:
+        return
+    assert found["env_paths"]["repairs"]["lines"] == [[f"/{profile.relative_to(root)}", profile.read_text().strip()]]
+    assert found["nvidia_driver"]["repairs"]["services"] == ["nvidia-persistenced"]
+    directory = str(root / store.DIRECTORY.lstrip("/"))
+    parts = {part: {"fingerprint": "of this release", "watch": watch} for part, watch in managed.items()}
+    with pytest.raises(ValueError, match="zz-evil"):
+        applied.record(directory, parts, str(root), masked)
+    profile.write_text("# export LD_LIBRARY_PATH=/opt/evil\n")
+    assert applied.record(directory, parts, str(root), no_systemd)
+    assert store.read(directory, store.DAMAGE) is None
+
+
+def masked(argv: list[str], timeout: float, env: dict[str, str] | None = None) -> command.Answer:
+    text = b"Id=nvidia-persistenced.service\nLoadState=masked\nUnitFileState=masked\nActiveState=inactive\n"
+    return command.Answer(0, text, b"")

@@ -1,0 +1,181 @@
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Observe the state of everything that a part of the stack manages on a host. Runs on the managed host."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from typing import Any
+
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, files, system
+from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Run
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import kernel_modules, proc_driver
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import (
+    alternatives,
+    file_listing,
+    file_state,
+    foreign_settings,
+)
+
+# What a part may watch. `files`, `alternatives`, `services`, `packages`, `environments` (links to directories) and
+# `trees` (directories) are lists of names; `exact_packages` are those of `packages` whose version is planned; `driver`
+# (what is loaded), `modules` (files of NVIDIA's modules), `blacklists`, `library_path` and `linker_cache` are booleans.
+KINDS = (
+    "files",
+    "alternatives",
+    "services",
+    "packages",
+    "exact_packages",
+    "environments",
+    "trees",
+    "driver",
+    "modules",
+    "blacklists",
+    "library_path",
+    "linker_cache",
+)
+SYSTEMCTL_TIMEOUT = 60
+# The prefixes by which code recognises the names of things.
+LISTING, PACKAGE, SERVICE, MODULES = "files of ", "package ", "service ", "NVIDIA modules of kernel "
+LIBRARY_PATH, BLACKLIST = "LD_LIBRARY_PATH in ", "blacklist in "
+ALTERNATIVE_LINK, ENVIRONMENT = "link of the alternative ", "environment "
+LOADED = "loaded NVIDIA module"
+UNANSWERED, UNKNOWN = "unanswered", "unknown"
+NO_MODULES = {"modules": "none"}
+
+
+def observe(root: str, watch: dict[str, Any], run: Run = command.run) -> dict[str, Any]:
+    """Return {thing: its state} for everything in `watch`. Raise ValueError for an unknown kind."""
+    unknown = sorted(set(watch) - set(KINDS))
+    if unknown:
+        raise ValueError("cannot watch %s; expected %s" % (", ".join(unknown), ", ".join(KINDS)))
+    state: dict[str, Any] = {}
+    for path in watch.get("files") or []:
+        state["file " + path] = _file(root, path)
+    for name in watch.get("alternatives") or []:
+        state["alternative " + name] = alternatives.read(root, name)
+        state[ALTERNATIVE_LINK + name] = alternatives.link(root, name)
+    for path in watch.get("environments") or []:
+        state.update(environment(root, path))
+    for path in watch.get("trees") or []:
+        state[LISTING + path] = file_listing.of_tree(root, path)
+    state.update(_packages(root, watch))
+    state.update(_services(watch.get("services") or [], bool(watch.get("driver")), run))
+    if watch.get("driver"):
+        state[LOADED] = proc_driver.read(root)
+        state["nouveau"] = {"loaded": proc_driver.nouveau_loaded(root)}
+    if watch.get("modules"):
+        state.update(_modules(root))
+    if watch.get("blacklists"):
+        state.update({BLACKLIST + path: lines for path, lines in foreign_settings.blacklists(root).items()})
+    if watch.get("library_path"):
+        state.update({LIBRARY_PATH + path: lines for path, lines in foreign_settings.library_path(root).items()})
+    if watch.get("linker_cache"):
+        state["cache of the dynamic linker"] = _linker_cache(root)
+    return state
+
+
+# The state of each kind -----------------------------------------------------------------------------------------
+
+
+def _file(root: str, path: str) -> dict[str, Any] | None:
+    state = file_state.capture(files.under(root, path))
+    if state is None:
+        return None
+    if state["kind"] == "link":
+        return {"link": state["target"]}
+    if state["kind"] == file_state.DIRECTORY:
+        return {"directory": True}
+    digest = hashlib.sha256(file_state.content(state)).hexdigest()
+    return {"sha256": digest, "mode": "%04o" % state["mode"], "owner": [state["uid"], state["gid"]]}
+
+
+def _packages(root: str, watch: dict[str, Any]) -> dict[str, Any]:
+    """Return the packages of `watch`, and the listings of the managed ones."""
+    names = watch.get("packages") or []
+    if not names:
+        return {}
+    found = dpkg.read(root, names)
+    state: dict[str, Any] = {PACKAGE + name: found[name].to_json() if name in found else None for name in names}
+    for name in managed(found, watch):
+        state["%s%s=%s" % (LISTING, name, found[name].version)] = file_listing.of_package(root, name)
+    return state
+
+
+def managed(packages: dict[str, dpkg.Package], watch: dict[str, Any]) -> list[str]:
+    """Return the names of the installed packages that are planned or held: the stack and the parts of a toolkit.
+
+    Other dependencies, such as a compiler, are upgraded with the system.
+    """
+    planned = watch.get("exact_packages") or []
+    return [name for name, state in packages.items() if state.status == "installed" and (state.held or name in planned)]
+
+
+def _services(names: list[str], started: bool, run: Run) -> dict[str, Any]:
+    """Return what systemd reports of each, in one call; `unknown` with its error where systemd does not run.
+
+    An answer that is none, of a systemctl that hangs or dies, is marked as UNANSWERED. Whether a service is active
+    counts with `started`: without the driver, nothing starts it.
+    """
+    if not names:
+        return {}
+    argv = ["systemctl", "show", "--property=Id,LoadState,UnitFileState,ActiveState"] + [n + ".service" for n in names]
+    answer = command.ask(run, argv, SYSTEMCTL_TIMEOUT)
+    blocks = answer.stdout.decode("utf-8", "replace").strip().split("\n\n")
+    units = [dict(line.split("=", 1) for line in block.splitlines() if "=" in line) for block in blocks]
+    if answer.stopped or answer.exit_code < 0 or (answer.exit_code == 0 and not _tells(units, names)):
+        return {SERVICE + name: {UNANSWERED: "systemctl show: " + answer.ending()[:200]} for name in names}
+    if answer.exit_code != 0:
+        return {SERVICE + name: {UNKNOWN: answer.text()[:200]} for name in names}
+    return {SERVICE + name: _service(unit, started) for name, unit in zip(names, units)}  # noqa: B905
+
+
+def _tells(units: list[dict[str, str]], names: list[str]) -> bool:
+    return len(units) == len(names) and all("LoadState" in unit for unit in units)
+
+
+def _service(unit: dict[str, str], started: bool) -> dict[str, str]:
+    state = {"loaded": unit.get("LoadState", ""), "enabled": unit.get("UnitFileState", "")}
+    if started:
+        active = unit.get("ActiveState", "")
+        state["active"] = "active" if active in ("activating", "reloading") else active
+    return state
+
+
+def _modules(root: str) -> dict[str, Any]:
+    """Return the files of NVIDIA's modules that the running, the next-boot and a held-back kernel have.
+
+    A running kernel that is not installed, as in a container or while an image is built, is another computer's.
+    """
+    kernels, state = system.kernel(root, system.running(root)), {}
+    for kernel in sorted({kernels["running"], kernels["next_boot"], kernels["held_back"]} & set(kernels["installed"])):
+        built = {os.path.basename(path): os.stat(path) for path in kernel_modules.all_paths(root, kernel)}
+        modules = {name: "%d bytes of %d" % (found.st_size, found.st_mtime) for name, found in built.items()}
+        state[MODULES + kernel] = modules or dict(NO_MODULES)
+    return state
+
+
+def _linker_cache(root: str) -> str:
+    """Return "current", "missing" or "older than FILE", a file in ld.so.conf.d that is newer than the cache."""
+    try:
+        built = os.stat(files.under(root, "/etc/ld.so.cache")).st_mtime_ns
+    except FileNotFoundError:
+        return "missing"
+    directory = "/etc/ld.so.conf.d"
+    for name in files.names(root, directory):
+        path = "%s/%s" % (directory, name)
+        if os.stat(files.under(root, path)).st_mtime_ns > built:
+            return "older than " + path
+    return "current"
+
+
+def environment(root: str, path: str) -> dict[str, Any]:
+    """Return the link to an environment, and the files of the environment itself."""
+    target = files.resolve(root, path)
+    if target is None:
+        return {ENVIRONMENT + path: None}
+    link = files.under(root, path)
+    state = {"link": os.readlink(link) if os.path.islink(link) else "none"}
+    return {ENVIRONMENT + path: state, LISTING + target: file_listing.of_tree(root, target)}
