@@ -7,6 +7,7 @@ environment, $SITE its site-packages.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from typing import Any
 
 
@@ -97,6 +98,17 @@ DAMAGES = [
         "link of the alternative cuda was points=/etc/alternatives/cuda, is points=/opt",
         default=True,
     ),
+    Damage("library truncated", ": > $(readlink -f $LIB/libnccl.so.2)", "packages", "libnccl.so.2"),
+    Damage(
+        "nvidia-smi replaced", "echo 'echo garbage' > /usr/bin/nvidia-smi", "packages", "/usr/bin/nvidia-smi size was"
+    ),
+    Damage(
+        "libcudnn unheld",
+        "apt-mark unhold $(dpkg-query -W -f '${Package}\\n' 'libcudnn9-cuda-*')",
+        "packages",
+        "held=False",
+    ),
+    Damage("default toolkit's link replaced", "ln -sfn /opt /etc/alternatives/cuda", "cuda_toolkit", "is value=/opt"),
     Damage("/usr/local/cuda deleted", "rm /usr/local/cuda", "cuda_toolkit", "is points=missing"),
     Damage(
         "another toolkit selected",
@@ -144,6 +156,13 @@ DAMAGES = [
         cleanup="rm /etc/profile.d/site.sh",
     ),
     Damage(
+        "foreign setting of the linker",
+        "echo /opt/shadow > /etc/ld.so.conf.d/zz-site.conf && touch -d '+1 hour' /etc/ld.so.conf.d/zz-site.conf",
+        "env_paths",
+        "is older than /etc/ld.so.conf.d/zz-site.conf",
+        cleanup="rm /etc/ld.so.conf.d/zz-site.conf && ldconfig",
+    ),
+    Damage(
         "framework corrupted",
         CORRUPT % "$SITE/tensorflow/libtensorflow_cc.so.2",
         "tensorflow_env",
@@ -167,8 +186,31 @@ DAMAGES = [
         "bin/python was a link, is a file",
         environment=True,
     ),
+    Damage("package removed from the environment", "rm -rf $SITE/h5py", "tensorflow_env", "h5py", environment=True),
+    Damage(
+        "foreign files in the environment",
+        "echo 'import os' > $SITE/sitecustomize.py && echo 'import os' > $SITE/zz.pth",
+        "tensorflow_env",
+        "sitecustomize.py is new",
+        environment=True,
+    ),
     Damage("uv deleted", "rm -rf /opt/gpuhost/uv", "tensorflow_env", "files of /opt/gpuhost/uv", environment=True),
 ]
+
+
+# Damages that one run repairs together; those of one thing are not combined, as the second would hide the first.
+_THINGS = ("$CUDA", "$LIB/libnccl", "libcudnn", "/cuda", "/usr/local/cuda", "nvidia-driver-pinning")
+
+
+def thing(row: Damage) -> str:
+    """Return what a damage is of."""
+    return next((name for name in _THINGS if name in row.command), row.name).removeprefix("/usr/local")
+
+
+def pairs() -> list[tuple[Damage, Damage]]:
+    """Return every two damages that can be on a host without an environment at once."""
+    alone = [row for row in DAMAGES if not (row.environment or row.options or row.before)]
+    return [(one, other) for one, other in itertools.combinations(alone, 2) if thing(one) != thing(other)]
 
 
 def run_on(host: Any, command: str) -> None:

@@ -49,6 +49,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.waiting import Waiti
 
 PROBE = "gpuhost.stack.gpu_probe"
 SIGNING_KEY, SIGNING_CERTIFICATE = "nvidia_driver_module_signing_key", "nvidia_driver_module_signing_certificate"
+PERSISTENCE = "nvidia_driver_persistence"
 # What modules are built with: a host that borrows its kernel sets these role variables to nothing.
 KERNEL_PACKAGES = ("nvidia_driver_kernel_headers", "nvidia_driver_kernel_compilers")
 ARGUMENTS = {
@@ -140,7 +141,17 @@ def decide(
     factor = args.get("timeout_factor", 1.0)
     kept = tuple(f"{name}_env_keep_cache" for name in FRAMEWORKS if plan.components.framework(name))  # of one cache
     keeps_cache = not kept or all(boolean(value, strict=False) for value in role_variables(facts, kept).values())
-    options = preflight.Options(args["own_kernel"], headers, compilers, signing, extra, factor, keeps_cache)
+    persistence = role_variables(facts, (PERSISTENCE,)).get(PERSISTENCE, True) if plan.components.driver else True
+    options = preflight.Options(
+        args["own_kernel"],
+        headers,
+        compilers,
+        signing,
+        extra,
+        factor,
+        keeps_cache,
+        persistence=boolean(persistence, strict=False),
+    )
     findings = preflight.preflight(plan, probe, diff, options)
     facts |= {"gpu_stack_preflight": findings.to_json(), "gpu_stack_parts": {}, "gpu_stack_drift": {}}
     facts["gpu_stack_repairs"] = to_json(drift.repairs(probe.applied))

@@ -7,13 +7,14 @@ tests/unit/module_utils/state/test_applied.py shows that each kind of change is 
 import functools
 import json
 import os
+import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.damages import DAMAGES, Damage, missed, run_on
+from tests.damages import DAMAGES, Damage, missed, pairs, run_on
 
 pytestmark = pytest.mark.usefixtures("host")
 
@@ -24,6 +25,10 @@ FILES = [name for name, entry in MANAGED.items() if entry.get("files")]
 ALL = os.environ.get("FAULTS") == "all"
 BY_DEFAULT = [row for row in DAMAGES if row.default and not row.environment]
 WITHOUT_CHECKS = ("--skip-tags", "verify,smoke_train")
+SEED = int(os.environ.get("SEED") or random.randrange(10**6))
+PAIRS = pairs() if ALL else random.Random(SEED).sample(pairs(), 5)
+# Hides nvcc from login shells, which fails a check and is no setting that is watched.
+SHADOW = "/etc/profile.d/zz-site-path.sh"
 
 
 @pytest.fixture
@@ -176,6 +181,88 @@ def test_damage_that_cannot_be_repaired_fails_each_run_until_it_is_gone(as_root,
     assert rerun() == {}
 
 
+@pytest.fixture
+def records(as_root):
+    """Return a function that returns the checksum of each record, other than that of the last verification."""
+
+    def read() -> list[str]:
+        found = as_root.run_expect([0], "sh -c 'sha256sum /var/lib/gpuhost/*.json'").stdout.splitlines()
+        return [line for line in found if not line.endswith("/last_result.json")]
+
+    return read
+
+
+def test_verify_names_the_damage_and_forgets_nothing(damage, playbook, rerun, records, reports, unchanged):
+    """Also where a check fails: nvcc is gone."""
+    damages = [row for row in BY_DEFAULT if not row.options]
+    for row in damages:
+        damage(row.command)
+    before = records()
+    for _unused in range(2):
+        found = playbook("verify", expect=2).stdout
+        assert "cuda.nvcc" in found
+        assert "The host is damaged" in found
+        assert missed({row.part: [found] for row in damages}, damages) == []
+    assert records() == before
+    (entry,) = json.loads((reports / "latest/report.json").read_text())["hosts"]
+    assert entry["status"] == "failed"
+    assert missed({row.part: [*entry["damage"]["left"].values()] for row in damages}, damages) == []
+    assert_found(rerun(), damages)
+    (entry,) = json.loads((reports / "latest/report.json").read_text())["hosts"]
+    assert missed({row.part: [*entry["damage"]["repaired"].values()] for row in damages}, damages) == []
+    assert entry["damage"]["left"] == {}
+    for row in damages:
+        damage(row.cleanup)
+    assert unchanged() == []
+    assert rerun() == {}
+
+
+@pytest.mark.parametrize(
+    ("number", "pair"), list(enumerate(PAIRS)), ids=[f"{one.name} and {other.name}" for one, other in PAIRS]
+)
+def test_pairs_of_damages_are_repaired_whatever_came_before(number, pair, as_root, damage, playbook, rerun, unchanged):
+    """Before the run: nothing, a failed verification, or a run whose checks fail and which is rolled back."""
+    print(f"SEED={SEED}")
+    for row in pair:
+        damage(row.command)
+    if number % 3 == 1:
+        playbook("verify", expect=2)
+    if number % 3 == 2:
+        as_root.run_expect([0], f"echo PATH=/usr/bin:/bin > {SHADOW}")
+        playbook("gpu_host", "--skip-tags", "smoke_train", expect=2)
+        as_root.run_expect([0], f"rm {SHADOW}")
+        rerun()  # that run has repaired what this one need not
+    else:
+        assert_found(rerun(), list(pair))
+    for row in pair:
+        damage(row.cleanup)
+    assert unchanged() == []
+    assert rerun() == {}
+
+
+def test_a_masked_service_is_named_before_a_change_with_its_remedy(as_root, playbook, rerun, unchanged):
+    as_root.run_expect([0], "systemctl mask nvidia-persistenced")
+    for name in ("preflight", "gpu_host"):
+        assert "systemctl unmask nvidia-persistenced" in playbook(name, expect=2).stdout
+    as_root.run_expect([0], "systemctl unmask nvidia-persistenced")
+    rerun()
+    assert unchanged() == []
+
+
+def test_accepted_damage_stays_and_is_shown(as_root, playbook, rerun, reports):
+    as_root.run_expect([0], "sh -c 'echo LD_LIBRARY_PATH=/opt/site >> /etc/environment'")
+    name = "LD_LIBRARY_PATH in /etc/environment"
+    accept = ("-e", json.dumps({"gpu_stack_accept_damage": [name, "file /etc/no-such"]}))
+    assert rerun(*accept) == {}
+    verified = playbook("verify", *accept)
+    assert "gpu_stack_accept_damage has 'file /etc/no-such', which is no damage of this host" in verified.stderr
+    (entry,) = json.loads((reports / "latest/report.json").read_text())["hosts"]
+    assert list(entry["damage"]["accepted"]) == [name]
+    playbook("verify", expect=2)
+    assert list(rerun()) == ["env_paths"]
+    as_root.run_expect([0], "sed -i '/commented out by gpuhost/d' /etc/environment")
+
+
 def test_changed_variable_runs_its_role_only(rerun):
     assert list(rerun("-e", "nvidia_repo_unblocked_packages=['x']")) == ["nvidia_repo"]
 
@@ -188,12 +275,11 @@ def test_converge_always_runs_every_part_and_changes_nothing(rerun, unchanged):
 
 
 def test_next_run_after_a_failed_check_runs_every_part_and_repairs_what_no_record_has(as_root, rerun, playbook, damage):
-    """A profile that hides nvcc fails a check and is no setting that is watched."""
-    as_root.run_expect([0], "echo PATH=/usr/bin:/bin > /etc/profile.d/zz-site.sh")
+    as_root.run_expect([0], f"echo PATH=/usr/bin:/bin > {SHADOW}")
     try:
         playbook("gpu_host", "--skip-tags", "smoke_train", expect=2)
     finally:
-        as_root.run_expect([0], "rm /etc/profile.d/zz-site.sh")
+        as_root.run_expect([0], f"rm {SHADOW}")
     damage("rm $CUDA/bin/nvcc")
     found = rerun()
     assert len(found) > 5

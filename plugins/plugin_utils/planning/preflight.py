@@ -29,6 +29,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import (
     fabric_manager,
     kernel_builds,
     leftovers,
+    masked_services,
     plan_diff,
     repository,
 )
@@ -121,6 +122,7 @@ CODES = {
     ),
     **kernel_builds.CODES,
     **fabric_manager.CODES,
+    **masked_services.CODES,
     "path-taken": (
         "A directory, a file or a foreign link occupies `/opt/gpuhost/tensorflow` or `/opt/gpuhost/pytorch`, "
         "the path of the link to the environment",
@@ -172,6 +174,7 @@ class Options:
     kernel_compilers: the packages that will be installed for them; None: those of the plan. signing: the certificate of
     the user's own key for kernel modules. extra: packages of the user's own, by framework. timeout_factor: multiplies
     time limits. keeps_cache: whether the roles leave the packages of environments in uv's cache for the next one.
+    persistence: whether nvidia-persistenced is to be enabled.
     """
 
     own_kernel: bool = True
@@ -181,6 +184,7 @@ class Options:
     extra: Mapping[str, ExtraPackages] = dataclasses.field(default_factory=dict)
     timeout_factor: float = 1.0
     keeps_cache: bool = True
+    persistence: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -251,6 +255,7 @@ def preflight(plan: Plan, probe: Probe, diff: PlanDiff, options: Options | None 
     ):
         check(context, findings)
     fabric_manager.check(plan, probe, diff, findings)
+    masked_services.check(plan, probe, findings, context.options.persistence)
     check_disk(plan, diff, probe, findings, context.options.extra, context.options.keeps_cache)
     return Preflight(tuple(findings.problems), tuple(findings.warnings))
 

@@ -180,6 +180,7 @@ class HostEvidence:
     probe: Probe | None = None
     plan: PlanEvidence | None = None
     preflight: PreflightEvidence | None = None
+    drift: Mapping[str, tuple[str, ...]] | None = None
     probe_after: Probe | None = None
     verify: VerifyEvidence | None = None
     smoke_train: TrainingEvidence | None = None

@@ -72,12 +72,18 @@ def _host_markdown(host: HostReport) -> list[str]:
     trainings = [for_markdown_lines(_training_text(training)) for training in host.trainings]
     lines += trainings or ["Smoke training: not run."]
     lines += [line for training in host.trainings for line in _training_tables(training)] + [""]
+    lines += _damage_table(host)
     problems = [
         f"- problem `{item.code}`: {for_markdown_lines(f'{item.message} Remedy: {item.remedy}')}"
         for item in host.problems
     ]
     warnings = [f"- warning `{item.code}`: {for_markdown_lines(item.message)}" for item in host.warnings]
     return [*lines, *problems, *([""] if problems else []), *warnings, *([""] if warnings else [])]
+
+
+def _damage_table(host: HostReport) -> list[str]:
+    rows = host.damage.rows()
+    return ["Damage:", "", *_table(["State", "Difference"], rows), ""] if rows else []
 
 
 def _list(texts: Sequence[str]) -> list[str]:
@@ -178,6 +184,7 @@ def table(report: Report) -> str:
     lines += text_table([[for_terminal(cell) for cell in row] for row in rows])
     for host in report.hosts:
         lines += [f"{host.host}: {reason}" for reason in host.reasons]
+        lines += [f"{host.host}: {state}: {text}" for state, text in host.damage.rows() if state != "left"]
     lines += [f"{note}." for note in report.notes]
     lines.append(f"Overall: {report.status}" + ("" if report.hosts else ", nothing was run"))
     return for_terminal("\n".join(lines))

@@ -38,6 +38,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components imp
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import VerifyEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.drift import Damage
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.evidence import (
     HostEvidence,
     PlanEvidence,
@@ -115,10 +116,23 @@ class CheckReport:
 
 
 @dataclasses.dataclass(frozen=True)
+class DamageReport:
+    """The damage of a host, a message by name: what this run repaired, what is left, and what is accepted as it is."""
+
+    repaired: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    left: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    accepted: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return the state and the message of each."""
+        return [(state, text) for state, found in vars(self).items() for text in found.values()]
+
+
+@dataclasses.dataclass(frozen=True)
 class HostReport:
     """One host; status: its verdict, with the reasons for it; evidence: `present` or `not run` by name.
 
-    running: the task that was interrupted, which may continue on the host
+    running: the task that was interrupted, which may continue on the host; drift: why each part was to be applied
     """
 
     host: str
@@ -134,6 +148,8 @@ class HostReport:
     components: tuple[ComponentRow, ...] = ()
     checks: CheckReport = CheckReport({})
     trainings: tuple[TrainingEvidence, ...] = ()
+    drift: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    damage: DamageReport = DamageReport()
     problems: tuple[Problem, ...] = ()
     warnings: tuple[PlanWarning, ...] = ()
 
@@ -230,9 +246,22 @@ def host_report(name: str, data: Mapping[str, Any], mode: RunMode = RunMode()) -
         components=tuple(_component(component, evidence) for component in COMPONENTS),
         checks=_checks(evidence),
         trainings=tuple(training for training in evidence.trainings.values() if training and training.was_run),
+        drift=evidence.drift or {},
+        damage=_damage(evidence),
         problems=evidence.problems,
         warnings=evidence.warnings,
     )
+
+
+def _damage(evidence: HostEvidence) -> DamageReport:
+    """Return what the plan found, and what the probe after the change still finds."""
+    probe = evidence.newest_probe
+    if probe is None:
+        return DamageReport()
+    now = Damage.of(probe.applied)
+    before = Damage.of(evidence.probe.applied).left if evidence.probe else {}
+    known = now.left.keys() | now.accepted.keys()
+    return DamageReport({name: text for name, text in before.items() if name not in known}, now.left, now.accepted)
 
 
 def _checked(evidence: HostEvidence) -> Iterable[tuple[str, VerifyEvidence | TrainingEvidence]]:
@@ -257,6 +286,9 @@ def _verdict(evidence: HostEvidence, mode: RunMode) -> tuple[str, list[str]]:
     if evidence.plan and not evidence.plan.ok and not wrong:
         wrong.append("the plan cannot be applied")
     is_refused = bool(wrong)
+    damaged = [f"damaged: {text}" for text in _damage(evidence).left.values()]
+    if evidence.verify or evidence.changed:
+        wrong += damaged
     wrong += [reason for name, part in _checked(evidence) if (reason := _failure(_CHECKED[name], part))]
     unknown = _with_outcome(evidence, UNKNOWN) + _expired(evidence)
     if not wrong and not unknown:
@@ -268,7 +300,7 @@ def _verdict(evidence: HostEvidence, mode: RunMode) -> tuple[str, list[str]]:
     if evidence.recorded:
         return VERIFIED, _marks(evidence)
     deferred, before = _with_outcome(evidence, DEFERRED), evidence.probe
-    open_ends = deferred + missing
+    open_ends = deferred + damaged + missing
     if evidence.running and mode.interrupted:
         open_ends.insert(0, f"interrupted in the task {evidence.running}")
     elif mode.interrupted:
