@@ -92,6 +92,20 @@ def test_damage_goes_from_the_probe_to_the_roles_without_changing_a_fingerprint(
     assert facts["gpu_stack_parts"] == before
 
 
+def test_damage_is_that_of_what_is_planned(probed: dict[str, Any]) -> None:
+    """The environment of a framework that is no longer planned is neither repaired nor recorded any more."""
+    applied = {
+        "env_paths": {
+            "fingerprint": "f",
+            "damage": {"file /a": "file /a was x"},
+            "accepted": {"file /b": "file /b was y"},
+        },
+        "tensorflow_env": {"fingerprint": "f", "damage": {"files of /opt": "files of /opt: /opt is missing"}},
+    }
+    found = decide({**probed, "applied": applied})["gpu_stack_damage"]
+    assert (found["left"], found["accepted"]) == ({"file /a": "file /a was x"}, {"file /b": "file /b was y"})
+
+
 def test_transition_variables_do_not_change_the_fingerprint(probed: dict[str, Any]) -> None:
     before = decide(probed)["gpu_stack_parts"]["nvidia_driver"]["fingerprint"]
 

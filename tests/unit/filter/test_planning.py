@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from ansible.errors import AnsibleFilterError
 from ansible_collections.gpuhost.stack.plugins.filter.planning import FilterModule
+from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.plugin_utils.planning.planning_cases import planned
 
@@ -52,6 +53,27 @@ def test_evidence_of_a_run_serves_the_next_one() -> None:
     run["results"] = []
     second = FILTERS["verification"](PLAN, probe, trainings=decided, changed=False, now=NOW, **run)
     assert (second["state"], second["evidence"], second["message"]) == ("verified", None, "")
+
+
+def test_a_damaged_host_is_not_verified_whatever_its_checks_say(snapshot: SnapshotAssertion) -> None:
+    text = "LD_LIBRARY_PATH in /etc/environment was missing, is LD_LIBRARY_PATH=/x"
+    applied = {
+        "env_paths": {"damage": {"LD_LIBRARY_PATH in /etc/environment": text}, "accepted": {"file /a": "is new"}}
+    }
+    damage = FILTERS["damage"]({**PROBE, "applied": applied})
+    assert (list(damage["left"]), damage["accepted"]) == (
+        ["LD_LIBRARY_PATH in /etc/environment"],
+        {"file /a": "is new"},
+    )
+    assert damage["text"] == snapshot
+    assert FILTERS["damage"](PROBE)["text"] == ""
+    verify = {"status": "pass", "checks": [{"id": "gpu.xid_errors", "status": "pass"}]}
+    passed: dict[str, Any] = {"framework": "tensorflow", "status": "pass", "checks": []}
+    run = {"verify": verify, "trainings": {"tensorflow": {"action": "train"}}, "results": [passed], "left_out": []}
+    for damaged, state in (([], "verified"), (damage["left"], "not verified")):
+        found = FILTERS["verification"](PLAN, PROBE, changed=False, now=NOW, damaged=damaged, **run)
+        assert found["state"] == state
+    assert found["message"] == snapshot
 
 
 def test_a_probe_that_cannot_be_read_is_an_error_of_the_template() -> None:

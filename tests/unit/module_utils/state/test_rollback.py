@@ -16,6 +16,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.state import (
     recording,
     rollback,
     store,
+    watched,
 )
 
 from tests.unit.module_utils.lock_holder import held
@@ -442,3 +443,113 @@ def test_a_teardown_leaves_the_pending_change_to_the_removal_of_the_records(chan
     changed.baseline({})
     changed.restore(store.BASELINE)
     assert store.read(str(changed.directory), store.PENDING) is not None
+
+
+# The record of what was applied, and damage ----------------------------------------------------------------------
+
+
+def with_record(changed: Changed, watch: dict[str, Any]) -> None:
+    """Let the verified configuration have the record of the complete run that left the host as it is now."""
+    directory = str(changed.directory)
+    applied.record(directory, {"part": {"fingerprint": "verified", "watch": watch}})
+    changed.record["applied"] = applied.snapshot(directory)
+    store.write(directory, store.VERIFIED, changed.record)
+
+
+def test_the_record_of_what_was_applied_is_restored_with_the_rest(changed, tmp_path):
+    """So that the next run has nothing to do; and what is still other than recorded is damage."""
+    other = tmp_path / "other"
+    changed.settings.write_text("verified\n")
+    with_record(changed, {"files": [str(changed.settings), str(other)]})
+    changed.settings.write_text("changed\n")
+    applied.record(str(changed.directory), {"part": {"fingerprint": "changed", "watch": {}}})
+    other.write_text("by somebody else\n")
+    changed.restore()
+    (found,) = applied.differences(str(changed.directory)).values()
+    assert (found["fingerprint"], found["why"], list(found["damage"])) == ("verified", "", [f"file {other}"])
+    other.unlink()
+    assert applied.differences(str(changed.directory))["part"]["changed"] == []
+
+
+def test_a_record_of_an_earlier_release_has_every_part_applied_again(changed):
+    changed.restore()
+    (found,) = applied.differences(str(changed.directory)).values()
+    assert found["why"] == "a run began to change it and did not complete"
+
+
+class Environments:
+    """Two environments of the same lock; the first was verified, and a failed run has built the second."""
+
+    def __init__(self, changed: Changed, tmp_path: Path) -> None:
+        self.changed, self.link = changed, tmp_path / "opt/tensorflow"
+        self.old, self.new = (tmp_path / f"opt/environments/tensorflow-2.21.0{suffix}" for suffix in ("", "-2"))
+        for environment in (self.old, self.new):
+            packages = environment / "lib/python3.11/site-packages"
+            (packages / "numpy-2.dist-info").mkdir(parents=True)
+            (packages / "numpy.py").write_text("whole\n")
+            # `printf 'whole\n' | openssl dgst -sha256 -binary | basenc --base64url | tr -d =`
+            digest = "sha256=NmEpHigQe7lAFC00a9s6htpoQVrn_kUTdNQDxgN7n6U"
+            (packages / "numpy-2.dist-info/RECORD").write_text(f"numpy.py,{digest},6\nnumpy-2.dist-info/RECORD,,\n")
+            (environment / "gpuhost.lock").write_text("numpy==2\n")
+        self.link.symlink_to("environments/tensorflow-2.21.0")
+        changed.record["files"] = {str(self.link): file_state.capture(str(self.link))}
+        with_record(changed, {"environments": [str(self.link)]})
+        self.point_to(self.new)
+
+    def point_to(self, environment: Path) -> None:
+        self.link.unlink()
+        self.link.symlink_to(f"environments/{environment.name}")
+
+    def module(self, environment: Path, name: str = "numpy") -> Path:
+        return environment / f"lib/python3.11/site-packages/{name}.py"
+
+
+@pytest.fixture
+def environments(changed: Changed, tmp_path: Path) -> Environments:
+    return Environments(changed, tmp_path)
+
+
+@pytest.mark.parametrize("damage", ["a corrupt file", "a foreign file"])
+def test_a_whole_environment_is_kept_in_place_of_a_damaged_one(environments, damage, tmp_path, snapshot):
+    changed = environments.changed
+    if damage == "a corrupt file":
+        environments.module(environments.old).write_text("wrong\n")
+    else:
+        environments.module(environments.old, "sitecustomize").write_text("import os\n")
+    for check in (True, False):
+        result = changed.restore(check=check)
+        assert environments.link.resolve() == environments.new
+        assert [sentence.replace(str(tmp_path), "") for sentence in result.kept] == snapshot
+        assert str(environments.link) not in result.changes
+    (found,) = applied.differences(str(changed.directory)).values()
+    assert (found["changed"], found["damage"]) == ([], {})
+    shutil.rmtree(environments.old)  # as an expired one
+    assert changed.restore().kept == ()
+    assert environments.link.resolve() == environments.new
+
+
+@pytest.mark.parametrize("reason", ["nothing is damaged", "both are damaged", "it has another lock"])
+def test_an_environment_is_restored_where_the_other_one_is_no_better(environments, reason):
+    if reason != "nothing is damaged":
+        environments.module(environments.old).write_text("wrong\n")
+    if reason == "both are damaged":
+        environments.module(environments.new).unlink()
+    if reason == "it has another lock":
+        (environments.new / "gpuhost.lock").write_text("numpy==3\n")
+    result = environments.changed.restore()
+    assert (environments.link.resolve(), result.kept) == (environments.old, ())
+    (found,) = applied.differences(str(environments.changed.directory)).values()
+    assert bool(found["damage"]) is (reason != "nothing is damaged")
+    assert found["repairs"]["environments"] == ([str(environments.old)] if found["damage"] else [])
+
+
+def test_modules_that_a_rollback_builds_again_are_no_damage(changed, monkeypatch):
+    """DKMS gives them another time."""
+    modules = {"NVIDIA modules of kernel 6.1": {"nvidia.ko": "6 bytes of 1"}}
+    monkeypatch.setattr(watched, "_modules", lambda _root: dict(modules))
+    with_record(changed, {"modules": True})
+    modules["NVIDIA modules of kernel 6.1"] = {"nvidia.ko": "6 bytes of 2"}
+    changed.restore()
+    assert applied.differences(str(changed.directory))["part"]["changed"] == []
+    modules["NVIDIA modules of kernel 6.1"] = {"nvidia.ko": "0 bytes of 3"}
+    assert applied.differences(str(changed.directory))["part"]["damage"]

@@ -178,6 +178,26 @@ def test_contents_are_compared_on_request() -> None:
         drift.compares_contents("sometimes")
 
 
+def test_a_part_whose_record_does_not_show_whether_it_is_whole_is_applied(desired: Any, applied: Any) -> None:
+    why = "a run began to change it and did not complete"
+    applied["packages"] = dataclasses.replace(applied["packages"], why=why, changed=("libnccl2 is missing",))
+    applied["env_paths"] = AppliedPart(None, ("LD_LIBRARY_PATH",), why=why)
+    assert detect(desired, applied) == {
+        "packages": [why, "libnccl2 is missing"],
+        "env_paths": [why, "LD_LIBRARY_PATH"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("left", "words"),
+    [({}, "nothing else is damaged"), ({"file /a": "x", "file /b": "y"}, "known are file /a; file /b")],
+)
+def test_a_name_that_is_no_damage_is_warned_about(left: dict[str, str], words: str) -> None:
+    damage = drift.Damage(left, {"file /c": "z"})
+    expected = f"gpu_stack_accept_damage has 'file /d', which is no damage of this host; {words}"
+    assert damage.unknown(["file /c", "file /d"]) == [expected]
+
+
 def test_damage_without_a_record_is_a_reason(desired: Any, applied: Any) -> None:
     damage = "content of libnccl2: /usr/lib/libnccl.so.2 is missing"
     applied["packages"] = AppliedPart(None, (damage,))

@@ -12,9 +12,11 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.host import os_relea
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import rendering
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.report import build_report
 from markdown_it import MarkdownIt
+from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.module_utils.host_files import put
 from tests.unit.plugin_utils.report.report_cases import (
+    PROBE,
     TORCH,
     VERIFY,
     WITH_PYTORCH,
@@ -47,6 +49,16 @@ def test_a_failure_of_the_host_is_shown_with_the_setting_that_explains_it() -> N
     assert f"| a.b | x\\|y | z | host: {setting} | do this |" in rendering.markdown(made).splitlines()
     (failed,) = made.to_json()["hosts"][0]["checks"]["failed"]
     assert (failed["cause"], failed["setting"]) == ("host", setting)
+
+
+def test_damage_that_was_repaired_or_accepted_is_shown(snapshot: SnapshotAssertion) -> None:
+    before = {"env_paths": {"damage": {"file /a": "file /a is new"}, "accepted": {"c": "c was x, is y"}}}
+    after = {"env_paths": {"accepted": {"c": "c was x, is y"}}}
+    parts = evidence(probe={**PROBE, "applied": before}, probe_after={**PROBE, "applied": after})
+    made = build_report("r", {"h": parts})
+    text = rendering.markdown(made)
+    assert text[text.index("Damage:") :] == snapshot
+    assert [line for line in rendering.table(made).splitlines() if line.startswith("h: ")] == snapshot
 
 
 @pytest.mark.parametrize("pytorch", ["none", "fallback"])

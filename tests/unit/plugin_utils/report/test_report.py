@@ -425,6 +425,36 @@ def test_a_rollback_is_reported_and_the_host_has_still_failed() -> None:
     assert "rolled back: 2 changes" in rendering.markdown(build_report("run", {"h": {**evidence(), **rollback}}))
 
 
+DAMAGED = {
+    "env_paths": {"damage": {"file /a": "file /a is new", "file /b": "file /b is new"}, "accepted": {"c": "c is x"}}
+}
+STILL = {"env_paths": {"damage": {"file /b": "file /b is new"}, "accepted": {"c": "c is x"}}}
+REPAIRED = {"file /a": "file /a is new"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "parts", "status", "repaired", "left"),
+    [
+        (DAMAGED, {}, {}, "verified", DAMAGED["env_paths"]["damage"], {}),
+        (DAMAGED, STILL, {}, "failed", REPAIRED, STILL["env_paths"]["damage"]),
+        (DAMAGED, None, {}, "failed", {}, DAMAGED["env_paths"]["damage"]),
+        (DAMAGED, None, {"verify": None, "smoke_train": None}, "not changed", {}, DAMAGED["env_paths"]["damage"]),
+        ({}, None, {}, "verified", {}, {}),
+    ],
+    ids=["repaired", "a part is left", "checked only", "planned only", "none"],
+)
+def test_damage_is_reported_and_a_host_with_some_is_not_verified(
+    before: Any, after: Any, parts: dict[str, Any], status: str, repaired: dict[str, str], left: dict[str, str]
+) -> None:
+    probe_after = None if after is None else {**PROBE, "applied": after}
+    made = host_report("a", evidence(probe={**PROBE, "applied": before}, probe_after=probe_after, **parts))
+    assert (made.status, made.damage.repaired, made.damage.left) == (status, repaired, left)
+    assert [reason for reason in made.reasons if reason.startswith("damaged: ")] == [
+        f"damaged: {t}" for t in left.values()
+    ]
+    assert made.to_json()["damage"] == {"repaired": repaired, "left": left, "accepted": made.damage.accepted}
+
+
 def test_unreadable_evidence_is_a_failure_that_names_the_field() -> None:
     verify = {**VERIFY, "checks": [{"id": "a", "status": 5}]}
     made = build_report("r", {"a": evidence(verify=verify), "b": evidence()})
