@@ -10,7 +10,8 @@ applied.json:
   parts    {part: {"fingerprint", "watch", "state"}}: what the last complete run left. No failure drops any of it.
   begun    {part: {"fingerprint", "found"}}: the parts that a run began to change and did not complete, with the
            fingerprint that it was to apply, and {thing: its state} of what differed when the first such run began
-  doubted  whether a check failed with no damage known: the next run applies every part
+  doubted  whether a check failed with no damage known: the next run applies every part, as it does where the last
+           result of the checks (last_result.py) is a failure of the stack and nothing is damaged
 listings.json: {"parts": {part: {thing: listing}}}, the files of packages and directories (file_listing.py).
 
 Damage is a difference that neither gpuhost nor the system's own upgrades cause. It is never recorded as the new state.
@@ -30,6 +31,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.state import (
     damage,
     file_contents,
     file_listing,
+    last_result,
     store,
     watched,
 )
@@ -153,7 +155,7 @@ def _compare(
 ) -> Parts:
     content, managed, names = store.read(place, store.APPLIED), managed or {}, set(accepted)
     recorded, doubted = _recorded(place, managed), bool((content or {}).get("doubted"))
-    found = {}
+    found: Parts = {}
     for name, part in recorded.items():
         now, begun = observe(root, part["watch"], run), part["begun"]
         if begun:
@@ -164,12 +166,16 @@ def _compare(
         changed = {thing: text for thing, text in changed.items() if thing not in names & set(damaged)}
         found[name] = {
             "fingerprint": part["fingerprint"] if part["is_whole"] else None,
-            "why": BEGUN if begun else DOUBTED if doubted else "",
+            "why": BEGUN if begun else "",
             "changed": list(changed.values()),
             "damage": {thing: text for thing, text in damaged.items() if thing not in names},
             "accepted": {thing: text for thing, text in damaged.items() if thing in names},
             "repairs": damage.repairs(root, part["state"], now, changed),
         }
+    if content is not None and not any(part["damage"] for part in found.values()):
+        doubted = doubted or _failed_since(place)
+    for part in found.values():
+        part["why"] = part["why"] or (DOUBTED if doubted else "")
     dropped = set(managed) if content is None else set(content.get("dropped") or [])
     for name, watch in managed.items():
         part_of = recorded.get(name)
@@ -177,6 +183,15 @@ def _compare(
         if contents or is_open:
             _add_contents(root, found, name, part_of["watch"] if part_of else watch, place, names)
     return found
+
+
+def _failed_since(place: str) -> bool:
+    """Return whether a check failed because of the stack in a verification after the last complete run."""
+    checks = ((last_result.read(place) or {}).get("checks") or {}).values()
+    if not any((check["status"], check.get("cause", "stack")) == ("fail", "stack") for check in checks):
+        return False
+    names = [os.path.join(place, name + ".json") for name in (store.LAST_RESULT, store.APPLIED)]
+    return os.stat(names[0]).st_mtime_ns > os.stat(names[1]).st_mtime_ns
 
 
 def with_journal(directory: str, watch: dict[str, Any]) -> dict[str, Any]:

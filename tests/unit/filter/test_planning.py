@@ -69,7 +69,12 @@ def test_a_damaged_host_is_not_verified_whatever_its_checks_say(snapshot: Snapsh
     assert FILTERS["damage"](PROBE)["text"] == ""
     verify = {"status": "pass", "checks": [{"id": "gpu.xid_errors", "status": "pass"}]}
     passed: dict[str, Any] = {"framework": "tensorflow", "status": "pass", "checks": []}
-    run = {"verify": verify, "trainings": {"tensorflow": {"action": "train"}}, "results": [passed], "left_out": []}
+    run: dict[str, Any] = {
+        "verify": verify,
+        "trainings": {"tensorflow": {"action": "train"}},
+        "results": [passed],
+        "left_out": [],
+    }
     for damaged, state in (([], "verified"), (damage["left"], "not verified")):
         found = FILTERS["verification"](PLAN, PROBE, changed=False, now=NOW, damaged=damaged, **run)
         assert found["state"] == state

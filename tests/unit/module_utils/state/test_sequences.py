@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, store
 
 from tests.unit.module_utils.state.applied_host import CHANGES, ENVIRONMENT, SERVICE, WATCH, Systemd, build
 
@@ -147,18 +147,46 @@ def host(tmp_path: Path) -> Host:
     return Host(tmp_path)
 
 
-SEQUENCES: dict[str, Callable[[Host], Any]] = {
+def fail_verification(host: Host, cause: str = "stack") -> None:
+    """As verify.yml, which writes its result and nothing else."""
+    failed = {"status": "fail", "cause": cause, "found": "nothing", "finding": "x"}
+    store.write(host.directory, store.LAST_RESULT, {"status": "fail", "checks": {"cuda.nvcc": failed}})
+
+
+def fail_checks(host: Host) -> None:
+    """As gpu_host.yml where nothing was changed and nothing is rolled back."""
+    applied.doubt(host.directory, (), str(host.root), host.systemd)
+
+
+def stop(host: Host) -> None:
+    """As gpu_host.yml that fails at its first part."""
+    host.begin()
+
+
+def stop_twice(host: Host) -> None:
+    stop(host)
+    stop(host)
+
+
+def stop_and_roll_back(host: Host) -> None:
+    stop(host)
+    host.roll_back()
+
+
+def fail_checks_and_roll_back(host: Host) -> None:
+    fail_checks(host)
+    stop_and_roll_back(host)
+
+
+SEQUENCES: dict[str, Callable[[Host], None]] = {
     "at once": lambda host: None,
-    "after a failed check": lambda host: applied.doubt(host.directory, (), str(host.root), host.systemd),
-    "after a run that failed at its first part": lambda host: host.begin(),
-    "after two such runs": lambda host: (host.begin(), host.begin()),
+    "after a failed verification": fail_verification,
+    "after a failed check": fail_checks,
+    "after a run that failed at its first part": stop,
+    "after two such runs": stop_twice,
     "after a run that failed on its way": lambda host: host.run(stop_before="env_paths"),
-    "after a rollback": lambda host: (host.begin(), host.roll_back()),
-    "after a failed check and a rollback": lambda host: (
-        applied.doubt(host.directory, (), str(host.root), host.systemd),
-        host.begin(),
-        host.roll_back(),
-    ),
+    "after a rollback": stop_and_roll_back,
+    "after a failed check and a rollback": fail_checks_and_roll_back,
 }
 
 
@@ -219,8 +247,15 @@ def test_accepted_damage_stays_and_is_named_until_it_is_accepted_no_longer(host:
     assert host.differing() == []
 
 
-def test_a_failed_check_without_damage_has_every_part_applied_once(host: Host) -> None:
-    assert SEQUENCES["after a failed check"](host)
+@pytest.mark.parametrize("before", ["after a failed check", "after a failed verification"])
+def test_a_failed_check_without_damage_has_every_part_applied_once(before: str, host: Host) -> None:
+    SEQUENCES[before](host)
     assert {part["why"] for part in host.found().values()} == {applied.DOUBTED}
     host.run()
+    assert {part["why"] for part in host.found().values()} == {""}
+
+
+@pytest.mark.parametrize("cause", ["hardware", "host"])
+def test_a_verification_that_failed_for_another_reason_is_no_doubt_about_the_record(cause: str, host: Host) -> None:
+    fail_verification(host, cause)
     assert {part["why"] for part in host.found().values()} == {""}
