@@ -5,6 +5,7 @@ Runs on the controller; pure functions.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -61,6 +62,11 @@ def link_thresholds(catalog: Catalog) -> dict[str, dict[str, Any]]:
             "links": links,
         },
     }
+
+
+def user_settings(catalog: Catalog) -> list[dict[str, str]]:
+    """Return the rows of user_settings.csv as module_utils/state/user_settings.py reads them."""
+    return [dataclasses.asdict(row) for row in catalog.user_settings]
 
 
 def kernel_headers(distro: Distro, release: str) -> KernelHeaders | None:

@@ -32,6 +32,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
     PytorchFile,
     RepositoryFile,
     TensorflowFile,
+    UserSetting,
 )
 
 # The collection reaches this file through a link, so the real path is in the repository.
@@ -72,6 +73,8 @@ _CHOICES = {
     "Distro.family": _FAMILIES,
     "TensorflowRelease.package": ("tensorflow", "tensorflow-gpu"),
     "PytorchBuild.index": ("pypi", "own"),
+    "UserSetting.use": ("dropped", "replaced", "asked", "kept", "set"),
+    "UserSetting.programs": ("all", "build"),
 }
 
 
@@ -150,27 +153,48 @@ def _read_yaml(path: Path, kind: type, problems: list[str]) -> Any:
     return _build(data, kind, path.name, problems)
 
 
-def _read_products(path: Path, problems: list[str]) -> dict[str, Product]:
-    products: dict[str, Product] = {}
-    fields = [f.name for f in dataclasses.fields(Product)]
+def _read_csv(path: Path, kind: type, problems: list[str]) -> list[dict[str, str]]:
+    """Return the rows of a table whose columns are the fields of `kind`; none if it cannot be read."""
+    fields = [f.name for f in dataclasses.fields(kind)]
     try:
         with path.open(encoding="utf-8", newline="") as stream:
             reader = csv.DictReader(stream)
             if reader.fieldnames != fields:
                 problems.append(f"{path.name}: expected the columns {', '.join(fields)}, found {reader.fieldnames}")
-                return products
-            for row in reader:
-                where = f"{path.name}[{row['device']}]"
-                if not re.fullmatch(r"[0-9a-f]{4}", row["device"]):
-                    problems.append(f"{where}.device: expected four lower-case hexadecimal digits")
-                if row["kernel_modules"] not in _MODULES:
-                    problems.append(f"{where}.kernel_modules: unknown value {row['kernel_modules']!r}")
-                if row["device"] in products:
-                    problems.append(f"{where}: duplicate entry")
-                products[row["device"]] = Product(**row)
+                return []
+            return list(reader)
     except OSError as error:
         problems.append(f"{path.name}: cannot be read: {error}")
+        return []
+
+
+def _read_products(path: Path, problems: list[str]) -> dict[str, Product]:
+    products: dict[str, Product] = {}
+    for row in _read_csv(path, Product, problems):
+        where = f"{path.name}[{row['device']}]"
+        if not re.fullmatch(r"[0-9a-f]{4}", row["device"]):
+            problems.append(f"{where}.device: expected four lower-case hexadecimal digits")
+        if row["kernel_modules"] not in _MODULES:
+            problems.append(f"{where}.kernel_modules: unknown value {row['kernel_modules']!r}")
+        if row["device"] in products:
+            problems.append(f"{where}: duplicate entry")
+        products[row["device"]] = Product(**row)
     return products
+
+
+def _read_user_settings(path: Path, problems: list[str]) -> tuple[UserSetting, ...]:
+    found = [UserSetting(**row) for row in _read_csv(path, UserSetting, problems)]
+    for row in found:
+        for name in ("use", "programs"):
+            choices, value = _CHOICES[f"UserSetting.{name}"], getattr(row, name)
+            if value not in choices:
+                where = f"{path.name}[{row.name}].{name}"
+                problems.append(f"{where}: expected one of {', '.join(choices)}, found {value!r}")
+        if (row.use == "set") is not bool(row.value):
+            problems.append(f"{path.name}[{row.name}].value: expected one for `set`, and for nothing else")
+        if not row.source:
+            problems.append(f"{path.name}[{row.name}].source: empty; every entry names its source")
+    return tuple(found)
 
 
 def read_catalog(folder: Path) -> Catalog:
@@ -178,6 +202,7 @@ def read_catalog(folder: Path) -> Catalog:
     problems: list[str] = []
     parts: dict[str, Any] = {name: _read_yaml(folder / f"{name}.yml", kind, problems) for name, kind in _FILES.items()}
     parts["products"] = _read_products(folder / "gpu_products.csv", problems)
+    parts["user_settings"] = _read_user_settings(folder / "user_settings.csv", problems)
     parts["distros"] = {}
     for path in sorted((folder / "distro").glob("*.yml")):
         distro = _read_yaml(path, Distro, problems)

@@ -92,6 +92,24 @@ class Product:
 
 
 @dataclasses.dataclass(frozen=True)
+class UserSetting:
+    """What our programs do with a variable of the users: one row of user_settings.csv.
+
+    use: dropped; replaced: dropped without a word, since a row with `set` takes its place; asked: dropped only where a
+    file sets it for all users; kept, whatever else matches; set to value.
+    programs: all, or those that build environments. name: a shell pattern. effect: what the variable or, for set, the
+    file that it replaces would change
+    """
+
+    use: str
+    programs: str
+    name: str
+    value: str
+    effect: str
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
 class GpuModel:
     """Bandwidths of a GPU model in GB/s, one direction; nvlink is None where it depends on the host's wiring.
 
@@ -786,5 +804,6 @@ class Catalog:
     repository: RepositoryFile
     packages: PackagesFile
     known_bad: KnownBadFile
+    user_settings: tuple[UserSetting, ...]
     distros: dict[str, Distro]
     locks: LockFiles | None = None

@@ -33,10 +33,14 @@ from tests.unit.frozen_catalog import FROZEN_FOLDER
         ("gpu_thresholds.yml", '["233b"]', '["233f"]', r"models\[H200 NVL\]: device 233f is not in gpu_products.csv"),
         ("gpu_thresholds.yml", '["233b"]', '["2335"]', r"gpu_thresholds.yml.models\[2335\]: duplicate entry"),
         ("gpu_thresholds.yml", "memory: 3350", "memory: 3.35", r"models\[H100 SXM\].memory: expected int, found 3.35"),
+        ("user_settings.csv", "dropped,all,KERAS_*", "drop,all,KERAS_*", r"user_settings.csv\[KERAS_\*\].use: "),
+        ("user_settings.csv", "set,all,LC_ALL,C.UTF-8", "set,all,LC_ALL,", r"user_settings.csv\[LC_ALL\].value: "),
+        ("user_settings.csv", "use,programs", "use,program", r"user_settings.csv: expected the columns use, programs"),
         ("distro/debian-12.yml", 'id: "debian-12"', 'id: "debian-11"', r"debian-12.yml.id: expected debian-12"),
     ],
     ids=[
-        "unquoted", "key", "choice", "branch", "csv", "architecture", "yaml", "no such GPU", "twice", "no GB/s", "id",
+        "unquoted", "key", "choice", "branch", "csv", "architecture", "yaml", "no such GPU", "twice", "no GB/s",
+        "use", "value", "columns", "id",
     ],
 )  # fmt: skip
 def test_schema(tmp_path, file, old, new, expected):
