@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import gpu_monitor
+import user_settings
 
 SCHEMA = 1
 CPUINFO, MEMINFO = Path("/proc/cpuinfo"), Path("/proc/meminfo")
@@ -520,6 +521,11 @@ def main(arguments: Sequence[str]) -> int:
     # Redirect file descriptor 1 to standard error, so that libraries cannot write into the document.
     output = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
+    isolated, ignored = user_settings.isolated(os.environ, user_settings.read(), os.devnull)
+    os.environ.clear()
+    os.environ.update(isolated)  # before the framework is imported, which reads them
+    if ignored:
+        log(f"ignored: {'; '.join(ignored)}")
     result = run(options, started)
     output.write(json.dumps(result) + "\n")
     output.flush()

@@ -70,7 +70,7 @@ class Trainings:
         if options.virtual_gpus:
             devices = ["--virtual-gpus", replicas or options.virtual_gpus]
         command = [
-            *(sys.executable, HERE / "smoke_train.py", "--framework", options.framework, "--time-limit", left),
+            *(sys.executable, "-I", HERE / "smoke_train.py", "--framework", options.framework, "--time-limit", left),
             *("--worker", HERE / TRAININGS[options.training][options.framework]),
             *("--data", options.data, "--data-dir", options.data_dir, "--blocks", options.blocks, *devices),
             *("--train-steps", WARM_UP_STEPS + options.steps, "--batch-size", batch_size),

@@ -26,6 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 import cifar10
 import gpu_monitor
 import train_process
+import user_settings
 from train_checks import (
     Check,
     Report,
@@ -152,18 +153,20 @@ def request(options: Options, dataset: cifar10.Dataset, on_pci: int, simulated: 
     }
 
 
-def worker_environment() -> dict[str, str]:
-    """Return the worker's environment: GPUs in nvidia-smi's order, and NCCL logs what it uses.
+def worker_environment(directory: Path) -> tuple[dict[str, str], list[str]]:
+    """Return the worker's environment, and the settings of the host's users that it ignores.
 
-    Without proxies: a worker downloads nothing, and gRPC would look for the other hosts of a cluster behind them.
+    GPUs are in nvidia-smi's order, and NCCL logs what it uses. Without proxies: a worker downloads nothing, and gRPC
+    would look for the other hosts of a cluster behind them.
     """
-    environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+    own, ignored = user_settings.isolated(os.environ, user_settings.read(), str(directory))
+    environment = {name: value for name, value in own.items() if not name.lower().endswith("_proxy")}
     environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
-    environment.setdefault("TF_CPP_MIN_LOG_LEVEL", "0")
+    environment["TF_CPP_MIN_LOG_LEVEL"] = "0"
     environment.setdefault("NCCL_DEBUG", "INFO")
     environment.setdefault("NCCL_DEBUG_SUBSYS", "INIT")
     environment["PYTHONUNBUFFERED"] = "1"
-    return environment
+    return environment, ignored
 
 
 class Monitor:
@@ -174,15 +177,18 @@ class Monitor:
         self.recorder = gpu_monitor.Recorder(self.path, options.monitor_interval)
         self.recorder.start()
 
-    def stop(self, report: Report) -> None:
-        """Stop the recording and check that the GPUs that were trained on were active."""
+    def stop(self, report: Report, visible: str | None) -> None:
+        """Stop the recording and check that the GPUs that were trained on were active.
+
+        visible: the worker's CUDA_VISIBLE_DEVICES
+        """
         self.recorder.mark("after")
         report.monitor = self.recorder.stop()
         rows = gpu_monitor.read_rows(self.path)
         gpus = gpu_activity(rows, gpu_monitor.read_rows(gpu_monitor.sibling_path(self.path, "processes")))
         training = report.training
         if training.trained and training.virtual_kind != "cpu":
-            used = trained_gpus(training, os.environ.get("CUDA_VISIBLE_DEVICES"), gpus)
+            used = trained_gpus(training, visible, gpus)
             own = {item["process"] for item in training.trained["ran"]}
             report.checks.append(check_activity(used, own, report.monitor["errors"]))
 
@@ -207,19 +213,22 @@ def train(report: Report, dataset: cifar10.Dataset, directory: Path, deadline: f
     if monitor:
         monitor.recorder.mark("during")
     outcome = Outcome()
+    environment, report.ignored = worker_environment(directory)
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    for setting in report.ignored:
+        progress.message(f"ignored: {setting}")
     try:
-        outcome = train_process.run(worker, worker_request, log, deadline, worker_environment(), progress.show_event)
+        outcome = train_process.run(worker, worker_request, log, deadline, environment, progress.show_event)
     finally:
         progress.end_line()
         report.training = collect(outcome.events)
         if monitor:
-            monitor.stop(report)
+            monitor.stop(report, visible)
     skip_activity(report)
     with log.open(encoding="utf-8", errors="replace") as lines:
         report.nccl = parse_nccl_log(lines)
-    hidden = "CUDA_VISIBLE_DEVICES" in os.environ
     seconds = time.monotonic() - STARTED
-    report.checks += evaluate(outcome, report.training, options, on_pci, seconds, report.nccl, hidden)
+    report.checks += evaluate(outcome, report.training, options, on_pci, seconds, report.nccl, visible is not None)
 
 
 def execute(report: Report, directory: Path, stream: TextIO) -> None:

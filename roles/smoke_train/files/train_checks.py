@@ -96,6 +96,7 @@ class Report:
     simulated: list[str] = field(default_factory=list)
     nccl: dict[str, Any] | None = None
     monitor: dict[str, Any] | None = None
+    ignored: list[str] = field(default_factory=list)  # settings of the host's users, each with where it is set
 
 
 def collect(events: Sequence[Event]) -> Training:
@@ -622,6 +623,7 @@ def build_result(report: Report, seconds: float) -> dict[str, Any]:
         "proves": VERIFIED.get(training.virtual_kind or "", ""),
         "proves_not": NOT_VERIFIED.get(training.virtual_kind or "", ""),
         "simulated": report.simulated,
+        "ignored_settings": report.ignored,
         "cluster": {"workers": workers, "index": options.cluster_index} if workers else None,
         "data": report.data,
         "model": {"name": f"ResNet-{6 * options.blocks + 2}", "blocks": options.blocks},

@@ -40,7 +40,7 @@ send("end")
 def measure(tmp_path: Path) -> Callable[..., tuple[int, dict[str, Any]]]:
     """Return a function: measure("--steps", "4", broken=2) is the exit status and the result; 2 replicas are broken."""
     for directory in FILES:
-        for path in directory.glob("*.py"):
+        for path in directory.glob("*.*"):
             shutil.copy(path, tmp_path)
 
     def run(*arguments: str, broken: int = 0) -> tuple[int, dict[str, Any]]:

@@ -61,7 +61,7 @@ def command(tmp_path: Path, data: Path) -> Callable[..., list[str]]:
     def make(body: str, *arguments: str, grace_period: float | None = None) -> list[str]:
         scripts = tmp_path / "scripts"
         scripts.mkdir()
-        for path in FILES.glob("*.py"):
+        for path in FILES.glob("*.*"):
             if not path.name.endswith("_worker.py"):
                 shutil.copy(path, scripts)
         if grace_period is not None:
@@ -105,6 +105,30 @@ def test_good_run_passes_and_writes_its_files(train: Callable[..., Run]) -> None
     skipped = {item["id"]: item["found"] for item in run.result["checks"] if item["status"] == "skip"}
     assert set(skipped) == {"gpus-visible", "gpu-activity"}
     assert "virtual: verifies code, shapes" in run.error
+
+
+# What the worker has of these variables, in the order of their names.
+SHOW = "print({n: v for n, v in sorted(os.environ.items()) if n in %r}, flush=True); "
+
+
+def test_worker_has_no_setting_of_the_users_and_the_result_names_those_that_it_ignores(
+    train: Callable[..., Run], tmp_path: Path
+) -> None:
+    (tmp_path / "json.py").write_text("raise ImportError('another json')")
+    users = {
+        **{"KERAS_BACKEND": "torch", "TF_USE_LEGACY_KERAS": "1", "PYTHONWARNINGS": "error", "LC_ALL": "de_DE"},
+        **{"KERAS_HOME": "/root/.keras", "OMP_NUM_THREADS": "1"},
+    }
+    kept = {"NCCL_SOCKET_IFNAME": "eth1", "SSL_CERT_FILE": "/etc/ssl/site.pem"}
+    own = {"KERAS_HOME": str(tmp_path / "job"), "LC_ALL": "C.UTF-8", "PYTHONNOUSERSITE": "1"}
+    shown = (*users, *kept, *own)
+    run = train(SHOW % (shown,) + GOOD, environment={**users, **kept})
+    assert run.status == 0, run.error
+    assert str(dict(sorted({**kept, **own}.items()))) in (run.job / "tensorflow.log").read_text()
+    ignored = [f"{name}={value} (the environment of this run)" for name, value in sorted(users.items())]
+    ignored.remove("LC_ALL=de_DE (the environment of this run)")
+    assert [line for line in run.result["ignored_settings"] if line.split("=")[0] in users] == ignored
+    assert f"smoke_train: ignored: {ignored[0]}\n" in run.error
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+../../../plugins/module_utils/state/user_settings.py
