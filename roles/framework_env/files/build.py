@@ -7,6 +7,7 @@ several tasks, so that it can run as a background job while packages are install
 from __future__ import annotations
 
 import fcntl
+import fnmatch
 import json
 import os
 import pathlib
@@ -110,14 +111,29 @@ def create(directory: pathlib.Path, request: dict[str, Any]) -> str:
     return output
 
 
+def isolate(kept: list[str], dropped: list[str], own: dict[str, str]) -> None:
+    """Drop the variables of the host's users by patterns of names, and set our own.
+
+    Settings of indexes, proxies and certificates are in none of the patterns.
+    """
+    for name in list(os.environ):
+        is_dropped, is_kept = (any(fnmatch.fnmatchcase(name, one) for one in patterns) for patterns in (dropped, kept))
+        if is_dropped and not is_kept:
+            del os.environ[name]
+    os.environ.update({name: value.format(directory=os.devnull) for name, value in own.items()})
+
+
 def build(request: dict[str, Any]) -> str:
     """Build and verify the requested environment, unless it is complete; return the verification's output.
 
     The request's keys: directory, python ("X.Y"), lock (text), commands ({name in bin: path in site-packages}), package
-    and version of the environment; environment (variables of uv and pip); uv (directory) and uv_lock (text); damaged
+    and version of the environment; isolation (kept, dropped, set: see `isolate`); environment (variables of uv and
+    pip); uv (directory) and uv_lock (text); damaged
     (directories of environments that are replaced, and that of uv); the scripts check_packages_script and verify_script
     (text).
     """
+    isolation = request["isolation"]
+    isolate(isolation["kept"], isolation["dropped"], isolation["set"])
     os.environ.update(request["environment"])
     os.umask(0o022)  # root installs what users run
     directory = pathlib.Path(request["directory"])
@@ -129,6 +145,7 @@ def build(request: dict[str, Any]) -> str:
     shutil.rmtree(str(scratch), ignore_errors=True)  # of an interrupted build
     scratch.mkdir(mode=0o700)
     os.environ["TMPDIR"] = str(scratch)
+    os.chdir(str(scratch))  # in which uv finds no uv.toml and no pyproject.toml
     try:
         return install(directory, request)
     finally:

@@ -5,6 +5,7 @@ Run from standard input by the host's own Python (3.8 or newer). The argument is
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 import json
 import os
@@ -65,18 +66,29 @@ def damage(environment: str, request: dict[str, Any]) -> tuple[str, dict[str, An
         return "built from another lock file", {}
     script = request["check_packages_script"]
     packages = [script, request["package"], request["version"], request["python"], "compare"]
-    output = ""
+    isolation, output = request["isolation"], ""
+    own = isolated(isolation["kept"], isolation["dropped"], isolation["set"])
     for arguments in (packages, [request["verify_script"]]):
-        error, output = run_script([environment + "/bin/python", "-I", "-B", "-c"] + arguments)
+        error, output = run_script([environment + "/bin/python", "-I", "-B", "-c"] + arguments, own)
         if error:
             return error, {}
     return "", dict(json.loads(output))
 
 
-def run_script(command: list[str]) -> tuple[str, str]:
+def isolated(kept: list[str], dropped: list[str], own: dict[str, str]) -> dict[str, str]:
+    """Return this process's environment with our own variables, without those of the host's users (as in build.py)."""
+
+    def matches(name: str, patterns: list[str]) -> bool:
+        return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+    left = {name: value for name, value in os.environ.items() if matches(name, kept) or not matches(name, dropped)}
+    return {**left, **{name: value.format(directory=os.devnull) for name, value in own.items()}}
+
+
+def run_script(command: list[str], environment: dict[str, str]) -> tuple[str, str]:
     """Return what failed ("" if nothing did), and the last line of the command's output."""
     try:
-        result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False)
+        result = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False, env=environment)
     except OSError as error:
         return f"its Python does not start: {error}", ""
     errors, lines = (text.decode("utf-8", "replace").strip().splitlines() for text in (result.stderr, result.stdout))
@@ -127,7 +139,8 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
     """Return the state of the environments.
 
     The request's keys: path (of the link), framework, name, package, version, python, keep; uv (directory); damaged
-    (directories not to use); lock and uv_lock (SHA-256); the scripts check_packages_script and verify_script (text).
+    (directories not to use); isolation (as for build.py); lock and uv_lock (SHA-256); the scripts
+    check_packages_script and verify_script (text).
 
     The result's keys: problem (a message, then the only key, or ""), current and environment (names), complete, linked
     (whether the link is right), verified (output of the verification), reason (why it must be built), remove (names),

@@ -124,7 +124,7 @@ class Host:
         request = {"path": str(self.link), "framework": framework.name, "name": framework.new,
                     "package": framework.package, "version": framework.version, "python": PYTHON,
                     "lock": sha256(framework.lock), "uv": str(self.base / "uv"), "uv_lock": sha256("uv"), "keep": 2,
-                    "damaged": [],
+                    "damaged": [], "isolation": {"kept": [], "dropped": ["FRAMEWORK_*"], "set": {}},
                     "check_packages_script": (FILES / "check_packages.py").read_text(),
                     "verify_script": framework.verify_script, **changes}  # fmt: skip
         return json.dumps(request)

@@ -14,6 +14,11 @@ from tests.unit.package_index import serve
 
 FILES = Path(__file__).resolve().parents[4] / "roles/framework_env/files"
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+ISOLATION = {
+    "kept": ["*_proxy"],
+    "dropped": ["PYTHON*", "UV_SYSTEM_PYTHON", "PIP_USER", "LC_*"],
+    "set": {"LC_ALL": "C.UTF-8", "KERAS_HOME": "{directory}"},
+}
 LOCK = "framework==1.2.3 --hash\n"
 VERIFY = "import framework, json; print('something else'); print(json.dumps({'version': framework.__version__}))"
 
@@ -47,6 +52,7 @@ class Host:
 
     def __init__(self, base: Path) -> None:
         self.base, self.uv = base, base / "gpuhost/uv"
+        self.users: dict[str, str] = {}  # settings of the host's users
         self.environment = base / "gpuhost/environments/framework-1.2.3"
         (self.uv / "bin").mkdir(parents=True)
         (self.uv / "bin/uv").write_text(UV)
@@ -59,11 +65,12 @@ class Host:
         request = {"directory": str(self.environment), "python": PYTHON, "lock": LOCK,
                    "commands": {"tool": "framework/tool"}, "uv": str(self.uv), "uv_lock": "uv==1\n",
                    "environment": {"UV_NO_PROGRESS": "1"}, "damaged": [],
+                   "isolation": ISOLATION,
                    "package": "framework", "version": "1.2.3", "verify_script": VERIFY,
                    "check_packages_script": (FILES / "check_packages.py").read_text(), **more}  # fmt: skip
         run = subprocess.Popen(
             [sys.executable, "-c", self.program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True, env={"PATH": f"{self.base}/bin:/usr/bin:/bin"},
+            text=True, env={"PATH": f"{self.base}/bin:/usr/bin:/bin", **self.users}, cwd=self.base,
         )  # fmt: skip
         assert run.stdin
         run.stdin.write(json.dumps(request))
@@ -107,6 +114,26 @@ def test_temporary_files_are_beside_the_environments_and_removed(host: Host) -> 
     assert status == 0, errors
     assert (host.uv / "bin/tmp").read_text() == str(host.base / "gpuhost/tmp")
     assert not left.parent.exists()
+
+
+def test_settings_of_users_reach_no_command_but_index_and_proxy_do(host: Host) -> None:
+    (host.base / "elsewhere/framework").mkdir(parents=True)
+    (host.base / "elsewhere/framework/__init__.py").write_text("raise ImportError('another framework')")
+    host.users = {
+        **{"PYTHONPATH": str(host.base / "elsewhere"), "UV_SYSTEM_PYTHON": "1", "LC_ALL": "de_DE"},
+        **{"UV_DEFAULT_INDEX": "https://pypi.example.org/simple", "https_proxy": "http://proxy:3128"},
+    }
+    record = "import json; (here / 'seen').write_text(json.dumps([dict(os.environ), os.getcwd()]))\n"
+    (host.uv / "bin/uv").write_text(UV.replace("with open(here", record + "with open(here", 1))
+    status, _output, errors = host.build()
+    assert status == 0, errors
+    seen, directory = json.loads((host.uv / "bin/seen").read_text())
+    users = {name: seen.get(name) for name in (*host.users, "KERAS_HOME")}
+    assert users == {
+        **{"PYTHONPATH": None, "UV_SYSTEM_PYTHON": None, "LC_ALL": "C.UTF-8", "KERAS_HOME": "/dev/null"},
+        **{"UV_DEFAULT_INDEX": "https://pypi.example.org/simple", "https_proxy": "http://proxy:3128"},
+    }
+    assert directory == str(host.base / "gpuhost/tmp"), "where no uv.toml of a user is"
 
 
 def test_incomplete_environment_is_rebuilt(host: Host) -> None:

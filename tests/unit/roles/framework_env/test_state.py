@@ -26,6 +26,13 @@ def test_current_environment_is_verified_and_not_changed(host: Host) -> None:
     assert sorted(path for path in host.base.rglob("*")) == before
 
 
+def test_settings_of_users_make_no_environment_incomplete(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = host.framework.code + "\nimport os\nassert 'FRAMEWORK_BACKEND' not in os.environ\n"
+    module(host.framework, f"__version__ = {host.framework.version!r}\n{code}")(host.build(host.new))
+    monkeypatch.setenv("FRAMEWORK_BACKEND", "another")
+    assert host.state()["reason"] == ""
+
+
 def test_older_environment_is_used_again(host: Host) -> None:
     host.build(host.new)
     host.build(host.old, host.framework.other_lock)
