@@ -1,6 +1,6 @@
 # Copyright: the gpuhost contributors
 # SPDX-License-Identifier: Apache-2.0
-"""Add the CUDA program, and the catalog's thresholds and package names, to the options of the module gpu_verify.
+"""Add the CUDA program, and what the catalog knows of thresholds, packages and settings, to gpu_verify's options.
 
 They are on the controller: Ansible transfers Python modules to the host, but no files of other kinds.
 """
@@ -13,7 +13,11 @@ from typing import Any
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import gpu_thresholds, link_thresholds
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import (
+    gpu_thresholds,
+    link_thresholds,
+    user_settings,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError, load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.escaping import result_for_terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification import waivers
@@ -35,6 +39,8 @@ def arguments(args: dict[str, Any]) -> dict[str, Any]:
         added["link_thresholds"] = link_thresholds(load_catalog())
     if added.get("fabric_manager_packages") is None:
         added["fabric_manager_packages"] = list(load_catalog().packages.fabric_manager)
+    if added.get("user_settings") is None:
+        added["user_settings"] = user_settings(load_catalog())
     return added
 
 

@@ -71,6 +71,12 @@ options:
     description: Globs of Fabric Manager's packages. By default the action plugin adds those of C(catalog/packages.yml).
     type: list
     elements: str
+  user_settings:
+    description:
+      - Variables of the host's users that the checks' programs drop, keep or set, as the rows of
+        C(catalog/user_settings.csv). By default the action plugin adds these.
+    type: list
+    elements: dict
   waivers:
     description: Failures that are accepted until a date. Such a check has the outcome V(waived).
     type: list
@@ -108,7 +114,7 @@ options:
 author: gpuhost contributors (!UNKNOWN)
 attributes:
   action:
-    description: An action plugin adds the CUDA program, the thresholds and the package names on the controller.
+    description: An action plugin adds the CUDA program, thresholds, package names and settings on the controller.
     support: full
   check_mode:
     description: Runs the same checks, and does not keep their result.
@@ -270,6 +276,7 @@ def main() -> None:
             "gpu_thresholds": {"type": "dict"},
             "link_thresholds": {"type": "dict"},
             "fabric_manager_packages": {"type": "list", "elements": "str"},
+            "user_settings": {"type": "list", "elements": "dict"},
             "waivers": {"type": "list", "elements": "dict", "default": [], "options": WAIVER},
             "unknown": {"choices": [model.FAIL, model.WARN], "default": model.FAIL},
             "timeout_factor": {"type": "float", "default": 1},
@@ -302,6 +309,7 @@ def main() -> None:
         gpu_thresholds=params["gpu_thresholds"],
         link_thresholds=params["link_thresholds"],
         fabric_manager_packages=params["fabric_manager_packages"],
+        user_settings=params["user_settings"],
         waivers=[model.Waiver(**waiver) for waiver in params["waivers"]],
         unknown=params["unknown"],
         state_directory=params["state_directory"],

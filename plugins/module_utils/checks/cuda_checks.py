@@ -7,12 +7,13 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from typing import Any
+from typing import Any, Sequence
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import (
     cuda_bandwidth_check,
     cuda_device_checks,
     cuda_unprivileged_check,
+    users_environment,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
     REAPPLY,
@@ -96,7 +97,7 @@ def _compile_link_run(context: Context, cuda: dict[str, Any]) -> list[Check]:
             handle.write(context.cuda_check_source)
         codes = _architectures(context, cuda)
         compiler = cuda_program.arguments(_nvcc(cuda), source, program, libraries, codes)
-        environment = dict(os.environ, LC_ALL="C", TMPDIR=directory)
+        environment = users_environment.isolated(context, {"LC_ALL": "C", "TMPDIR": directory})
         built = context.run(compiler, COMPILE_TIMEOUT, environment)
         if built.exit_code != 0:
             built = _without(directory, built)
@@ -105,23 +106,38 @@ def _compile_link_run(context: Context, cuda: dict[str, Any]) -> list[Check]:
                 "compiler." % ", ".join(planned)
             )
             return _not_run(context, "nvcc", built, expected, remedy)
-        with context.gpus_alone if context.no_device_reason is None else contextlib.nullcontext():
+        command_line = [program, "--time-limit", str(int(RUN_TIMEOUT * context.timeout_factor))]
+
+        def users_devices(users: Sequence[str]) -> list[Check]:
+            with _gpus_alone(context):
+                argv, of_login = users_environment.shell(context, directory, [*users, *command_line])
+                answer = context.run(argv, RUN_TIMEOUT + 30, of_login)
+            try:
+                return cuda_device_checks.run(context, cuda_program.parse(answer.output))[:1]
+            except ValueError:
+                return [cuda_device_checks.DEVICES.unknown("the program: " + answer.ending())]
+
+        with _gpus_alone(context):
             unprivileged = cuda_unprivileged_check.run_program(context, directory, program)
-            limit = str(int(RUN_TIMEOUT * context.timeout_factor))
-            ran = context.run([program, "--time-limit", limit], RUN_TIMEOUT + 30, environment)
-    try:
-        document = cuda_program.parse(ran.output)
-    except ValueError:
-        ran = _without(directory, ran)
-        remedy = "The dynamic linker does not find a library: see `ldconfig -p | grep -E 'cudart|cudnn|nccl'`."
-        return _not_run(context, "the program", ran, expected, remedy)
-    of_devices = cuda_device_checks.run(context, document)
+            ran = context.run(command_line, RUN_TIMEOUT + 30, environment)
+        try:
+            document = cuda_program.parse(ran.output)
+        except ValueError:
+            ran = _without(directory, ran)
+            remedy = "The dynamic linker does not find a library: see `ldconfig -p | grep -E 'cudart|cudnn|nccl'`."
+            return _not_run(context, "the program", ran, expected, remedy)
+        of_devices = cuda_device_checks.run(context, document)
+        of_devices[:1] = users_environment.compare(context, of_devices[:1], users_devices)
     return [
         _versions(document, planned, ran),
         *of_devices,
         cuda_bandwidth_check.judge(context, document, of_devices[0]),
         cuda_unprivileged_check.judge(context, document, unprivileged),
     ]
+
+
+def _gpus_alone(context: Context) -> Any:
+    return context.gpus_alone if context.no_device_reason is None else contextlib.nullcontext()
 
 
 def _without(directory: str, answer: Answer) -> Answer:

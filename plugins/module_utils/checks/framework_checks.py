@@ -1,6 +1,6 @@
 # Copyright: the gpuhost contributors
 # SPDX-License-Identifier: Apache-2.0
-"""Run framework_probe.py in a framework's environment, as a user would start it, and judge what frameworks share.
+"""Run framework_probe.py in a framework's environment, and judge what frameworks share.
 
 What the process does not print is a failure if it crashed, and unknown if it hung, was killed or ended as if nothing
 were wrong.
@@ -13,12 +13,13 @@ import dataclasses
 import inspect
 import json
 import os
-import pwd
 import re
-from typing import Any, Iterator
+from typing import Any, Iterator, Sequence
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks import framework_probe
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks import framework_probe, users_environment
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
+    FAIL,
+    HOST,
     REAPPLY,
     Check,
     CheckSpec,
@@ -26,12 +27,23 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     Symptom,
     stable,
 )
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, system
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, workspace
 from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Answer
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_errors
 
 TIMEOUT, LONG_TIMEOUT = 120, 300  # seconds
-SHELL = "/bin/bash"
+PATH = "/usr/bin:/bin"
+# Python as it starts, but for the sitecustomize that a host may have for all its Pythons.
+WITHOUT_SITECUSTOMIZE = """
+import importlib.machinery, json, sys, types
+sys.modules["sitecustomize"] = sys.modules["usercustomize"] = types.ModuleType("none")
+import site
+site.main()
+del sys.modules["sitecustomize"], sys.modules["usercustomize"]
+found = importlib.machinery.PathFinder.find_spec("sitecustomize")
+print("%s" + json.dumps({"sitecustomize": found and found.origin}), flush=True)
+exec(sys.argv.pop(1))
+"""
 # Relative to the largest element of a product of 512 x 512 matrices of standard normal numbers. Single precision stays
 # within 1e-6 of double precision; TF32, which the probe disables, has 13 bits less and exceeds 1e-4.
 TOLERANCE = 1e-5
@@ -68,15 +80,49 @@ def matmul_spec(framework: str, remedy: str) -> CheckSpec:
     )
 
 
-def run_probe(context: Context, framework: str, path: str, environment: dict[str, str] | None = None) -> Answer:
-    """Run the probe with the environment variables of a login: profiles and /etc/environment can shadow libraries."""
-    env = dict({"HOME": pwd.getpwuid(os.geteuid()).pw_dir, "PATH": "/usr/bin:/bin"}, **(environment or {}))
-    env.update(system.login_environment(context.root))
+def run_probe(
+    context: Context,
+    framework: str,
+    path: str,
+    environment: dict[str, str] | None = None,
+    users: Sequence[str] | None = None,
+    sitecustomize: bool = True,
+) -> Answer:
+    """Run the probe in an environment of ours.
+
+    users: run it in that of all users, with these arguments of env(1), and let it import what training needs as well
+    sitecustomize: whether Python runs the host's
+    """
     source = inspect.getsource(framework_probe)
-    argv = [SHELL, "-lc", 'exec "$0" "$@"', path + "/bin/python", "-c", source, framework]
+    code = [source] if sitecustomize else [WITHOUT_SITECUSTOMIZE % framework_probe.MARK, source]
+    argv = [path + "/bin/python", *([] if sitecustomize else ["-S"]), "-c", *code, framework]
     # Where it computes on the GPUs, no other program of the checks may do so at the same time.
     with context.gpus_alone if context.no_device_reason is None else contextlib.nullcontext():
-        return command.ask(context.run, argv, TIMEOUT, env, LONG_TIMEOUT)
+        if users is None:
+            isolated = users_environment.isolated(context, {"PATH": PATH, **(environment or {})})
+            return command.ask(context.run, argv, TIMEOUT, isolated, LONG_TIMEOUT)
+        with workspace.directory(users_environment.HOME, context.workspaces) as home:
+            words = [*users, *argv, framework_probe.AND_KERAS]
+            in_shell, of_login = users_environment.shell(context, home, words)
+            return command.ask(context.run, in_shell, TIMEOUT, {**(environment or {}), **of_login}, LONG_TIMEOUT)
+
+
+def of_sitecustomize(context: Context, check: Check, framework: str, path: str) -> Check:
+    """Return a failed check of the version as one of the host if the host's sitecustomize is the reason."""
+    if check.status != FAIL:
+        return check
+    answer = run_probe(context, framework, path, sitecustomize=False)
+    output = parse(answer)
+    origin = os.path.realpath(str(output.get("sitecustomize") or "/"))
+    if "version" not in output or origin == "/" or in_directory(origin, own_directory(output)):
+        return check
+    return dataclasses.replace(
+        check,
+        cause=HOST,
+        setting="%s, which every Python of the host runs at its start" % origin,
+        remedy="Without it the import succeeds. Mend it, or remove it: `dpkg -S %s` names the package that it is of, "
+        "if any." % origin,
+    )
 
 
 def parse(answer: Answer) -> dict[str, Any]:
@@ -91,8 +137,7 @@ def parse(answer: Answer) -> dict[str, Any]:
 def not_imported(specs: tuple[CheckSpec, ...], label: str, answer: Answer, planned: str) -> list[Check]:
     """Return the results if the framework could not be imported; the first check is that of its version."""
     reason = "importing %s: %s" % (label, answer.ending())
-    no_shell = answer.exit_code == command.NOT_STARTED and answer.stderr.startswith(SHELL.encode() + b": ")
-    if answer.stopped or answer.exit_code == 0 or no_shell:
+    if answer.stopped or answer.exit_code == 0:
         return [spec.unknown(reason) for spec in specs]
     rest = "%s cannot be imported, see %s" % (label, specs[0].id)
     return [specs[0].compare(False, reason, planned, REAPPLY), *(spec.unknown(rest) for spec in specs[1:])]

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Import a framework, load its CUDA libraries and compute: a program for the Python of the framework's environment.
 
-Usage: python -c SOURCE tensorflow|pytorch. It prints lines of MARK and a JSON object, one for each part as soon as it
-is known, so that a crash in a driver library does not lose the parts before it. framework_checks judges them. The
-standard library does everything that the frameworks themselves are compared with.
+Usage: python -c SOURCE tensorflow|pytorch [and-keras]. It prints lines of MARK and a JSON object, one for each
+part as soon as it is known, so that a crash in a driver library does not lose the parts before it. framework_checks
+judges them. The standard library does everything that the frameworks themselves are compared with.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import sys
 from importlib import metadata
 
 MARK = "GPUHOST-ANSWER "
+AND_KERAS = "and-keras"  # to import TensorFlow's Keras as well, which its users' settings can replace
 NEEDED = ("libcudart", "libcublas", "libcudnn", "libnccl")
 # NVIDIA's libraries of CUDA, which wheels ship, but not the driver's (libcuda, libnvidia-*), which are the system's.
 CUDA_LIBRARY = re.compile(
@@ -243,6 +244,8 @@ def tensorflow():
 
     build = tf.sysconfig.get_build_info()
     emit(version=tf.__version__, build=dict(build), loaded=loaded_framework("tensorflow"), **surroundings())
+    if AND_KERAS in sys.argv:
+        emit(keras=keras(tf))
     if build.get("is_cuda_build") is not False:
         names = sonames(build, wheel_libraries())
         errors = load(tf, names.values())
@@ -275,6 +278,14 @@ def tensorflow():
     errors = (tf.errors.OpError, RuntimeError, ValueError)
     emit(matmul=on_each(devices, multiply, errors))
     emit(convolution=on_each(devices, lambda device: convolve(convolution, device), errors))
+
+
+def keras(tf):
+    """Return the version and the backend of Keras, or why it cannot be imported."""
+    try:
+        return {"version": tf.keras.__version__, "backend": tf.keras.backend.backend()}
+    except (ImportError, AttributeError, ValueError) as error:
+        return {"error": message(error)}
 
 
 def tf_device(tensor):

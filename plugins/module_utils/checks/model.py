@@ -283,6 +283,7 @@ class Context:
     gpu_thresholds: minimum bandwidths by PCI id, as the catalog's gpu_thresholds() returns them
     link_thresholds: rates of PCIe and NVLink links, as the catalog's link_thresholds() returns them
     fabric_manager_packages: globs of Fabric Manager's packages, as in the catalog's packages.yml
+    user_settings: the rows of the catalog's list of variables that programs of the checks drop, keep or set
     waivers: the failures that the operator accepts
     workspaces: where a program may be compiled and run, the first that can be used
     unknown: WARN if a host is verified although checks are unknown, otherwise FAIL
@@ -308,6 +309,7 @@ class Context:
     gpu_thresholds: dict[str, Any] = field(default_factory=dict)
     link_thresholds: dict[str, Any] = field(default_factory=dict)
     fabric_manager_packages: list[str] = field(default_factory=list)
+    user_settings: list[dict[str, str]] = field(default_factory=list)
     waivers: list[Waiver] = field(default_factory=list)
     unknown: str = FAIL
     workspaces: tuple[str, ...] = workspace.PLACES

@@ -8,9 +8,9 @@ skips that matter.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Sequence
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks import framework_checks
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks import framework_checks, users_environment
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
     REAPPLY,
     Check,
@@ -66,13 +66,21 @@ USES_GPUS = (DEVICES, MATMUL, CONVOLUTION)
 
 
 def run(context: Context, path: str = installed_stack.PYTORCH) -> list[Check]:
-    """Run the probe once and judge its output; return nothing if the plan has no PyTorch."""
+    """Run the probe, judge its output, and compare that with what users get; nothing if the plan has no PyTorch."""
     component = context.component("pytorch")
     if component is None:
         return []
-    answer = framework_checks.run_probe(context, "pytorch", path)
-    output = framework_checks.parse(answer)
-    planned = str(component["version"])
+
+    def probed(users: Sequence[str] | None = None) -> list[Check]:
+        return _judge(context, component, framework_checks.run_probe(context, "pytorch", path, users=users))
+
+    version, *others = probed()
+    version = framework_checks.of_sitecustomize(context, version, "pytorch", path)
+    return users_environment.compare(context, [version, *others], probed)
+
+
+def _judge(context: Context, component: dict[str, Any], answer: Answer) -> list[Check]:
+    output, planned = framework_checks.parse(answer), str(component["version"])
     if "version" not in output:
         return framework_checks.not_imported(CHECKS, _NAME, answer, planned)
     tolerance = framework_checks.CONVOLUTION_TOLERANCE

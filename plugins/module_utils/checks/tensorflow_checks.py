@@ -4,9 +4,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Sequence
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks import framework_checks
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks import framework_checks, users_environment
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
     REAPPLY,
     Check,
@@ -76,13 +76,23 @@ USES_GPUS = (DEVICES, MATMUL, CONVOLUTION)
 
 
 def run(context: Context) -> list[Check]:
-    """Run the probe once and judge its output."""
+    """Run the probe, judge its output, and compare that with what users get."""
     component = context.component("tensorflow")
     if component is None:
         return not_planned(CHECKS, _NAME)
-    answer = framework_checks.run_probe(context, "tensorflow", context.tensorflow_path, {"TF_CPP_MIN_LOG_LEVEL": "2"})
-    output = framework_checks.parse(answer)
-    planned = str(component["version"])
+
+    def probed(users: Sequence[str] | None = None) -> list[Check]:
+        quiet = {"TF_CPP_MIN_LOG_LEVEL": "2"}
+        answer = framework_checks.run_probe(context, "tensorflow", context.tensorflow_path, quiet, users)
+        return _judge(context, component, answer)
+
+    version, *others = probed()
+    version = framework_checks.of_sitecustomize(context, version, "tensorflow", context.tensorflow_path)
+    return users_environment.compare(context, [version, *others], probed)
+
+
+def _judge(context: Context, component: dict[str, Any], answer: Answer) -> list[Check]:
+    output, planned = framework_checks.parse(answer), str(component["version"])
     if "version" not in output:
         return framework_checks.not_imported(CHECKS, _NAME, answer, planned)
     tolerance = framework_checks.CONVOLUTION_TOLERANCE
@@ -100,7 +110,10 @@ def run(context: Context) -> list[Check]:
 
 def _version(output: dict[str, Any], planned: str) -> Check:
     version, loaded = str(output["version"]), framework_checks.loaded("tensorflow", output)
-    versions = {"tensorflow": version}
+    versions, keras = {"tensorflow": version}, output.get("keras") or {}
+    if "error" in keras or keras.get("backend", "tensorflow") != "tensorflow":
+        found = keras.get("error") or "Keras %(version)s computes with %(backend)s" % keras
+        return VERSION.compare(False, "%s; importing its Keras: %s" % (version, found), planned)
     return VERSION.compare(is_version(version, planned), version, planned, versions=versions, loaded=loaded)
 
 

@@ -1023,10 +1023,41 @@ def tensorflow_without_gpus(host: Host) -> None:
 
 
 @fault("LD_LIBRARY_PATH in a profile puts the system's cuDNN before those of the environments", "tensorflow.libraries",
-       "pytorch.cuda_libraries")  # fmt: skip
+       "pytorch.cuda_libraries", cause=model.HOST)  # fmt: skip
 def shadowed_libraries(host: Host) -> None:
     host.write("usr/local/cuda-13.2/lib64/libcudnn.so.9", "")
     host.write("etc/profile.d/old.sh", "export LD_LIBRARY_PATH=/usr/local/cuda-13.2/lib64\n")
+
+
+@fault("PYTHONPATH in /etc/environment puts another NumPy before the environment's", "tensorflow.version",
+       outcome=model.WARN)  # fmt: skip
+def python_path(host: Host) -> None:
+    """As in ros2/ros2 issue 1094."""
+    host.write("x/numpy/__init__.py", "")
+    host.write("etc/environment", "PYTHONPATH=/x\n")
+
+
+@fault("KERAS_BACKEND in a profile takes Keras away from TensorFlow", "tensorflow.version", outcome=model.WARN)
+def keras_backend(host: Host) -> None:
+    host.write("etc/profile.d/keras.sh", "# Of our course\nexport OMP_NUM_THREADS=8 KERAS_BACKEND=torch\n")
+
+
+@fault("CUDA_VISIBLE_DEVICES in /etc/environment hides a GPU from all users", "cuda.devices", "tensorflow.devices",
+       "pytorch.devices", outcome=model.WARN)  # fmt: skip
+def visible_devices(host: Host) -> None:
+    host.write("etc/environment", 'CUDA_VISIBLE_DEVICES="0"\n')
+
+
+@fault(
+    "A sitecustomize for each Python of the host ends every import",
+    "tensorflow.version",
+    "pytorch.version",
+    follows=unknown(*OF_TENSORFLOW[1:], *OF_PYTORCH[1:]),
+    why="The process ends at the import",
+    cause=model.HOST,
+)
+def sitecustomize(host: Host) -> None:
+    host.write(at.SITECUSTOMIZE, "import apport_python_hook_of_another_release\n")
 
 
 @fault(
@@ -1237,8 +1268,7 @@ SILENCES = {
     "login-shell": Silence(
         "the login shell",
         at.BASH,
-        ("env.login_shell", *OF_TENSORFLOW, *OF_PYTORCH),
-        fails={"dies": ("tensorflow.version", "pytorch.version")},
+        ("env.login_shell",),
     ),
     "shell": Silence("`sh`", at.SHELL, ("env.ssh_no_profile",)),
     "setpriv": Silence("`setpriv`", at.SETPRIV, ("cuda.unprivileged",)),

@@ -73,6 +73,7 @@ STATUS, KERNEL_LOG, CUDA_SETTINGS = "var/lib/dpkg/status", "var/log/kernel", "et
 SMI_STATE = "etc/gpuhost-simulated/nvidia-smi.json"
 MODULE = f"lib/modules/{KERNEL}/updates/dkms/nvidia.ko"
 PROFILE = "etc/profile.d/cuda.sh"
+SITECUSTOMIZE = "etc/python3/sitecustomize.py"  # of every Python, where Debian's python3.X has it
 KERNEL_KEYS, OWNER_KEYS = "proc/keys", secure_boot.OWNER_KEYS[1:] + "-605dab50-e046-4300-abb6-3dd810dd8b23"
 # The serial numbers of tests/fixtures/secure_boot/enrolled.der and not-enrolled.der.
 ENROLLED = "67:ED:F8:2E:88:0C:52:11:2F:8F:BA:29:87:73:61:6E:45:86:85:3B"
@@ -262,7 +263,7 @@ chmod +x "$2"
 
     def _shells(self) -> None:
         """Write the shells: they read this host's profiles and search its directories, in place of the machine's."""
-        self.write(PROFILE, f'PATH="$PATH:{self.root}/usr/local/cuda/bin"\n')
+        self.write(PROFILE, f'# Managed by gpuhost (role env_paths)\nPATH="$PATH:{self.root}/usr/local/cuda/bin"\n')
         directories = f"{self.root}/usr/bin:/usr/bin:/bin"
         self.program(
             BASH,
@@ -325,6 +326,7 @@ chmod +x "$2"
             gpu_thresholds=facts.gpu_thresholds(catalog, [f"10de:{H100}"]),
             link_thresholds=facts.link_thresholds(catalog),
             fabric_manager_packages=list(catalog.packages.fabric_manager),
+            user_settings=facts.user_settings(catalog),
         )
         return dataclasses.replace(context, workspaces=(tempfile.gettempdir(),))
 

@@ -1,7 +1,7 @@
 """Run cuda_check as nvcc would have built it: argv is the settings' file, the program, its bytes, and its arguments.
 
-`settings` are those of the simulated CUDA, `values` replace values of the document, by path such as versions.nccl; a
-path leads into each element of a list.
+`settings` are those of the simulated CUDA, whose devices CUDA_VISIBLE_DEVICES limits as CUDA's; `values` replace values
+of the document, by path such as versions.nccl; a path leads into each element of a list.
 """
 
 import json
@@ -26,6 +26,8 @@ def main():
     file, program, size, *words = sys.argv[1:]
     with open(file) as stream:
         given = json.load(stream)
+    if os.environ.get("CUDA_VISIBLE_DEVICES"):
+        given["settings"]["DEVICES"] = str(len(os.environ["CUDA_VISIBLE_DEVICES"].split(",")))
     environment = {**{"SIMULATED_CUDA_" + name: value for name, value in given["settings"].items()}, **os.environ}
     ran = subprocess.run([program, *words, "--bytes", size], env=environment, capture_output=True, text=True)
     head, brace, body = ran.stdout.partition("{")
