@@ -1,8 +1,10 @@
 """Which kernel GRUB boots next: gpuhost's probe and the kernel guard, which runs alone, give one answer.
 
-The configurations are grub-mkconfig's own: see tests/fixtures/grub/README.md.
+The configurations are grub-mkconfig's own: see tests/fixtures/grub/README.md. With another case, record again what GRUB
+boots: tests/record_grub.py.
 """
 
+import json
 import os
 import re
 import subprocess
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import system
 
+from tests import record_grub
 from tests.unit.module_utils.host_files import put
 from tests.unit.roles.nvidia_driver.test_kernel_guard import PROGRAMS, PROJECT, UUID, install_guard
 
@@ -216,6 +219,14 @@ def test_probe_and_guard_name_the_same_kernel(tmp_path: Path, case: str) -> None
     installed(tmp_path / "root", configuration, environment)
     said = {"probe": probed(tmp_path / "root"), "guard": guarded(tmp_path / "root", tmp_path / "bin")}
     assert said == {"probe": expected, "guard": expected}
+
+
+def test_grub_itself_boots_the_kernels_that_are_named() -> None:
+    """The record is of GRUB as a program: see tests/record_grub.py."""
+    record = json.loads(record_grub.RECORD.read_text())["booted"]
+    known = record_grub.known(CASES)
+    assert {name: record[name]["of"] for name in known} == {name: record_grub.digest(*known[name]) for name in known}
+    assert {name: record[name]["kernel"] for name in known} == {name: CASES[name][2] for name in known}
 
 
 def test_a_file_of_the_administrator_may_change_the_menu(tmp_path: Path) -> None:
