@@ -13,6 +13,7 @@ import os
 import re
 from typing import Any, Callable, Iterable, Mapping, NamedTuple
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks import module_blacklists
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
     FAIL,
     HARDWARE,
@@ -96,7 +97,7 @@ class Cause:
     found_in: how it is found; action: what to do
     checks: those that it explains, or that report it
     errors: the numbers of CUDA's errors that it explains
-    find: finds it on a host; None where a check of its own does
+    find: finds it on a host; None where a check of its own does, or a module of its own
     """
 
     name: str
@@ -329,6 +330,16 @@ CAUSES: tuple[Cause, ...] = (
         (*ON_DEVICES, *OF_FRAMEWORKS),
         errors=(100,),
         find=_find_mig,
+    ),
+    Cause(
+        "A blacklist of the driver's modules",
+        FAIL,
+        "`blacklist` and `install` lines in modprobe.d, options of the kernel's command line; only where a module is "
+        "built, none is loaded, no other driver has the GPUs, and the kernel's log has no attempt to load one",
+        "Remove the line, `update-initramfs -u` and `modprobe nvidia`; `gpu_host.yml` repairs what was added since its "
+        "last run",
+        module_blacklists.CHECKS,
+        blame=HOST,
     ),
     Cause(
         "Corrupted infoROM",

@@ -18,6 +18,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks import (
     idle_checks,
     known_causes,
     model,
+    module_blacklists,
     package_checks,
     pytorch_checks,
     tensorflow_checks,
@@ -117,7 +118,7 @@ def verify(context: model.Context) -> dict[str, Any]:
         results = list(pool.map(lambda name: _run_group(name, context), names))
     results += [_run_group(name, context) for name in GROUPS if name == LAST]
     checks = known_causes.explain([check for group in results for check in group], context)
-    checks = [_waive(check, context) for check in checks]
+    checks = [_waive(check, context) for check in module_blacklists.explain(checks, context)]
     summary = model.summary(checks, context.unknown, _recorded(context), _findings_before(context))
     evidence = dict(summary, simulated=context.simulated, gpu_jobs=context.gpu_jobs)
     for check in checks:

@@ -16,6 +16,7 @@ ROOT_PROFILES = ("/root/.profile", "/root/.bash_profile", "/root/.bash_login", "
 PROFILE_DIRECTORY = "/etc/profile.d"
 MODPROBE_DIRECTORIES = ("/etc/modprobe.d", "/run/modprobe.d", "/usr/local/lib/modprobe.d", "/usr/lib/modprobe.d")
 COMMAND_LINE = "/proc/cmdline"
+OURS = "Managed by gpuhost"  # in each file that a role of this collection writes
 _LIBRARY_PATH = re.compile(r"^[^#\n]*\bLD_LIBRARY_PATH\s*\+?=")
 _MODULE = r"nvidia(?:[-_](?:current|uvm|modeset|drm|peermem))*"
 # Debian's own packages have `install nvidia modprobe -i nvidia-current`, which loads the module.
