@@ -199,6 +199,33 @@ def driver_not_loaded(host: Host) -> None:
 
 
 @fault(
+    "A blacklist keeps the driver's module, which is built, from loading",
+    "driver.nvidia_smi",
+    "driver.module_matches_user_space",
+    "driver.pci_binding",
+    follows={**NO_NVIDIA_SMI, **NO_DEVICE},
+    why="Neither nvidia-smi nor CUDA has a module",
+    cause=model.HOST,
+)
+def driver_blacklisted(host: Host) -> None:
+    driver_not_loaded(host)
+    host.write("etc/modprobe.d/no-gpu.conf", "# Of the passthrough test\nblacklist nvidia\n")
+
+
+@fault(
+    "The driver's module fails to load, on a host with a blacklist of it",
+    "driver.nvidia_smi",
+    "driver.module_matches_user_space",
+    "driver.pci_binding",
+    follows={**NO_NVIDIA_SMI, **NO_DEVICE},
+    why="The blacklist is not the reason: something has loaded the module, and it ended",
+)
+def driver_fails_beside_a_blacklist(host: Host) -> None:
+    driver_blacklisted(host)
+    log(host, "NVRM: The NVIDIA probe routine failed for 2 device(s).")
+
+
+@fault(
     "nvidia-smi reports another driver version",
     "driver.nvidia_smi",
     follows={
