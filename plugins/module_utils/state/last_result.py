@@ -84,7 +84,8 @@ def findings_before(directory: str, present: Gpus | None) -> dict[str, str]:
     before = (store.read(directory, store.PENDING) or {}).get("before") or {}
     if not present or before.get("gpus") != present:
         return {}
-    return {name: check["finding"] for name, check in before["checks"].items() if check.get("finding")}
+    checks = before.get("checks") or {}
+    return {name: check["finding"] for name, check in checks.items() if check.get("finding")}
 
 
 def of_restored_host(directory: str, is_changed: bool) -> None:
