@@ -255,7 +255,7 @@ def computed(
     if part not in output:
         return not_printed(spec, label, answer, expected)
     results = list(output[part])
-    passed = bool(results) and all(_right(result, tolerance) for result in results)
+    passed = bool(results) and all(right(result, tolerance) for result in results)
     found = "; ".join(_results_text(results)) or "no result"
     if gpus:
         every = len({result["device"] for result in results}) == len(results) == wanted
@@ -278,7 +278,7 @@ def _of_results(context: Context, results: list[dict[str, Any]], tolerance: floa
     addresses = {gpu.get("index"): gpu.get("pci_address") for gpu in (context.smi or {}).get("gpus") or []}
     errors, other = set(), False
     for result in results:
-        if _right(result, tolerance):
+        if right(result, tolerance):
             continue
         numbers = cuda_errors.numbers(str(result.get("error", "")))
         digits = re.search(r"\d+$", str(result["device"]))
@@ -288,7 +288,7 @@ def _of_results(context: Context, results: list[dict[str, Any]], tolerance: floa
     return Symptom(frozenset(errors), None if len(results) == wanted else len(results), other)
 
 
-def _right(result: dict[str, Any], tolerance: float) -> bool:
+def right(result: dict[str, Any], tolerance: float) -> bool:
     """Return whether a result was computed on its device and is close enough; NaN is not."""
     return "error" not in result and result["ran_on"] == result["device"] and result["difference"] <= tolerance
 
@@ -298,7 +298,7 @@ def _computed_finding(results: list[dict[str, Any]], tolerance: float) -> str:
     texts = [
         "%s %s%s" % (
             result["device"],
-            stable(str(result["error"])) if "error" in result else "right" if _right(result, tolerance) else "differs",
+            stable(str(result["error"])) if "error" in result else "right" if right(result, tolerance) else "differs",
             ", ran on %s" % result["ran_on"] if result.get("ran_on", result["device"]) != result["device"] else "",
         )
         for result in results

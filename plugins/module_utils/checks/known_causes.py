@@ -46,6 +46,10 @@ OF_FRAMEWORKS = (
     *("tensorflow.devices", "tensorflow.matmul", "tensorflow.convolution"),
     *("pytorch.devices", "pytorch.matmul", "pytorch.convolution"),
 )
+_IGNORED = re.compile(
+    r"Ignoring visible gpu device \(device: \d+, name: (.*?), pci bus id: ([0-9A-Fa-f:.]+)[^)]*\) with "
+    r"(?:core count|Cuda multiprocessor count): (\d+)\. The minimum required count is (\d+)\."
+)
 _PACKAGES = ["*cuda*", "*nvidia*"]
 _VERSION = re.compile(r"^libcuda\.so\.(\d+\.\d+[\d.]*)$")
 # What `nvidia-smi conf-compute` prints with -q, or before branch 550 with -f and -grs.
@@ -166,6 +170,18 @@ def address(gpu: Gpu) -> str:
         return nvidia_smi.pci_address(gpu.bus_id)
     except ValueError:
         return gpu.bus_id
+
+
+def ignored_by_tensorflow(context: Context, printed: str) -> list[str]:
+    """Return the GPUs that TensorFlow leaves out because of their few multiprocessors, as text.
+
+    By what it prints (tensorflow/core/common_runtime/gpu/gpu_device.cc); where it prints nothing, by the plan.
+    """
+    lines = dict.fromkeys(_IGNORED.findall(printed))
+    if lines:
+        return ["%s at %s with %s multiprocessors (at least %s)" % line for line in lines]
+    gpus = context.plan.get("gpus") or []
+    return [str(gpu.get("name") or gpu["pci_id"]) for gpu in gpus if gpu.get("left_out_by") == "tensorflow"]
 
 
 # What is found when a check failed --------------------------------------------------------------------------------
@@ -355,6 +371,14 @@ CAUSES: tuple[Cause, ...] = (
         "The power limits in `nvidia-smi -q -x`",
         "`nvidia-smi -i N -pl WATTS`, or the limit that the board's management controller sets",
         ("gpu.power_limit",),
+    ),
+    Cause(
+        "A small GPU beside a larger one, which TensorFlow ignores",
+        SKIP,
+        "TensorFlow's line `Ignoring visible gpu device`, or the plan: fewer than 8 multiprocessors, and fewer than "
+        "another GPU",
+        "`TF_MIN_GPU_MULTIPROCESSOR_COUNT=N` in the environment of a program that is to use it",
+        ("tensorflow.devices", "tensorflow.matmul", "tensorflow.convolution"),
     ),
     Cause(
         "Fabric Manager with nothing to manage",

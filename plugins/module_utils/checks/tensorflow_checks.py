@@ -4,10 +4,16 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Sequence
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks import framework_checks, users_environment
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks import (
+    framework_checks,
+    known_causes,
+    users_environment,
+)
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
+    FAIL,
     REAPPLY,
     Check,
     CheckSpec,
@@ -73,6 +79,8 @@ MATMUL = framework_checks.matmul_spec(
 CONVOLUTION = framework_checks.convolution_spec("tensorflow")
 CHECKS = (VERSION, BUILT_FOR_CUDA, DEVICES, LIBRARIES, CUDNN_VERSION, NCCL_VERSION, MATMUL, CONVOLUTION)
 USES_GPUS = (DEVICES, MATMUL, CONVOLUTION)
+_TOLERANCES = {"matmul": framework_checks.TOLERANCE, "convolution": framework_checks.CONVOLUTION_TOLERANCE}
+_NO_DEVICE = re.compile(r"unknown device|invalid device ordinal", re.IGNORECASE)
 
 
 def run(context: Context) -> list[Check]:
@@ -82,8 +90,8 @@ def run(context: Context) -> list[Check]:
         return not_planned(CHECKS, _NAME)
 
     def probed(users: Sequence[str] | None = None) -> list[Check]:
-        quiet = {"TF_CPP_MIN_LOG_LEVEL": "2"}
-        answer = framework_checks.run_probe(context, "tensorflow", context.tensorflow_path, quiet, users)
+        verbose = {"TF_CPP_MIN_LOG_LEVEL": "0"}  # it says which GPUs it leaves out
+        answer = framework_checks.run_probe(context, "tensorflow", context.tensorflow_path, verbose, users)
         return _judge(context, component, answer)
 
     version, *others = probed()
@@ -96,7 +104,7 @@ def _judge(context: Context, component: dict[str, Any], answer: Answer) -> list[
     if "version" not in output:
         return framework_checks.not_imported(CHECKS, _NAME, answer, planned)
     tolerance = framework_checks.CONVOLUTION_TOLERANCE
-    return [
+    checks = [
         _version(output, planned),
         _built_for_cuda(output),
         framework_checks.devices(context, DEVICES, _NAME, output, answer),
@@ -106,6 +114,29 @@ def _judge(context: Context, component: dict[str, Any], answer: Answer) -> list[
         framework_checks.computed(context, MATMUL, _NAME, output, answer, framework_checks.TOLERANCE),
         framework_checks.computed(context, CONVOLUTION, _NAME, output, answer, tolerance),
     ]
+    ignored = known_causes.ignored_by_tensorflow(context, answer.text())
+    return [_without_ignored(context, check, output, ignored) for check in checks] if ignored else checks
+
+
+def _without_ignored(context: Context, check: Check, output: dict[str, Any], ignored: list[str]) -> Check:
+    """Skip the GPUs that TensorFlow ignores, if it used all others well."""
+    spec = next((spec for spec in USES_GPUS if spec.id == check.id), None)
+    if spec is None or check.status != FAIL:
+        return check
+    used = context.expect_gpus - len(ignored)
+    if spec is DEVICES:
+        is_right = len(list(output.get("devices") or [])) == used
+    else:
+        part = check.id.split(".", 1)[1]
+        results = list(output.get(part) or [])
+        right = [result for result in results if framework_checks.right(result, _TOLERANCES[part])]
+        # Releases that list the ignored GPU, too, refuse to compute on it.
+        others = [result for result in results if result not in right]
+        is_right = len(right) == used > 0 and all(_NO_DEVICE.search(str(other.get("error"))) for other in others)
+    if not is_right:
+        return check
+    reason = "TensorFlow leaves out %s, beside a larger GPU: TF_MIN_GPU_MULTIPROCESSOR_COUNT sets how many it must have"
+    return spec.skip(reason % ", ".join(ignored), check.found)
 
 
 def _version(output: dict[str, Any], planned: str) -> Check:

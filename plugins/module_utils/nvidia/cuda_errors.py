@@ -130,7 +130,7 @@ ERRORS = {
     ),
 }
 _UNRECOGNIZED = "unrecognized error code"
-_NUMBER = re.compile(r"(?:CUDA error|Error|error code) (\d+)\b", re.IGNORECASE)
+_NUMBER = re.compile(r"\bError (\d+): ")  # as PyTorch prints it
 
 
 def text(error: dict[str, Any]) -> str:

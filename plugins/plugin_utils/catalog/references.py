@@ -65,6 +65,11 @@ def _gpus(catalog: Catalog) -> Iterator[str]:
         for driver in rule.drivers:
             if driver.split(".")[0] not in branches:
                 yield f"gpu.yml.first_drivers: branch {driver} is not in driver.yml"
+    small = catalog.gpu.few_multiprocessors.gpus if catalog.gpu.few_multiprocessors else ()
+    for unknown in {device for row in small for device in row.devices} - {*catalog.products}:
+        yield f"gpu.yml.few_multiprocessors: device {unknown} is not in gpu_products.csv"
+    for unknown in {chip for row in small for chip in row.chips} - {gpu.chip for gpu in catalog.products.values()}:
+        yield f"gpu.yml.few_multiprocessors: chip {unknown} is not in gpu_products.csv"
     legacy = [device for entry in catalog.gpu.legacy for device in entry.devices]
     yield from _duplicates("gpu.yml.legacy", legacy)
     chip_only = [entry.device for entry in catalog.gpu.chip_only]

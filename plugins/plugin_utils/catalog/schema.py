@@ -66,6 +66,23 @@ class ChipOnly:
 
 
 @dataclasses.dataclass(frozen=True)
+class SmallGpus:
+    """GPUs by chip and by PCI device id; most: the number of multiprocessors that none of them exceeds."""
+
+    most: int
+    chips: tuple[str, ...] = ()
+    devices: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class FewMultiprocessors:
+    """The GPUs that TensorFlow leaves out beside a larger one."""
+
+    gpus: tuple[SmallGpus, ...]
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
 class GpuFile:
     """gpu.yml."""
 
@@ -75,6 +92,7 @@ class GpuFile:
     first_drivers: FirstDrivers | None = None
     legacy: tuple[LegacyGpus, ...] = ()
     chip_only: tuple[ChipOnly, ...] = ()
+    few_multiprocessors: FewMultiprocessors | None = None
 
 
 @dataclasses.dataclass(frozen=True)

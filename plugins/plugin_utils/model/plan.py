@@ -56,7 +56,7 @@ class Gpu:
     """A GPU that the catalog knows.
 
     For the resolver alone, and not in the JSON of a plan: kernel_modules (`open`, `proprietary` or `either`) and
-    last_driver_branch.
+    last_driver_branch. left_out_by: the framework that does not use the GPU; only then is it in the JSON.
     """
 
     pci_id: str
@@ -65,6 +65,7 @@ class Gpu:
     architecture: str
     kernel_modules: str = ""
     last_driver_branch: str = ""
+    left_out_by: str = ""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -102,7 +103,10 @@ class Plan:
     def to_json(self) -> dict[str, Any]:
         """Return the plan as plain data: the fact gpu_stack_plan, keys in a fixed order."""
         gpu_fields = ("pci_id", "name", "compute_capability", "architecture")
-        gpus = [{name: getattr(gpu, name) for name in gpu_fields} for gpu in self.gpus]
+        gpus = [
+            {name: getattr(gpu, name) for name in (*gpu_fields, *(["left_out_by"] if gpu.left_out_by else []))}
+            for gpu in self.gpus
+        ]
         return {"schema": SCHEMA, "ok": self.ok, **records.to_json(self), "gpus": gpus}
 
 

@@ -45,6 +45,7 @@ PROBLEMS: dict[str, str] = {
 WARNINGS: dict[str, str] = {
     **resolve.WARNINGS,
     **explain.WARNINGS,
+    **gpus.WARNINGS,
     **kernels.WARNINGS,
     **prebuilt.WARNINGS,
     **known_bad.WARNINGS,

@@ -39,7 +39,11 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.driver impo
     prebuilt,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.explain import explain_platform
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.gpus import check_gpu_count, identify_gpus
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.gpus import (
+    check_gpu_count,
+    identify_gpus,
+    leave_out_small_gpus,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.libraries import LibraryCandidate
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.platform import (
     Platform,
@@ -184,6 +188,8 @@ def _plan_as_asked(catalog: Catalog, request: Request, host: Host, relaxed: froz
     explain_platform(context, platform, findings)
     components = _components(context, platform, findings)
     check_frameworks(request, components, findings)
+    if components.tensorflow:
+        gpus = leave_out_small_gpus(catalog, gpus, findings)
     plan = _plan(host, request, gpus, components, _repository(context, components), findings)
     return dataclasses.replace(plan, kept_driver=driver_sets.kept(context))
 

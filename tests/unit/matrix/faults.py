@@ -1038,6 +1038,45 @@ def tensorflow_for_cpu(host: Host) -> None:
     compute_on(host.tensorflow, "/CPU:0")
 
 
+def small_gpu(host: Host, number: int, name: str) -> None:
+    """TensorFlow ignores a display GPU; the line is from a host with a GTX 1050 Ti in place of its GeForce GT 1030."""
+    host.tensorflow["stderr"] = (
+        "2020-05-21 15:44:36.450426: I tensorflow/core/common_runtime/gpu/gpu_device.cc:1688] Ignoring visible gpu "
+        f"device (device: {number}, name: {name}, pci bus id: {at.ADDRESSES[number]}, compute capability: 6.1) with "
+        "core count: 6. The minimum required count is 8. You can adjust this requirement with the env var "
+        "TF_MIN_GPU_MULTIPROCESSOR_COUNT.\n"
+    )
+    for key in ("devices", "matmul", "convolution"):
+        part(host.tensorflow, key)[key].pop()
+
+
+USED_BY_TENSORFLOW = ("tensorflow.devices", "tensorflow.matmul", "tensorflow.convolution")
+
+
+@fault("TensorFlow ignores a GPU with few multiprocessors beside a larger one", *USED_BY_TENSORFLOW,
+       outcome=model.SKIP)  # fmt: skip
+def gpu_ignored(host: Host) -> None:
+    small_gpu(host, 1, "GeForce GTX 1050 Ti")
+
+
+@fault("As before, with a release that lists the GPU and prints nothing", "tensorflow.matmul",
+       "tensorflow.convolution", outcome=model.SKIP)  # fmt: skip
+def gpu_listed_and_ignored(host: Host) -> None:
+    host.plan["gpus"][1] |= {"pci_id": "10de:1c82", "name": "NVIDIA GeForce GTX 1050 Ti", "left_out_by": "tensorflow"}
+    for key in ("matmul", "convolution"):
+        part(host.tensorflow, key)[key][1] = {
+            "device": "/GPU:1",
+            "error": "InvalidArgumentError: /job:localhost/replica:0/task:0/device:GPU:1 unknown device.",
+        }
+
+
+@fault("TensorFlow ignores a small GPU, and computes a wrong product on the larger one", "tensorflow.matmul",
+       follows=skips("tensorflow.devices", "tensorflow.convolution"), why="The small GPU is ignored")  # fmt: skip
+def gpu_ignored_and_wrong_product(host: Host) -> None:
+    gpu_ignored(host)
+    part(host.tensorflow, "matmul")["matmul"][0]["difference"] = 0.25
+
+
 @fault(
     "TensorFlow sees no GPU",
     "tensorflow.devices",

@@ -48,6 +48,8 @@ for part in answer["parts"]:
     if "build" in part and "and-keras" in arguments:
         is_there = os.environ.get("KERAS_BACKEND", "tensorflow") == "tensorflow"
         say(keras={"backend": "tensorflow"} if is_there else {"error": "Keras cannot be imported."})
+sys.stderr.write(answer.get("stderr", ""))
+sys.stderr.flush()
 if answer.get("signal"):
     os.kill(os.getpid(), answer["signal"])
 sys.exit(answer.get("exit", 0))

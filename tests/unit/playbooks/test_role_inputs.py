@@ -46,6 +46,15 @@ def test_nvidias_driver_must_not_replace_the_distributions(tmp_path, source, kep
     assert ("libnvidia-*" in json.loads((tmp_path / "blocked.json").read_text())) == blocked
 
 
+@pytest.mark.parametrize(("framework", "count"), [("tensorflow", "1"), ("pytorch", "2")])
+def test_a_framework_trains_on_the_gpus_that_it_does_not_leave_out(tmp_path, framework, count):
+    play = PLAY.split("    - ansible.builtin.copy:")[0] + "    - ansible.builtin.debug: {var: smoke_train_gpus}\n"
+    plan = {"gpus": [{"pci_id": "10de:1c82", "left_out_by": "tensorflow"}, {"pci_id": "10de:2204"}]}
+    variables = {"gpu_stack_plan": plan, "smoke_train_framework": framework}
+    done = run_play(tmp_path, play, "-e", json.dumps(variables))
+    assert f'"smoke_train_gpus": {count}' in done.stdout.replace(f'"{count}"', count), done.stdout + done.stderr
+
+
 @pytest.mark.parametrize(("factor", "seconds"), [({}, 7200), ({"gpu_stack_timeout_factor": 2.5}, 18000)])
 def test_the_time_limit_of_environments_follows_gpu_stack_timeout_factor(tmp_path, factor, seconds):
     done = run_play(tmp_path, LIMITS, "-e", json.dumps(factor))

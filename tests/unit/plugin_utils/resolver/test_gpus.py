@@ -189,3 +189,28 @@ def test_a_described_host_is_told_which_options_to_add():
     assert problem.message == "no --gpu was given; expected one for each GPU of the host"
     counted = resolve(load_catalog(), Request(expect_gpus="2"), Host("debian-12", described=True, gpus=(T4,)))
     assert [p.message for p in counted.problems] == ["found 1 usable NVIDIA GPU(s), expected 2"]
+
+
+# GTX 1050 Ti and GT 1030 (6 and 3 multiprocessors), T400, RTX 3090. As in tensorflow/tensorflow issues 43104 and 32569.
+@pytest.mark.parametrize(
+    ("devices", "request_", "left_out"),
+    [
+        (["1c82", "2204"], {}, ["1c82"]),
+        (["1ff2", "2204"], {}, ["1ff2"]),
+        (["1d01", "1c82"], {}, ["1d01"]),
+        (["1c82", "1c82"], {}, []),
+        (["1c82"], {}, []),
+        (["2204", "2204"], {}, []),
+        (["1c82", "2204"], {"tensorflow": "none", "pytorch": "auto"}, []),
+    ],
+    ids=["display GPU", "T400", "smaller of two", "equal", "alone", "large", "without TensorFlow"],
+)
+def test_small_gpu_beside_a_larger_one_is_left_out_by_tensorflow(devices, request_, left_out, snapshot):
+    gpus = (f"10de:{device}" for device in devices)
+    made = plan_untried("ubuntu-22.04", *gpus, catalog=load_catalog(), **request_)
+    assert [gpu["pci_id"] for gpu in made["gpus"] if gpu.get("left_out_by") == "tensorflow"] == [
+        f"10de:{device}" for device in left_out
+    ]
+    warned = [w["message"] for w in made["warnings"] if w["code"] == "gpu-left-out-by-tensorflow"]
+    assert len(warned) == len(left_out)
+    assert not warned or warned == snapshot

@@ -1,0 +1,59 @@
+"""CUDA's error numbers, by number, name and sentence as programs print them."""
+
+from __future__ import annotations
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_errors
+
+
+@pytest.mark.parametrize(
+    ("printed", "number"),
+    [
+        # pytorch/pytorch, torch/cuda/__init__.py; NVIDIA/nvidia-docker issue 1256
+        (
+            "UserWarning: CUDA initialization: Unexpected error from cudaGetDeviceCount(). Did you run some cuda "
+            "functions before calling NumCudaDevices() that might have already set an error? Error 803: system has "
+            "unsupported display driver / cuda driver combination (Triggered internally at ../c10/cuda/...)",
+            803,
+        ),
+        (
+            "external/local_xla/xla/stream_executor/cuda/cuda_driver.cc:152] failed call to cuInit: INTERNAL: CUDA "
+            "error: Failed call to cuInit: CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE: forward compatibility was "
+            "attempted on non supported HW",
+            804,
+        ),
+        ("cudaGetDeviceCount returned 802\n-> system not yet initialized", 802),  # NVIDIA/nvtrust issue 87
+        ("all CUDA-capable devices are busy or unavailable", 46),  # NVIDIA/DIGITS issue 2005
+        ("CUDA error: CUDA-capable device(s) is/are busy or unavailable", 46),
+        ("failed call to cuInit: CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected", 100),
+        ("failed call to cuInit: CUDA_ERROR_UNKNOWN: unknown error", 999),
+        ("CUDA driver version is insufficient for CUDA runtime version", 35),
+    ],
+)
+def test_error_that_a_program_prints(printed: str, number: int) -> None:
+    assert cuda_errors.numbers(printed) == {number}
+
+
+@pytest.mark.parametrize(
+    "printed", ["", "RuntimeError: unknown error 804 of the scheduler", "Illegal instruction", "exit status 46"]
+)
+def test_other_text_is_no_error_of_cuda(printed: str) -> None:
+    assert cuda_errors.numbers(printed) == frozenset()
+
+
+def test_each_number_has_a_meaning_and_a_remedy(snapshot) -> None:
+    assert {number: cuda_errors.remedy(number) for number in cuda_errors.ERRORS} == snapshot
+    assert {34, 35, 46, 100, 101, 802, 803, 804, 999} <= set(cuda_errors.ERRORS)
+    assert cuda_errors.remedy(1) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "text"),
+    [
+        ("unrecognized error code", 804, "cudaErrorCompatNotSupportedOnDevice (804)"),
+        ("unrecognized error code", 4711, "unrecognized error code (4711)"),
+        ("cudaErrorNoDevice", 100, "cudaErrorNoDevice (100)"),
+    ],
+)
+def test_number_that_an_older_runtime_has_no_name_for(name: str, number: int, text: str) -> None:
+    assert cuda_errors.text({"name": name, "number": number}) == text
