@@ -26,6 +26,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader impor
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.checked_variables import VariablesAction
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.escaping import for_terminal, result_for_terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import FRAMEWORKS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan, plan_table
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.records import to_json
@@ -48,6 +49,8 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification import 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.waiting import Waiting
 
 PROBE = "gpuhost.stack.gpu_probe"
+TRANSACTION, TRANSACTION_OPTIONS = "gpuhost.stack.apt_transaction", "__gpu_stack_apt_transaction"
+REFUSED = "transaction-refused"
 SIGNING_KEY, SIGNING_CERTIFICATE = "nvidia_driver_module_signing_key", "nvidia_driver_module_signing_certificate"
 PERSISTENCE = "nvidia_driver_persistence"
 # What modules are built with: a host that borrows its kernel sets these role variables to nothing.
@@ -117,12 +120,14 @@ def decide(
     role_variables: RoleVariables,
     extra_locks: Mapping[str, lock_files.Extended] | None = None,
     signing: SigningCertificate | None = None,
+    refused: Problem | None = None,
 ) -> Decision:
     """Decide by a probe's JSON and the task's arguments.
 
     role_variables(facts, prefixes): the values of the role variables with these prefixes, templated with these facts.
     extra_locks: the lock files of frameworks with packages of the user's own, by framework.
-    signing: the certificate of the user's own key for kernel modules.
+    signing: the certificate of the user's own key for kernel modules. refused: why the host would refuse the package
+    transaction.
     Raises CatalogError and ValueError (PlanInputError and RecordError among them).
     """
     probe = Probe.from_json(probed)
@@ -151,6 +156,7 @@ def decide(
         factor,
         keeps_cache,
         persistence=boolean(persistence, strict=False),
+        refused=refused,
     )
     findings = preflight.preflight(plan, probe, diff, options)
     facts |= {"gpu_stack_preflight": findings.to_json(), "gpu_stack_parts": {}, "gpu_stack_drift": {}}
@@ -290,6 +296,27 @@ class ActionModule(VariablesAction):
         done = self._low_level_execute_command(command)
         return done["rc"], f"{done['stdout']}\n{done.get('stderr', '')}"
 
+    def _refused(
+        self, decision: Decision, probed: dict[str, Any], variables: dict[str, Any], role_variables: RoleVariables
+    ) -> Problem | None:
+        """Return why the host would refuse the plan's package transaction, by apt's lists as they are; None if not.
+
+        A second round trip, only where packages change: the first one, the probe, cannot know which. What apt has no
+        lists of yet is simulated by the transaction itself.
+        """
+        transient = [problem for problem in decision.preflight.problems if problem.code in preflight.TRANSIENT]
+        options = role_variables(decision.facts, (TRANSACTION_OPTIONS,)) if decision.plan.ok else {}
+        if not options or drift.PACKAGES not in decision.facts["gpu_stack_drift"] or probed["uid"] != 0 or transient:
+            return None
+        arguments = {**options[TRANSACTION_OPTIONS], "simulate": True}
+        done = self._execute_module(module_name=TRANSACTION, module_args=arguments, task_vars=variables)
+        if not done.get("failed"):
+            return None
+        remedy = "solve what apt reports on the host, then run this again"
+        found = Problem(**done["problem"]) if "problem" in done else Problem(REFUSED, str(done["msg"]), remedy)
+        # Conflicting sources of others are removed before the transaction, and their packages with them.
+        return None if decision.diff.leftovers.does and found.code == REFUSED else found
+
     def run(self, tmp: str | None = None, task_vars: dict[str, Any] | None = None) -> dict[str, Any]:
         """Probe the host, print the plan and return what is decided; called by Ansible."""
         result: dict[str, Any] = super().run(tmp, task_vars)
@@ -322,8 +349,8 @@ class ActionModule(VariablesAction):
             "timeout_factor": args["timeout_factor"],
             "managed": {name: ManagedPart.from_json(entry).watch for name, entry in args["managed"].items()},
         }
-        if refused := become.sudo_refusal(self._connection.become, self._connection._shell, self._as_user):
-            raise AnsibleActionFail(refused)
+        if no_sudo := become.sudo_refusal(self._connection.become, self._connection._shell, self._as_user):
+            raise AnsibleActionFail(no_sudo)
 
         def role_variables(facts: dict[str, Any], prefixes: tuple[str, ...]) -> dict[str, Any]:
             templar = self._templar.copy_with_new_env(available_variables={**variables, **facts})
@@ -340,8 +367,8 @@ class ActionModule(VariablesAction):
                 probed = self._execute_module(module_name=PROBE, module_args=options, task_vars=variables)
                 if "probe" not in probed:
                     path = self._discovered_interpreter or variables.get("ansible_python_interpreter")
-                    if refused := interpreter.refusal(str(path or ""), str(probed.get("msg", "")), self._execute):
-                        raise AnsibleActionFail(for_terminal(refused))
+                    if unfit := interpreter.refusal(str(path or ""), str(probed.get("msg", "")), self._execute):
+                        raise AnsibleActionFail(for_terminal(unfit))
                     if full := temporary_files.refusal(self._execute, self._compute_environment_string()):
                         raise AnsibleActionFail(full)
                     return {**result, **result_for_terminal(probed)}
@@ -352,6 +379,7 @@ class ActionModule(VariablesAction):
             result.update(result_for_terminal(probed))
             result["warnings"] += decision.damage.unknown(args["accept_damage"])
             written: list[str] = []
+            extra_locks: dict[str, lock_files.Extended] | None = None
             folder = Path(args["locks"])
             if args["locks"] and not decision.plan.ok:
                 written, failed = lock_missing(decision.plan, folder, indexes(decision))
@@ -362,6 +390,8 @@ class ActionModule(VariablesAction):
                 extra_locks, failed = lock_extra(decision.plan, folder, args["extra"], indexes(decision))
                 self.refuse(failed)
                 decision = decide(probed["probe"], args, role_variables, extra_locks, signing)
+            if refused := self._refused(decision, probed["probe"], variables, role_variables):
+                decision = decide(probed["probe"], args, role_variables, extra_locks, signing, refused)
         except (CatalogError, ValueError) as error:
             raise AnsibleActionFail(for_terminal(f"cannot plan: {error}")) from error
         gathered = variables.get("ansible_facts") or {}

@@ -107,6 +107,10 @@ options:
     description: Seconds to wait for another apt, dpkg or transaction to finish, and for a lost connection.
     type: int
     default: 600
+  simulate:
+    description: Whether only to simulate the transaction, as in check mode.
+    type: bool
+    default: false
   only_if_met:
     description: Whether to change nothing and return RV(met=false) if something remains to be done.
     type: bool
@@ -200,6 +204,7 @@ def main() -> None:
             "undo": {"type": "bool", "default": True},
             "state_directory": {"type": "path", "default": "/var/lib/gpuhost"},
             "lock_timeout": {"type": "int", "default": 600},
+            "simulate": {"type": "bool", "default": False},
             "only_if_met": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
@@ -210,7 +215,8 @@ def main() -> None:
     kept = os.path.join(directory, "packages") if options["undo"] else ""
     progress = os.path.join(directory, transaction_lock.PROGRESS)
     apt = apt_commands.Apt(module.run_command, options["lock_timeout"], kept, progress=progress)
-    work = transaction.Transaction(request, apt, directory, options["undo"], module.check_mode)
+    check = module.check_mode or options["simulate"]
+    work = transaction.Transaction(request, apt, directory, options["undo"], check)
     try:
         if options["only_if_met"] and work.state().remaining:
             module.exit_json(changed=False, met=False)

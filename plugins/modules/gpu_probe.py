@@ -199,8 +199,15 @@ probe:
         - C(version), C(status) and C(held) of the installed packages that match O(package_patterns), by name. A package
           of a foreign architecture is C(name:architecture).
       type: dict
+    foreign_holds:
+      description:
+        - Versions of the packages on hold that gpuhost did not hold, by name; empty for one that is not installed and
+          must not be.
+      type: dict
     package_manager:
-      description: C(name), held C(locks), C(broken) packages, and whether dpkg was C(interrupted).
+      description:
+        - C(name), held C(locks), C(broken) packages and whether they are C(of_others), and whether dpkg was
+          C(interrupted).
       type: dict
     transaction:
       description:

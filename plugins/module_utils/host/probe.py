@@ -33,6 +33,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.packages import (
     apt_lists,
     apt_sources,
     dpkg,
+    ownership,
     package_manager,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, last_result, store, transaction_lock
@@ -85,6 +86,7 @@ def probe(root: str, options: Options, run: Run = command.run) -> dict[str, Any]
     repository = _repository(root, options, machine, run, distribution)
     source = (repository or {}).get("url")
     state = files.under(root, options.state_directory)
+    journal = attempt("record of changed packages", lambda: store.journal(state), {})
     result = {
         "schema": SCHEMA,
         "uid": os.geteuid(),
@@ -102,7 +104,8 @@ def probe(root: str, options: Options, run: Run = command.run) -> dict[str, Any]
         "foreign_driver": attempt("driver of others", lambda: foreign_driver.read(root)),
         "gpu_processes": attempt("GPU processes", lambda: gpu_processes.read(root, smi, run)),
         "packages": attempt("packages", lambda: _packages(root, options)),
-        "package_manager": attempt("package manager", lambda: package_manager.read(root)),
+        "foreign_holds": attempt("packages on hold", lambda: _foreign_holds(root, journal), {}),
+        "package_manager": attempt("package manager", lambda: package_manager.read(root, journal)),
         "transaction": attempt("package transaction", lambda: transaction_lock.read(root, options.state_directory), {}),
         "cloud_init_running": attempt("cloud-init", lambda: cloud_init.running(root, run), False),
         "runfile": attempt("run file installations", lambda: runfile.read(root)),
@@ -152,6 +155,16 @@ def _packages(root: str, options: Options) -> dict[str, dict[str, Any]]:
 def _newer_state(directory: str) -> str | None:
     error = store.newer(directory)
     return error.found if error else None
+
+
+def _foreign_holds(root: str, journal: ownership.Journal) -> dict[str, str]:
+    """Return the installed versions of the packages that somebody else holds, "" for one that is not installed."""
+    held = dpkg.held(root)
+    absent = ("config-files", "not-installed")
+    return {
+        name: "" if held[name].status in absent else held[name].version
+        for name in ownership.foreign_holds(held, journal)
+    }
 
 
 def _applied(root: str, options: Options, run: Run) -> dict[str, Any]:

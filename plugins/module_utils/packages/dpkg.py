@@ -22,6 +22,7 @@ INFO = "/var/lib/dpkg/info"
 # In these states nothing is left to do; any other is what an interrupted dpkg leaves.
 SETTLED = ("installed", "config-files", "not-installed")
 _UNFINISHED = re.compile(rb"\nStatus: \S+ (?:reinstreq \S+|ok (?:half-installed|unpacked|half-configured))[ \t]*(?=\n)")
+_HELD = re.compile(rb"\nStatus: hold \S+ \S+[ \t]*(?=\n)")
 _DEPENDENCY = re.compile(r"(?:^|[,|])\s*([a-z0-9][a-z0-9+.-]+)")
 
 
@@ -86,10 +87,19 @@ def read(root: str, globs: list[str] | None = None, machine: str | None = None) 
 
 def unfinished(root: str) -> dict[str, Package]:
     """Return the packages that dpkg left between two states."""
+    return {name: package for name, package in _containing(root, _UNFINISHED).items() if package.unfinished}
+
+
+def held(root: str) -> dict[str, Package]:
+    """Return the packages on hold, whether they are installed or not."""
+    return {name: package for name, package in _containing(root, _HELD).items() if package.held}
+
+
+def _containing(root: str, pattern: re.Pattern[bytes]) -> dict[str, Package]:
+    """Return the packages of which a paragraph of the database or its journal matches."""
     index = deb822.Index(_database(root))
-    names = sorted({fields["package"] for fields in index.containing(_UNFINISHED) if "package" in fields})
-    found = _packages(index, names, native_architecture())
-    return {name: package for name, package in found.items() if package.unfinished}
+    names = sorted({fields["package"] for fields in index.containing(pattern) if "package" in fields})
+    return _packages(index, names, native_architecture())
 
 
 def journal_files(root: str) -> list[str]:

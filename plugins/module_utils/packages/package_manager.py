@@ -10,7 +10,7 @@ import struct
 from typing import Any, Iterable
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import dpkg, ownership
 
 LOCKS = (
     "/var/lib/dpkg/lock-frontend",
@@ -21,17 +21,24 @@ LOCKS = (
 _FLOCK = "hhqqi0q"  # struct flock of 64-bit Linux
 
 
-def read(root: str) -> dict[str, Any] | None:
+def read(root: str, journal: ownership.Journal) -> dict[str, Any] | None:
     """Return the probe's `package_manager`; None where dpkg is not the package manager.
 
-    locks: {"path", "pid", "command"} of each lock that a process holds; broken: {"name", "state"} of each package that
-    dpkg left between two states; interrupted: whether dpkg's journal is not merged.
+    journal: of the packages that gpuhost changed. locks: {"path", "pid", "command"} of each lock that a process holds;
+    broken: {"name", "state", "of_others"} of each package that dpkg left between two states; interrupted: whether
+    dpkg's journal is not merged.
     """
     if not os.path.exists(files.under(root, dpkg.STATUS_FILE)):
         return None
+    unfinished = dpkg.unfinished(root)
+    others = ownership.foreign_unfinished(unfinished, (), journal)
     broken = [
-        {"name": name, "state": ("reinstreq " if package.reinstall else "") + package.status}
-        for name, package in dpkg.unfinished(root).items()
+        {
+            "name": name,
+            "state": ("reinstreq " if package.reinstall else "") + package.status,
+            "of_others": name in others,
+        }
+        for name, package in unfinished.items()
     ]
     return {
         "name": "apt",

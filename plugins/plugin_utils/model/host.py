@@ -40,7 +40,8 @@ class Host:
     repository's packages by name, None where no repository was read. repository_configured: the host's apt already
     reads NVIDIA's repository. module_key_enrolled: the firmware trusts a key of DKMS. described: options of
     script/plan describe the host, no probe does. display: what shows a display, for messages; empty without one.
-    packages: the installed packages that the probe reports, `name=version`.
+    packages: the installed packages that the probe reports, `name=version`. foreign_holds: those that somebody else
+    holds, likewise, and bare names of packages that are not installed and must not be.
     """
 
     distribution: str
@@ -64,6 +65,7 @@ class Host:
     foreign_driver: ForeignDriver | None = None
     display: str = ""
     packages: tuple[str, ...] = ()
+    foreign_holds: tuple[str, ...] = ()
 
     @property
     def kernel_releases(self) -> tuple[str, ...]:
@@ -92,7 +94,7 @@ def host_from_probe(probe: Probe) -> Host:
         kernel=probe.kernel.running,
         next_kernel=probe.kernel.held_back or probe.kernel.next_boot,
         kernels=probe.kernel,
-        offers=repository.packages if repository and not repository.error else None,
+        offers=_with_held(repository.packages, probe) if repository and not repository.error else None,
         offers_error=repository.error if repository else None,
         repository_url=repository.url if repository else None,
         repository_configured=_is_configured(probe),
@@ -102,7 +104,14 @@ def host_from_probe(probe: Probe) -> Host:
         foreign_driver=probe.foreign_driver,
         display=_display(probe.display),
         packages=tuple(f"{name}={package.version}" for name, package in probe.present_packages.items()),
+        foreign_holds=tuple(f"{name}={version}" if version else name for name, version in probe.foreign_holds.items()),
     )
+
+
+def _with_held(offers: Mapping[str, tuple[str, ...]], probe: Probe) -> dict[str, tuple[str, ...]]:
+    """Return what is offered and what is there on hold, which need not be offered any more."""
+    held = {name: version for name, version in probe.foreign_holds.items() if version}
+    return {**offers, **{name: tuple(dict.fromkeys((*offers.get(name, ()), v))) for name, v in held.items()}}
 
 
 def _loaded_driver(probe: Probe) -> str | None:

@@ -239,10 +239,11 @@ class PackageLock:
 
 @dataclasses.dataclass(frozen=True)
 class BrokenPackage:
-    """A package that dpkg left between two states."""
+    """A package that dpkg left between two states; of_others: gpuhost has not changed it."""
 
     name: str
     state: str
+    of_others: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -476,6 +477,7 @@ class Probe:
     foreign_driver: ForeignDriver | None = None
     gpu_processes: tuple[GpuProcess, ...] = ()
     packages: Mapping[str, Package] | None = None
+    foreign_holds: Mapping[str, str] = dataclasses.field(default_factory=dict)
     package_manager: PackageManager | None = None
     transaction: Transaction = Transaction()
     cloud_init_running: bool = False

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_processes, nvidia_smi
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia.installed_stack import PYTORCH, TENSORFLOW
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import debian_version, package_manager
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import debian_version, ownership, package_manager
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
@@ -21,10 +21,17 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components imp
     LABELS,
     PACKAGED,
     Components,
+    package_name,
+    package_specs,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, PlanWarning, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import PackageLock, PcieLink, Probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import (
+    BrokenPackage,
+    PackageLock,
+    PcieLink,
+    Probe,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import (
     fabric_manager,
     kernel_builds,
@@ -36,6 +43,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import (
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.disk_space import ExtraPackages, check_disk
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import PlanDiff
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.signing_key import SigningCertificate
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import holds
 
 SCHEMA = 1
 ENVIRONMENT_PATHS = {"tensorflow": TENSORFLOW, "pytorch": PYTORCH}
@@ -81,8 +89,23 @@ CODES = {
         "Wait until `cloud-init status` says done; `/var/log/cloud-init-output.log` shows where it is",
     ),
     "dpkg-interrupted": (
-        "Warning: dpkg was interrupted and left packages half installed",
+        "Warning: dpkg was interrupted and left packages of gpuhost half installed",
         "None needed: the run finishes them before it installs anything",
+    ),
+    "packages-broken": (
+        "dpkg left packages of others between two states, or their dependencies are not met, and the planned packages "
+        "do not meet them: apt would change them, too",
+        "`sudo dpkg --configure -a`, `sudo apt-get --fix-broken install`",
+    ),
+    "package-held": (
+        "The plan would change, remove or install a package that is on hold, and gpuhost did not set that hold (also a "
+        "[problem of the plan](compatibility.md))",
+        "`sudo apt-mark unhold` with the names, or a request that leaves them as they are",
+    ),
+    "transaction-refused": (
+        "By the simulation of the planned packages, with the lists as they are, apt would remove packages of others or "
+        "install another kernel, or it finds no solution",
+        "By cause, in the message",
     ),
     "repository-unreadable": (
         "NVIDIA's repository cannot be read from the host, and packages of it have to be installed (a warning if none "
@@ -175,6 +198,7 @@ class Options:
     the user's own key for kernel modules. extra: packages of the user's own, by framework. timeout_factor: multiplies
     time limits. keeps_cache: whether the roles leave the packages of environments in uv's cache for the next one.
     persistence: whether nvidia-persistenced is to be enabled.
+    refused: why the host refuses the package transaction, if it was simulated.
     """
 
     own_kernel: bool = True
@@ -185,6 +209,7 @@ class Options:
     timeout_factor: float = 1.0
     keeps_cache: bool = True
     persistence: bool = True
+    refused: Problem | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,6 +245,25 @@ class _Context:
         return self.components.get(name) is not None and self.diff.of(name).action != plan_diff.KEEP
 
     @property
+    def packages(self) -> list[str]:
+        """The names of all packages that the plan installs, those to build modules with included."""
+        specs = [spec for part in self.components.packaged() for spec in package_specs(part)]
+        return [*map(package_name, specs), *self.kernel_headers, *self.kernel_compilers]
+
+    @property
+    def kernel_headers(self) -> tuple[str, ...]:
+        """The packages with headers that will be installed."""
+        planned = self.components.driver.kernel_headers if self.components.driver else ()
+        return planned if self.options.kernel_headers is None else self.options.kernel_headers
+
+    @property
+    def kernel_compilers(self) -> tuple[str, ...]:
+        """The packages with compilers and tools for modules that will be installed."""
+        driver = self.components.driver
+        planned = (*driver.kernel_compilers, *driver.kernel_tools) if driver else ()
+        return planned if self.options.kernel_compilers is None else self.options.kernel_compilers
+
+    @property
     def builds_modules(self) -> bool:
         """Whether DKMS has to build modules for this host, because no prebuilt ones are planned."""
         driver = self.components.driver
@@ -240,6 +284,8 @@ def preflight(plan: Plan, probe: Probe, diff: PlanDiff, options: Options | None 
         _request,
         _transaction,
         _package_manager,
+        _holds,
+        _simulated,
         _repository,
         _leftovers,
         _gpu_users,
@@ -392,13 +438,50 @@ def _package_manager(context: _Context, findings: Findings) -> None:
         else:
             findings.warn("apt-busy", message)
     elif is_needed and (state.broken or state.interrupted):
-        listed = ", ".join(f"{package.name} is {package.state}" for package in state.broken[:5])
-        more = f" and {len(state.broken) - 5} more" if len(state.broken) > 5 else ""
+        others = [package for package in state.broken if package.of_others and package.name not in context.packages]
+        if others:
+            findings.problem(
+                "packages-broken",
+                f"dpkg was interrupted and left packages of others unfinished: {_states(others)}; with what is "
+                "planned, apt would finish them, too",
+                ownership.FINISH,
+            )
+            return
+        found = _states(state.broken) if state.broken else "its journal is unfinished"
         findings.warn(
-            "dpkg-interrupted",
-            f"dpkg was interrupted: {listed + more if listed else 'its journal is unfinished'}; this run finishes "
-            "that first (dpkg --configure -a, apt-get --fix-broken install)",
+            "dpkg-interrupted", f"dpkg was interrupted: {found}; this run finishes that first (dpkg --configure -a)"
         )
+
+
+def _states(packages: Sequence[BrokenPackage]) -> str:
+    more = f" and {len(packages) - 5} more" if len(packages) > 5 else ""
+    return ", ".join(f"{package.name} is {package.state}" for package in packages[:5]) + more
+
+
+def _holds(context: _Context, findings: Findings) -> None:
+    """Check the planned packages for those that somebody else holds; the simulation finds what else would change."""
+    held = context.probe.foreign_holds
+    rows = [package for row in context.diff.components for package in row.packages if package.name in held]
+    changed = {
+        package.name: "would be removed"
+        if package.action == plan_diff.REMOVE
+        else f"{package.installed} would become {package.planned or 'the newest'}"
+        if package.installed
+        else "would be installed"
+        for package in rows
+        if package.action != plan_diff.KEEP
+    }
+    changed |= {name: "would be installed" for name in context.packages if held.get(name) == ""}
+    if changed:
+        listed = ", ".join(f"{name} {what}" for name, what in changed.items())
+        findings.problems.append(holds.problem(changed, listed))
+
+
+def _simulated(context: _Context, findings: Findings) -> None:
+    """Add why the simulation of the package transaction was refused, unless that is known already."""
+    refused = context.options.refused
+    if refused and refused.code not in [problem.code for problem in findings.problems]:
+        findings.problems.append(refused)
 
 
 def _repository(context: _Context, findings: Findings) -> None:
@@ -580,15 +663,14 @@ def _own_signing_key(signing: SigningCertificate, trusted: tuple[str, ...] | Non
 
 def _kernel_builds(context: _Context, findings: Findings) -> None:
     """Check what DKMS builds with for the running and the next-boot kernel; modules must exist for both."""
-    driver, options = context.components.driver, context.options
+    driver = context.components.driver
     distro = load_catalog().distros.get(context.plan.distribution)
     if driver is None or distro is None or not context.builds_modules:
         return
-    headers = driver.kernel_headers if options.kernel_headers is None else options.kernel_headers
-    compilers = (*driver.kernel_compilers, *driver.kernel_tools)
-    if options.kernel_compilers is not None:
-        compilers = options.kernel_compilers
-    kernel_builds.check(kernel_builds.Builds(context.probe.kernel, driver, headers, compilers, distro), findings)
+    builds = kernel_builds.Builds(
+        context.probe.kernel, driver, context.kernel_headers, context.kernel_compilers, distro
+    )
+    kernel_builds.check(builds, findings)
 
 
 # Links between GPUs ---------------------------------------------------------------------------------------------

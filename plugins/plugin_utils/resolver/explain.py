@@ -11,7 +11,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Branch
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import DriverComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import known_bad
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import holds, known_bad
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.driver import driver_sets, prebuilt
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.driver.drivers import (
@@ -47,7 +47,8 @@ def explain_platform(context: ResolveContext, platform: Platform, findings: Find
     if driver and driver.component and driver.branch:
         _explain_driver(context, driver, driver.branch, driver.component, cuda, findings)
     if cuda:
-        findings.reason("cuda", cuda.release, "")
+        held = holds.of_components(context.catalog, context.host).get("cuda")
+        findings.reason("cuda", cuda.release, holds.because(held) if held and context.request.cuda == "auto" else "")
         if cuda.source == "distro" and context.request.cuda_source == "auto":
             findings.warn(
                 "source-fallback",

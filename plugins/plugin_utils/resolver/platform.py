@@ -16,7 +16,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import LABELS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import frameworks, toolkits
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import frameworks, holds, toolkits
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import (
     ResolveContext,
     gpu_label,
@@ -71,6 +71,7 @@ def resolve_platform(context: ResolveContext, findings: Findings) -> Platform:
         cudas = usable_candidates(
             context, "cuda", request.cuda, toolkits.cuda_candidates, toolkits.known_toolkits, findings
         )
+        cudas = holds.toolkits(context, cudas, findings)
     tensorflows: Tensorflows = [None]
     if request.tensorflow != "none":
         tensorflows = usable_candidates(
@@ -118,6 +119,11 @@ def _driver_candidates(context: ResolveContext, findings: Findings) -> Drivers:
             "driver", "none", "the host has no GPU; set gpu_stack_driver to a version to install one nevertheless"
         )
         return [_NO_DRIVER]
+    held = holds.driver(context, findings)
+    if held is not None:
+        holds.check_driver(context, held, findings)
+        findings.reason("driver", "none", f"driver {held.version} stays: {holds.because(held.names)}")
+        return [DriverCandidate(held.version, _branch_of(context, held.version), "", None)]
     driver_sets.check_display(context, findings)
     if prebuilt.check(context, findings):
         return []

@@ -19,7 +19,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings impor
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import frameworks, libraries, toolkits
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import frameworks, holds, libraries, toolkits
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.driver import drivers
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.explain import branch_kind
@@ -149,6 +149,10 @@ def _of_host(catalog: Catalog, plan: Plan, host: Host) -> list[Constraint]:
     pythons = host.pythons or catalog.distros[host.distribution].python.available
     known = {python for release in catalog.tensorflow.releases for python in release.pythons}
     known |= {python for release in catalog.pytorch.releases for python in release.pythons}
+    held = holds.names(catalog, host)
+    if held and plan.request.scope == "host":
+        text = f"without the hold of {', '.join(held)}"
+        found.append(Constraint("hold", lambda q: q.on(foreign_holds=()), text))
     source = "" if host.offers is not None else " (according to the catalog it does not)"
     name = host.repository_url or f"NVIDIA's repository for {host.distribution}"
     return [

@@ -30,7 +30,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Ho
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu, Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError, Reading, Request
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import frameworks, known_bad, libraries
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import frameworks, holds, known_bad, libraries
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext, quote_hint
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.driver import (
     driver_sets,
@@ -98,10 +98,10 @@ def plan_for_reading(catalog: Catalog, read: Reading, host: Host) -> Plan:
 def resolve(catalog: Catalog, request: Request, host: Host) -> Plan:
     """Return the newest consistent set for a host, or all problems with remedies that were planned."""
     plan = plan_once(catalog, request, host)
-    # The remedy for a foreign driver is not a change of the request, nor another distribution on the same machine.
+    # The remedy for a foreign driver or hold is not a change of the request, nor another distribution on the machine.
     if plan.ok or (host.described and not host.gpus):  # what would fit unknown GPUs is unknown, too
         return plan
-    if any(problem.code in foreign_drivers.PROBLEMS for problem in plan.problems):
+    if any(problem.code in (*foreign_drivers.PROBLEMS, holds.CODE) for problem in plan.problems):
         return plan
     attempt = functools.partial(plan_once, catalog)
     remedies = find_remedies(catalog, plan, host, attempt, functools.partial(plan_once, with_every_lock(catalog)))
@@ -163,6 +163,23 @@ def plan_once(catalog: Catalog, request: Request, host: Host, relaxed: frozenset
 
 
 def _plan_as_asked(catalog: Catalog, request: Request, host: Host, relaxed: frozenset[str]) -> Plan:
+    """Return the plan for a request; where packages on hold are why there is none, that is its problem."""
+    if request.scope == "frameworks":  # which changes no package
+        host = dataclasses.replace(host, foreign_holds=())
+    plan = _plan_around_holds(catalog, request, host, relaxed)
+    if plan.ok or not host.foreign_holds:
+        return plan
+    freed = dataclasses.replace(host, foreign_holds=())
+    held = holds.names(catalog, host)
+    if not held or not _plan_around_holds(catalog, request, freed, relaxed).ok:
+        return plan
+    # The others follow from these.
+    known = tuple(problem for problem in plan.problems if problem.code == holds.CODE)
+    why = "; ".join(dict.fromkeys(problem.message for problem in plan.problems))
+    return dataclasses.replace(plan, problems=known or (holds.problem(held, f"nothing fits beside them: {why}"),))
+
+
+def _plan_around_holds(catalog: Catalog, request: Request, host: Host, relaxed: frozenset[str]) -> Plan:
     findings = Findings()
     if foreign_drivers.check_foreign_drivers(host, request, findings):
         return _plan(host, request, (), Components(), None, findings)
@@ -301,7 +318,18 @@ def _library(context: ResolveContext, name: str, platform: Platform, findings: F
         toolkits = {candidate.version: candidate for candidate in cuda_candidates(free)}
         found = [build for toolkit in toolkits.values() for build in _builds(context, name, toolkit, platform)]
         found.sort(key=lambda build: versions.key(build.version), reverse=True)
-    return _choose_library(context, name, wanted, cuda, found, findings)
+    fitting, held = holds.libraries(context, name, found, cuda.version)
+    if held and not any(context.is_usable(candidate.problems) for candidate in fitting):
+        why = next((p.message for c in fitting for p in c.problems), f"none is for CUDA {cuda.version}")
+        asked = "" if wanted == "auto" else f"; gpu_stack_{name}={wanted} is requested"
+        findings.problems.append(
+            holds.problem(held, f"no {LABELS[name]} keeps them beside CUDA {cuda.version}: {why}{asked}")
+        )
+        return None
+    component = _choose_library(context, name, wanted, cuda, fitting, findings)
+    if held and component:
+        findings.reasons[-1] = dataclasses.replace(findings.reasons[-1], because=holds.because(held))
+    return component
 
 
 def _builds(context: ResolveContext, name: str, cuda: CudaCandidate, platform: Platform) -> list[LibraryCandidate]:

@@ -20,8 +20,10 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import P
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import Preflight
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.signing_key import SigningCertificate
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_for_probe
+from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.ansible_runs import INTERPRETER, Done, run_playbook
+from tests.unit.module_utils.real_apt import RealApt, needs_apt
 from tests.unit.package_index import serve
 
 PROJECT = Path(__file__).resolve().parents[3]
@@ -507,6 +509,28 @@ def test_a_version_of_a_role_that_is_not_the_plans_is_refused(tmp_path: Path) ->
         in " ".join(answer.stdout.split())
     )
     assert run(tmp_path, "-e", json.dumps({**asked, "cuda_toolkit_version": "13.0"})).returncode == 0
+
+
+@needs_apt
+def test_a_host_whose_packages_of_others_are_broken_is_refused_before_the_change(
+    tmp_path: Path, snapshot: SnapshotAssertion
+) -> None:
+    """As in NVIDIA/nvidia-docker#234, by an apt that works below a root of its own."""
+    host = RealApt(tmp_path / "host")
+    host.unpacked(host.build("nvidia-docker", {}, "1.0.1-1", depends="sysv-rc | file-rc"))
+    host.unpacked(host.build("slurm-gpu-plugin", {}, "1", depends="nvidia-docker"))
+    before, asked = host.shown(), json.dumps({**NO_GPU, "gpu_stack_cuda": "13.0"})
+
+    def broken(folder: str) -> list[str]:
+        run(tmp_path / folder, "-e", asked, APT_CONFIG=str(host.settings))
+        (kept,) = (path for path in tmp_path.glob(f"{folder}/*/*/preflight.json") if "latest" not in path.parts)
+        problems = json.loads(kept.read_text())["problems"]
+        return [problem["message"] for problem in problems if problem["code"] == "packages-broken"]
+
+    assert broken("refused") == snapshot
+    assert host.shown() == before
+    assert host.do("dpkg", "--purge", "slurm-gpu-plugin", "nvidia-docker").returncode == 0
+    assert broken("again") == []
 
 
 @pytest.fixture(scope="module")

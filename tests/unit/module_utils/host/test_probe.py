@@ -42,6 +42,7 @@ def test_the_probe_of_an_empty_root_has_every_part(tmp_path: Path) -> None:
         "foreign_driver",
         "gpu_processes",
         "packages",
+        "foreign_holds",
         "package_manager",
         "transaction",
         "cloud_init_running",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import dpkg, package_manager
@@ -18,9 +19,9 @@ FIXTURES = Path(__file__).parents[3] / "fixtures"
 def test_a_lock_and_its_holder_are_found_without_waiting(tmp_path: Path) -> None:
     put(tmp_path, dpkg.STATUS_FILE)
     path = put(tmp_path, "/var/lib/dpkg/lock-frontend")
-    assert package_manager.read(str(tmp_path)) == {"name": "apt", "locks": [], "broken": [], "interrupted": False}
+    assert package_manager.read(str(tmp_path), {}) == {"name": "apt", "locks": [], "broken": [], "interrupted": False}
     with held(path) as holder:
-        found = package_manager.read(str(tmp_path))
+        found = package_manager.read(str(tmp_path), {})
     assert found is not None
     assert [(lock["path"], lock["pid"]) for lock in found["locks"]] == [("/var/lib/dpkg/lock-frontend", holder.pid)]
     assert found["locks"][0]["command"].startswith(sys.executable)
@@ -30,7 +31,7 @@ def test_finding_a_lock_takes_none(tmp_path: Path) -> None:
     put(tmp_path, dpkg.STATUS_FILE)
     path = put(tmp_path, "/var/lib/dpkg/lock")
     with path.open("r+b") as handle:
-        package_manager.read(str(tmp_path))
+        package_manager.read(str(tmp_path), {})
         fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
@@ -43,23 +44,23 @@ def test_the_holder_of_a_lock_is_found_in_proc_locks(file: str, holder: int | No
     assert package_manager.parse_locks((FIXTURES / "preflight" / "proc-locks.txt").read_text(), file) == holder
 
 
-def broken(tmp_path: Path, status: bytes) -> list[dict[str, str]]:
+def broken(tmp_path: Path, status: bytes) -> list[dict[str, Any]]:
     put(tmp_path, dpkg.STATUS_FILE, status)
-    found = package_manager.read(str(tmp_path))
+    found = package_manager.read(str(tmp_path), {})
     assert found is not None
     return list(found["broken"])
 
 
 def test_packages_between_two_states_are_broken(tmp_path: Path) -> None:
     half = (FIXTURES / "preflight/dpkg-status-half-configured.txt").read_bytes()
-    assert broken(tmp_path, half) == [{"name": "gpuhost-test", "state": "half-configured"}]
+    assert broken(tmp_path, half) == [{"name": "gpuhost-test", "state": "half-configured", "of_others": True}]
     assert broken(tmp_path, (FIXTURES / "probe/dpkg-status-debian-12.txt").read_bytes()) == []
 
 
 def test_a_package_to_reinstall_is_broken_and_pending_triggers_are_not(tmp_path: Path) -> None:
     status = b"Package: a\nStatus: install reinstreq half-installed\n\n"
     status += b"Package: b\nStatus: install ok triggers-pending\n"
-    assert broken(tmp_path, status) == [{"name": "a", "state": "reinstreq half-installed"}]
+    assert broken(tmp_path, status) == [{"name": "a", "state": "reinstreq half-installed", "of_others": True}]
 
 
 def test_broken_packages_are_those_of_dpkg_query(tmp_path: Path) -> None:
@@ -72,10 +73,10 @@ def test_broken_packages_are_those_of_dpkg_query(tmp_path: Path) -> None:
 def test_a_journal_is_an_interrupted_dpkg_and_its_scratch_file_is_not(tmp_path: Path) -> None:
     put(tmp_path, dpkg.STATUS_FILE)
     put(tmp_path, "/var/lib/dpkg/updates/tmp.i")
-    assert package_manager.read(str(tmp_path))["interrupted"] is False  # type: ignore[index]
+    assert package_manager.read(str(tmp_path), {})["interrupted"] is False  # type: ignore[index]
     put(tmp_path, "/var/lib/dpkg/updates/0003")
-    assert package_manager.read(str(tmp_path))["interrupted"] is True  # type: ignore[index]
+    assert package_manager.read(str(tmp_path), {})["interrupted"] is True  # type: ignore[index]
 
 
 def test_without_dpkg_there_is_no_package_manager(tmp_path: Path) -> None:
-    assert package_manager.read(str(tmp_path)) is None
+    assert package_manager.read(str(tmp_path), {}) is None

@@ -13,6 +13,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings impor
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff, preflight
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import Options
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.signing_key import SigningCertificate
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import holds
 from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.plugin_utils.planning.planning_cases import make_plan, make_probe
@@ -407,7 +408,7 @@ def test_every_code_is_described() -> None:
     directory = Path(preflight.__file__).resolve().parent
     source = "".join((directory / f"{name}.py").read_text() for name in MODULES)
     used = set(re.findall(r'(?:findings\.(?:problem|warn)|Leftover)\(\s*"([a-z-]+)"', source))
-    assert used == set(preflight.CODES)
+    assert used | {holds.CODE, "transaction-refused"} == set(preflight.CODES)  # of the resolver, and of the transaction
 
 
 @pytest.mark.parametrize("name", ["tensorflow", "pytorch"])

@@ -1,0 +1,304 @@
+"""Packages on hold, from dpkg's status file in a root directory to the plan and the preflight of its host."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import probe as host_probe
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import store
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import probe_options
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe, Repository
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff, preflight
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_for_probe
+from syrupy.assertion import SnapshotAssertion
+
+from tests.unit.frozen_catalog import frozen_catalog
+from tests.unit.module_utils.host_files import put
+from tests.unit.plugin_utils.resolver.resolver_cases import debian_offers
+
+FIXTURES = Path(__file__).resolve().parents[3] / "fixtures/probe"
+# As the init script of GoogleCloudDataproc/initialization-actions#1220 holds them: dpkg's `hi nvidia-*-570-server-*`.
+UBUNTU_570 = dict.fromkeys(
+    (
+        *("nvidia-utils-570-server", "nvidia-dkms-570-server-open", "nvidia-kernel-common-570-server"),
+        *("nvidia-headless-570-server-open", "libnvidia-compute-570-server"),
+    ),
+    "570.133.20-0ubuntu0.24.04.1",
+)
+DEBIAN_580 = dict.fromkeys(("nvidia-driver-cuda", "nvidia-kernel-open-dkms", "libcuda1", "nvidia-smi"), "580.126.16-1")
+CUDNN_12 = dict.fromkeys(("libcudnn9-cuda-12", "libcudnn9-headers-cuda-12", "libcudnn9-dev-cuda-12"), "9.10.2.21-1")
+NCCL_12 = dict.fromkeys(("libnccl2", "libnccl-dev"), "2.27.7-1+cuda12.9")
+CUDA_130 = {"cuda-toolkit-13-0": "13.0.2-1", "cuda-nvcc-13-0": "13.0.88-1"}
+
+
+class Root:
+    """A root directory with one H200; `packages`: {name: version}, those in `held` are on hold."""
+
+    def __init__(self, root: Path, distribution: str = "debian-12") -> None:
+        self.root, self.status = root, ""
+        put(root, "/etc/os-release", (FIXTURES / f"os-release-{distribution}.txt").read_text())
+        for name, text in {"vendor": "0x10de", "device": "0x2335", "class": "0x030200"}.items():
+            put(root, f"/sys/bus/pci/devices/0000:05:00.0/{name}", f"{text}\n")
+
+    def add(self, packages: dict[str, str], held: Any = (), status: str = "installed") -> None:
+        for name, version in packages.items():
+            want = "hold" if name in held else "install"
+            self.status += f"Package: {name}\nStatus: {want} ok {status}\nArchitecture: amd64\n"
+            self.status += f"Version: {version}\n\n" if version else "\n"
+        put(self.root, "/var/lib/dpkg/status", self.status)
+
+    def journal(self, **states: Any) -> None:
+        directory = self.root / "var/lib/gpuhost"
+        directory.mkdir(parents=True, exist_ok=True)
+        store.record_packages(str(directory), {name.replace("_", "-"): state for name, state in states.items()})
+
+    def probe(self, offers: dict[str, tuple[str, ...]] | None = None) -> Probe:
+        names = probe_options(frozen_catalog())
+        options = host_probe.Options(
+            repository_url=None,
+            repositories={},
+            repository_check=False,
+            repository_patterns=tuple(names["repository_patterns"]),
+            package_patterns=tuple(names["package_patterns"]),
+            tensorflow_path="/opt/gpuhost/tensorflow",
+            driver_packages=names["driver_packages"],
+            distro_cuda_package=names["distro_cuda_package"],
+        )
+        found = Probe.from_json({**host_probe.probe(str(self.root), options), "disk": None})
+        return dataclasses.replace(found, repository=Repository(packages=offers) if offers else None)
+
+    def plan(self, offers: dict[str, tuple[str, ...]] | None = None, **request: str) -> Plan:
+        return plan_for_probe(
+            self.probe(offers), {"tensorflow": "none", "pytorch": "none", **request}, frozen_catalog()
+        )
+
+    def problems(self, offers: dict[str, tuple[str, ...]] | None = None, **request: str) -> list[Any]:
+        """Return the problems of plan and preflight together."""
+        plan, probe = self.plan(offers, **request), self.probe(offers)
+        options = preflight.Options(own_kernel=False)
+        found = preflight.preflight(plan, probe, plan_diff.plan_diff(plan, probe), options)
+        return [*plan.problems, *(found.problems if plan.ok else ())]
+
+
+def codes(problems: list[Any]) -> list[str]:
+    return [problem.code for problem in problems]
+
+
+# The driver -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("held", [UBUNTU_570, ["nvidia-utils-570-server"], ["nvidia-headless-570-server-open"]])
+def test_a_driver_on_hold_stays_and_the_rest_is_planned_around_it(tmp_path: Path, held: Any) -> None:
+    root = Root(tmp_path, "ubuntu-24.04")
+    root.add(UBUNTU_570, held)
+    plan = root.plan()
+    assert (plan.ok, plan.components.driver) == (True, None)
+    assert plan.components.cuda
+    assert plan.components.cuda.version == "12.8"  # the newest for which 570 was made
+    (reason,) = [reason.because for reason in plan.reasons if reason.component == "driver"]
+    assert reason.startswith("driver 570.133.20 stays: ")
+    assert all(name in reason for name in held)
+    diff = plan_diff.plan_diff(plan, root.probe())
+    assert (diff.of("driver").action, diff.of("driver").packages) == (plan_diff.KEEP, ())
+    assert not any(diff.to_json()["may_remove"].values())
+    assert root.problems() == []
+
+
+def test_without_the_hold_the_driver_is_replaced(tmp_path: Path) -> None:
+    root = Root(tmp_path, "ubuntu-24.04")
+    root.add(UBUNTU_570)
+    plan = root.plan()
+    assert plan.components.driver
+    assert plan.components.driver.branch != "570"
+
+
+@pytest.mark.parametrize(
+    ("request_", "contradicts"),
+    [
+        ({"driver": "580"}, False),
+        ({"driver": "580.126.16", "driver_source": "nvidia", "driver_kernel_modules": "open"}, False),
+        ({"driver": "none"}, False),
+        ({"driver": "595"}, True),
+        ({"driver": "580.95"}, True),
+        ({"driver_source": "distro"}, True),
+        ({"driver_kernel_modules": "proprietary"}, True),
+        ({"driver_module_source": "prebuilt"}, True),
+        ({"driver_profile": "full"}, True),
+    ],
+)
+def test_a_request_that_contradicts_a_held_driver_is_a_problem(
+    tmp_path: Path, request_: dict[str, str], contradicts: bool, snapshot: SnapshotAssertion
+) -> None:
+    root = Root(tmp_path)
+    root.add(DEBIAN_580, ["nvidia-driver-cuda"])
+    found = root.problems(debian_offers(), **request_)
+    assert codes(found) == ["package-held"] * contradicts
+    if contradicts:
+        assert "sudo apt-mark unhold nvidia-driver-cuda" in found[0].remedy
+        assert [found[0].message, found[0].remedy] == snapshot
+
+
+def test_a_held_driver_that_is_not_offered_any_more_stays(tmp_path: Path) -> None:
+    root = Root(tmp_path)
+    root.add(DEBIAN_580, DEBIAN_580)
+    assert root.problems(debian_offers(drivers=("595.71.05",))) == []
+
+
+@pytest.mark.parametrize(
+    ("packages", "request_"),
+    [
+        # 535 is too old for CUDA 13, which is requested; 390 does not support the GPU.
+        ({"nvidia-utils-535-server": "535.230.02-0ubuntu0.24.04.3"}, {"cuda": "13.0"}),
+        ({"nvidia-utils-390": "390.157-0ubuntu8"}, {}),
+    ],
+    ids=["a toolkit", "the GPU"],
+)
+def test_a_held_driver_beside_which_nothing_fits_is_a_problem(
+    tmp_path: Path, packages: dict[str, str], request_: dict[str, str], snapshot: SnapshotAssertion
+) -> None:
+    root = Root(tmp_path, "ubuntu-24.04")
+    root.add(packages, packages)
+    (found,) = root.problems(**request_)
+    assert found.code == "package-held"
+    assert [found.message, found.remedy] == snapshot
+
+
+def test_a_hold_on_what_shares_no_version_with_the_driver_is_no_hold_of_it(tmp_path: Path) -> None:
+    root = Root(tmp_path)
+    root.add(DEBIAN_580)
+    root.add({"nvidia-container-toolkit": "1.17.8-1", "nvidia-settings": "510.47.03-1"}, ["nvidia-container-toolkit"])
+    plan = root.plan(debian_offers())
+    assert plan.components.driver
+    assert plan.components.driver.branch == "595"
+
+
+# Whose hold -------------------------------------------------------------------------------------------------------
+
+BEFORE = {"version": "580.95.05-1", "held": False, "auto": False}
+
+
+@pytest.mark.parametrize(
+    ("journal", "stays"),
+    [
+        ({}, True),
+        ({"nvidia_driver_cuda": None}, False),
+        ({"nvidia_driver_cuda": BEFORE}, False),
+        ({"nvidia_driver_cuda": {**BEFORE, "held": True}}, True),
+        ({"libnccl2": None}, True),
+    ],
+    ids=["no journal", "installed by gpuhost", "not held before", "held before", "another package"],
+)
+def test_a_hold_is_gpuhosts_by_its_journal_alone(tmp_path: Path, journal: dict[str, Any], stays: bool) -> None:
+    root = Root(tmp_path)
+    root.add(DEBIAN_580, ["nvidia-driver-cuda"])
+    root.journal(**journal)
+    assert (root.plan(debian_offers()).components.driver is None) == stays
+
+
+def test_a_negative_pin_is_no_hold(tmp_path: Path) -> None:
+    root = Root(tmp_path)
+    root.add(DEBIAN_580)
+    put(tmp_path, "/etc/apt/preferences.d/site", "Package: nvidia-*\nPin: release *\nPin-Priority: -1\n")
+    assert root.plan(debian_offers()).components.driver
+
+
+# CUDA, cuDNN, NCCL ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("held", [["cuda-toolkit-13-0"], ["cuda-nvcc-13-0"]])
+def test_a_toolkit_on_hold_is_planned_at_auto(tmp_path: Path, held: list[str]) -> None:
+    root = Root(tmp_path)
+    root.add(CUDA_130, held)
+    plan = root.plan(debian_offers())
+    assert plan.components.cuda
+    assert plan.components.cuda.release == "13.0.2"
+    (because,) = [reason.because for reason in plan.reasons if reason.component == "cuda"]
+    assert f"{held[0]} held by this host's administrator (apt-mark showhold)" in because
+    assert f"13.2.1 only without the hold of {held[0]}" in because
+    assert root.problems(debian_offers()) == []
+    # Another one has a directory of its own.
+    other = root.plan(debian_offers(), cuda="13.2").components.cuda
+    assert other
+    assert other.version == "13.2"
+
+
+@pytest.mark.parametrize(
+    ("packages", "component", "version"),
+    [(CUDNN_12, "cudnn", "9.10.2.21"), (NCCL_12, "nccl", "2.27.7")],
+    ids=["cuDNN", "NCCL"],
+)
+def test_a_library_on_hold_decides_the_major_of_the_toolkit(
+    tmp_path: Path, packages: dict[str, str], component: str, version: str, snapshot: SnapshotAssertion
+) -> None:
+    root = Root(tmp_path)
+    root.add(packages, packages)
+    offers = debian_offers(cuda=("12.9.1", "13.0.2"))
+    plan = root.plan(offers)
+    assert plan.ok, plan.problems
+    assert plan.components.cuda
+    assert plan.components.cuda.version == "12.9"
+    found = plan.components.get(component)
+    assert found
+    assert found.version == version
+    assert root.problems(offers) == []
+    (problem,) = root.problems(offers, cuda="13.0")
+    assert problem.code == "package-held"
+    assert [problem.message, problem.remedy] == snapshot
+
+
+def test_a_version_of_a_library_other_than_that_on_hold_is_a_problem(tmp_path: Path) -> None:
+    root = Root(tmp_path)
+    root.add(dict.fromkeys(("libnccl2", "libnccl-dev"), "2.28.9-1+cuda13.0"), ["libnccl2"])
+    assert codes(root.problems(debian_offers(), nccl="2.29")) == ["package-held"]
+    assert root.problems(debian_offers(), nccl="2.28") == []
+    plan = root.plan(debian_offers())
+    assert plan.components.nccl
+    assert plan.components.nccl.version == "2.28.9"
+
+
+# Other packages ---------------------------------------------------------------------------------------------------
+
+
+def test_a_package_on_hold_that_the_plan_removes_or_installs_is_a_problem(
+    tmp_path: Path, snapshot: SnapshotAssertion
+) -> None:
+    """The old modules are not of the installed driver's version; dpkg remembers the hold of what is not installed."""
+    root = Root(tmp_path)
+    root.add({**DEBIAN_580, "nvidia-kernel-dkms": "535.1-1"}, ["nvidia-kernel-dkms"])
+    root.add({"nvidia-driver-pinning-595": "", "libnccl2": "2.1-1"}, ["nvidia-driver-pinning-595"], "not-installed")
+    (found,) = root.problems(debian_offers())
+    assert found.code == "package-held"
+    assert [found.message, found.remedy] == snapshot
+
+
+def test_frameworks_alone_change_no_package(tmp_path: Path) -> None:
+    root = Root(tmp_path)
+    root.add(DEBIAN_580, DEBIAN_580)
+    put(
+        tmp_path, "/proc/driver/nvidia/version", "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.126.16\n"
+    )
+    assert "package-held" not in codes(root.problems(debian_offers(), scope="frameworks", pytorch="auto"))
+
+
+# What dpkg left -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("state", ["half-configured", "unpacked", "half-installed"])
+def test_unfinished_packages_of_others_are_a_problem_and_gpuhosts_own_a_warning(
+    tmp_path: Path, state: str, snapshot: SnapshotAssertion
+) -> None:
+    root = Root(tmp_path)
+    root.add({"postgresql": "15"}, status=state)
+    (found,) = root.problems(debian_offers())
+    assert found.code == "packages-broken"
+    if state == "unpacked":
+        assert [found.message, found.remedy] == snapshot
+    root.journal(postgresql=None)
+    assert root.problems(debian_offers()) == []
+    planned = Root(tmp_path / "planned")
+    planned.add({"libnccl2": "2.29.7-1+cuda13.2"}, status=state)
+    assert planned.problems(debian_offers()) == []
