@@ -5,6 +5,8 @@ The host is a directory: its files set variables, its shell reads them, its prog
 
 from __future__ import annotations
 
+import os
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -196,3 +198,31 @@ def test_programs_of_users_see_no_gpu_beside_a_job(host: Host) -> None:
     host.save()
     host.verify()
     assert set(host.path("seen").read_text().split()) == {"[]"}
+
+
+REAL = Path(os.environ.get("GPUHOST_TENSORFLOW_PYTHON") or "/opt/gpuhost/tensorflow/bin/python")
+
+
+@pytest.mark.skipif(
+    not REAL.exists(), reason="no TensorFlow environment on this machine (GPUHOST_TENSORFLOW_PYTHON names one)"
+)
+@pytest.mark.parametrize(
+    ("setting", "got"),
+    [
+        ("PYTHONPATH={root}/x", "from 'numpy' ({root}/x/numpy/__init__.py)"),
+        ("TF_USE_LEGACY_KERAS=1", "importing its Keras: Keras cannot be imported."),
+        ("KERAS_BACKEND=torch", "importing its Keras: Keras cannot be imported."),
+    ],
+)
+def test_reason_with_a_real_tensorflow(host: Host, setting: str, got: str) -> None:
+    """Of ros2/ros2 issue 1094 and huggingface/transformers issue 40391."""
+    metadata = "from importlib.metadata import version; print(version('tensorflow'))"
+    version = subprocess.run([REAL, "-c", metadata], capture_output=True, check=True, text=True).stdout.strip()
+    host.plan["components"]["tensorflow"]["version"] = version
+    host.program(f"{at.TENSORFLOW}/bin/python", f'exec {REAL} "$@"\n')
+    host.write("x/numpy/__init__.py", "")
+    host.write("etc/environment", setting.format(root=host.root) + "\n")
+    check = differing(host)["tensorflow.version"]
+    assert check.status == model.WARN
+    assert got.format(root=host.root) in str(check.found)
+    assert f"the reason is {setting} in /etc/environment, line 1".format(root=host.root) in str(check.found)

@@ -23,6 +23,7 @@ import cifar10
 import pytest
 import smoke_train
 import train_process
+from real_workers import SMALL, needs, python
 
 from tests.doubles.training_worker import GOOD, WORKER
 from tests.unit.processes import is_running
@@ -129,6 +130,17 @@ def test_worker_has_no_setting_of_the_users_and_the_result_names_those_that_it_i
     ignored.remove("LC_ALL=de_DE (the environment of this run)")
     assert [line for line in run.result["ignored_settings"] if line.split("=")[0] in users] == ignored
     assert f"smoke_train: ignored: {ignored[0]}\n" in run.error
+
+
+@needs("tensorflow")
+@pytest.mark.parametrize("setting", [{"KERAS_BACKEND": "torch"}, {"TF_USE_LEGACY_KERAS": "1"}, {"KERAS_HOME": "users"}])
+def test_real_training_does_not_depend_on_the_users_keras(tmp_path: Path, data: Path, setting: dict[str, str]) -> None:
+    (tmp_path / "users").mkdir()
+    (tmp_path / "users/keras.json").write_text('{"backend": "torch", "image_data_format": "channels_first"}')
+    words = [python("tensorflow"), str(FILES / "smoke_train.py"), "--framework", "tensorflow", "--data", "simulated"]
+    more = ["--data-dir", str(data), "--job-dir", str(tmp_path / "job"), "--monitor-interval", "0", *SMALL]
+    done = subprocess.run(words + more, capture_output=True, text=True, env={**os.environ, **setting}, cwd=tmp_path)
+    assert json.loads(done.stdout)["status"] == "pass", done.stderr
 
 
 @pytest.mark.parametrize(
