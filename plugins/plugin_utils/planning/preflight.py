@@ -36,7 +36,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import (
     fabric_manager,
     kernel_builds,
     leftovers,
-    masked_services,
     plan_diff,
     repository,
 )
@@ -145,7 +144,10 @@ CODES = {
     ),
     **kernel_builds.CODES,
     **fabric_manager.CODES,
-    **masked_services.CODES,
+    "service-masked": (
+        "A service that the run would enable is masked (`systemctl mask`), nvidia-persistenced for example",
+        "`systemctl unmask NAME` on the host; or, to keep nvidia-persistenced off, `nvidia_driver_persistence: false`",
+    ),
     "path-taken": (
         "A directory, a file or a foreign link occupies `/opt/gpuhost/tensorflow` or `/opt/gpuhost/pytorch`, "
         "the path of the link to the environment",
@@ -184,6 +186,7 @@ CODES = {
 }
 # What ends without anybody's help: the run waits for it.
 TRANSIENT = ("apt-busy", "cloud-init-running", "transaction-running")
+_PERSISTENCED = "nvidia-persistenced"
 _LONGER = "-e gpu_stack_wait=SECONDS"
 _ONCE = ("leftovers",)  # what is requested for one run
 _PEER_TO_PEER_REDIRECTS = {"ReqRedir", "CmpltRedir"}  # ACS controls, by lspci's names
@@ -295,13 +298,13 @@ def preflight(plan: Plan, probe: Probe, diff: PlanDiff, options: Options | None 
         _graphics,
         _nouveau,
         _nvidia_smi,
+        _masked_services,
         _links,
         _environment_paths,
         _peer_to_peer,
     ):
         check(context, findings)
     fabric_manager.check(plan, probe, diff, findings)
-    masked_services.check(plan, probe, findings, context.options.persistence)
     check_disk(plan, diff, probe, findings, context.options.extra, context.options.keeps_cache)
     return Preflight(tuple(findings.problems), tuple(findings.warnings))
 
@@ -674,6 +677,21 @@ def _kernel_builds(context: _Context, findings: Findings) -> None:
 
 
 # Links between GPUs ---------------------------------------------------------------------------------------------
+
+
+def _masked_services(context: _Context, findings: Findings) -> None:
+    """Name the services that the run would enable: only who has masked one removes the mask."""
+    if context.components.driver is None:
+        return
+    wanted = {name for part in context.probe.applied.values() for name in part.repairs.services} - {_PERSISTENCED}
+    wanted |= {_PERSISTENCED} if context.options.persistence else set()
+    for name in (name for name in context.probe.masked_services if name in wanted):
+        keep = "; or set nvidia_driver_persistence: false to keep it masked" if name == _PERSISTENCED else ""
+        findings.problem(
+            "service-masked",
+            f"the service {name} is masked on this host, and the run would enable it, which systemd refuses",
+            f"on the host: systemctl unmask {name}{keep}",
+        )
 
 
 def _links(context: _Context, findings: Findings) -> None:

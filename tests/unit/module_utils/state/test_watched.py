@@ -1,0 +1,183 @@
+"""The state of everything that a part watches, as it is recorded."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Answer
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import watched
+
+from tests.unit.module_utils.host_files import put
+from tests.unit.module_utils.state.applied_host import (
+    ENVIRONMENT,
+    KERNELS,
+    LIBCUDNN,
+    WATCH,
+    Systemd,
+    build,
+)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return build(tmp_path)
+
+
+@pytest.fixture
+def systemd() -> Systemd:
+    return Systemd()
+
+
+def test_the_recorded_states_are_those_that_earlier_versions_recorded(root: Path, systemd: Systemd) -> None:
+    """If a name or a field changed, every host would have drift after an upgrade of this collection."""
+    (root / "etc/environment").write_text("LD_LIBRARY_PATH=/x\n")
+    (root / "proc/cmdline").write_text("ro modprobe.blacklist=nvidia")
+    file = (root / "etc/profile.d/cuda.sh").stat()
+    built = {k: int((root / f"lib/modules/{k}/updates/dkms/nvidia.ko.xz").stat().st_mtime) for k in KERNELS}
+    for kernel, time in built.items():
+        for module in (root / f"lib/modules/{kernel}/updates/dkms").iterdir():
+            os.utime(module, (time, time))
+    found = watched.observe(str(root), WATCH, systemd)
+    listings = {thing: found.pop(thing) for thing in list(found) if thing.startswith("files of ")}
+    assert found == {
+        "file /etc/profile.d/cuda.sh": {
+            "sha256": hashlib.sha256(b"PATH=$PATH:/usr/local/cuda/bin\n").hexdigest(),
+            "mode": f"{file.st_mode & 0o7777:04o}",
+            "owner": [file.st_uid, file.st_gid],
+        },
+        "file /usr/local/bin/nvcc": {"link": "/usr/local/lib/gpuhost/cuda-command"},
+        "file /etc/absent": None,
+        "alternative cuda": {"mode": "auto", "value": "/usr/local/cuda-13.2"},
+        "link of the alternative cuda": {"path": "/usr/local/cuda", "points": "/etc/alternatives/cuda"},
+        "environment /opt/gpuhost/tensorflow": {"link": ENVIRONMENT.removeprefix("opt/gpuhost/")},
+        "package libnccl2": {"version": "2.32.3-1+cuda13.2", "status": "installed", "held": True},
+        "package libcudnn9": None,
+        "package bash": {"version": "5.2.15-2+b8", "status": "installed", "held": False},
+        "service nvidia-fabricmanager": {"loaded": "not-found", "enabled": "", "active": "inactive"},
+        "service nvidia-persistenced": {"loaded": "loaded", "enabled": "enabled", "active": "active"},
+        "loaded NVIDIA module": {"version": "595.71.05", "kernel_modules": "open"},
+        "nouveau": {"loaded": False},
+        **{
+            f"NVIDIA modules of kernel {kernel}": dict.fromkeys(
+                ("nvidia.ko.xz", "nvidia-uvm.ko.xz", "nvidia-drm.ko"), f"6 bytes of {time}"
+            )
+            for kernel, time in built.items()
+        },
+        "LD_LIBRARY_PATH in /etc/environment": ["LD_LIBRARY_PATH=/x"],
+        "blacklist in /proc/cmdline": ["modprobe.blacklist=nvidia"],
+        "cache of the dynamic linker": "current",
+    }
+    paths = {thing: [line.split("\t")[0] for line in text.split("\n")] for thing, text in listings.items()}
+    assert paths["files of libnccl2=2.32.3-1+cuda13.2"] == ["/usr/lib/libnccl.so.2.32.3", "/usr/lib/libnccl.so.2"]
+    assert paths["files of /opt/gpuhost/uv"] == [f"/opt/gpuhost/uv{below}" for below in ("", "/bin", "/bin/uv")]
+    assert f"/{ENVIRONMENT}/bin/python" in paths[f"files of /{ENVIRONMENT}"]
+    assert len(paths) == 3
+
+
+def test_nothing_is_asked_and_nothing_found_of_what_is_not_watched(root: Path) -> None:
+    def run(argv: list[str], timeout: float) -> Answer:
+        raise AssertionError(argv)
+
+    assert watched.observe(str(root), {}, run) == {}
+    assert watched.observe(str(root), {kind: [] for kind in watched.KINDS}, run) == {}
+
+
+@pytest.mark.parametrize(
+    ("watch", "held", "listed"),
+    [({"exact_packages": ["libcudnn9"]}, "install", True), ({}, "hold", True), ({}, "install", False)],
+    ids=["planned", "held", "a dependency"],
+)
+def test_the_files_of_planned_and_of_held_packages_are_watched(
+    tmp_path: Path, watch: dict[str, Any], held: str, listed: bool
+) -> None:
+    put(tmp_path, "var/lib/dpkg/status", LIBCUDNN.replace("install ok", f"{held} ok"))
+    put(tmp_path, "var/lib/dpkg/info/libcudnn9.list", "/.\n/usr/lib/libcudnn.so.9\n")
+    found = watched.observe(str(tmp_path), {"packages": ["libcudnn9"], **watch})
+    listing = {"files of libcudnn9=9.28": "/usr/lib/libcudnn.so.9\tmissing"}
+    assert {thing: text for thing, text in found.items() if thing.startswith("files of ")} == (
+        listing if listed else {}
+    )
+
+
+def test_the_files_of_a_package_that_is_half_installed_are_not_watched(tmp_path: Path) -> None:
+    put(tmp_path, "var/lib/dpkg/status", LIBCUDNN.replace("install ok installed", "hold ok half-installed"))
+    found = watched.observe(str(tmp_path), {"packages": ["libcudnn9"], "exact_packages": ["libcudnn9"]})
+    assert list(found) == ["package libcudnn9"]
+
+
+def test_without_the_driver_a_service_need_not_be_active(root: Path, systemd: Systemd) -> None:
+    found = watched.observe(str(root), {"services": WATCH["services"]}, systemd)
+    assert found == {
+        "service nvidia-fabricmanager": {"loaded": "not-found", "enabled": ""},
+        "service nvidia-persistenced": {"loaded": "loaded", "enabled": "enabled"},
+    }
+
+
+def test_what_is_loaded_and_what_is_built_are_watched_alone(root: Path) -> None:
+    assert list(watched.observe(str(root), {"driver": True})) == ["loaded NVIDIA module", "nouveau"]
+    built = watched.observe(str(root), {"modules": True})
+    assert set(built) == {f"NVIDIA modules of kernel {kernel}" for kernel in KERNELS}
+
+
+def test_an_environment_may_be_a_directory_itself(root: Path) -> None:
+    found = watched.observe(str(root), {"environments": [f"/{ENVIRONMENT}"]})
+    assert found[f"environment /{ENVIRONMENT}"] == {"link": "none"}
+    assert f"files of /{ENVIRONMENT}" in found
+
+
+def test_an_unknown_kind_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="cannot watch mounts, sockets; expected files, alternatives, services, "):
+        watched.observe(str(tmp_path), {"sockets": [], "mounts": ["/"], "files": []})
+
+
+def test_the_recorded_state_of_a_file(tmp_path: Path) -> None:
+    """Its fields are in the messages of drift, and in the records of hosts that an older version set up."""
+    file = tmp_path / "file"
+    file.write_text("old\n")
+    file.chmod(0o640)
+    (tmp_path / "link").symlink_to("file")
+    (tmp_path / "folder").mkdir()
+    owner = [file.stat().st_uid, file.stat().st_gid]
+    # `printf 'old\n' | sha256sum`
+    digest = "01d09d19c2139a46aebfb577780d123d7396e97201bc7ead210a2ebff8239dee"
+    assert watched._file(str(tmp_path), "/file") == {"sha256": digest, "mode": "0640", "owner": owner}
+    assert watched._file(str(tmp_path), "/link") == {"link": "file"}
+    assert watched._file(str(tmp_path), "/folder") == {"directory": True}
+    assert watched._file(str(tmp_path), "/missing") is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Id=s.service\nLoadState=loaded\n",
+        "Id=s.service\nLoadState=loaded\n\nId=t.service\nActiveState=active\n",
+        "Id=s.service\nLoadState=loaded\n\nId=t.service\nLoadState=loaded\n\nId=u.service\nLoadState=loaded\n",
+    ],
+    ids=["too few", "without its state", "too many"],
+)
+def test_an_answer_that_is_not_of_the_services_that_were_asked_for_tells_nothing(tmp_path: Path, text: str) -> None:
+    answer = Answer(0, text.encode(), b"")
+    found = watched.observe(str(tmp_path), {"services": ["s", "t"]}, lambda *_words: answer)
+    assert [list(state) for state in found.values()] == [["unanswered"], ["unanswered"]]
+
+
+@pytest.mark.parametrize(("code", "key"), [(1, "unknown"), (124, "unanswered")])
+def test_a_long_error_of_systemd_is_cut(tmp_path: Path, code: int, key: str) -> None:
+    answer = Answer(code, b"", b"Failed to connect to bus: " + b"x" * 300)
+    (state,) = watched.observe(str(tmp_path), {"services": ["s"]}, lambda *_words: answer).values()
+    assert list(state) == [key]
+    assert len(state[key].removeprefix("systemctl show: ")) == 200
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"), [(-1, "current"), (0, "current"), (1, "older than /etc/ld.so.conf.d/b.conf")]
+)
+def test_the_linkers_cache_is_as_new_as_its_settings(tmp_path: Path, seconds: int, expected: str) -> None:
+    times = {"etc/ld.so.cache": 1000, "etc/ld.so.conf.d/a.conf": 900, "etc/ld.so.conf.d/b.conf": 1000 + seconds}
+    for path, time in times.items():
+        os.utime(put(tmp_path, path), (time, time))
+    assert watched.observe(str(tmp_path), {"linker_cache": True}) == {"cache of the dynamic linker": expected}
