@@ -27,7 +27,7 @@ ADDRESS = "developer.download.nvidia.com"
 # Names that look like a package's and are something else, wherever they are.
 NOT_PACKAGES = {
     "components, vendors and roles": r"cuda|cudnn|nvidia|nouveau|gpuhost\.stack\..*",
-    "commands": r"nvidia-(smi|modprobe)|cuda-gdb",
+    "commands": r"nvidia-(smi|modprobe|cuda-mps-control)|cuda-gdb",
     "systemd units and the processes that they start": (
         r"nvidia-(persistenced|fabricmanager|imex|dcgm)(\.service)?|nvidia-persiste"
     ),
@@ -42,6 +42,7 @@ NOT_PACKAGES = {
 ALLOWED = {
     ("playbooks/examples/", ".*"): "examples show the values that a user writes; molecule/roles installs them",
     ("plugins/module_utils/checks/", "nvidia-"): "how the names of the wheels in an environment begin",
+    ("plugins/module_utils/", r"cuda-compat(-?\*)?"): "messages name the packages of NVIDIA's forward compatibility",
     ("plugins/plugin_utils/model/request.py", r"13\.2"): "a message's example of a version",
     (
         "plugins/plugin_utils/planning/plan_cli.py",

@@ -26,10 +26,11 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     Context,
     Symptom,
 )
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import ld_so, pci
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import (
     cuda_errors,
     gpu_processes,
+    ld_so,
     nvidia_smi,
     nvidia_smi_log,
     proc_driver,
@@ -283,9 +284,9 @@ def _find_libcuda(host: Host) -> Found | None:
     if first is None or (loaded is not None and loaded["version"] != planned):
         return None
     match = _VERSION.match(os.path.basename(first.real))
-    owner = _owner(context, {first.path, first.real})
-    if (match and match.group(1) == planned) or (first.set_in is None and not (owner or "").startswith("cuda-compat")):
+    if (match and match.group(1) == planned) or first.set_in is None:
         return None
+    owner = _owner(context, {first.path, first.real})
     text = first.real + (" of the package %s" % owner if owner else "")
     text += ", which comes before the driver's libcuda (%s)" % (
         first.set_in or "in a directory that is always searched"

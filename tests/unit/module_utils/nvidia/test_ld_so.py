@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import ld_so
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import ld_so
 
 from tests.unit.module_utils.host_files import put
 

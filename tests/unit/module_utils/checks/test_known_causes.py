@@ -1,0 +1,74 @@
+"""The table of known causes. The matrix has each cause on a whole host, where it is the reason and where it is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks import known_causes, model, verify
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
+
+from tests.unit import published
+from tests.unit.module_utils.checks.contexts import PLAN, host
+
+IDS = {spec.id for group in verify.GROUPS.values() for spec in group.CHECKS}
+
+
+def test_each_cause_is_of_checks_that_exist_and_has_a_blame_where_it_fails_them() -> None:
+    assert [cause.name for cause in known_causes.CAUSES if not cause.checks or set(cause.checks) - IDS] == []
+    assert [cause.name for cause in known_causes.CAUSES if (cause.outcome == model.FAIL) != bool(cause.blame)] == []
+    assert {cause.blame for cause in known_causes.CAUSES} <= {None, model.HOST, model.HARDWARE}
+
+
+# `nvidia-smi conf-compute -f` and `-grs` before branch 550, as NVIDIA/nvtrust issues 37 and 39 show them.
+OLD = {"-f": "CC status: ON\n", "-grs": "Confidential Compute GPUs Ready state: not-ready\n"}
+
+
+@pytest.mark.parametrize(
+    ("answers", "cause"),
+    [
+        (OLD, model.HOST),
+        ({**OLD, "-grs": "Confidential Compute GPUs Ready state: ready\n"}, model.STACK),
+        ({**OLD, "-f": "CC status: OFF\n"}, model.STACK),
+        ({}, model.STACK),
+    ],
+    ids=["not ready", "ready", "off", "unknown option"],
+)
+def test_confidential_computing_of_an_older_driver(tmp_path: Path, answers: dict[str, str], cause: str) -> None:
+    def run(argv: list[str], timeout: float) -> command.Answer:
+        if argv[1:] == ["-q", "-x"]:
+            return command.Answer(0, published.document("h100").encode(), b"")
+        text = answers.get(argv[2]) if argv[1] == "conf-compute" else None
+        return command.Answer(255 if text is None else 0, (text or "").encode(), b"")
+
+    failed = model.Check("cuda.devices", model.FAIL, "no device", "1", "-", cause=model.STACK)
+    check = model.dataclasses.replace(failed, symptom=model.Symptom(frozenset({(None, 802)}), 0))
+    (found,) = known_causes.explain([check], host(tmp_path, run=run))
+    assert (found.status, found.cause) == (model.FAIL, cause)
+
+
+@pytest.mark.parametrize(
+    ("printed", "expected"),
+    [
+        (
+            "2020-05-21 15:44:36.450426: I tensorflow/core/common_runtime/gpu/gpu_device.cc:1688] Ignoring visible gpu "
+            "device (device: 1, name: GeForce GT 1030, pci bus id: 0000:04:00.0, compute capability: 6.1) with core "
+            "count: 3. The minimum required count is 8. You can adjust this requirement with the env var "
+            "TF_MIN_GPU_MULTIPROCESSOR_COUNT.\n" * 2,
+            ["GeForce GT 1030 at 0000:04:00.0 with 3 multiprocessors (at least 8)"],
+        ),
+        (
+            "Ignoring visible gpu device (device: 1, name: Quadro K4000, pci bus id: 0000:08:00.0, compute capability: "
+            "3.0) with Cuda multiprocessor count: 4. The minimum required count is 8.",
+            ["Quadro K4000 at 0000:08:00.0 with 4 multiprocessors (at least 8)"],
+        ),
+        (
+            "Ignoring visible gpu device (device: 0, name: GeForce GTX 1070, pci bus id: 0000:01:00.0, compute "
+            "capability: 6.1) with Cuda compute capability 6.1. The minimum required Cuda capability is 7.0.",
+            [],
+        ),
+    ],
+    ids=["now", "before 2.0", "for another reason"],
+)
+def test_gpus_that_tensorflow_says_it_ignores(printed: str, expected: list[str]) -> None:
+    assert known_causes.ignored_by_tensorflow(host(plan=PLAN), printed) == expected
