@@ -40,11 +40,13 @@ def training_refusal(plan: Any, requested: str | None = None) -> str:
 
 def trainings(
     plan: Any, probe: Any, *, changed: bool, jobs: str, now: str, framework: str = "", mode: str = "auto",
-    max_age: Any = training.MAX_AGE,
+    max_age: Any = training.MAX_AGE, verify: Any = None,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return what happens with each framework; takes gpu_stack_plan and gpu_stack_probe."""
+    """Return what happens with each framework; takes gpu_stack_plan, gpu_stack_probe and the checks' `verify`."""
     request = training.Request.from_values(now, framework, mode, max_age)
-    decided = training.trainings(Plan.from_json(plan), _host(probe), request, changed=changed, jobs=jobs)
+    decided = training.trainings(
+        Plan.from_json(plan), _host(probe), request, changed=changed, jobs=jobs, verify=_verify(verify)
+    )
     return {name: records.to_json(entry) for name, entry in decided.items()}
 
 

@@ -426,7 +426,9 @@ def _with(check: Check, cause: Cause, found: Found) -> Check:
     if cause.outcome == FAIL and check.status == FAIL:
         return dataclasses.replace(check, cause=cause.blame, setting=found.text, remedy=found.remedy)
     blank: Mapping[str, Any] = {"expected": None, "remedy": None, "cause": None, "finding": None}
-    return dataclasses.replace(check, status=SKIP, reason="%s. %s" % (found.text, found.remedy), **blank)
+    setting = found.text if cause.outcome == SKIP else None
+    reason = "%s. %s" % (found.text, found.remedy)
+    return dataclasses.replace(check, status=SKIP, reason=reason, setting=setting, **blank)
 
 
 def remedy(context: Context, number: int) -> str | None:

@@ -59,7 +59,7 @@ class Symptom:
 class Check:
     """One result. `warn` and `fail` have a remedy, every other outcome but `pass` has a reason.
 
-    setting: with the cause HOST, what explains the failure and where it is set
+    setting: with the cause HOST, what explains the failure and where it is set; the same for MIG, with a skip
     finding: what tells this failure from another one of the same check (GPU by PCI address or UUID, error number,
         value), without what changes from run to run, such as times and bandwidths
     versions: the versions that the running software reports, by component, for the report

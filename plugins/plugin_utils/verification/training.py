@@ -10,9 +10,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import DEFERRED, PASS, REUSED, Check
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import DEFERRED, PASS, REUSED, SKIP, Check
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import FRAMEWORKS
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import TrainingResult
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import TrainingResult, VerifyEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import (
     Driver,
@@ -24,7 +24,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import (
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.drift import PROJECT
 
-TRAIN, LEFT_OUT = "train", "left out"  # the other actions are the outcomes REUSED and DEFERRED
+TRAIN, LEFT_OUT = "train", "left out"  # the other actions are the outcomes REUSED, DEFERRED and SKIP
 MAX_AGE = 30.0  # days
 AUTO, ALWAYS = "auto", "always"
 TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
@@ -69,10 +69,10 @@ class Request:
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """What happens with one framework: `train`, `reused`, `deferred` or `left out`, and why.
+    """What happens with one framework: `train`, `reused`, `deferred`, `skip` or `left out`, and why.
 
-    result: for `reused` and `deferred` the evidence of this run, smoke_train.json. expired: for `deferred`, why the
-    last training of an unchanged host proves nothing any more; empty if it does.
+    result: for `reused`, `deferred` and `skip` the evidence of this run, smoke_train.json. expired: for `deferred`, why
+    the last training of an unchanged host proves nothing any more; empty if it does.
     """
 
     action: str
@@ -127,12 +127,22 @@ def training_refusal(plan: Plan, requested: str | None = None) -> str:
     )
 
 
-def trainings(plan: Plan, host: HostFacts, request: Request, *, changed: bool, jobs: str = "") -> dict[str, Training]:
+def trainings(
+    plan: Plan,
+    host: HostFacts,
+    request: Request,
+    *,
+    changed: bool,
+    jobs: str = "",
+    verify: VerifyEvidence | None = None,
+) -> dict[str, Training]:
     """Return what happens with each planned framework.
 
     changed: whether this run changed the host; jobs: the programs that use its GPUs, as text, beside which nothing is
-    trained.
+    trained; verify: the checks of this run. What hides GPUs from their programs hides them from a training, too.
     """
+    checks = verify.checks if verify else ()
+    hidden = next((check.setting for check in checks if check.id == "cuda.devices" and check.status == SKIP), None)
     stack, devices = stack_fingerprint(plan), hardware(host)
     # A change, or a first verification, stays pending until the GPUs are idle.
     waits = changed or host.pending is not None or host.verified is None or host.verified.stack != stack
@@ -148,6 +158,8 @@ def trainings(plan: Plan, host: HostFacts, request: Request, *, changed: bool, j
         elif jobs:
             expired = "" if waits else _outdated(record, request, stack, devices)
             found[framework] = _deferred(framework, jobs, expired)
+        elif hidden:
+            found[framework] = _skipped(framework, hidden)
         else:
             found[framework] = Training(TRAIN, reason or "it was requested")
     return found
@@ -201,6 +213,11 @@ def _deferred(framework: str, jobs: str, expired: str) -> Training:
     check = Check("training", DEFERRED, reason=reason).to_dict()
     evidence = {"schema": SCHEMA, "framework": framework, "status": DEFERRED, "expired": expired, "checks": [check]}
     return Training(DEFERRED, reason, evidence, expired)
+
+
+def _skipped(framework: str, reason: str) -> Training:
+    check = Check("training", SKIP, reason=reason).to_dict()
+    return Training(SKIP, reason, {"schema": SCHEMA, "framework": framework, "status": SKIP, "checks": [check]})
 
 
 def _time(text: str) -> datetime:

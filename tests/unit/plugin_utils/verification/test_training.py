@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Check
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import TrainingResult
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import TrainingResult, VerifyEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification.training import (
     HostFacts,
@@ -173,6 +174,19 @@ def test_nothing_is_trained_beside_a_job():
     assert found.result is not None
     assert (found.result["status"], found.result["checks"][0]["status"]) == ("deferred", "deferred")
     assert action(host(verified=verified()), jobs=jobs)[0] == "reused"
+
+
+@pytest.mark.parametrize(("setting", "expected"), [("MIG is enabled on GPU 0", "skip"), (None, "train")])
+def test_nothing_is_trained_where_mig_hides_gpus(setting: str | None, expected: str) -> None:
+    """A check that is skipped for another reason, such as a simulated driver, hides nothing."""
+    verify = VerifyEvidence(checks=(Check("cuda.devices", "skip", reason="-", setting=setting),))
+    found = trainings(PLAN, host(), Request(LATER), changed=True, verify=verify)["tensorflow"]
+    assert found.action == expected
+    if found.result:
+        assert (found.result["status"], found.result["checks"]) == (
+            "skip",
+            [{"id": "training", "status": "skip", "reason": setting}],
+        )
 
 
 def test_a_training_deferred_beside_evidence_that_proves_nothing_any_more_says_so():

@@ -70,6 +70,7 @@ def test_each_outcome_of_a_check(outcome, unknown, expected):
     ("action", "results", "expected"),
     [
         ("train", [PASSED], "verified"),
+        ("skip", [], "verified"),
         ("train", [trained("fail")], "not verified"),
         ("train", [trained("fail", accepted=True)], "not verified"),
         ("train", [trained("unknown")], "not verified"),
