@@ -22,9 +22,9 @@ _LINE = re.compile(r"[ \t]*(?:export[ \t]+)?(\w+)[ \t]*=[ \t]*(.*?)[ \t]*$")
 _PAM_LINE = re.compile(r"[ \t]*(\w+)(?:[ \t]+DEFAULT=(\"[^\"]*\"|\S*))?(?:[ \t]+OVERRIDE=(\"[^\"]*\"|\S*))?")
 _REFERENCE = re.compile(r"[$@]\{(\w+)\}")
 
-# A row of the list. use: dropped; replaced: dropped without a word, since a row with `set` takes its place; asked: dropped
-# only where a file sets it for all users; kept, whatever else matches; set: to `value`. programs: all, or build. name: a
-# shell pattern.
+# A row of the list. name: a shell pattern; programs: all, or build.
+# use: dropped; replaced: dropped without a word, since a row with `set` takes its place; asked: dropped only where a
+# file sets it for all users; kept, whatever else matches; set: to `value`.
 Row = Mapping[str, str]
 
 
