@@ -26,8 +26,8 @@ _TOKEN = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _PART = re.compile(r"""'([^']*)'|"((?:[^"\\]|\\.)*)"|\\(.)|\$(\w+)""", re.DOTALL)
-_BETWEEN = {"\n", ";", "&", "|", "<", ">", "!"}
-_RESERVED = {"then", "elif", "else", "fi", "do", "done", "esac", "}"}
+_BETWEEN = {"\n", ";", "!"}
+_RESERVED = {"then", "elif", "else", "fi", "do", "done", "esac", "}", "&", "|", "<", ">"}  # GRUB has no pipes
 _VARIABLE = re.compile(r"^([A-Za-z_]\w*)=((?:[^\\\n]|\\.)*)$", re.MULTILINE | re.DOTALL)
 _NUMBER = re.compile(r"\d+")
 _OPTIONS = ("--class", "--users", "--hotkey", "--source", "--id")  # of a menu entry, with a value
@@ -102,8 +102,10 @@ class _Script:
         while self._at < len(self._tokens):
             word, line = self._tokens[self._at]
             if word in ends:
+                if not found:
+                    raise ValueError("line %d: no command before %s" % (line, word))
                 return found
-            if word in _RESERVED:
+            if word in _RESERVED or (ends and word == "function"):  # which GRUB has at the top level alone
                 raise ValueError("line %d: unexpected %s" % (line, word))
             if word in _BETWEEN:
                 self._at += 1
@@ -141,7 +143,7 @@ class _Script:
         words, block = [], None
         while self._at < len(self._tokens) and block is None:
             word, _line = self._tokens[self._at]
-            if word == "}" or word in _BETWEEN:
+            if word in _BETWEEN or word in "}&|<>":
                 break
             self._at += 1
             if word == "{":

@@ -178,11 +178,11 @@ CASES = {
     ),
     "one line": (before(f"menuentry X {{ linux /boot/vmlinuz-{OLDU} ; initrd /boot/initrd.img-{OLDU} }}"), "", OLDU),
     "a default without set": (
-        TWO + "default=1>2\n",
+        TWO + "default='1>2'\n",
         "",
         "unknown: grub.cfg sets GRUB's default to more than one entry",
     ),
-    "a default in a function that nobody calls": (before("function f {\n  set default=1>2\n}"), "", NEWU),
+    "a default in a function that nobody calls": (before("function f {\n  set default='1>2'\n}"), "", NEWU),
     "a default of an entry": (before("menuentry X {\n set default=1\n linux /vmlinuz-" + OLDU + "\n}"), "", OLDU),
     "the kernel held back was removed": (D12, GUARDED.replace(NEW12, "6.12.100+deb12-amd64", 1) + "0\n", OLD12),
 }
@@ -242,7 +242,19 @@ def test_a_kernel_that_was_removed_without_update_grub_is_not_booted(tmp_path: P
     assert [probed(tmp_path / "root"), guarded(tmp_path / "root", tmp_path / "bin")] == [OTHER.format("0")] * 2
 
 
-@pytest.mark.parametrize("script", ["if [ a ]; then\n", "fi\n", "}\n", "menuentry X {\n", "echo 'a\n", "for a in b\n"])
+@pytest.mark.parametrize(
+    "script",
+    [
+        "if [ a ]; then\n",
+        "fi\n",
+        "}\n",
+        "menuentry X {\n",
+        "echo 'a\n",
+        "for a in b\n",
+        "a && b\n",
+        "if a; then\nfunction f { b; }\nfi\n",
+    ],
+)
 def test_what_is_no_script_of_grub_is_a_reason(tmp_path: Path, snapshot: str, script: str) -> None:
     installed(tmp_path / "root", before(script), "")
     said = probed(tmp_path / "root")
