@@ -64,7 +64,7 @@ class Entry(NamedTuple):
 
 
 def _tokens(text: str) -> Iterator[tuple[str, int]]:
-    """Yield words and marks as they are written, each with its line; raise ValueError for a quote without its end."""
+    """Yield words and marks as they are written, each with its line; raise ValueError for a quote without end."""
     at, line = 0, 1
     while at < len(text):
         found = _TOKEN.match(text, at)
@@ -89,7 +89,7 @@ def _value(word: str) -> str:
 
 
 class _Script:
-    """A script of GRUB as statements. Raises ValueError, with the line, where a block or a condition does not end."""
+    """A script of GRUB as statements. Raises ValueError, with the line, for what GRUB's parser refuses."""
 
     def __init__(self, text: str) -> None:
         self._tokens = list(_tokens(text))
@@ -200,14 +200,12 @@ class Menu:
                 self.entries.append(Entry(names, kernel, is_conditional))
                 if name == "submenu":
                     self._read(block, _Level(), names, is_conditional)
-            elif name == "function" and block is not None:
+            elif name == "function" and block is not None:  # read where it is called
                 self._functions[words[-1]] = block
             elif name in ("source", ".") and not words[-1].endswith("/custom.cfg"):
                 level.is_certain = False  # the entries of another file
             elif name in self._functions and name not in calls:
-                self._read(
-                    self._functions[name], level, above, is_conditional, (*calls, name)
-                )  # not where it is defined
+                self._read(self._functions[name], level, above, is_conditional, (*calls, name))
 
     def _kernel(self, block: list[Statement], identifier: str) -> str:
         if identifier.startswith("osprober-"):  # of another partition, whose kernels have the same names
