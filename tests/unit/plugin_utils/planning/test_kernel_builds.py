@@ -157,6 +157,10 @@ def test_the_remedies_for_headers_lead_to_a_host_without_problems(
 PINS = {
     "the distribution's own default": ("/etc/default/grub", "GRUB_DEFAULT=0 # the first\n"),
     "a drop-in of a provider": ("/etc/default/grub.d/99-pin.cfg", f'GRUB_DEFAULT="gnulinux-{GONE}-advanced-1"\n'),
+    "proxmox-boot-tool kernel pin": (
+        "/etc/default/grub.d/proxmox-kernel-pin.cfg",
+        f'GRUB_DEFAULT="gnulinux-advanced-1>gnulinux-{GONE}-advanced-1"\n',
+    ),
     "a drop-in that is read last": (
         "/etc/default/grub.d/zzz-pin.cfg",
         "# GRUB_DEFAULT=1\n  export GRUB_DEFAULT='1>0'\n",
