@@ -73,6 +73,7 @@ def context(
         pci_gpus = len(pci.read(root)[0])
     except OSError:  # the checks of the driver read it again, and are unknown
         pci_gpus = 0
+    smi = nvidia_smi.without_lost_rows(smi, pci_gpus)
     return model.Context(
         plan=plan,
         root=root,

@@ -39,7 +39,7 @@ def parse(output: str, notices: Iterable[str] = ()) -> dict[int, str]:
     found = {}
     for line in nvidia_smi.lines(output, notices):
         values = [value.strip() for value in line.split(",")]
-        if not (values[0].isascii() and values[0].isdigit()):
+        if len(values) < len(FIELDS) or not (values[0].isascii() and values[0].isdigit()):
             raise ValueError("nvidia-smi printed %r in place of a process" % line[:200])
         found[int(values[0])] = ",".join(values[1:-1]).strip()
     return found

@@ -180,6 +180,18 @@ def read(path: str | None, run: Run) -> dict[str, Any] | None:
         "message": message,
         "gpus": gpus,
         "seconds": seconds,
-        "notices": [notice[:200] for notice in notices[:5]],
+        "notices": list(dict.fromkeys(notices)),
         "corrupted": corrupted(answer.text()),
     }
+
+
+def without_lost_rows(smi: dict[str, Any] | None, expected: int) -> dict[str, Any] | None:
+    """Return the result of read() without its rows where another line may stand in the place of one.
+
+    expected: the number of GPUs on the PCI bus
+    """
+    if smi is None or not smi["notices"] or len(smi["gpus"]) >= expected:
+        return smi
+    shown = " | ".join(smi["notices"])[:200]
+    message = "nvidia-smi printed %d rows for %d GPUs, and beside them: %s" % (len(smi["gpus"]), expected, shown)
+    return dict(smi, gpus=[], message=smi["message"] or message)

@@ -521,9 +521,23 @@ def inforom_value(host: Host) -> None:
     smi_value(host, "gpu_temp", "Corrupted infoROM")
 
 
-@fault("A wrapper of nvidia-smi prints a line of its own before each answer", "driver.nvidia_smi", outcome=model.WARN)
+@fault("A wrapper of nvidia-smi prints lines of its own before each answer", "driver.nvidia_smi", outcome=model.WARN)
 def banner(host: Host) -> None:
-    host.wrap(at.NVIDIA_SMI, 'echo "Authorized users only; see the policy"\nexec "$REAL" "$@"\n')
+    lines = ["Authorized users only", *(f"Rule {number}: {'be careful, ' * 20}please" for number in range(1, 9)), ""]
+    host.write("etc/motd", "\n".join(lines))
+    host.wrap(at.NVIDIA_SMI, f'cat {host.path("etc/motd")}\nexec "$REAL" "$@"\n')
+
+
+@fault(
+    "nvidia-smi prints something else in place of a GPU's row",
+    *("driver.nvidia_smi", "driver.gpu_count"),
+    follows=unknown("driver.module_matches_user_space", "driver.security_floor", *FROM_THE_DOCUMENT, "gpu.nvlink",
+                    "cuda.device_query", "cuda.bandwidth", "idle.gpus"),
+    why="The other rows are not known to be all",
+    outcome=model.UNKNOWN,
+)  # fmt: skip
+def row_replaced(host: Host) -> None:
+    host.filter(at.NVIDIA_SMI, "2s/.*/<html>502 Bad Gateway/", "--query-gpu=*")
 
 
 @fault("One NVLink is down", "gpu.nvlink")

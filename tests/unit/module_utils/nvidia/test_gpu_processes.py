@@ -61,7 +61,10 @@ def test_job_on_the_old_module_is_found_after_an_upgrade(tmp_path: Path) -> None
     assert gpu_processes.is_job(found)
 
 
-@pytest.mark.parametrize("line", ["Unknown Error", "[N/A], python3, 6144", "[Insufficient Permissions], a, 1"])
+@pytest.mark.parametrize(
+    "line",
+    ["Unknown Error", "[N/A], python3, 6144", "[Insufficient Permissions], a, 1", "285937865", "1764113657, host"],
+)
 def test_line_that_is_no_process_is_an_error_and_not_an_idle_gpu(tmp_path: Path, line: str) -> None:
     answer = command.Answer(0, f"42, python3, 512\n{line}\n".encode(), b"")
     with pytest.raises(ValueError, match="in place of a process"):
