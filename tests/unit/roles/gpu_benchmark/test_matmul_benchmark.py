@@ -285,6 +285,24 @@ def test_missing_framework_is_reported(tmp_path):
     assert "expected one of them; run this with the Python of an environment" in answer.stderr
 
 
+def test_framework_has_no_setting_of_the_users(tmp_path):
+    for name in ("numpy", "tensorflow"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(
+            "import os\nraise SystemExit(os.environ.get('XLA_FLAGS', 'none'))\n"
+        )
+    path = f"{tmp_path}:{ENVIRONMENT['PYTHONPATH']}"
+    answer = subprocess.run(
+        [sys.executable, str(SCRIPT), "--framework", "tensorflow"],
+        capture_output=True,
+        text=True,
+        env={**ENVIRONMENT, "PYTHONPATH": path, "XLA_FLAGS": "--nonsense"},
+    )
+    assert answer.stderr.splitlines()[-1] == "none"
+    assert "ignored: " in answer.stderr
+    assert "XLA_FLAGS=--nonsense (the environment of this run)" in answer.stderr
+
+
 @pytest.mark.parametrize("arguments", [["--largest", "9"], ["--time-limit", "0"], ["--framework", "jax"]])
 def test_bad_usage(arguments):
     command = [sys.executable, str(SCRIPT), *arguments]

@@ -138,7 +138,17 @@ def test_real_training_does_not_depend_on_the_users_keras(tmp_path: Path, data: 
     (tmp_path / "users").mkdir()
     (tmp_path / "users/keras.json").write_text('{"backend": "torch", "image_data_format": "channels_first"}')
     words = [python("tensorflow"), str(FILES / "smoke_train.py"), "--framework", "tensorflow", "--data", "simulated"]
-    more = ["--data-dir", str(data), "--job-dir", str(tmp_path / "job"), "--monitor-interval", "0", *SMALL]
+    more = [
+        "--data-dir",
+        str(data),
+        "--job-dir",
+        str(tmp_path / "job"),
+        "--monitor-interval",
+        "0",
+        *SMALL,
+        "--time-limit",
+        "240",
+    ]
     done = subprocess.run(words + more, capture_output=True, text=True, env={**os.environ, **setting}, cwd=tmp_path)
     assert json.loads(done.stdout)["status"] == "pass", done.stderr
 
