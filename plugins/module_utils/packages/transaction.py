@@ -216,6 +216,8 @@ class Transaction:
         self.foreign = ownership.foreign_holds(before.packages, journal)
         if before.changes_packages:
             self._refuse_unfinished(before, journal)
+            if self.check and any(state.unfinished for state in before.packages.values()):
+                return [], []  # finished first, which cannot be simulated
         if not self._make_available(before):
             self.unmet = self.apt.unmet()
             self._refuse_unmet(journal)

@@ -195,6 +195,9 @@ def test_a_package_of_gpuhosts_that_is_half_configured_is_finished(host: RealApt
         host.offer(host.root.parent / "database_1_all.deb")
     else:
         store.record_packages(str(host.state), {"database": None})
+    before = host.shown()
+    assert host.run_transaction(EMPTY._replace(packages=packages), check=True).changes == []
+    assert host.shown() == before
     host.run_transaction(EMPTY._replace(packages=packages))
     assert "half-configured" not in str(host.shown())
 
