@@ -1,8 +1,8 @@
 """A change that would touch what is not ours is refused with the list, and the host stays as it is.
 
-apt is set to ignore holds, so the refusal of gpuhost is all that protects them. The packages of others are built for
-the test and empty: one that a new kernel header package raises although it is held, one that conflicts with the new
-driver, and a kernel image that the header package pulls in.
+apt is set to ignore holds, so the refusal of gpuhost, which simulates the change in its preflight, is all that protects
+them. The packages of others are built for the test and empty: one that a new kernel header package raises although it
+is held, one that conflicts with the new driver, and a kernel image that the header package pulls in.
 """
 
 import json
@@ -74,7 +74,7 @@ def refused(playbook, reports, state, differences):
         playbook("gpu_host", *CHANGE, *options, expect=2)
         assert differences(before, state()) == []
         (entry,) = json.loads((reports / "newest/report.json").read_text())["hosts"]
-        (reason,) = [text for text in entry["reasons"] if "Nothing was changed: installing" in text]
+        (reason,) = [text for text in entry["reasons"] if "would also change" in text]
         return str(reason)
 
     return run
@@ -93,7 +93,7 @@ def test_a_package_that_somebody_else_holds_is_not_changed(root, offer, refused,
     assert unplanned(refused("-e", HEADERS)) == ["gpuhost-test-kbuild 1 -> 2"]
     root.run_expect([0], "apt-mark unhold gpuhost-test-kbuild")
     accepted = playbook("gpu_host", *CHANGE, "-e", HEADERS, "--check")
-    assert "Nothing was changed: installing" not in accepted.stdout
+    assert "would also change" not in accepted.stdout
 
 
 def test_a_package_that_conflicts_with_the_change_is_not_removed(root, offer, refused):
