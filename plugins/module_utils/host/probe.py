@@ -33,7 +33,6 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.packages import (
     apt_lists,
     apt_sources,
     dpkg,
-    ownership,
     package_manager,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, last_result, store, transaction_lock
@@ -157,13 +156,12 @@ def _newer_state(directory: str) -> str | None:
     return error.found if error else None
 
 
-def _foreign_holds(root: str, journal: ownership.Journal) -> dict[str, str]:
+def _foreign_holds(root: str, journal: dpkg.Journal) -> dict[str, str]:
     """Return the installed versions of the packages that somebody else holds, "" for one that is not installed."""
     held = dpkg.held(root)
     absent = ("config-files", "not-installed")
     return {
-        name: "" if held[name].status in absent else held[name].version
-        for name in ownership.foreign_holds(held, journal)
+        name: "" if held[name].status in absent else held[name].version for name in dpkg.foreign_holds(held, journal)
     }
 
 

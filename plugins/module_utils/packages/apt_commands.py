@@ -331,7 +331,7 @@ class Apt:
     def recover(self, packages: dict[str, dpkg.Package]) -> str:
         """Finish an interrupted run of dpkg; return the errors of what could not be finished, "" for none.
 
-        Only where no unfinished package is others' (ownership.foreign_unfinished): this cannot be simulated. What dpkg
+        Only where no unfinished package is others' (dpkg.foreign_unfinished): this cannot be simulated. What dpkg
         cannot finish, unmet dependencies, is repaired by the next `install`, with `fix`.
         A package that cannot be configured, such as a kernel module that does not build, may be the one that is about
         to be replaced: therefore this raises nothing.

@@ -2,14 +2,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read dpkg's database: the status file, and the journal that an interrupted dpkg leaves. Runs on the managed host.
 
-Names are those that dpkg prints: a package of a foreign architecture is NAME:ARCHITECTURE, a row of its own.
+Names are those that dpkg prints: a package of a foreign architecture is NAME:ARCHITECTURE, a row of its own. Whose a
+hold or an unfinished package is, gpuhost's journal says: {package: its state before gpuhost first changed it}, as
+`store.journal` returns it.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from typing import Any, NamedTuple, Optional, Tuple
+from typing import Any, Collection, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import deb822
@@ -24,6 +26,17 @@ SETTLED = ("installed", "config-files", "not-installed")
 _UNFINISHED = re.compile(rb"\nStatus: \S+ (?:reinstreq \S+|ok (?:half-installed|unpacked|half-configured))[ \t]*(?=\n)")
 _HELD = re.compile(rb"\nStatus: hold \S+ \S+[ \t]*(?=\n)")
 _DEPENDENCY = re.compile(r"(?:^|[,|])\s*([a-z0-9][a-z0-9+.-]+)")
+
+Journal = Mapping[str, Optional[Dict[str, Any]]]
+# What to type, in messages of the transaction, of a rollback and of the preflight.
+FINISH = (
+    "run sudo dpkg --configure -a, and sudo apt-get install --reinstall NAME for a package that is half-installed; "
+    "then run this again"
+)
+REPAIR = (
+    "run sudo apt-get --fix-broken install, which shows what it would install and remove, and asks; then run this again"
+)
+RELEASE = "%s: on hold, which gpuhost did not set. To let it change them, run sudo apt-mark unhold %s."
 
 
 class Package(NamedTuple):
@@ -54,6 +67,28 @@ class Package(NamedTuple):
     def to_json(self) -> dict[str, Any]:
         """Return the package as it is in the probe and in applied.json."""
         return {"version": self.version, "status": self.status, "held": self.held}
+
+
+def foreign_holds(packages: Mapping[str, Package], journal: Journal) -> List[str]:
+    """Return the packages that somebody else holds: a hold is gpuhost's if it was not there before its first change.
+
+    Without a journal all are others'. A package that is not installed can be on hold as well: it must stay so.
+    """
+    ours = {name for name, before in journal.items() if not (before or {}).get("held")}
+    return [name for name, package in packages.items() if package.held and name not in ours]
+
+
+def foreign_unfinished(packages: Mapping[str, Package], names: Collection[str], journal: Journal) -> List[str]:
+    """Return the packages that dpkg left between two states and that are neither in `names` nor in the journal.
+
+    Where gpuhost has changed packages, one that had been configured is not others' either: dpkg was interrupted while
+    it processed a trigger, such as that of initramfs-tools, which the journal does not name.
+    """
+    return [
+        name
+        for name, package in packages.items()
+        if package.unfinished and name not in names and name not in journal and not (journal and package.is_triggered)
+    ]
 
 
 def native_architecture(machine: str | None = None) -> str:

@@ -10,7 +10,7 @@ import struct
 from typing import Any, Iterable
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import dpkg, ownership
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import dpkg
 
 LOCKS = (
     "/var/lib/dpkg/lock-frontend",
@@ -21,7 +21,7 @@ LOCKS = (
 _FLOCK = "hhqqi0q"  # struct flock of 64-bit Linux
 
 
-def read(root: str, journal: ownership.Journal) -> dict[str, Any] | None:
+def read(root: str, journal: dpkg.Journal) -> dict[str, Any] | None:
     """Return the probe's `package_manager`; None where dpkg is not the package manager.
 
     journal: of the packages that gpuhost changed. locks: {"path", "pid", "command"} of each lock that a process holds;
@@ -31,7 +31,7 @@ def read(root: str, journal: ownership.Journal) -> dict[str, Any] | None:
     if not os.path.exists(files.under(root, dpkg.STATUS_FILE)):
         return None
     unfinished = dpkg.unfinished(root)
-    others = ownership.foreign_unfinished(unfinished, (), journal)
+    others = dpkg.foreign_unfinished(unfinished, (), journal)
     broken = [
         {
             "name": name,

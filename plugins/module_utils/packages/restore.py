@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import Any, Collection, Dict, List, Optional, Tuple
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_output, ownership
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_output, dpkg
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt_commands import Apt, AptError
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.dpkg import Package
 
@@ -79,7 +79,7 @@ def _refusal(unexpected: List[apt_output.Change], held: Collection[str]) -> str:
         remedies.append("These depend on packages to be removed: remove them first, then run this again.")
     if any(change.name in held for change in unexpected):
         names = sorted({change.name for change in unexpected if change.name in held})
-        remedies.append(ownership.RELEASE % (", ".join(names), " ".join(names)))
+        remedies.append(dpkg.RELEASE % (", ".join(names), " ".join(names)))
     return "No package was changed: restoring the packages would also change\n  %s\n%s" % (
         "\n  ".join(change.describe() for change in unexpected),
         "\n".join(remedies),

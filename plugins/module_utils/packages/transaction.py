@@ -16,7 +16,6 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.packages import (
     apt_commands,
     apt_output,
     dpkg,
-    ownership,
     restore,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import store, transaction_lock
@@ -197,7 +196,7 @@ class Transaction:
         settings = [name for name in left if packages[name].status == "config-files" and name not in replaced]
         pins = self._obsolete_pins(packages)
         found = pins + [name for name in replaced + sorted(settings) if name not in pins]
-        foreign = ownership.foreign_holds(packages, journal)
+        foreign = dpkg.foreign_holds(packages, journal)
         return [name for name in found if not (packages[name].status == "config-files" and name in foreign)]
 
     def _obsolete_pins(self, packages: dict[str, dpkg.Package]) -> list[str]:
@@ -213,7 +212,7 @@ class Transaction:
     def _change(self, before: PackageState, preferences: str) -> tuple[list[str], list[str]]:
         """Run every step from the simulation to the holds; return (changes, packages whose files were not kept)."""
         journal = store.journal(self.directory)
-        self.foreign = ownership.foreign_holds(before.packages, journal)
+        self.foreign = dpkg.foreign_holds(before.packages, journal)
         if before.changes_packages:
             self._refuse_unfinished(before, journal)
             if self.check and any(state.unfinished for state in before.packages.values()):
@@ -246,18 +245,18 @@ class Transaction:
         self._hold(before, automatic)
         return described, not_kept
 
-    def _refuse_unfinished(self, before: PackageState, journal: ownership.Journal) -> None:
+    def _refuse_unfinished(self, before: PackageState, journal: dpkg.Journal) -> None:
         """Refuse a host on which dpkg left packages of others: apt would finish them, and no simulation shows how."""
-        others = ownership.foreign_unfinished(before.packages, self.request.names, journal)
+        others = dpkg.foreign_unfinished(before.packages, self.request.names, journal)
         if others:
             listed = ", ".join("%s is %s" % (name, before.packages[name].status) for name in others)
             raise RefusedError(
                 "packages-broken",
                 "dpkg was interrupted and left packages of others unfinished, which apt would finish, too: %s" % listed,
-                ownership.FINISH,
+                dpkg.FINISH,
             )
 
-    def _refuse_unmet(self, journal: ownership.Journal) -> None:
+    def _refuse_unmet(self, journal: dpkg.Journal) -> None:
         """Refuse a host on which the dependencies of packages of others are not met: apt could remove them."""
         names = apt_output.with_unmet_dependencies(self.unmet)
         others = [name for name in names if name not in self.request.names and name not in journal]
@@ -266,7 +265,7 @@ class Transaction:
                 "packages-broken",
                 "dependencies of %s are not met, and this change does not meet them (apt-get check):\n%s"
                 % (", ".join(others), "\n".join(self.unmet)),
-                ownership.REPAIR,
+                dpkg.REPAIR,
             )
 
     def _make_available(self, before: PackageState) -> bool:
@@ -331,7 +330,7 @@ class Transaction:
         return before._replace(unmet=[name for name in before.unmet if name not in self.left_out])
 
     def _first_simulation(
-        self, before: PackageState, journal: ownership.Journal
+        self, before: PackageState, journal: dpkg.Journal
     ) -> tuple[PackageState, list[apt_output.Change]]:
         """Return what remains to do, and the changes; repair first what is gpuhost's where these do not meet it.
 
@@ -352,7 +351,7 @@ class Transaction:
             self.fix = True
             return before, self.apt.simulate(self._command(before), *self._options(before))
 
-    def _repair(self, before: PackageState, journal: ownership.Journal) -> PackageState:
+    def _repair(self, before: PackageState, journal: dpkg.Journal) -> PackageState:
         """Let apt meet the dependencies of gpuhost's packages, if that changes no package but these."""
         ours = {*self.request.names, *journal}
         try:
@@ -375,7 +374,7 @@ class Transaction:
         return self.state()
 
     def _simulate(
-        self, before: PackageState, exact: list[str], journal: ownership.Journal
+        self, before: PackageState, exact: list[str], journal: dpkg.Journal
     ) -> tuple[PackageState, list[apt_output.Change]]:
         """Return what remains to do, and the changes. Raise TransactionError if one of them is unexpected.
 
@@ -432,7 +431,7 @@ class Transaction:
                 "plan, or install that kernel and boot it first."
             )
         if held:
-            remedies.append(ownership.RELEASE % (", ".join(held), " ".join(held)))
+            remedies.append(dpkg.RELEASE % (", ".join(held), " ".join(held)))
         if any(change not in kernels and change.name not in held for change in unexpected):
             remedies.append("Remove the packages of others, or allow their removal, then run this again.")
         listed = [change.describe() for change in unexpected]

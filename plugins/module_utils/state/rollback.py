@@ -8,7 +8,7 @@ import os
 from typing import Any, NamedTuple, Tuple
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import files as files_
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_commands, ownership, restore
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_commands, dpkg, restore
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import (
     alternatives,
     applied,
@@ -137,12 +137,12 @@ class Rollback:
     def _refuse_unfinished(self, record: dict[str, Any]) -> None:
         """Raise ValueError where dpkg left packages of others unfinished: apt would finish them with ours."""
         packages, journal = self.apt.packages(), store.journal(self.directory)
-        others = ownership.foreign_unfinished(packages, self._targets(record), journal)
+        others = dpkg.foreign_unfinished(packages, self._targets(record), journal)
         if others:
             listed = ", ".join("%s is %s" % (name, packages[name].status) for name in others)
             raise ValueError(
                 "Nothing was restored: dpkg was interrupted and left packages of others unfinished, which apt would "
-                "finish, too: %s. First %s." % (listed, ownership.FINISH)
+                "finish, too: %s. First %s." % (listed, dpkg.FINISH)
             )
 
     def _packages(self, record: dict[str, Any]) -> list[str]:
@@ -153,7 +153,7 @@ class Rollback:
         if not self.check:
             unfinished = self.apt.recover(self.apt.packages())
             self.warnings += [unfinished] if unfinished else []
-        foreign = ownership.foreign_holds(self.apt.packages(), store.journal(self.directory))
+        foreign = dpkg.foreign_holds(self.apt.packages(), store.journal(self.directory))
         changes = restore.restore(self.apt, targets, foreign, self.check)
         self.warnings += self.apt.warnings
         return changes

@@ -12,7 +12,7 @@ from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_processes, nvidia_smi
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia.installed_stack import PYTORCH, TENSORFLOW
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import debian_version, ownership, package_manager
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import debian_version, dpkg, package_manager
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
@@ -447,7 +447,7 @@ def _package_manager(context: _Context, findings: Findings) -> None:
                 "packages-broken",
                 f"dpkg was interrupted and left packages of others unfinished: {_states(others)}; with what is "
                 "planned, apt would finish them, too",
-                ownership.FINISH,
+                dpkg.FINISH,
             )
             return
         found = _states(state.broken) if state.broken else "its journal is unfinished"
