@@ -137,7 +137,10 @@ def test_same_command_succeeds_once_the_cause_is_gone_and_is_then_idempotent(pla
     assert "changed=0 " in again.stdout
 
 
-def test_rollback_works_without_a_network_and_in_both_directions(playbook, state, differences, root, pytestconfig):
+def test_rollback_works_without_a_network_and_in_both_directions(
+    playbook, reports, state, differences, root, pytestconfig
+):
+    """And leaves a record: with the request of what was restored, the next run has nothing to apply."""
     new = state()
     root.run_expect([0], "sh -c 'echo 127.0.0.1 repository.lab >> /etc/hosts'")
     playbook("rollback")
@@ -145,6 +148,8 @@ def test_rollback_works_without_a_network_and_in_both_directions(playbook, state
     assert {version.split(".")[0] for version in drivers} == {OLD.driver}
     assert f"release {OLD.cuda}," in root.run_expect([0], "nvcc --version").stdout
     root.run_expect([0], "sh -c \"sed '/repository.lab/d' /etc/hosts > /tmp/hosts && cat /tmp/hosts > /etc/hosts\"")
+    playbook("gpu_host", *OLD.options, "--skip-tags", "verify,smoke_train")
+    assert json.loads((reports / "latest/undo-hopper/drift.json").read_text()) == {}
     kill_when_it_restores(root, pytestconfig.getoption("ansible_inventory"), "previous")
     playbook("rollback")  # continues: it does not go back to the older configuration
     assert differences(new, state()) == []

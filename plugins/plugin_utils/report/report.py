@@ -286,13 +286,14 @@ def _verdict(evidence: HostEvidence, mode: RunMode) -> tuple[str, list[str]]:
     if evidence.plan and not evidence.plan.ok and not wrong:
         wrong.append("the plan cannot be applied")
     is_refused = bool(wrong)
-    damaged = [f"damaged: {text}" for text in _damage(evidence).left.values()]
-    if evidence.verify or evidence.changed:
-        wrong += damaged
     wrong += [reason for name, part in _checked(evidence) if (reason := _failure(_CHECKED[name], part))]
     unknown = _with_outcome(evidence, UNKNOWN) + _expired(evidence)
     if not wrong and not unknown:
         wrong += message
+    left = _damage(evidence).left.values()  # which the message of a failed task may name already
+    damaged = [f"damaged: {text}" for text in left if not any(text in reason for reason in wrong)]
+    if evidence.verify or evidence.changed:
+        wrong += damaged
     if wrong or (rolled_back and not unknown):
         return FAILED, wrong + unknown + rolled_back + (missing if evidence.verify or not is_refused else [])
     if unknown:

@@ -455,6 +455,16 @@ def test_damage_is_reported_and_a_host_with_some_is_not_verified(
     assert made.to_json()["damage"] == {"repaired": repaired, "left": left, "accepted": made.damage.accepted}
 
 
+def test_damage_does_not_hide_why_a_run_failed_and_is_named_once() -> None:
+    failure = {"task": "Record the applied state", "message": "These differences were not repaired: file /a is new"}
+    parts = evidence(
+        probe={**PROBE, "applied": DAMAGED}, probe_after=None, verify=None, smoke_train=None, failure=failure
+    )
+    made = host_report("a", {**parts, "changed": True})
+    assert made.status == "failed"
+    assert made.reasons[:2] == (f"{failure['task']}: {failure['message']}", "damaged: file /b is new")
+
+
 def test_unreadable_evidence_is_a_failure_that_names_the_field() -> None:
     verify = {**VERIFY, "checks": [{"id": "a", "status": 5}]}
     made = build_report("r", {"a": evidence(verify=verify), "b": evidence()})
