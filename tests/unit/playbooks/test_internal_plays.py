@@ -57,7 +57,7 @@ def test_a_play_without_the_plan_of_this_run_names_a_playbook_and_touches_nothin
     assert status != 0, output
     assert "this play needs the plan of the same run" in output
     assert "Run playbooks/gpu_host.yml" in output
-    assert "TASK [Discard the record of the applied state]" not in output
+    assert "TASK [Have the next run apply every part" not in output
     assert not STATE.exists()
 
 

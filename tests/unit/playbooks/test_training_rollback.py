@@ -48,6 +48,7 @@ def train(tmp_path: Path, calls: str, verified: dict[str, Any] | None, **variabl
         "smoke_train_data_directory": f"{tmp_path}/data",
         "smoke_train_data": "simulated",
         "smoke_train_poll": 1,
+        "__gpu_stack_accepted": [],
         "__gpu_stack_baseline": "recorded",
         "__gpu_stack_planned": {"role_variables": {}},
         "__gpu_stack_requested": "",
