@@ -111,6 +111,7 @@ class Decision:
         plan = dataclasses.replace(self.plan, warnings=(*self.plan.warnings, *self.preflight.warnings))
         cells = plan_diff.table_cells(self.diff)
         lines = plan_diff.diff_lines(self.diff, self.facts["gpu_stack_drift"])
+        lines += self.damage.lines(is_shown=self.plan.ok and not self.diff.changes)
         return f"{host}, {plan_table(plan, changes=cells, lines=lines, refused=self.preflight.problems)}\n"
 
 

@@ -211,6 +211,11 @@ class Damage:
         ]
         return "\n".join(lines)
 
+    def lines(self, is_shown: bool) -> list[str]:
+        """Return what the plan says of damage beside the parts to apply; is_shown: whether it names them and why."""
+        left = [] if is_shown else [f"Damaged, and repaired by the run: {text}" for text in self.left.values()]
+        return [*left, *(f"Accepted damage: {text}" for text in self.accepted.values())]
+
     def to_json(self) -> dict[str, Any]:
         """Return the fact gpu_stack_damage."""
         return {"left": dict(self.left), "accepted": dict(self.accepted), "text": self.text}

@@ -315,6 +315,15 @@ def test_a_damaged_host_is_not_said_to_match_the_plan(probed: dict[str, Any]) ->
     assert "matches the plan" not in text
 
 
+def test_damage_is_named_where_versions_change_as_well(probed: dict[str, Any]) -> None:
+    """The bare host gets its packages, for which the plan does not list the parts."""
+    damage = {"file /a": "file /a was x, is y"}
+    applied = {"env_paths": {"fingerprint": "f", "damage": damage, "accepted": {"file /b": "file /b is new"}}}
+    text = stack_plan.decide({**probed, "applied": applied}, ARGS, role_variables).text("gpu-01")
+    assert "Damaged, and repaired by the run: file /a was x, is y\n" in text
+    assert "Accepted damage: file /b is new\n" in text
+
+
 @pytest.mark.parametrize(("factor", "is_slow"), [(1.0, True), (2.0, False)])
 def test_what_is_slow_is_multiplied_by_the_timeout_factor(probed: dict[str, Any], factor: float, is_slow: bool) -> None:
     answer = {"path": "/usr/bin/nvidia-smi", "exit_code": 0, "message": "", "seconds": 25.0}

@@ -54,5 +54,5 @@ def test_a_lost_connection_does_not_prevent_the_rollback(host: Host) -> None:
 def test_other_actions_and_check_mode_are_no_jobs(host: Host) -> None:
     options = record(host, host.directory / "written")
     assert host.run(MODULE, options, "--check")[0]["restored"] == [str(host.directory / "written")]
-    assert host.run(MODULE, {**options, "action": "clear_applied"})[0]["failed"] is False
+    assert host.run(MODULE, {**options, "action": "doubt_applied"})[0]["failed"] is False
     assert not (host.directory / "jobs").exists()

@@ -126,7 +126,7 @@ def test_training_without_an_answer_verifies_a_host_if_unknown_is_a_warning(tmp_
     status, output = train(tmp_path, ON_GPUS, before(gpu_activity="pass"), smoke_train_unknown="warn")
     assert status == 0, output
     assert "gpu-activity is unknown: found GPU 0: not recorded" in output
-    assert "Discard the record" not in output
+    assert "Have the next run apply every part" not in output
     results = json.loads((tmp_path / "trained.json").read_text())
     assert [result["status"] for result in results] == ["unknown"]
 
