@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import recording, store
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, recording, store
 
 from tests.unit.module_utils.simulated_packages import SimulatedPackages
 
@@ -149,6 +149,25 @@ def test_automatically_installed_packages_are_recorded_as_such(recorder):
     recorder.packages.automatic = {"libnccl2"}
     recorder.verified()
     assert store.read(str(recorder.directory), store.VERIFIED)["packages"]["libnccl2"]["auto"] is True
+
+
+def test_what_was_applied_is_kept_with_the_verified_configuration_and_the_one_before(recorder):
+    """A run that began a change and did not complete it has left no state to go back to."""
+    directory = str(recorder.directory)
+    recorder.verified()
+    assert store.read(directory, store.VERIFIED)["applied"] is None, "no run was complete"
+    parts = {"plan": {"fingerprint": "one", "watch": {"files": [str(recorder.settings)], "trees": [directory]}}}
+    applied.record(directory, parts)
+    recorder.upgrade("2.31.0-1")
+    recorder.verified()
+    kept = applied.restored_parts(store.read(directory, store.VERIFIED)["applied"])
+    assert kept["plan"]["fingerprint"] == "one"
+    assert set(kept["plan"]["state"]) == {f"file {recorder.settings}", f"files of {directory}"}
+    applied.begin(directory, {"plan": "two"})
+    recorder.upgrade("2.32.3-1")
+    recorder.verified()
+    assert store.read(directory, store.VERIFIED)["applied"] is None
+    assert applied.restored_parts(store.read(directory, store.PREVIOUS)["applied"]) == kept
 
 
 # A pending change -----------------------------------------------------------------------------------------------
