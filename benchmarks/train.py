@@ -32,7 +32,8 @@ def commands() -> dict[str, str]:
 
 def train(options: Options) -> Result:
     """Measure the images per second of both, in turn, after a round that does not count."""
-    files = [*(lab.PROJECT / "roles/smoke_train/files").glob("*.*"), lab.PROJECT / "benchmarks/keras_loop.py"]
+    names = ("plugins/module_utils/state/user_settings.py", "catalog/user_settings.csv", "benchmarks/keras_loop.py")
+    files = [*(lab.PROJECT / "roles/smoke_train/files").glob("*.py"), *(lab.PROJECT / name for name in names)]
     lab.put("bench-1", FOLDER, {path.name: path.read_text() for path in files})
     sides = commands()
     rates: dict[str, list[float]] = {name: [] for name in sides}

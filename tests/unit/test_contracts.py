@@ -234,7 +234,6 @@ TESTED_BY = {
     "roles/pytorch_env/files/verify.py": "roles/framework_env/test_verify.py",
     "roles/smoke_train/files/pytorch_replica.py": "roles/smoke_train/test_pytorch_worker.py",
     "roles/tensorflow_env/files/verify.py": "roles/framework_env/test_verify.py",
-    "roles/smoke_train/files/user_settings.py": "module_utils/state/test_user_settings.py",  # a link
     # Few lines, used by every plan.
 }
 

@@ -29,9 +29,10 @@ Row = Mapping[str, str]
 
 
 def read(path: str = "") -> list[Row]:
-    """Return the rows of the list, by default of the one beside this file, as in roles/smoke_train/files."""
-    beside = os.path.join(os.path.dirname(os.path.abspath(__file__)), "user_settings.csv")
-    with open(path or beside, encoding="utf-8", newline="") as stream:
+    """Return the rows of the list; by default of the one beside this file, where a role installs it, or of catalog/."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    beside, catalog = os.path.join(here, "user_settings.csv"), os.path.join(here, "../../../catalog/user_settings.csv")
+    with open(path or (beside if os.path.exists(beside) else catalog), encoding="utf-8", newline="") as stream:
         return list(csv.DictReader(stream))
 
 

@@ -27,6 +27,8 @@ from statistics import median
 from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+# Of user_settings, which the role installs beside this file.
+sys.path.append(str(Path(__file__).resolve().parent / "../../../plugins/module_utils/state"))
 import gpu_monitor
 import user_settings
 

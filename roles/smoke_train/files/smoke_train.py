@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+# Of user_settings, which the role installs beside this file.
+sys.path.append(str(Path(__file__).resolve().parent / "../../../plugins/module_utils/state"))
 import cifar10
 import gpu_monitor
 import train_process

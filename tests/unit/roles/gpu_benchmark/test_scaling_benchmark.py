@@ -12,6 +12,8 @@ import pytest
 import scaling_benchmark
 import train_checks
 
+PROJECT = Path(__file__).resolve().parents[4]
+USER_SETTINGS = (PROJECT / "plugins/module_utils/state/user_settings.py", PROJECT / "catalog/user_settings.csv")
 FILES = [Path(module.__file__).parent for module in (scaling_benchmark, train_checks)]
 # A second for each batch, whatever its size: each replica computes its part at the same time.
 WORKER = """
@@ -39,9 +41,8 @@ send("end")
 @pytest.fixture
 def measure(tmp_path: Path) -> Callable[..., tuple[int, dict[str, Any]]]:
     """Return a function: measure("--steps", "4", broken=2) is the exit status and the result; 2 replicas are broken."""
-    for directory in FILES:
-        for path in directory.glob("*.*"):
-            shutil.copy(path, tmp_path)
+    for path in (*(path for directory in FILES for path in directory.glob("*.py")), *USER_SETTINGS):
+        shutil.copy(path, tmp_path)
 
     def run(*arguments: str, broken: int = 0) -> tuple[int, dict[str, Any]]:
         (tmp_path / "tensorflow_worker.py").write_text(WORKER.replace("BROKEN", str(broken)))

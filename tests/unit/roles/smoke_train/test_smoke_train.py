@@ -29,6 +29,8 @@ from tests.doubles.training_worker import GOOD, WORKER
 from tests.unit.processes import is_running
 
 FILES = Path(smoke_train.__file__).parent
+PROJECT = FILES.parents[2]
+USER_SETTINGS = (PROJECT / "plugins/module_utils/state/user_settings.py", PROJECT / "catalog/user_settings.csv")
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ def command(tmp_path: Path, data: Path) -> Callable[..., list[str]]:
     def make(body: str, *arguments: str, grace_period: float | None = None) -> list[str]:
         scripts = tmp_path / "scripts"
         scripts.mkdir()
-        for path in FILES.glob("*.*"):
+        for path in (*FILES.glob("*.py"), *USER_SETTINGS):
             if not path.name.endswith("_worker.py"):
                 shutil.copy(path, scripts)
         if grace_period is not None:

@@ -1,1 +1,0 @@
-../../../plugins/module_utils/state/user_settings.py
