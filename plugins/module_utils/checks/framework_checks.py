@@ -116,12 +116,13 @@ def of_sitecustomize(context: Context, check: Check, framework: str, path: str) 
     origin = os.path.realpath(str(output.get("sitecustomize") or "/"))
     if "version" not in output or origin == "/" or in_directory(origin, own_directory(output)):
         return check
+    named = "/" + os.path.relpath(origin, context.root)
     return dataclasses.replace(
         check,
         cause=HOST,
-        setting="%s, which every Python of the host runs at its start" % origin,
+        setting="%s, which every Python of the host runs at its start" % named,
         remedy="Without it the import succeeds. Mend it, or remove it: `dpkg -S %s` names the package that it is of, "
-        "if any." % origin,
+        "if any." % named,
     )
 
 

@@ -1129,7 +1129,7 @@ def visible_devices(host: Host) -> None:
 
 
 @fault(
-    "A sitecustomize for each Python of the host ends every import",
+    "A sitecustomize for each Python of the host keeps a module from being imported",
     "tensorflow.version",
     "pytorch.version",
     follows=unknown(*OF_TENSORFLOW[1:], *OF_PYTORCH[1:]),
@@ -1137,7 +1137,7 @@ def visible_devices(host: Host) -> None:
     cause=model.HOST,
 )
 def sitecustomize(host: Host) -> None:
-    host.write(at.SITECUSTOMIZE, "import apport_python_hook_of_another_release\n")
+    host.write(at.SITECUSTOMIZE, "import sys\nsys.modules['typing_extensions'] = None\n")
 
 
 @fault(

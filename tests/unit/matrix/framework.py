@@ -32,6 +32,8 @@ if os.path.exists(customized):
         say(sitecustomize=customized)
     else:
         runpy.run_path(customized)
+        if sys.modules.get("typing_extensions", sys) is None:  # which both frameworks import
+            sys.exit("ModuleNotFoundError: import of typing_extensions halted; None in sys.modules")
 if "tensorflow" in arguments:
     for directory in os.environ.get("PYTHONPATH", "").split(":"):
         if directory and os.path.exists(f"{root}{directory}/numpy/__init__.py"):
