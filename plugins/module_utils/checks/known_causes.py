@@ -90,8 +90,19 @@ class Host:
     def find(self, cause: Cause) -> Found | None:
         """Return what there is of a cause on this host, None without it."""
         if cause.name not in self._found:
-            self._found[cause.name] = cause.find(self) if cause.find else None
+            try:
+                self._found[cause.name] = cause.find(self) if cause.find else None
+            except (OSError, ValueError):  # what cannot be read explains nothing: the failure stays what it is
+                self._found[cause.name] = None
         return self._found[cause.name]
+
+    @property
+    def pci(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        """GPUs and NVSwitches on the PCI bus; none where it cannot be read, which the checks of the driver report."""
+        try:
+            return pci.read(self.context.root)
+        except OSError:
+            return [], []
 
 
 @dataclasses.dataclass(frozen=True)
@@ -241,7 +252,7 @@ def _find_confidential(host: Host) -> Found | None:
     if not protected and not _CONFIDENTIAL.search(printed):
         return None
     ready = _READY.search(printed)
-    if ready is None and pci.read(host.context.root)[1]:  # Fabric Manager may be the reason as well
+    if ready is None and host.pci[1]:  # Fabric Manager may be the reason as well
         return None
     if ready is not None and ready.group(1).lower().replace("-", " ") != "not ready":
         return None
@@ -276,11 +287,8 @@ def _find_libcuda(host: Host) -> Found | None:
     """
     context = host.context
     planned = str((context.component("driver") or {}).get("version"))
-    try:
-        loaded = proc_driver.read(context.root)
-        first = ld_so.first(context.root, "libcuda.so")
-    except (OSError, ValueError):
-        return None
+    loaded = proc_driver.read(context.root)
+    first = ld_so.first(context.root, "libcuda.so")
     if first is None or (loaded is not None and loaded["version"] != planned):
         return None
     match = _VERSION.match(os.path.basename(first.real))
@@ -294,7 +302,7 @@ def _find_libcuda(host: Host) -> Found | None:
     commands = ["Remove %s from %s and run `ldconfig`." % (first.directory, first.set_in)] if first.set_in else []
     commands += ["`apt-get remove %s` removes the library itself, if nothing needs it." % owner] if owner else []
     remedy = " ".join(commands) + " The driver's own libcuda runs every program that this driver supports."
-    gpus = frozenset(gpu["pci_address"] for gpu in pci.read(context.root)[0])
+    gpus = frozenset(gpu["pci_address"] for gpu in host.pci[0])
     return Found(text, remedy, gpus | _addresses(host.log.gpus))
 
 
@@ -408,14 +416,14 @@ def _explained(check: Check, host: Host, of_all: frozenset[tuple[str | None, int
     symptom = check.symptom
     if not symptom.errors and symptom.seen == 0:
         symptom = dataclasses.replace(symptom, errors=of_all)
-    gpus = frozenset(gpu["pci_address"] for gpu in pci.read(host.context.root)[0]) or _addresses(host.log.gpus)
+    gpus = frozenset(gpu["pci_address"] for gpu in host.pci[0]) or _addresses(host.log.gpus)
     for cause in CAUSES:
         if cause.find is None or check.id not in cause.checks or not cause.concerns(symptom):
             continue
         found = host.find(cause)
         if found is not None and cause.explains(symptom, found, gpus):
             return _with(check, cause, found)
-    remedies = [remedy(host.context, number) for number in sorted({number for _address, number in symptom.errors})]
+    remedies = [remedy(host, number) for number in sorted({number for _address, number in symptom.errors})]
     if check.status == FAIL and check.cause == STACK and any(remedies):
         return dataclasses.replace(check, remedy=" ".join([text for text in remedies if text] + [str(check.remedy)]))
     return check
@@ -431,9 +439,9 @@ def _with(check: Check, cause: Cause, found: Found) -> Check:
     return dataclasses.replace(check, status=SKIP, reason=reason, setting=setting, **blank)
 
 
-def remedy(context: Context, number: int) -> str | None:
+def remedy(host: Host, number: int) -> str | None:
     """Return what an error of CUDA means and what to type on this host, None if NVIDIA's table lacks it."""
-    if number == 802 and pci.read(context.root)[1]:
+    if number == 802 and host.pci[1]:
         return (
             "CUDA's error 802: the system is not ready, since Fabric Manager has not set up its NVSwitches: `systemctl "
             "status nvidia-fabricmanager`; its version must be the driver's."
