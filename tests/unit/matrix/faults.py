@@ -530,9 +530,9 @@ def banner(host: Host) -> None:
 
 @fault(
     "nvidia-smi prints something else in place of a GPU's row",
-    *("driver.nvidia_smi", "driver.gpu_count"),
-    follows=unknown("driver.module_matches_user_space", "driver.security_floor", *FROM_THE_DOCUMENT, "gpu.nvlink",
-                    "cuda.device_query", "cuda.bandwidth", "idle.gpus"),
+    "driver.gpu_count",
+    follows=unknown("driver.nvidia_smi", "driver.module_matches_user_space", "driver.security_floor", "gpu.nvlink",
+                    *FROM_THE_DOCUMENT, "cuda.device_query", "cuda.bandwidth", "idle.gpus"),
     why="The other rows are not known to be all",
     outcome=model.UNKNOWN,
 )  # fmt: skip
