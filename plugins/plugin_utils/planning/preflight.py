@@ -475,6 +475,7 @@ def _holds(context: _Context, findings: Findings) -> None:
         if package.action != plan_diff.KEEP
     }
     changed |= {name: "would be installed" for name in context.packages if held.get(name) == ""}
+    changed |= {name: "would be removed" for name in context.diff.leftovers.purge if name in held}
     if changed:
         listed = ", ".join(f"{name} {what}" for name, what in changed.items())
         findings.problems.append(holds.problem(changed, listed))

@@ -275,6 +275,18 @@ def test_a_package_on_hold_that_the_plan_removes_or_installs_is_a_problem(
     assert [found.message, found.remedy] == snapshot
 
 
+def test_a_leftover_on_hold_is_not_removed(tmp_path: Path) -> None:
+    """NVIDIA's keyring package, whose source contradicts that of gpuhost."""
+    root = Root(tmp_path)
+    root.add({"cuda-keyring": "1.1-1"}, ["cuda-keyring"])
+    source = "/etc/apt/sources.list.d/cuda-debian12-x86_64.list"
+    url = "https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_64/"
+    put(tmp_path, source, f"deb [signed-by=/usr/share/keyrings/cuda-archive-keyring.gpg] {url} /\n")
+    put(tmp_path, "/var/lib/dpkg/info/cuda-keyring.list", f"{source}\n")
+    found = root.problems(debian_offers(), leftovers="remove")
+    assert [(each.code, "cuda-keyring would be removed" in each.message) for each in found] == [("package-held", True)]
+
+
 def test_frameworks_alone_change_no_package(tmp_path: Path) -> None:
     root = Root(tmp_path)
     root.add(DEBIAN_580, DEBIAN_580)
