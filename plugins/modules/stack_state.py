@@ -152,6 +152,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.state import (
     applied,
     recording,
     rollback,
+    run_lock,
     store,
     transaction_lock,
 )
@@ -272,6 +273,8 @@ def main() -> None:
         result = ACTIONS[options["action"]](module, apt)
     except (apt_commands.AptError, ValueError) as error:
         module.fail_json(msg="The action %s failed. %s" % (options["action"], error))
+    if not module.check_mode and not options["action"].startswith("clear_"):
+        run_lock.refresh(options["directory"])
     module.exit_json(**result)
 
 

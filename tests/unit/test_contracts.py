@@ -225,7 +225,8 @@ TESTED_BY = {
     "plugins/filter/measurements.py": "plugin_utils/report/test_measurements.py",
     "plugins/modules/apt_transaction.py": "module_utils/packages/test_transaction.py",
     "plugins/modules/check_variables.py": "action/test_check_variables.py",  # documents the action plugin
-    "plugins/modules/stack_plan.py": "action/test_stack_plan.py",  # likewise
+    "plugins/modules/run_lock.py": "action/test_run_lock.py",  # run through its action plugin
+    "plugins/modules/stack_plan.py": "action/test_stack_plan.py",  # documents the action plugin
     "plugins/plugin_utils/checked_variables.py": "action/test_check_variables.py",  # the base of two actions
     # Types, used by all tests of these files.
     "plugins/plugin_utils/catalog/schema.py": "plugin_utils/catalog/test_loader.py",

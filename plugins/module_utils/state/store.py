@@ -11,6 +11,7 @@ journal.json    each package that a transaction changed, as it was before its fi
 applied.json    what the last complete run left, part by part, and what a later one began to change (applied.py)
 listings.json   the files of the packages and environments of that record
 damage.json     of earlier versions: the differences that a run set out to repair; removed when a run completes
+run.json        the run that changes the host, until its end (run_lock.py)
 transaction.json  the result of a package transaction that no run has read yet (transaction_lock.py)
 last_result.json  what the checks found last (last_result.py)
 pending.json    a change that is not verified yet: {"since", "before"}; removed when it is verified, or rolled back;
