@@ -13,8 +13,8 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks import (
     cuda_bandwidth_check,
     cuda_device_checks,
     cuda_unprivileged_check,
-    users_environment,
 )
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.causes import users_environment
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
     REAPPLY,
     Check,

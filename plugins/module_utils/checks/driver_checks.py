@@ -9,7 +9,7 @@ import os
 import re
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks import known_causes
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.causes import known_causes
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
     FAIL,
     PASS,

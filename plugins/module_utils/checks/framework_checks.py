@@ -16,7 +16,8 @@ import os
 import re
 from typing import Any, Iterator, Sequence
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks import framework_probe, users_environment
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks import framework_probe
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.causes import users_environment
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
     FAIL,
     HOST,

@@ -14,7 +14,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Callable, Iterable, TypeVar
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks import known_causes
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.causes import known_causes
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
     FAIL,
     HARDWARE,

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import Any, Sequence
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks import framework_checks, users_environment
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks import framework_checks
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.causes import users_environment
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
     REAPPLY,
     Check,

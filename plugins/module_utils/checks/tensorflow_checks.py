@@ -7,11 +7,8 @@ from __future__ import annotations
 import re
 from typing import Any, Sequence
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks import (
-    framework_checks,
-    known_causes,
-    users_environment,
-)
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks import framework_checks
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.causes import known_causes, users_environment
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
     FAIL,
     REAPPLY,

@@ -16,13 +16,12 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks import (
     environment_checks,
     gpu_checks,
     idle_checks,
-    known_causes,
     model,
-    module_blacklists,
     package_checks,
     pytorch_checks,
     tensorflow_checks,
 )
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.causes import known_causes, module_blacklists
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, files, pci
 from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Run
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_processes, installed_stack, nvidia_smi

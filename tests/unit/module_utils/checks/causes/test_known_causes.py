@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks import known_causes, model, verify
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks import model, verify
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.causes import known_causes
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
 
 from tests.unit import published

@@ -13,7 +13,7 @@ import os
 import re
 from typing import Any, Callable, Iterable, Mapping, NamedTuple
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks import module_blacklists
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.causes import module_blacklists
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
     FAIL,
     HARDWARE,
