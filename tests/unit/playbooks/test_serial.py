@@ -118,9 +118,9 @@ def test_a_driver_is_taken_from_one_host_first(
     tmp_path: Path, playbook: str, count: int, group: dict[str, Any], words: list[str], batches: list[str]
 ) -> None:
     """Restoring or removing a driver stops what runs on the GPUs: not on all hosts of a fleet at once."""
-    found = yaml.safe_load((PROJECT / "playbooks/_refuse_gpu_jobs.yml").read_text())
-    plays = [play for play in found if "hosts" in play]  # without the check of the variables, which it imports
-    plays += yaml.safe_load((PROJECT / f"playbooks/{playbook}.yml").read_text())[1:]
+    names = ("_refuse_gpu_jobs", playbook)
+    found = [play for name in names for play in yaml.safe_load((PROJECT / f"playbooks/{name}.yml").read_text())]
+    plays = [play for play in found if "hosts" in play]  # without what they import, such as the check of the variables
     for play in plays:
         play.pop("module_defaults", None)
         play["gather_facts"] = False
@@ -129,6 +129,7 @@ def test_a_driver_is_taken_from_one_host_first(
     _probe, refuse = yaml.safe_load((PROJECT / "playbooks/tasks/refuse_gpu_jobs.yml").read_text())
     refuse["ansible.builtin.assert"] = {"that": "inventory_hostname != busy | default('')"}
     (tmp_path / "tasks/refuse_gpu_jobs.yml").write_text(json.dumps([refuse]))
+    (tmp_path / "tasks/keep_others_out.yml").write_text("[]")  # of other runs, which there are none of
     shutil.copytree(PROJECT / "playbooks/vars", tmp_path / "vars")
     (tmp_path / "play.yml").write_text(json.dumps(plays))
     inventory = {"gpu_hosts": {"hosts": {name: {} for name in "abcdefg"[:count]}, "vars": group}}
