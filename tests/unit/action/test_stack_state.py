@@ -44,8 +44,7 @@ def test_a_lost_connection_does_not_prevent_the_rollback(host: Host) -> None:
     options = record(host, host.directory / "written")
     state = host.directory / "state"
     (state / "journal.json").write_text(json.dumps({"packages": {"gpuhost-test-absent": None}}))
-    host.program("apt-get", f"touch {host.cut}; sleep 3; rm {host.cut}")  # apt-get check, at its beginning
-    host.program("apt-mark", "true")
+    host.program("apt-mark", f"touch {host.cut}; sleep 3; rm {host.cut}")  # apt-mark showauto, at its beginning
     result, output = host.run(MODULE, options)
     assert result["restored"] == [str(host.directory / "written")], output
     assert "gpu1: no connection; trying again" in output

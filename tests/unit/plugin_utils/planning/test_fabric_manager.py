@@ -60,7 +60,7 @@ class Host:
         options = probe.Options(None, {}, False, tensorflow_path="/opt/gpuhost/tensorflow", **self.names())
         found = probe.probe(str(self.root), options)
         # What is this machine's, and not in files.
-        return Probe.from_json({**found, "toolchain": None, "disk": {}, "kernel": {"running": "5.15.0-113-generic"}})
+        return Probe.from_json({**found, "toolchain": None, "disk": {}, "kernel": {"running": "5.15.0-101-generic"}})
 
     @staticmethod
     def names() -> dict[str, Any]:
