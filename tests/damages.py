@@ -204,6 +204,8 @@ _THINGS = ("$CUDA", "$LIB/libnccl", "libcudnn", "/cuda", "/usr/local/cuda", "nvi
 
 def thing(row: Damage) -> str:
     """Return what a damage is of."""
+    if "update-alternatives" in row.command:
+        return "/cuda"
     return next((name for name in _THINGS if name in row.command), row.name).removeprefix("/usr/local")
 
 

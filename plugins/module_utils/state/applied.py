@@ -221,9 +221,10 @@ def restored_parts(kept: dict[str, Any] | None) -> Parts:
     }
 
 
-def reinstate(directory: str, parts: Parts, root: str = "/", run: Run = command.run) -> None:
+def reinstate(directory: str, parts: Parts, root: str = "/", run: Run = command.run, keep_doubt: bool = False) -> None:
     """Record parts of a snapshot again, after what they describe was restored.
 
+    keep_doubt: nothing had to be restored, so that a check which failed may fail again: what was doubted stays so.
     Restoring builds kernel modules again, and leaves a whole environment in use that replaces a damaged one.
     """
     for part in parts.values():
@@ -235,7 +236,10 @@ def reinstate(directory: str, parts: Parts, root: str = "/", run: Run = command.
             if old and new and old != new and file_contents.replaces(root, new, old):
                 state.pop(LISTING + old, None)
                 state.update(watched.environment(root, path))
+    doubted = keep_doubt and bool((store.read(directory, store.APPLIED) or {}).get("doubted"))
     _write(directory, parts)
+    if doubted:
+        store.write(directory, store.APPLIED, dict(store.read(directory, store.APPLIED) or {}, doubted=True))
 
 
 def _environment_of(state: dict[str, Any], path: str) -> str | None:
@@ -259,6 +263,9 @@ def _recorded(directory: str, managed: Parts | None = None) -> Parts:
         name: dict(part, state=dict(part["state"], **listings.get(name, {})), begun=begun.get(name), is_whole=True)
         for name, part in parts.items()
     }
+    for part in found.values():
+        if watched.LINKER_CACHE in part["state"]:  # an older one is never what is to be
+            part["state"][watched.LINKER_CACHE] = watched.CURRENT
     dropped = (store.read(directory, store.DAMAGE) or {}).get("parts") or {}
     for name in sorted((set(dropped) & set(managed or {})) - set(found)):
         watch = (managed or {})[name]

@@ -108,7 +108,7 @@ class Rollback:
             if kept:
                 store.write(self.directory, to, dict(record, files=wanted))
             if parts:  # else it is of an earlier version, and the next run applies every part
-                applied.reinstate(self.directory, parts)
+                applied.reinstate(self.directory, parts, keep_doubt=not changes)
             store.remove(self.directory, store.PENDING)
         evidence = dict(record.get("evidence") or {})
         return Restored(record.get("plan"), evidence, changes, self.warnings, kept=tuple(kept.values()))

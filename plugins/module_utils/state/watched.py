@@ -40,6 +40,7 @@ SYSTEMCTL_TIMEOUT = 60
 # The prefixes by which code recognises the names of things.
 LISTING, PACKAGE, SERVICE, MODULES = "files of ", "package ", "service ", "NVIDIA modules of kernel "
 LIBRARY_PATH, BLACKLIST = "LD_LIBRARY_PATH in ", "blacklist in "
+LINKER_CACHE, CURRENT = "cache of the dynamic linker", "current"
 ALTERNATIVE_LINK, ENVIRONMENT = "link of the alternative ", "environment "
 LOADED = "loaded NVIDIA module"
 UNANSWERED, UNKNOWN = "unanswered", "unknown"
@@ -73,7 +74,7 @@ def observe(root: str, watch: dict[str, Any], run: Run = command.run) -> dict[st
     if watch.get("library_path"):
         state.update({LIBRARY_PATH + path: lines for path, lines in foreign_settings.library_path(root).items()})
     if watch.get("linker_cache"):
-        state["cache of the dynamic linker"] = _linker_cache(root)
+        state[LINKER_CACHE] = _linker_cache(root)
     return state
 
 
@@ -158,7 +159,7 @@ def _modules(root: str) -> dict[str, Any]:
 
 
 def _linker_cache(root: str) -> str:
-    """Return "current", "missing" or "older than FILE", a file in ld.so.conf.d that is newer than the cache."""
+    """Return CURRENT, "missing" or "older than FILE", a file in ld.so.conf.d that is newer than the cache."""
     try:
         built = os.stat(files.under(root, "/etc/ld.so.cache")).st_mtime_ns
     except FileNotFoundError:
@@ -168,7 +169,7 @@ def _linker_cache(root: str) -> str:
         path = "%s/%s" % (directory, name)
         if os.stat(files.under(root, path)).st_mtime_ns > built:
             return "older than " + path
-    return "current"
+    return CURRENT
 
 
 def environment(root: str, path: str) -> dict[str, Any]:

@@ -471,6 +471,21 @@ def test_the_record_of_what_was_applied_is_restored_with_the_rest(changed, tmp_p
     assert applied.differences(str(changed.directory))["part"]["changed"] == []
 
 
+@pytest.mark.parametrize("text", ["verified\n", "changed\n"], ids=["nothing to restore", "restored"])
+def test_a_doubt_stays_where_nothing_had_to_be_restored(changed, text):
+    """A check failed without known damage: what made it fail is still there if the rollback changed nothing."""
+    changed.settings.write_text("verified\n")
+    changed.record["alternatives"] = {}
+    with_record(changed, {"files": [str(changed.settings)]})
+    changed.restore()
+    applied.doubt(str(changed.directory))
+    changed.settings.write_text(text)
+    result = changed.restore()
+    (found,) = applied.differences(str(changed.directory)).values()
+    assert bool(found["why"]) is not bool(result.changes)
+    assert bool(result.changes) is (text == "changed\n")
+
+
 def test_a_record_of_an_earlier_release_has_every_part_applied_again(changed):
     changed.restore()
     (found,) = applied.differences(str(changed.directory)).values()

@@ -259,3 +259,16 @@ def test_a_failed_check_without_damage_has_every_part_applied_once(before: str, 
 def test_a_verification_that_failed_for_another_reason_is_no_doubt_about_the_record(cause: str, host: Host) -> None:
     fail_verification(host, cause)
     assert {part["why"] for part in host.found().values()} == {""}
+
+
+def test_an_older_cache_of_the_linker_is_damage_whatever_was_recorded(host: Host) -> None:
+    cache = host.root / "etc/ld.so.cache"
+    current = cache.stat().st_mtime_ns
+    os.utime(cache, (1, 1))
+    content = store.read(host.directory, store.APPLIED) or {}
+    content["parts"]["env_paths"]["state"]["cache of the dynamic linker"] = "older than /etc/ld.so.conf.d/x.conf"
+    store.write(host.directory, store.APPLIED, content)
+    damaged = applied.differences("/" + STATE, str(host.root), host.systemd)["env_paths"]["damage"]
+    assert list(damaged) == ["cache of the dynamic linker"]
+    os.utime(cache, ns=(current, current))
+    assert applied.differences("/" + STATE, str(host.root), host.systemd)["env_paths"]["damage"] == {}
