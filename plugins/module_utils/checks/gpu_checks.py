@@ -560,7 +560,7 @@ def _inforoms(context: Context, log: Log, problem: str | None) -> Check:
 
 
 def _with_notices(context: Context, log: Log, check: Check) -> Check:
-    """Warn of lines around the document, unless driver.nvidia_smi does: an error may be told there alone."""
+    """Warn of lines around the document, unless driver.nvidia_smi does: an error may be reported there alone."""
     new = [line for line in log.notices if line not in ((context.smi or {}).get("notices") or ())]
     if check.id != PER_GPU[0].spec.id or check.status != PASS or not new:
         return check

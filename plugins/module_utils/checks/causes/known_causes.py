@@ -430,7 +430,7 @@ def _explained(check: Check, host: Host, of_all: frozenset[tuple[str | None, int
 
 
 def _with(check: Check, cause: Cause, found: Found) -> Check:
-    """Return a check with the outcome of a cause. What was not measured is skipped, since the failure is told once."""
+    """Return a check with the outcome of a cause. What was not measured is skipped: the failure is reported once."""
     if cause.outcome == FAIL and check.status == FAIL:
         return dataclasses.replace(check, cause=cause.blame, setting=found.text, remedy=found.remedy)
     blank: Mapping[str, Any] = {"expected": None, "remedy": None, "cause": None, "finding": None}
