@@ -149,7 +149,7 @@ def test_rollback_works_without_a_network_and_in_both_directions(
     assert f"release {OLD.cuda}," in root.run_expect([0], "nvcc --version").stdout
     root.run_expect([0], "sh -c \"sed '/repository.lab/d' /etc/hosts > /tmp/hosts && cat /tmp/hosts > /etc/hosts\"")
     playbook("gpu_host", *OLD.options, "--skip-tags", "verify,smoke_train")
-    assert json.loads((reports / "latest/undo-hopper/drift.json").read_text()) == {}
+    assert json.loads((reports / "newest/undo-hopper/drift.json").read_text()) == {}
     kill_when_it_restores(root, pytestconfig.getoption("ansible_inventory"), "previous")
     playbook("rollback")  # continues: it does not go back to the older configuration
     assert differences(new, state()) == []
