@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, files, system
@@ -159,15 +160,23 @@ def _modules(root: str) -> dict[str, Any]:
 
 
 def _linker_cache(root: str) -> str:
-    """Return CURRENT, "missing" or "older than FILE", a file in ld.so.conf.d that is newer than the cache."""
+    """Return CURRENT, "missing" or "older than FILE", a setting in ld.so.conf.d that changed after the cache.
+
+    A copied setting can have a time of modification in the future, which no new cache reaches: what counts is then when
+    it came here.
+    """
     try:
         built = os.stat(files.under(root, "/etc/ld.so.cache")).st_mtime_ns
     except FileNotFoundError:
         return "missing"
-    directory = "/etc/ld.so.conf.d"
+    directory, now = "/etc/ld.so.conf.d", time.time_ns()
     for name in files.names(root, directory):
         path = "%s/%s" % (directory, name)
-        if os.stat(files.under(root, path)).st_mtime_ns > built:
+        try:
+            found = os.stat(files.under(root, path))
+        except FileNotFoundError:  # a dangling link, which ldconfig passes over
+            continue
+        if (found.st_mtime_ns if found.st_mtime_ns <= now else found.st_ctime_ns) > built:
             return "older than " + path
     return CURRENT
 

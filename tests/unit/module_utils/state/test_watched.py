@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +39,9 @@ def test_the_recorded_states_are_those_that_earlier_versions_recorded(root: Path
     (root / "proc/cmdline").write_text("ro modprobe.blacklist=nvidia")
     file = (root / "etc/profile.d/cuda.sh").stat()
     built = {k: int((root / f"lib/modules/{k}/updates/dkms/nvidia.ko.xz").stat().st_mtime) for k in KERNELS}
-    for kernel, time in built.items():
+    for kernel, seconds in built.items():
         for module in (root / f"lib/modules/{kernel}/updates/dkms").iterdir():
-            os.utime(module, (time, time))
+            os.utime(module, (seconds, seconds))
     found = watched.observe(str(root), WATCH, systemd)
     listings = {thing: found.pop(thing) for thing in list(found) if thing.startswith("files of ")}
     assert found == {
@@ -63,9 +64,9 @@ def test_the_recorded_states_are_those_that_earlier_versions_recorded(root: Path
         "nouveau": {"loaded": False},
         **{
             f"NVIDIA modules of kernel {kernel}": dict.fromkeys(
-                ("nvidia.ko.xz", "nvidia-uvm.ko.xz", "nvidia-drm.ko"), f"6 bytes of {time}"
+                ("nvidia.ko.xz", "nvidia-uvm.ko.xz", "nvidia-drm.ko"), f"6 bytes of {seconds}"
             )
-            for kernel, time in built.items()
+            for kernel, seconds in built.items()
         },
         "LD_LIBRARY_PATH in /etc/environment": ["LD_LIBRARY_PATH=/x"],
         "blacklist in /proc/cmdline": ["modprobe.blacklist=nvidia"],
@@ -178,6 +179,20 @@ def test_a_long_error_of_systemd_is_cut(tmp_path: Path, code: int, key: str) -> 
 )
 def test_the_linkers_cache_is_as_new_as_its_settings(tmp_path: Path, seconds: int, expected: str) -> None:
     times = {"etc/ld.so.cache": 1000, "etc/ld.so.conf.d/a.conf": 900, "etc/ld.so.conf.d/b.conf": 1000 + seconds}
-    for path, time in times.items():
-        os.utime(put(tmp_path, path), (time, time))
+    for path, when in times.items():
+        os.utime(put(tmp_path, path), (when, when))
     assert watched.observe(str(tmp_path), {"linker_cache": True}) == {"cache of the dynamic linker": expected}
+
+
+def test_a_setting_of_the_linker_from_the_future_or_nowhere_leaves_a_new_cache_current(tmp_path: Path) -> None:
+    """A file that was copied from a host whose clock is ahead, and a link whose target is gone."""
+    directory = tmp_path / "etc/ld.so.conf.d"
+    future = time.time() + 3600
+    os.utime(put(tmp_path, "etc/ld.so.conf.d/a.conf"), (future, future))
+    (directory / "b.conf").symlink_to("none")
+    put(tmp_path, "etc/ld.so.cache")
+    assert watched.observe(str(tmp_path), {"linker_cache": True}) == {"cache of the dynamic linker": "current"}
+    os.utime(tmp_path / "etc/ld.so.cache", (1000, 1000))
+    assert watched.observe(str(tmp_path), {"linker_cache": True}) == {
+        "cache of the dynamic linker": "older than /etc/ld.so.conf.d/a.conf"
+    }
