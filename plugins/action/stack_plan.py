@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import gc
+import os
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date
 from pathlib import Path
@@ -20,7 +22,13 @@ from ansible import context
 from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import urls
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import become, interpreter, no_hosts, temporary_files
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import (
+    become,
+    controller_run,
+    interpreter,
+    no_hosts,
+    temporary_files,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import probe_options
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError, load_catalog, with_locks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.checked_variables import VariablesAction
@@ -122,13 +130,14 @@ def decide(
     extra_locks: Mapping[str, lock_files.Extended] | None = None,
     signing: SigningCertificate | None = None,
     refused: Problem | None = None,
+    other_run: str = "",
 ) -> Decision:
     """Decide by a probe's JSON and the task's arguments.
 
     role_variables(facts, prefixes): the values of the role variables with these prefixes, templated with these facts.
     extra_locks: the lock files of frameworks with packages of the user's own, by framework.
     signing: the certificate of the user's own key for kernel modules. refused: why the host would refuse the package
-    transaction.
+    transaction. other_run: the run that changes the host now, for people.
     Raises CatalogError and ValueError (PlanInputError and RecordError among them).
     """
     probe = Probe.from_json(probed)
@@ -158,6 +167,7 @@ def decide(
         keeps_cache,
         persistence=boolean(persistence, strict=False),
         refused=refused,
+        other_run=other_run,
     )
     findings = preflight.preflight(plan, probe, diff, options)
     facts |= {"gpu_stack_preflight": findings.to_json(), "gpu_stack_parts": {}, "gpu_stack_drift": {}}
@@ -373,7 +383,11 @@ class ActionModule(VariablesAction):
                     if full := temporary_files.refusal(self._execute, self._compute_environment_string()):
                         raise AnsibleActionFail(full)
                     return {**result, **result_for_terminal(probed)}
-                decision = decide(probed["probe"], args, role_variables, signing=signing)
+                other_run = for_terminal(controller_run.other(probed["probe"]["run"], os.getppid()))
+                decided = functools.partial(
+                    decide, probed["probe"], args, role_variables, signing=signing, other_run=other_run
+                )
+                decision = decided()
                 problems = decision.preflight.problems
                 if not waiting.goes_on([found.message for found in problems if found.code in preflight.TRANSIENT]):
                     break
@@ -386,13 +400,13 @@ class ActionModule(VariablesAction):
                 written, failed = lock_missing(decision.plan, folder, indexes(decision))
                 result["warnings"] += failed
                 if written:
-                    decision = decide(probed["probe"], args, role_variables, signing=signing)
+                    decision = decided()
             if decision.plan.ok and any(args["extra"].values()):
                 extra_locks, failed = lock_extra(decision.plan, folder, args["extra"], indexes(decision))
                 self.refuse(failed)
-                decision = decide(probed["probe"], args, role_variables, extra_locks, signing)
+                decision = decided(extra_locks=extra_locks)
             if refused := self._refused(decision, probed["probe"], variables, role_variables):
-                decision = decide(probed["probe"], args, role_variables, extra_locks, signing, refused)
+                decision = decided(extra_locks=extra_locks, refused=refused)
         except (CatalogError, ValueError) as error:
             raise AnsibleActionFail(for_terminal(f"cannot plan: {error}")) from error
         gathered = variables.get("ansible_facts") or {}

@@ -53,6 +53,12 @@ def has_ended(run: Mapping[str, Any]) -> bool:
     return run.get("controller") == controller() and started(int(run["pid"])) != run.get("started")
 
 
+def other(owner: Mapping[str, Any] | None, pid: int) -> str:
+    """Return for people the run that owns a host, if it is another one than that of a process and has not ended."""
+    is_other = owner is not None and owner.get("id") != this(pid, ())["id"] and not has_ended(owner)
+    return described(owner) if owner and is_other else ""
+
+
 def described(run: Mapping[str, Any]) -> str:
     """Return a run for people."""
     return (

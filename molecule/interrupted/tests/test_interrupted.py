@@ -48,10 +48,10 @@ class Change:
     def target(self) -> str:
         return "new" if self.at == "old" else "old"
 
-    def start(self, to: str = "", **environment: str) -> subprocess.Popen[str]:
+    def start(self, *options: str, to: str = "", **environment: str) -> subprocess.Popen[str]:
         """Start gpu_host.yml for the other configuration or the one named."""
         command = [str(Path(sys.executable).with_name("ansible-playbook")), "playbooks/gpu_host.yml"]
-        command += ["-i", self.inventory, *CONFIGURATIONS[to or self.target]]
+        command += ["-i", self.inventory, *CONFIGURATIONS[to or self.target], *options]
         settings = {"ANSIBLE_CALLBACK_PLUGINS": str(SCENARIO / "callback_plugins"), "ANSIBLE_FORCE_COLOR": "false"}
         settings["ANSIBLE_CALLBACKS_ENABLED"] = "interrupt"
         return subprocess.Popen(
@@ -61,7 +61,10 @@ class Change:
 
     def finish(self, to: str = "") -> None:
         """Run the same command to its end; the host must be as after an uninterrupted change."""
-        run = self.start(to)
+        self.complete(self.start(to=to), to)
+
+    def complete(self, run: subprocess.Popen[str], to: str = "") -> None:
+        """Wait for the end of a run; the host must be as after an uninterrupted change."""
         output, _ = run.communicate()
         assert run.returncode == 0, output[-5000:]
         self.at = to or self.target
@@ -190,6 +193,18 @@ def test_killed_apt_is_undone_and_the_next_run_succeeds(change, tasks, step):
     assert "It was undone: all" in output, output[-5000:]
     assert change.differences(change.expected[change.at], change.read_state()) == []
     change.finish()
+
+
+def test_second_run_at_the_same_time_names_the_first_and_changes_nothing(change, tasks):
+    run = change.start()
+    wait_for_dpkg(run)
+    second = change.start("-e", "gpu_stack_wait=1", to=change.at)
+    output, _ = second.communicate()
+    assert run.poll() is None, "the first run ended before the second asked for the host"
+    assert second.returncode == 2, output[-5000:]
+    assert "Nothing was changed: another run is changing this host" in output
+    assert f"process {run.pid}" in output
+    change.complete(run)
 
 
 def test_missing_network_leaves_the_host_unchanged(change, tasks):

@@ -35,7 +35,13 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.packages import (
     dpkg,
     package_manager,
 )
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, last_result, store, transaction_lock
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import (
+    applied,
+    last_result,
+    run_lock,
+    store,
+    transaction_lock,
+)
 
 SCHEMA = 1
 UNIT_DIRECTORIES = ("/etc/systemd/system", "/run/systemd/system")
@@ -106,6 +112,7 @@ def probe(root: str, options: Options, run: Run = command.run) -> dict[str, Any]
         "foreign_holds": attempt("packages on hold", lambda: _foreign_holds(root, journal), {}),
         "package_manager": attempt("package manager", lambda: package_manager.read(root, journal)),
         "transaction": attempt("package transaction", lambda: transaction_lock.read(root, options.state_directory), {}),
+        "run": attempt("run that changes the host", lambda: run_lock.living(state, root)),
         "cloud_init_running": attempt("cloud-init", lambda: cloud_init.running(root, run), False),
         "runfile": attempt("run file installations", lambda: runfile.read(root)),
         "repository": repository,

@@ -31,14 +31,20 @@ def read(directory: str) -> Dict[str, Any] | None:
     return None
 
 
+def living(directory: str, root: str = "/") -> Dict[str, Any] | None:
+    """Return the run that owns the host, None without one or where it is taken for dead."""
+    owner = read(directory)
+    return owner if owner and not _is_silent(owner, root) else None
+
+
 def acquire(directory: str, run: Dict[str, Any], dead: str = "", root: str = "/") -> Dict[str, Any] | None:
     """Make `run` (id, controller, pid, started, who, since) the owner, or return the living run that is.
 
     dead: the id of a run that its controller knows to have ended.
     """
     with _alone(directory):
-        owner = read(directory)
-        if owner and owner["id"] not in (run["id"], dead) and not _is_silent(owner, root):
+        owner = living(directory, root)
+        if owner and owner["id"] not in (run["id"], dead):
             return owner
         store.write(directory, RECORD, dict(run, **_now(root)))
         return None

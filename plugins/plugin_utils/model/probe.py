@@ -458,6 +458,7 @@ class Probe:
     """Everything that gpu_probe reads from a host; distribution: None where os-release could not be read.
 
     uid: the user that it read as, 0 for root; may_write: whether that user may write to a directory, by path.
+    run: the run that changes the host, as the module run_lock records it, if any.
     requested: the request of the verified configuration, if any.
     newer_state: which record a later gpuhost wrote. errors: why parts could not be read, "PART: CAUSE".
     """
@@ -480,6 +481,7 @@ class Probe:
     foreign_holds: Mapping[str, str] = dataclasses.field(default_factory=dict)
     package_manager: PackageManager | None = None
     transaction: Transaction = Transaction()
+    run: Mapping[str, Any] | None = None
     cloud_init_running: bool = False
     runfile: Runfile = Runfile()
     repository: Repository | None = None

@@ -13,6 +13,7 @@ from typing import Any
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_processes, nvidia_smi
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia.installed_stack import PYTORCH, TENSORFLOW
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import debian_version, dpkg, package_manager
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import run_lock, store
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
@@ -78,6 +79,11 @@ CODES = {
         "A package transaction of gpuhost has been running for longer than `gpu_stack_wait`: of another controller, or "
         "of a run that lost its connection or was killed",
         "Wait for it",
+    ),
+    "other-run": (
+        "Another run has been changing this host for longer than `gpu_stack_wait`; nothing is planned for what "
+        "is there between two of its steps",
+        "Wait for it; a run of another controller that was killed is taken for dead after two hours",
     ),
     "transaction-ended": (
         "Warning: the result of a package transaction that its run did not wait for",
@@ -185,7 +191,7 @@ CODES = {
     ),
 }
 # What ends without anybody's help: the run waits for it.
-TRANSIENT = ("apt-busy", "cloud-init-running", "transaction-running")
+TRANSIENT = ("apt-busy", "cloud-init-running", "other-run", "transaction-running")
 _PERSISTENCED = "nvidia-persistenced"
 _LONGER = "-e gpu_stack_wait=SECONDS"
 _ONCE = ("leftovers",)  # what is requested for one run
@@ -201,7 +207,8 @@ class Options:
     the user's own key for kernel modules. extra: packages of the user's own, by framework. timeout_factor: multiplies
     time limits. keeps_cache: whether the roles leave the packages of environments in uv's cache for the next one.
     persistence: whether nvidia-persistenced is to be enabled.
-    refused: why the host refuses the package transaction, if it was simulated.
+    refused: why the host refuses the package transaction, if it was simulated. other_run: the run that changes the host
+    now, for people.
     """
 
     own_kernel: bool = True
@@ -213,6 +220,7 @@ class Options:
     keeps_cache: bool = True
     persistence: bool = True
     refused: Problem | None = None
+    other_run: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -280,6 +288,9 @@ class _Context:
 def preflight(plan: Plan, probe: Probe, diff: PlanDiff, options: Options | None = None) -> Preflight:
     """Check a host for its plan; diff: what the plan changes on it."""
     context, findings = _Context(plan, probe, diff, options or Options()), Findings()
+    if context.options.other_run:
+        _other_run(context, findings)
+        return Preflight(tuple(findings.problems), ())  # what was found between two of its steps says nothing
     for check in (
         _user,
         _newer_state,
@@ -402,6 +413,15 @@ def _environment_paths(context: _Context, findings: Findings) -> None:
 
 
 # Packages -------------------------------------------------------------------------------------------------------
+
+
+def _other_run(context: _Context, findings: Findings) -> None:
+    findings.problem(
+        "other-run",
+        f"another run is changing this host: {context.options.other_run}",
+        f"wait until it has ended, or longer with {_LONGER}; if you know that it was killed on another controller, "
+        f"remove {run_lock.RECORD}.json in the host's state directory ({store.DIRECTORY})",
+    )
 
 
 def _transaction(context: _Context, findings: Findings) -> None:

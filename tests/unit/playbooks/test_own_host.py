@@ -1,8 +1,9 @@
-"""The tasks by which a run owns a host, with another run that has just left it, under the real ansible-playbook."""
+"""How a run plans for a host and comes to own it while another run does, under the real ansible-playbook."""
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,17 +15,18 @@ from tests.unit.ansible_runs import Done, printed, run_play
 PROJECT = Path(__file__).resolve().parents[3]
 TASKS = PROJECT / "playbooks/tasks"
 GROUP = sorted((PROJECT / "playbooks/group_vars/all").glob("*.yml"))
-# Another process of this machine, recorded as a run that has begun two seconds before.
+# Another process of this machine, recorded as a run, which owns the host for some seconds.
 OTHER = f"""
-import json, sys, time
+import sys, time
 sys.path.insert(0, {str(PROJECT / "collections")!r})
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import run_lock
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import controller_run
 run = controller_run.this(controller_run.os.getpid(), ("gpu_host.yml",))
 print(run_lock.acquire(sys.argv[1], run), flush=True)
-sys.stdin.readline()
+time.sleep(int(sys.argv[2]))
 run_lock.release(sys.argv[1], run["id"])
 """
+OWN: dict[str, object] = {"ansible.builtin.import_tasks": str(TASKS / "own_host.yml")}
 
 
 def play(folder: Path, *tasks: dict[str, object], **variables: object) -> Done:
@@ -41,21 +43,33 @@ def play(folder: Path, *tasks: dict[str, object], **variables: object) -> Done:
 
 @pytest.mark.parametrize("is_owned", [True, False], ids=["another run", "no other run"])
 def test_a_run_that_waited_for_another_one_plans_again_and_judges_the_new_plan(tmp_path: Path, is_owned: bool) -> None:
-    hold: list[dict[str, object]] = []
-    other = None
-    if is_owned:
-        command = [sys.executable, "-c", OTHER, f"{tmp_path}/state"]
-        other = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert other.stdout is not None
-        assert other.stdout.readline() == "None\n"
-        # It ends while the second run waits.
-        hold = [{"ansible.builtin.shell": f"(sleep 8; kill {other.pid}) >/dev/null 2>&1 &"}]
-    own = {"ansible.builtin.import_tasks": str(TASKS / "own_host.yml")}
-    done = play(tmp_path, *hold, own, gpu_stack_cuda="1.0")  # no such toolkit: both plans have that problem
-    if other:
-        other.communicate()
+    """The other run begins between the plan and the change."""
+    (tmp_path / "other.py").write_text(OTHER)
+    begin = f"{sys.executable} {tmp_path}/other.py {tmp_path}/state 8 >{tmp_path}/owned 2>&1 </dev/null &"
+    begin += f" until test -s {tmp_path}/owned; do sleep 0.1; done"
+    between: list[dict[str, object]] = [{"ansible.builtin.shell": begin}] if is_owned else []
+    done = play(tmp_path, *between, OWN, gpu_stack_cuda="1.0")  # no such toolkit: both plans have that problem
     assert printed(done).count("No plan: ") == (2 if is_owned else 1), printed(done)
     assert done.returncode == (2 if is_owned else 0), printed(done)
     assert ("nothing was changed on it" in printed(done)) == is_owned
     owner = json.loads((tmp_path / "state/run.json").read_text())
     assert owner["command"] == "play.yml"
+
+
+def test_nothing_is_planned_for_a_host_that_another_run_changes(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", OTHER, f"{tmp_path}/state", "600"]
+    judge = {
+        "ansible.builtin.assert": {
+            "that": "gpu_stack_preflight.ok",
+            "fail_msg": "{{ gpu_stack_plan | gpuhost.stack.preflight_refusal(gpu_stack_preflight) }}",
+        }
+    }
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "None\n"
+        done = play(tmp_path, judge, gpu_stack_wait=1)
+        other.kill()
+    assert done.returncode == 2
+    assert "waiting, for at most 1 s (gpu_stack_wait): another run is changing this host" in printed(done)
+    assert re.search(rf"- other-run: .*gpu_host\.yml of \S+ \(process {other.pid}\) since 20", printed(done))
+    assert "another run" not in printed(play(tmp_path, judge, gpu_stack_wait=0)), "that run was killed"

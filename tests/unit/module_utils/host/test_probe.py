@@ -45,6 +45,7 @@ def test_the_probe_of_an_empty_root_has_every_part(tmp_path: Path) -> None:
         "foreign_holds",
         "package_manager",
         "transaction",
+        "run",
         "cloud_init_running",
         "runfile",
         "repository",

@@ -131,6 +131,15 @@ def test_problems(parts: dict[str, Any], expected: list[str], snapshot: Snapshot
     assert preflight.refusal(found.problems) == snapshot
 
 
+def test_of_a_host_that_another_run_changes_nothing_else_is_found(snapshot: SnapshotAssertion) -> None:
+    found = run(
+        options=Options(other_run="gpu_host.yml of root@controller (process 900) since 2026-11-22T10:00:00Z"),
+        **{"transaction": {"running": TRANSACTION}, "package_manager": BROKEN},
+    )
+    assert codes(found) == (["other-run"], [])
+    assert preflight.refusal(found.problems) == snapshot
+
+
 CONTAINER = Options(own_kernel=False, kernel_headers=())
 NO_HEADERS = kernel("6.18.44", "6.18.44", [], {"6.18.44": []})
 SILENT: dict[str, tuple[dict[str, Any], Any, Options | None]] = {
