@@ -2,7 +2,8 @@
 
 apt is set to ignore holds, so the refusal of gpuhost, which simulates the change in its preflight, is all that protects
 them. The packages of others are built for the test and empty: one that a new kernel header package raises although it
-is held, one that conflicts with the new driver, and a kernel image that the header package pulls in.
+is held, one that conflicts with the new driver, a kernel image that the header package pulls in, and one that was
+installed without what it depends on. The last test takes the records of gpuhost away: then the holds are others'.
 """
 
 import json
@@ -23,6 +24,8 @@ MONITOR = ("gpuhost-test-monitor", "1", "Conflicts: nvidia-driver-pinning-595")
 KERNEL = ("linux-image-0-gpuhost-test", "1", "")
 METAPACKAGE = ("linux-headers-gpuhost-test", "1", "Depends: linux-image-0-gpuhost-test")
 EXACT_HEADERS = ("linux-headers-0.0.0-gpuhost-test", "1", "")
+UNMET = ("gpuhost-test-app", "1", "Depends: gpuhost-test-library")
+RECORDS = "/var/lib/gpuhost"
 HEADERS_WITH_KERNEL = ("gpuhost-test-headers", "1", "Depends: linux-image-0-gpuhost-test")
 BUILD = """
 set -eu
@@ -116,3 +119,34 @@ def test_a_metapackage_that_brings_another_kernel_is_left_out(offer, playbook):
     assert f"Not installed, since another kernel would come with it: {METAPACKAGE[0]}." in printed
     assert f"{EXACT_HEADERS[0]} (new) 1" in printed
     assert KERNEL[0] not in printed
+
+
+def test_an_unmet_dependency_of_others_is_named_and_left(root, offer, playbook, state, differences):
+    """`apt-get --fix-broken install`, which apt proposes, would remove the package."""
+    offer(UNMET)
+    root.run_expect([0], f"dpkg --force-depends --install {FOLDER}/gpuhost-test-app_1_all.deb")
+    root.run_expect([100], "apt-get -s check")
+    before = state()
+    printed = playbook("gpu_host", *CHANGE, expect=2).stdout
+    assert "packages-broken" in printed
+    assert "gpuhost-test-app : Depends: gpuhost-test-library" in printed
+    assert differences(before, state()) == []
+    assert root.run_expect([0], "dpkg-query -W -f '${Status}' gpuhost-test-app").stdout == "install ok installed"
+
+
+def test_what_an_administrator_holds_is_kept_or_the_request_refused(root, playbook, state, differences):
+    held = root.run_expect([0], "apt-mark showhold").stdout.split()
+    versions = root.run_expect([0], f"dpkg-query -W {' '.join(held)}").stdout
+    root.run_expect([0], f"mv {RECORDS} {RECORDS}.aside")
+    try:
+        before = state()
+        refused = playbook("gpu_host", *CHANGE, expect=2).stdout
+        assert "package-held" in refused
+        assert "apt-mark unhold" in refused
+        kept = playbook("preflight", "-e", "gpu_stack_driver=auto", "-e", "gpu_stack_cuda=auto").stdout
+        assert "held" in kept
+        assert differences(before, state()) == []
+    finally:
+        root.run_expect([0], f"rm -rf {RECORDS} && mv {RECORDS}.aside {RECORDS}")
+    assert root.run_expect([0], f"dpkg-query -W {' '.join(held)}").stdout == versions
+    assert root.run_expect([0], "apt-mark showhold").stdout.split() == held
