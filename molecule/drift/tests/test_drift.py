@@ -25,7 +25,8 @@ FILES = [name for name, entry in MANAGED.items() if entry.get("files")]
 ALL = os.environ.get("FAULTS") == "all"
 BY_DEFAULT = [row for row in DAMAGES if row.default and not row.environment]
 WITHOUT_CHECKS = ("--skip-tags", "verify,smoke_train")
-SEED = int(os.environ.get("SEED") or random.randrange(10**6))
+# The same pairs for each commit, unless a seed is given: what fails is then what was changed.
+SEED = int(os.environ.get("SEED") or 1)
 PAIRS = pairs() if ALL else random.Random(SEED).sample(pairs(), 5)
 # Hides nvcc from login shells, which fails a check and is no setting that is watched.
 SHADOW = "/etc/profile.d/zz-site-path.sh"
@@ -142,8 +143,9 @@ def assert_found(found: dict[str, list[str]], damages: list[Damage]) -> None:
     assert missed(found, damages) == []
 
 
-@pytest.mark.parametrize("options", sorted({row.options for row in BY_DEFAULT}), ids=" ".join)
-def test_damages_of_each_kind_are_found_and_repaired(options, damage, rerun, unchanged):
+@pytest.mark.parametrize("options", sorted({row.options for row in BY_DEFAULT if row.options}), ids=" ".join)
+def test_damages_that_only_an_option_finds_are_repaired(options, damage, rerun, unchanged):
+    """The others of the default run: test_verify_names_the_damage_and_forgets_nothing."""
     damages = [row for row in BY_DEFAULT if row.options == options]
     for row in damages:
         damage(row.command)
@@ -222,7 +224,6 @@ def test_verify_names_the_damage_and_forgets_nothing(damage, playbook, rerun, re
 )
 def test_pairs_of_damages_are_repaired_whatever_came_before(number, pair, as_root, damage, playbook, rerun, unchanged):
     """Before the run: nothing, a failed verification, or a run whose checks fail and which is rolled back."""
-    print(f"SEED={SEED}")
     for row in pair:
         damage(row.command)
     if number % 3 == 1:
@@ -233,11 +234,10 @@ def test_pairs_of_damages_are_repaired_whatever_came_before(number, pair, as_roo
         as_root.run_expect([0], f"rm {SHADOW}")
         rerun()  # that run has repaired what this one need not
     else:
-        assert_found(rerun(), list(pair))
+        assert_found(rerun(), list(pair))  # and nothing that the pair before has left
     for row in pair:
         damage(row.cleanup)
     assert unchanged() == []
-    assert rerun() == {}
 
 
 def test_a_masked_service_is_named_before_a_change_with_its_remedy(as_root, playbook, rerun, unchanged):
