@@ -344,7 +344,7 @@ TIERS: dict[str, list[tuple[str, Callable[[Step], None]]]] = {
         )
     ],
     "examples": [("examples", molecule)],
-    "catalog": [("catalog", catalog)],
+    "catalog": [("catalog", catalog), ("new_release", pytest("tests/new_release"))],
     "distributions": [("distributions", scenarios_on(distributions.CELLS))],
 }
 

@@ -1,4 +1,7 @@
-"""A release is data: a made-up CUDA and its driver branch, added to the catalog of a project's copy, fail no test."""
+"""A release is data: a made-up CUDA and its driver branch, added to the catalog of a project's copy, fail no test.
+
+In tier `catalog`, since it runs hundreds of unit tests once more.
+"""
 
 from __future__ import annotations
 
