@@ -202,8 +202,8 @@ def test_second_run_at_the_same_time_names_the_first_and_changes_nothing(change,
     output, _ = second.communicate()
     assert run.poll() is None, "the first run ended before the second asked for the host"
     assert second.returncode == 2, output[-5000:]
-    assert "Nothing was changed: another run is changing this host" in output
-    assert f"process {run.pid}" in output
+    assert "other-run: another run is changing this host: gpu_host.yml of" in output
+    assert f"(process {run.pid})" in output
     change.complete(run)
 
 
