@@ -33,6 +33,9 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import 
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_errors
 
 TIMEOUT, LONG_TIMEOUT = 120, 300  # seconds
+# For a release that was asked for and is not known to run on the GPUs (a warning of the plan): the driver compiles its
+# PTX first, "which could take 30 minutes or longer" (TensorFlow's gpu_device.cc).
+UNPROVEN, COMPILE_SECONDS = "no-published-run-asked", 3600
 PATH = "/usr/bin:/bin"
 # Python as it starts, but for the sitecustomize that a host may have for all its Pythons.
 WITHOUT_SITECUSTOMIZE = """
@@ -95,17 +98,21 @@ def run_probe(
     sitecustomize: whether Python runs the host's
     """
     source = inspect.getsource(framework_probe)
+    is_unproven = any(warning.get("code") == UNPROVEN for warning in context.plan.get("warnings") or ())
+    limit = TIMEOUT + (COMPILE_SECONDS if is_unproven else 0)
     code = [source] if sitecustomize else [WITHOUT_SITECUSTOMIZE % framework_probe.MARK, source]
     argv = [path + "/bin/python", *([] if sitecustomize else ["-S"]), "-c", *code, framework]
     # Where it computes on the GPUs, no other program of the checks may do so at the same time.
     with context.gpus_alone if context.no_device_reason is None else contextlib.nullcontext():
         if users is None:
             isolated = users_environment.isolated(context, {"PATH": PATH, **(environment or {})})
-            return command.ask(context.run, argv, TIMEOUT, isolated, LONG_TIMEOUT)
+            return command.ask(context.run, argv, limit, isolated, max(limit, LONG_TIMEOUT))
         with workspace.directory(users_environment.HOME, context.workspaces) as home:
             words = [*users, *argv, framework_probe.AND_KERAS]
             in_shell, of_login = users_environment.shell(context, home, words)
-            return command.ask(context.run, in_shell, TIMEOUT, {**(environment or {}), **of_login}, LONG_TIMEOUT)
+            return command.ask(
+                context.run, in_shell, limit, {**(environment or {}), **of_login}, max(limit, LONG_TIMEOUT)
+            )
 
 
 def of_sitecustomize(context: Context, check: Check, framework: str, path: str) -> Check:

@@ -459,6 +459,20 @@ class TensorflowRelease:
 
 
 @dataclasses.dataclass(frozen=True)
+class PublishedRun:
+    """A published run of a released wheel on GPUs that the toolkit it was built with does not know.
+
+    source: where it was published; xla: where one with code that XLA compiled was.
+    """
+
+    first: str
+    last: str | None
+    compute_capabilities: tuple[str, ...]
+    source: str
+    xla: str
+
+
+@dataclasses.dataclass(frozen=True)
 class OfTheirTime:
     """The releases that newer dependencies break, and the packages that are as new as they are nevertheless."""
 
@@ -486,6 +500,7 @@ class TensorflowFile:
     releases: tuple[TensorflowRelease, ...]
     of_their_time: OfTheirTime | None = None
     source_only: tuple[SourceOnly, ...] = ()
+    published_runs: tuple[PublishedRun, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,11 +6,13 @@ Runs on the controller; pure functions. platform.py (TensorFlow) and resolve.py 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import (
     AndCuda,
+    PublishedRun,
     PytorchBuild,
     PytorchRelease,
     TensorflowRelease,
@@ -32,6 +34,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.gpu_support
 
 WARNINGS = {
     "ptx-jit": "native code for no or for some kernels: the driver compiles PTX at the first start, which takes long",
+    "no-published-run-asked": "the problem `no-published-run`, of a release that was asked for: it is installed",
 }
 
 
@@ -40,6 +43,7 @@ PROBLEMS = {
     "tensorflow-cuda-mismatch": "it needs another CUDA of the system's libraries; or it has none of its own",
     "gpu-too-old-for-tensorflow": "the wheel, or a library that it pins, has no code for a GPU of the host",
     "gpu-too-new-for-tensorflow": "a library that the wheel pins is older than a GPU of the host",
+    "no-published-run": "the wheel has PTX alone for a GPU that its toolkit does not know; no release was asked for",
     "gpu-too-new-for-pytorch": "the wheel, or a library that it pins, is older than a GPU of the host",
     "pytorch-cuda-mismatch": "the release has no build for the CUDA release that gpu_stack_pytorch_cuda asks for",
 }
@@ -47,12 +51,16 @@ PROBLEMS = {
 
 @dataclasses.dataclass(frozen=True)
 class TensorflowCandidate:
-    """A TensorFlow wheel for a Python of the host."""
+    """A TensorFlow wheel for a Python of the host.
+
+    unproven: a problem at `auto`, and a warning where the release was asked for.
+    """
 
     release: TensorflowRelease
     component: TensorflowComponent
     problems: tuple[Problem, ...] = ()
     warnings: tuple[PlanWarning, ...] = ()
+    unproven: tuple[Problem, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +80,14 @@ def tensorflow_candidates(context: ResolveContext) -> list[TensorflowCandidate]:
     """Return the TensorFlow releases that the request allows, newest first."""
     wanted = context.request.tensorflow
     found = _all_tensorflows(_reduced(context))
-    return [c for c in found if wanted == "auto" or versions.has_prefix(c.release.version, wanted)]
+    if wanted == "auto":
+        return [dataclasses.replace(c, problems=(*c.problems, *c.unproven)) for c in found]
+    asked = [c for c in found if versions.has_prefix(c.release.version, wanted)]
+    return [dataclasses.replace(c, warnings=(*c.warnings, *_as_warnings(c.unproven))) for c in asked]
+
+
+def _as_warnings(problems: Iterable[Problem]) -> list[PlanWarning]:
+    return [PlanWarning("no-published-run-asked", problem.message) for problem in problems]
 
 
 def _reduced(context: ResolveContext) -> ResolveContext:
@@ -109,7 +124,8 @@ def _tensorflow_candidate(context: ResolveContext, release: TensorflowRelease) -
         requirements = [f"{release.package}[and-cuda]=={release.version}", *extra]
     lock, unserved = _lock(context, locks.Lock("tensorflow", release.version, build, ""), with_, pythons)
     component = TensorflowComponent(release.version, lock.python, libraries, tuple(requirements), lock.file)
-    return TensorflowCandidate(release, component, tuple(dict.fromkeys((*unserved, *problems))), tuple(warnings))
+    found = tuple(dict.fromkeys((*unserved, *problems)))
+    return TensorflowCandidate(release, component, found, tuple(warnings), _unproven(context, release))
 
 
 def _no_extra(context: ResolveContext, release: TensorflowRelease) -> Problem:
@@ -187,6 +203,32 @@ def _check_gpu_code(
                     "leave gpu_stack_tensorflow at auto, or set it to an older release",
                 )
             )
+
+
+def _unproven(context: ResolveContext, release: TensorflowRelease) -> tuple[Problem, ...]:
+    """Return a problem for each kind of GPU that the wheel has PTX alone for and its toolkit does not know.
+
+    XLA, by which Keras compiles, generates code with that toolkit.
+    """
+    toolkits = (t for t in context.catalog.cuda.toolkits if t.version == release.tested.cuda)
+    known = next((toolkit.compute_capabilities for toolkit in toolkits), ())
+    runs_of = [run for run in context.catalog.tensorflow.published_runs if _is_of(run, release)]
+    proven = {capability for run in runs_of for capability in run.compute_capabilities}
+    return tuple(
+        Problem(
+            "no-published-run",
+            f"TensorFlow {release.version} was built with CUDA {release.tested.cuda}, which does not know "
+            f"{gpu_label(gpu)}, and has no native code for it; no run of that wheel on one was published",
+            f"use PyTorch, or try it nevertheless with gpu_stack_tensorflow={release.version}",
+        )
+        for gpu in context.gpu_kinds
+        if release.sass and runs(release, gpu) == "jit" and gpu.compute_capability not in {*known, *proven}
+    )
+
+
+def _is_of(run: PublishedRun, release: TensorflowRelease) -> bool:
+    first, last = versions.key(run.first), run.last
+    return versions.key(release.version) >= first and (last is None or versions.at_most(release.version, last))
 
 
 def runs(release: TensorflowRelease, gpu: Gpu) -> str:

@@ -62,6 +62,8 @@ def find_remedies(
             found += _pythons(catalog, plan, request, host, each)
         if any(c.startswith(_GPU_CODES) for c in codes):
             found += _gpus(plan, request, host, each)
+        if "no-published-run" in codes:
+            found += _unproven(catalog, plan, request, host, each)
     if not found:
         found += _older_kernel(catalog, plan, request, host, attempt)
     if not found:
@@ -120,10 +122,23 @@ def _nearest(catalog: Catalog, request: Request, freed: Request, host: Host, att
             continue
         for version in [*_neighbours(catalog, name, asked), *_chosen(name, attempt(freed, host))]:
             closer = dataclasses.replace(freed, **{name: version})
-            if version != asked and attempt(closer, host).ok:
+            if version != asked and _is_known_to_run(attempt(closer, host)):
                 freed = closer
                 break
     return freed
+
+
+def _is_known_to_run(plan: Plan) -> bool:
+    return plan.ok and "no-published-run-asked" not in [warning.code for warning in plan.warnings]
+
+
+def _unproven(catalog: Catalog, plan: Plan, request: Request, host: Host, attempt: Attempt) -> Iterator[Remedy]:
+    """Yield PyTorch, then the newest TensorFlow by its number, which is nobody's word that it runs on the GPUs."""
+    newest = max(published_versions(catalog, "tensorflow"), key=versions.key)
+    for changes in ({"pytorch": "fallback"}, {"tensorflow": newest}):
+        changed = dataclasses.replace(request, **changes)
+        if changed != request and attempt(changed, host).ok:
+            yield _remedy(plan, changed, host, attempt)
 
 
 def _neighbours(catalog: Catalog, name: str, asked: str) -> list[str]:

@@ -146,8 +146,9 @@ def plan_once(catalog: Catalog, request: Request, host: Host, relaxed: frozenset
     other = _plan_as_asked(catalog, dataclasses.replace(request, tensorflow="none", pytorch=pytorch), host, relaxed)
     if {problem.code for problem in other.problems} == {"no-lock"}:  # PyTorch works, and its lock can be made
         return dataclasses.replace(plan, problems=tuple(dict.fromkeys((*plan.problems, *other.problems))))
-    if not other.ok:
-        return plan
+    if not other.ok:  # where that is all about other components, PyTorch would be taken without them
+        others = tuple(problem for problem in plan.problems if problem.code != "no-published-run")
+        return dataclasses.replace(plan, problems=others or plan.problems)
     # Whatever is a problem here and none without TensorFlow is about TensorFlow.
     why = "; ".join(dict.fromkeys(problem.message for problem in plan.problems))
     # Those are of the closest release; the newest one may lack something else.

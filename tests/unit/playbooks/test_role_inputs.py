@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks import framework_checks
 
 from tests.unit.ansible_runs import run_play
 
@@ -53,6 +54,16 @@ def test_a_framework_trains_on_the_gpus_that_it_does_not_leave_out(tmp_path, fra
     variables = {"gpu_stack_plan": plan, "smoke_train_framework": framework}
     done = run_play(tmp_path, play, "-e", json.dumps(variables))
     assert f'"smoke_train_gpus": {count}' in done.stdout.replace(f'"{count}"', count), done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("code", "seconds"), [(framework_checks.UNPROVEN, framework_checks.COMPILE_SECONDS), ("ptx-jit", 0)]
+)
+def test_training_waits_as_long_as_the_checks_for_a_release_that_is_not_known_to_run(tmp_path, code, seconds):
+    shown = "    - ansible.builtin.debug: {var: smoke_train_compile_time}\n"
+    play = PLAY.split("    - ansible.builtin.copy:")[0] + shown
+    done = run_play(tmp_path, play, "-e", json.dumps({"gpu_stack_plan": {"warnings": [{"code": code}]}}))
+    assert f'"smoke_train_compile_time": {seconds}' in done.stdout.replace(f'"{seconds}"', str(seconds))
 
 
 @pytest.mark.parametrize(("factor", "seconds"), [({}, 7200), ({"gpu_stack_timeout_factor": 2.5}, 18000)])

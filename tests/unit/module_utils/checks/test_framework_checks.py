@@ -55,6 +55,19 @@ def test_probe_that_hangs_is_run_again_with_a_longer_limit() -> None:
     assert limits == [framework_checks.TIMEOUT, framework_checks.LONG_TIMEOUT]
 
 
+def test_a_release_that_is_not_known_to_run_on_the_gpus_may_compile_for_an_hour() -> None:
+    limits: list[float] = []
+
+    def run(argv: list[str], timeout: float, env: Mapping[str, str]) -> Answer:
+        limits.append(timeout)
+        return Answer(0, b"", b"")
+
+    warned = {"warnings": [{"code": "repository-not-read"}, {"code": framework_checks.UNPROVEN}]}
+    for plan in ({"warnings": warned["warnings"][:1]}, warned):
+        framework_checks.run_probe(host(run=run, plan=plan), "tensorflow", "/venv")
+    assert limits == [framework_checks.TIMEOUT, framework_checks.TIMEOUT + 3600]
+
+
 def test_parts_are_merged_and_other_lines_ignored() -> None:
     parts = [{"version": "2.21.0", "devices": []}, {"devices": ["/GPU:0"]}]
     lines = "".join(f"\n{MARK}{json.dumps(part)}\n" for part in parts)

@@ -238,6 +238,11 @@ class Question:
             return None
         if not all(_has_code(release, gpu) for gpu in self.gpus):
             return None
+        # No run of such a wheel was published, so that only who asks for a release gets it.
+        if self.asked("tensorflow") == "auto" and any(
+            unknown_to_the_toolkit(release, gpu, self.files) for gpu in self.gpus
+        ):
+            return None
         if any(fails_on(release["version"], g["compute_capability"], self.files["known_bad"]) for g in self.gpus):
             return None
         limit = None
@@ -445,6 +450,14 @@ def _release(package_version):
     """Return the release in a package's version and the CUDA that it was built for, if it names one."""
     release, _, cuda = package_version.partition("+cuda")
     return release.split("-")[0], cuda or None
+
+
+def unknown_to_the_toolkit(release, gpu, files):
+    """Return whether a wheel has PTX alone for a GPU, and was built with a toolkit that does not know it."""
+    if _has_code({**release, "ptx": []}, gpu):
+        return False
+    built_with = [t for t in files["cuda"]["toolkits"] if t["version"] == release["tested"]["cuda"]]
+    return not any(gpu["compute_capability"] in toolkit["compute_capabilities"] for toolkit in built_with)
 
 
 def _has_code(release, gpu):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import PublishedRun
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_once, resolve
@@ -54,6 +57,13 @@ def _planned(by, distro, gpus, offers, host, catalog, request):
     devices = tuple(HostGpu(GPUS[g][0] if g in GPUS else g) for g in gpus)
     made = Host(distro, **{"gpus": devices, "offers": offers, **(host or {})})
     return by(catalog or frozen_catalog(), Request.from_mapping(request), made).to_json()
+
+
+def with_published_run(first, capability):
+    """Return the frozen catalog as if a run of TensorFlow had been published, from a release on, for a capability."""
+    catalog = frozen_catalog()
+    runs = (PublishedRun(first, None, (capability,), source="of a test", xla="of a test"),)
+    return dataclasses.replace(catalog, tensorflow=dataclasses.replace(catalog.tensorflow, published_runs=runs))
 
 
 def problems(distro, *gpus, host=None, catalog=None, **request):

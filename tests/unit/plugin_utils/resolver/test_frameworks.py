@@ -11,7 +11,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import with_every_lock
 
 from tests.unit.frozen_catalog import frozen_catalog
-from tests.unit.plugin_utils.resolver.resolver_cases import codes, plan, problems
+from tests.unit.plugin_utils.resolver.resolver_cases import codes, plan, problems, with_published_run
 
 
 def test_pascal_limits_the_cudnn_wheel():
@@ -21,9 +21,42 @@ def test_pascal_limits_the_cudnn_wheel():
     assert plan("ubuntu-22.04", "T4")["components"]["tensorflow"]["lock"] == "tensorflow-2.21.0-py3.10.txt"
 
 
-def test_blackwell_has_a_warning_about_jit():
-    assert "ptx-jit" in [w["code"] for w in plan("ubuntu-22.04", "B200")["warnings"]]
-    assert "ptx-jit" not in [w["code"] for w in plan("ubuntu-22.04", "H200")["warnings"]]
+# The wheel has PTX alone for these, and was built with a toolkit that does not know them: tensorflow#111958, #89272.
+UNKNOWN_TO_ITS_TOOLKIT = ("B200", "B300", "RTX 5090")
+
+
+@pytest.mark.parametrize("gpu", UNKNOWN_TO_ITS_TOOLKIT)
+def test_a_gpu_that_the_toolkit_of_the_wheel_does_not_know_gets_pytorch(gpu):
+    made = plan("ubuntu-22.04", gpu, catalog=load_catalog())
+    assert made["components"]["tensorflow"] is None
+    assert made["components"]["pytorch"]
+    (why,) = [r["because"] for r in made["reasons"] if r["component"] == "tensorflow"]
+    assert "TensorFlow 2.21.0 was built with CUDA 12.5, which does not know" in why
+    asked = plan("ubuntu-22.04", gpu, catalog=load_catalog(), tensorflow="2.21")
+    assert asked["components"]["tensorflow"]["version"] == "2.21.0"
+    assert {"ptx-jit", "no-published-run-asked"} <= {w["code"] for w in asked["warnings"]}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "tensorflow"),
+    [
+        ("A100", "2.21"),
+        ("RTX 4090", "2.21"),
+        ("H200", "2.21"),
+        ("H200", "2.12"),
+        ("V100", "2.21"),
+    ],
+)
+def test_native_code_or_a_toolkit_that_knows_the_gpu_needs_no_published_run(gpu, tensorflow):
+    """Ada's native code is that of its major; CUDA 11.8 of TensorFlow 2.12 knows Hopper."""
+    made = plan("ubuntu-22.04", gpu, catalog=with_every_lock(load_catalog()), tensorflow=tensorflow)
+    assert "no-published-run-asked" not in [w["code"] for w in made["warnings"]]
+
+
+@pytest.mark.parametrize(("first", "is_planned"), [("2.21", True), ("2.22", False)])
+def test_a_published_run_proves_its_releases(first, is_planned):
+    made = plan("ubuntu-22.04", "B200", catalog=with_published_run(first, "10.0"))
+    assert (made["components"]["tensorflow"] is not None) == is_planned
 
 
 @pytest.mark.parametrize(

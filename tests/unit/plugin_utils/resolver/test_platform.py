@@ -20,6 +20,7 @@ from tests.unit.plugin_utils.resolver.resolver_cases import (
     plan,
     plan_untried,
     reason,
+    with_published_run,
 )
 
 
@@ -77,7 +78,7 @@ NEITHER = {"driver": "none", "cuda": "none"}
     ids=["CUDA", "TensorFlow", "TensorFlow's own libraries", "PyTorch"],
 )
 def test_gpus_that_nothing_serves_together_are_named_with_what_serves_each(distro, gpus, request_, needs):
-    made = plan(distro, *gpus, **request_)
+    made = plan(distro, *gpus, catalog=with_published_run("2.20", "10.0"), **request_)
     assert set(codes(made)) == {"mixed-gpus-conflict"}
     message = next(p["message"] for p in made["problems"] if "serves all GPUs" in p["message"])
     assert re.findall(r"needs (.+?)(?:,|$)", message) == needs

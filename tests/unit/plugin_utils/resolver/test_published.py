@@ -56,6 +56,7 @@ REFUSED = [
         "gpu-too-new-for-pytorch",
     ),
     ("2.15-has-no-cu126", "debian-12", ["H200"], {"pytorch": "2.15", "pytorch_cuda": "12.6"}, "pytorch-cuda-mismatch"),
+    ("2.21-on-blackwell", "debian-12", ["RTX 5090"], {"pytorch": "none"}, "no-published-run"),
     ("python-3.13-before-2.20", "debian-13", ["H200"], {"tensorflow": "2.19"}, "python-not-supported"),
     ("python-3.12-before-2.16", "ubuntu-24.04", ["H200"], {"tensorflow": "2.15"}, "python-not-supported"),
     ("tf-1.12.3-is-for-k80", "ubuntu-22.04", ["K40c"], {"tensorflow": "1.12.3"}, "gpu-too-old-for-tensorflow"),

@@ -28,6 +28,19 @@ def test_unfit_modules_have_a_planned_remedy():
     assert made["remedies"][0]["request"] == {"driver_kernel_modules": "auto"}
 
 
+@pytest.mark.parametrize(
+    ("request_", "settings"),
+    [
+        ({"pytorch": "none"}, ["gpu_stack_pytorch=fallback", "gpu_stack_tensorflow=2.21.0"]),
+        ({"tensorflow": "2.20"}, ["gpu_stack_tensorflow=auto"]),
+    ],
+    ids=["nothing in its place", "a release that fails"],
+)
+def test_a_tensorflow_that_is_not_known_to_run_comes_after_pytorch(request_, settings):
+    made = plan("debian-12", "RTX 5090", **request_)
+    assert [remedy["text"].split(" (")[0] for remedy in made["remedies"]] == [f"set {each}" for each in settings]
+
+
 def test_another_python_is_a_remedy():
     """What is worked out once for all Pythons of a host must not be what depends on them."""
     made = plan("ubuntu-26.04", "H200", tensorflow="2.21")
