@@ -141,7 +141,8 @@ def _is_enforced(thing: str, expected: Any, now: Any, watch: dict[str, Any]) -> 
 def repairs(root: str, before: dict[str, Any], now: dict[str, Any], things: Iterable[str]) -> dict[str, list[Any]]:
     """Return what roles need to know for the repair of the differences of `things`.
 
-    packages: to install again; environments: paths to rebuild; services: to enable; lines: [file, line] to disable.
+    packages: to install again; environments: paths to rebuild; services: to enable; lines: [file, line] to disable. A
+    line of a shell script that does more than set LD_LIBRARY_PATH stays: it is left as damage.
     """
     found: dict[str, list[Any]] = {"packages": [], "environments": [], "services": [], "lines": []}
     for thing in things:
@@ -155,7 +156,10 @@ def repairs(root: str, before: dict[str, Any], now: dict[str, Any], things: Iter
             found["services"].append(thing[len(SERVICE) :])
         elif thing.startswith((LIBRARY_PATH, BLACKLIST)) and not thing.endswith(foreign_settings.COMMAND_LINE):
             path = thing[thing.index("/") :]
-            found["lines"] += [[path, line] for line in state or [] if line not in (was or [])]
+            added = [line for line in state or [] if line not in (was or [])]
+            if thing.startswith(LIBRARY_PATH):
+                added = [line for line in added if foreign_settings.can_be_disabled(path, line)]
+            found["lines"] += [[path, line] for line in added]
     return {kind: [item for i, item in enumerate(items) if item not in items[:i]] for kind, items in found.items()}
 
 

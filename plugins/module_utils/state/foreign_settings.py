@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import re
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import files, shell
 
-PROFILES = ("/etc/environment", "/etc/profile", "/etc/bash.bashrc")
+ENVIRONMENT = "/etc/environment"  # read by pam_env, all others by shells
+PROFILES = ("/etc/profile", "/etc/bash.bashrc")
 ROOT_PROFILES = ("/root/.profile", "/root/.bash_profile", "/root/.bash_login", "/root/.bashrc")
 PROFILE_DIRECTORY = "/etc/profile.d"
 MODPROBE_DIRECTORIES = ("/etc/modprobe.d", "/run/modprobe.d", "/usr/local/lib/modprobe.d", "/usr/lib/modprobe.d")
 COMMAND_LINE = "/proc/cmdline"
 OURS = "Managed by gpuhost"  # in each file that a role of this collection writes
-_LIBRARY_PATH = re.compile(r"^[^#\n]*\bLD_LIBRARY_PATH\s*\+?=")
+LIBRARY_PATH = "LD_LIBRARY_PATH"
+_LIBRARY_PATH = re.compile(r"^\s*(?:export\s+)?%s\s*=" % LIBRARY_PATH)
 _MODULE = r"nvidia(?:[-_](?:current|uvm|modeset|drm|peermem))*"
 # Debian's own packages have `install nvidia modprobe -i nvidia-current`, which loads the module.
 _BLACKLIST = re.compile(r"^\s*(?:blacklist\s+%s(?:\s.*)?|install\s+%s\s+\S*\b(?:false|true)\b.*)$" % (_MODULE, _MODULE))
@@ -25,9 +27,22 @@ _OPTION = re.compile(r"^(?:modprobe\.blacklist|module_blacklist|rd\.driver\.blac
 
 
 def library_path(root: str) -> dict[str, list[str]]:
-    """Return the lines that set LD_LIBRARY_PATH for everybody or for root, by file."""
-    names = ["%s/%s" % (PROFILE_DIRECTORY, name) for name in files.names(root, PROFILE_DIRECTORY)]
-    return _matching(root, [*PROFILES, *names, *ROOT_PROFILES], _LIBRARY_PATH)
+    """Return the lines that set LD_LIBRARY_PATH for everybody or for root, by file.
+
+    /etc/profile reads the files of its directory whose names end in .sh.
+    """
+    names = [name for name in files.names(root, PROFILE_DIRECTORY) if name.endswith(".sh")]
+    found = _matching(root, [ENVIRONMENT], _LIBRARY_PATH)
+    for path in [*PROFILES, *("%s/%s" % (PROFILE_DIRECTORY, name) for name in names), *ROOT_PROFILES]:
+        lines = [line for line in shell.logical_lines(_read(root, path) or "") if shell.sets(line, LIBRARY_PATH)]
+        if lines:
+            found[path] = lines
+    return found
+
+
+def can_be_disabled(path: str, line: str) -> bool:
+    """Return whether a line that sets LD_LIBRARY_PATH does nothing else, so that nothing else is lost without it."""
+    return path == ENVIRONMENT or shell.only_sets(line, LIBRARY_PATH)
 
 
 def blacklists(root: str) -> dict[str, list[str]]:

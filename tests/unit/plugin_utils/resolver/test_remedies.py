@@ -65,7 +65,7 @@ def test_another_python_is_a_remedy():
         (["B200"], {"cuda": "12.6"}, "set gpu_stack_cuda=12.8"),
         (["H200"], {"cuda": "12.6.4"}, "set gpu_stack_cuda=12.6.3 "),
         (["H200"], {"pytorch": "2.1"}, 'set gpu_stack_pytorch="2.10" '),
-        (["H200"], {"tensorflow": "1.15"}, "set gpu_stack_tensorflow=2.8 "),
+        (["H200"], {"tensorflow": "1.15"}, "set gpu_stack_tensorflow=2.12 "),
         (["H200"], {"cuda": "9.2"}, "set gpu_stack_cuda=11.8 "),
         (["H200"], {"pytorch": "auto", "pytorch_cuda": "12.7"}, "set gpu_stack_pytorch_cuda=12.8 "),
         (["B200"], {"pytorch": "auto", "pytorch_cuda": "12.6"}, "set gpu_stack_pytorch_cuda=12.8 "),

@@ -1,0 +1,72 @@
+"""A global LD_LIBRARY_PATH is disabled by the role's own task, and its script still does everything else."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import damage, foreign_settings, watched
+
+from tests.unit.ansible_runs import printed, run_play
+
+TASKS = yaml.safe_load((Path(__file__).resolve().parents[4] / "roles/env_paths/tasks/main.yml").read_text())
+(TASK,) = (task for task in TASKS if task["name"].startswith("Comment out"))
+# {case: (a script as published, or after one; whether the role can disable its settings)}
+SCRIPTS = {
+    "the only command of a block (stored file 61416970679)": (
+        'if [ -d / ]; then\n  export LD_LIBRARY_PATH="/usr/local/cuda/lib64:${LD_LIBRARY_PATH:-}"\nfi\nexport SITE=1\n',
+        True,
+    ),
+    "both branches (28261367629)": (
+        'if [ -z "$LD_LIBRARY_PATH" ]; then\n    export LD_LIBRARY_PATH="/opt/a/lib64"\n'
+        'else\n    export LD_LIBRARY_PATH="$LD_LIBRARY_PATH:/opt/a/lib64"\nfi\nSITE=1\n',
+        True,
+    ),
+    "a function": ("cuda_on() {\n  export LD_LIBRARY_PATH=/x\n}\ncuda_on\nSITE=1\n", True),
+    "beside another variable (70131506450)": ("export SITE=1 LD_LIBRARY_PATH=/usr/local/cuda/lib64\n", False),
+    "a value on two lines": ("export LD_LIBRARY_PATH=/a/lib:\\\n/b/lib\nSITE=1\n", False),
+    "one of several on continued lines": ("export SITE=1 \\\n  LD_LIBRARY_PATH=/x \\\n  OTHER=2\n", False),
+    "a block on one line": ("if true; then SITE=1; export LD_LIBRARY_PATH=/x; fi\n", False),
+}
+
+
+@pytest.mark.parametrize("shell", ["dash", "bash"])
+@pytest.mark.parametrize(("text", "is_disabled"), SCRIPTS.values(), ids=SCRIPTS)
+def test_a_login_script_does_everything_else_as_before(tmp_path, text, is_disabled, shell):
+    file = tmp_path / "etc/profile.d/site.sh"
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+
+    def settings() -> dict[str, list[str]]:
+        found = foreign_settings.library_path(str(tmp_path))
+        return {watched.LIBRARY_PATH + path: lines for path, lines in found.items()}
+
+    lines = damage.repairs(str(tmp_path), {}, settings(), list(settings()))["lines"]
+    disabled = [{"file": f"{tmp_path}{path}", "line": line} for path, line in lines]
+    play = {
+        "hosts": "localhost",
+        "gather_facts": False,
+        "vars": {"env_paths_disabled_lines": disabled},
+        "tasks": [TASK],
+    }
+    done = run_play(tmp_path, play)
+    assert done.returncode == 0, printed(done)
+    assert (settings() == {}) == is_disabled
+    ran = subprocess.run(
+        [shell, "-ec", f". {file}; echo $SITE"], env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True
+    )
+    assert (ran.stdout, ran.stderr) == ("1\n", "")
+
+
+def test_pam_env_reads_a_comment(tmp_path):
+    file = tmp_path / "etc/environment"
+    file.parent.mkdir()
+    file.write_text('LD_LIBRARY_PATH="/x"\nA=1\n')
+    disabled = [{"file": str(file), "line": 'LD_LIBRARY_PATH="/x"'}]
+    run_play(
+        tmp_path,
+        {"hosts": "localhost", "gather_facts": False, "vars": {"env_paths_disabled_lines": disabled}, "tasks": [TASK]},
+    )
+    assert [line[:1] for line in file.read_text().splitlines()] == ["#", "A"]
