@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import debian_version
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import driver_name_pattern
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import split_spec
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, Problem
@@ -84,13 +83,18 @@ def _of_driver(catalog: Catalog, host: Host, held: Mapping[str, str]) -> dict[st
     if not leading:
         return {}
     version = versions.upstream(debian_version.newest_first(leading)[0])
-    pattern, fabric = driver_name_pattern(catalog), catalog.packages.fabric_manager
     return {
         name: found
         for name, found in held.items()
-        if (re.fullmatch(pattern, name) or any(fnmatch.fnmatchcase(name, glob) for glob in fabric))
+        if _is_nvidias(catalog, name)
         and (versions.upstream(found) == version or _branch(catalog, name) == version.split(".")[0])
     }
+
+
+def _is_nvidias(catalog: Catalog, name: str) -> bool:
+    """Return whether a package is of NVIDIA's driver or made for it, as NSCQ, IMEX and Fabric Manager are."""
+    globs = (*catalog.driver.name_patterns, *catalog.packages.fabric_manager)
+    return any(fnmatch.fnmatchcase(name, glob) for glob in globs)
 
 
 def _branch(catalog: Catalog, name: str) -> str | None:

@@ -108,6 +108,15 @@ def test_a_driver_on_hold_stays_and_the_rest_is_planned_around_it(tmp_path: Path
     assert root.problems() == []
 
 
+@pytest.mark.parametrize("name", ["libnvidia-nscq-570", "nvidia-imex-570", "nvidia-fabricmanager-570"])
+def test_what_has_the_version_of_the_driver_keeps_it(tmp_path: Path, name: str) -> None:
+    """They refuse to work with the module of another version."""
+    root = Root(tmp_path, "ubuntu-24.04")
+    root.add({**UBUNTU_570, name: "570.133.20-1"}, [name])
+    assert root.plan().components.driver is None
+    assert codes(root.problems(driver="595")) == ["package-held"]
+
+
 def test_without_the_hold_the_driver_is_replaced(tmp_path: Path) -> None:
     root = Root(tmp_path, "ubuntu-24.04")
     root.add(UBUNTU_570)
