@@ -26,9 +26,11 @@ REBOOT_SECONDS = 900  # a run that reboots the host connects again by then
 
 def read(directory: str) -> Dict[str, Any] | None:
     """Return the run that owns the host, None without one; one that cannot be read is none."""
+    found = None
     with contextlib.suppress(ValueError):
-        return store.read(directory, RECORD)
-    return None
+        found = store.read(directory, RECORD)
+    is_whole = found and isinstance(found.get("id"), str) and isinstance(found.get("heard"), (int, float))
+    return found if is_whole else None
 
 
 def living(directory: str, root: str = "/") -> Dict[str, Any] | None:
