@@ -259,6 +259,9 @@ def test_accepted_damage_stays_and_is_shown(as_root, playbook, rerun, reports):
     (entry,) = json.loads((reports / "latest/report.json").read_text())["hosts"]
     assert list(entry["damage"]["accepted"]) == [name]
     playbook("verify", expect=2)
+    left_out = playbook("gpu_host", "--tags", "verify", expect=2).stdout
+    assert "The host is damaged" in left_out
+    assert name in left_out
     assert list(rerun()) == ["env_paths"]
     as_root.run_expect([0], "sed -i '/commented out by gpuhost/d' /etc/environment")
 
