@@ -32,9 +32,14 @@ SCRIPTS = {
 }
 
 
-@pytest.mark.parametrize("shell", ["dash", "bash"])
+def disable(folder: Path, *lines: dict[str, str]) -> None:
+    play = {"hosts": "localhost", "gather_facts": False, "vars": {"env_paths_disabled_lines": lines}, "tasks": [TASK]}
+    done = run_play(folder, play)
+    assert done.returncode == 0, printed(done)
+
+
 @pytest.mark.parametrize(("text", "is_disabled"), SCRIPTS.values(), ids=SCRIPTS)
-def test_a_login_script_does_everything_else_as_before(tmp_path, text, is_disabled, shell):
+def test_a_login_script_does_everything_else_as_before(tmp_path, text, is_disabled):
     file = tmp_path / "etc/profile.d/site.sh"
     file.parent.mkdir(parents=True)
     file.write_text(text)
@@ -44,29 +49,17 @@ def test_a_login_script_does_everything_else_as_before(tmp_path, text, is_disabl
         return {watched.LIBRARY_PATH + path: lines for path, lines in found.items()}
 
     lines = damage.repairs(str(tmp_path), {}, settings(), list(settings()))["lines"]
-    disabled = [{"file": f"{tmp_path}{path}", "line": line} for path, line in lines]
-    play = {
-        "hosts": "localhost",
-        "gather_facts": False,
-        "vars": {"env_paths_disabled_lines": disabled},
-        "tasks": [TASK],
-    }
-    done = run_play(tmp_path, play)
-    assert done.returncode == 0, printed(done)
+    disable(tmp_path, *({"file": f"{tmp_path}{path}", "line": line} for path, line in lines))
     assert (settings() == {}) == is_disabled
-    ran = subprocess.run(
-        [shell, "-ec", f". {file}; echo $SITE"], env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True
-    )
-    assert (ran.stdout, ran.stderr) == ("1\n", "")
+    for shell in ("dash", "bash"):
+        command = [shell, "-ec", f". {file}; echo $SITE"]
+        ran = subprocess.run(command, env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True)
+        assert (ran.stdout, ran.stderr) == ("1\n", ""), shell
 
 
 def test_pam_env_reads_a_comment(tmp_path):
     file = tmp_path / "etc/environment"
     file.parent.mkdir()
     file.write_text('LD_LIBRARY_PATH="/x"\nA=1\n')
-    disabled = [{"file": str(file), "line": 'LD_LIBRARY_PATH="/x"'}]
-    run_play(
-        tmp_path,
-        {"hosts": "localhost", "gather_facts": False, "vars": {"env_paths_disabled_lines": disabled}, "tasks": [TASK]},
-    )
+    disable(tmp_path, {"file": str(file), "line": 'LD_LIBRARY_PATH="/x"'})
     assert [line[:1] for line in file.read_text().splitlines()] == ["#", "A"]
