@@ -130,7 +130,14 @@ ERRORS = {
     ),
 }
 _UNRECOGNIZED = "unrecognized error code"
-_NUMBER = re.compile(r"\bError (\d+): ")  # as PyTorch prints it
+# As PyTorch prints it, and TensorFlow where it knows no name (cuda_driver.cc, ToString).
+_NUMBER = re.compile(r"\bError (\d+): |\bUNKNOWN ERROR \((\d+)\)")
+# PyTorch's own sentences for some (c10/cuda/CUDAFunctions.cpp, device_count_impl).
+_OF_PYTORCH = {
+    "CUDA unknown error - this may be due to an incorrectly set up environment": 999,
+    "The NVIDIA driver on your system is too old": 35,
+    "Found no NVIDIA driver on your system": 35,
+}
 
 
 def text(error: dict[str, Any]) -> str:
@@ -147,7 +154,8 @@ def remedy(number: int) -> str | None:
 
 def numbers(printed: str) -> frozenset[int]:
     """Return the numbers of the table's errors that a program printed by number, name or sentence."""
-    found = {int(number) for number in _NUMBER.findall(printed)} & set(ERRORS)
+    found = {int(one or other) for one, other in _NUMBER.findall(printed)} & set(ERRORS)
+    found |= {number for sentence, number in _OF_PYTORCH.items() if sentence in printed}
     words = set(re.findall(r"\w+", printed))
     for number, error in ERRORS.items():
         in_words = {error.runtime, error.driver} & words

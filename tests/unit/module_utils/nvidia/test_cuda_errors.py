@@ -28,6 +28,14 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_e
         ("failed call to cuInit: CUDA_ERROR_NO_DEVICE: no CUDA-capable device is detected", 100),
         ("failed call to cuInit: CUDA_ERROR_UNKNOWN: unknown error", 999),
         ("CUDA driver version is insufficient for CUDA runtime version", 35),
+        # pytorch/pytorch issue 49327; its CUDAFunctions.cpp
+        (
+            "RuntimeError: CUDA unknown error - this may be due to an incorrectly set up environment, e.g. changing "
+            "env variable CUDA_VISIBLE_DEVICES after program start. Setting the available devices to be zero.",
+            999,
+        ),
+        ("RuntimeError: The NVIDIA driver on your system is too old (found version 11040).", 35),
+        ("failed call to cuInit: INTERNAL: CUDA error: Failed call to cuInit: UNKNOWN ERROR (100)", 100),
     ],
 )
 def test_error_that_a_program_prints(printed: str, number: int) -> None:
