@@ -187,8 +187,8 @@ probe:
       type: dict
     foreign_driver:
       description:
-        - C(kind) V(wsl) or V(driver-container) of a driver that is not the host's own, and by what it was C(found);
-          null for neither.
+        - C(kind) V(wsl), V(driver-container) or V(vgpu-host) of a driver that is not the host's own, and by what it was
+          C(found); null for neither.
       type: dict
     gpu_processes:
       description: Programs that use the GPUs.

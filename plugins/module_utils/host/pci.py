@@ -61,12 +61,27 @@ def _vendor_capability(config: bytes) -> bytes:
     return b""
 
 
+def _is_virtual_function(root: str, device: str) -> bool:
+    """Return whether a function is a slice of another one, which a host hands to a virtual machine (SR-IOV)."""
+    return os.path.lexists(files.under(root, "%s/%s/physfn" % (DEVICES, device)))
+
+
+def is_nvidia(root: str, device: str) -> bool:
+    """Return whether a device on the PCI bus is NVIDIA's."""
+    return _hex(root, device, "vendor") == NVIDIA
+
+
+def virtual_functions(root: str) -> list[str]:
+    """Return the addresses of the virtual functions of NVIDIA's devices: this host has divided a GPU."""
+    return [a for a in files.names(root, DEVICES) if is_nvidia(root, a) and _is_virtual_function(root, a)]
+
+
 def read(root: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return (gpus, nvswitches) of the probe, in the order of their PCI addresses."""
+    """Return (gpus, nvswitches) of the probe, in the order of their PCI addresses, without virtual functions."""
     gpus: list[dict[str, Any]] = []
     switches: list[dict[str, Any]] = []
     for address in files.names(root, DEVICES):
-        if _hex(root, address, "vendor") != NVIDIA:
+        if not is_nvidia(root, address) or _is_virtual_function(root, address):
             continue
         pci_class = _hex(root, address, "class")[:4]
         device = _hex(root, address, "device")

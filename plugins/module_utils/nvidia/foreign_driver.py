@@ -1,22 +1,28 @@
 # Copyright: the gpuhost contributors
 # SPDX-License-Identifier: Apache-2.0
-"""Find a driver that is not the host's own: that of Windows below WSL, or that of a driver container."""
+"""Find a driver that is not the host's own: Windows' below WSL, a driver container's, or one for virtual machines."""
 
 from __future__ import annotations
 
 import os
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import files, pci
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import kernel_modules
 
 KERNEL = "/proc/sys/kernel/osrelease"
 WSL_LIBRARY = "/usr/lib/wsl/lib/libcuda.so.1"  # WSL mounts the libraries of the Windows driver there
 # Where the container of NVIDIA's GPU Operator mounts its root directory. The operator creates the empty directory on
 # hosts with a driver of their own, too.
 CONTAINER_ROOT = "/run/nvidia/driver"
+# NVIDIA's vGPU manager, as its package and its installer leave it, and its kernel module.
+VGPU_MANAGER, VGPU_MODULE = "/usr/bin/nvidia-vgpu-mgr", "nvidia_vgpu_vfio"
+# Devices that can be divided, and the parts, in the kernel's framework (vfio-mediated-device); a part's type in
+# NVIDIA's own, which replaces that one since Linux 6.8 (vGPU user guide, "vendor-specific VFIO framework").
+MEDIATED, MEDIATED_PARTS, VGPU_TYPE = "/sys/class/mdev_bus", "/sys/bus/mdev/devices", "nvidia/current_vgpu_type"
 
 
 def read(root: str) -> dict[str, str] | None:
-    """Return the `kind` (wsl or driver-container) and the path or kernel by which it was found; None for neither."""
+    """Return the `kind` (wsl, driver-container or vgpu-host) and by what it was found; None for neither."""
     kernel = (files.read_text(root, KERNEL) or "").strip()
     if "microsoft" in kernel.lower():
         return {"kind": "wsl", "found": "kernel %s" % kernel}
@@ -24,4 +30,26 @@ def read(root: str) -> dict[str, str] | None:
         return {"kind": "wsl", "found": WSL_LIBRARY}
     if "usr" in files.names(root, CONTAINER_ROOT):
         return {"kind": "driver-container", "found": CONTAINER_ROOT + "/usr"}
-    return None
+    sign = _sign_of_vgpus(root)
+    return {"kind": "vgpu-host", "found": sign} if sign else None
+
+
+def _sign_of_vgpus(root: str) -> str | None:
+    """Return by what this host is known to divide its GPUs among virtual machines, None if it does not."""
+    for address in files.names(root, MEDIATED):
+        if pci.is_nvidia(root, address):
+            return "%s/%s" % (MEDIATED, address)
+    for name in files.names(root, MEDIATED_PARTS):
+        parent = os.path.basename(os.path.dirname(files.link_target(root, "%s/%s" % (MEDIATED_PARTS, name)) or ""))
+        if pci.is_nvidia(root, parent):
+            return "%s/%s" % (MEDIATED_PARTS, name)
+    for address in files.names(root, pci.DEVICES):
+        path = "%s/%s/%s" % (pci.DEVICES, address, VGPU_TYPE)
+        if pci.is_nvidia(root, address) and os.path.exists(files.under(root, path)):
+            return path
+    functions = pci.virtual_functions(root)
+    if functions:
+        return "virtual functions of a GPU, such as %s" % functions[0]
+    if VGPU_MODULE in kernel_modules.loaded(root):
+        return "module %s" % VGPU_MODULE
+    return VGPU_MANAGER if os.path.exists(files.under(root, VGPU_MANAGER)) else None

@@ -23,6 +23,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
     Distro,
     DriverFile,
     GpuFile,
+    GpuName,
     GpuThresholdFile,
     KnownBadFile,
     LockFiles,
@@ -33,6 +34,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
     RepositoryFile,
     TensorflowFile,
     UserSetting,
+    Vgpu,
 )
 
 # The collection reaches this file through a link, so the real path is in the repository.
@@ -182,6 +184,16 @@ def _read_products(path: Path, problems: list[str]) -> dict[str, Product]:
     return products
 
 
+def _read_vgpus(path: Path, problems: list[str]) -> dict[tuple[str, str], Vgpu]:
+    vgpus: dict[tuple[str, str], Vgpu] = {}
+    for row in _read_csv(path, Vgpu, problems):
+        key = row["device"], row["subsystem"]
+        if key in vgpus:
+            problems.append(f"{path.name}[{' '.join(key)}]: duplicate entry")
+        vgpus[key] = Vgpu(**row)
+    return vgpus
+
+
 def _read_user_settings(path: Path, problems: list[str]) -> tuple[UserSetting, ...]:
     found = [UserSetting(**row) for row in _read_csv(path, UserSetting, problems)]
     for row in found:
@@ -202,6 +214,8 @@ def read_catalog(folder: Path) -> Catalog:
     problems: list[str] = []
     parts: dict[str, Any] = {name: _read_yaml(folder / f"{name}.yml", kind, problems) for name, kind in _FILES.items()}
     parts["products"] = _read_products(folder / "gpu_products.csv", problems)
+    parts["gpu_names"] = tuple(GpuName(**row) for row in _read_csv(folder / "gpu_names.csv", GpuName, problems))
+    parts["vgpus"] = _read_vgpus(folder / "vgpus.csv", problems)
     parts["user_settings"] = _read_user_settings(folder / "user_settings.csv", problems)
     parts["distros"] = {}
     for path in sorted((folder / "distro").glob("*.yml")):

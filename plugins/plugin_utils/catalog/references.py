@@ -70,6 +70,10 @@ def _gpus(catalog: Catalog) -> Iterator[str]:
         yield f"gpu.yml.few_multiprocessors: device {unknown} is not in gpu_products.csv"
     for unknown in {chip for row in small for chip in row.chips} - {gpu.chip for gpu in catalog.products.values()}:
         yield f"gpu.yml.few_multiprocessors: chip {unknown} is not in gpu_products.csv"
+    for file, rows in (("gpu_names.csv", catalog.gpu_names), ("vgpus.csv", catalog.vgpus.values())):
+        for row in rows:
+            if row.device not in catalog.products:
+                yield f"{file}[{row.name}]: device {row.device} is not in gpu_products.csv"
     legacy = [device for entry in catalog.gpu.legacy for device in entry.devices]
     yield from _duplicates("gpu.yml.legacy", legacy)
     chip_only = [entry.device for entry in catalog.gpu.chip_only]

@@ -110,6 +110,28 @@ class Product:
 
 
 @dataclasses.dataclass(frozen=True)
+class GpuName:
+    """Another name that nvidia-smi prints for a PCI device id, by the card's subsystem: one row of gpu_names.csv."""
+
+    device: str
+    name: str
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Vgpu:
+    """A part of a card that a hypervisor shows to a virtual machine as a card of its own: one row of vgpus.csv.
+
+    It has the card's PCI device id, and a subsystem id that no card has.
+    """
+
+    device: str
+    subsystem: str
+    name: str
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
 class UserSetting:
     """What our programs do with a variable of the users: one row of user_settings.csv.
 
@@ -583,6 +605,7 @@ class PackagesFile:
     distro_cuda: str
     fabric_manager: tuple[str, ...]
     fabric_manager_names: tuple[FabricManagerName, ...]
+    vgpu_manager: tuple[str, ...]
     prebuilt_modules: str
     prebuilt_driver: str
     prebuilt: dict[str, str]
@@ -823,11 +846,13 @@ class LockFiles:
 
 @dataclasses.dataclass(frozen=True, eq=False)  # compared and hashed by identity, since caches take it as a key
 class Catalog:
-    """The whole catalog. locks: None where they do not limit a plan."""
+    """The whole catalog. vgpus: by device and subsystem; locks: None where they do not limit a plan."""
 
     gpu: GpuFile
     gpu_thresholds: GpuThresholdFile
     products: dict[str, Product]
+    gpu_names: tuple[GpuName, ...]
+    vgpus: dict[tuple[str, str], Vgpu]
     driver: DriverFile
     cuda: CudaFile
     cudnn: CudnnFile

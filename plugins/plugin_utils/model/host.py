@@ -21,6 +21,7 @@ _DISPLAY_CLASS = "03"  # of PCI: VGA and 3D controllers, and not a card's audio 
 class HostGpu:
     """A GPU of a host; name and compute capability are those that a loaded driver reports.
 
+    subsystem_id: as `10de:130f`, None where it is not known.
     vgpu: the driver version of the hypervisor ("" where unknown) if this is a part of a card, None for a whole one.
     """
 
@@ -29,6 +30,7 @@ class HostGpu:
     name: str | None = None
     compute_capability: str | None = None
     vgpu: str | None = None
+    subsystem_id: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,6 +148,7 @@ def _gpus(probe: Probe) -> tuple[HostGpu, ...]:
                     name=known.name if known else None,
                     compute_capability=known.compute_capability if known else None,
                     vgpu=device.vgpu,
+                    subsystem_id=device.subsystem_id,
                 )
             )
     return tuple(gpus)

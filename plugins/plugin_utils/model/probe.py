@@ -97,6 +97,7 @@ class Toolchain:
 class Gpu:
     """An NVIDIA display or 3D controller on the PCI bus; kernel_driver: the kernel module bound to it.
 
+    subsystem_id: as `10de:130f`, None where it is not known.
     vgpu: the driver version of the hypervisor ("" where unknown) if this is a part of a card, None for a whole one.
     """
 
@@ -105,11 +106,12 @@ class Gpu:
     pci_class: str = dataclasses.field(default="03", metadata={"key": "class"})
     kernel_driver: str | None = None
     vgpu: str | None = None
+    subsystem_id: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class ForeignDriver:
-    """A driver that is not the host's own; kind: `wsl` or `driver-container`; found: the evidence."""
+    """A driver that is not the host's own; kind: `wsl`, `driver-container` or `vgpu-host`; found: the evidence."""
 
     kind: str
     found: str

@@ -6,6 +6,7 @@ Exit status 0: a plan (warnings allowed); 1: problems; 2: bad usage. Uses no net
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import difflib
 import json
 import re
@@ -122,6 +123,7 @@ def _words(name: str) -> str:
 def _by_name(catalog: Catalog, text: str) -> HostGpu:
     """Match the exact name, then the name without NVIDIA, GeForce and Tesla, then without blanks, then parts of it."""
     products = sorted(catalog.products.values(), key=lambda p: (p.source != "supported-gpus.json", p.device))
+    products += [dataclasses.replace(catalog.products[n.device], name=n.name) for n in catalog.gpu_names]
     wanted = _words(text)
     tests = (
         lambda p: p.name.lower() == text.strip().lower(),

@@ -182,7 +182,7 @@ def _plan_as_asked(catalog: Catalog, request: Request, host: Host, relaxed: froz
 
 def _plan_around_holds(catalog: Catalog, request: Request, host: Host, relaxed: frozenset[str]) -> Plan:
     findings = Findings()
-    if foreign_drivers.check_foreign_drivers(host, request, findings):
+    if foreign_drivers.check_foreign_drivers(catalog, host, request, findings):
         return _plan(host, request, (), Components(), None, findings)
     gpus = identify_gpus(catalog, host, findings)
     check_gpu_count(request, host, gpus, findings)

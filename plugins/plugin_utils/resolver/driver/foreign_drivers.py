@@ -1,22 +1,26 @@
-"""Refuse hosts whose driver is not theirs to install: Windows' below WSL, a driver container's, a hypervisor's vGPUs.
+"""Refuse hosts whose driver is not theirs to install: Windows' below WSL, a driver container's, those of vGPUs.
 
 Runs on the controller; pure functions.
 """
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
+
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 
 PROBLEMS = {
     "wsl": "the host is Windows Subsystem for Linux, whose driver is that of Windows",
     "driver-container": "a driver container, such as that of NVIDIA's GPU Operator, provides the driver",
+    "vgpu-host": "the host divides its GPUs among virtual machines (vGPU), and has NVIDIA's driver for that",
     "vgpu-guest": "the GPUs are vGPUs, whose driver only licensees get from NVIDIA, and a driver is to be installed",
 }
 
 
-def check_foreign_drivers(host: Host, request: Request, findings: Findings) -> bool:
+def check_foreign_drivers(catalog: Catalog, host: Host, request: Request, findings: Findings) -> bool:
     """Add a problem for a host that must not get a driver; return whether it was added."""
     foreign = host.foreign_driver
     if foreign is not None and foreign.kind == "wsl":
@@ -27,6 +31,14 @@ def check_foreign_drivers(host: Host, request: Request, findings: Findings) -> b
             "install NVIDIA's driver in Windows, and in WSL only a framework that brings its CUDA libraries (pip "
             "install torch, or pip install 'tensorflow[and-cuda]', in a virtual environment); "
             "or install Linux on the machine itself",
+        )
+    elif serves := _serves_vgpus(catalog, host):
+        findings.problem(
+            "vgpu-host",
+            f"this host divides its GPUs among virtual machines ({serves}): its driver, NVIDIA's vGPU manager, has no "
+            "CUDA, and another driver would take the GPUs from the virtual machines",
+            "leave this host out of the group, and set up its virtual machines; or give the machine's GPUs back to it: "
+            "remove the vGPUs and the vGPU manager (its package, or `nvidia-uninstall`), reboot, and run this again",
         )
     elif foreign is not None:
         findings.problem(
@@ -40,10 +52,10 @@ def check_foreign_drivers(host: Host, request: Request, findings: Findings) -> b
     elif (
         request.scope == "host"
         and request.driver != "none"
-        and (vgpus := [gpu for gpu in host.gpus if gpu.vgpu is not None])
+        and (vgpus := [gpu for gpu in host.gpus if gpu.vgpu is not None or _name_of_vgpu(catalog, gpu)])
     ):
         versions = ", ".join(sorted({gpu.vgpu for gpu in vgpus if gpu.vgpu})) or "unknown"
-        where = ", ".join(gpu.pci_address for gpu in vgpus if gpu.pci_address) or "all"
+        where = ", ".join(_listed(catalog, gpu) for gpu in vgpus if gpu.pci_address) or "all"
         findings.problem(
             "vgpu-guest",
             f"{len(vgpus)} GPU(s) of this host are vGPUs ({where}; the hypervisor's driver is {versions}): the drivers "
@@ -54,3 +66,23 @@ def check_foreign_drivers(host: Host, request: Request, findings: Findings) -> b
     else:
         return False
     return True
+
+
+def _serves_vgpus(catalog: Catalog, host: Host) -> str:
+    """Return by what a host of vGPUs is known: by what it runs, or by an installed package; empty for none."""
+    if host.foreign_driver is not None:
+        return host.foreign_driver.found if host.foreign_driver.kind == "vgpu-host" else ""
+    patterns = catalog.packages.vgpu_manager
+    found = (name for name in host.packages if any(fnmatchcase(name.split("=")[0], glob) for glob in patterns))
+    return next((f"package {name}" for name in found), "")
+
+
+def _name_of_vgpu(catalog: Catalog, gpu: HostGpu) -> str:
+    """Return the name of a vGPU by its subsystem, empty for a card: only root can read what else tells them apart."""
+    found = catalog.vgpus.get((gpu.pci_id.partition(":")[2], gpu.subsystem_id or ""))
+    return found.name if found else ""
+
+
+def _listed(catalog: Catalog, gpu: HostGpu) -> str:
+    name = _name_of_vgpu(catalog, gpu)
+    return f"{name} at {gpu.pci_address}" if name else gpu.pci_address

@@ -61,6 +61,19 @@ def test_gpus_and_nvswitches_are_found_among_other_devices(tmp_path: Path) -> No
     assert switches == [{"pci_address": "0000:07:00.0", "pci_id": "10de:22a3"}]
 
 
+def test_a_virtual_function_is_no_gpu_of_the_host(tmp_path: Path) -> None:
+    """As sriov-manage leaves an A40 of a host for virtual machines; in a virtual machine its function has no physfn."""
+    device(tmp_path, "0000:51:00.0", ids="10de:2235", pci_class="030200", subsystem="10de:145a", driver="nvidia")
+    link(tmp_path, f"{pci.DEVICES}/0000:51:00.0/virtfn0", "../0000:51:00.4")
+    device(tmp_path, "0000:51:00.4", ids="10de:2235", pci_class="030200", subsystem="10de:0000", driver="nvidia")
+    link(tmp_path, f"{pci.DEVICES}/0000:51:00.4/physfn", "../0000:51:00.0")
+    device(tmp_path, "0000:52:00.4", ids="10de:2235", pci_class="030200", subsystem="10de:14d9")
+    device(tmp_path, "0000:61:00.2", ids="15b3:101e", pci_class="020000")
+    link(tmp_path, f"{pci.DEVICES}/0000:61:00.2/physfn", "../0000:61:00.0")
+    assert [gpu["pci_address"] for gpu in pci.read(str(tmp_path))[0]] == ["0000:51:00.0", "0000:52:00.4"]
+    assert pci.virtual_functions(str(tmp_path)) == ["0000:51:00.4"]
+
+
 def config(*capabilities: bytes, listed: bool = True) -> bytes:
     """Return a configuration space with these capabilities, chained from the first to the last."""
     space = bytearray(256)

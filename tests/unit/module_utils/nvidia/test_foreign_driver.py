@@ -1,8 +1,9 @@
-"""Hosts whose driver is Windows' or a container's, recognised by their files."""
+"""Hosts whose driver is Windows', a container's or for virtual machines, recognised by their files."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import foreign_driver
@@ -42,3 +43,72 @@ def test_the_root_directory_of_a_driver_container(tmp_path: Path) -> None:
     assert foreign_driver.read(str(tmp_path)) is None
     put(tmp_path, "/run/nvidia/driver/usr/bin/nvidia-smi")
     assert foreign_driver.read(str(tmp_path)) == {"kind": "driver-container", "found": "/run/nvidia/driver/usr"}
+
+
+def gpu(root: Path, address: str, vendor: str = "0x10de", pci_class: str = "0x030200") -> None:
+    put(root, f"/sys/bus/pci/devices/{address}/vendor", vendor + "\n")
+    put(root, f"/sys/bus/pci/devices/{address}/class", pci_class + "\n")
+
+
+def mediated(root: Path, address: str) -> None:
+    """Register types of virtual devices, as OpenStack's "Attaching virtual GPU devices to guests" lists them."""
+    put(root, f"/sys/class/mdev_bus/{address}/mdev_supported_types/nvidia-35/name")
+
+
+def virtual_function(root: Path, address: str) -> None:
+    gpu(root, address)
+    link(root, f"/sys/bus/pci/devices/{address}/physfn", "../0000:84:00.0")
+
+
+MANAGER = "/usr/bin/nvidia-vgpu-mgr"
+
+
+@pytest.mark.parametrize(
+    ("sign", "found"),
+    [
+        (lambda root: mediated(root, "0000:84:00.0"), "/sys/class/mdev_bus/0000:84:00.0"),
+        (
+            lambda root: link(
+                root,
+                "/sys/bus/mdev/devices/a618089",
+                "../../../devices/pci0000:80/0000:80:02.0/0000:84:00.0/a618089",
+            ),
+            "/sys/bus/mdev/devices/a618089",
+        ),
+        (lambda root: virtual_function(root, "0000:84:00.4"), "virtual functions of a GPU, such as 0000:84:00.4"),
+        (
+            lambda root: put(root, "/sys/bus/pci/devices/0000:84:00.0/nvidia/current_vgpu_type", "0\n"),
+            "/sys/bus/pci/devices/0000:84:00.0/nvidia/current_vgpu_type",
+        ),
+        (
+            lambda root: put(
+                root, "/proc/modules", "nvidia_vgpu_vfio 57344 0 - Live 0x0\nnvidia 39174144 2 - Live 0x0\n"
+            ),
+            "module nvidia_vgpu_vfio",
+        ),
+        (lambda root: put(root, MANAGER), MANAGER),
+    ],
+    ids=["types", "device", "functions", "vendor's VFIO", "module", "manager"],
+)
+def test_a_host_that_divides_its_gpus_among_virtual_machines(tmp_path: Path, sign: Any, found: str) -> None:
+    gpu(tmp_path, "0000:84:00.0")
+    assert foreign_driver.read(str(tmp_path)) is None
+    sign(tmp_path)
+    assert foreign_driver.read(str(tmp_path)) == {"kind": "vgpu-host", "found": found}
+
+
+def test_devices_and_remains_of_others_divide_no_gpu(tmp_path: Path) -> None:
+    """Intel's graphics and a network card are divided, the GPU could be, and a manager was removed."""
+    gpu(tmp_path, "0000:84:00.0")
+    put(tmp_path, "/sys/bus/pci/devices/0000:84:00.0/sriov_totalvfs", "16\n")
+    put(tmp_path, "/sys/bus/pci/devices/0000:84:00.0/sriov_numvfs", "0\n")
+    gpu(tmp_path, "0000:00:02.0", "0x8086", "0x030000")
+    mediated(tmp_path, "0000:00:02.0")
+    link(tmp_path, "/sys/bus/mdev/devices/4b20d080", "../../../devices/pci0000:00/0000:00:02.0/4b20d080")
+    gpu(tmp_path, "0000:61:00.2", "0x15b3", "0x020000")
+    link(tmp_path, "/sys/bus/pci/devices/0000:61:00.2/physfn", "../0000:61:00.0")
+    put(
+        tmp_path, "/proc/modules", "mdev 24576 1 kvmgt, Live 0x0\nvfio_mdev 16384 0 - Live 0x0\nnvidia 8 0 - Live 0x0\n"
+    )
+    put(tmp_path, "/etc/systemd/system/nvidia-vgpu-mgr.service.d/vgpu_unlock.conf", "[Service]\n")
+    assert foreign_driver.read(str(tmp_path)) is None

@@ -29,6 +29,8 @@ from tests.unit.frozen_catalog import FROZEN_FOLDER
         ),
         ("gpu_products.csv", "1b80,", "1B80,", r"gpu_products.csv\[1B80\].device"),
         ("gpu_products.csv", "GP104,Pascal,6.1", "GP104,Pascal,6.3", r"Pascal 6.3 is not in gpu.yml"),
+        ("gpu_names.csv", "17fd,", "17ff,", r"gpu_names.csv\[Tesla M40 24GB\]: device 17ff is not in gpu_products.csv"),
+        ("vgpus.csv", "10de:130f,", "10de:130e,", r"vgpus.csv\[1eb8 10de:130e\]: duplicate entry"),
         ("nccl.yml", "schema: 1", "schema: [", r"nccl.yml: cannot be read"),
         ("gpu_thresholds.yml", '["233b"]', '["233f"]', r"models\[H200 NVL\]: device 233f is not in gpu_products.csv"),
         ("gpu_thresholds.yml", '["233b"]', '["2335"]', r"gpu_thresholds.yml.models\[2335\]: duplicate entry"),
@@ -39,8 +41,8 @@ from tests.unit.frozen_catalog import FROZEN_FOLDER
         ("distro/debian-12.yml", 'id: "debian-12"', 'id: "debian-11"', r"debian-12.yml.id: expected debian-12"),
     ],
     ids=[
-        "unquoted", "key", "choice", "branch", "csv", "architecture", "yaml", "no such GPU", "twice", "no GB/s",
-        "use", "value", "columns", "id",
+        "unquoted", "key", "choice", "branch", "csv", "architecture", "no such name", "same slice", "yaml",
+        "no such GPU", "twice", "no GB/s", "use", "value", "columns", "id",
     ],
 )  # fmt: skip
 def test_schema(tmp_path, file, old, new, expected):

@@ -115,6 +115,10 @@ def test_problems_are_printed_with_remedies():
         ("B200", "10de:2901"),
         ("K40", "10de:1023"),
         ("V100 16GB", "10de:1db1"),
+        # What nvidia-smi prints, by the cards' subsystems.
+        ("NVIDIA GH200 480GB", "10de:2342"),
+        ("Tesla M40 24GB", "10de:17fd"),
+        ("NVIDIA RTX PRO 5000 72GB Blackwell", "10de:2bb3"),
         ("cc:9", "cc:9.0"),
         ("sm_90", "cc:9.0"),
         ("sm120", "cc:12.0"),

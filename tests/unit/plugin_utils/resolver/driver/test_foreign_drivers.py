@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_for_probe
 
 from tests.unit.frozen_catalog import frozen_catalog
+from tests.unit.module_utils.host_files import put
 from tests.unit.plugin_utils.planning.planning_cases import PROBE
 
 WSL = {"gpus": [], "foreign_driver": {"kind": "wsl", "found": "kernel 5.15.167.4-microsoft-standard-WSL2"}}
 CONTAINER = {"foreign_driver": {"kind": "driver-container", "found": "/run/nvidia/driver/usr"}}
+VGPU_HOST = {"foreign_driver": {"kind": "vgpu-host", "found": "/sys/class/mdev_bus/0000:84:00.0"}}
 T4 = {"pci_id": "10de:1eb8", "class": "0302"}
 VGPU = {"gpus": [{**T4, "pci_address": "0000:02:00.0", "vgpu": "535.161.05"}]}
 
@@ -26,6 +30,7 @@ def made(host: dict[str, Any], **request: str) -> Any:
     [
         (WSL, "wsl", "5.15.167.4-microsoft-standard-WSL2", "NVIDIA's driver in Windows"),
         (CONTAINER, "driver-container", "/run/nvidia/driver/usr", "nvidia.com/gpu.deploy.driver=false"),
+        (VGPU_HOST, "vgpu-host", "/sys/class/mdev_bus/0000:84:00.0", "leave this host out"),
         (VGPU, "vgpu-guest", "0000:02:00.0; the hypervisor's driver is 535.161.05", "gpu_stack_driver=none"),
     ],
 )
@@ -40,7 +45,7 @@ def test_the_host_is_refused_with_what_to_do_instead(
     assert not any(plan.components.get(name) for name in ("driver", "cuda", "tensorflow", "pytorch"))
 
 
-@pytest.mark.parametrize(("host", "code"), [(WSL, "wsl"), (CONTAINER, "driver-container")])
+@pytest.mark.parametrize(("host", "code"), [(WSL, "wsl"), (CONTAINER, "driver-container"), (VGPU_HOST, "vgpu-host")])
 def test_no_request_makes_a_plan_where_the_driver_is_elsewhere(host: dict[str, Any], code: str) -> None:
     plan = made(host, driver="none", cuda="none", expect_gpus="0")
     assert [problem.code for problem in plan.problems] == [code]
@@ -101,3 +106,41 @@ def test_a_vgpu_whose_driver_is_not_ours_to_install_is_planned() -> None:
     for request in ({"driver": "none"}, {"scope": "frameworks"}, {"scope": "frameworks", "driver": "none"}):
         assert made({**VGPU, **loaded}, **request).problems == ()
     assert [problem.code for problem in made({**VGPU, **loaded}, driver="580").problems] == ["vgpu-guest"]
+
+
+def on_pci(root: Path, subsystem: str) -> dict[str, Any]:
+    """Return the GPUs of a host with a T4 or a part of one, as any user can read them: without the capabilities."""
+    base = f"{pci.DEVICES}/0000:02:00.0"
+    vendor, number = subsystem.split(":")
+    for name, text in {
+        "vendor": "10de",
+        "device": "1eb8",
+        "subsystem_vendor": vendor,
+        "subsystem_device": number,
+    }.items():
+        put(root, f"{base}/{name}", f"0x{text}\n")
+    put(root, f"{base}/class", "0x030200\n")
+    return {"gpus": pci.read(str(root))[0]}
+
+
+@pytest.mark.parametrize(
+    ("subsystem", "code"),
+    [("10de:130f", "vgpu-guest"), ("10de:12a2", None), ("1028:130f", None)],
+    ids=["T4-8Q", "whole T4", "another maker's number"],
+)
+def test_the_subsystem_tells_a_slice_from_a_card(tmp_path: Path, subsystem: str, code: str | None) -> None:
+    problems = made(on_pci(tmp_path, subsystem)).problems
+    assert [problem.code for problem in problems] == ([code] if code else [])
+    assert not code or "GRID T4-8Q at 0000:02:00.0" in problems[0].message
+
+
+def package(name: str, status: str = "installed") -> dict[str, Any]:
+    return {"packages": {name: {"version": "570.172.07", "status": status, "held": False}}}
+
+
+def test_the_package_of_a_vgpu_manager_makes_a_host_of_vgpus() -> None:
+    """As NVIDIA's user guide has it installed; a driver for guests, and what a removal leaves, do not."""
+    (problem,) = made(package("nvidia-vgpu-ubuntu-570")).problems
+    assert (problem.code, "nvidia-vgpu-ubuntu-570" in problem.message) == ("vgpu-host", True)
+    for other in (package("nvidia-vgpu-ubuntu-570", "config-files"), package("nvidia-linux-grid-570")):
+        assert "vgpu-host" not in [problem.code for problem in made(other).problems]
