@@ -1,6 +1,6 @@
 # Copyright: the gpuhost contributors
 # SPDX-License-Identifier: Apache-2.0
-"""Add the CUDA program, and what the catalog knows of thresholds, packages and settings, to gpu_verify's options.
+"""Add the CUDA program, and what the catalog knows of thresholds, packages, settings and Xids, to gpu_verify's options.
 
 They are on the controller: Ansible transfers Python modules to the host, but no files of other kinds.
 """
@@ -17,6 +17,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import
     gpu_thresholds,
     link_thresholds,
     user_settings,
+    xid_errors,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError, load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.escaping import result_for_terminal
@@ -41,6 +42,8 @@ def arguments(args: dict[str, Any]) -> dict[str, Any]:
         added["fabric_manager_packages"] = list(load_catalog().packages.fabric_manager)
     if added.get("user_settings") is None:
         added["user_settings"] = user_settings(load_catalog())
+    if added.get("xid_errors") is None:
+        added["xid_errors"] = xid_errors(load_catalog())
     return added
 
 

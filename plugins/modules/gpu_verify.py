@@ -77,6 +77,12 @@ options:
         C(catalog/user_settings.csv). By default the action plugin adds these.
     type: list
     elements: dict
+  xid_errors:
+    description:
+      - What is done about the Xid messages of the driver. C(numbers) has C(outcome) and C(meaning) by number, C(nvlink)
+        the rows of C(catalog/xid_nvlink.csv). A number without an entry is a warning.
+      - By default the action plugin adds those of C(catalog/xids.csv).
+    type: dict
   waivers:
     description: Failures that are accepted until a date. Such a check has the outcome V(waived).
     type: list
@@ -277,6 +283,7 @@ def main() -> None:
             "link_thresholds": {"type": "dict"},
             "fabric_manager_packages": {"type": "list", "elements": "str"},
             "user_settings": {"type": "list", "elements": "dict"},
+            "xid_errors": {"type": "dict"},
             "waivers": {"type": "list", "elements": "dict", "default": [], "options": WAIVER},
             "unknown": {"choices": [model.FAIL, model.WARN], "default": model.FAIL},
             "timeout_factor": {"type": "float", "default": 1},
@@ -310,6 +317,7 @@ def main() -> None:
         link_thresholds=params["link_thresholds"],
         fabric_manager_packages=params["fabric_manager_packages"],
         user_settings=params["user_settings"],
+        xid_errors=params["xid_errors"],
         waivers=[model.Waiver(**waiver) for waiver in params["waivers"]],
         unknown=params["unknown"],
         state_directory=params["state_directory"],

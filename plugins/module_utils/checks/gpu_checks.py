@@ -34,6 +34,8 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia.nvidia_smi_lo
 
 PERSISTENCE_UNIT = "nvidia-persistenced.service"
 _LINK = "pci/pci_gpu_link_info/"
+_RECOVERY_ACTION = "gpu_recovery_action"
+_XID_CATALOGUE = "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html"
 _VENDOR = "If it persists after a GPU reset (`nvidia-smi --gpu-reset`) and a reboot, contact the vendor."
 # From performance state P5 on, and without load, a GPU lowers the generation of its PCIe link to save power.
 _IDLE_STATE = 5
@@ -121,7 +123,7 @@ def _answers(gpu: Gpu) -> Reading:
 
 def _recovery(gpu: Gpu) -> Reading:
     """Read `gpu_recovery_action`; branches before 570 report two flags instead."""
-    action = gpu.choice("gpu_recovery_action", *_RECOVERY)
+    action = gpu.choice(_RECOVERY_ACTION, *_RECOVERY)
     if action is not None:
         return _judged(action == "None", "recovery action %s" % action)
     flags, unreadable = _each(gpu.leaves("gpu_reset_status"), _yes_or_no)
@@ -484,12 +486,12 @@ NVLINK = CheckSpec(
 )
 XID_ERRORS = CheckSpec(
     "gpu.xid_errors",
-    measures="Xid and SXid messages in the kernel log since boot",
-    expected="none that asks for a reset or a reboot",
+    measures="Xid and SXid messages in the kernel log since the module was loaded or the GPU was reset",
+    expected="none that asks for a reset or a reboot, and none that the catalog does not know (a warning)",
     skipped="the kernel log is not this host's (container), or the driver is simulated",
     remedy="See `journalctl -k -b -g 'NVRM|nvswitch'`. Drain the host and reset the GPU (`nvidia-smi --gpu-reset`) or "
-    "reboot; if it happens again, check power, seating and cooling, and contact the vendor. Messages since boot count: "
-    "after a GPU reset alone this check fails until the next reboot.",
+    "reboot; if it happens again, check power, seating and cooling, and contact the vendor. That a GPU was reset is "
+    "known where the driver asked for it (Xid 154) and asks no more: before branch 570, reload the module or reboot.",
 )
 CHECKS = (*(check.spec for check in PER_GPU), INFOROM, NVLINK, XID_ERRORS)
 BY_GPU = frozenset(spec.id for spec in CHECKS if spec is not XID_ERRORS)  # those that a waiver can limit to one GPU
@@ -499,10 +501,9 @@ def run(context: Context) -> list[Check]:
     """Run the GPU checks."""
     if context.component("driver") is None:
         return not_planned(CHECKS, "driver")
-    xid_errors = _xid_errors(context)
     for reason, outcome in ((_not_needed(context), SKIP), (_unavailable(context), UNKNOWN)):
         if reason is not None:
-            return [*(Check(spec.id, outcome, reason=reason) for spec in CHECKS[:-1]), xid_errors]
+            return [*(Check(spec.id, outcome, reason=reason) for spec in CHECKS[:-1]), _xid_errors(context, [])]
     path = str((context.smi or {})["path"])
     log = nvidia_smi_log.read(path, context.run)
     if any(_hardware_slowdowns(gpu) == ["hw_slowdown"] for gpu in log.gpus):
@@ -521,7 +522,8 @@ def run(context: Context) -> list[Check]:
     checks = [_with_notices(context, log, check) for check in checks]
     links = _nvlinks(context, log.gpus)
     inforom = _inforoms(context, log, missing or problem)
-    return [*checks, inforom, _judge(context, NVLINK, log.gpus, links, missing or problem), xid_errors]
+    links_check = _judge(context, NVLINK, log.gpus, links, missing or problem)
+    return [*checks, inforom, links_check, _xid_errors(context, log.gpus)]
 
 
 def _not_needed(context: Context) -> str | None:
@@ -691,7 +693,7 @@ def _nvlink(context: Context, gpu: Gpu, gpus: list[Gpu], links: dict[int, Links]
     return _judged(not slow and not (down and (switched or len(up) < most)), text)
 
 
-def _xid_errors(context: Context) -> Check:
+def _xid_errors(context: Context, gpus: list[Gpu]) -> Check:
     if context.kernel_module != "loaded":
         return XID_ERRORS.skip("the kernel log belongs to the machine that runs this container, or to another kernel")
     if context.driver_simulated:
@@ -699,15 +701,25 @@ def _xid_errors(context: Context) -> Check:
     text, problem = kernel_log.read(context.run)
     if text is None:
         return XID_ERRORS.unknown(problem)
-    events = kernel_log.parse(text)
-    fatal = [event for event in events if event.fatal]
-    finding = "; ".join(sorted({str(event) for event in fatal}))
-    position = {"kernel_log": kernel_log.position(text)}
-    return XID_ERRORS.compare(not fatal, _count_events(fatal or events), finding=finding, data=position)
+    recovered = [known_causes.address(gpu).partition(".")[0] for gpu in gpus if gpu.raw(_RECOVERY_ACTION) == "None"]
+    events = kernel_log.parse(text, context.xid_errors, recovered)
+    by_outcome = {o: [event for event in events if event.outcome == o] for o in (FAIL, WARN, PASS)}
+    data = {"kernel_log": kernel_log.position(text)}
+    if by_outcome[WARN] and not by_outcome[FAIL]:
+        remedy = "See `journalctl -k -b -g 'NVRM|nvswitch'`, and %s for the number." % _XID_CATALOGUE
+        return dataclasses.replace(XID_ERRORS.warn(_listed_events(by_outcome[WARN]), remedy), data=data)
+    finding = "; ".join(sorted({str(event) for event in by_outcome[FAIL]}))
+    found = _listed_events(by_outcome[FAIL] or events)
+    return XID_ERRORS.compare(not by_outcome[FAIL], found, finding=finding, data=data)
 
 
-def _count_events(events: list[kernel_log.Event]) -> str:
-    """Return the eight most frequent messages, each with its count."""
-    counts = Counter(str(event) for event in events)
-    texts = ["%s%s" % (text, ", %d times" % count if count > 1 else "") for text, count in counts.most_common(8)]
+def _listed_events(events: list[kernel_log.Event]) -> str:
+    """Return the eight most frequent numbers, each once, with its devices and how often it was logged."""
+    counts = Counter((event.kind, event.number, event.meaning) for event in events)
+    texts = []
+    for (kind, number, meaning), count in counts.most_common(8):
+        same = [e.address for e in events if (e.kind, e.number, e.meaning) == (kind, number, meaning)]
+        addresses = list(dict.fromkeys(same))
+        named = ", ".join(addresses[:8]) + (" and %d others" % (len(addresses) - 8) if len(addresses) > 8 else "")
+        texts.append("%s %d on %s (%s)" % (kind, number, named, meaning) + (", %d times" % count if count > 1 else ""))
     return "; ".join(texts) + ("; and %d others" % (len(counts) - 8) if len(counts) > 8 else "") or "none"

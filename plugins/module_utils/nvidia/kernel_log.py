@@ -1,18 +1,17 @@
 # Copyright: the gpuhost contributors
 # SPDX-License-Identifier: Apache-2.0
-"""Read the Xid and SXid messages of the NVIDIA driver from the kernel log since boot.
+"""Read the Xid and SXid messages of the NVIDIA driver from the kernel log.
 
-Meanings and severities follow NVIDIA's Xid catalogue (docs.nvidia.com/deploy/xid-errors, analyzing-xid-catalog), column
-"immediate action". A message is fatal if the catalogue asks to reset, reboot or inspect the GPU or the host. If it asks
-to restart the application, or for nothing, the message is shown only: a user's program that reads past the end of an
-array (13, 31), is killed (45) or aborts (43) is no fault of the host. SXid messages classify themselves as "Fatal" or
-"Non-fatal" (Fabric Manager user guide).
+What is done about a number is data: catalog/xids.csv, and for NVLink's errors since Blackwell (144 to 150), whose
+message has to be decoded, catalog/xid_nvlink.csv. SXid messages classify themselves as "Fatal" or "Non-fatal" (Fabric
+Manager user guide). Only messages since the module was loaded count, and of a GPU only those since it was reset.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Any, Iterable, Mapping
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Run
@@ -24,55 +23,23 @@ READERS = (
     ["dmesg"],
 )
 OFF_THE_BUS = 79
-FATAL = {
-    46: "the GPU stopped processing",
-    48: "uncorrectable (double-bit) ECC error",
-    54: "auxiliary power is not connected",
-    62: "internal micro-controller halt",
-    64: "memory remapping or page retirement failed",
-    74: "NVLink error",
-    79: "the GPU has fallen off the bus",
-    95: "uncontained memory error",
-    109: "context switch timeout",
-    110: "security fault",
-    119: "GSP did not answer",
-    120: "GSP error",
-    136: "NVLink training failed",
-    140: "unrecovered ECC error",
-    143: "the GPU could not be initialized",
-    156: "a resource was retired; a reset applies it",
-    158: "fatal timeout",
-}
-# Blackwell's NVLink errors: the message, not the number, states whether the error is fatal.
-FATAL_UNLESS_STATED = {
-    144: "NVLink SAW error",
-    145: "NVLink RLW error",
-    146: "NVLink TLW error",
-    147: "NVLink TREX error",
-    148: "NVLink NVLPW error",
-    149: "NVLink NETIR error (link down)",
-    150: "NVLink MSE error",
-}
-SHOWN = {
-    8: "the GPU stopped processing: restart the program",
-    13: "graphics engine exception: usually a bug in the program",
-    31: "memory page fault: usually a bug in the program",
-    32: "corrupted push buffer stream",
-    43: "a program hit a fault and ended; the GPU is healthy",
-    45: "a program was terminated and its resources freed",
-    63: "memory remapping or page retirement was recorded",
-    69: "graphics engine class error",
-    92: "high rate of corrected ECC errors",
-    94: "contained memory error: restart the affected program",
-    137: "NVLink privilege error: usually a bug in the program",
-    154: "the recovery action changed (see gpu.recovery)",
-}
+FAIL, WARN, PASS, DECODE = "fail", "warn", "pass", "decode"  # outcomes in catalog/xids.csv
+RECOVERY_CHANGED = 154
 # On a GPU in MIG mode the address is followed by the instances, " GPU-I:05 GPU-CI:00" (kernel_rc.c of NVIDIA's open
 # kernel modules).
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)[^)]*\): (\d+)(?:, *(.*))?")
 _SXID = re.compile(r"nvidia-nvswitch\d+: SXid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+), *(\S+?),")
 # Without a number, if the GPU disappears while the driver initializes it; the sentence spans three lines.
 _GONE = re.compile(r"NVRM: (?:GPU ([0-9a-fA-F:.]+): GPU has )?fallen off the bus", re.IGNORECASE)
+_LOADED = re.compile(r"NVRM: loading NVIDIA UNIX ")  # nvidia_init_module in kernel-open/nvidia/nv.c
+# What journalctl and dmesg put before a message. Elsewhere in a line is what programs and their users are called.
+_PREFIX = re.compile(r"^(?:(?:\d\S* \S+ |[A-Z][a-z]{2} +\d+ [\d:]+ \S+ )?kernel: )?(?:<\d+>)?\s*(?:\[[^\]]*\]\s*)*")
+# `NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x004505c6 0x00000000 ...`: unit, severity, interrupt information, error status.
+_NVLINK = re.compile(r"(?:pid=\S+, )?(?:name=.*?, )?([A-Z]\w*(?:/\w+)*) .*?\((0x[0-9a-fA-F]+) (0x[0-9a-fA-F]+)")
+_FATAL = re.compile(r"\bfatal\b", re.IGNORECASE)
+# _gpuRecoveryActionName in src/nvidia/src/kernel/gpu/gpu.c; others: Drain P2P, Recover IMEX Domain.
+_RECOVERY = re.compile(r"GPU recovery action changed from \S+ \((.*?)\) to \S+ \((.*?)\)")
+_OF_A_RESET = re.compile(r"reset|reboot|FLR", re.IGNORECASE)
 _KERNEL = re.compile(r"\bkernel: |^\[ *\d+\.\d+\]|^<\d+>|NVRM: ")
 _TIME = re.compile(r"^(?:(\d{4}-\d\d-\d\dT\S+) |\[ *(\d+\.\d+)\])")
 _NONFATAL = re.compile(r"\bnon-?fatal\b", re.IGNORECASE)
@@ -80,39 +47,95 @@ _NONFATAL = re.compile(r"\bnon-?fatal\b", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Event:
-    """One message: `kind` is Xid for a GPU, SXid for an NVSwitch; `address` is its PCI address."""
+    """One message: `kind` is Xid for a GPU, SXid for an NVSwitch; `address` is its PCI address.
+
+    outcome: FAIL, WARN or PASS; asks_reset: whether the driver asks for a reset or a reboot with it
+    """
 
     kind: str
     address: str
     number: int
-    fatal: bool
+    outcome: str
+    meaning: str
+    asks_reset: bool = False
 
     @property
-    def meaning(self) -> str:
-        """The catalogue's meaning of the number, in short."""
-        if self.kind != "Xid":
-            return "fatal" if self.fatal else "non-fatal"
-        known = {**FATAL, **FATAL_UNLESS_STATED, **SHOWN}
-        return known.get(self.number, "see NVIDIA's Xid catalogue")
+    def device(self) -> str:
+        """The PCI address in lower case, without the function."""
+        return self.address.lower().partition(".")[0]
 
     def __str__(self) -> str:
         return "%s %d on %s (%s)" % (self.kind, self.number, self.address, self.meaning)
 
 
-def parse(text: str) -> list[Event]:
-    """Return the driver's messages in a kernel log, oldest first."""
-    events = []
+def parse(text: str, xids: Mapping[str, Any], recovered: Iterable[str] = ()) -> list[Event]:
+    """Return the driver's messages that count, oldest first.
+
+    xids: what the catalog knows of the numbers, as its xid_errors() returns it
+    recovered: the devices (see Event) of the GPUs that ask for no recovery now: one that asked for a reset has had it
+    """
+    events: list[Event] = []
     for line in text.splitlines():
-        xid, sxid, gone = _XID.search(line), _SXID.search(line), _GONE.search(line)
-        if xid:
-            number, rest = int(xid.group(2)), xid.group(3) or ""
-            fatal = number in FATAL or (number in FATAL_UNLESS_STATED and not _NONFATAL.search(rest))
-            events.append(Event("Xid", xid.group(1), number, fatal))
+        message = _PREFIX.sub("", line, 1)
+        xid, sxid, gone = _XID.match(message), _SXID.match(message), _GONE.match(message)
+        if _LOADED.match(message):
+            events = []
+        elif xid:
+            event = _event(xid.group(1), int(xid.group(2)), xid.group(3) or "", xids)
+            change = _RECOVERY.match(xid.group(3) or "") if event.number == RECOVERY_CHANGED else None
+            if change and change.group(2) == "None" and _OF_A_RESET.search(change.group(1)):
+                events = [other for other in events if other.device != event.device]
+            events.append(event)
         elif sxid:
-            events.append(Event("SXid", sxid.group(1), int(sxid.group(2)), not _NONFATAL.match(sxid.group(3))))
+            outcome = PASS if _NONFATAL.match(sxid.group(3)) else FAIL
+            meaning = "fatal" if outcome == FAIL else "non-fatal"
+            events.append(Event("SXid", sxid.group(1), int(sxid.group(2)), outcome, meaning))
         elif gone:
-            events.append(Event("Xid", gone.group(1) or "a GPU", OFF_THE_BUS, True))
+            events.append(_event(gone.group(1) or "a GPU", OFF_THE_BUS, "", xids))
+    for device in set(recovered):
+        asked = [number for number, event in enumerate(events) if event.device == device and event.asks_reset]
+        last = asked[-1] if asked else -1
+        events = [event for number, event in enumerate(events) if event.device != device or number > last]
     return events
+
+
+def _event(address: str, number: int, message: str, xids: Mapping[str, Any]) -> Event:
+    row = (xids.get("numbers") or {}).get("%d" % number)
+    if row is None:
+        return Event("Xid", address, number, WARN, "not in the catalog")
+    outcome = _decoded(number, message, xids.get("nvlink") or ()) if row["outcome"] == DECODE else row["outcome"]
+    change = _RECOVERY.match(message) if number == RECOVERY_CHANGED else None
+    asks_reset = bool(change and _OF_A_RESET.search(change.group(2)))
+    return Event("Xid", address, number, outcome, row["meaning"], asks_reset=asks_reset)
+
+
+def _decoded(number: int, message: str, rules: Iterable[Mapping[str, Any]]) -> str:
+    """Return the outcome of an NVLink error; one that calls itself fatal is, and so is one that says nothing."""
+    stated = FAIL if _FATAL.search(_NONFATAL.sub("", message)) else WARN if _NONFATAL.search(message) else None
+    parts = _NVLINK.match(message)
+    if stated == FAIL or parts is None:
+        return stated or FAIL
+    units, bits, status = (
+        set(parts.group(1).split("/")),
+        format(int(parts.group(2), 16), "032b"),
+        int(parts.group(3), 16),
+    )
+    outcomes = [
+        rule["outcome"]
+        for rule in rules
+        if int(rule["number"]) == number
+        and units & set(rule["unit"].split("/"))
+        and int(rule["status"], 16) == status
+        and (_fits(rule["info"], bits) or _fits(rule["older_info"], bits))
+    ]
+    if not outcomes:
+        return stated or FAIL
+    return FAIL if FAIL in outcomes else PASS
+
+
+def _fits(pattern: str, bits: str) -> bool:
+    """Return whether bits have what a pattern of 0, 1 and - (either) asks for."""
+    return all(want in ("-", have) for want, have in zip(pattern, bits))  # noqa: B905
 
 
 def position(text: str) -> str | None:

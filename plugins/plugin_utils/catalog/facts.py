@@ -69,6 +69,14 @@ def user_settings(catalog: Catalog) -> list[dict[str, str]]:
     return [dataclasses.asdict(row) for row in catalog.user_settings]
 
 
+def xid_errors(catalog: Catalog) -> dict[str, Any]:
+    """Return what module_utils/nvidia/kernel_log.py needs: `numbers`, by number, and the rows of `nvlink`."""
+    return {
+        "numbers": {row.number: {"outcome": row.outcome, "meaning": row.meaning} for row in catalog.xids},
+        "nvlink": [dataclasses.asdict(row) for row in catalog.xid_nvlink],
+    }
+
+
 def kernel_headers(distro: Distro, release: str) -> KernelHeaders | None:
     """Return the row of the flavour of a kernel; None for a flavour that the catalog does not know."""
     return next((row for row in distro.kernel.headers if re.search(row.running, release)), None)

@@ -35,6 +35,8 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
     TensorflowFile,
     UserSetting,
     Vgpu,
+    Xid,
+    XidNvlink,
 )
 
 # The collection reaches this file through a link, so the real path is in the repository.
@@ -75,6 +77,8 @@ _CHOICES = {
     "Distro.family": _FAMILIES,
     "TensorflowRelease.package": ("tensorflow", "tensorflow-gpu"),
     "PytorchBuild.index": ("pypi", "own"),
+    "Xid.outcome": ("fail", "warn", "pass", "decode"),
+    "XidNvlink.outcome": ("fail", "pass"),
     "UserSetting.use": ("dropped", "replaced", "asked", "kept", "set"),
     "UserSetting.programs": ("all", "build"),
 }
@@ -209,6 +213,19 @@ def _read_user_settings(path: Path, problems: list[str]) -> tuple[UserSetting, .
     return tuple(found)
 
 
+def _read_xids(path: Path, kind: type, problems: list[str]) -> tuple[Any, ...]:
+    found = [kind(**row) for row in _read_csv(path, kind, problems)]
+    for row in found:
+        where, choices = f"{path.name}[{row.number}]", _CHOICES[f"{kind.__name__}.outcome"]
+        if not row.number.isdecimal():
+            problems.append(f"{where}.number: expected a number")
+        if row.outcome not in choices:
+            problems.append(f"{where}.outcome: expected one of {', '.join(choices)}, found {row.outcome!r}")
+        if not row.source:
+            problems.append(f"{where}.source: empty; every entry names its source")
+    return tuple(found)
+
+
 def read_catalog(folder: Path) -> Catalog:
     """Return the catalog in a directory; raises CatalogError with all problems."""
     problems: list[str] = []
@@ -217,6 +234,8 @@ def read_catalog(folder: Path) -> Catalog:
     parts["gpu_names"] = tuple(GpuName(**row) for row in _read_csv(folder / "gpu_names.csv", GpuName, problems))
     parts["vgpus"] = _read_vgpus(folder / "vgpus.csv", problems)
     parts["user_settings"] = _read_user_settings(folder / "user_settings.csv", problems)
+    parts["xids"] = _read_xids(folder / "xids.csv", Xid, problems)
+    parts["xid_nvlink"] = _read_xids(folder / "xid_nvlink.csv", XidNvlink, problems)
     parts["distros"] = {}
     for path in sorted((folder / "distro").glob("*.yml")):
         distro = _read_yaml(path, Distro, problems)

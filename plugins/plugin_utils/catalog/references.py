@@ -6,6 +6,7 @@ Runs on the controller; pure functions. Each problem names the file, the entry a
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterable, Iterator
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
@@ -20,7 +21,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
 
 def cross_check(catalog: Catalog) -> list[str]:
     """Return a problem for each missing partner and each duplicate entry."""
-    checks = (_gpus, _thresholds, _branches, _toolkits, _cudnn, _nccl, _tensorflow, _pytorch, _distros)
+    checks = (_gpus, _xids, _thresholds, _branches, _toolkits, _cudnn, _nccl, _tensorflow, _pytorch, _distros)
     return [problem for check in checks for problem in check(catalog)]
 
 
@@ -80,6 +81,19 @@ def _gpus(catalog: Catalog) -> Iterator[str]:
     yield from _duplicates("gpu.yml.chip_only", chip_only)
     for device in sorted(({*legacy} & {*catalog.products}) | ({*chip_only} & {*legacy, *catalog.products})):
         yield f"gpu.yml: device {device} is in two of gpu_products.csv, legacy and chip_only"
+
+
+def _xids(catalog: Catalog) -> Iterator[str]:
+    yield from _duplicates("xids.csv", (row.number for row in catalog.xids))
+    decoded = {row.number for row in catalog.xids if row.outcome == "decode"}
+    for row in catalog.xid_nvlink:
+        where = f"xid_nvlink.csv[{row.number} {row.unit} {row.status}]"
+        if row.number not in decoded:
+            yield f"{where}: xids.csv has no such number with the outcome decode"
+        if not all(re.fullmatch("[01-]{32}", bits) for bits in (row.info, row.older_info)):
+            yield f"{where}: expected 32 of 0, 1 and - as bits"
+        if not re.fullmatch("0x[0-9a-f]{8}", row.status):
+            yield f"{where}.status: expected 0x and eight hexadecimal digits"
 
 
 def _thresholds(catalog: Catalog) -> Iterator[str]:

@@ -132,6 +132,40 @@ class Vgpu:
 
 
 @dataclasses.dataclass(frozen=True)
+class Xid:
+    """A number of the driver's Xid messages: one row of xids.csv.
+
+    outcome: what gpu.xid_errors does about a message: fail, warn, pass (it is shown), or decode (see XidNvlink).
+    nvidia: the immediate action that NVIDIA's catalogue asks for, which is no severity: CONTACT_SUPPORT also marks
+    unused numbers, WORKFLOW_* describes several cases; `none` where it asks for nothing.
+    """
+
+    number: str
+    outcome: str
+    meaning: str
+    nvidia: str
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class XidNvlink:
+    """What a message of NVLink's errors since Blackwell means: one row of xid_nvlink.csv.
+
+    unit: the names that a message may begin with; info, older_info: the bits of its first number from branch 575 on and
+    before, `-` for either; status: its second number.
+    """
+
+    number: str
+    unit: str
+    info: str
+    older_info: str
+    status: str
+    outcome: str
+    nvidia: str
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
 class UserSetting:
     """What our programs do with a variable of the users: one row of user_settings.csv.
 
@@ -863,5 +897,7 @@ class Catalog:
     packages: PackagesFile
     known_bad: KnownBadFile
     user_settings: tuple[UserSetting, ...]
+    xids: tuple[Xid, ...]
+    xid_nvlink: tuple[XidNvlink, ...]
     distros: dict[str, Distro]
     locks: LockFiles | None = None

@@ -45,6 +45,7 @@ def test_program_thresholds_and_package_names_are_added() -> None:
     assert args["link_thresholds"] == facts.link_thresholds(load_catalog())
     assert args["fabric_manager_packages"] == list(load_catalog().packages.fabric_manager)
     assert args["user_settings"] == facts.user_settings(load_catalog())
+    assert args["xid_errors"] == facts.xid_errors(load_catalog())
 
 
 @pytest.mark.parametrize("given", [{}, {"10de:2335": {"host": 20}}])
@@ -56,6 +57,7 @@ def test_arguments_of_the_task_are_kept(given: dict[str, Any]) -> None:
         "cuda_check_source": "mine",
         "fabric_manager_packages": [],
         "user_settings": [],
+        "xid_errors": {},
     }
     assert gpu_verify.arguments(args) == args
 

@@ -575,6 +575,16 @@ def xid_of_an_instance(host: Host) -> None:
     log(host, "NVRM: Xid (PCI:0000:1a:00 GPU-I:05 GPU-CI:00): 95, pid=7062, Uncontained: LTC TAG (0x2,0x0). RST: Yes")
 
 
+@fault("Xid 155: a link was taken down by software", "gpu.xid_errors")
+def xid_nvlink_software(host: Host) -> None:
+    log(host, "NVRM: Xid (PCI:0000:1a:00): 155, NVLINK: SW Defined Error")
+
+
+@fault("An Xid that the catalog does not know", "gpu.xid_errors", outcome=model.WARN)
+def xid_unknown(host: Host) -> None:
+    log(host, "NVRM: Xid (PCI:0000:1a:00): 999, a message of a future driver")
+
+
 @fault("A fatal SXid of an NVSwitch", "gpu.xid_errors")
 def sxid(host: Host) -> None:
     log(host, "nvidia-nvswitch0: SXid (PCI:0000:c0:00.0): 12028, Fatal, Link 32 egress non-posted PRIV error")

@@ -54,7 +54,7 @@ def product(device: int, difference: float) -> Callable[[Host], None]:
 
 
 def xid(message: str, times: int = 1) -> Callable[[Host], None]:
-    return lambda host: log(host, "\n".join([f"kernel: NVRM: Xid (PCI:{message}, pid=1234, name=python3"] * times))
+    return lambda host: log(host, "\n".join([f"NVRM: Xid (PCI:{message}, pid=1234, name=python3"] * times))
 
 
 def off_the_bus(number: int) -> Callable[[Host], Any]:

@@ -9,6 +9,7 @@ from typing import Any
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import model, verify
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 
 from tests.doubles import simulated_driver
@@ -96,6 +97,7 @@ class SimulatedHost:
             "driver_state": "auto",
             "tensorflow_path": "/nonexistent",
             "fabric_manager_packages": list(load_catalog().packages.fabric_manager),
+            "xid_errors": facts.xid_errors(load_catalog()),
             **changes,
         }
         return verify.context(plan, None, root=str(self.root), run=self.run, **arguments)

@@ -12,6 +12,8 @@ import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import driver_checks, gpu_checks, model, verify
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi, nvidia_smi_log
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 
 from tests.unit import published
 from tests.unit.module_utils.checks.contexts import Run, by_id, host, without
@@ -513,7 +515,7 @@ def test_healthy_host_passes_every_check_with_three_commands(tmp_path: Path) -> 
     assert found["gpu.nvlink"].found == "GPU 0, 1: 18 links of 18 at 26.562 GB/s"
     # Before them, the context lists GPUs and processes.
     assert [argv[1:] for argv in machine.commands[2:]] == [
-        ["--dmesg", "--boot", "--quiet", "--no-pager", "--output=short-iso-precise"], ["-q", "-x"], ["nvlink", "-s"],
+        ["-q", "-x"], ["nvlink", "-s"], ["--dmesg", "--boot", "--quiet", "--no-pager", "--output=short-iso-precise"],
     ]  # fmt: skip
 
 
@@ -1170,6 +1172,7 @@ def _unreadable(name: str) -> str:
 
 # --- the kernel log ---
 
+XIDS = facts.xid_errors(load_catalog())
 # Lines of published kernel logs, see test_kernel_log.py.
 OFF_THE_BUS = "2026-05-18T19:02:39+0000 host kernel: NVRM: Xid (PCI:0000:2b:00): 79, GPU has fallen off the bus."
 PROGRAM_ENDED = "kernel: NVRM: Xid (PCI:0000:dc:00): 45, pid=1818990, name=python3, Ch 1 caused by previous Xid 149"
@@ -1197,25 +1200,46 @@ def xid_errors(context: model.Context) -> model.Check:
             "fail",
             "Xid 79 on 0000:2b:00 (the GPU has fallen off the bus), 2 times",
         ),
-        (UNKNOWN, "pass", "Xid 999 on 0000:08:00 (see NVIDIA's Xid catalogue)"),
+        (
+            UNKNOWN + "\n" + UNKNOWN.replace(":08:", ":09:"),
+            "warn",
+            "Xid 999 on 0000:08:00, 0000:09:00 (not in the catalog), 2 times",
+        ),
+        (UNKNOWN + "\n" + OFF_THE_BUS, "fail", "Xid 79 on 0000:2b:00 (the GPU has fallen off the bus)"),
         (SWITCH, "fail", "SXid 20034 on 0000:06:00.0 (fatal)"),
     ],
-    ids=["none", "application", "off the bus", "unknown", "switch"],
+    ids=["none", "application", "off the bus", "unknown", "unknown beside a failure", "switch"],
 )
 def test_xid_errors(logging_host: SimulatedHost, lines: str, status: str, found: str) -> None:
     logging_host.answer("journalctl --dmesg", BOOT + lines)
     check = xid_errors(logging_host.context())
     assert (check.id, check.status, check.found) == ("gpu.xid_errors", status, found)
-    assert bool(check.remedy) is (status == "fail")
+    assert bool(check.remedy) is (status in ("fail", "warn"))
+    assert check.status != "warn" or "analyzing-xid-catalog" in str(check.remedy)
 
 
 @pytest.mark.parametrize(("count", "others"), [(8, ""), (9, "1 others"), (12, "4 others")])
-def test_eight_most_frequent_messages_are_shown(count: int, others: str) -> None:
-    text = "".join(f"NVRM: Xid (PCI:0000:{bus:02x}:00): 79, x\n" for bus in [*range(count), count - 1])
-    context = host(run=lambda argv, timeout: command.Answer(0, text.encode(), b""), smi=None)
+def test_eight_most_frequent_numbers_and_eight_devices_are_shown(count: int, others: str) -> None:
+    numbers = [46, 48, 54, 62, 64, 74, 79, 95, 109, 110, 119, 120][:count]
+    text = "".join(f"NVRM: Xid (PCI:0000:01:00): {number}, x\n" for number in [*numbers, numbers[-1]])
+    context = host(run=lambda argv, timeout: command.Answer(0, text.encode(), b""), smi=None, xid_errors=XIDS)
     found = str(xid_errors(context).found)
-    assert found.startswith(f"Xid 79 on 0000:{count - 1:02x}:00 (the GPU has fallen off the bus), 2 times; Xid 79 on ")
-    assert (found.count("Xid 79"), found.partition("; and ")[2]) == (8, others)
+    assert found.startswith(f"Xid {numbers[-1]} on 0000:01:00 (")
+    assert (found.count("Xid "), found.partition("; and ")[2]) == (8, others)
+    text = "".join(f"NVRM: Xid (PCI:0000:{bus:02x}:00): 79, x\n" for bus in range(count))
+    found = str(xid_errors(context).found)
+    more = f" and {others}" if others else ""
+    assert found.endswith(f", 0000:07:00{more} (the GPU has fallen off the bus), {count} times")
+
+
+def test_a_gpu_that_was_reset_has_no_failure_left(logging_host: SimulatedHost) -> None:
+    """The driver asked for the reset, and the GPU's document asks for nothing now."""
+    asked = "154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)"
+    lines = "".join(f"NVRM: Xid (PCI:0000:05:00): {text}\n" for text in ("95, Uncontained: LTC", asked))
+    logging_host.answer("journalctl --dmesg", BOOT + lines)
+    for action, status in (("None", "pass"), ("GPU Reset", "fail"), ("N/A", "fail")):
+        logging_host.state(gpus={"0": {"recovery_action": action}})
+        assert xid_errors(logging_host.context()).status == status, action
 
 
 def test_dmesg_is_read_without_a_journal(logging_host: SimulatedHost) -> None:

@@ -5,36 +5,47 @@ from __future__ import annotations
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import kernel_log
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
+
+XIDS = facts.xid_errors(load_catalog())
+FAIL, WARN, PASS = kernel_log.FAIL, kernel_log.WARN, kernel_log.PASS
+
 
 # Sources: open-gpu-kernel-modules issues 1150 and 1151, NVSentinel issue 155, ml-engineering's debug.md, bug reports on
 # pastebin.com (the form without "PCI:" is that of drivers before 340), gpud's tests for the NVLink messages, and the
-# sources of the open kernel modules for the forms with MIG instances.
+# sources of the open kernel modules for the forms with MIG instances. Xid 51 with 154: a report on driver 610.
 LINES = {
-    "2026-05-18T19:02:39+0000 host kernel: NVRM: Xid (PCI:0000:2b:00): 79, GPU has fallen off the bus.": (79, True),
-    "[ 1.5] NVRM: GPU 0000:2b:00.0: GPU has fallen off the bus.": (79, True),
-    "[ 1843.3]                NVRM: fallen off the bus and is not responding to commands.": (79, True),
-    "[ 1.5] NVRM: Xid (PCI:0000:3b:00): 48, pid=1896, An uncorrectable double bit error (DBE) has been": (48, True),
-    "NVRM: Xid (PCI:0000:44:00): 74, pid='<unknown>', name=<unknown>, NVLink: fatal error detected": (74, True),
-    "NVRM: Xid (PCI:0008:01:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x004505c6 0x00000000)": (149, True),
-    "NVRM: Xid (PCI:0000:5f:00): 145, RLW_REMAP Nonfatal XC0 i0 Link 02": (145, False),
-    "kernel: NVRM: Xid (PCI:0000:dc:00): 45, pid=1818990, name=python3, Ch 1 caused by previous Xid 149": (45, False),
-    "NVRM: Xid (PCI:0000:10:1c): 63, pid=1896, Row Remapper: New row marked for remapping": (63, False),
-    "kernel: [ 966.503025] NVRM: Xid (0000:01:00): 31, Ch 0000000b, engmask 00000120, intr 10000000": (31, False),
-    "[ 5061.871534] NVRM: Xid (0000:01:00): 13, 0005 00000000 0000502d 00000104 00000000 00000100": (13, False),
-    "NVRM: Xid (PCI:0000:08:00): 69, Class Error: ChId 003b, Class 0000c197, Offset 00002040": (69, False),
-    "NVRM: Xid (PCI:0000:01:00 GPU-I:05): 94, pid=7194, Contained: CE User Channel (0x9). RST: No": (94, False),
-    "NVRM: Xid (PCI:0000:01:00 GPU-I:05): 95, pid=7062, Uncontained: LTC TAG (0x2,0x0). RST: Yes": (95, True),
-    "NVRM: Xid (PCI:0000:01:00 GPU-I:05 GPU-CI:00): 48, pid=9, name=python3, DBE at 0x0": (48, True),
-    "NVRM: Xid (PCI:0000:08:00): 999, a message of a future driver": (999, False),
-    "[6781753.4] nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 20034, Fatal, Link 48 LTSSM Fault Up": (20034, True),
-    "nvidia-nvswitch3: SXid (PCI:0000:08:00.0): 22013, Non-fatal, Link 60 Minion Link DLREQ interrupt": (22013, False),
+    "2026-05-18T19:02:39+0000 host kernel: NVRM: Xid (PCI:0000:2b:00): 79, GPU has fallen off the bus.": (79, FAIL),
+    "[ 1.5] NVRM: GPU 0000:2b:00.0: GPU has fallen off the bus.": (79, FAIL),
+    "[ 1843.3]                NVRM: fallen off the bus and is not responding to commands.": (79, FAIL),
+    "[ 1.5] NVRM: Xid (PCI:0000:3b:00): 48, pid=1896, An uncorrectable double bit error (DBE) has been": (48, FAIL),
+    "NVRM: Xid (PCI:0000:44:00): 74, pid='<unknown>', name=<unknown>, NVLink: fatal error detected": (74, FAIL),
+    "NVRM: Xid (PCI:0008:01:00): 149, NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x004505c6 0x00000000)": (149, FAIL),
+    "NVRM: Xid (PCI:0000:5f:00): 145, RLW_REMAP Nonfatal XC0 i0 Link 02": (145, WARN),
+    "kernel: NVRM: Xid (PCI:0000:dc:00): 45, pid=1818990, name=python3, Ch 1 caused by previous Xid 149": (45, PASS),
+    "NVRM: Xid (PCI:0000:10:1c): 63, pid=1896, Row Remapper: New row marked for remapping": (63, PASS),
+    "kernel: [ 966.503025] NVRM: Xid (0000:01:00): 31, Ch 0000000b, engmask 00000120, intr 10000000": (31, PASS),
+    "[ 5061.871534] NVRM: Xid (0000:01:00): 13, 0005 00000000 0000502d 00000104 00000000 00000100": (13, PASS),
+    "NVRM: Xid (PCI:0000:08:00): 69, Class Error: ChId 003b, Class 0000c197, Offset 00002040": (69, PASS),
+    "NVRM: Xid (PCI:0000:01:00 GPU-I:05): 94, pid=7194, Contained: CE User Channel (0x9). RST: No": (94, PASS),
+    "NVRM: Xid (PCI:0000:01:00 GPU-I:05): 95, pid=7062, Uncontained: LTC TAG (0x2,0x0). RST: Yes": (95, FAIL),
+    "NVRM: Xid (PCI:0000:01:00 GPU-I:05 GPU-CI:00): 48, pid=9, name=python3, DBE at 0x0": (48, FAIL),
+    "NVRM: Xid (PCI:0000:08:00): 999, a message of a future driver": (999, WARN),
+    "NVRM: Xid (PCI:0000:0d:00): 51, BAD_TSG encountered on runlist: 0 with error code: 4": (51, WARN),
+    "NVRM: Xid (PCI:0000:0d:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (PF FLR)": (154, PASS),
+    "NVRM: Xid (PCI:0000:1a:00): 155, NVLINK: SW Defined Error": (155, FAIL),
+    "Nov 22 18:29:55 host kernel: NVRM: Xid (PCI:0000:08:00): 79, GPU has fallen off the bus.": (79, FAIL),
+    "<3>[  171.1] [    T7] NVRM: Xid (PCI:0000:08:00): 79, GPU has fallen off the bus.": (79, FAIL),
+    "[6781753.4] nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 20034, Fatal, Link 48 LTSSM Fault Up": (20034, FAIL),
+    "nvidia-nvswitch3: SXid (PCI:0000:08:00.0): 22013, Non-fatal, Link 60 Minion Link DLREQ interrupt": (22013, PASS),
 }
 
 
-@pytest.mark.parametrize(("line", "number", "fatal"), [(line, *event) for line, event in LINES.items()])
-def test_message_has_a_number_and_a_severity(line: str, number: int, fatal: bool) -> None:
-    (event,) = kernel_log.parse(line)
-    assert (event.number, event.fatal) == (number, fatal)
+@pytest.mark.parametrize(("line", "number", "outcome"), [(line, *event) for line, event in LINES.items()])
+def test_message_has_a_number_and_an_outcome(line: str, number: int, outcome: str) -> None:
+    (event,) = kernel_log.parse(line, XIDS)
+    assert (event.number, event.outcome) == (number, outcome)
 
 
 def test_other_lines_are_ignored() -> None:
@@ -43,39 +54,94 @@ def test_other_lines_are_ignored() -> None:
         "NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  570.158.01  Release Build\n"
         "NVRM: The NVIDIA GPU 0000:b3:00.0\n"
         "NVRM: Xid error: xyz, invalid data\n"
+        # What a user called a file and a program, in messages of others.
+        '[ 12.1] audit: type=1300 exe="/tmp/NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus."\n'
+        "2026-11-22T06:00:00+00:00 host kernel: traps: kernel: NVRM: Xid (PCI:0000:01:00): 79, x[7] trap\n"
     )
-    assert kernel_log.parse(text) == []
+    assert kernel_log.parse(text, XIDS) == []
 
 
-def test_number_is_in_one_table_only() -> None:
-    tables = (kernel_log.FATAL, kernel_log.FATAL_UNLESS_STATED, kernel_log.SHOWN)
-    numbers = [number for table in tables for number in table]
-    assert len(numbers) == len(set(numbers))
-    assert {13, 31, 43, 45} <= set(kernel_log.SHOWN)  # what applications cause
+def test_a_programs_name_is_no_message() -> None:
+    text = "NVRM: Xid (PCI:0000:01:00): 31, pid=7, name=NVRM: Xid (PCI:0000:01:00): 79, x, MMU Fault\n"
+    assert [event.number for event in kernel_log.parse(text, XIDS)] == [31]
 
 
-# Of NVIDIA's catalogue: after these numbers the GPU must be reset, after these only if the message does not say
-# otherwise, and these are explained.
-RESET = {46, 48, 54, 62, 64, 74, 79, 95, 109, 110, 119, 120, 136, 140, 143, 156, 158}
-UNLESS_STATED = set(range(144, 151))
-EXPLAINED = {8, 13, 31, 32, 43, 45, 63, 69, 92, 94, 137, 154}
+XID_79 = "NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus.\n"
+ASKED = "NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed from 0x0 (None) to 0x1 (GPU Reset Required)\n"
+DONE = "NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed from 0x1 (GPU Reset Required) to 0x0 (None)\n"
+DRAINED = "NVRM: Xid (PCI:0000:01:00): 154, GPU recovery action changed from 0x3 (Drain P2P) to 0x0 (None)\n"
+OTHER = "NVRM: Xid (PCI:0000:02:00): 95, Uncontained: LTC\n"
+SWITCH = "nvidia-nvswitch1: SXid (PCI:0000:06:00.0): 20034, Fatal, Link 48\n"
+# As drivers 580.173.02, 610.43.02 (open) and 535.161.08 (proprietary) print them.
+LOADED = "[ 2.1] NVRM: loading NVIDIA UNIX Open Kernel Module for x86_64  610.43.02  Release Build  (root@)\n"
+PROPRIETARY = "kernel: NVRM: loading NVIDIA UNIX x86_64 Kernel Module  535.161.08  Sat Feb 24 22:55:28 UTC 2024\n"
 
 
-def events(message: str) -> list[kernel_log.Event]:
-    """Return the events of this message with each number."""
-    return kernel_log.parse("".join(f"NVRM: Xid (PCI:0000:01:00): {number}{message}\n" for number in range(1, 1000)))
+@pytest.mark.parametrize(
+    ("text", "recovered", "failures"),
+    [
+        (XID_79 + OTHER + SWITCH + LOADED, [], []),
+        (XID_79 + PROPRIETARY, [], []),
+        (LOADED + XID_79, [], [79]),
+        (XID_79 + LOADED + OTHER, [], [95]),
+        (XID_79 + ASKED + OTHER, ["0000:01:00"], [95]),
+        (XID_79 + ASKED + OTHER, ["0000:02:00"], [79, 95]),
+        (XID_79 + ASKED + XID_79, ["0000:01:00"], [79]),
+        (XID_79, ["0000:01:00"], [79]),
+        (XID_79 + DRAINED, ["0000:01:00"], [79]),
+        (XID_79 + ASKED + OTHER + DONE, [], [95]),
+        (XID_79 + ASKED + DONE + XID_79, [], [79]),
+        (XID_79 + ASKED + OTHER, [], [79, 95]),
+        (XID_79 + 'audit: comm="NVRM: loading NVIDIA UNIX x"\n', [], [79]),
+    ],
+    ids=[
+        "loaded again", "loaded again, proprietary", "since it was loaded", "another since", "reset, by the GPU",
+        "another GPU asks for nothing", "again since", "nothing was asked for", "no reset", "reset, by the log",
+        "again since, by the log", "not reset", "a program's name",
+    ],
+)  # fmt: skip
+def test_only_messages_since_the_module_was_loaded_or_the_gpu_was_reset(
+    text: str, recovered: list[str], failures: list[int]
+) -> None:
+    events = kernel_log.parse(text, XIDS, recovered)
+    assert [event.number for event in events if event.outcome == FAIL] == failures
 
 
-def test_numbers_that_ask_for_a_reset() -> None:
-    assert {event.number for event in events(", RLW_REMAP Fatal XC0") if event.fatal} == RESET | UNLESS_STATED
-    assert {event.number for event in events(", RLW_REMAP Nonfatal XC0") if event.fatal} == RESET
-    assert {event.number for event in events("") if event.fatal} == RESET | UNLESS_STATED
+# Messages of gpud's tests (nvlink_logs_test.go) and of open-gpu-kernel-modules issue 1150, by NVIDIA's catalogue.
+NVLINK = {
+    "149, NETIR_LINK_EVT Fatal XC0 i0 Link 08 (0x004505c6 0x00000000)": FAIL,
+    "144, SAW_MVB Nonfatal XC0 i0 Link 00 (0x00000001 0x00000001 0x00000000 0x00000000)": PASS,
+    "144, SAW_MVB Nonfatal XC0 i0 Link 00 (0x00000021 0x00000002 0x00000000 0x00000000)": FAIL,  # asks for a reset
+    "144, SAW_MVB Nonfatal XC0 i0 Link 00 (0x00000021 0xdeadbeef 0x00000000 0x00000000)": WARN,
+    "145, RLW_RXPIPE Nonfatal XC0 i0 Link 00 (0x00000006 0x00000001 0x00000000 0x00000000)": PASS,
+    "145, RLW_RXPIPE Nonfatal XC0 i0 Link 00 (0x00000086 0x00000001 0x00000000 0x00000000)": FAIL,  # "Action 2"
+    "146, TLW_RX/TLW_RX_PIPE0 Nonfatal XC0 i0 Link 00 (0x0000000a 0x00000001 0x00000000 0x00000000)": PASS,
+    "149, NETIR_BER_EVENT Nonfatal XC0 i0 Link 00 (0x00000013 0x00000001 0x00000000 0x00000000)": PASS,
+    "149, NETIR_MFDE_EVENT Fatal XC0 i0 Link 00 (0x00000014 0x00000003 0x00000000 0x00000000)": FAIL,  # says so itself
+    "150, MSE_WATCHDOG XC0 i0 Link 00 (0x00000000 0x00000000 0x00000000 0x00000000)": FAIL,
+    "145, RLW_REMAP XC0 i0 Link 02": FAIL,
+}
 
 
-def test_numbers_that_are_explained() -> None:
-    unknown = "on 0000:01:00 (see NVIDIA's Xid catalogue)"
-    explained = {event.number for event in events("") if str(event) != f"Xid {event.number} {unknown}"}
-    assert explained == RESET | UNLESS_STATED | EXPLAINED
+@pytest.mark.parametrize(("message", "outcome"), NVLINK.items())
+def test_an_nvlink_message_is_decoded(message: str, outcome: str) -> None:
+    (event,) = kernel_log.parse(f"NVRM: Xid (PCI:0000:04:00): {message}", XIDS)
+    assert event.outcome == outcome
+
+
+# Of NVIDIA's catalogue: after these numbers the GPU or the machine must be reset (54: inspected), these are no fault of
+# the host, and for these it has no action, or one that is no severity.
+RESET = {46, 48, 54, 62, 64, 74, 79, 95, 109, 110, 119, 120, 136, 140, 143, 151, 155, 156, 158, 171, 172}
+OF_PROGRAMS = {8, 13, 31, 32, 43, 45, 63, 69, 94, 137, 154}
+UNUSED = {1, 33, 56, 61, 138}
+
+
+def test_outcomes_of_numbers() -> None:
+    text = "".join(f"NVRM: Xid (PCI:0000:01:00): {number}, x\n" for number in range(1, 200))
+    outcomes = {event.number: event.outcome for event in kernel_log.parse(text, XIDS)}
+    assert {number for number, outcome in outcomes.items() if outcome == FAIL} == RESET | set(range(144, 151))
+    assert {outcomes[number] for number in OF_PROGRAMS} == {PASS}
+    assert {outcomes[number] for number in (*UNUSED, 92, 157, 165, 167, 173, 176, 199)} == {WARN}
 
 
 @pytest.mark.parametrize(
@@ -91,7 +157,7 @@ def test_numbers_that_are_explained() -> None:
     ],
 )  # fmt: skip
 def test_event_is_shown_with_its_device_and_meaning(line: str, text: str) -> None:
-    assert [str(event) for event in kernel_log.parse(line)] == [text]
+    assert [str(event) for event in kernel_log.parse(line, XIDS)] == [text]
 
 
 KERNEL = b"kernel: Linux version 6.1.0-56-amd64\n"

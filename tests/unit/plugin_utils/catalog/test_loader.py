@@ -31,6 +31,9 @@ from tests.unit.frozen_catalog import FROZEN_FOLDER
         ("gpu_products.csv", "GP104,Pascal,6.1", "GP104,Pascal,6.3", r"Pascal 6.3 is not in gpu.yml"),
         ("gpu_names.csv", "17fd,", "17ff,", r"gpu_names.csv\[Tesla M40 24GB\]: device 17ff is not in gpu_products.csv"),
         ("vgpus.csv", "10de:130f,", "10de:130e,", r"vgpus.csv\[1eb8 10de:130e\]: duplicate entry"),
+        ("xids.csv", "79,fail", "79,fatal", r"xids.csv\[79\].outcome: expected one of fail, warn, pass, decode"),
+        ("xids.csv", "78,warn", "79,warn", r"xids.csv\[79\]: duplicate entry"),
+        ("xid_nvlink.csv", "144,SAW_MVB", "79,SAW_MVB", r"xid_nvlink.csv\[79 SAW_MVB 0x00000001\]: xids.csv"),
         ("nccl.yml", "schema: 1", "schema: [", r"nccl.yml: cannot be read"),
         ("gpu_thresholds.yml", '["233b"]', '["233f"]', r"models\[H200 NVL\]: device 233f is not in gpu_products.csv"),
         ("gpu_thresholds.yml", '["233b"]', '["2335"]', r"gpu_thresholds.yml.models\[2335\]: duplicate entry"),
@@ -41,8 +44,8 @@ from tests.unit.frozen_catalog import FROZEN_FOLDER
         ("distro/debian-12.yml", 'id: "debian-12"', 'id: "debian-11"', r"debian-12.yml.id: expected debian-12"),
     ],
     ids=[
-        "unquoted", "key", "choice", "branch", "csv", "architecture", "no such name", "same slice", "yaml",
-        "no such GPU", "twice", "no GB/s", "use", "value", "columns", "id",
+        "unquoted", "key", "choice", "branch", "csv", "architecture", "no such name", "same slice", "outcome",
+        "same number", "not decoded", "yaml", "no such GPU", "twice", "no GB/s", "use", "value", "columns", "id",
     ],
 )  # fmt: skip
 def test_schema(tmp_path, file, old, new, expected):
