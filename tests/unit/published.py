@@ -13,6 +13,7 @@ ERRORS = (
     *("Unknown Error", "ERR!", "Timeout", "Function Not Found", "GPU access blocked by the operating system"),
     *("Requires Reset", "Driver Not Loaded", "Uninitialized"),
 )
+OF_A_VALUE = ("Unknown Error", "ERR!", "Function Not Found")  # those that need not be of the whole GPU
 MACHINES: dict[str, dict[str, Any]] = yaml.safe_load((FOLDER / "published.yml").read_text())
 
 

@@ -215,7 +215,8 @@ def _device_query(context: Context, document: Document) -> Check:
         values = (device["index"], device["name"], device["compute_capability"], device["memory_bytes"] / 2.0**30)
         shown.append("%d: %s, %s, %.1f GiB, %s" % (*values, address(device)))
         wrong += _differences(device, smi)
-    unseen = set(smi) - {address(device) for device in document["devices"]}
+    is_placed = None not in smi  # whether each of nvidia-smi's GPUs has an address
+    unseen = set(smi) - {None} - {address(device) for device in document["devices"]}
     wrong += ["%s: unknown to CUDA" % at for at in sorted(map(str, unseen))]
     wrong += _ended_in(document, ": properties")
     capabilities = sorted(device.get("compute_capability", "unknown") for device in document["devices"])
@@ -225,6 +226,8 @@ def _device_query(context: Context, document: Document) -> Check:
     if not wrong and (not smi or unnamed):
         of_which = "of %s" % ", ".join(unnamed) if smi else "of any GPU"
         return DEVICE_QUERY.unknown("nvidia-smi does not report name and UUID " + of_which, "; ".join(shown))
+    if not wrong and not is_placed:
+        return DEVICE_QUERY.unknown("nvidia-smi does not report the PCI address of each GPU", "; ".join(shown))
     if not wrong and unreadable:
         reason = "nvidia-smi does not report the compute capability of " + ", ".join(unreadable)
         return DEVICE_QUERY.unknown(reason, "; ".join(shown))
@@ -237,6 +240,8 @@ def _differences(device: dict[str, Any], smi: dict[Any, dict[str, Any]]) -> Iter
         return
     at = address(device)
     other = smi.get(at)
+    if other is None and None in smi:  # it may be the GPU whose address cannot be read
+        return
     if other is None:
         yield "%s: unknown to nvidia-smi, which lists %s" % (at, ", ".join(sorted(map(str, smi))))
         return

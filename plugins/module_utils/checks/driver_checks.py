@@ -141,6 +141,9 @@ _NOTICES_REMEDY = (
     "Run `nvidia-smi --query-gpu=index --format=csv` and see where these lines are from: `type -a nvidia-smi` shows a "
     "wrapper, `journalctl -k -g NVRM` what the driver warns of."
 )
+_UNREADABLE_REMEDY = (
+    "Run `nvidia-smi -q`; `journalctl -k -g NVRM` shows whether the driver reports an error of the GPU."
+)
 _EXIT_CODE_REMEDIES = {
     0: NVIDIA_SMI.remedy,
     6: "No GPU responds: see `lspci -d 10de:` and `journalctl -k -g NVRM`.",
@@ -217,21 +220,27 @@ def _nvidia_smi(context: Context, driver: dict[str, Any]) -> Check:
         return NVIDIA_SMI.unknown(
             "nvidia-smi does not report the driver version of each GPU", _smi_found(smi, versions)
         )
-    unreadable = dict.fromkeys(field for gpu in smi["gpus"] for field in gpu.get("unreadable") or [])
-    if passed and unreadable:
-        return NVIDIA_SMI.unknown(
-            "nvidia-smi does not report %s of each GPU" % ", ".join(unreadable), _smi_found(smi, versions)
-        )
     reported = {"driver": ", ".join(versions)} if versions else None
-    if passed and smi.get("notices"):
-        found = "%s; beside its rows: %s" % (_smi_found(smi, versions), _notices(smi))
-        return NVIDIA_SMI.warn(found, _NOTICES_REMEDY, expected, reported)
+    odd = _oddities(smi) if passed else {}
+    if odd:
+        return NVIDIA_SMI.warn("; ".join([_smi_found(smi, versions), *odd]), " ".join(odd.values()), expected, reported)
     remedy = _smi_remedy(LOST_EXIT if _lost(smi) else int(str(smi["exit_code"])))
     seconds = float(smi.get("seconds", 0))
     if passed and seconds > nvidia_smi.SLOW * context.timeout_factor:
         found = "%s; slow: took %.0f s" % (_smi_found(smi, versions), seconds)
         return NVIDIA_SMI.warn(found, _SLOW_REMEDY, expected, reported)
     return NVIDIA_SMI.compare(passed, _smi_found(smi, versions), expected, remedy, reported)
+
+
+def _oddities(smi: dict[str, Any]) -> dict[str, str]:
+    """Return what is odd in an answer, with its remedies; a check that needs a value which is missing is unknown."""
+    odd = {}
+    unreadable = dict.fromkeys(field for gpu in smi["gpus"] for field in gpu.get("unreadable") or [])
+    if unreadable:
+        odd["%s of a GPU cannot be read" % ", ".join(unreadable)] = _UNREADABLE_REMEDY
+    if smi.get("notices"):
+        odd["beside its rows: %s" % _notices(smi)] = _NOTICES_REMEDY
+    return odd
 
 
 def _notices(smi: dict[str, Any]) -> str:

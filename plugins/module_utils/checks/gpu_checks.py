@@ -118,7 +118,13 @@ def _answers(gpu: Gpu) -> Reading:
     lost, errors = gpu.errors(nvidia_smi_log.LOST), gpu.errors(nvidia_smi_log.ERRORS)
     if lost:
         return Reading(FAIL, _listed(lost))
-    return Reading(UNKNOWN, _listed(errors)) if errors else Reading(PASS, "answers")
+    if not errors:
+        return Reading(PASS, "answers")
+    is_needed = any(check.reading(gpu).outcome == UNKNOWN for check in PER_GPU if check.read is not _answers)
+    if is_needed or len(gpu.errors(nvidia_smi_log.OF_A_VALUE)) < len(errors):
+        return Reading(UNKNOWN, _listed(errors))
+    remedy = "No check reads what nvidia-smi prints an error for; if monitoring needs it, try another driver version."
+    return Reading(WARN, _listed(errors), remedy)
 
 
 def _recovery(gpu: Gpu) -> Reading:
@@ -329,10 +335,10 @@ PER_GPU = (
         CheckSpec(
             "gpu.answers",
             measures="values that nvidia-smi replaces with an error, such as `GPU is lost`",
-            expected="every GPU answers every query",
+            expected="every GPU answers every query; an error in place of a value that no check reads is a warning",
             skipped="no GPU is expected, or the driver must not be loaded",
-            remedy="The driver lost the GPU: `journalctl -k -b -g Xid` shows when. Reboot; if it happens again, check "
-            "the card's power, seating and cooling.",
+            remedy="Where the driver lost the GPU, `journalctl -k -b -g Xid` shows when. Reboot; if it happens again, "
+            "check the card's power, seating and cooling.",
         ),
         _answers,
     ),
@@ -564,10 +570,11 @@ def _inforoms(context: Context, log: Log, problem: str | None) -> Check:
 def _with_notices(context: Context, log: Log, check: Check) -> Check:
     """Warn of lines around the document, unless driver.nvidia_smi does: an error may be reported there alone."""
     new = [line for line in log.notices if line not in ((context.smi or {}).get("notices") or ())]
-    if check.id != PER_GPU[0].spec.id or check.status != PASS or not new:
+    if check.id != PER_GPU[0].spec.id or check.status not in (PASS, WARN) or not new:
         return check
     found = "%s; around the document: %s" % (check.found, " | ".join(new)[:200])
-    return PER_GPU[0].spec.warn(found, "Run `nvidia-smi -q -x | head` and see what these lines tell.")
+    remedy = "Run `nvidia-smi -q -x | head` and see what these lines tell."
+    return PER_GPU[0].spec.warn(found, " ".join([check.remedy or "", remedy]).strip())
 
 
 def _missing(context: Context, log: Log) -> str | None:

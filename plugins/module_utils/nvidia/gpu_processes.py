@@ -22,6 +22,8 @@ SERVICES = (
     "nvidia-imex",
     "dcgm-exporter",
 )
+# A row begins with the process id and ends with the memory in MiB, or with what is printed in its place.
+_ROW_BEGINS, _ROW_ENDS = re.compile(r"\d+,"), re.compile(r", *(?:\d+|\[[^\],]*\])$")
 _DEVICE = re.compile(r"^/dev/(nvidia(?:\d+|ctl|-uvm|-modeset|-caps/.*))$")
 
 
@@ -33,16 +35,28 @@ def argv(path: str) -> list[str]:
 def parse(output: str, notices: Iterable[str] = ()) -> dict[int, str]:
     """Return {process id: name}; nvidia-smi prints a row for each GPU that a process uses, nothing without any.
 
-    notices: lines that nvidia-smi prints beside its rows of GPUs, too. Raise ValueError for any other line that is no
-    such row: it may stand for a process.
+    A name may have a line break: what follows belongs to its row, unless it could be a row itself. notices: lines that
+    nvidia-smi prints beside its rows of GPUs, too. Raise ValueError for any other line that is no such row: it may
+    stand for a process.
     """
     found = {}
-    for line in nvidia_smi.lines(output, notices):
+    for line in _rows(nvidia_smi.lines(output, notices)):
         values = [value.strip() for value in line.split(",")]
         if len(values) < len(FIELDS) or not (values[0].isascii() and values[0].isdigit()):
             raise ValueError("nvidia-smi printed %r in place of a process" % line[:200])
         found[int(values[0])] = ",".join(values[1:-1]).strip()
     return found
+
+
+def _rows(lines: Iterable[str]) -> list[str]:
+    """Return the rows, those whole that a line break in a name has cut: their first part has no memory at its end."""
+    rows: list[str] = []
+    for line in lines:
+        if rows and _ROW_BEGINS.match(rows[-1]) and not (_ROW_ENDS.search(rows[-1]) or _ROW_BEGINS.match(line)):
+            rows[-1] += "\n" + line
+        else:
+            rows.append(line)
+    return rows
 
 
 def read(root: str, smi: dict[str, Any] | None, run: Run) -> list[dict[str, Any]]:

@@ -100,10 +100,11 @@ def parse(output: str, fields: tuple[str, ...] = FIELDS) -> tuple[list[dict[str,
 
     A value that is not of its field's kind is None: [N/A], [Unknown Error], ERR! and whatever else a driver prints; its
     field is in `unreadable`, unless the product has no such value.
-    Raise ValueError for a row with another number of values.
+    A row that is cut into two lines is read, if it then has each value. Raise ValueError for a row with another number
+    of values.
     """
     gpus, notices = [], []
-    for line in lines(output):
+    for line in _joined(lines(output), fields):
         values = [value.strip() for value in line.split(", ")]
         row = dict(zip(fields, values))  # noqa: B905
         if len(values) == len(fields) and any(_is_value(name, value) for name, value in row.items()):
@@ -113,6 +114,23 @@ def parse(output: str, fields: tuple[str, ...] = FIELDS) -> tuple[list[dict[str,
         else:
             notices.append(line)
     return gpus, notices
+
+
+def _joined(printed: list[str], fields: tuple[str, ...]) -> list[str]:
+    """Return the lines, two of them as one where neither is a row and both together have each field's value."""
+    found: list[str] = []
+    for line in printed:
+        both = [value.strip() for value in (found[-1] + " " + line).split(", ")] if found else []
+        halves = all(len(half.split(", ")) < len(fields) for half in (found[-1:] + [line]))
+        if halves and len(both) == len(fields) and all(map(_is_of_its_kind, fields, both)):
+            found[-1] += " " + line
+        else:
+            found.append(line)
+    return found
+
+
+def _is_of_its_kind(name: str, value: str) -> bool:
+    return name in _KINDS and bool(_KINDS[name].match(value) or _ABSENT.match(value))
 
 
 def _is_value(name: str, value: str) -> bool:

@@ -23,12 +23,12 @@ ABSENT = ("N/A", "Not Supported", "Requested functionality has been deprecated")
 # `Insufficient Permissions` is none of them: well B200 and GB200 have it for `power_smoothing`.
 LOST = ("GPU is lost", "GPU requires reset", "Interrupt Request Issue")
 CORRUPTED = ("Corrupted infoROM",)
+# Of these, those that a driver prints in place of one value of a GPU that works (open-gpu-kernel-modules issue 1193).
+OF_A_VALUE = ("Unknown Error", "ERR!", "Function Not Found", "Invalid Argument")
 ERRORS = (
-    "Unknown Error",
-    "ERR!",
+    *OF_A_VALUE,
     "Requires Reset",
     "Timeout",
-    "Function Not Found",
     "Driver Not Loaded",
     "Driver/library version mismatch",
     "GPU access blocked by the operating system",
@@ -36,7 +36,6 @@ ERRORS = (
     "In use by another client",
     "Insufficient External Power",
     "Insufficient Memory",
-    "Invalid Argument",
     "Invalid State",
     "Not Ready",
     "Uninitialized",

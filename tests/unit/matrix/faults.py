@@ -245,15 +245,27 @@ def unreadable(host: Host, column: int) -> None:
 
 @fault(
     "nvidia-smi prints an error in place of a GPU's compute capability",
-    "driver.nvidia_smi",
     "cuda.device_query",
+    follows={"driver.nvidia_smi": model.WARN},
+    why="It says that not every value could be read",
     outcome=model.UNKNOWN,
 )
 def unreadable_capability(host: Host) -> None:
     unreadable(host, 5)
 
 
-@fault("nvidia-smi prints an error in place of a GPU's memory", "driver.nvidia_smi", outcome=model.UNKNOWN)
+@fault(
+    "nvidia-smi prints an error in place of a GPU's PCI address",
+    "cuda.device_query",
+    follows={"driver.nvidia_smi": model.WARN, **unknown("cuda.bandwidth")},
+    why="It says that not every value could be read",
+    outcome=model.UNKNOWN,
+)
+def unreadable_address(host: Host) -> None:
+    unreadable(host, 6)
+
+
+@fault("nvidia-smi prints an error in place of a GPU's memory", "driver.nvidia_smi", outcome=model.WARN)
 def unreadable_memory(host: Host) -> None:
     unreadable(host, 4)
 
@@ -553,6 +565,11 @@ def link_slow(host: Host) -> None:
 @fault("All NVLinks of a GPU are down", "gpu.nvlink")
 def links_down(host: Host) -> None:
     smi_gpu(host, 1, links_down="all")
+
+
+@fault("nvidia-smi prints an error in place of the fan's speed alone", "gpu.answers", outcome=model.WARN)
+def fan_error(host: Host) -> None:
+    host.filter(at.NVIDIA_SMI, "s|<fan_speed>.*</fan_speed>|<fan_speed>ERR!</fan_speed>|", "-q*")
 
 
 @fault("Xid 48: an uncorrectable ECC error", "gpu.xid_errors")

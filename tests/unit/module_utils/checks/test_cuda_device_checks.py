@@ -533,6 +533,18 @@ UNNAMED = "nvidia-smi does not report name and UUID of "
         ),
         (
             unchanged,
+            {"smi": simulated_gpus(pci_address=None)},
+            "unknown",
+            "nvidia-smi does not report the PCI address of each GPU",
+        ),
+        (
+            of_device(0, compute_capability="8.0"),
+            {"smi": simulated_gpus(pci_address=None)},
+            "fail",
+            "0000:1a:00.0: compute_capability 8.0, in nvidia-smi 9.0",
+        ),
+        (
+            unchanged,
             {"smi": simulated_gpus(name="A", uuid="B", compute_capability="8.0")},
             "fail",
             "0000:1b:00.0: name Simulated GPU, in nvidia-smi A; 0000:1b:00.0: compute_capability 9.0, in nvidia-smi "
@@ -553,8 +565,8 @@ UNNAMED = "nvidia-smi does not report name and UUID of "
         (of_device(0, pci_bus_id=None), {"smi": None}, "unknown", UNNAMED + "any GPU"),
     ],
     ids=[
-        "all agree", "memory", "no name", "no UUID", "no nvidia-smi", "address", "values", "plan", "nothing planned",
-        "no address",
+        "all agree", "memory", "no name", "no UUID", "no nvidia-smi", "address", "unreadable address",
+        "wrong beside it", "values", "plan", "nothing planned", "no address",
     ],
 )  # fmt: skip
 def test_device_query_shows_devices_or_differences(edit: Edit, changes: dict[str, Any], status: str, text: str) -> None:

@@ -164,7 +164,9 @@ def test_no_check_passes_on_a_word_in_place_of_a_value(fixture: str) -> None:
             if word in published.LOST:
                 assert found["gpu.answers"][0] == "fail", case
             elif word in published.ERRORS:
-                assert found["gpu.answers"][0] == "unknown", case
+                newly = [name for name in found if found[name][0] == "unknown" and name != "gpu.answers"]
+                is_alone = word in published.OF_A_VALUE and not newly
+                assert found["gpu.answers"][0] == ("warn" if is_alone else "unknown"), case
             if check_id and well[check_id][0] not in ("skip", "fail"):
                 assert found[check_id][0] in ("unknown", "fail"), case
                 read.add(check_id)
@@ -238,9 +240,14 @@ def test_errors_of_one_mig_instance_are_counted() -> None:
 # An A10G that nvidia-smi's table shows as ERR! (NVIDIA/dcgm-exporter issue 319), and another card
 # (utkuozdemir/nvidia_gpu_exporter issue 393).
 @pytest.mark.parametrize("name", ["product_brand", "fan_speed"])
-def test_error_in_a_value_that_no_other_check_reads_is_unknown(name: str) -> None:
+def test_error_in_a_value_that_no_other_check_reads_is_a_warning(name: str) -> None:
     well = {name: outcomes[0] for name, outcomes in judged(published.document("a10g")).items()}
-    assert with_values("a10g", **{name: "Unknown Error"}) == {**well, "gpu.answers": "unknown"}
+    for word in ("Unknown Error", "ERR!"):
+        assert with_values("a10g", **{name: word}) == {**well, "gpu.answers": "warn"}
+    for word in ("Requires Reset", "Driver Not Loaded", "Timeout"):  # of the GPU or the driver, not of this value
+        assert with_values("a10g", **{name: word}) == {**well, "gpu.answers": "unknown"}
+    beside = with_values("a10g", **{name: "ERR!", "persistence_mode": "ERR!"})
+    assert beside == {**well, "gpu.answers": "unknown", "gpu.persistence": "unknown"}
 
 
 def test_counters_must_have_values_where_ecc_is_enabled() -> None:
@@ -315,7 +322,7 @@ READINGS: dict[str, list[tuple[dict[str, str], str, str]]] = {
         (dict.fromkeys("gfedcba", "GPU is lost"), "fail", "GPU is lost (a, b, c, d, e)"),
         ({"b": "GPU requires reset", "a": "GPU is lost"}, "fail", "GPU is lost, GPU requires reset (a, b)"),
         ({"b": "GPU is lost", "a": "ERR!"}, "fail", "GPU is lost (b)"),
-        ({"b": "[ERR!]", "a": "5"}, "unknown", "ERR! (b)"),
+        ({"b": "Driver Not Loaded", "a": "5"}, "unknown", "Driver Not Loaded (b)"),
     ],
     "gpu.recovery": [
         ({"gpu_recovery_action": "None"}, "pass", "recovery action None"),

@@ -71,6 +71,24 @@ def test_line_that_is_no_process_is_an_error_and_not_an_idle_gpu(tmp_path: Path,
         gpu_processes.read(str(tmp_path), {"path": "nvidia-smi", "exit_code": 0}, lambda *_: answer)
 
 
+def test_a_name_with_a_line_break_is_one_process(tmp_path: Path) -> None:
+    """`python3 -c` with a program of several lines; what could be a row of its own is one, or an error."""
+
+    def read(printed: str) -> list[tuple[int, str]]:
+        smi = {"path": "nvidia-smi", "exit_code": 0}
+        found = gpu_processes.read(str(tmp_path), smi, lambda *_: command.Answer(0, printed.encode(), b""))
+        return [(process["pid"], process["name"]) for process in found]
+
+    assert read("42, python3 -c import torch\nprint(1, 2)\n, 512\n77, b, [N/A]\n") == [
+        (42, "python3 -c import torch\nprint(1,2)"),
+        (77, "b"),
+    ]
+    assert read("42, a\nb, 512\n") == [(42, "a\nb")]
+    for printed in ("42, a\n77, b, 512\n", "42, a\n", "42, a\nb\n", "Unknown Error\n42, a, 512\n"):
+        with pytest.raises(ValueError, match="in place of a process"):
+            read(printed)
+
+
 def test_names_and_warnings_are_no_lines_of_their_own(tmp_path: Path) -> None:
     """A vertical tab or U+2028 in a name, nvidia-smi's warning, and a line that it prints beside its rows, too."""
     printed = "Authorized users only.\n42, a\vb\u2028c, 512\nWARNING: infoROM is corrupted at gpu 0000:1A:00.0\n"

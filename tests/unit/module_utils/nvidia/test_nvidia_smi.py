@@ -92,8 +92,13 @@ CORRUPTED = "WARNING: infoROM is corrupted at gpu 0000:1A:00.0"
         ([ROWS[0], "Warning: a, b, c, d, e, f, g", ROWS[1]], 0, ["Warning: a, b, c, d, e, f, g"], []),
         (["\v", *ROWS, "\u2028 \x0c"], 0, [], []),
         ([row + "\r" for row in ROWS], 0, [], []),
+        ([ROWS[0][:9], ROWS[0][10:], *ROWS[1:]], 0, [], []),
+        ([ROWS[0], ROWS[1].replace(", 40960", ",\n40960")], 0, [], []),
     ],
-    ids=["exit 14", "exit 0", "two", "status alone", "banner", "as many commas as a row", "blank", "CR"],
+    ids=[
+        "exit 14", "exit 0", "two", "status alone", "banner", "as many commas as a row", "blank", "CR",
+        "cut at a blank", "cut at a comma",
+    ],
 )  # fmt: skip
 def test_lines_beside_the_rows_hide_no_row(
     tmp_path: Path, lines: list[str], code: int, notices: list[str], corrupted: list[str]
@@ -108,6 +113,13 @@ def test_lines_beside_the_rows_hide_no_row(
     assert nvidia_smi.answers(found)
     assert [gpu["pci_address"] for gpu in found["gpus"]] == ["0000:1a:00.0", "0000:1b:00.0"]
     assert (found["message"], found["notices"], found["corrupted"]) == ("", notices, corrupted)
+
+
+def test_halves_of_two_rows_are_no_row() -> None:
+    """A row that lost its end stays an error, though the next line has as many values as it lacks."""
+    halves = "0, NVIDIA A100, GPU-1, 535.161.08,\n40960, 8.0, nonsense\n1, NVIDIA A100, GPU-2, 535.161.08, 40960, 8.0"
+    with pytest.raises(ValueError, match=r"[46] values for 7 fields"):
+        nvidia_smi.parse(halves)
 
 
 @pytest.mark.parametrize("printed", ["<html><body>502 Bad Gateway</body></html>", "\a Segmentation? }{ <<< 42 maybe"])
