@@ -1,12 +1,62 @@
-"""End a program of the command line as its caller expects."""
+"""Begin and end a program of the command line as its caller expects. Imports the standard library alone."""
 
 from __future__ import annotations
 
+import argparse
 import os
+import re
 import signal
 import sys
-from collections.abc import Callable
-from typing import NoReturn
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+PROJECT = Path(__file__).resolve().parents[2]
+ONLY_ARGUMENTS = "GPUHOST_ONLY_ARGUMENTS"  # a variable by which script/start asks whether the arguments are right
+RIGHT = 100  # the exit status if they are
+
+
+def version() -> str:
+    """Return the version of this checkout."""
+    found = re.search(r"^version: (\S+)$", (PROJECT / "galaxy.yml").read_text(encoding="utf-8"), re.MULTILINE)
+    return found.group(1) if found else "unknown"
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser with --version that reports every mistake in a line of its own and ends with status 2.
+
+    mistakes: returns what is wrong with the arguments beyond what argparse itself finds.
+    """
+
+    def __init__(
+        self, prog: str, mistakes: Callable[[argparse.Namespace], list[str]] = lambda _: [], **options: Any
+    ) -> None:
+        super().__init__(prog=prog, allow_abbrev=False, **options)
+        self._mistakes = mistakes
+        self.add_argument("--version", action="version", version=f"gpuhost {version()}")
+
+    def parse_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> argparse.Namespace:
+        """Return the arguments; a negative number is the value of the option before it, as in `--gpu -1xH100`."""
+        words = list(sys.argv[1:] if args is None else args)
+        for place in range(len(words) - 1, 0, -1):
+            if re.match(r"-\d", words[place]) and re.fullmatch(r"--[a-z-]+", words[place - 1]):
+                words[place - 1 : place + 1] = [f"{words[place - 1]}={words[place]}"]
+        found: argparse.Namespace = super().parse_args(words, namespace)
+        if mistakes := self._mistakes(found):
+            self.refuse(mistakes)
+        if os.environ.get(ONLY_ARGUMENTS):
+            sys.exit(RIGHT)
+        return found
+
+    def error(self, message: str) -> NoReturn:
+        """End with a message of argparse, and with where the options are explained."""
+        self.refuse([f"{message}; {self.prog} --help explains the options"])
+
+    def refuse(self, mistakes: Sequence[str]) -> NoReturn:
+        """End with mistakes, one a line."""
+        self.exit(2, "".join(f"{self.prog}: {mistake}\n" for mistake in mistakes))
 
 
 def run(main: Callable[[], int | None]) -> NoReturn:

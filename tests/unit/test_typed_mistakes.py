@@ -42,12 +42,13 @@ def test_there_are_at_least_sixty() -> None:
 
 
 @typed("plan")
-def test_arguments_of_script_plan(row: dict[str, str]) -> None:
+def test_arguments_of_script_plan(row: dict[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     arguments = shlex.split(row["typed"])
     missing = [*([] if "--distro" in arguments else HOST[:2]), *([] if "--gpu" in arguments else HOST[2:])]
     out, err = io.StringIO(), io.StringIO()
     plan_cli.main([*missing, *arguments], out, err)
-    assert has(out.getvalue() + err.getvalue(), row["answer"]), out.getvalue() + err.getvalue()
+    answer = out.getvalue() + err.getvalue() + capsys.readouterr().err
+    assert has(answer, row["answer"]), answer
 
 
 @pytest.fixture(scope="module")

@@ -33,7 +33,8 @@ class Remedy:
     """A change that was tried and gives a plan.
 
     request: the values to request, by name; host: what to change on the host, by kind: `distribution` (another
-    release), `kernel` (to boot), `python` (a further interpreter), `gpus` (the PCI ids to keep), `locks` (to make).
+    release), `kernel` (to boot), `python` (a further interpreter), `gpus` (the PCI ids to keep; of a described
+    host, one for each GPU), `locks` (to make).
     """
 
     text: str
@@ -66,6 +67,14 @@ class Gpu:
     kernel_modules: str = ""
     last_driver_branch: str = ""
     left_out_by: str = ""
+
+    def label(self, before: str = "") -> str:
+        """Return the name with the compute capability in parentheses, unless it is the name.
+
+        before: what precedes the number there.
+        """
+        capability = self.compute_capability
+        return self.name if capability in self.name.split() else f"{self.name} ({before}{capability})"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -138,12 +147,13 @@ def plan_table(
         shown += () if refused else map(for_terminal, lines)
     for warning in plan.warnings:
         shown.append(paint(f"warning  {warning.code}: {warning.message}", "warning"))
-    for problem in (*plan.problems, *refused):
+    for problem in plan.problems:
         shown.append(paint(f"problem  {problem.code}: {problem.message}", "problem"))
-        if not plan.remedies or problem in refused:
-            shown.append(for_terminal(f"         remedy: {problem.remedy}"))
-    for remedy in plan.remedies:
-        shown.append("         remedy: " + paint(remedy.text, "remedy"))
+        shown += [] if plan.remedies else [for_terminal(f"         remedy: {problem.remedy}")]
+    shown += ["         remedy: " + paint(remedy.text, "remedy") for remedy in plan.remedies]
+    for problem in refused:
+        shown.append(paint(f"problem  {problem.code}: {problem.message}", "problem"))
+        shown.append(for_terminal(f"         remedy: {problem.remedy}"))
     if not plan.ok:
         shown.append(f"No plan: {len(plan.problems) + len(refused)} problem(s). Nothing was changed.")
     elif refused:
@@ -165,7 +175,7 @@ def _rows(plan: Plan, changes: Mapping[str, Sequence[str]] | None, with_actions:
 
 
 def _gpu_summary(gpus: tuple[Gpu, ...]) -> str:
-    counts = Counter(f"{gpu.name} ({gpu.compute_capability})" for gpu in gpus)
+    counts = Counter(gpu.label() for gpu in gpus)
     return ", ".join(f"{count} x {label}" for label, count in counts.items()) or "no GPU"
 
 

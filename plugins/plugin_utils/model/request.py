@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,8 +33,8 @@ _INSTEAD_OF_A_VERSION = {
     "pytorch_cuda": ("auto",),
 }
 _CASE_SENSITIVE = ("repository_url", "repository_key_url", "repository_key_fingerprint")
-_VERSION = re.compile(r"\d+(\.\d+)*(\.?(post|rc|a|b)\d+)?")
-_NUMBER = re.compile(r"\d+(\.\d+)+|\d+([,-]\d+)*")  # with hyphens in package names, as in cuda-toolkit-12-6
+_VERSION = re.compile(r"\d+(\.\d+)*(\.?(post|rc|a|b)\d+)?", re.ASCII)
+_NUMBER = re.compile(r"\d+(\.\d+)+|\d+([,-]\d+)*", re.ASCII)  # with hyphens in package names, as in cuda-toolkit-12-6
 _BUILD = re.compile(r"^cu(\d\d)(\d)$")  # as PyTorch names its builds: cu126 is for CUDA 12.6
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/\S+")
 _FINGERPRINT = re.compile(r"[0-9A-Fa-f]{40}")
@@ -159,7 +160,8 @@ def _expected(name: str, text: str) -> str | None:
 def _expected_of_version(text: str, words: tuple[str, ...]) -> str | None:
     if text in words or _VERSION.fullmatch(text):
         return None
-    number = _NUMBER.search(_BUILD.sub(r"\1.\2", text))
+    # Input methods for Chinese and Japanese type digits and dots of full width.
+    number = _NUMBER.search(_BUILD.sub(r"\1.\2", unicodedata.normalize("NFKC", text)))
     near = (
         f"; did you mean {re.sub('[,-]', '.', number.group())}?" if number else spelling.hint(text, (*words, "latest"))
     )

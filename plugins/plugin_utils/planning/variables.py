@@ -53,6 +53,7 @@ OTHERS = (
     "wait",
     "waivers",
 )
+OF_RUNS = (*CHOICES, *SWITCHES, *OTHERS)
 # Variables of playbooks that are no role's, as in an argument specification.
 PLAYBOOK_OPTIONS: dict[str, dict[str, Any]] = {
     "gpu_monitor_interval": {"type": "float"},

@@ -96,7 +96,7 @@ class ResolveContext:
 
 def gpu_label(gpu: Gpu) -> str:
     """Return how messages name a GPU."""
-    return f"{gpu.name} (compute capability {gpu.compute_capability})"
+    return gpu.label("compute capability ")
 
 
 def quote_hint(name: str, wanted: str, known: Iterable[str]) -> str:

@@ -13,8 +13,9 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context imp
 PROBLEMS = {
     "known-bad": "`catalog/known_bad.yml` lists the combination as failing; the message has the symptom and the source",
 }
+SECURITY_FLOOR = "security-floor"
 WARNINGS = {
-    "security-floor": "the driver is older than the first of its branch with the fixes of published vulnerabilities",
+    SECURITY_FLOOR: "the driver is older than the first of its branch with the fixes of published vulnerabilities",
 }
 
 
@@ -101,6 +102,6 @@ def warn_of_driver(context: ResolveContext, version: str, findings: Findings) ->
         of_branch = versions.has_prefix(version, floor.branch) and "." in version
         if of_branch and versions.key(version) < versions.key(floor.version):
             findings.warn(
-                "security-floor",
+                SECURITY_FLOOR,
                 f"driver {version} has known vulnerabilities: {floor.symptom} ({floor.source}); take {floor.instead}",
             )

@@ -18,7 +18,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components imp
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan, Remedy
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import locks
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import known_bad, locks
 
 Attempt = Callable[[Request, Host], Plan]
 
@@ -52,6 +52,8 @@ def find_remedies(
     if request.pytorch == "fallback":
         attempts.insert(0, lambda tried, there: attempt(dataclasses.replace(tried, pytorch="none"), there))
     found: list[Remedy] = []
+    if "no-gpu" in codes and host.described:
+        found += _more_gpus(plan, host, attempt)
     if "no-lock" in codes:
         found += _locks(catalog, request, host, attempt_unlocked)
     for each in attempts:
@@ -120,11 +122,18 @@ def _nearest(catalog: Catalog, request: Request, freed: Request, host: Host, att
         asked = getattr(request, name)
         if getattr(freed, name) == asked or asked in _NOTHING_ASKED:
             continue
+        vulnerable: list[Request] = []
         for version in [*_neighbours(catalog, name, asked), *_chosen(name, attempt(freed, host))]:
             closer = dataclasses.replace(freed, **{name: version})
-            if version != asked and _is_known_to_run(attempt(closer, host)):
+            made = attempt(closer, host) if version != asked else None
+            if made is None or not _is_known_to_run(made):
+                continue
+            if not any(warning.code == known_bad.SECURITY_FLOOR for warning in made.warnings):
                 freed = closer
                 break
+            vulnerable.append(closer)
+        else:
+            freed = vulnerable[0] if vulnerable else freed
     return freed
 
 
@@ -145,15 +154,18 @@ def _neighbours(catalog: Catalog, name: str, asked: str) -> list[str]:
     """Return the known versions around the requested one, the nearest first; of two equally near ones, the newer.
 
     They are as long as the request: releases for a release, series for a series. First comes the version that YAML
-    reads as the requested one where it is not quoted.
+    reads as the requested one where it is not quoted; then, of a request that is between the two, its series.
     """
     published = _published(catalog, name)
     parts = _PARTS[name]
     known = {versions.series(version, parts) for version in published}
+    first = [meant] if (meant := versions.before_yaml(asked, published)) else []
     if asked.count(".") >= parts:
+        series = versions.series(asked, parts)
+        whole = max((version.count(".") for version in published if versions.has_prefix(version, series)), default=0)
+        first += [series] if asked.count(".") < whole else []
         known.update(published)
-    meant = versions.before_yaml(asked, published)
-    return [*([meant] if meant else []), *versions.by_nearness(asked, known)]
+    return list(dict.fromkeys([*first, *versions.by_nearness(asked, known)]))
 
 
 def _published(catalog: Catalog, name: str) -> list[str]:
@@ -250,12 +262,19 @@ def _older_kernel(catalog: Catalog, plan: Plan, request: Request, host: Host, at
 
 
 def _pythons(catalog: Catalog, plan: Plan, request: Request, host: Host, attempt: Attempt) -> Iterator[Remedy]:
-    """Yield the additional Python nearest to the host's own with which the request can be planned unchanged."""
-    own = host.default_python or catalog.distros[host.distribution].python.default
+    """Yield one more Python with which the request can be planned unchanged.
+
+    One of the distribution release comes first, then the one nearest to its default.
+    """
+    offered = catalog.distros[host.distribution].python
+    own = host.default_python or offered.default
     known = {p for r in catalog.tensorflow.releases for p in r.pythons}
     known |= {p for r in catalog.pytorch.releases for p in r.pythons}
-    have = host.pythons or catalog.distros[host.distribution].python.available
-    near = sorted(known - set(have), key=lambda p: (abs(_minor(p) - _minor(own)), -_minor(p)))
+    have = host.pythons or offered.available
+    near = sorted(
+        known - set(have),
+        key=lambda p: (p not in offered.available, abs(_minor(p) - _minor(offered.default)), -_minor(p)),
+    )
     for python in near[:8]:
         changed = dataclasses.replace(host, pythons=(*have, python), default_python=own)
         made = attempt(request, changed)
@@ -283,6 +302,19 @@ def _gpus(plan: Plan, request: Request, host: Host, attempt: Attempt) -> Iterato
                 found += 1
         if found:
             return
+
+
+def _more_gpus(plan: Plan, host: Host, attempt: Attempt) -> Iterator[Remedy]:
+    """Yield the description with as many GPUs as are expected, where it has one kind of them, but fewer."""
+    kinds = {gpu.pci_id: gpu.name for gpu in plan.gpus}
+    if len(kinds) != 1 or len(plan.gpus) != len(host.gpus):
+        return
+    (kind, name), expected = next(iter(kinds.items())), int(plan.request.expect_gpus)
+    changed = dataclasses.replace(host, gpus=(host.gpus[0],) * expected)
+    made = attempt(plan.request, changed)
+    if made.ok:
+        text = f"describe all of them, with --gpu {expected}x{kind} for {name} ({_outcome(made)})"
+        yield Remedy(text, host={"gpus": (kind,) * expected})
 
 
 def _subsets(host: Host) -> list[tuple[str, ...]]:

@@ -16,3 +16,12 @@ def test_the_nearest_known_name() -> None:
 def test_the_hint_ends_a_message() -> None:
     assert spelling.hint("atuo", ["auto", "none"]) == "; did you mean auto?"
     assert spelling.hint("maximum", ["auto", "none"]) == ""
+
+
+def test_an_abbreviation_of_a_name() -> None:
+    known = ["tensorflow", "tensorflow_cuda_libraries", "pytorch", "pytorch_cuda", "driver"]
+    assert [spelling.nearest(name, known) for name in ("tf", "pt", "drv", "td", "x")] == [
+        *("tensorflow", "pytorch", "driver"),
+        *("tensorflow_cuda_libraries", None),
+    ]
+    assert spelling.nearest("tf", known, cutoff=0.85) is None

@@ -203,3 +203,9 @@ def test_a_plan_that_the_host_refuses_has_no_actions() -> None:
         "         remedy: free space",
         "Refused: 1 problem(s) on this host. Nothing is changed until they are solved.",
     ]
+
+
+def test_the_remedies_of_the_plan_are_not_those_of_the_host() -> None:
+    made, refused = planned(PROBE, {"cuda": "12.7"}), [Problem("disk-full", "/opt is full", "free space")]
+    lines = [line.strip().partition(":")[0] for line in plan_table(made, refused=refused).splitlines()]
+    assert lines[-5:-1] == ["problem  unknown-version", "remedy", "problem  disk-full", "remedy"]

@@ -11,12 +11,9 @@ import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_cli
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_cli import (
-    HOST_OPTIONS,
-    find_gpu,
-    find_gpus,
-    main,
-)
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_cli import main
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_options import HOST_OPTIONS, parser
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.typed_gpus import find_gpu, find_gpus
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_for_probe
 
 from tests.unit.frozen_catalog import FROZEN_FOLDER, frozen_catalog
@@ -162,6 +159,29 @@ def test_a_number_of_gpus(text):
 
 
 @pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("8 NVIDIA H200", "did you mean '8xNVIDIA H200'?"),
+        ("H200 (4)", "did you mean 4xH200?"),
+        ("RTX 4090*2", "did you mean '2xRTX 4090'?"),
+        ("H200 and 2xA100-PCIE-40GB", "did you mean --gpu H200 --gpu 2xA100-PCIE-40GB?"),
+        ("1000xH200", "found 1000 GPUs; expected 1 to 999 of a kind"),
+        ("0x2335", "found half of a PCI id; did you mean 10de:2335?"),
+        ("8086:56c0", "is the PCI id of another vendor"),
+        ("Radeon RX 7900 XTX", "is of AMD; expected a GPU of NVIDIA"),
+        ("Gaudi 3", "is of Intel; expected a GPU of NVIDIA"),
+        ("HGX B200", "is a machine; expected its GPUs, such as --gpu 8xB200"),
+        ("DGX-2", "is a machine; expected its GPUs, such as --gpu 8xH100"),
+        ("H200 1g.18gb", "is a part of a GPU; expected the whole one, such as --gpu H200"),
+    ],
+)
+def test_what_is_no_name_of_a_gpu(text, answer):
+    status, _out, err = run("--distro", "debian-12", "--gpu", text)
+    assert (status, err.count("\n")) == (2, 1)
+    assert answer in err
+
+
+@pytest.mark.parametrize(
     ("text", "meant"), [("noble", "ubuntu-24.04"), ("Ubuntu 24.04", "ubuntu-24.04"), ("debian12", "debian-12")]
 )
 def test_another_spelling_of_a_distribution(text, meant):
@@ -174,6 +194,10 @@ def test_all_wrong_requests_are_listed_at_once():
     assert status == 2
     assert "did you mean cuda?" in err
     assert "gpu_stack_nccl is 'v2'" in err
+
+
+def test_one_value_given_twice_is_no_contradiction():
+    assert run("--distro", "debian-12", "--gpu", "T4", "--request", "cuda=13", "--request", "gpu_stack_cuda=13")[0] == 0
 
 
 def test_what_a_word_was_taken_for_is_a_warning():
@@ -221,8 +245,8 @@ def test_a_probe_and_a_described_host_are_bad_usage(probe_file, option, value):
 
 def test_every_option_that_describes_a_host_is_listed():
     """An option is either one of HOST_OPTIONS or known here not to describe a host, so that no new one is forgotten."""
-    others = {"help", "request", "probe", "json", "matrix"}
-    assert {action.dest for action in plan_cli.parser()._actions} == {*HOST_OPTIONS, *others}
+    others = {"help", "version", "request", "probe", "json", "matrix"}
+    assert {action.dest for action in parser()._actions} == {*HOST_OPTIONS, *others}
 
 
 @pytest.mark.parametrize(

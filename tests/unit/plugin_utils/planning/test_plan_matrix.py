@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_cli, plan_matrix
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_cli, plan_matrix, typed_gpus
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_matrix import GENERATIONS
 
 from tests.unit.frozen_catalog import FROZEN_FOLDER, frozen_catalog
@@ -38,7 +38,7 @@ def test_the_gpus_of_the_table_can_be_typed(capability, examples):
     catalog = load_catalog()
     generations = {c: a.name for a in catalog.gpu.architectures for c in a.compute_capabilities}
     for name in examples.split(", "):
-        product = catalog.products[plan_cli.find_gpu(catalog, name).pci_id.removeprefix("10de:")]
+        product = catalog.products[typed_gpus.find_gpu(catalog, name).pci_id.removeprefix("10de:")]
         assert product.architecture == generations[capability], name
 
 

@@ -118,14 +118,23 @@ def test_nearest_python_is_a_remedy():
         ("cudnn", "9.12", ["9.12", "9.11", "9.13", "9.10", "9.14", "9.9", "9.15"]),
         ("nccl", "2.28", ["2.28.3", "2.28.7", "2.28.9", "2.27.7", "2.27.5", "2.27.3", "2.29.2"]),
         ("tensorflow", "2.99", ["2.21", "2.20", "2.19", "2.18", "2.17", "2.16", "2.15"]),
+        ("driver", "580.1", ["580", "580.65.06", "580.82.07", "580.95.05", "580.126.16", "580.178.04", "575.57.08"]),
         ("cuda", "12.6.4", ["12.6.3", "12.6.2", "12.6.1", "12.6.0", "12.6", "12.8", "12.8.0"]),
-        ("pytorch", "2.1", ["2.10", "2.7", "2.8", "2.9", "2.10", "2.11", "2.12"]),
+        ("pytorch", "2.1", ["2.10", "2.7", "2.8", "2.9", "2.11", "2.12", "2.13"]),
         ("pytorch", "1.0", ["2.7", "2.8", "2.9", "2.10", "2.11", "2.12", "2.13"]),
     ],
 )
 def test_versions_around_a_requested_one(name, asked, nearest):
     """The nearest come first; of two that are equally near, the newer."""
     assert remedies._neighbours(frozen_catalog(), name, asked)[:7] == nearest
+
+
+def test_no_remedy_is_a_driver_with_known_vulnerabilities_where_another_fits():
+    made = plan("ubuntu-24.04", "H200", catalog=load_catalog(), driver="580.60.02")
+    changed = made["remedies"][0]["request"]["driver"]
+    assert changed.startswith("580")
+    again = plan("ubuntu-24.04", "H200", catalog=load_catalog(), driver=changed)
+    assert "security-floor" not in {warning["code"] for warning in again["warnings"]}
 
 
 @pytest.mark.parametrize(
@@ -330,7 +339,7 @@ WHERE = "in /usr/bin or /usr/local/bin"
             {"tensorflow": "none", "pytorch": "2.15"},
             [
                 f"set gpu_stack_pytorch=2.8 (gives {STACK}, PyTorch 2.8.0)",
-                f"install Python 3.11 beside Python 3.9, as python3.11 {WHERE} (gives {STACK}, PyTorch 2.15.0)",
+                f"install Python 3.12 beside Python 3.9, as python3.12 {WHERE} (gives {STACK}, PyTorch 2.15.0)",
             ],
         ),
         (
@@ -338,7 +347,7 @@ WHERE = "in /usr/bin or /usr/local/bin"
             ["H200"],
             {"pythons": ("3.8",), "default_python": "3.8"},
             {"tensorflow": "2.21"},
-            [f"install Python 3.10 beside Python 3.8, as python3.10 {WHERE} (gives {STACK}, TensorFlow 2.21.0)"],
+            [f"install Python 3.12 beside Python 3.8, as python3.12 {WHERE} (gives {STACK}, TensorFlow 2.21.0)"],
         ),
         (
             "ubuntu-24.04",
@@ -388,8 +397,8 @@ WHERE = "in /usr/bin or /usr/local/bin"
         "three settings",
         "quoted",
         "Python of PyTorch",
-        "nearest Python",
-        "nearest Python of TensorFlow",
+        "Python of the release",
+        "Python of the release for TensorFlow",
         "scope",
         "frameworks alone",
         "elsewhere",
@@ -415,7 +424,7 @@ def test_a_python_that_only_pytorch_has_a_wheel_for_is_a_remedy():
     host = {"pythons": ("3.9",), "default_python": "3.9"}
     catalog = one_tensorflow("3.9")
     made = plan("ubuntu-24.04", "H200", host=host, catalog=catalog, tensorflow="none", pytorch="2.15")
-    assert made["remedies"][1]["host"] == {"python": ["3.11"]}
+    assert made["remedies"][1]["host"] == {"python": ["3.12"]}
 
 
 def test_of_two_equally_near_pythons_the_newer_is_the_remedy():
