@@ -15,9 +15,23 @@ from benchmarks.measure import Failed, say
 from benchmarks.results import Options, Result, all_met, curves, document, table
 
 
+def _mistakes(found: argparse.Namespace) -> list[str]:
+    problems = [f"unknown case {name}: expected some of {', '.join(cases.CASES)}" for name in found.cases
+                if name not in cases.CASES]  # fmt: skip
+    problems += [f"--runs {found.runs}: expected 1 or more"] if found.runs < 1 else []
+    problems += [f"--hosts {size!r}: expected numbers from 1 on, such as 1,5,20" for size in found.hosts.split(",")
+                 if not (size.isascii() and size.isdigit() and int(size))]  # fmt: skip
+    if found.peer and not found.peer.is_file():
+        problems.append(f"--peer {found.peer}: no such file")
+    if found.output and found.output.exists() and not found.output.is_dir():
+        problems.append(f"--output {found.output}: expected a directory, found a file")
+    return problems
+
+
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="script/bench",
+    parser = command_line.Parser(
+        "script/bench",
+        _mistakes,
         description="Measure the figures of docs/performance.md: medians of several runs of whole processes, as ratios "
         "to a floor, and to another project's playbook, of the same run.",
         epilog="Exit status: 0 if all measured targets are met, 1 if one is missed, 2 after bad usage or if a measured "
@@ -41,19 +55,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--output", type=Path, metavar="DIRECTORY", help="write bench.json and the fleet's curves as SVG files to it"
     )
     parser.add_argument("--keep-lab", action="store_true", help="keep the containers for the next run")
-    found = parser.parse_args(arguments)
-    problems = [f"unknown case {name}: expected some of {', '.join(cases.CASES)}" for name in found.cases
-                if name not in cases.CASES]  # fmt: skip
-    problems += [f"--runs {found.runs}: expected 1 or more"] if found.runs < 1 else []
-    problems += [f"--hosts {size!r}: expected numbers from 1 on, such as 1,5,20" for size in found.hosts.split(",")
-                 if not (size.isascii() and size.isdigit() and int(size))]  # fmt: skip
-    if found.peer and not found.peer.is_file():
-        problems.append(f"--peer {found.peer}: no such file")
-    if found.output and found.output.exists() and not found.output.is_dir():
-        problems.append(f"--output {found.output}: expected a directory, found a file")
-    if problems:
-        parser.error("; ".join(problems))
-    return found
+    return parser.parse_args(arguments)
 
 
 def measure(chosen: Sequence[str], options: Options) -> dict[str, Result]:

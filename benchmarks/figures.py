@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import yaml
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.tables import markdown_table
 
 SIGNS = {"at most": "<=", "at least": ">=", "under": "<"}
@@ -178,6 +177,8 @@ def measured_table() -> str:
     otherwise), of_medians, rounds, detail, runs; target: that of its day, where it has changed since; earlier: how it
     was measured, where that has changed since.
     """
+    import yaml  # as late as here: any Python can read the options of script/bench
+
     rows = []
     for line in yaml.safe_load(MEASURED.read_text()):
         figure = FIGURES[line["figure"]]

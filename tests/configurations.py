@@ -1,15 +1,13 @@
-"""The two configurations between which the scenarios change a host: the newest two that its repository offers."""
+"""The two configurations between which the scenarios change a host: the newest two that its repository offers.
+
+Imports packages as late as possible: any Python can read the options of script/test.
+"""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 from typing import NamedTuple
-
-import yaml
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
-
-from tests.doubles.nvidia_repository import contents
 
 MOLECULE = Path(__file__).resolve().parents[1] / "molecule"
 # The distribution of all hosts of a lab, in place of the one in the inventory.
@@ -30,6 +28,10 @@ class Configuration(NamedTuple):
 
 def of_distribution(distribution: str) -> tuple[Configuration, Configuration]:
     """Return the older and the newer configuration; with one CUDA series both have it."""
+    from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
+
+    from tests.doubles.nvidia_repository import contents
+
     slug = contents.slug(load_catalog().distros[distribution].nvidia_repository.slug, "")
     old, new = (Configuration(slug.drivers[n], slug.cuda[max(n, -len(slug.cuda))]) for n in (-2, -1))
     return old, new
@@ -37,6 +39,8 @@ def of_distribution(distribution: str) -> tuple[Configuration, Configuration]:
 
 def of_scenario(name: str) -> tuple[Configuration, Configuration]:
     """Return the configurations of the distribution that the scenario runs on (`auto` chooses among alike ones)."""
+    import yaml
+
     hosts = yaml.safe_load((MOLECULE / name / "hosts.yml").read_text())["gpu_hosts"]["hosts"].values()
     image = os.environ.get(IMAGE_VARIABLE) or next(iter(hosts)).get("lab_image", "auto")
     return of_distribution("ubuntu-24.04" if image == "auto" else image)

@@ -436,10 +436,22 @@ def run_tier(tier: str, jobs: int) -> list[Step]:
     return steps
 
 
+def mistakes(options: argparse.Namespace) -> list[str]:
+    """Return what is wrong with the options."""
+    found = []
+    if unknown := [name for name in options.names if name not in scenarios()]:
+        found.append(f"unknown scenario {', '.join(unknown)}; expected some of {', '.join(scenarios())}")
+    if options.long and options.long not in TIERS:
+        found.append(f"unknown tier {options.long}; expected one of {', '.join(TIERS)}")
+    if options.jobs < 1:
+        found.append(f"--jobs {options.jobs}: expected 1 or more")
+    return found
+
+
 def parse() -> argparse.Namespace:
     """Return the options; the program ends with status 2 if one of them is wrong."""
-    parser = argparse.ArgumentParser(
-        prog="script/test", description="Run lint, unit tests and Molecule scenarios, and count their results."
+    parser = command_line.Parser(
+        "script/test", mistakes, description="Run lint, unit tests and Molecule scenarios, and count their results."
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="run these Molecule scenarios only")
     parser.add_argument("--fast", action="store_true", help="run lint and unit tests only")
@@ -453,14 +465,7 @@ def parse() -> argparse.Namespace:
         metavar="N",
         help="scenarios at a time (default: 2, on one core 1)",
     )
-    options = parser.parse_args()
-    if unknown := [name for name in options.names if name not in scenarios()]:
-        parser.error(f"unknown scenario {', '.join(unknown)}; expected some of {', '.join(scenarios())}")
-    if options.long and options.long not in TIERS:
-        parser.error(f"unknown tier {options.long}; expected one of {', '.join(TIERS)}")
-    if options.jobs < 1:
-        parser.error(f"--jobs {options.jobs}: expected 1 or more")
-    return options
+    return parser.parse_args()
 
 
 def main() -> int:

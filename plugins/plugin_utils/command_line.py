@@ -50,6 +50,16 @@ class Parser(argparse.ArgumentParser):
             sys.exit(RIGHT)
         return found
 
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Write help or an error; argparse would ignore that nobody reads it, which is for `run`."""
+        (file or sys.stderr).write(message)
+        (file or sys.stderr).flush()
+
+    def check(self) -> int:
+        """Read the arguments for a script that goes on by itself, and return the exit status by which it does."""
+        self.parse_args()
+        return RIGHT
+
     def error(self, message: str) -> NoReturn:
         """End with a message of argparse, and with where the options are explained."""
         self.refuse([f"{message}; {self.prog} --help explains the options"])
@@ -57,6 +67,23 @@ class Parser(argparse.ArgumentParser):
     def refuse(self, mistakes: Sequence[str]) -> NoReturn:
         """End with mistakes, one a line."""
         self.exit(2, "".join(f"{self.prog}: {mistake}\n" for mistake in mistakes))
+
+
+def enter_environment(parser: Parser, words: Sequence[str], needs: str) -> NoReturn:
+    """Go on with the Python of .venv and these words, or end with what to type for it, or with what the parser says.
+
+    needs: what the program asks of script/bootstrap.
+    """
+
+    def enter() -> NoReturn:
+        parser.parse_args()
+        python = PROJECT / ".venv" / "bin" / "python"
+        if not os.access(python, os.X_OK):
+            parser.refuse([f"found no .venv; run script/bootstrap {needs}"])
+        path = os.pathsep.join([str(PROJECT), str(PROJECT / "collections")])
+        os.execve(python, [str(python), *words], {**os.environ, "PYTHONPATH": path})
+
+    run(enter)
 
 
 def run(main: Callable[[], int | None]) -> NoReturn:

@@ -44,11 +44,8 @@ ALLOWED = {
     ("plugins/module_utils/checks/", "nvidia-"): "how the names of the wheels in an environment begin",
     ("plugins/module_utils/", r"cuda-compat(-?\*)?"): "messages name the packages of NVIDIA's forward compatibility",
     ("plugins/plugin_utils/model/request.py", r"13\.2"): "a message's example of a version",
-    (
-        "plugins/plugin_utils/planning/plan_cli.py",
-        r"12\.9|13\.2|580\.95\.05",
-    ): "examples in the help text and in messages",
-    ("plugins/plugin_utils/planning/plan_cli.py", r"9\.0"): "an example of a compute capability",
+    ("plugins/plugin_utils/plan_command/", r"12\.9|13\.2|580\.95\.05"): "examples in the help text and in messages",
+    ("plugins/plugin_utils/plan_command/", r"9\.0"): "an example of a compute capability",
     ("plugins/plugin_utils/planning/plan_matrix.py", r"(7|8|9|10)\.0"): "compute capabilities, not CUDA releases",
     ("script/docs", r"13\.2"): "the request of a refusal that the documentation shows",
     ("plugins/plugin_utils/resolver/", "cudnn-"): "the beginning of a build in the name of a lock",

@@ -140,7 +140,7 @@ def test_generated_documents_are_up_to_date():
 def test_unknown_option_of_script_docs_writes_nothing(tmp_path):
     """In a copy: a misspelled --check must not write the documents."""
     copy = tmp_path / "clone"
-    for name in ("script", "collections", "plugins", "catalog", "benchmarks", "tests", "README.md"):
+    for name in ("script", "collections", "plugins", "catalog", "benchmarks", "tests", "README.md", "galaxy.yml"):
         source = PROJECT / name
         shutil.copytree(source, copy / name, symlinks=True) if source.is_dir() else shutil.copy(source, copy / name)
     (copy / "README.md").write_text("<!-- support -->\nstale\n<!-- end -->\n")
@@ -228,6 +228,9 @@ TESTED_BY = {
     "plugins/modules/run_lock.py": "action/test_run_lock.py",  # run through its action plugin
     "plugins/modules/stack_plan.py": "action/test_stack_plan.py",  # documents the action plugin
     "plugins/plugin_utils/checked_variables.py": "action/test_check_variables.py",  # the base of two actions
+    # Options, read by their scripts before there is an environment.
+    "plugins/plugin_utils/catalog/upstream_options.py": "test_scripts.py",
+    "plugins/plugin_utils/plan_command/plan_options.py": "test_scripts.py",
     # Types, used by all tests of these files.
     "plugins/plugin_utils/catalog/schema.py": "plugin_utils/catalog/test_loader.py",
     "plugins/plugin_utils/model/findings.py": "plugin_utils/planning/test_preflight.py",

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_cli
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan_command import plan_cli
 
 from tests.unit.ansible_runs import INTERPRETER, Done, run_playbook
 

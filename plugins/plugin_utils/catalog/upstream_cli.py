@@ -38,17 +38,14 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.upstream_comparison import Finding
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.upstream_deep import Evidence, Verdict
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.upstream_options import (
+    DEEP_SOURCES,
+    SOURCES,
+    parser,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.upstream_sources import SourceUnreachable
 
 PARALLEL = 4  # concurrent requests, few enough for any package index
-DEEP_SOURCES = (
-    "tensorflow",
-    "pytorch",
-    "pypi",
-    "debian",
-    "wheels",
-    "compilers",
-)  # of --deep; the last two are of it alone
 _Made = TypeVar("_Made")
 
 
@@ -86,44 +83,6 @@ class Result:
 
 
 Log = Callable[[str], object]
-
-
-def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
-    result = argparse.ArgumentParser(
-        prog="script/catalog-check",
-        description="Compare catalog/ with the package index, the distributions' archives and NVIDIA's repositories.",
-        epilog="Exit status: 0 nothing differs, 1 something differs, 2 bad usage, 3 nothing differs but a source could "
-        "not be reached.",
-        allow_abbrev=False,
-    )
-    result.add_argument(
-        "--only",
-        type=_sources,
-        metavar="SOURCE[,SOURCE]",
-        help=f"of {', '.join(upstream_comparison.SOURCES)} (default: all; of debian and ubuntu this machine's)",
-    )
-    result.add_argument("--json", action="store_true", help="print the findings as JSON")
-    result.add_argument(
-        "--deep",
-        action="store_true",
-        help="give a verdict on each entry: confirmed, contradicted, or taken on trust; reads wheels, compilers, "
-        "apt's simulations, supported-gpus.json and pci.ids",
-    )
-    result.add_argument(
-        "--wheels", type=int, default=8, metavar="N", help="with --deep: of how many releases (default: %(default)s)"
-    )
-    result.add_argument("--record", metavar="FILE", help="with --deep: write the shares of the verdicts to FILE")
-    result.add_argument("--offline-ok", action="store_true", help="a source that cannot be reached is no failure")
-    return result
-
-
-def _sources(text: str) -> list[str]:
-    wanted = [word.strip() for word in text.split(",")]
-    known = dict.fromkeys((*upstream_comparison.SOURCES, *DEEP_SOURCES))
-    if unknown := [word for word in wanted if word not in known]:
-        raise argparse.ArgumentTypeError(f"{', '.join(unknown)}: expected of {', '.join(known)}")
-    return wanted
 
 
 def _each(items: Sequence[Any], work: Callable[[Any], _Made], result: Result, source: str) -> list[_Made]:
@@ -232,7 +191,7 @@ def check_nvidia(catalog: Catalog, result: Result, log: Log) -> None:
 
 def deep(catalog: Catalog, sources: Sequence[str], wheels: int, log: Log) -> tuple[list[Verdict], Result]:
     """Return a verdict on each entry, and the comparison that it rests on. wheels: how many releases' code is read."""
-    result = check(catalog, [source for source in sources if source in upstream_comparison.SOURCES], log)
+    result = check(catalog, [source for source in sources if source in SOURCES], log)
     evidence = result.evidence + [
         Evidence(_entry(finding.where), finding.source, False, f"catalog {finding.catalog}, live {finding.observed}")
         for finding in result.findings
@@ -349,7 +308,7 @@ def default_sources() -> list[str]:
         left_out = "debian"
     except SourceUnreachable:
         pass  # reported when debian is compared
-    return [source for source in upstream_comparison.SOURCES if source != left_out]
+    return [source for source in SOURCES if source != left_out]
 
 
 def check(catalog: Catalog, sources: Sequence[str], log: Log) -> Result:
@@ -403,9 +362,6 @@ def main(argv: Sequence[str] | None = None, out: TextIO = sys.stdout, err: TextI
         return 2
     if arguments.deep:
         return main_deep(catalog, arguments, out, err)
-    if alone := set(arguments.only or ()) - set(upstream_comparison.SOURCES):
-        print(f"script/catalog-check: {', '.join(sorted(alone))} need --deep", file=err)
-        return 2
     result = check(catalog, arguments.only or default_sources(), lambda text: err.write(f"{text}\n"))
     print(json.dumps(result.to_json(), indent=2) if arguments.json else table(result), file=out)
     return result.status(arguments.offline_ok)

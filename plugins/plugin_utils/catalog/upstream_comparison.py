@@ -26,7 +26,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-SOURCES = ("tensorflow", "pytorch", "pypi", "debian", "ubuntu", "nvidia")
 _TORCH = "torch"  # PyTorch's name on the package index
 _PYPI = "PyPI"  # an entry with this `source` can be compared with the index
 _NOT_OFFERED = "not offered"

@@ -302,12 +302,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser.parse_args(argv)
     try:
         catalog = load_catalog()
-        names = [locks.parse(name).name for name in options.names] or planned(catalog)
-        recipes = [locks.recipe(catalog, locks.parse(name)) for name in names]
-    except (CatalogError, locks.UnknownLockError) as error:
+    except CatalogError as error:
         print(f"script/lock: {error}", file=sys.stderr)
         return 2
-    del recipes  # read for the names alone: all wrong ones before the first resolution
+    wrong = []
+    for name in options.names:  # all wrong ones before the first resolution
+        try:
+            locks.recipe(catalog, locks.parse(name))
+        except locks.UnknownLockError as error:
+            wrong.append(str(error))
+    if wrong:
+        print(*(f"script/lock: {mistake}" for mistake in wrong), sep="\n", file=sys.stderr)
+        return 2
+    names = [locks.parse(name).name for name in options.names] or planned(catalog)
     todo = [(name, shipped_file(locks.parse(name))) for name in names]
     if options.missing:
         todo = [(name, path) for name, path in todo if not path.exists()]

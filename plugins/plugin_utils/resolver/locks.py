@@ -8,9 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Iterable
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog, PytorchBuild, PytorchRelease
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import spelling, versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import (
+    Catalog,
+    FrameworkRelease,
+    PytorchBuild,
+    PytorchRelease,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import FRAMEWORKS, LABELS, Components
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
 
@@ -175,7 +181,8 @@ def _pytorch(catalog: Catalog, lock: Lock, glibc: str) -> Recipe:
     release = next((r for r in catalog.pytorch.releases if r.version == lock.version), None)
     build = next((b for b in release.builds if cuda_build(b.cuda) == lock.build), None) if release else None
     if release is None or build is None or lock.python not in release.pythons:
-        raise _unknown(lock, "catalog/pytorch.yml")
+        builds = [(r, cuda_build(b.cuda)) for r in catalog.pytorch.releases for b in r.builds]
+        raise _unknown(lock, builds)
     requirements, index = pytorch_requirements(catalog, release, build)
     return Recipe(requirements, lock.python, glibc, extra_index=index)
 
@@ -195,7 +202,8 @@ def _tensorflow(catalog: Catalog, lock: Lock, glibc: str) -> Recipe:
     release = next((r for r in catalog.tensorflow.releases if r.version == lock.version), None)
     wheel = release.and_cuda if release else None
     if release is None or lock.python not in release.pythons or (lock.build != SYSTEM and wheel is None):
-        raise _unknown(lock, "catalog/tensorflow.yml")
+        builds = [(r, b) for r in catalog.tensorflow.releases for b in ("", SYSTEM) if b or r.and_cuda]
+        raise _unknown(lock, builds)
     requirements = [f"{release.package}{'' if lock.build == SYSTEM else '[and-cuda]'}=={release.version}"]
     if wheel and lock.build.startswith("cudnn-"):
         major, minor = lock.build.removeprefix("cudnn-").split(".")
@@ -207,5 +215,12 @@ def _tensorflow(catalog: Catalog, lock: Lock, glibc: str) -> Recipe:
     return Recipe(tuple(requirements), lock.python, glibc, True, old.any_age)
 
 
-def _unknown(lock: Lock, file: str) -> UnknownLockError:
-    return UnknownLockError(f"{lock.name}: {file} has no such release, CUDA build and Python; add it there first")
+def _unknown(lock: Lock, builds: Iterable[tuple[FrameworkRelease, str]]) -> UnknownLockError:
+    """Return the error of a lock that is not in the catalog; builds: those of every release there."""
+    known = [Lock(lock.framework, r.version, build, python) for r, build in builds for python in r.pythons]
+    of_series = [each for each in known if versions.has_prefix(each.version, lock.version)]
+    near = spelling.nearest(lock.name, [each.name for each in of_series or known])
+    return UnknownLockError(
+        f"{lock.name}: catalog/{lock.framework}.yml has no such release, CUDA build and Python; "
+        f"{f'take {near}, or ' if near else ''}add it there first"
+    )

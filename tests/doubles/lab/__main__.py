@@ -7,7 +7,6 @@ debian-12, ubuntu-24.04, ...) are read as well; the environment variable GPUHOST
 it, is as well.
 """
 
-import argparse
 import json
 import os
 import subprocess
@@ -15,19 +14,28 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError
+
 from tests.configurations import IMAGE_VARIABLE
-from tests.doubles.lab import containers, images, pci, repository, vm_image
+from tests.doubles.lab import containers, images, options, pci, repository, vm_image
 
 PROJECT = Path(__file__).resolve().parents[3]
+
+
+class WrongInventoryError(Exception):
+    """An inventory that describes no lab."""
 
 
 def read_inventory(path: Path) -> dict[str, dict[str, Any]]:
     """Return the variables of each host, as ansible-inventory prints them, with its `lab_image`."""
     command = [str(Path(sys.executable).with_name("ansible-inventory")), "-i", str(path), "--list"]
-    output = subprocess.run(command, cwd=PROJECT, check=True, capture_output=True, text=True).stdout
-    hosts: dict[str, dict[str, Any]] = json.loads(output)["_meta"]["hostvars"]
+    listed = subprocess.run(command, cwd=PROJECT, check=False, capture_output=True, text=True)
+    if listed.returncode:
+        why = " ".join((listed.stderr.strip() or listed.stdout.strip()).split())
+        raise WrongInventoryError(f"cannot read {os.path.relpath(path, PROJECT)}: {why}")
+    hosts: dict[str, dict[str, Any]] = json.loads(listed.stdout)["_meta"]["hostvars"]
     if not hosts:
-        raise SystemExit(f"lab: no hosts in {path}; add them to the group gpu_hosts")
+        raise WrongInventoryError(f"no hosts in {os.path.relpath(path, PROJECT)}; add them to the group gpu_hosts")
     chosen = os.environ.get(IMAGE_VARIABLE)
     return {
         name: {**found, "lab_image": str(chosen or found.get("lab_image", "auto"))} for name, found in hosts.items()
@@ -70,17 +78,16 @@ def bring_up(inventory: Path, lab: containers.Lab) -> None:
 
 def main() -> int:
     """Start or remove a lab and return the exit status."""
-    parser = argparse.ArgumentParser(prog="script/lab", description=__doc__)
-    parser.add_argument("action", choices=["up", "down"])
-    parser.add_argument("inventory", type=Path, help="inventory file or directory; the directory's name is the lab's")
-    arguments = parser.parse_args()
-    inventory = arguments.inventory.resolve()
-    folder = inventory if inventory.is_dir() else inventory.parent
-    lab = containers.Lab(folder.name, PROJECT)
+    arguments = options.parser().parse_args()
+    lab = containers.Lab(options.name(arguments.inventory), PROJECT)
     if arguments.action == "down":
         lab.remove()
-    else:
-        bring_up(inventory, lab)
+        return 0
+    try:
+        bring_up(arguments.inventory.resolve(), lab)
+    except (CatalogError, WrongInventoryError) as error:
+        print(f"script/lab: {error}", file=sys.stderr)
+        return 2
     return 0
 
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_cli, plan_matrix, typed_gpus
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan_command import plan_cli, typed_gpus
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_matrix
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_matrix import GENERATIONS
 
 from tests.unit.frozen_catalog import FROZEN_FOLDER, frozen_catalog

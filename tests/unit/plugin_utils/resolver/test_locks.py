@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import subprocess
 from pathlib import Path
 
@@ -70,7 +71,23 @@ def test_a_lock_that_the_catalog_does_not_describe_has_no_recipe(name: str) -> N
     with pytest.raises(locks.UnknownLockError) as error:
         locks.recipe(frozen_catalog(), locks.parse(name))
     file = f"catalog/{name.split('-')[0]}.yml"
-    assert str(error.value) == f"{name}: {file} has no such release, CUDA build and Python; add it there first"
+    text = rf"{name}: {file} has no such release, CUDA build and Python; (take (\S+), or )?add it there first"
+    near = re.fullmatch(text, str(error.value))
+    assert near, str(error.value)
+    assert near[2] is None or locks.recipe(frozen_catalog(), locks.parse(near[2]))
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("tensorflow-2.21-py3.12", "tensorflow-2.21.0-py3.12"),
+        ("tensorflow-2.21-system-py3.12", "tensorflow-2.21.0-system-py3.12"),
+        ("pytorch-2.10-cu128-py3.12", "pytorch-2.10.0-cu128-py3.12"),
+    ],
+)
+def test_a_series_in_the_place_of_a_release_is_asked_about(name: str, meant: str) -> None:
+    with pytest.raises(locks.UnknownLockError, match=f"; take {re.escape(meant)}, or add it there first"):
+        locks.recipe(frozen_catalog(), locks.parse(name))
 
 
 @pytest.mark.parametrize(

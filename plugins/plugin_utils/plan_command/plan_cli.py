@@ -24,9 +24,9 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Ho
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan, plan_table
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError, Reading, Request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan_command.plan_options import HOST_OPTIONS, parser
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan_command.typed_gpus import find_gpus
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_matrix import matrix, support
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_options import HOST_OPTIONS, parser
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.typed_gpus import find_gpus
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.variables import OF_RUNS, PREFIX
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_for_reading
 

@@ -63,4 +63,4 @@ def parser() -> command_line.Parser:
 
 
 if __name__ == "__main__":
-    parser().parse_args()
+    command_line.run(parser().check)
