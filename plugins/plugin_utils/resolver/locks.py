@@ -144,10 +144,14 @@ def no_lock(catalog: Catalog, lock: Lock) -> list[Problem]:
     ]
 
 
+def command(catalog: Catalog, names: tuple[str, ...]) -> str:
+    """Return what to type to make locks, in the quotes of a message."""
+    return f"`{catalog.locks.command.format(names=' '.join(names))}`" if catalog.locks else ""
+
+
 def make_command(catalog: Catalog, names: tuple[str, ...]) -> str:
-    """Return what to type to make locks."""
-    command = catalog.locks.command if catalog.locks else ""
-    return f"lock them with `{command.format(names=' '.join(names))}`, where an index answers"
+    """Return the remedy for locks that do not exist."""
+    return f"lock them with {command(catalog, names)}, where an index answers"
 
 
 # What a lock is made from ---------------------------------------------------------------------------------------------

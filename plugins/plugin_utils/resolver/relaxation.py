@@ -19,18 +19,25 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings impor
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import frameworks, holds, libraries, toolkits
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import (
+    frameworks,
+    holds,
+    libraries,
+    locks,
+    toolkits,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.driver import drivers
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.explain import branch_kind
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.remedies import asked_for
 
 PLATFORM = ("driver", "cuda", "tensorflow")
+LOCKS = "locks"  # in Question.relaxed: as if every lock existed
 
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """A question to the resolver; relaxed: what it disregards, see ResolveContext."""
+    """A question to the resolver; relaxed: what it disregards, see ResolveContext, and LOCKS."""
 
     request: Request
     host: Host
@@ -155,6 +162,8 @@ def _of_host(catalog: Catalog, plan: Plan, host: Host) -> list[Constraint]:
         found.append(Constraint("hold", lambda q: q.on(foreign_holds=()), text))
     source = "" if host.offers is not None else " (according to the catalog it does not)"
     name = host.repository_url or f"NVIDIA's repository for {host.distribution}"
+    if catalog.locks:
+        found.append(Constraint("lock", lambda q: q.without(LOCKS), "once its wheels are locked"))
     return [
         *found,
         Constraint(
@@ -289,7 +298,9 @@ def _relaxed(question: Question, constraints: Iterable[Constraint]) -> Question:
 
 
 def _text(catalog: Catalog, constraint: Constraint, made: Plan) -> str:
-    """Return the text of a constraint; of the preference for certain branches, the branch without it."""
+    """Return the text of a constraint: of a preference for certain branches the branch without it, of locks their names."""
+    if constraint.by == "lock" and (names := locks.missing(catalog, made.components)):
+        return f"{constraint.text}: {locks.command(catalog, names)}"
     driver = made.components.driver
     if constraint.by != "branch" or driver is None:
         return constraint.text

@@ -56,7 +56,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.platform im
     runs_major,
     usable_candidates,
 )
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.relaxation import Question, explain_limits
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.relaxation import LOCKS, Question, explain_limits
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.remedies import find_remedies
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.scope import check_frameworks, limit
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.toolkits import CudaCandidate, cuda_candidates
@@ -121,7 +121,8 @@ def with_limits(catalog: Catalog, plan: Plan, host: Host) -> Plan:
 
 
 def _answer(catalog: Catalog, question: Question) -> Plan:
-    return plan_once(catalog, question.request, question.host, question.relaxed)
+    known = with_every_lock(catalog) if LOCKS in question.relaxed else catalog
+    return plan_once(known, question.request, question.host, question.relaxed - {LOCKS})
 
 
 @functools.lru_cache(maxsize=4)

@@ -15,7 +15,10 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
     OfTheirTime,
     SourceOnly,
 )
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import locks
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import resolve, with_limits
 
 from tests.unit.frozen_catalog import frozen_catalog
 from tests.unit.plugin_utils.resolver.resolver_cases import plan
@@ -274,3 +277,25 @@ def test_the_command_of_the_clone_knows_the_named_lock() -> None:
     command = [str(PROJECT / "script/lock"), "tensorflow-9.9.9-py3.11"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (ended.returncode, "catalog/tensorflow.yml has no such release" in ended.stderr) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("locked", "version", "limits"),
+    [
+        ((), "2.7.1", {("cuda", "2.15.0"), ("lock", "2.14.1")}),
+        (("pytorch-2.14.1-cu126-py3.11.txt",), "2.14.1", {("cuda", "2.15.0")}),
+    ],
+    ids=["it limits the release", "another lock is missing"],
+)
+def test_a_lock_that_does_not_exist_is_named_where_it_is_what_limits(
+    locked: tuple[str, ...], version: str, limits: set[tuple[str, str]]
+) -> None:
+    catalog = with_locks("pytorch-2.7.1-cu126-py3.11.txt", "pytorch-2.15.0-cu132-py3.11.txt", *locked)
+    host = Host("debian-12", gpus=(HostGpu("10de:2335"),))
+    request = Request.from_mapping({"cuda": "12.6", "tensorflow": "none", "pytorch": "auto"})
+    made = with_limits(catalog, resolve(catalog, request, host), host)
+    (reason,) = (reason for reason in made.reasons if reason.component == "pytorch")
+    assert reason.choice == version
+    assert {(limit.by, limit.newer) for limit in reason.limits} == limits
+    command = "2.14.1 only once its wheels are locked: `script/lock pytorch-2.14.1-cu126-py3.11`"
+    assert (command in reason.because) == (not locked)
