@@ -298,7 +298,7 @@ def _relaxed(question: Question, constraints: Iterable[Constraint]) -> Question:
 
 
 def _text(catalog: Catalog, constraint: Constraint, made: Plan) -> str:
-    """Return the text of a constraint: of a preference for certain branches the branch without it, of locks their names."""
+    """Return the text of a constraint: of a preference for branches the branch without it, of locks their names."""
     if constraint.by == "lock" and (names := locks.missing(catalog, made.components)):
         return f"{constraint.text}: {locks.command(catalog, names)}"
     driver = made.components.driver
