@@ -164,7 +164,7 @@ def _read_csv(path: Path, kind: type, problems: list[str]) -> list[dict[str, str
     fields = [f.name for f in dataclasses.fields(kind)]
     try:
         with path.open(encoding="utf-8", newline="") as stream:
-            reader = csv.DictReader(stream)
+            reader = csv.DictReader(stream, restval="")
             if reader.fieldnames != fields:
                 problems.append(f"{path.name}: expected the columns {', '.join(fields)}, found {reader.fieldnames}")
                 return []
@@ -182,6 +182,8 @@ def _read_products(path: Path, problems: list[str]) -> dict[str, Product]:
             problems.append(f"{where}.device: expected four lower-case hexadecimal digits")
         if row["kernel_modules"] not in _MODULES:
             problems.append(f"{where}.kernel_modules: unknown value {row['kernel_modules']!r}")
+        if not row["source"]:
+            problems.append(f"{where}.source: empty; every entry names its source")
         if row["device"] in products:
             problems.append(f"{where}: duplicate entry")
         products[row["device"]] = Product(**row)

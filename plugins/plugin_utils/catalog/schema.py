@@ -97,7 +97,11 @@ class GpuFile:
 
 @dataclasses.dataclass(frozen=True)
 class Product:
-    """A PCI device id of NVIDIA: one row of gpu_products.csv."""
+    """A PCI device id of NVIDIA: one row of gpu_products.csv.
+
+    arm_only: the source that says that the product exists with an Arm processor alone; empty for all others, whose
+    rows may end before it.
+    """
 
     device: str
     name: str
@@ -107,6 +111,7 @@ class Product:
     kernel_modules: str
     last_driver_branch: str
     source: str
+    arm_only: str = ""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,9 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Ho
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 
+ARM_ONLY = "arm-only-gpu"
 PROBLEMS = {
+    "arm-only-gpu": "a described GPU that exists with an Arm processor alone, which is not supported",
     "no-gpu": "fewer GPUs than `gpu_stack_expect_gpus`, or none",
     "unknown-gpu": "a PCI id that is not in the catalog; a warning where the loaded driver knows the GPU",
 }
@@ -76,6 +78,27 @@ def _identify(catalog: Catalog, gpu: HostGpu, findings: Findings) -> Gpu | None:
             f"{name} of compute capability {capability}",
         )
     return Gpu(gpu.pci_id, name, capability, architecture, accepts)
+
+
+def check_processors(catalog: Catalog, host: Host, findings: Findings) -> bool:
+    """Return whether a described host has GPUs that no machine of its architecture has; each kind is a problem.
+
+    A probed host has the architecture that it has.
+    """
+    supported = ", ".join(sorted(catalog.repository.architectures))
+    devices = dict.fromkeys(gpu.pci_id.partition(":")[2] for gpu in host.gpus if host.described)
+    products = {catalog.products[device] for device in devices if device in catalog.products}
+    found = sorted({(p.name, p.arm_only) for p in products if p.arm_only})
+    if not found or host.architecture not in catalog.repository.architectures:
+        return False
+    for name, source in found:
+        findings.problem(
+            ARM_ONLY,
+            f"{name} exists with an Arm processor (aarch64) alone ({source}); supported are machines with {supported}",
+            f"describe GPUs that exist with {supported}; gpuhost installs nothing on Arm, where the maker's system has "
+            "driver and CUDA",
+        )
+    return True
 
 
 def leave_out_small_gpus(catalog: Catalog, gpus: tuple[Gpu, ...], findings: Findings) -> tuple[Gpu, ...]:

@@ -15,7 +15,7 @@ PROBLEMS = {
 }
 SECURITY_FLOOR = "security-floor"
 WARNINGS = {
-    SECURITY_FLOOR: "the driver is older than the first of its branch with the fixes of published vulnerabilities",
+    "security-floor": "the driver is older than the first of its branch with the fixes of published vulnerabilities",
 }
 
 

@@ -40,7 +40,9 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.driver impo
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.explain import explain_platform
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.gpus import (
+    ARM_ONLY,
     check_gpu_count,
+    check_processors,
     identify_gpus,
     leave_out_small_gpus,
 )
@@ -98,10 +100,10 @@ def plan_for_reading(catalog: Catalog, read: Reading, host: Host) -> Plan:
 def resolve(catalog: Catalog, request: Request, host: Host) -> Plan:
     """Return the newest consistent set for a host, or all problems with remedies that were planned."""
     plan = plan_once(catalog, request, host)
-    # The remedy for a foreign driver or hold is not a change of the request, nor another distribution on the machine.
+    # The remedy for a foreign driver, a hold or another processor is no change of the request or distribution.
     if plan.ok or (host.described and not host.gpus):  # what would fit unknown GPUs is unknown, too
         return plan
-    if any(problem.code in (*foreign_drivers.PROBLEMS, holds.CODE) for problem in plan.problems):
+    if any(problem.code in (*foreign_drivers.PROBLEMS, holds.CODE, ARM_ONLY) for problem in plan.problems):
         return plan
     attempt = functools.partial(plan_once, catalog)
     remedies = find_remedies(catalog, plan, host, attempt, functools.partial(plan_once, with_every_lock(catalog)))
@@ -194,6 +196,8 @@ def _plan_around_holds(catalog: Catalog, request: Request, host: Host, relaxed: 
             f"{', '.join(sorted(catalog.distros))} on {', '.join(sorted(catalog.repository.architectures))}",
             "use one of those",
         )
+        return _plan(host, request, gpus, Components(), None, findings)
+    if check_processors(catalog, host, findings):
         return _plan(host, request, gpus, Components(), None, findings)
     limiting = tuple(gpu for gpu in gpus if f"gpu {gpu.name}" not in relaxed)
     context = ResolveContext(catalog, host, limit(request, host, findings), limiting, relaxed)

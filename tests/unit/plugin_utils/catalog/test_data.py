@@ -122,3 +122,14 @@ def test_gpu_thresholds_are_of_the_product_with_their_id():
         for device in model.devices:
             assert model.name.split()[0] in known.products[device].name
             assert ("SXM" in model.name) <= ("PCIe" not in known.products[device].name)
+
+
+def test_products_that_exist_on_arm_alone():
+    """What Grace, Jetson and RTX Spark are made of; boards with the same chips for x86 are none of them."""
+    products = loader.load_catalog().products.values()
+    names = {product.name for product in products if product.arm_only}
+    for part in ("GH200", "GB200", "GB300", "GB10", "Thor", "N1X"):
+        found = {product.name for product in products if re.search(rf"\b{part}\b", product.name)}
+        assert found, part
+        assert found <= names
+    assert not any(part in name for name in names for part in ("H100", "NVIDIA H200", "NVIDIA B", "GeForce", "RTX PRO"))

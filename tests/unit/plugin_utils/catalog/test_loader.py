@@ -28,6 +28,7 @@ from tests.unit.frozen_catalog import FROZEN_FOLDER
             r"driver.yml.branches\[595\].versions\[594.99.02\]: not of this branch",
         ),
         ("gpu_products.csv", "1b80,", "1B80,", r"gpu_products.csv\[1B80\].device"),
+        ("gpu_products.csv", "2.0,proprietary,,supported-gpus.json", "2.0,proprietary", r"csv\[06c0\].source: empty"),
         ("gpu_products.csv", "GP104,Pascal,6.1", "GP104,Pascal,6.3", r"Pascal 6.3 is not in gpu.yml"),
         ("gpu_names.csv", "17fd,", "17ff,", r"gpu_names.csv\[Tesla M40 24GB\]: device 17ff is not in gpu_products.csv"),
         ("vgpus.csv", "10de:130f,", "10de:130e,", r"vgpus.csv\[1eb8 10de:130e\]: duplicate entry"),
@@ -44,7 +45,7 @@ from tests.unit.frozen_catalog import FROZEN_FOLDER
         ("distro/debian-12.yml", 'id: "debian-12"', 'id: "debian-11"', r"debian-12.yml.id: expected debian-12"),
     ],
     ids=[
-        "unquoted", "key", "choice", "branch", "csv", "architecture", "no such name", "same slice", "outcome",
+        "unquoted", "key", "choice", "branch", "csv", "truncated", "architecture", "no such name", "same slice", "outcome",
         "same number", "not decoded", "yaml", "no such GPU", "twice", "no GB/s", "use", "value", "columns", "id",
     ],
 )  # fmt: skip

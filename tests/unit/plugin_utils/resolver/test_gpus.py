@@ -214,3 +214,26 @@ def test_small_gpu_beside_a_larger_one_is_left_out_by_tensorflow(devices, reques
     warned = [w["message"] for w in made["warnings"] if w["code"] == "gpu-left-out-by-tensorflow"]
     assert len(warned) == len(left_out)
     assert not warned or warned == snapshot
+
+
+@pytest.mark.parametrize("device", [device for device, row in products().items() if row.get("arm_only")])
+def test_a_described_gpu_that_exists_on_arm_alone_is_refused(device):
+    described = Host("ubuntu-24.04", gpus=(HostGpu("10de:2330"), HostGpu(f"10de:{device}")), described=True)
+    made = resolve(load_catalog(), Request(), described)
+    assert [problem.code for problem in made.problems] == ["arm-only-gpu"]
+    assert made.problems[0].message.startswith(products()[device]["name"])
+    assert "x86_64" in made.problems[0].remedy
+    assert made.remedies == ()
+
+
+@pytest.mark.parametrize("device", ["2330", "2901", "3182", "2bb1"])
+def test_a_described_gpu_that_exists_with_both_is_not(device):
+    described = Host("ubuntu-24.04", gpus=(HostGpu(f"10de:{device}"),), described=True)
+    assert "arm-only-gpu" not in {problem.code for problem in resolve(load_catalog(), Request(), described).problems}
+
+
+def test_a_probed_host_has_the_processor_that_it_has():
+    probed = Host("ubuntu-24.04", gpus=(HostGpu("10de:2342"),))
+    assert resolve(load_catalog(), Request(), probed).ok
+    arm = Host("ubuntu-24.04", "aarch64", gpus=(HostGpu("10de:2342"),))
+    assert [problem.code for problem in resolve(load_catalog(), Request(), arm).problems] == ["distro-not-supported"]

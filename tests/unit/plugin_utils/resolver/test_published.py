@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import holds, locks, scope
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import gpus, holds, locks, scope
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.codes import PROBLEMS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.driver import (
     driver_sets,
@@ -72,9 +72,9 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("distro", "gpus", "request_", "code"), [r[1:] for r in REFUSED], ids=[r[0] for r in REFUSED])
-def test_refused(distro, gpus, request_, code):
-    made = plan(distro, *gpus, **request_)
+@pytest.mark.parametrize(("distro", "names", "request_", "code"), [r[1:] for r in REFUSED], ids=[r[0] for r in REFUSED])
+def test_refused(distro, names, request_, code):
+    made = plan(distro, *names, **request_)
     assert not made["ok"]
     assert code in codes(made)
     assert made["remedies"]
@@ -84,7 +84,7 @@ def test_every_code_is_produced():
     produced = {r[4] for r in REFUSED} | {code for failure in FAILURES for code in failure[4]}
     # These have tests of their own: test_resolve.py, test_locks.py, test_scope.py and those of the modules.
     elsewhere = {"invalid-request", *locks.PROBLEMS, *scope.PROBLEMS, *foreign_drivers.PROBLEMS, *driver_sets.PROBLEMS}
-    elsewhere |= {*prebuilt.PROBLEMS, *holds.PROBLEMS}
+    elsewhere |= {*prebuilt.PROBLEMS, *holds.PROBLEMS, gpus.ARM_ONLY}
     assert produced == set(PROBLEMS) - elsewhere
 
 
