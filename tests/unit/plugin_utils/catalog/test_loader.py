@@ -45,8 +45,9 @@ from tests.unit.frozen_catalog import FROZEN_FOLDER
         ("distro/debian-12.yml", 'id: "debian-12"', 'id: "debian-11"', r"debian-12.yml.id: expected debian-12"),
     ],
     ids=[
-        "unquoted", "key", "choice", "branch", "csv", "truncated", "architecture", "no such name", "same slice", "outcome",
-        "same number", "not decoded", "yaml", "no such GPU", "twice", "no GB/s", "use", "value", "columns", "id",
+        "unquoted", "key", "choice", "branch", "csv", "truncated", "architecture", "no such name", "same slice",
+        "outcome", "same number", "not decoded", "yaml", "no such GPU", "twice", "no GB/s", "use", "value", "columns",
+        "id",
     ],
 )  # fmt: skip
 def test_schema(tmp_path, file, old, new, expected):
