@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import re
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import files, shell
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import login_scripts
 
 ENVIRONMENT = "/etc/environment"  # read by pam_env, all others by shells
 PROFILES = ("/etc/profile", "/etc/bash.bashrc")
@@ -34,7 +35,11 @@ def library_path(root: str) -> dict[str, list[str]]:
     names = [name for name in files.names(root, PROFILE_DIRECTORY) if name.endswith(".sh")]
     found = _matching(root, [ENVIRONMENT], _LIBRARY_PATH)
     for path in [*PROFILES, *("%s/%s" % (PROFILE_DIRECTORY, name) for name in names), *ROOT_PROFILES]:
-        lines = [line for line in shell.logical_lines(_read(root, path) or "") if shell.sets(line, LIBRARY_PATH)]
+        lines = [
+            line
+            for line in login_scripts.logical_lines(_read(root, path) or "")
+            if login_scripts.sets(line, LIBRARY_PATH)
+        ]
         if lines:
             found[path] = lines
     return found
@@ -42,7 +47,7 @@ def library_path(root: str) -> dict[str, list[str]]:
 
 def can_be_disabled(path: str, line: str) -> bool:
     """Return whether a line that sets LD_LIBRARY_PATH does nothing else, so that nothing else is lost without it."""
-    return path == ENVIRONMENT or shell.only_sets(line, LIBRARY_PATH)
+    return path == ENVIRONMENT or login_scripts.only_sets(line, LIBRARY_PATH)
 
 
 def blacklists(root: str) -> dict[str, list[str]]:

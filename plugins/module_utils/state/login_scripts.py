@@ -1,6 +1,6 @@
 # Copyright: the gpuhost contributors
 # SPDX-License-Identifier: Apache-2.0
-"""Read the lines of a shell script: which of them set a variable. Runs on the managed host.
+"""Read the lines of a login script: which of them set a variable. Runs on the managed host.
 
 Not a parser of the shell: lines are read one by one, so a setting within a function or a here-document counts as one.
 """

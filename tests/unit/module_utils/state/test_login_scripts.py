@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import shell
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import login_scripts
 
 NAME = "LD_LIBRARY_PATH"
 ONLY = {
@@ -32,8 +32,8 @@ ONLY = {
 
 @pytest.mark.parametrize(("line", "only"), ONLY.items(), ids=ONLY)
 def test_a_line_that_sets_a_variable(line: str, only: bool) -> None:
-    assert shell.sets(line, NAME)
-    assert shell.only_sets(line, NAME) == only
+    assert login_scripts.sets(line, NAME)
+    assert login_scripts.only_sets(line, NAME) == only
 
 
 @pytest.mark.parametrize(
@@ -53,12 +53,12 @@ def test_a_line_that_sets_a_variable(line: str, only: bool) -> None:
     ],
 )
 def test_a_line_that_sets_none(line: str) -> None:
-    assert not shell.sets(line, NAME)
-    assert not shell.only_sets(line, NAME) or line == "export LD_LIBRARY_PATH"
+    assert not login_scripts.sets(line, NAME)
+    assert not login_scripts.only_sets(line, NAME) or line == "export LD_LIBRARY_PATH"
 
 
 def test_a_line_goes_on_after_a_backslash() -> None:
-    assert shell.logical_lines("a \\\n  b\nc\\\\\nd\\") == ["a   b", "c\\\\", "d"]
+    assert login_scripts.logical_lines("a \\\n  b\nc\\\\\nd\\") == ["a   b", "c\\\\", "d"]
 
 
 @pytest.mark.parametrize("line", ONLY, ids=ONLY)
