@@ -116,7 +116,10 @@ class Product:
 
 @dataclasses.dataclass(frozen=True)
 class GpuName:
-    """Another name that nvidia-smi prints for a PCI device id, by the card's subsystem: one row of gpu_names.csv."""
+    """Another name that nvidia-smi prints for a PCI device id, by the card's subsystem: one row of gpu_names.csv.
+
+    Source: g_nv_name_released.h of NVIDIA's open kernel modules 595.45.04 (from Turing on), where it names no other.
+    """
 
     device: str
     name: str
@@ -127,7 +130,8 @@ class GpuName:
 class Vgpu:
     """A part of a card that a hypervisor shows to a virtual machine as a card of its own: one row of vgpus.csv.
 
-    It has the card's PCI device id, and a subsystem id that no card has.
+    It has the card's PCI device id, and a subsystem id that no card has. Sources: g_nv_name_released.h of NVIDIA's open
+    kernel modules 595.45.04 (from Turing on), vgpu_unlock_hooks.c of DualCoder/vgpu_unlock (before).
     """
 
     device: str
