@@ -30,7 +30,7 @@ RECOVERY_CHANGED = 154
 _XID = re.compile(r"NVRM: Xid \((?:PCI:)?([0-9a-fA-F:.]+)[^)]*\): (\d+)(?:, *(.*))?")
 _SXID = re.compile(r"nvidia-nvswitch\d+: SXid \((?:PCI:)?([0-9a-fA-F:.]+)\): (\d+), *(\S+?),")
 # Without a number, if the GPU disappears while the driver initializes it; the sentence spans three lines.
-_GONE = re.compile(r"NVRM: (?:GPU ([0-9a-fA-F:.]+): GPU has )?fallen off the bus", re.IGNORECASE)
+_GONE = re.compile(r"NVRM: (?:GPU (?:at )?([0-9a-fA-F:.]+?):?(?: GPU)? has )?fallen off the bus", re.IGNORECASE)
 _LOADED = re.compile(r"NVRM: loading NVIDIA UNIX ")  # nvidia_init_module in kernel-open/nvidia/nv.c
 # What journalctl and dmesg put before a message. Elsewhere in a line is what programs and their users are called.
 _PREFIX = re.compile(r"^(?:(?:\d\S* \S+ |[A-Z][a-z]{2} +\d+ [\d:]+ \S+ )?kernel: )?(?:<\d+>)?\s*(?:\[[^\]]*\]\s*)*")

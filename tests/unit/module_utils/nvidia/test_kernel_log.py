@@ -18,6 +18,8 @@ FAIL, WARN, PASS = kernel_log.FAIL, kernel_log.WARN, kernel_log.PASS
 LINES = {
     "2026-05-18T19:02:39+0000 host kernel: NVRM: Xid (PCI:0000:2b:00): 79, GPU has fallen off the bus.": (79, FAIL),
     "[ 1.5] NVRM: GPU 0000:2b:00.0: GPU has fallen off the bus.": (79, FAIL),
+    # pastebin.com/xJaypMZt
+    "Jan 18 11:38:05 localhost kernel: [ 269.516977] NVRM: GPU at 0000:01:00.0 has fallen off the bus.": (79, FAIL),
     "[ 1843.3]                NVRM: fallen off the bus and is not responding to commands.": (79, FAIL),
     "[ 1.5] NVRM: Xid (PCI:0000:3b:00): 48, pid=1896, An uncorrectable double bit error (DBE) has been": (48, FAIL),
     "NVRM: Xid (PCI:0000:44:00): 74, pid='<unknown>', name=<unknown>, NVLink: fatal error detected": (74, FAIL),
