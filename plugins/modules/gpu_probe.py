@@ -214,6 +214,9 @@ probe:
         - The process that runs a package transaction of this project in C(running), and in C(ended) the result of one
           whose run lost the connection or was killed.
       type: dict
+    run:
+      description: The run that changes the host, as M(gpuhost.stack.run_lock) records it, or null.
+      type: dict
     cloud_init_running:
       description: Whether cloud-init still sets up the host. V(false) where cloud-init itself has started the probe.
       type: bool

@@ -38,7 +38,7 @@ def check_foreign_drivers(catalog: Catalog, host: Host, request: Request, findin
             f"this host divides its GPUs among virtual machines ({serves}): its driver, NVIDIA's vGPU manager, has no "
             "CUDA, and another driver would take the GPUs from the virtual machines",
             "leave this host out of the group, and set up its virtual machines; or give the machine's GPUs back to it: "
-            "remove the vGPUs and the vGPU manager (its package, or `nvidia-uninstall`), reboot, and run this again",
+            "remove the vGPUs and the vGPU manager (its package, or with its installer), reboot, and run this again",
         )
     elif foreign is not None:
         findings.problem(
