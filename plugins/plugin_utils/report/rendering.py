@@ -22,6 +22,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.report import
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.tables import markdown_table, text_table
 
+_SHOWN = 20  # hosts of a line
 _OUTCOMES = {
     "pass": "passed",
     "warn": "with a warning",
@@ -182,12 +183,21 @@ def table(report: Report) -> str:
             ]
         )
     lines += text_table([[for_terminal(cell) for cell in row] for row in rows])
+    said: dict[str, list[str]] = {}
     for host in report.hosts:
-        lines += [f"{host.host}: {reason}" for reason in host.reasons]
-        lines += [f"{host.host}: {state}: {text}" for state, text in host.damage.rows() if state != "left"]
+        damage = [f"{state}: {text}" for state, text in host.damage.rows() if state != "left"]
+        for text in (*host.reasons, *damage):
+            said.setdefault(text, []).append(host.host)
+    lines += [f"{_hosts(names)}: {text}" for text, names in said.items()]
     lines += [f"{note}." for note in report.notes]
     lines.append(f"Overall: {report.status}" + ("" if report.hosts else ", nothing was run"))
     return for_terminal("\n".join(lines))
+
+
+def _hosts(names: Sequence[str]) -> str:
+    """Return the hosts of which a line is true."""
+    shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+    return f"{shown} ({len(names)} hosts)" if len(names) > 1 else shown
 
 
 def _speeds(host: HostReport) -> str:

@@ -374,6 +374,9 @@ def _rollback(evidence: HostEvidence) -> list[str]:
 
 
 def _missing(evidence: HostEvidence) -> list[str]:
+    """Return the parts that were expected and are not there, unless they follow from a failure before all of them."""
+    if evidence.failure and evidence.newest_probe is None and evidence.plan is None and evidence.verify is None:
+        return []
     missing = []
     if evidence.newest_probe is None:
         missing.append("the host was not probed")

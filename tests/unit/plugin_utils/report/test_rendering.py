@@ -197,3 +197,16 @@ def test_what_a_host_says_is_text_in_the_report(tmp_path: Path) -> None:
     assert made.to_json()["hosts"][0]["distribution"] == name, "JSON has what the host says"
     assert r"\x1b[31mRED\x1b[0m\x9b0m\u202e" in table
     assert {char for char in text + table if not char.isprintable()} == {"\n"}
+
+
+def test_what_is_true_of_several_hosts_is_said_once() -> None:
+    mistake = {"task": "Probe the host and plan", "message": "1 mistake(s):\n- gpu_stack_rebot: no such variable"}
+    away = {"task": "Probe the host and plan", "message": "no route to host", "unreachable": True}
+    hosts = {f"gpu{number:02}": {"failure": mistake} for number in range(1, 26)} | {"login": {"failure": away}}
+    lines = rendering.table(build_report("r", hosts)).splitlines()
+    assert [line for line in lines if "rebot" in line] == ["- gpu_stack_rebot: no such variable"]
+    (first,) = (line for line in lines if line.endswith("1 mistake(s):"))
+    assert first.startswith("gpu01, gpu02, ")
+    assert ", gpu20, ... (25 hosts): Probe the host and plan" in first
+    assert "login: Probe the host and plan: no route to host" in lines
+    assert not any("was not probed" in line or "no plan was made" in line for line in lines)
