@@ -54,7 +54,7 @@ from typing import Any, ClassVar
 from ansible import context
 from ansible.plugins.callback import CallbackBase
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import urls
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import escaping, no_hosts
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import checked_variables, escaping, no_hosts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import rendering, report, terminal
 
 # Facts that the playbooks set, and the evidence that each of them is.
@@ -97,6 +97,7 @@ class CallbackModule(CallbackBase):
         self.writable = True
         self.process = os.getpid()
         self.play_hosts: list[str] = []
+        self.same_as: dict[str, str] = {}  # hosts that failed as another one did, which says why
         self.changing: set[str] = set()  # hosts on which a rollback or a teardown runs
 
     @property
@@ -221,6 +222,8 @@ class CallbackModule(CallbackBase):
         host = self._ended(result)
         if host in self.evidence and not is_ignored:
             message = str(result.result.get("msg", ""))
+            if same := result.result.get(checked_variables.SAME_AS):
+                self.same_as[host] = str(same)
             failure = {"task": result.task.get_name(), "message": message, "unreachable": is_unreachable}
             self._keep(host, "failure", failure)
 
@@ -239,7 +242,17 @@ class CallbackModule(CallbackBase):
                 self.evidence[host]["changed"] = True
             self._report(interrupted=True)
 
+    def _say_why(self) -> None:
+        """Give hosts the message of those that failed for the same reason, whose result may have come later."""
+        for host, other in self.same_as.items():
+            own, theirs = (self.evidence.get(name, {}).get("failure") for name in (host, other))
+            if own and theirs:
+                self._keep(host, "failure", {**own, "message": theirs["message"]})
+        for claim in self.folder.glob(f"{checked_variables.CLAIM}*"):
+            claim.unlink(missing_ok=True)
+
     def _report(self, interrupted: bool) -> None:
+        self._say_why()
         shown = {"plan", "failure", *(("running",) if interrupted else ())}
         if not any(shown & set(kept) for kept in self.evidence.values()):
             return

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
+import tempfile
 from datetime import date
+from pathlib import Path
 from typing import Any
 
 from ansible.errors import AnsibleActionFail, AnsibleError
@@ -14,6 +18,9 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import vari
 # What a value may need that exists later: the plan (the hint of facts.yml), and facts that a play gathers.
 LATER = ("this play needs the plan of the same run", "ansible_facts")
 
+SAME_AS = "same_as"  # in the result of a host that was refused for what another one was refused for: that host
+CLAIM = ".refused-"  # how files in the directory of a run begin that say which host was refused first
+
 variables_.role_options()  # Ansible imports this file before it forks a process for each host
 variables_.role_inputs()
 
@@ -22,6 +29,28 @@ def refusal(mistakes: list[str]) -> str:
     """Return all mistakes in the variables of a host for a terminal, one a line."""
     listed = "".join(f"\n- {mistake}" for mistake in mistakes)
     return f"{len(mistakes)} mistake(s) in the variables; nothing was changed. Correct the inventory or -e:{listed}"
+
+
+def first_with(text: str, host: str) -> str:
+    """Return the first host of this run that was refused with a text: this one, or another that another process judged.
+
+    Without a directory of the run each is the first.
+    """
+    folder = os.environ.get("GPUHOST_RUN")
+    if not folder:
+        return host
+    known = Path(folder) / f"{CLAIM}{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    try:
+        known.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=folder, prefix=CLAIM, encoding="utf-8") as own:
+            own.write(host)
+            own.flush()
+            os.link(own.name, known)
+    except FileExistsError:
+        return known.read_text(encoding="utf-8")
+    except OSError:
+        return host
+    return host
 
 
 class VariablesAction(ActionBase):
@@ -61,6 +90,12 @@ class VariablesAction(ActionBase):
             raise AnsibleActionFail(f"cannot read the catalog: {error}") from error
 
     def refuse(self, mistakes: list[str]) -> None:
-        """Fail with the mistakes, if there are any."""
-        if mistakes:
-            raise AnsibleActionFail(refusal(mistakes))
+        """Fail with the mistakes, if there are any; where another host of the run has the same ones, with its name."""
+        if not mistakes:
+            return
+        text, host = refusal(mistakes), str(self._templar.available_variables["inventory_hostname"])
+        first = first_with(text, host)
+        if first == host:
+            raise AnsibleActionFail(text)
+        message = f"the {len(mistakes)} mistake(s) in the variables of {first}; nothing was changed"
+        raise AnsibleActionFail(message, result={SAME_AS: first})

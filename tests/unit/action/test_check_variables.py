@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -68,3 +69,20 @@ def test_right_variables_go_on_to_the_next_play(tmp_path: Path) -> None:
     ran = run(tmp_path, "teardown", "--limit", "right")
     assert re.search(r"^right +: ok=1 .*failed=1", ran.stdout, re.MULTILINE), ran.stdout + ran.stderr
     assert "mistake(s) in the variables" not in ran.stdout
+
+
+@pytest.mark.parametrize("playbook", ["plan", "rollback"])
+def test_a_mistake_of_many_hosts_is_said_once_with_them(tmp_path: Path, playbook: str) -> None:
+    names = [f"gpu{number:02}" for number in range(1, 11)]
+    hosts = {"hosts": {name: {} for name in names}, "vars": {"ansible_connection": "local", "gpu_stack_cude": "13.2"}}
+    (tmp_path / "hosts.yml").write_text(yaml.safe_dump({"gpu_hosts": hosts}))
+    reports = tmp_path / "reports"
+    words = (f"playbooks/{playbook}.yml", "-i", f"{tmp_path}/hosts.yml", "--forks", "4")
+    ran = run_playbook(PROJECT, *words, GPUHOST_REPORTS=str(reports))
+    assert ran.returncode == 2
+    # Ansible shows the first host's failure twice, and the summary has it with all of them.
+    assert ran.stdout.count(MISTAKES[0]) + ran.stderr.count(MISTAKES[0]) == 3, ran.stdout + ran.stderr
+    assert f"{', '.join(names)} (10 hosts): " in ran.stdout
+    kept = {path.parent.name: json.loads(path.read_text())["message"] for path in reports.glob("2*/*/failure.json")}
+    assert {name for name, message in kept.items() if MISTAKES[0] in message} == {*names}
+    assert list(reports.glob("2*/.*")) == []
