@@ -80,7 +80,7 @@ def _format(state: Any) -> str:
         return "missing"
     if isinstance(state, dict):
         return " ".join("%s=%s" % (key, str(state[key])[:40]) for key in sorted(state))
-    return "; ".join(state) if isinstance(state, list) else str(state)
+    return "; ".join(state).replace("\\\n", "") if isinstance(state, list) else str(state)
 
 
 def damage(

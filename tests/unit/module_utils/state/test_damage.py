@@ -21,3 +21,9 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.state import damage
 )
 def test_a_message_has_what_differs(before: Any, now: Any, message: str) -> None:
     assert damage.messages({"x": before, "same": 1}, {"x": now, "same": 1}) == {"x": message}
+
+
+def test_a_continued_line_of_modprobe_is_one_in_a_message() -> None:
+    thing = "blacklist in /etc/modprobe.d/a.conf"
+    message = f"{thing} was missing, is install nvidia   /bin/false"
+    assert damage.messages({}, {thing: ["install nvidia \\\n  /bin/false"]}) == {thing: message}
