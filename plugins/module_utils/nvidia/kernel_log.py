@@ -41,6 +41,15 @@ _FATAL = re.compile(r"\bfatal\b", re.IGNORECASE)
 _RECOVERY = re.compile(r"GPU recovery action changed from \S+ \((.*?)\) to \S+ \((.*?)\)")
 _OF_A_RESET = re.compile(r"reset|reboot|FLR", re.IGNORECASE)
 _KERNEL = re.compile(r"\bkernel: |^\[ *\d+\.\d+\]|^<\d+>|NVRM: ")
+# What the kernel prints of a module of NVIDIA's that something has given it, from its own checks of the file to the
+# driver's first lines (kernel/module, security/lockdown). Of a signature that it refuses it names no module. "Module
+# nvidia is blacklisted" is no attempt: module_blacklist has kept it out.
+_LOAD_ATTEMPT = re.compile(
+    r"NVRM:|(?:\bkernel: |^(?:\[[^]]*\] ?|<\d+>)*)(?:module )?nvidia(?:[-_](?:current|uvm|modeset|drm|peermem|nvlink|"
+    r"nvswitch))*\d*(?::| [0-9a-f]{4,8}:[0-9a-f]{2}:)|failed to validate module \[nvidia"
+    r"|Loading of (?:unsigned module|module with .+) is rejected|Lockdown: .*\bmodule loading is restricted",
+    re.MULTILINE,
+)
 _TIME = re.compile(r"^(?:(\d{4}-\d\d-\d\dT\S+) |\[ *(\d+\.\d+)\])")
 _NONFATAL = re.compile(r"\bnon-?fatal\b", re.IGNORECASE)
 
@@ -136,6 +145,11 @@ def _decoded(number: int, message: str, rules: Iterable[Mapping[str, Any]]) -> s
 def _fits(pattern: str, bits: str) -> bool:
     """Return whether bits have what a pattern of 0, 1 and - (either) asks for."""
     return all(want in ("-", have) for want, have in zip(pattern, bits))  # noqa: B905
+
+
+def has_load_attempt(text: str) -> bool:
+    """Return whether something tried to load a module of NVIDIA's, or any whose signature was refused."""
+    return bool(_LOAD_ATTEMPT.search(text))
 
 
 def position(text: str) -> str | None:

@@ -359,8 +359,9 @@ CAUSES: tuple[Cause, ...] = (
     Cause(
         "A blacklist of the driver's modules",
         FAIL,
-        "`blacklist` and `install` lines in modprobe.d, options of the kernel's command line; only where a module is "
-        "built, none is loaded, no other driver has the GPUs, and the kernel's log has no attempt to load one",
+        "`blacklist`, `install` and `alias nvidia off` lines in modprobe.d, and options of the kernel's command line, "
+        "that keep `nvidia` itself from loading; only where a module is built, none is loaded, no other driver has the "
+        "GPUs, and the kernel's log has no attempt to load one",
         "Remove the line, `update-initramfs -u` and `modprobe nvidia`; `gpu_host.yml` repairs what was added since its "
         "last run",
         module_blacklists.CHECKS,

@@ -69,15 +69,14 @@ def _is_not_loaded(context: Context) -> bool:
 
 
 def _settings(root: str) -> dict[str, list[str]]:
-    """Return what keeps the modules from loading by file, without files that gpuhost writes."""
+    """Return what keeps the driver's own module from loading by file, without files that gpuhost writes."""
     found: dict[str, list[str]] = {}
-    for path, lines in foreign_settings.blacklists(root).items():
-        if path == foreign_settings.COMMAND_LINE:
-            found[path] = ["`%s` in the kernel's command line (%s)" % (option, path) for option in lines]
+    for path, line, text, modules in foreign_settings.module_settings(root):
+        if foreign_settings.DRIVER not in modules or foreign_settings.OURS in (files.read_text(root, path) or ""):
             continue
-        text = (files.read_text(root, path) or "").splitlines()
-        if not any(foreign_settings.OURS in line for line in text):
-            found[path] = ["`%s` in %s, line %d" % (line.strip(), path, text.index(line) + 1) for line in lines]
+        place = "the kernel's command line (%s)" % path if path == foreign_settings.COMMAND_LINE else path
+        place += ", line %d" % line if line else ""
+        found.setdefault(path, []).append("`%s` in %s" % (" ".join(foreign_settings.joined(text).split()), place))
     return found
 
 
@@ -87,7 +86,7 @@ def _is_not_explained_otherwise(context: Context, found: dict[str, Check]) -> bo
     if built is None or built.status not in (PASS, WARN) or nouveau is None or nouveau.status != PASS:
         return False
     log, _problem = kernel_log.read(context.run)
-    if log is None or "NVRM:" in log:
+    if log is None or kernel_log.has_load_attempt(log):
         return False
     return all(gpu["kernel_driver"] is None for gpu in pci.read(context.root)[0])
 
