@@ -142,7 +142,8 @@ def _of_users(context: Context, ours: Check, theirs: Check, reasons: dict[str, s
         remedy = "Compare `env -i bash -l -c env` with the settings of another host, variable by variable."
         text = "%s. In a login shell without %s it is the same" % (got, ", ".join(tried))
         return dataclasses.replace(ours, status=WARN, found="%s; %s" % (ours.found, text), remedy=remedy)
-    places = {name: user_settings.place(context.root, name) for name in reasons}
+    root = context.root
+    places = {n: user_settings.place(root, n, value) or user_settings.place(root, n) for n, value in reasons.items()}
     setting = "; ".join(
         "%s=%s in %s" % (name, value, places[name] or "a file that the profiles of all users read")
         for name, value in reasons.items()

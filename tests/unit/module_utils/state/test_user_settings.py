@@ -8,6 +8,8 @@ import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import user_settings
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CATALOG_FOLDER
 
+from tests.unit.module_utils import real_pam
+
 ROWS = user_settings.read(str(CATALOG_FOLDER / "user_settings.csv"))
 OWN = {"LC_ALL": "C.UTF-8", "PYTHONNOUSERSITE": "1", "KERAS_HOME": "/job"}
 THIS_RUN = "(the environment of this run)"
@@ -80,6 +82,8 @@ def test_gpus_are_hidden_by_whoever_asks_for_it_but_by_no_file_for_all_users(tmp
         ("etc/environment", "export KERAS_BACKEND='torch'\n", 1),
         ("etc/security/pam_env.conf", "# see pam_env.conf(5)\nKERAS_BACKEND\tDEFAULT=torch\n", 2),
         ("etc/security/pam_env.conf", 'KERAS_BACKEND DEFAULT= OVERRIDE="torch"\n', 1),
+        ("etc/environment", "KERAS_BACKEND=\\\n\ntorch\n", 1),
+        ("etc/security/pam_env.conf", "KERAS_BACKEND \\\n  DEFAULT=torch\n", 1),
         ("etc/default/locale", "LANG=C\nKERAS_BACKEND=torch\n", 2),
         ("etc/profile", "umask 022\nif true; then export KERAS_BACKEND=torch; fi\n", 2),
         ("etc/profile.d/keras.sh", "OTHER_KERAS_BACKEND=a\nKERAS_BACKEND=torch; export KERAS_BACKEND\n", 2),
@@ -99,13 +103,60 @@ def test_what_is_read_by_no_shell_of_all_users_sets_nothing(tmp_path: Path, path
     assert user_settings.place(str(tmp_path), "KERAS_BACKEND") is None
 
 
-def test_variables_of_a_login(tmp_path: Path) -> None:
-    """As pam_env(8) reads them: pam_env.conf, the locale, then /etc/environment."""
-    write(tmp_path, "etc/security/pam_env.conf", "A DEFAULT=/a\nB DEFAULT=${A}/b OVERRIDE=\nC DEFAULT=1 OVERRIDE=2\n")
-    write(tmp_path, "etc/default/locale", "LANG=de_DE.UTF-8\n")
-    write(tmp_path, "etc/environment", "C='3'\nnonsense\n# D=4\n")
-    found = {"A": "/a", "B": "/a/b", "C": "3", "LANG": "de_DE.UTF-8"}
-    assert user_settings.login_environment(str(tmp_path)) == found
+# pam_env.conf, /etc/environment, /etc/default/locale, and what a login gets of them.
+LOGINS = {
+    "order": (
+        "A DEFAULT=/a\nB DEFAULT=${A}/b OVERRIDE=\nC DEFAULT=1 OVERRIDE=2\n",
+        "B='3'\nC=3\nD=3\nnonsense\n# E=4\nLANG=C\n",
+        "LANG=de_DE.UTF-8\n",
+        {"A": "/a", "B": "/a/b", "C": "2", "D": "3", "LANG": "de_DE.UTF-8"},
+    ),
+    "override-of-nothing": ("A DEFAULT=/x OVERRIDE=${A}\n", "", "", {"A": "/x"}),
+    "override-of-another-file": ("A DEFAULT=/x OVERRIDE=${A}\n", "A=/y\n", "", {"A": "/y"}),
+    "override-alone": ("A OVERRIDE=${A}:/x\nB OVERRIDE=${C}\n", "A=/y\n", "", {"A": "/y:/x"}),
+    "continued": (
+        "A DEFAULT=1 \\\n  OVERRIDE=2\n",
+        "B=\\\n/x\nC=\\\n# why\n\n/y\n",
+        "",
+        {"A": "2", "B": "/x", "C": "/y"},
+    ),
+    "comments": ("A DEFAULT=/x # c\nB DEFAULT=/x#c\n", "C=/x#ros\nD=1 # c\n", "", {"B": "/x", "C": "/x", "D": "1 "}),
+    "spaces": (" A DEFAULT=1\nB DEFAULT=1 \n", "C = 1\nexport\tD=1\nexport E=1\n  F=1 \n", "", {"E": "1", "F": "1 "}),
+    "line-of-windows": ("", "A=1\r\nB=2\n", "", {"A": "1\r", "B": "2"}),
+    "quotes": (
+        'A DEFAULT="a b"\nB DEFAULT=""\nC DEFAULT=\nD DEFAULT="a"b\nE DEFAULT=\'a b\'\n',
+        'F="a b"\nG=\'a"b\'c"\nH="x" \nI=a\'b\'\nJ="\n',
+        "",
+        {"A": "a b", "B": "", "F": "a b", "G": "a\"b'c", "H": 'x" ', "I": "a'b'", "J": ""},
+    ),
+    "items": ("A DEFAULT=@{HOME}/lib\nB DEFAULT=@{PAM_TTY}@{PAM_USER}@{X}\n", "", "", {"A": "/root/lib", "B": "root"}),
+    "escapes": ("A DEFAULT=\\$x\\@{y}\\z$1\n", "", "", {"A": "$x@{y}z$1"}),
+    "removed": ("A\nB=1\nC DEFAULT=1 PREFIX=2\nD DEFAULT=1 DEFAULT=2\n", "E=1\nE\n", "", {"B": "1", "D": "2"}),
+    "names": ("A-B DEFAULT=1\n", "C-D=1\n=1\n\u00c9=1\nE=\u00e9\n", "", {"A-B": "1", "E": "\u00e9"}),
+    "reference-without-an-end": ("A DEFAULT=1\nB DEFAULT=${A\nC DEFAULT=1\n", "D=1\n", "", {"A": "1"}),
+    "continued-by-nothing": ("A DEFAULT=1\nB DEFAULT=1 \\", "C=1\n", "", {"A": "1"}),
+    "no-end-of-line": ("A DEFAULT=1", "B=1\nC=1", "D=1\\", {"A": "1", "B": "1", "C": "1"}),
+}
+
+
+@pytest.fixture(params=LOGINS.values(), ids=LOGINS)
+def login(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, dict[str, str]]:
+    """A host in a directory, and what its users get."""
+    *texts, found = request.param
+    for path, text in zip((real_pam.RULES, "etc/environment", "etc/default/locale"), texts, strict=True):
+        write(tmp_path / "root", path, text)
+    return tmp_path / "root", found
+
+
+def test_variables_of_a_login(login: tuple[Path, dict[str, str]]) -> None:
+    root, found = login
+    assert user_settings.login_environment(str(root)) == found
+
+
+@real_pam.needs_pam
+def test_pam_env_sets_these_variables(login: tuple[Path, dict[str, str]]) -> None:
+    root, found = login
+    assert real_pam.environment(root) == found
 
 
 def test_settings_of_this_collection_are_ours(tmp_path: Path) -> None:

@@ -63,6 +63,9 @@ def count(host: Host) -> None:
     [
         ("etc/environment", "LANG=C\nPYTHONPATH=/x\n"),
         ("etc/security/pam_env.conf", "PYTHONPATH DEFAULT=/x\n"),
+        ("etc/security/pam_env.conf", "PYTHONPATH \\\n DEFAULT=/x OVERRIDE=${PYTHONPATH}\n"),
+        ("etc/environment", "PYTHONPATH=/x#ros\n"),
+        ("etc/environment", "LANG=C\nPYTHONPATH=\\\n/x\n"),
         ("etc/profile.d/ros.sh", "export PYTHONPATH=/x:$PYTHONPATH\n"),
     ],
 )
@@ -74,6 +77,27 @@ def test_warning_names_what_users_get_and_the_variable_and_the_file(
     ((name, check),) = differing(host).items()
     assert (name, check.status, check.cause) == ("tensorflow.version", model.WARN, None)
     assert told(host, check) == snapshot
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [
+        ("etc/environment", "PYTHONPATH = /x\n"),
+        ("etc/environment", "export\tPYTHONPATH=/x\n"),
+        ("etc/security/pam_env.conf", "PYTHONPATH DEFAULT=/x # for ROS\n"),
+    ],
+)
+def test_a_line_that_pam_env_ignores_is_no_reason(host: Host, path: str, text: str) -> None:
+    host.write("x/numpy/__init__.py", "")
+    host.write(path, text)
+    assert differing(host) == {}
+
+
+def test_the_named_file_is_the_one_that_has_the_value(host: Host) -> None:
+    host.write("x/numpy/__init__.py", "")
+    host.write("etc/environment", "PYTHONPATH=/x\n")
+    host.write("etc/security/pam_env.conf", "PYTHONPATH DEFAULT=/y OVERRIDE=${PYTHONPATH}\n")
+    assert "PYTHONPATH=/x in /etc/environment, line 1" in str(differing(host)["tensorflow.version"].found)
 
 
 def test_reason_is_found_among_others_in_a_few_runs(host: Host) -> None:
