@@ -86,7 +86,7 @@ def _explain_driver(
         driver.version,
         f"{branch_kind(branch)} {branch.branch}{native}; {why}"
         f"{component.kernel_modules} kernel modules: {_modules_reason(context, component)}"
-        f"{_source_reason(context, component)}",
+        f"{_source_reason(context, component)}{_archive_reason(context, branch, component)}",
     )
     if branch.type in ("NFB", "unknown"):
         verb = "is" if branch.type == "NFB" else "may be"
@@ -128,6 +128,15 @@ def _source_reason(context: ResolveContext, component: DriverComponent) -> str:
         return ""
     why = "requested" if context.request.driver_module_source != "auto" else "the firmware trusts no key of DKMS"
     return f"; prebuilt and signed by {context.distro.id}'s archive: {why}"
+
+
+def _archive_reason(context: ResolveContext, branch: Branch, component: DriverComponent) -> str:
+    """Return which version it will be where the distribution's archive decides, whatever was requested."""
+    if component.source != "distro" or "." in component.version:
+        return ""
+    known = archived_version(context, branch)
+    exact = f", {known} according to the catalog" if known else ""
+    return f"; whichever {branch.branch} {context.distro.id}'s archive has{exact}"
 
 
 def _modules_reason(context: ResolveContext, component: DriverComponent) -> str:

@@ -402,7 +402,8 @@ OFFERS = {
             {"driver_source": "distro", "cuda_source": "distro"},
             {
                 "driver": f"{NEWEST}595.91.07 only without gpu_stack_driver_source=distro; long-term support branch "
-                "535, made for CUDA 12.2; proprietary kernel modules: the branch's default for these GPUs",
+                "535, made for CUDA 12.2; proprietary kernel modules: the branch's default for these GPUs; whichever "
+                "535 debian-12's archive has, 535.309.01 according to the catalog",
                 "cuda": f"{NEWEST}12.9.2 only without gpu_stack_cuda_source=distro",
                 "cudnn": "only in NVIDIA's repository, which this plan does not use: the toolkit is debian-12's own",
             },
