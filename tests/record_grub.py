@@ -17,7 +17,8 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-Cases = Mapping[str, tuple[str | None, str, str]]
+Files = Mapping[str, str]  # beside grub.cfg, {name: content}
+Cases = Mapping[str, tuple[str | None, str, str, Files]]
 RECORD = Path(__file__).parent / "fixtures/grub/booted.json"
 PACKAGES = ("grub-emu", "libdevmapper1.02.1")
 SDL = """int SDL_Init(void) { return -1; }
@@ -28,15 +29,19 @@ LINUX = 'function linux { echo "kernel $1"; }\n'
 ENVIRONMENT_BYTES = 1024
 
 
-def digest(configuration: str, environment: str) -> str:
+def digest(configuration: str, environment: str, files: Files) -> str:
     """Return what a record is valid for."""
-    return hashlib.sha256(f"{configuration}\0{environment}".encode()).hexdigest()[:16]
+    texts = [configuration, environment, *(text for file in files.items() for text in file)]
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]
 
 
-def known(cases: Cases) -> dict[str, tuple[str, str]]:
-    """Return {case: (configuration, environment)} of those in which GRUB's choice is known."""
-    every = cases.items()
-    return {name: (text, kept) for name, (text, kept, boots) in every if text and not boots.startswith("unknown")}
+def known(cases: Cases) -> dict[str, tuple[str, str, Files]]:
+    """Return {case: (configuration, environment, files)} of those in which GRUB's choice is known."""
+    return {
+        name: (text, kept, files)
+        for name, (text, kept, boots, files) in cases.items()
+        if text and not boots.startswith("unknown")
+    }
 
 
 @contextlib.contextmanager
@@ -58,11 +63,13 @@ def emulator() -> Iterator[list[str]]:
         yield ["env", f"LD_LIBRARY_PATH={libraries}", f"{folder}/usr/bin/grub-emu", "-r", "host", "-d"]
 
 
-def booted(command: list[str], configuration: str, environment: str) -> str:
+def booted(command: list[str], configuration: str, environment: str, files: Files) -> str:
     """Return the kernel that GRUB boots; "" where it boots something else."""
     with tempfile.TemporaryDirectory() as folder:
         text = configuration.replace("terminal_output gfxterm\n", "")
         Path(folder, "grub.cfg").write_text(f"{LINUX}{text}\nset timeout=0\n")
+        for name, content in files.items():
+            Path(folder, name).write_text(content)
         block = f"# GRUB Environment Block\n{environment}"
         Path(folder, "grubenv").write_text(block + "#" * (ENVIRONMENT_BYTES - len(block)))
         quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
@@ -79,9 +86,9 @@ def booted(command: list[str], configuration: str, environment: str) -> str:
 
 
 def main() -> None:
-    from tests.unit.module_utils.host.test_grub import CASES  # which imports this module
+    from tests.unit.module_utils.host.test_grub import CASES, case_of  # which imports this module
 
-    cases = known(CASES)
+    cases = known({name: case_of(name) for name in CASES})
     with emulator() as command, ThreadPoolExecutor(4) as pool:
         version = subprocess.run([*command[:3], "--version"], capture_output=True, text=True, check=True).stdout
         kernels = pool.map(lambda case: booted(command, *case), cases.values())

@@ -5,7 +5,9 @@
 The probe imports this file, and the role nvidia_driver installs it beside its kernel guard, which runs it alone, also
 while apt replaces Python: it imports nothing that python3-minimal does not have.
 
-A configuration is a script. Which of its conditions are true is known to GRUB alone, so what depends on one is unknown.
+A configuration is a script. It is followed with what GRUB's environment block and the files beside grub.cfg hold. Other
+conditions, such as those on disks, are known to GRUB alone, and so is what other files contain: what depends on them is
+unknown.
 """
 
 from __future__ import annotations
@@ -13,10 +15,15 @@ from __future__ import annotations
 import os
 import re
 import sys
-from typing import Iterator, NamedTuple, Union
+from typing import Iterator, NamedTuple, Optional, Tuple, Union
 
 CONFIGURATION, ENVIRONMENT = "/boot/grub/grub.cfg", "/boot/grub/grubenv"
-CUSTOM = "/boot/grub/custom.cfg"
+# Of boot loaders whose choice is not read: systemd-boot's, those of Syslinux and U-Boot, GRUB Legacy's.
+OTHER_LOADERS = (
+    *("%s/loader/loader.conf" % directory for directory in ("/boot", "/boot/efi", "/efi")),
+    *("/boot/%s" % name for name in ("extlinux/extlinux.conf", "extlinux.conf", "syslinux/syslinux.cfg")),
+    "/boot/grub/menu.lst",
+)
 SUBMENU, SEVERAL = ">", "?"  # in place of a kernel
 # As in GRUB's lexer: braces and separators end a word unless they are quoted, and # in a word begins no comment.
 _TOKEN = re.compile(
@@ -25,40 +32,62 @@ _TOKEN = re.compile(
     |(?P<word>(?:[^{}|&$;<>\s'"\\]|\\.|'[^']*'|"(?:[^"\\]|\\.)*"|\$\{[^}\n]*\}|\$)+)""",
     re.VERBOSE | re.DOTALL,
 )
-_PART = re.compile(r"""'([^']*)'|"((?:[^"\\]|\\.)*)"|\\(.)|\$(\w+)""", re.DOTALL)
-_BETWEEN = {"\n", ";", "!"}
+_NAME = r"\$(?:(\w+|[?@*#])|\{([^}\n]*)\})"
+_PART = re.compile(r"""'([^']*)'|"((?:[^"\\]|\\.)*)"|\\(.)|""" + _NAME, re.DOTALL)
+_QUOTED_PART = re.compile(r'\\(["\\$])|' + _NAME)
+_BETWEEN = {"\n", ";"}
 _RESERVED = {"then", "elif", "else", "fi", "do", "done", "esac", "}", "&", "|", "<", ">"}  # GRUB has no pipes
 _VARIABLE = re.compile(r"^([A-Za-z_]\w*)=((?:[^\\\n]|\\.)*)$", re.MULTILINE | re.DOTALL)
 _NUMBER = re.compile(r"\d+")
 _OPTIONS = ("--class", "--users", "--hotkey", "--source", "--id")  # of a menu entry, with a value
-_OWN_DEFAULTS = ("${next_entry}", "${gpuhost_entry}")
+_ONCE = ("next_entry", "initrdfail", "gpuhost_entry")  # in the environment, in place of the configuration's default
+_DIRECTORY = "(gpuhost)"  # stands for the directory of grub.cfg, which GRUB knows as $prefix
+# The variables that decide, none of which GRUB sets by itself, and its own ones of those that grub-mkconfig asks for.
+_INITIAL = {
+    **dict.fromkeys(("default", "next_entry", "prev_entry", "saved_entry", "prev_saved_entry", "boot_once"), ""),
+    **dict.fromkeys(("initrdfail", "menuentry_id_option", "gpuhost_entry", "gpuhost_tries"), ""),
+    "feature_menuentry_id": "y",  # since GRUB 2.00
+    "prefix": _DIRECTORY,
+    "config_directory": _DIRECTORY,
+}
+_ONLY_READ = {"[", "test", "echo", "export", "save_env", "insmod"}  # others may set the variables that they name
+_LEAVE = {"configfile", "legacy_configfile", "syslinux_configfile", "extract_entries_configfile", "normal", "return"}
+_LEAVE |= {"normal_exit", "exit", "boot", "reboot", "halt"}
+_SOURCE = {"source", ".", "legacy_source", "syslinux_source", "extract_entries_source"}
 
 
 class Command(NamedTuple):
-    """A command: its words without quotes, and the statements between its braces."""
+    """A command: its words as they are written, and the statements between its braces."""
 
     words: tuple[str, ...]
     block: list[Statement] | None
 
 
 class Choice(NamedTuple):
-    """What a condition decides: one of the branches is run, perhaps an empty one."""
+    """What a condition decides: one of the branches is run, perhaps an empty one.
+
+    test: the command whose success selects the first branch, else the other; None where that is not followed.
+    repeats: whether it may be decided again after each branch.
+    """
 
     branches: list[list[Statement]]
+    test: Command | None = None
+    repeats: bool = False
 
 
 Statement = Union[Command, Choice]
+Names = Tuple[str, Optional[str], Optional[str]]
 
 
 class Entry(NamedTuple):
     """An entry of the menu: the names of its submenus and its own, and the kernel that it boots.
 
-    names: index, identifier and title on each level; the index is "?" where it depends on a condition of GRUB.
+    names: index, identifier and title on each level; the index is "?", and the others None, where they are unknown.
     kernel: "" for another system, SUBMENU for a submenu, SEVERAL where a condition selects one of several.
     is_conditional: whether the entry is in the menu depends on a condition.
     """
 
-    names: tuple[tuple[str, str, str], ...]
+    names: tuple[Names, ...]
     kernel: str
     is_conditional: bool
 
@@ -76,16 +105,35 @@ def _tokens(text: str) -> Iterator[tuple[str, int]]:
         at = found.end()
 
 
-def _value(word: str) -> str:
-    """Return a word without its quotes; a variable is written as in ${name}."""
+def _value(word: str, variables: dict[str, str] | None = None) -> str | None:
+    """Return a word without its quotes and with the values of its variables, or None where one is unknown.
+
+    Without `variables`, their names are left as in ${name}.
+    """
+    unknown = []
+
+    def value(name: str, is_quoted: bool) -> str:
+        if variables is None:
+            return "${%s}" % name
+        found = variables.get(name)
+        if found is None or (not is_quoted and re.search(r"\s", found)):  # which would be several words
+            unknown.append(name)
+        return found or ""
+
+    def quoted(found: re.Match[str]) -> str:
+        escaped, name, braced = found.groups()
+        return escaped or value(name or braced, True)
 
     def part(found: re.Match[str]) -> str:
-        single, double, escaped, variable = found.groups()
+        single, double, escaped, name, braced = found.groups()
+        if single is not None:
+            return single
         if double is not None:
-            return re.sub(r'\\(["\\$])', r"\1", re.sub(r"(?<!\\)\$(\w+)", r"${\1}", double))
-        return single if single is not None else "${%s}" % variable if variable else "".join(escaped.split("\n"))
+            return _QUOTED_PART.sub(quoted, double)
+        return "".join(escaped.split("\n")) if escaped else value(name or braced, False)
 
-    return _PART.sub(part, word)
+    said = _PART.sub(part, word)
+    return None if unknown else said
 
 
 class _Script:
@@ -113,7 +161,8 @@ class _Script:
                 found += self._if()
             elif word in ("while", "until", "for", "select"):
                 self._at += 1
-                found += [*self._block("do"), Choice([self._block("done"), []])]
+                condition = self._block("do")
+                found += [*condition, Choice([[*self._block("done"), *condition], []], repeats=True)]
             elif word == "case":
                 found.append(Choice([self._block("esac"), []]))
             else:
@@ -131,25 +180,28 @@ class _Script:
         """Return the condition, which is always run, and the choice between its branches."""
         self._at += 1
         condition = self._block("then")
+        test = condition[-1] if isinstance(condition[-1], Command) else None
         branch = self._until("elif", "else", "fi")
         word, _line = self._tokens[self._at]
         if word == "elif":
-            return [*condition, Choice([branch, self._if()])]
+            return [*condition, Choice([branch, self._if()], test)]
         self._at += 1
         other = self._block("fi") if word == "else" else []
-        return [*condition, Choice([branch, other])]
+        return [*condition, Choice([branch, other], test)]
 
     def _command(self) -> Command:
-        words, block = [], None
+        words: list[str] = []
+        block = None
         while self._at < len(self._tokens) and block is None:
             word, _line = self._tokens[self._at]
-            if word in _BETWEEN or word in "}&|<>":
+            is_function = len(words) == 2 and words[0] == "function"  # whose { may be on another line
+            if word in "}&|<>" or (word in _BETWEEN and not is_function):
                 break
             self._at += 1
             if word == "{":
                 block = self._block("}")
-            else:
-                words.append(_value(word))
+            elif word not in _BETWEEN:
+                words.append(word)
         return Command(tuple(words), block)
 
 
@@ -166,50 +218,214 @@ class _Level:
 
 
 class Menu:
-    """The menu that a configuration builds: its entries, submenus before theirs, and what it may set as the default."""
+    """The menu that a configuration builds: its entries, submenus before theirs, and the one that it boots by default.
 
-    def __init__(self, text: str) -> None:
+    environment: the variables in GRUB's environment block. default: None where it is unknown. unread: what grub.cfg
+    runs and this does not read. left: how grub.cfg leaves its menu; then nothing of it is known.
+    """
+
+    def __init__(self, root: str, text: str, environment: dict[str, str]) -> None:
         self.entries: list[Entry] = []
-        self.defaults: set[str] = set()
+        self.unread = self.left = ""
+        self._root, self._environment = root, environment
         self._functions: dict[str, list[Statement]] = {}
+        self._variables = dict(_INITIAL)  # those whose value is known
+        self._stops: list[dict[str, str]] = []  # the variables where a loop may end
         self._read(_Script(text).statements, _Level(), (), False)
+        default = self._variables.get("default")
+        self.default = "0" if default == "" else default
 
     def _read(
         self,
         statements: list[Statement],
         level: _Level,
-        above: tuple[tuple[str, str, str], ...],
+        above: tuple[Names, ...],
         is_conditional: bool,
         calls: tuple[str, ...] = (),
     ) -> None:
         for statement in statements:
             if isinstance(statement, Choice):
-                for branch in statement.branches:
-                    self._read(branch, level, above, True, calls)
-                continue
-            words, block = statement
-            name = words[0] if words else ""
-            assigned = words[1] if name == "set" and len(words) > 1 else name
-            default = re.match("default=(.*)", assigned, re.DOTALL)
-            if default:
-                self.defaults.add(default.group(1))
-            elif name in ("menuentry", "submenu") and block is not None:
-                title, identifier = _title(words[1:])
-                names = (*above, (level.index(is_conditional), identifier, title))
-                kernel = SUBMENU if name == "submenu" else self._kernel(block, identifier)
-                self.entries.append(Entry(names, kernel, is_conditional))
-                if name == "submenu":
-                    self._read(block, _Level(), names, is_conditional)
-            elif name == "function" and block is not None:  # read where it is called
-                self._functions[words[-1]] = block
-            elif name in ("source", ".") and not words[-1].endswith("/custom.cfg"):
-                level.is_certain = False  # the entries of another file
-            elif name in self._functions and name not in calls:
-                self._read(self._functions[name], level, above, is_conditional, (*calls, name))
+                self._choose(statement, level, above, is_conditional, calls)
+            else:
+                self._run(statement, level, above, is_conditional, calls)
 
-    def _kernel(self, block: list[Statement], identifier: str) -> str:
-        if identifier.startswith("osprober-"):  # of another partition, whose kernels have the same names
-            return ""
+    def _choose(
+        self, choice: Choice, level: _Level, above: tuple[Names, ...], is_conditional: bool, calls: tuple[str, ...]
+    ) -> None:
+        """Read the branch that is run; where that is unknown, each, and only what they agree on stays known."""
+        succeeds = self._succeeds(choice.test)
+        if succeeds is not None:
+            self._read(choice.branches[0 if succeeds else 1], level, above, is_conditional, calls)
+            return
+        outer = self._stops
+        while True:
+            before, count, self._stops = self._variables, len(self.entries), []
+            after = []
+            for branch in choice.branches:
+                self._variables = dict(before)
+                self._read(branch, level, above, True, calls)
+                after.append(self._variables)
+            if not choice.repeats:
+                outer += self._stops
+            else:
+                after += self._stops
+            self._variables = dict(set.intersection(*(set(each.items()) for each in after)))
+            if not choice.repeats or self._variables == before:
+                break
+            del self.entries[count:]  # the next round begins with what this one leaves
+        self._stops = outer
+
+    def _run(
+        self, command: Command, level: _Level, above: tuple[Names, ...], is_conditional: bool, calls: tuple[str, ...]
+    ) -> None:
+        written, block = command.words[1 if command.words[:1] == ("!",) else 0 :], command.block
+        words = self._words(written)
+        name = words[0] if words else ""
+        if self._assign(written, words):
+            pass
+        elif name is None:
+            self._miss(level, written[0])
+        elif name == "unset":
+            for variable in words[1:]:
+                self._variables[variable or ""] = ""
+        elif name == "load_env":
+            self._load(level, words[1:])
+        elif name in ("menuentry", "submenu") and block is not None:
+            title, identifier = _title(words[1:])
+            names = (*above, (level.index(is_conditional), identifier, title))
+            # Those of another partition have kernels of the same names.
+            is_other = any("osprober-" in word for word in written)
+            kernel = SUBMENU if name == "submenu" else "" if is_other else self._kernel(block)
+            self.entries.append(Entry(names, kernel, is_conditional))
+            if name == "submenu":  # which is run when it is opened
+                before = dict(self._variables), self.unread, self.left
+                self._read(block, _Level(), names, is_conditional)
+                self._variables, self.unread, self.left = before
+        elif name == "function" and block is not None:  # read where it is called
+            self._functions[words[-1] or ""] = block
+        elif name in _SOURCE:
+            self._source(words[-1] if name in ("source", ".") else None, written, level, above, is_conditional, calls)
+        elif name == "eval":
+            self._miss(level, " ".join(written))
+        elif name in _LEAVE:
+            self.left = self.left or name
+            level.is_certain = False
+        elif name in ("break", "continue"):
+            self._stops.append(dict(self._variables))
+        elif name in self._functions and name not in calls:
+            self._read(self._functions[name], level, above, is_conditional, (*calls, name))
+        elif name not in _ONLY_READ:
+            for variable in re.findall(r"\w+", " ".join(word or "" for word in words)):
+                self._variables.pop(variable, None)
+
+    def _words(self, written: tuple[str, ...]) -> list[str | None]:
+        """Return the words as GRUB runs them, where an empty variable without quotes is none; None for unknown ones."""
+        words = [(word, _value(word, self._variables)) for word in written]
+        return [value for word, value in words if value != "" or "'" in word or '"' in word]
+
+    def _assign(self, written: tuple[str, ...], words: list[str | None]) -> bool:
+        """Run an assignment; return whether the command is one."""
+        at = 1 if written[:1] == ("set",) and len(words) > 1 else 0
+        if not words[at:]:
+            return False
+        name, is_set, _rest = written[at].lstrip("\"'").partition("=")
+        value = words[at]
+        if value is not None:
+            name, is_set, value = value.partition("=")
+        if not is_set or not re.fullmatch(r"\w+", name):
+            return False
+        if value is None:
+            self._variables.pop(name, None)
+        else:
+            self._variables[name] = value
+        return True
+
+    def _load(self, level: _Level, words: list[str | None]) -> None:
+        """Run load_env, which loads every variable of a file, or those that it names."""
+        names, path, is_path = [], "%s/%s" % (_DIRECTORY, os.path.basename(ENVIRONMENT)), False
+        for word in words:
+            option, is_set, value = (word or "").partition("=")
+            if is_path or (option == "--file" and is_set):
+                path, is_path = (word or "") if is_path else value, False
+            elif option in ("-f", "--file"):
+                is_path = True
+            elif not option.startswith("-"):
+                names.append(word)
+        if self._below(path) != ENVIRONMENT or None in names:
+            self._miss(level, path)
+            return
+        self._variables.update({name: value for name, value in self._environment.items() if name in names or not names})
+
+    def _source(
+        self,
+        path: str | None,
+        written: tuple[str, ...],
+        level: _Level,
+        above: tuple[Names, ...],
+        is_conditional: bool,
+        calls: tuple[str, ...],
+    ) -> None:
+        at = self._below(path)
+        text = _read(self._root, at) if at and at not in calls else None
+        try:
+            statements = None if text is None else _Script(text).statements
+        except ValueError:  # GRUB has run what is before the error
+            statements = None
+        if at is None or statements is None:
+            self._miss(level, written[-1])
+        else:
+            self._read(statements, level, above, is_conditional, (*calls, at))
+
+    def _miss(self, level: _Level, what: str) -> None:
+        """Know no variable and no number of an entry any more: what is run here is not read."""
+        self.unread = self.unread or what
+        self._variables.clear()
+        level.is_certain = False
+
+    def _below(self, path: str | None) -> str | None:
+        """Return where a file beside grub.cfg is on the host; None for others, whose devices GRUB alone knows."""
+        directory, slash, name = (path or "").partition("/")
+        is_beside = directory == _DIRECTORY and slash and name
+        return "%s/%s" % (os.path.dirname(CONFIGURATION), name) if is_beside else None
+
+    def _succeeds(self, command: Command | None) -> bool | None:
+        """Return whether a command succeeds, or None where only GRUB knows."""
+        words = self._words(command.words) if command else []
+        if words[:1] == ["!"]:
+            return _not(self._succeeds(command._replace(words=command.words[1:]))) if command else None
+        if words in (["true"], ["false"]):
+            return words == ["true"]
+        if words[:1] == ["["] and words[-1] == "]":
+            return self._holds(words[1:-1])
+        return self._holds(words[1:]) if words[:1] == ["test"] else None
+
+    def _holds(self, words: list[str | None]) -> bool | None:
+        """Return what `test` says, or None where only GRUB knows."""
+        for operator, decides in (("-o", True), ("-a", False)):
+            if operator in words:
+                at = words.index(operator)
+                both = (self._holds(words[:at]), self._holds(words[at + 1 :]))
+                return decides if decides in both else None if None in both else not decides
+        known = [word for word in words if word is not None]
+        if words[:1] == ["!"] and len(words) > 1:
+            return _not(self._holds(words[1:]))
+        if known != words or len(words) > 3 or "(" in words:
+            return None
+        if len(known) < 2:
+            return known != [""]  # GRUB's [ ] succeeds
+        if len(known) == 3:
+            left, operator, right = known
+            return (left == right) == (operator != "!=") if operator in ("=", "==", "!=") else None
+        operator, operand = known
+        if operator in ("-n", "-z"):
+            return (operand != "") == (operator == "-n")
+        at_host = self._below(operand)
+        if at_host is None or operator not in ("-e", "-f", "-s"):
+            return None
+        file = os.path.join(self._root, at_host.lstrip("/"))
+        return os.path.isfile(file) and (operator != "-s" or os.path.getsize(file) > 0)
+
+    def _kernel(self, block: list[Statement]) -> str:
         kernels = self._kernels(block, {""})
         return kernels.pop() if len(kernels) == 1 else SEVERAL
 
@@ -218,21 +434,22 @@ class Menu:
         for statement in statements:
             if isinstance(statement, Choice):
                 before = set().union(*(self._kernels(branch, before, calls) for branch in statement.branches))
-            elif statement.words and re.fullmatch("linux(efi|16)?", statement.words[0]):
-                before = {"".join(statement.words[1:2]).rpartition("vmlinuz-")[2]}
-            elif statement.words and statement.words[0] in self._functions and statement.words[0] not in calls:
-                name = statement.words[0]
+                continue
+            name, *words = [_value(word) or "" for word in statement.words] or [""]
+            if re.fullmatch("linux(efi|16)?", name):
+                before = {"".join(words[:1]).rpartition("vmlinuz-")[2]}
+            elif name in self._functions and name not in calls:
                 before = self._kernels(self._functions[name], before, (*calls, name))
         return before
 
     def booted(self, entry: str, kernels: list[str]) -> tuple[str | None, str]:
         """Return the kernel that an entry boots and "", or None and the reason why that is not known."""
         parts = [part.replace(">>", ">") for part in re.split("(?<!>)>(?!>)", entry)]
-        found = next((each for each in self.entries if _is_named(each, parts)), None)
-        if found is None and any(_is_named(each, parts, "?") for each in self.entries):
-            return None, "which entry of GRUB's menu is %s depends on a condition of GRUB" % entry
+        found = next((each for each in self.entries if _is_named(each, parts, perhaps=True)), None)
         if found is None:
             return None, "GRUB's menu has no entry %s" % entry
+        if not _is_named(found, parts):
+            return None, "which entry of GRUB's menu is %s depends on a condition of GRUB" % entry
         if found.kernel == SUBMENU:
             return None, "entry %s of GRUB's menu is a submenu, which waits for a choice" % entry
         if found.kernel == SEVERAL:
@@ -246,20 +463,28 @@ class Menu:
     def entry_of(self, kernel: str) -> str:
         """Return the identifiers of the entry of a kernel that no condition can take away, or "" without one."""
         for entry in self.entries:
-            is_own = entry.names[-1][1].startswith("gnulinux-%s-advanced-" % kernel)
+            is_own = (entry.names[-1][1] or "").startswith("gnulinux-%s-advanced-" % kernel)
             if is_own and entry.kernel == kernel and not entry.is_conditional and all(name[1] for name in entry.names):
-                return ">".join(name[1] for name in entry.names)
+                return ">".join(name[1] or "" for name in entry.names)
         return ""
 
 
-def _title(words: tuple[str, ...]) -> tuple[str, str]:
-    """Return the title of a menu entry and its identifier."""
-    titles, identifier, option = [], "", ""
+def _not(holds: bool | None) -> bool | None:
+    return None if holds is None else not holds
+
+
+def _title(words: list[str | None]) -> tuple[str | None, str | None]:
+    """Return the title of a menu entry and its identifier, each None where it is unknown."""
+    titles: list[str | None] = []
+    identifier: str | None = ""
+    option = ""
     for word in words:
-        name, is_set, value = ("--id" if word == "${menuentry_id_option}" else word).partition("=")
+        name, is_set, value = (word or "").partition("=")
         if option:
             identifier = word if option == "--id" else identifier
             option = ""
+        elif word is None:  # perhaps an option, or no word
+            titles, identifier = titles or [None], None
         elif name in _OPTIONS:
             identifier = value if name == "--id" and is_set else identifier
             option = "" if is_set else name
@@ -268,13 +493,15 @@ def _title(words: tuple[str, ...]) -> tuple[str, str]:
     return (titles or [""])[0], identifier
 
 
-def _is_named(entry: Entry, parts: list[str], any_index: str = "") -> bool:
-    """Return whether `parts` names an entry, or perhaps one whose index is `any_index`.
+def _is_named(entry: Entry, parts: list[str], perhaps: bool = False) -> bool:
+    """Return whether `parts` names an entry, or perhaps one of which a name is unknown.
 
     What begins with a digit is an index for GRUB, even if an entry has that title.
     """
     return len(parts) == len(entry.names) and all(
-        names[0] in (str(int(number.group())), any_index) if number else part and part in names[1:]
+        (names[0] == str(int(number.group())) or (perhaps and names[0] == "?"))
+        if number
+        else part and (part in names[1:] or (perhaps and None in names[1:]))
         for part, names, number in zip(parts, entry.names, map(_NUMBER.match, parts))  # noqa: B905
     )
 
@@ -291,8 +518,8 @@ def _read(root: str, path: str) -> str | None:
 class Answer(NamedTuple):
     """What GRUB boots, each a kernel or None: next, by its first entry, and by the default of its configuration.
 
-    reason: why the next one is not known. default: the entry that the configuration chooses ("" where it sets more than
-    one). entries: kernels, each with the identifiers of its entry, or "" without one.
+    reason: why the next one is not known. default: the entry that the configuration chooses, "" where that is unknown.
+    entries: kernels, each with the identifiers of its entry, or "" without one.
     """
 
     next: str | None = None
@@ -306,42 +533,38 @@ class Answer(NamedTuple):
 def ask(root: str, kernels: list[str]) -> Answer:
     """Return what GRUB's configuration says. kernels: those in /boot, oldest first.
 
-    Without a grub.cfg the newest kernel is booted, as the installation of a kernel arranges it for other boot loaders;
-    a container without a kernel boots None, for no reason.
+    Without a file of any boot loader the newest kernel is booted, as the installation of a kernel arranges it; a
+    container without a kernel boots None, for no reason.
     """
     try:
-        text, environment, custom = (_read(root, path) for path in (CONFIGURATION, ENVIRONMENT, CUSTOM))
+        text, block = (_read(root, path) for path in (CONFIGURATION, ENVIRONMENT))
+        if text is None or not kernels:
+            newest = kernels[-1] if kernels else None
+            other = next((path for path in OTHER_LOADERS if kernels and _read(root, path) is not None), "")
+            reason = "%s is of another boot loader, whose choice is not read" % other if other else ""
+            return Answer(None if reason else newest, reason, newest, newest, "0")
+        kept = {name: re.sub(r"(?s)\\(.)", r"\1", value) for name, value in _VARIABLE.findall(block or "")}
+        menu = Menu(root, text, kept)
+        usual = Menu(root, text, {name: value for name, value in kept.items() if name not in _ONCE})
     except PermissionError as error:
         return Answer(reason="GRUB's configuration cannot be read: %s" % error)
-    if text is None or not kernels:
-        newest = kernels[-1] if kernels else None
-        return Answer(newest, "", newest, newest, "0")
-    kept = {name: re.sub(r"(?s)\\(.)", r"\1", value) for name, value in _VARIABLE.findall(environment or "")}
-    try:
-        menu = Menu(text)
     except ValueError as error:
         return Answer(reason="%s is not a script of GRUB: %s" % (CONFIGURATION, error))
-    defaults = sorted(menu.defaults.difference(_OWN_DEFAULTS) or {""})
-    default = "" if len(defaults) > 1 else (defaults[0].replace("${saved_entry}", kept.get("saved_entry", "")) or "0")
+    if menu.left:
+        return Answer(reason="grub.cfg leaves its menu: it runs %s" % menu.left)
     answer = Answer(
-        first=menu.booted("0", kernels)[0],
-        selected=menu.booted(default, kernels)[0],
-        default=default,
-        entries=tuple((kernel, menu.entry_of(kernel)) for kernel in kernels),
+        first=usual.booted("0", kernels)[0],
+        selected=usual.booted(usual.default, kernels)[0] if usual.default else None,
+        default=usual.default or "",
+        entries=tuple((kernel, usual.entry_of(kernel)) for kernel in kernels),
     )
-    if custom is not None and "custom.cfg" in text:
-        return answer._replace(reason="%s may choose another entry of GRUB's menu" % CUSTOM)
-    entry = kept.get("next_entry") or _guarded(text, kept) or default
-    if not entry:
-        return answer._replace(reason="grub.cfg sets GRUB's default to more than one entry")
-    kernel, reason = menu.booted(entry, kernels)
+    if menu.default:
+        kernel, reason = menu.booted(menu.default, kernels)
+    elif menu.unread:
+        kernel, reason = None, "%s, which grub.cfg runs, may choose another entry of GRUB's menu" % menu.unread
+    else:
+        kernel, reason = None, "which entry of GRUB's menu is its default depends on a condition of GRUB"
     return answer._replace(next=kernel, reason=reason)
-
-
-def _guarded(text: str, kept: dict[str, str]) -> str:
-    """Return the entry that the kernel guard has GRUB boot in place of its default (07_gpuhost), or ""."""
-    is_asked = "gpuhost_entry" in text and not kept.get("prev_saved_entry")
-    return kept.get("gpuhost_entry", "") if is_asked and kept.get("gpuhost_tries") not in ("1", "2", "3") else ""
 
 
 def main(root: str, kernels: list[str]) -> None:

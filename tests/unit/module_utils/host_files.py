@@ -21,7 +21,14 @@ def link(root: Path, path: str, target: str) -> None:
 
 def put_grub_menu(root: Path, kernels: Iterable[str], default: str = "0", system: str = "Debian GNU/Linux") -> None:
     """Write a grub.cfg like grub-mkconfig's (tests/fixtures/grub), with these kernels in this order."""
-    lines = [f'set default="{default}"', 'if [ -n "${gpuhost_entry}" ]; then', 'set default="${gpuhost_entry}"', "fi"]
+    lines = [
+        "load_env",
+        "menuentry_id_option=--id",
+        f'set default="{default}"',
+        'if [ -n "${gpuhost_entry}" ]; then',
+        'set default="${gpuhost_entry}"',
+        "fi",
+    ]
     for number, kernel in enumerate(kernels):
         if number == 0:
             lines += [

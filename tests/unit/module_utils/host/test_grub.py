@@ -57,6 +57,11 @@ def extra(title: str = "X", kernel: str = OLDU) -> str:
     return f"menuentry '{title}' --id x {{\n linux /boot/vmlinuz-{kernel}\n}}\n"
 
 
+def after(script: str, text: str = TWO) -> str:
+    """Return a configuration with another script at its end, as /etc/grub.d/42_custom would write it."""
+    return f"{text}{script}\n"
+
+
 def without_guard() -> str:
     return D12[: D12.index("### BEGIN /etc/grub.d/07_gpuhost")] + D12[D12.index("### BEGIN /etc/grub.d/10_linux") :]
 
@@ -78,7 +83,22 @@ WAITS = "unknown: entry {} of GRUB's menu is a submenu, which waits for a choice
 OTHER = "unknown: entry {} of GRUB's menu boots no kernel in /boot"
 WHICH = "unknown: which entry of GRUB's menu is {} depends on a condition of GRUB"
 DEPENDS = "unknown: entry {} of GRUB's menu depends on a condition of GRUB"
+DEFAULT = "unknown: which entry of GRUB's menu is its default depends on a condition of GRUB"
+UNREAD = "unknown: {}, which grub.cfg runs, may choose another entry of GRUB's menu"
+LEFT = "unknown: grub.cfg leaves its menu: it runs {}"
 SEVERAL = "unknown: entry {} of GRUB's menu boots what a condition of GRUB selects"
+# As Linux From Scratch has it: no environment, nothing but two entries.
+ENTRIES = f"""menuentry "new" {{linux /boot/vmlinuz-{NEWU} root=/dev/sda2 ro}}
+menuentry "old" {{linux /boot/vmlinuz-{OLDU} root=/dev/sda2 ro}}
+"""
+BY_HAND = "set default=0\nset timeout=5\n" + ENTRIES
+# A switch at the computer, a USB device with that file system, selects the entry: as its makers have it in /etc/grub.d.
+SWITCH = """search --no-floppy --fs-uuid --set hdswitch 55AA-6922
+if [ "${hdswitch}" ] ; then
+  set default="1"
+fi
+"""
+OLDER = 'set default="1>2"'
 
 HARMLESS = (
     "if [ a ]; then if [ b ]; then\n  set c=1\nfi; fi",
@@ -95,13 +115,44 @@ HARMLESS = (
     "set c=#; set d=a#b",
 )
 CONDITIONAL = (
-    "if [ a ]; then " + extra() + "fi",
-    "if [ a ]; then if [ b ]; then\n" + extra() + "fi; fi",
-    "if [ a ]; then set c=1; else\n" + extra() + "fi",
+    "if a; then " + extra() + "fi",
+    "if a; then if b; then\n" + extra() + "fi; fi",
+    "if a; then set c=1; else\n" + extra() + "fi",
     "for c in a b; do\n" + extra() + "done",
-    "while [ a ]; do\n" + extra() + "done",
-    "function f {\n" + extra() + "}\nif [ a ]; then f; fi",
-    "source /boot/grub/other.cfg",
+    "while a; do\n" + extra() + "done",
+    "function f {\n" + extra() + "}\nif a; then f; fi",
+)
+# Each may set the default, or does not: GRUB alone knows.
+PERHAPS = (
+    SWITCH,
+    f"if a; then {OLDER}; fi",
+    f"if [ $grub_platform = emu ]; then {OLDER}; fi",
+    f'if [ "${{mine}}" -a -z "${{boot_once}}" ]; then {OLDER}; fi',
+    f"false\nif [ $? = 1 ]; then {OLDER}; fi",
+    f"if [ -f /vmlinuz ]; then {OLDER}; fi",
+    "if a; then b=2; else b=0; fi\nset default=1>$b".replace("1>$b", "'1>'$b"),
+    f"function f {{\n {OLDER}\n}}\nwhile a; do f; done",
+    f"for a in b; do {OLDER}; break; set default=0; done",
+    "for a in b c d; do set default=$d; set d=$e; set e='1>2'; done",
+    "set d=0\nset e=0\nfor a in b c d; do set default=$d; set d=$e; set e='1>2'; done",
+    "read default",
+    "search --set=default --label b",
+)
+# Each is decided by what is on the host.
+DECIDED = (
+    f"unset next_entry\n{OLDER}",
+    f"if [ ]; then {OLDER}; fi",
+    f"if [ '' ]; then true; else {OLDER}; fi",
+    f"if [ a = a ]; then {OLDER}; fi",
+    f"if test a == b; then true; elif [ a != b ]; then {OLDER}; fi",
+    f"if [ -n '' -o -z '' -a -n a ]; then {OLDER}; fi",
+    f"if [ -n a -o -z '' -a -n '' ]; then {OLDER}; fi",
+    f"if [ ! -f $prefix/none.cfg ]; then {OLDER}; fi",
+    f"if ! false; then {OLDER}; fi",
+    f"if [ -e $prefix/grub.cfg -a -s ${{config_directory}}/grub.cfg ]; then {OLDER}; fi",
+    'set a=1\nset b="$a>2"\nif [ x$a = x1 ]; then set default=${b}; fi',
+    f"function f {{ {OLDER}; }}\nf",
+    "set 'default=1>2'",
 )
 CASES = {
     "no GRUB": (None, "", NEW12),
@@ -135,7 +186,7 @@ CASES = {
     "firmware": (default("uefi-firmware", D13), "", OTHER.format("uefi-firmware")),
     "a number after a condition": (default("2", D13), "", WHICH.format("2")),
     "sorted by flavours": (flavours(CLOUD13), "", CLOUD13),
-    "two defaults": (D12 + "set default=2\n", "", "unknown: grub.cfg sets GRUB's default to more than one entry"),
+    "two defaults": (after("set default='1>2'", D12), "", OLD12),
     "held back, no module": (D12, GUARDED + "no-module\n", OLD12),
     "held back, boots used up": (D12, GUARDED + "0\n", OLD12),
     "new": (D12, GUARDED + "3\n", NEW12),
@@ -177,18 +228,80 @@ CASES = {
         OLDU,
     ),
     "one line": (before(f"menuentry X {{ linux /boot/vmlinuz-{OLDU} ; initrd /boot/initrd.img-{OLDU} }}"), "", OLDU),
-    "a default without set": (
-        TWO + "default='1>2'\n",
-        "",
-        "unknown: grub.cfg sets GRUB's default to more than one entry",
-    ),
+    "a default without set": (after("default='1>2'"), "", OLDU),
     "a default in a function that nobody calls": (before("function f {\n  set default='1>2'\n}"), "", NEWU),
     "a default of an entry": (before("menuentry X {\n set default=1\n linux /vmlinuz-" + OLDU + "\n}"), "", OLDU),
     "the kernel held back was removed": (D12, GUARDED.replace(NEW12, "6.12.100+deb12-amd64", 1) + "0\n", OLD12),
+    "held back, another default once": (D12, GUARDED + "no-module\nprev_saved_entry=0\n", NEW12),
+    "the entry before a boot without an initramfs failed": (TWO, "initrdfail=1\nprev_entry=1>2\n", OLDU),
+    "by hand, once": (BY_HAND, "next_entry=1\n", NEWU),
+    "by hand, saved": (BY_HAND.replace("=0", '="${saved_entry}"'), "saved_entry=1\n", NEWU),
+    "by hand, loaded": ("load_env\n" + BY_HAND.replace("=0", '="${saved_entry}"'), "saved_entry=1\n", OLDU),
+    "the environment is not loaded": (TWO.replace("  load_env\n", "  true\n"), "next_entry=1>2\n", NEWU),
+    "an entry for one boot is not asked for": (TWO.replace('"${next_entry}" ] ;', '"" ] ;'), "next_entry=1>2\n", NEWU),
+    "a part of the environment": (TWO.replace("  load_env\n", "  load_env saved_entry\n"), "next_entry=1>2\n", NEWU),
+    "another environment": (
+        after("load_env --file (hd0,1)/grubenv", BY_HAND),
+        "",
+        UNREAD.format("(hd0,1)/grubenv"),
+    ),
+    "a switch": (SWITCH + ENTRIES, "", DEFAULT),
+    "no default any more": (after("unset default", default("1>2", TWO)), "", NEWU),
+    "a function's brace is on the next line": ("function pick\n{\n set default=1\n}\npick\n" + ENTRIES, "", OLDU),
+    "an entry of such a function": (before(f"function pick # a\n\n{{\n{extra()}}}\npick"), "", OLDU),
+    **{f"perhaps the default: {script}": (after(script), "", DEFAULT) for script in PERHAPS},
+    **{f"the default: {script}": (after(script), "", OLDU) for script in DECIDED},
+    "a file of another device": (
+        after('menuentry "--- Multiboot ISOs ---" { echo }\nsource (hd0,1)/grub/grub.cfg'),
+        "",
+        UNREAD.format("(hd0,1)/grub/grub.cfg"),
+    ),
+    "a file of a device that a condition selects": (
+        after("source /boot/grub/other.cfg"),
+        "",
+        UNREAD.format("/boot/grub/other.cfg"),
+    ),
+    "a file that is missing": (after("source $prefix/other.cfg"), "", UNREAD.format("$prefix/other.cfg")),
+    "a file that is no script": (
+        after(". $prefix/a.cfg"),
+        "",
+        UNREAD.format("$prefix/a.cfg"),
+        {"a.cfg": OLDER + "\nfi"},
+    ),
+    "a file that runs itself": (
+        after(". $prefix/a.cfg"),
+        "",
+        UNREAD.format("$prefix/a.cfg"),
+        {"a.cfg": ". $prefix/a.cfg"},
+    ),
+    "a file beside grub.cfg": (after("source $prefix/a.cfg"), "", OLDU, {"a.cfg": f"set timeout=5\n{OLDER}\n"}),
+    "a file before the menu": (before(". $prefix/a.cfg"), "", OLDU, {"a.cfg": extra()}),
+    "a file of functions": (before(". $prefix/a.cfg\nf"), "", OLDU, {"a.cfg": f"function f {{\n{extra()}}}\n"}),
+    "a file of the administrator": (TWO, "", OLDU, {"custom.cfg": OLDER + "\n"}),
+    "entries of the administrator": (default("3", TWO), "", OLDU, {"custom.cfg": extra()}),
+    "the administrator's file runs one of another device": (
+        TWO,
+        "",
+        UNREAD.format("(hd0,1)/a.cfg"),
+        {"custom.cfg": "source (hd0,1)/a.cfg"},
+    ),
+    "evaluated": (after(f"eval '{OLDER}'"), "", UNREAD.format(f"eval '{OLDER}'")),
+    "a command in a variable": (after("$a"), "", UNREAD.format("$a")),
+    "another menu": (after("configfile $prefix/a.cfg"), "", LEFT.format("configfile"), {"a.cfg": OLDER}),
+    "another menu of an entry": (after("submenu X {\n configfile /x\n}\nmenuentry Y { source /x; }"), "", NEWU),
+    "no menu": (after("linux /boot/vmlinuz-1\nboot"), "", LEFT.format("boot")),
 }
 
 
-def installed(root: Path, configuration: str | None, environment: str) -> None:
+def case_of(name: str) -> tuple[str | None, str, str, dict[str, str]]:
+    """Return a case's configuration, environment block, next-boot kernel and files beside grub.cfg."""
+    configuration, environment, boots, *files = CASES[name]
+    return configuration, environment, boots, files[0] if files else {}
+
+
+def installed(root: Path, configuration: str | None, environment: str, files: dict[str, str] | None = None) -> None:
+    for name, content in (files or {}).items():
+        put(root, f"/boot/grub/{name}", content)
     for kernel in re.findall(r"vmlinuz-([^\s;]+)", configuration or D12):
         put(root, f"/boot/vmlinuz-{kernel}")
     put(root, "/boot/grub/grubenv", environment)
@@ -215,8 +328,8 @@ def guarded(root: Path, programs: Path) -> str:
 
 @pytest.mark.parametrize("case", CASES)
 def test_probe_and_guard_name_the_same_kernel(tmp_path: Path, case: str) -> None:
-    configuration, environment, expected = CASES[case]
-    installed(tmp_path / "root", configuration, environment)
+    configuration, environment, expected, files = case_of(case)
+    installed(tmp_path / "root", configuration, environment, files)
     said = {"probe": probed(tmp_path / "root"), "guard": guarded(tmp_path / "root", tmp_path / "bin")}
     assert said == {"probe": expected, "guard": expected}
 
@@ -224,16 +337,9 @@ def test_probe_and_guard_name_the_same_kernel(tmp_path: Path, case: str) -> None
 def test_grub_itself_boots_the_kernels_that_are_named() -> None:
     """The record is of GRUB as a program: see tests/record_grub.py."""
     record = json.loads(record_grub.RECORD.read_text())["booted"]
-    known = record_grub.known(CASES)
+    known = record_grub.known({name: case_of(name) for name in CASES})
     assert {name: record[name]["of"] for name in known} == {name: record_grub.digest(*known[name]) for name in known}
     assert {name: record[name]["kernel"] for name in known} == {name: CASES[name][2] for name in known}
-
-
-def test_a_file_of_the_administrator_may_change_the_menu(tmp_path: Path) -> None:
-    installed(tmp_path / "root", D12, "")
-    put(tmp_path / "root", "/boot/grub/custom.cfg", "set default=3\n")
-    expected = "unknown: /boot/grub/custom.cfg may choose another entry of GRUB's menu"
-    assert [probed(tmp_path / "root"), guarded(tmp_path / "root", tmp_path / "bin")] == [expected, expected]
 
 
 def test_a_kernel_that_was_removed_without_update_grub_is_not_booted(tmp_path: Path) -> None:
@@ -260,6 +366,26 @@ def test_what_is_no_script_of_grub_is_a_reason(tmp_path: Path, snapshot: str, sc
     said = probed(tmp_path / "root")
     assert said == guarded(tmp_path / "root", tmp_path / "bin")
     assert said == snapshot
+
+
+@pytest.mark.parametrize(
+    ("path", "content"),
+    [
+        ("/boot/loader/loader.conf", f"default debian-{OLD12}.conf\n"),
+        ("/boot/efi/loader/loader.conf", "timeout 3\n"),
+        ("/efi/loader/loader.conf", ""),
+        ("/boot/extlinux/extlinux.conf", "default l1\n"),
+        ("/boot/grub/menu.lst", "default 2\n"),
+    ],
+)
+def test_another_boot_loader_may_boot_any_kernel(tmp_path: Path, path: str, content: str) -> None:
+    root = tmp_path / "root"
+    installed(root, None, "")
+    put(root, path, content)
+    expected = f"unknown: {path} is of another boot loader, whose choice is not read"
+    assert [probed(root), guarded(root, tmp_path / "bin")] == [expected, expected]
+    put(root, "/boot/grub/grub.cfg", D12)
+    assert [probed(root), guarded(root, tmp_path / "bin")] == [NEW12, NEW12], "GRUB is what this reads"
 
 
 def test_an_image_that_dpkg_was_unpacking_is_no_kernel(tmp_path: Path) -> None:
