@@ -40,7 +40,7 @@ def kernel(root: str, running: str) -> dict[str, Any]:
     """
     modules = files.names(root, "/lib/modules")
     images = [name for name in files.names(root, "/boot") if name.startswith("vmlinuz-")]
-    booted = {name[len("vmlinuz-") :] for name in images if ".dpkg-" not in name}  # dpkg is about to rename those
+    booted = _without_copies({name[len("vmlinuz-") :] for name in images}, set(modules))
     installed = booted | {v for v in modules if os.path.isdir(files.under(root, "/lib/modules/%s/kernel" % v))}
     boots = grub.ask(root, _by_version(booted))
     headers = [v for v in modules if files.resolve(root, "/lib/modules/%s/build" % v)]
@@ -56,6 +56,13 @@ def kernel(root: str, running: str) -> dict[str, Any]:
         "initramfs_mib": _largest_initramfs(root),
         "build_jobs": len(os.sched_getaffinity(0)),  # DKMS asks nproc
     }
+
+
+def _without_copies(images: set[str], modules: set[str]) -> set[str]:
+    """Return the releases; the name of a copy (.old, .efi.signed) goes on after one, and no modules have it."""
+    releases = images | modules
+    copies = {name for name in images - modules if any(name.startswith(release + ".") for release in releases)}
+    return {name for name in images - copies if ".dpkg-" not in name}  # which dpkg is about to rename
 
 
 def _grub_defaults(root: str) -> dict[str, str]:

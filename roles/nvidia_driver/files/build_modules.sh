@@ -15,7 +15,9 @@ has_driver() { # KERNEL: whether it has the driver's module, and each module of 
   done < <(find "$root/lib/modules/$1" -regex "$module"'\(-uvm\|-modeset\|-drm\|-peermem\)?\.ko\(\.[a-z]+\)?')
 }
 
-newest=$({ find "$root/boot" -maxdepth 1 -name 'vmlinuz-*' ! -name '*.dpkg-*' 2>/dev/null || true; } | sed 's/.*vmlinuz-//' | sort -V | tail -n 1)
+# Copies of images lie beside them (.dpkg-new, .old): a kernel has modules of its name.
+newest=$({ find "$root/boot" -maxdepth 1 -name 'vmlinuz-*' 2>/dev/null || true; } | sed 's/.*vmlinuz-//' | sort -V |
+  while read -r name; do [ ! -d "$root/lib/modules/$name" ] || echo "$name"; done | tail -n 1)
 for kernel in $(printf '%s\n' "$(uname -r)" "$newest" "${@#linux-headers-}" | sort -u); do
   [ -e "$root/lib/modules/$kernel/build/include" ] || continue
   ! has_driver "$kernel" || continue

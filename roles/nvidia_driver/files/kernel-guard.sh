@@ -37,9 +37,17 @@ clear_state() {
   [ -z "$(get gpuhost_kernel)" ] || grub-editenv "$environment" unset gpuhost_kernel gpuhost_tries gpuhost_entry
 }
 
-# The kernels in /boot, oldest first.
+# The kernels in /boot, oldest first; not copies: their names (.old, .efi.signed) go on after a release, and no modules have them.
 kernels() {
-  find "$root/boot" -maxdepth 1 -name 'vmlinuz-*' ! -name '*.dpkg-*' 2>/dev/null | sed 's/.*vmlinuz-//' | sort -V
+  find "$root/boot" -maxdepth 1 -name 'vmlinuz-*' ! -name '*.dpkg-*' 2>/dev/null | sed 's/.*vmlinuz-//' | sort -V |
+    while read -r name; do
+      release=$name
+      [ -d "$root/lib/modules/$name" ] || while [ "$release" != "${release%.*}" ]; do
+        release=${release%.*}
+        if [ -e "$root/boot/vmlinuz-$release" ] || [ -d "$root/lib/modules/$release" ]; then continue 2; fi
+      done
+      echo "$name"
+    done
 }
 
 # What grub.py reads from GRUB's configuration: next, default, first, selected, "entry of KERNEL".

@@ -388,12 +388,22 @@ def test_another_boot_loader_may_boot_any_kernel(tmp_path: Path, path: str, cont
     assert [probed(root), guarded(root, tmp_path / "bin")] == [NEW12, NEW12], "GRUB is what this reads"
 
 
-def test_an_image_that_dpkg_was_unpacking_is_no_kernel(tmp_path: Path) -> None:
-    """The power failed before dpkg renamed it: with another boot loader it would be the newest kernel."""
-    installed(tmp_path / "root", None, "")
-    put(tmp_path / "root", f"/boot/vmlinuz-{NEW12}.dpkg-new")
-    assert [probed(tmp_path / "root"), guarded(tmp_path / "root", tmp_path / "bin")] == [NEW12, NEW12]
-    assert system.kernel(str(tmp_path / "root"), OLD12)["installed"] == [OLD12, NEW12]
+@pytest.mark.parametrize("suffix", [".dpkg-new", ".old", ".efi.signed"])
+def test_a_copy_of_an_image_is_no_kernel(tmp_path: Path, suffix: str) -> None:
+    """dpkg was interrupted, installkernel kept it, or somebody signed it: without a menu it would be the newest."""
+    root = tmp_path / "root"
+    installed(root, None, "")
+    put(root, f"/boot/vmlinuz-{NEW12}{suffix}")
+    assert [probed(root), guarded(root, tmp_path / "bin")] == [NEW12, NEW12]
+    assert system.kernel(str(root), OLD12)["installed"] == [OLD12, NEW12]
+
+
+def test_a_release_that_goes_on_after_another_has_modules_of_its_own(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    put(root, "/boot/vmlinuz-6.12")
+    put(root, "/boot/vmlinuz-6.12.9")
+    put(root, "/lib/modules/6.12.9/modules.dep")
+    assert [probed(root), guarded(root, tmp_path / "bin")] == ["6.12.9", "6.12.9"]
 
 
 def test_a_configuration_that_cannot_be_read_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

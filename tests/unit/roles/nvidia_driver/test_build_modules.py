@@ -66,6 +66,12 @@ def test_the_running_and_the_newest_kernel_get_the_driver_once(root):
     assert build(root) == []
 
 
+@pytest.mark.parametrize("suffix", [".dpkg-new", ".old", ".efi.signed"])
+def test_a_copy_of_an_image_is_not_the_newest_kernel(root, suffix):
+    (root / f"boot/vmlinuz-{NEWEST}{suffix}").write_text("")
+    assert build(root) == [f"built nvidia/580.1 for {kernel}" for kernel in (RUNNING, NEWEST)]
+
+
 def test_a_prebuilt_module_and_missing_headers_need_no_build(root):
     (root / f"lib/modules/{RUNNING}/kernel/nvidia.ko.zst").write_text("580.1")
     (root / f"lib/modules/{NEWEST}/build/include").rmdir()
