@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 PROJECT = Path(__file__).resolve().parents[2]
-SCRIPTS = sorted(path.name for path in (PROJECT / "script").iterdir() if os.access(path, os.X_OK))
+SCRIPTS = sorted(path.name for path in (PROJECT / "script").iterdir() if path.is_file() and os.access(path, os.X_OK))
 VERSION = re.search(r"^version: (\S+)$", (PROJECT / "galaxy.yml").read_text(), re.MULTILINE)
 COMMANDS = ("bash", "sh", "env", "dirname", "readlink", "sed", "basename", "git", "id")
 

@@ -1,4 +1,4 @@
-"""Which lines of a login script set a variable, as published scripts do (the numbers are those of stored files)."""
+"""Which lines of a login script set a variable, and which do nothing else."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ NAME = "LD_LIBRARY_PATH"
 ONLY = {
     "LD_LIBRARY_PATH=/x": True,
     "  export LD_LIBRARY_PATH=/x": True,
-    'export LD_LIBRARY_PATH="/usr/local/cuda/lib64:${LD_LIBRARY_PATH:-}"': True,  # 61416970679
+    'export LD_LIBRARY_PATH="/usr/local/cuda/lib64:${LD_LIBRARY_PATH:-}"': True,
     'export LD_LIBRARY_PATH="/opt/a/lib64:/opt/b/lib"  # of the compiler': True,
     "LD_LIBRARY_PATH=/x; export LD_LIBRARY_PATH": True,
     "LD_LIBRARY_PATH+=:/x": True,
     "declare -x LD_LIBRARY_PATH=/x": False,
-    "export PATH=/usr/local/cuda/bin:$PATH LD_LIBRARY_PATH=/usr/local/cuda/lib64": False,  # 70131506450
+    "export PATH=/usr/local/cuda/bin:$PATH LD_LIBRARY_PATH=/usr/local/cuda/lib64": False,
     "if [ -d /x ]; then export PATH=/x:$PATH; export LD_LIBRARY_PATH=/x; fi": False,
     "[ -d /x ] && export LD_LIBRARY_PATH=/x": False,
     'COLOR="#fff"; export LD_LIBRARY_PATH=/y': False,

@@ -13,19 +13,19 @@ from tests.unit.ansible_runs import printed, run_play
 
 TASKS = yaml.safe_load((Path(__file__).resolve().parents[4] / "roles/env_paths/tasks/main.yml").read_text())
 (TASK,) = (task for task in TASKS if task["name"].startswith("Comment out"))
-# {case: (a script as published, or after one; whether the role can disable its settings)}
+# {case: (a script as people publish them; whether the role can disable its settings)}
 SCRIPTS = {
-    "the only command of a block (stored file 61416970679)": (
+    "the only command of a block": (
         'if [ -d / ]; then\n  export LD_LIBRARY_PATH="/usr/local/cuda/lib64:${LD_LIBRARY_PATH:-}"\nfi\nexport SITE=1\n',
         True,
     ),
-    "both branches (28261367629)": (
+    "both branches": (
         'if [ -z "$LD_LIBRARY_PATH" ]; then\n    export LD_LIBRARY_PATH="/opt/a/lib64"\n'
         'else\n    export LD_LIBRARY_PATH="$LD_LIBRARY_PATH:/opt/a/lib64"\nfi\nSITE=1\n',
         True,
     ),
     "a function": ("cuda_on() {\n  export LD_LIBRARY_PATH=/x\n}\ncuda_on\nSITE=1\n", True),
-    "beside another variable (70131506450)": ("export SITE=1 LD_LIBRARY_PATH=/usr/local/cuda/lib64\n", False),
+    "beside another variable": ("export SITE=1 LD_LIBRARY_PATH=/usr/local/cuda/lib64\n", False),
     "a value on two lines": ("export LD_LIBRARY_PATH=/a/lib:\\\n/b/lib\nSITE=1\n", False),
     "one of several on continued lines": ("export SITE=1 \\\n  LD_LIBRARY_PATH=/x \\\n  OTHER=2\n", False),
     "a block on one line": ("if true; then SITE=1; export LD_LIBRARY_PATH=/x; fi\n", False),
