@@ -79,9 +79,9 @@ def check(builds: Builds, findings: Findings) -> None:
     if kernel.next_boot_unknown:
         findings.warn(
             "next-boot-unknown",
-            f"which kernel starts next is unknown: {kernel.next_boot_unknown}; expected an entry of GRUB's menu with a "
-            f"kernel of this host. Only kernel {kernel.running}, which is running, is checked: see that GRUB starts "
-            f"it, or set GRUB_DEFAULT and type: sudo update-grub{_default(kernel)}",
+            f"which kernel starts next is unknown: {kernel.next_boot_unknown}. Only kernel {kernel.running}, which is "
+            "running, is checked: see that it starts again; where GRUB starts it, set GRUB_DEFAULT and type: sudo "
+            f"update-grub{_default(kernel)}",
         )
     held = kernel.held_back
     if held and held not in roles and kernel.headers_from is not None and not builds.is_possible(held):
