@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read the lines of a login script: which of them set a variable. Runs on the managed host.
 
-Not a parser of the shell: lines are read one by one, so a setting within a function or a here-document counts as one.
+Not a parser of the shell: lines are read one by one, so one within a function, a here-document or a quoted text counts.
 """
 
 from __future__ import annotations

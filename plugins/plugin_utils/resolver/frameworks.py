@@ -227,8 +227,8 @@ def _unproven(context: ResolveContext, release: TensorflowRelease) -> tuple[Prob
 
 
 def _is_of(run: PublishedRun, release: TensorflowRelease) -> bool:
-    first, last = versions.key(run.first), run.last
-    return versions.key(release.version) >= first and (last is None or versions.at_most(release.version, last))
+    is_late_enough = versions.key(release.version) >= versions.key(run.first)
+    return is_late_enough and (run.last is None or versions.at_most(release.version, run.last))
 
 
 def runs(release: TensorflowRelease, gpu: Gpu) -> str:

@@ -142,7 +142,7 @@ def _is_known_to_run(plan: Plan) -> bool:
 
 
 def _unproven(catalog: Catalog, plan: Plan, request: Request, host: Host, attempt: Attempt) -> Iterator[Remedy]:
-    """Yield PyTorch, then the newest TensorFlow by its number, which is nobody's word that it runs on the GPUs."""
+    """Yield PyTorch, then the newest TensorFlow by its version, although it is not known to run on the GPUs."""
     newest = max(published_versions(catalog, "tensorflow"), key=versions.key)
     for changes in ({"pytorch": "fallback"}, {"tensorflow": newest}):
         changed = dataclasses.replace(request, **changes)
