@@ -43,7 +43,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import (
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.disk_space import ExtraPackages, check_disk
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import PlanDiff
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.signing_key import SigningCertificate
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import holds
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import holds
 
 SCHEMA = 1
 ENVIRONMENT_PATHS = {"tensorflow": TENSORFLOW, "pytorch": PYTORCH}

@@ -10,7 +10,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import (
     explain,
     frameworks,
     gpus,
-    holds,
     known_bad,
     libraries,
     locks,
@@ -26,6 +25,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.driver impo
     kernels,
     prebuilt,
 )
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import holds
 
 PROBLEMS: dict[str, str] = {
     **resolve.PROBLEMS,

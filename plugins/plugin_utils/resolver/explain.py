@@ -11,7 +11,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Branch
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import DriverComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import holds, known_bad
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import known_bad
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.driver import driver_sets, prebuilt
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.driver.drivers import (
@@ -20,6 +20,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.driver.driv
     archived_version,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.platform import Platform, is_native
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import holds
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.toolkits import CudaCandidate
 
 WARNINGS = {

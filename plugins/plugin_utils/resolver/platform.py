@@ -16,7 +16,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import LABELS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import frameworks, holds, toolkits
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import frameworks, toolkits
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import (
     ResolveContext,
     gpu_label,
@@ -28,6 +28,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.driver impo
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.driver.drivers import DriverCandidate
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.frameworks import TensorflowCandidate
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.libraries import cudnn_candidates
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import holds
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.toolkits import CudaCandidate
 
 PROBLEMS = {

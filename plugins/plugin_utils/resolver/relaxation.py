@@ -21,7 +21,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Pl
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import (
     frameworks,
-    holds,
     libraries,
     locks,
     toolkits,
@@ -29,6 +28,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import (
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.driver import drivers
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.explain import branch_kind
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import holds
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.remedies import asked_for
 
 PLATFORM = ("driver", "cuda", "tensorflow")

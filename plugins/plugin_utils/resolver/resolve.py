@@ -30,7 +30,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Ho
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu, Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError, Reading, Request
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import frameworks, holds, known_bad, libraries
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import frameworks, known_bad, libraries
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext, quote_hint
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.driver import (
     driver_sets,
@@ -58,6 +58,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.platform im
     runs_major,
     usable_candidates,
 )
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import holds
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.relaxation import LOCKS, Question, explain_limits
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.remedies import find_remedies
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.scope import check_frameworks, limit

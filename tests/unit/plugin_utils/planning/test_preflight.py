@@ -14,7 +14,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings impor
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff, preflight
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import Options
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.signing_key import SigningCertificate
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import holds
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import holds
 from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.plugin_utils.planning.planning_cases import make_plan, make_probe

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import gpus, holds, locks, scope
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import gpus, locks, scope
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.codes import PROBLEMS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.driver import (
     driver_sets,
     foreign_drivers,
     prebuilt,
 )
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import holds
 
 from tests.unit.frozen_catalog import frozen_catalog
 from tests.unit.plugin_utils.resolver.resolver_cases import codes, plan

@@ -20,7 +20,7 @@ from tests.unit.frozen_catalog import frozen_catalog
 from tests.unit.module_utils.host_files import put
 from tests.unit.plugin_utils.resolver.resolver_cases import debian_offers
 
-FIXTURES = Path(__file__).resolve().parents[3] / "fixtures/probe"
+FIXTURES = Path(__file__).resolve().parents[4] / "fixtures/probe"
 # As the init script of GoogleCloudDataproc/initialization-actions#1220 holds them: dpkg's `hi nvidia-*-570-server-*`.
 UBUNTU_570 = dict.fromkeys(
     (
