@@ -287,6 +287,13 @@ probe:
     requested:
       description: The request of the last verified configuration; null if no configuration was verified.
       type: dict
+    verified_components:
+      description: The components of the last verified configuration, as in its plan; null if none was verified.
+      type: dict
+    changed_packages:
+      description: The packages that gpuhost has changed on this host.
+      type: list
+      elements: str
     pending:
       description:
         - C(since) when a change waits to be verified, and C(before), the C(last_result) before it; null if none does.

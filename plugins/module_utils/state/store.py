@@ -123,6 +123,12 @@ def requested(directory: str) -> dict[str, Any] | None:
     return None if record is None else dict(record["plan"].get("request") or {})
 
 
+def components(directory: str) -> dict[str, Any] | None:
+    """Return the components of the verified configuration by name, as in its plan; None if nothing was verified."""
+    record = read(directory, VERIFIED)
+    return None if record is None else dict(record["plan"].get("components") or {})
+
+
 def journal(directory: str) -> dict[str, Any]:
     """Return {package: its state before the first change} of every package that a transaction changed."""
     return dict((read(directory, JOURNAL) or {}).get("packages") or {})

@@ -11,6 +11,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import (
     ForeignDriver,
     Kernel,
     Probe,
+    VerifiedComponent,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError
 
@@ -31,6 +32,22 @@ class HostGpu:
     compute_capability: str | None = None
     vgpu: str | None = None
     subsystem_id: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Present:
+    """What may stay on a host as it is.
+
+    verified: the components of the verified configuration by name, None where it left one out; requested: its request;
+    verified_at: UTC, in ISO 8601, empty where it was not recorded. driver_works: nvidia-smi lists GPUs.
+    changed_packages: those that gpuhost has changed.
+    """
+
+    verified: Mapping[str, VerifiedComponent | None] = dataclasses.field(default_factory=dict)
+    requested: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    verified_at: str = ""
+    driver_works: bool = False
+    changed_packages: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,6 +85,7 @@ class Host:
     display: str = ""
     packages: tuple[str, ...] = ()
     foreign_holds: tuple[str, ...] = ()
+    present: Present = dataclasses.field(default=Present(), hash=False)
 
     @property
     def kernel_releases(self) -> tuple[str, ...]:
@@ -107,6 +125,18 @@ def host_from_probe(probe: Probe) -> Host:
         display=_display(probe.display),
         packages=tuple(f"{name}={package.version}" for name, package in probe.present_packages.items()),
         foreign_holds=tuple(f"{name}={version}" if version else name for name, version in probe.foreign_holds.items()),
+        present=_present(probe),
+    )
+
+
+def _present(probe: Probe) -> Present:
+    loaded, smi = _loaded_driver(probe), probe.driver.nvidia_smi.gpus
+    return Present(
+        verified=probe.verified_components or {},
+        requested=probe.requested or {},
+        verified_at=probe.verified.at if probe.verified else "",
+        driver_works=bool(smi) and all(gpu.driver_version in (None, loaded) for gpu in smi),
+        changed_packages=probe.changed_packages,
     )
 
 

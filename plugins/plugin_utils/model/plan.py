@@ -44,12 +44,16 @@ class Remedy:
 
 @dataclasses.dataclass(frozen=True)
 class KeptDriver:
-    """An installed driver that the plan leaves as it is; package: its metapackage."""
+    """An installed driver that the plan leaves as it is.
+
+    package: its metapackage; prebuilt: it has modules that the distribution built, else others installed it.
+    """
 
     version: str
     branch: str
     kernel_modules: str
     package: str
+    prebuilt: bool = True
 
 
 @dataclasses.dataclass(frozen=True)

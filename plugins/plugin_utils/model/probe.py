@@ -431,6 +431,22 @@ class Verified:
 
 
 @dataclasses.dataclass(frozen=True)
+class VerifiedComponent:
+    """A component of the verified configuration, with what can be requested of it; as in a plan, of any release."""
+
+    version: str
+    release: str = ""
+    source: str = ""
+    kernel_modules: str = ""
+    profile: str = ""
+    module_source: str = ""
+    cuda: str = ""
+    cuda_libraries: str = ""
+    packages: tuple[str, ...] = ()
+    pinning_packages: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
 class EndedTransaction:
     """What a package transaction did whose run lost the connection or was killed; failed: its error."""
 
@@ -461,7 +477,7 @@ class Probe:
 
     uid: the user that it read as, 0 for root; may_write: whether that user may write to a directory, by path.
     run: the run that changes the host, as the module run_lock records it, if any.
-    requested: the request of the verified configuration, if any.
+    requested, verified_components: of the verified configuration, if any. changed_packages: those that gpuhost changed.
     newer_state: which record a later gpuhost wrote. errors: why parts could not be read, "PART: CAUSE".
     """
 
@@ -501,6 +517,8 @@ class Probe:
     masked_services: tuple[str, ...] = ()
     verified: Verified | None = None
     requested: Mapping[str, str] | None = None
+    verified_components: Mapping[str, VerifiedComponent | None] | None = None
+    changed_packages: tuple[str, ...] = ()
     pending: Pending | None = None
     newer_state: str | None = None
     simulated: tuple[str, ...] = ()

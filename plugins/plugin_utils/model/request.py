@@ -24,12 +24,14 @@ _CHOICES = {
 # What people type for a component; YAML makes true and false of yes and no without quotes.
 _WORDS = {
     **dict.fromkeys(("no", "off", "false"), "none"),
-    **dict.fromkeys(("yes", "on", "true", "latest", "newest"), "auto"),
+    **dict.fromkeys(("yes", "on", "true"), "auto"),
+    "newest": "latest",
 }
+LATEST = "latest"
 # Words that may be in a version's place.
 _INSTEAD_OF_A_VERSION = {
-    **dict.fromkeys(COMPONENTS, ("auto", "none")),
-    "pytorch": ("fallback", "auto", "none"),
+    **dict.fromkeys(COMPONENTS, ("auto", LATEST, "none")),
+    "pytorch": ("fallback", "auto", LATEST, "none"),
     "pytorch_cuda": ("auto",),
 }
 _CASE_SENSITIVE = ("repository_url", "repository_key_url", "repository_key_fingerprint")
@@ -48,10 +50,11 @@ class PlanInputError(ValueError):
 class Request:
     """The gpu_stack_* variables that a plan depends on, without the prefix.
 
-    A component is `auto`, a version, a prefix of one (`13` for any CUDA 13), or `none`; pytorch may also be `fallback`:
-    in place of TensorFlow, where tensorflow is `auto` and no release of it works. pytorch_cuda: the CUDA release that
-    PyTorch's wheels are built for; `auto` follows the requested toolkit. keep_cuda: `all`, or how many
-    toolkits stay installed; leftovers: `refuse` or `remove` what other installers left.
+    A component is `auto`, a version, a prefix of one (`13` for any CUDA 13), `latest`, or `none`. `auto` keeps what is
+    there while it fits, and is the newest that fits where nothing is; `latest` is the newest each time. pytorch may
+    also be `fallback`: in place of TensorFlow, where tensorflow is `auto` and no release of it works. pytorch_cuda: the
+    CUDA release that PyTorch's wheels are built for; `auto` follows the requested toolkit. keep_cuda: `all`, or how
+    many toolkits stay installed; leftovers: `refuse` or `remove` what other installers left.
     scope: `host`, or `frameworks` alone, with the driver that is loaded.
     """
 
@@ -75,6 +78,15 @@ class Request:
     repository_key_url: str = "auto"
     repository_key_fingerprint: str = "auto"
     scope: str = "host"
+
+    @property
+    def latest(self) -> tuple[str, ...]:
+        """The components of which the newest is requested, whatever is there."""
+        return tuple(name for name in COMPONENTS if getattr(self, name) == LATEST)
+
+    def newest(self) -> Request:
+        """Return the request of a host on which nothing is there: `auto` in place of `latest`."""
+        return dataclasses.replace(self, **dict.fromkeys(self.latest, "auto")) if self.latest else self
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Request:
@@ -134,8 +146,10 @@ def _understood(name: str, value: Any, default: str) -> tuple[str, str]:
     if isinstance(value, (list, tuple, Mapping)):
         return "", ""
     text = str(value).strip()
-    meant = _WORDS.get(text.lower())
-    if meant in _INSTEAD_OF_A_VERSION.get(name, ()):
+    meant, words = _WORDS.get(text.lower()), _INSTEAD_OF_A_VERSION.get(name, ())
+    if LATEST in (meant, text.lower()) and LATEST not in words:  # no component, of which nothing stays
+        meant = "auto"
+    if meant in words:
         return str(meant), f"{text.lower()}, which means {meant}"
     return (text if name in _CASE_SENSITIVE else text.lower()), ""
 
@@ -162,7 +176,5 @@ def _expected_of_version(text: str, words: tuple[str, ...]) -> str | None:
         return None
     # Input methods for Chinese and Japanese type digits and dots of full width.
     number = _NUMBER.search(_BUILD.sub(r"\1.\2", unicodedata.normalize("NFKC", text)))
-    near = (
-        f"; did you mean {re.sub('[,-]', '.', number.group())}?" if number else spelling.hint(text, (*words, "latest"))
-    )
+    near = f"; did you mean {re.sub('[,-]', '.', number.group())}?" if number else spelling.hint(text, words)
     return f"{', '.join(words)}, a version or the first parts of one, such as 13.2{near}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
@@ -18,7 +18,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components imp
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Limit, Reason
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import LATEST, Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import (
     frameworks,
     libraries,
@@ -61,6 +61,7 @@ class Question:
 
 
 Attempt = Callable[[Question], Plan]
+Offers = Mapping[str, tuple[str, ...]] | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,17 +73,26 @@ class Constraint:
     text: str
 
 
-def explain_limits(catalog: Catalog, plan: Plan, host: Host, attempt: Attempt) -> tuple[Reason, ...]:
+def explain_limits(
+    catalog: Catalog,
+    plan: Plan,
+    host: Host,
+    attempt: Attempt,
+    kept: Mapping[str, Mapping[str, str]],
+    offers: Offers,
+) -> tuple[Reason, ...]:
     """Return the reasons of a plan with what limits each version, where something does.
 
-    attempt: answers a question without reasons.
+    attempt: answers a question without reasons. kept: by component, what is requested where it is not kept; offers:
+    what is offered then.
     """
     question = Question(plan.request, host)
+    constraints = [*_of_kept(kept, offers), *_constraints(catalog, plan, host, kept)]
     found = {
         # NCCL limits nothing.
-        **_limits(catalog, plan, PLATFORM, question.asking(nccl="none"), _constraints(catalog, plan, host), attempt),
+        **_limits(catalog, plan, PLATFORM, question.asking(nccl="none"), constraints, attempt),
         **_limits_of_libraries(catalog, plan, question, attempt),
-        **_limits_of_pytorch(catalog, plan, question, attempt),
+        **_limits_of_pytorch(catalog, plan, question, attempt, kept),
     }
     return tuple(_explained(catalog, reason, plan, found.get(reason.component)) for reason in plan.reasons)
 
@@ -116,10 +126,18 @@ def _sentence(newer: str, limits: Sequence[Limit]) -> str:
 # The constraints --------------------------------------------------------------------------------------------------
 
 
-def _constraints(catalog: Catalog, plan: Plan, host: Host) -> list[Constraint]:
-    """Return everything that may limit driver, toolkit or TensorFlow."""
+def _of_kept(kept: Mapping[str, Mapping[str, str]], offers: Offers) -> list[Constraint]:
+    def relax(asks: Mapping[str, str]) -> Callable[[Question], Question]:
+        return lambda question: question.asking(**asks).on(offers=offers)
+
+    return [Constraint(name, relax(asks), f"with gpu_stack_{name}={LATEST}") for name, asks in kept.items()]
+
+
+def _constraints(catalog: Catalog, plan: Plan, host: Host, kept: Mapping[str, Mapping[str, str]]) -> list[Constraint]:
+    """Return everything but what is kept that may limit driver, toolkit or TensorFlow."""
     request, distro = plan.request, catalog.distros[host.distribution]
-    found = [_of_request(request, name) for name in asked_for(request)]
+    of_kept = {name for asks in kept.values() for name in asks}
+    found = [_of_request(request, name) for name in asked_for(request) if name not in of_kept]
     tensorflow = plan.components.tensorflow
     if tensorflow and request.tensorflow == "auto":
         text = f"without TensorFlow {tensorflow.version}"
@@ -192,12 +210,13 @@ def _limits_of_libraries(
 
 
 def _limits_of_pytorch(
-    catalog: Catalog, plan: Plan, question: Question, attempt: Attempt
+    catalog: Catalog, plan: Plan, question: Question, attempt: Attempt, kept: Mapping[str, Mapping[str, str]]
 ) -> dict[str, tuple[Limit, ...]]:
     """Return the limits of PyTorch beside the driver and TensorFlow of the plan; a requested toolkit is one."""
     pinned, driver = _pinned(plan), plan.components.driver
     if plan.components.tensorflow is None:
         pinned |= {"tensorflow": "none", "pytorch": plan.request.pytorch.replace("fallback", "auto")}
+    pinned |= {name: getattr(plan.request, name) for asks in kept.values() for name in asks if name not in pinned}
     constraints = [_of_request(plan.request, name) for name in asked_for(plan.request) if name not in pinned]
     version = driver.version if driver else question.host.loaded_driver
     if version:

@@ -10,6 +10,7 @@ Runs on the controller; a pure function. The modules beside this one, in the ord
     explain                           add a reason for each of them, and warnings
     libraries, frameworks             list cuDNN, NCCL and PyTorch candidates; this module selects among them
     relaxation                        find what limits the versions of a plan
+    present                           keep what is there: a verified configuration, packages on hold
     remedies                          where there are problems, plan changed requests and hosts
 """
 
@@ -58,7 +59,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.platform im
     runs_major,
     usable_candidates,
 )
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import holds
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import holds, keeping
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.relaxation import LOCKS, Question, explain_limits
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.remedies import find_remedies
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.scope import check_frameworks, limit
@@ -92,14 +93,22 @@ def plan_for_probe(probe: Probe, request: Mapping[str, Any], catalog: Catalog | 
 
 
 def plan_for_reading(catalog: Catalog, read: Reading, host: Host) -> Plan:
-    """Return the plan for a request as it was understood: with what limits it, and what was interpreted."""
-    plan = with_limits(catalog, resolve(catalog, read.request, host), host)
+    """Return the plan for a request as it was understood, which keeps what fits of a verified configuration.
+
+    It says what limits each version, and what was interpreted.
+    """
+    kept = keeping.keep(catalog, read.request, host, functools.partial(plan_once, catalog))
+    plan = resolve(catalog, kept.request, kept.host)
+    plan = keeping.told(kept, with_limits(catalog, plan, kept.host, kept), catalog)
     notes = [PlanWarning("request-interpreted", note) for note in read.notes.values()]
     return dataclasses.replace(plan, warnings=(*notes, *plan.warnings))
 
 
 def resolve(catalog: Catalog, request: Request, host: Host) -> Plan:
-    """Return the newest consistent set for a host, or all problems with remedies that were planned."""
+    """Return the newest consistent set for a host, or all problems with remedies that were planned.
+
+    What is there does not count; see plan_for_reading.
+    """
     plan = plan_once(catalog, request, host)
     # The remedy for a foreign driver, a hold or another processor is no change of the request or distribution.
     if plan.ok or (host.described and not host.gpus):  # what would fit unknown GPUs is unknown, too
@@ -115,11 +124,17 @@ def resolve(catalog: Catalog, request: Request, host: Host) -> Plan:
     return dataclasses.replace(plan, problems=problems, remedies=remedies)
 
 
-def with_limits(catalog: Catalog, plan: Plan, host: Host) -> Plan:
-    """Return a plan with reasons that say what limits each version, which takes about twenty more plans."""
+def with_limits(catalog: Catalog, plan: Plan, host: Host, kept: keeping.Kept | None = None) -> Plan:
+    """Return a plan with reasons that say what limits each version, which takes about twenty more plans.
+
+    What is kept needs no such reason, and limits the rest.
+    """
     if not plan.ok:
         return plan
-    reasons = explain_limits(catalog, plan, host, functools.partial(_answer, catalog))
+    parts = kept.parts if kept else ()
+    freed = {part.names[0]: kept.freed(part) for part in parts} if kept else {}
+    offers = kept.asked[1].offers if kept else host.offers
+    reasons = explain_limits(catalog, plan, host, functools.partial(_answer, catalog), freed, offers)
     return dataclasses.replace(plan, reasons=reasons)
 
 
@@ -135,10 +150,12 @@ def with_every_lock(catalog: Catalog) -> Catalog:
 
 
 def plan_once(catalog: Catalog, request: Request, host: Host, relaxed: frozenset[str] = frozenset()) -> Plan:
-    """Return a plan without remedies and limits. Where no TensorFlow works and none is asked for, it has PyTorch alone.
+    """Return a plan without remedies and limits, as if nothing were there. `latest` is `auto` here.
 
-    relaxed: see ResolveContext, and `gpu NAME`: this kind of GPU.
+    Where no TensorFlow works and none is asked for, it has PyTorch alone. relaxed: see ResolveContext, and `gpu NAME`:
+    this kind of GPU.
     """
+    request = request.newest()
     plan = _plan_as_asked(catalog, request, host, relaxed)
     if plan.ok or request.pytorch == "none":
         return plan

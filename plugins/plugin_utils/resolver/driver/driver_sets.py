@@ -9,6 +9,7 @@ import dataclasses
 import fnmatch
 import re
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import debian_version
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import split_spec
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
@@ -27,6 +28,38 @@ class Profile:
 
     name: str
     why: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class InstalledDriver:
+    """The driver whose packages are installed. source: `nvidia` or `distro`; package: one that has its version."""
+
+    version: str
+    kernel_modules: str
+    source: str
+    module_source: str
+    profile: str
+    package: str
+
+
+def installed(context: ResolveContext) -> InstalledDriver | None:
+    """Return the driver whose packages are installed, with what can be requested of it; None without one."""
+    rule, present = context.catalog.packages, _installed(context)
+    leading = {name: present[name] for name in _leading(context)}
+    if not leading:
+        return None
+    newest = debian_version.newest_first(list(leading.values()))[0]
+    built = [name for name in present if re.fullmatch(rule.kernel_modules, name)]
+    prebuilt = [name for name in present if fnmatch.fnmatchcase(name, rule.prebuilt_modules)]
+    revisions = {rule.revision for rule in context.catalog.driver.packages if rule.family == context.distro.family}
+    return InstalledDriver(
+        version=versions.upstream(newest),
+        kernel_modules="open" if any("open" in name.split("-") for name in built or prebuilt) else "proprietary",
+        source="nvidia" if newest.rpartition("-")[2] in revisions else "distro",
+        module_source="dkms" if built else "prebuilt",
+        profile="full" if graphics(context) else "compute",
+        package=next(name for name, version in leading.items() if version == newest),
+    )
 
 
 def profile(context: ResolveContext) -> Profile:

@@ -107,22 +107,18 @@ def driver(context: ResolveContext, findings: Findings) -> HeldDriver | None:
     held = of_components(context.catalog, context.host).get("driver")
     if not held:
         return None
-    installed = [name for name, _version in map(split_spec, context.host.packages) if ":" not in name]
-    built = [name for name in installed if re.fullmatch(context.catalog.packages.kernel_modules, name)]
-    prebuilt = [n for n in installed if fnmatch.fnmatchcase(n, context.catalog.packages.prebuilt_modules)]
-    version = versions.upstream(debian_version.newest_first(_leading_versions(context))[0])
-    is_open = any("open" in name.split("-") for name in built or prebuilt)
-    found = HeldDriver(version, "open" if is_open else "proprietary", tuple(sorted(held)))
-    revisions = {rule.revision for rule in context.catalog.driver.packages if rule.family == context.distro.family}
-    is_nvidias = _leading_versions(context)[0].rpartition("-")[2] in revisions
+    installed = driver_sets.installed(context)
+    if installed is None:
+        return None
+    version = installed.version
+    found = HeldDriver(version, installed.kernel_modules, tuple(sorted(held)))
     request = context.request
     differs = {
         "driver": request.driver != "auto" and not versions.has_prefix(version, request.driver),
-        "driver_source": request.driver_source != "auto" and (request.driver_source == "nvidia") != is_nvidias,
-        "driver_kernel_modules": request.driver_kernel_modules not in ("auto", found.kernel_modules),
-        "driver_module_source": request.driver_module_source not in ("auto", "dkms" if built else "prebuilt"),
-        "driver_profile": request.driver_profile
-        not in ("auto", "full" if driver_sets.graphics(context) else "compute"),
+        **{
+            name: getattr(request, name) not in ("auto", getattr(installed, name.removeprefix("driver_")))
+            for name in ("driver_source", "driver_kernel_modules", "driver_module_source", "driver_profile")
+        },
     }
     asked = [f"gpu_stack_{name}={getattr(request, name)}" for name, is_other in differs.items() if is_other]
     if asked:
@@ -131,12 +127,6 @@ def driver(context: ResolveContext, findings: Findings) -> HeldDriver | None:
             problem(held, f"{text} would change driver {version}", f"remove {text}, so that this driver stays")
         )
     return found
-
-
-def _leading_versions(context: ResolveContext) -> list[str]:
-    expression = context.catalog.packages.leading["driver"]
-    specs = map(split_spec, context.host.packages)
-    return [version or "" for name, version in specs if ":" not in name and re.fullmatch(expression, name)]
 
 
 def check_driver(context: ResolveContext, held: HeldDriver, findings: Findings) -> None:

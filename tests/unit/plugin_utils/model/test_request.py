@@ -22,7 +22,9 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import
         ({"pytorch": True}, ("pytorch", "auto")),
         ({"driver": False}, ("driver", "none")),
         ({"cuda": "No"}, ("cuda", "none")),
-        ({"cuda": "latest"}, ("cuda", "auto")),
+        ({"cuda": "latest"}, ("cuda", "latest")),
+        ({"cuda": "Newest"}, ("cuda", "latest")),
+        ({"pytorch_cuda": "latest"}, ("pytorch_cuda", "auto")),
         ({"tensorflow": "2.15.0.post1"}, ("tensorflow", "2.15.0.post1")),
         ({"driver_source": "NVIDIA"}, ("driver_source", "nvidia")),
         ({"repository_url": "http://M.org/Repos"}, ("repository_url", "http://M.org/Repos")),
@@ -91,7 +93,8 @@ def test_the_error_lists_every_wrong_value(values: dict[str, Any], parts: list[s
 @pytest.mark.parametrize(
     ("values", "note"),
     [
-        ({"cuda": "latest"}, "gpu_stack_cuda is latest, which means auto"),
+        ({"cuda": "newest"}, "gpu_stack_cuda is newest, which means latest"),
+        ({"pytorch_cuda": "latest"}, "gpu_stack_pytorch_cuda is latest, which means auto"),
         ({"driver": False}, "gpu_stack_driver is false, which means none"),
         ({"nccl": None}, "gpu_stack_nccl is empty, which means its default, auto"),
     ],

@@ -128,9 +128,9 @@ def test_one_value_given_twice_is_no_contradiction():
 
 
 def test_what_a_word_was_taken_for_is_a_warning():
-    status, out, _err = run("--distro", "debian-12", "--gpu", "T4", "--request", "cuda=latest")
+    status, out, _err = run("--distro", "debian-12", "--gpu", "T4", "--request", "cuda=newest")
     assert status == 0
-    assert "warning  request-interpreted: gpu_stack_cuda is latest, which means auto" in out
+    assert "warning  request-interpreted: gpu_stack_cuda is newest, which means latest" in out
 
 
 # The plan of a real host -------------------------------------------------------------------------------------------

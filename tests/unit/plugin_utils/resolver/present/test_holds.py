@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import probe as host_probe
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import store
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import probe_options
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe, Repository
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff, preflight
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_for_probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff
 from syrupy.assertion import SnapshotAssertion
 
-from tests.unit.frozen_catalog import frozen_catalog
 from tests.unit.module_utils.host_files import put
+from tests.unit.plugin_utils.resolver.present.present_cases import Root
 from tests.unit.plugin_utils.resolver.resolver_cases import debian_offers
 
-FIXTURES = Path(__file__).resolve().parents[4] / "fixtures/probe"
 # As the init script of GoogleCloudDataproc/initialization-actions#1220 holds them: dpkg's `hi nvidia-*-570-server-*`.
 UBUNTU_570 = dict.fromkeys(
     (
@@ -33,55 +25,6 @@ DEBIAN_580 = dict.fromkeys(("nvidia-driver-cuda", "nvidia-kernel-open-dkms", "li
 CUDNN_12 = dict.fromkeys(("libcudnn9-cuda-12", "libcudnn9-headers-cuda-12", "libcudnn9-dev-cuda-12"), "9.10.2.21-1")
 NCCL_12 = dict.fromkeys(("libnccl2", "libnccl-dev"), "2.27.7-1+cuda12.9")
 CUDA_130 = {"cuda-toolkit-13-0": "13.0.2-1", "cuda-nvcc-13-0": "13.0.88-1"}
-
-
-class Root:
-    """A root directory with one H200; `packages`: {name: version}, those in `held` are on hold."""
-
-    def __init__(self, root: Path, distribution: str = "debian-12") -> None:
-        self.root, self.status = root, ""
-        put(root, "/etc/os-release", (FIXTURES / f"os-release-{distribution}.txt").read_text())
-        for name, text in {"vendor": "0x10de", "device": "0x2335", "class": "0x030200"}.items():
-            put(root, f"/sys/bus/pci/devices/0000:05:00.0/{name}", f"{text}\n")
-
-    def add(self, packages: dict[str, str], held: Any = (), status: str = "installed") -> None:
-        for name, version in packages.items():
-            want = "hold" if name in held else "install"
-            self.status += f"Package: {name}\nStatus: {want} ok {status}\nArchitecture: amd64\n"
-            self.status += f"Version: {version}\n\n" if version else "\n"
-        put(self.root, "/var/lib/dpkg/status", self.status)
-
-    def journal(self, **states: Any) -> None:
-        directory = self.root / "var/lib/gpuhost"
-        directory.mkdir(parents=True, exist_ok=True)
-        store.record_packages(str(directory), {name.replace("_", "-"): state for name, state in states.items()})
-
-    def probe(self, offers: dict[str, tuple[str, ...]] | None = None) -> Probe:
-        names = probe_options(frozen_catalog())
-        options = host_probe.Options(
-            repository_url=None,
-            repositories={},
-            repository_check=False,
-            repository_patterns=tuple(names["repository_patterns"]),
-            package_patterns=tuple(names["package_patterns"]),
-            tensorflow_path="/opt/gpuhost/tensorflow",
-            driver_packages=names["driver_packages"],
-            distro_cuda_package=names["distro_cuda_package"],
-        )
-        found = Probe.from_json({**host_probe.probe(str(self.root), options), "disk": None})
-        return dataclasses.replace(found, repository=Repository(packages=offers) if offers else None)
-
-    def plan(self, offers: dict[str, tuple[str, ...]] | None = None, **request: str) -> Plan:
-        return plan_for_probe(
-            self.probe(offers), {"tensorflow": "none", "pytorch": "none", **request}, frozen_catalog()
-        )
-
-    def problems(self, offers: dict[str, tuple[str, ...]] | None = None, **request: str) -> list[Any]:
-        """Return the problems of plan and preflight together."""
-        plan, probe = self.plan(offers, **request), self.probe(offers)
-        options = preflight.Options(own_kernel=False)
-        found = preflight.preflight(plan, probe, plan_diff.plan_diff(plan, probe), options)
-        return [*plan.problems, *(found.problems if plan.ok else ())]
 
 
 def codes(problems: list[Any]) -> list[str]:

@@ -1,0 +1,312 @@
+"""What stays at `auto`, from the records and packages in a root directory to the plan of its host."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import store
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import host_from_probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import keeping
+from syrupy.assertion import SnapshotAssertion
+
+from tests.unit.frozen_catalog import frozen_catalog
+from tests.unit.plugin_utils.resolver.present.present_cases import Root
+from tests.unit.plugin_utils.resolver.resolver_cases import debian_offers, picked
+
+PINNING = {"nvidia-driver-pinning-580": ("580-1",)}
+OLD = debian_offers(cuda=("13.0.2",), drivers=("580.126.16",), nccl=("2.28.9-1+cuda13.0",)) | PINNING
+NEW = debian_offers() | PINNING
+GONE = debian_offers(cuda=("13.2.1",), drivers=("595.71.05",), nccl=("2.29.7-1+cuda13.2",))
+WITH_FRAMEWORKS = {"tensorflow": "auto", "pytorch": "fallback"}
+VERIFIED = {
+    "driver": "580.126.16",
+    "cuda": "13.0.2",
+    "cudnn": "9.28.0.42",
+    "nccl": "2.28.9",
+    "tensorflow": None,
+    "pytorch": None,
+}
+NEWEST = VERIFIED | {"driver": "595.71.05", "cuda": "13.2.1", "nccl": "2.29.7"}
+
+
+def versions(plan: Plan) -> dict[str, Any]:
+    assert plan.ok, plan.problems
+    return picked(plan.to_json())
+
+
+def because(plan: Plan, component: str) -> str:
+    return next(reason.because for reason in plan.reasons if reason.component == component)
+
+
+@pytest.fixture
+def verified(tmp_path: Path) -> Root:
+    """Return a host whose verified configuration is the newest of what was offered then."""
+    root = Root(tmp_path)
+    plan = root.plan(OLD)
+    assert versions(plan) == VERIFIED
+    root.verify(plan)
+    root.load("580.126.16")
+    return root
+
+
+# A verified configuration -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("offers", [OLD, NEW, GONE, None], ids=["the same", "newer ones", "others", "not read"])
+def test_a_verified_configuration_stays_at_auto(verified: Root, offers: Any) -> None:
+    plan = verified.plan(offers)
+    assert versions(plan) == VERIFIED
+    assert plan.request.driver == plan.request.cuda == "auto"  # what was asked for
+    diff = plan_diff.plan_diff(plan, verified.probe(offers))
+    assert not diff.changes
+
+
+def test_reasons_say_since_when_a_version_is_kept_and_how_to_get_a_newer_one(
+    verified: Root, snapshot: SnapshotAssertion
+) -> None:
+    assert [(r.component, r.because) for r in verified.plan(NEW).reasons] == snapshot
+
+
+def test_latest_is_the_newest_each_time(verified: Root) -> None:
+    asked = dict.fromkeys(("driver", "cuda", "cudnn", "nccl"), "latest")
+    plan = verified.plan(NEW, **asked)
+    assert versions(plan) == NEWEST
+    assert plan.request.cuda == "latest"
+    assert versions(Root(verified.root / "bare").plan(NEW, **asked)) == NEWEST
+
+
+@pytest.mark.parametrize(
+    ("asked", "changed"),
+    [
+        ({"driver": "latest"}, ("driver",)),
+        ({"nccl": "latest"}, ("nccl",)),
+        ({"cuda": "13"}, ()),
+        ({"cuda": "13.0"}, ()),
+        ({"driver": "580"}, ()),
+        ({"driver": "595"}, ("driver",)),
+        # The driver of before would run its programs without PTX.
+        ({"cuda": "13.2"}, ("driver", "cuda")),
+        ({"cuda": "latest"}, ("driver", "cuda")),
+        ({"cudnn": "none"}, ("cudnn",)),
+    ],
+    ids=str,
+)
+def test_a_request_changes_what_it_must_and_nothing_else(
+    verified: Root, asked: dict[str, str], changed: tuple[str, ...]
+) -> None:
+    found = versions(verified.plan(NEW, **asked))
+    expected = {name: NEWEST[name] if name in changed else VERIFIED[name] for name in VERIFIED}
+    expected["cudnn"] = None if "cudnn" in asked else expected["cudnn"]
+    assert found == expected
+
+
+def test_a_new_revision_of_a_package_is_no_reason_to_change_it(verified: Root) -> None:
+    offers = {**OLD, "nvidia-kernel-open-dkms": ("580.126.16-1", "580.126.16-2")}
+    assert not plan_diff.plan_diff(verified.plan(offers), verified.probe(offers)).changes
+
+
+def test_what_does_not_fit_any_more_is_replaced_and_the_reason_says_so(verified: Root) -> None:
+    verified.gpu("2b85", "0000:06:00.0")  # an RTX 5090 is added; driver 570 was verified
+    record = store.read(str(verified.root / "var/lib/gpuhost"), store.VERIFIED) or {}
+    record["plan"]["components"]["driver"] |= {"version": "550.54.15", "branch": "550", "packages": []}
+    store.write(str(verified.root / "var/lib/gpuhost"), store.VERIFIED, record)
+    plan = verified.plan(NEW)
+    assert versions(plan)["driver"] != "550.54.15"
+    assert "NVIDIA driver 550.54.15, that was verified, is not kept: " in because(plan, "driver")
+    assert versions(plan)["cuda"] == "13.0.2"
+
+
+def test_a_verified_version_that_is_neither_there_nor_offered_is_replaced(verified: Root) -> None:
+    verified.remove("libnccl2", "libnccl-dev")
+    plan = verified.plan(GONE)
+    assert plan.ok
+    assert "NCCL 2.28.9, that was verified, is not kept: " in because(plan, "nccl")
+    assert {**versions(plan), "nccl": None} == {**VERIFIED, "nccl": None}
+
+
+def test_a_damaged_component_is_repaired_in_its_verified_version(verified: Root) -> None:
+    verified.remove("libcudnn9-dev-cuda-13")
+    offers = {**NEW, **dict.fromkeys((n for n in NEW if n.startswith("libcudnn9")), ("9.28.0.42-1", "9.29.0.1-1"))}
+    plan = verified.plan(offers)
+    assert versions(plan) == VERIFIED
+    change = plan_diff.plan_diff(plan, verified.probe(offers)).of("cudnn")
+    assert [(p.name, p.action) for p in change.packages if p.action != plan_diff.KEEP] == [
+        ("libcudnn9-dev-cuda-13", plan_diff.INSTALL)
+    ]
+
+
+def test_a_library_that_was_not_offered_stays_away_until_it_is_asked_for(tmp_path: Path) -> None:
+    root = Root(tmp_path)
+    offers = {name: found for name, found in OLD.items() if "cudnn" not in name}
+    root.verify(root.plan(offers))
+    assert versions(root.plan(OLD)) == VERIFIED | {"cudnn": None}
+    assert versions(root.plan(OLD, cudnn="latest")) == VERIFIED
+
+
+def test_a_component_that_was_not_asked_for_then_is_planned_when_it_is(tmp_path: Path) -> None:
+    root = Root(tmp_path)
+    root.verify(root.plan(OLD, cudnn="none", nccl="none"))
+    assert versions(root.plan(NEW)) == NEWEST | {"driver": "580.126.16", "cuda": "13.0.2", "nccl": "2.28.9"}
+
+
+def test_frameworks_stay_with_their_cuda_libraries(tmp_path: Path) -> None:
+    root = Root(tmp_path)
+    before = root.plan(OLD, tensorflow="2.20", pytorch="2.13")
+    root.verify(before)
+    asked = {"tensorflow": "auto", "pytorch": "auto"}
+    plan = root.plan(NEW, **asked)
+    assert plan.components == before.components
+    newest = versions(root.plan(NEW, **dict.fromkeys(asked, "latest")))
+    assert newest["tensorflow"] != versions(before)["tensorflow"]
+    assert newest["pytorch"] != versions(before)["pytorch"]
+    assert newest["cuda"] == "13.0.2"
+
+
+def test_pytorch_in_place_of_tensorflow_stays_until_tensorflow_is_asked_for(tmp_path: Path) -> None:
+    root = Root(tmp_path)
+    before = root.plan(OLD, tensorflow="none", pytorch="2.13")
+    asked = dataclasses.replace(before.request, **WITH_FRAMEWORKS)
+    root.verify(dataclasses.replace(before, request=asked))  # as if no TensorFlow had worked then
+    assert versions(root.plan(NEW, **WITH_FRAMEWORKS))["pytorch"] == versions(before)["pytorch"]
+    assert "fits, too (gpu_stack_tensorflow=latest)" in because(root.plan(NEW, **WITH_FRAMEWORKS), "tensorflow")
+    assert versions(root.plan(NEW, tensorflow="latest", pytorch="fallback"))["tensorflow"]
+
+
+def test_frameworks_alone_stay_without_the_host_s_packages(verified: Root) -> None:
+    before = verified.plan(OLD, tensorflow="2.20", scope="frameworks")
+    verified.verify(before)
+    plan = verified.plan(NEW, tensorflow="auto", scope="frameworks")
+    assert (plan.components.tensorflow, plan.components.driver) == (before.components.tensorflow, None)
+
+
+@pytest.mark.parametrize("drop", ["components", "request", "evidence", "all"])
+def test_records_of_earlier_versions_are_read(verified: Root, drop: str) -> None:
+    directory = str(verified.root / "var/lib/gpuhost")
+    record = store.read(directory, store.VERIFIED) or {}
+    if drop == "evidence":
+        del record["evidence"]
+    elif drop == "all":
+        record["plan"] = {}
+    else:
+        del record["plan"][drop]
+    store.write(directory, store.VERIFIED, record)
+    kept = drop in ("request", "evidence")
+    assert versions(verified.plan(NEW)) == (VERIFIED if kept else NEWEST)
+
+
+def test_a_change_that_was_not_verified_is_no_configuration_to_keep(tmp_path: Path) -> None:
+    root = Root(tmp_path)
+    root.verify(root.plan(OLD))
+    store.remove(str(tmp_path / "var/lib/gpuhost"), store.VERIFIED)
+    root.load("580.126.16")
+    assert versions(root.plan(NEW)) == NEWEST
+
+
+# A working driver of others ---------------------------------------------------------------------------------------
+
+UBUNTU = dict.fromkeys(
+    ("nvidia-driver-570-server-open", "nvidia-utils-570-server", "nvidia-dkms-570-server-open"),
+    "570.211.01-0ubuntu0.24.04.1",
+)
+
+
+@pytest.fixture
+def others(tmp_path: Path) -> Root:
+    """Return a host with a driver that others installed, which works."""
+    root = Root(tmp_path, "ubuntu-24.04")
+    root.add(UBUNTU)
+    root.load("570.211.01")
+    return root
+
+
+def test_a_working_driver_of_others_stays_and_the_rest_is_planned_around_it(
+    others: Root, snapshot: SnapshotAssertion
+) -> None:
+    plan = others.plan()
+    assert (plan.ok, plan.components.driver) == (True, None)
+    assert plan.components.cuda
+    assert plan.components.cuda.version == "12.8"  # the newest for which 570 was made
+    assert because(plan, "driver") == snapshot
+    assert because(plan, "cuda") == snapshot
+    assert plan.kept_driver
+    assert not plan.kept_driver.prebuilt  # NVIDIA's newer one must not replace it
+    diff = plan_diff.plan_diff(plan, others.probe())
+    assert (diff.of("driver").action, diff.of("driver").note) == (plan_diff.KEEP, snapshot)
+    assert not any(diff.to_json()["may_remove"].values())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda root: setattr(root, "smi", ""),
+        lambda root: root.load("570.124.06"),
+        lambda root: root.journal(nvidia_utils_570_server=None),
+    ],
+    ids=["nvidia-smi lists no GPU", "another one is loaded", "gpuhost installed it"],
+)
+def test_a_driver_that_does_not_work_or_is_ours_is_replaced(others: Root, change: Any) -> None:
+    change(others)
+    plan = others.plan()
+    assert plan.components.driver
+    assert plan.components.driver.branch != "570"
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"driver": "latest"}, {"driver": "595"}, {"driver_source": "nvidia"}, {"driver_profile": "full"}, {"cuda": "13"}],
+    ids=str,
+)
+def test_a_working_driver_of_others_is_replaced_where_the_request_says_so(others: Root, asked: dict[str, str]) -> None:
+    plan = others.plan(**asked)
+    assert plan.components.driver
+    assert plan.components.driver.branch != "570"
+
+
+def test_the_reason_says_why_a_working_driver_of_others_is_replaced(others: Root) -> None:
+    reason = because(others.plan(cuda="13.2"), "driver")
+    assert "NVIDIA driver 570.211.01, that others installed, is not kept: " in reason
+
+
+def test_a_driver_of_others_that_does_not_support_a_new_gpu_is_replaced(others: Root) -> None:
+    others.gpu("3182", "0000:06:00.0")  # a B300: branch 580 is the first
+    plan = others.plan()
+    assert plan.components.driver
+    assert plan.components.driver.branch != "570"
+    assert "does not support" in because(plan, "driver")
+
+
+def test_a_driver_of_others_with_the_plan_s_packages_is_managed_in_its_version(tmp_path: Path) -> None:
+    root = Root(tmp_path)
+    plan = root.plan(OLD, cuda="none")
+    assert plan.components.driver
+    root.add(dict(spec.split("=") for spec in plan.components.driver.packages))
+    root.load("580.126.16")
+    kept = root.plan(NEW, cuda="none")
+    assert versions(kept)["driver"] == "580.126.16"
+    changed = [p for p in plan_diff.plan_diff(kept, root.probe(NEW)).of("driver").packages if p.action != "keep"]
+    assert [package.name for package in changed] == ["nvidia-driver-pinning-580"]
+    assert versions(root.plan(NEW, cuda="none", driver="latest"))["driver"] == "595.71.05"
+
+
+def test_latest_contradicts_a_hold(tmp_path: Path) -> None:
+    root = Root(tmp_path, "ubuntu-24.04")
+    root.add(UBUNTU, held=UBUNTU)
+    root.load("570.211.01")
+    (problem,) = root.plan(driver="latest").problems
+    assert problem.code == "package-held"
+    assert "gpu_stack_driver=latest would change driver 570.211.01" in problem.message
+    assert root.plan().components.driver is None
+
+
+def test_nothing_is_tried_on_a_host_on_which_nothing_is(tmp_path: Path) -> None:
+    def attempt(*_arguments: Any) -> Plan:
+        raise AssertionError
+
+    host = host_from_probe(Root(tmp_path).probe(NEW))
+    assert keeping.keep(frozen_catalog(), Request(), host, attempt).parts == ()
