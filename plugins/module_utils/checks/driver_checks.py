@@ -119,7 +119,7 @@ SECURITY_FLOOR = CheckSpec(
     measures="the driver version that `nvidia-smi` reports",
     expected="at least the first version of its branch with the fixes of published vulnerabilities; older is a warning",
     skipped="the catalog has no such version for the branch, or the driver must not be loaded",
-    remedy="Upgrade within the branch: set `gpu_stack_driver` to the branch, or leave it at `auto`, and run again.",
+    remedy="Set `gpu_stack_driver` to that version or a newer one of the branch, or to `latest`, and run again.",
 )
 CHECKS = (
     NVIDIA_SMI,

@@ -14,6 +14,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_pr
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia.installed_stack import PYTORCH, TENSORFLOW
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import debian_version, dpkg, package_manager
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import run_lock, store
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
@@ -22,6 +23,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components imp
     LABELS,
     PACKAGED,
     Components,
+    full_version,
     package_name,
     package_specs,
 )
@@ -367,7 +369,7 @@ def _request(context: _Context, findings: Findings) -> None:
     changed = [
         f"gpu_stack_{name} was {before[name]} and is {now[name]}"
         for name in now
-        if name in before and name not in _ONCE and before[name] != now[name]
+        if name in before and name not in _ONCE and before[name] != now[name] and not _is_kept(context, name)
     ]
     if changed:
         findings.warn(
@@ -375,6 +377,14 @@ def _request(context: _Context, findings: Findings) -> None:
             f"since this host was verified, {', '.join(changed)}; a value given with -e counts for one run: set it in "
             "the inventory to keep it",
         )
+
+
+def _is_kept(context: _Context, name: str) -> bool:
+    """Return whether the plan has what a component was requested with, which `auto` keeps."""
+    component = context.plan.components.get(name) if name in COMPONENTS else None
+    before = (context.probe.requested or {}).get(name, "")
+    is_free = getattr(context.plan.request, name) in ("auto", "fallback")
+    return component is not None and is_free and versions.has_prefix(full_version(component), before)
 
 
 def _ordinary_user(probe: Probe, findings: Findings) -> None:

@@ -45,6 +45,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.evidence impo
     PlannedComponent,
     TrainingEvidence,
 )
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.known_bad import SECURITY_FLOOR
 
 SCHEMA = 2
 EVIDENCE = ("probe", "plan", "preflight", "probe_after", "verify", "smoke_train", "smoke_train_pytorch")
@@ -209,6 +210,12 @@ def _notes(hosts: tuple[HostReport, ...], mode: RunMode) -> tuple[str, ...]:
         notes.append("Check mode: nothing was changed or recorded")
     elif not any(host.changed or _was_examined(host) for host in hosts):
         notes.append("Nothing was changed or verified in this run")
+    behind = [host.host for host in hosts if any(warning.code == SECURITY_FLOOR for warning in host.warnings)]
+    if behind:
+        notes.append(
+            f"{len(behind)} of {len(hosts)} hosts have a driver with known vulnerabilities, which `auto` keeps: "
+            f"{', '.join(behind)}; gpu_stack_driver=latest, or a version, replaces it"
+        )
     if mode.interrupted:
         notes.append("This run was interrupted before its end")
         running = [f"{host.host} ({host.running})" for host in hosts if host.running]

@@ -68,7 +68,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.toolkits im
 WARNINGS = {
     "pytorch-cuda-differs": "PyTorch is built for another CUDA release than the toolkit: extensions may not fit",
     "repository-not-read": "no repository was read: the versions are those of the catalog and may not be offered",
-    "request-interpreted": "what a word such as `latest`, `no` or an empty value was taken for",
+    "request-interpreted": "what a word such as `newest`, `no` or an empty value was taken for",
 }
 
 

@@ -341,10 +341,14 @@ def test_the_text_of_a_refusing_host_has_its_problems(probed: dict[str, Any]) ->
     assert text.rstrip().splitlines()[-1].startswith("Refused: ")
 
 
+RECORDED = ("verified", "requested", "verified_components")
+
+
 @pytest.mark.parametrize(
     ("request_", "said"),
     [
-        ({}, ["gpu_stack_cuda was 13.0 and is auto", "gpu_stack_tensorflow was none and is auto"]),
+        # CUDA 13.0 stays, as `auto` keeps it.
+        ({}, ["since this host was verified, gpu_stack_tensorflow was none and is auto"]),
         ({"cuda": "12.9", "tensorflow": "none"}, ["gpu_stack_cuda was 13.0 and is 12.9"]),
         ({"cuda": "13.0", "tensorflow": "none", "leftovers": "remove"}, []),
     ],
@@ -360,7 +364,7 @@ def test_a_run_that_changes_what_was_verified_says_so(
     state.mkdir(parents=True)
     store.write(str(state), store.VERIFIED, {"plan": before.facts["gpu_stack_plan"], "packages": {}, "evidence": {}})
     options = probe.Options(None, {}, False, (), (), "/opt/gpuhost/tensorflow", ".*nvidia.*", "nvidia-cuda-toolkit")
-    again = {**probed, **{name: probe.probe(str(tmp_path), options)[name] for name in ("verified", "requested")}}
+    again = {**probed, **{name: probe.probe(str(tmp_path), options)[name] for name in RECORDED}}
     text = stack_plan.decide(again, {**ARGS, "request": request_}, role_variables).text("gpu-01")
     assert ("request-changed: since this host was verified, " in text) == bool(said)
     for sentence in said:

@@ -256,23 +256,23 @@ def _is_ours(catalog: Catalog, host: Host) -> bool:
 def _of_others(context: ResolveContext) -> list[Part]:
     """Return the ways to keep a working driver of others: managed, if it has the plan's packages, or not."""
     host, request = context.host, context.request
-    free = ("driver", "driver_source", "driver_kernel_modules", "driver_module_source", "driver_profile")
-    if any(getattr(request, name) != "auto" for name in free) or request.scope != "host":
-        return []
     if host.foreign_driver or driver_sets.kept(context) or "driver" in holds.of_components(context.catalog, host):
         return []
     installed = driver_sets.installed(context)
     if installed is None or not host.present.driver_works or installed.version != host.loaded_driver:
         return []
+    fields = ("driver_source", "driver_kernel_modules", "driver_module_source", "driver_profile")
+    wanted = {name: getattr(request, name) for name in fields if getattr(request, name) != "auto"}
+    if any(value != getattr(installed, name.removeprefix("driver_")) for name, value in wanted.items()):
+        return []
+    if request.driver != "auto" and not versions.has_prefix(installed.version, request.driver):
+        return []
     because = f"driver {installed.version} stays: it works, and others installed it ({installed.package})"
     version = installed.version if installed.source == "nvidia" else str(versions.major(installed.version))
-    asks = {
-        "driver": version,
-        "driver_source": installed.source,
-        "driver_kernel_modules": installed.kernel_modules,
-    }
-    adopted = Part(("driver",), installed.version, asks, because, adopted=True)
-    return [adopted, Part(("driver",), installed.version, {"driver": "none"}, because, stays=installed)]
+    asks = {"driver_source": installed.source, "driver_kernel_modules": installed.kernel_modules}
+    adopted = Part(("driver",), installed.version, {"driver": version, **asks}, because, adopted=True)
+    untouched = {"driver": "none", **dict.fromkeys(fields, "auto")}
+    return [adopted, Part(("driver",), installed.version, untouched, because, stays=installed)]
 
 
 # Whether it fits --------------------------------------------------------------------------------------------------

@@ -72,7 +72,7 @@ def test_values_as_yaml_has_them(values: dict[str, Any], expected: tuple[str, st
             {"keep_cuda": True, "leftovers": "delete"},
             ["gpu_stack_keep_cuda is true (YAML", "gpu_stack_leftovers is 'delete'"],
         ),
-        ({"pytorch": "=2.10"}, ["gpu_stack_pytorch is '=2.10'; expected fallback, auto, none, a version or the first"]),
+        ({"pytorch": "=2.10"}, ["gpu_stack_pytorch is '=2.10'; expected fallback, auto, latest, none, a version or"]),
         ({"pytorch_cuda": "cu126"}, ["gpu_stack_pytorch_cuda is 'cu126'", "did you mean 12.6?"]),
         ({"pytorch_cuda": "cu130"}, ["did you mean 13.0?"]),
         ({"cuda": "cuda-toolkit-12-6"}, ["did you mean 12.6?"]),

@@ -40,6 +40,7 @@ DEFERRED = {**VERIFY, "status": "deferred", "checks": [*VERIFY["checks"], BUSY]}
 EXPIRED = {"framework": "tensorflow", "status": "deferred", "expired": "the GPUs have changed", "checks": []}
 ASSERTION = {"task": "Fail if a check failed", "message": "gpu.nvlink is unknown"}
 GONE = {"task": "Probe the host and plan", "message": "no route to host", "unreachable": True}
+VULNERABLE = {**PLAN, "warnings": [{"code": "security-floor", "message": "driver 580.95.05 has known vulnerabilities"}]}
 ONLY_PLANNED = {"verify": None, "smoke_train": None, "probe_after": None}
 
 
@@ -241,6 +242,14 @@ def test_overall_status_is_the_worst_verdict(hosts: dict[str, Any], status: str)
         ({"a": evidence()}, RunMode(), []),
         ({"a": evidence(**ONLY_PLANNED)}, RunMode(), ["Nothing was changed or verified in this run"]),
         ({"a": evidence(**ONLY_PLANNED, **CHANGED)}, RunMode(), []),
+        (
+            {"a": evidence(plan=VULNERABLE), "b": evidence(), "c": evidence(plan=VULNERABLE)},
+            RunMode(),
+            [
+                "2 of 3 hosts have a driver with known vulnerabilities, which `auto` keeps: a, c; "
+                "gpu_stack_driver=latest, or a version, replaces it"
+            ],
+        ),
         ({"a": evidence()}, RunMode(check_mode=True), ["Check mode: nothing was changed or recorded"]),
         (
             {"a": evidence(running="Install"), "b": evidence()},

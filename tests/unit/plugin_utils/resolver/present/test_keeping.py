@@ -241,6 +241,11 @@ def test_a_working_driver_of_others_stays_and_the_rest_is_planned_around_it(
     assert not any(diff.to_json()["may_remove"].values())
 
 
+@pytest.mark.parametrize("asked", [{"driver": "570"}, {"driver_module_source": "dkms"}], ids=str)
+def test_a_request_that_a_driver_of_others_answers_changes_nothing(others: Root, asked: dict[str, str]) -> None:
+    assert others.plan(**asked).components.driver is None
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -259,13 +264,28 @@ def test_a_driver_that_does_not_work_or_is_ours_is_replaced(others: Root, change
 
 @pytest.mark.parametrize(
     "asked",
-    [{"driver": "latest"}, {"driver": "595"}, {"driver_source": "nvidia"}, {"driver_profile": "full"}, {"cuda": "13"}],
+    [
+        {"driver": "latest"},
+        {"driver": "595"},
+        {"driver_source": "nvidia"},
+        {"driver_profile": "compute"},
+        {"cuda": "13"},
+    ],
     ids=str,
 )
 def test_a_working_driver_of_others_is_replaced_where_the_request_says_so(others: Root, asked: dict[str, str]) -> None:
     plan = others.plan(**asked)
     assert plan.components.driver
     assert plan.components.driver.branch != "570"
+
+
+def test_a_driver_of_others_with_known_vulnerabilities_stays_with_a_warning(tmp_path: Path) -> None:
+    root = Root(tmp_path, "ubuntu-24.04")
+    root.add(dict.fromkeys(("nvidia-utils-580-server", "nvidia-dkms-580-server-open"), "580.126.16-0ubuntu0.24.04.1"))
+    root.load("580.126.16")
+    plan = root.plan()
+    assert plan.components.driver is None
+    assert "security-floor" in [warning.code for warning in plan.warnings]
 
 
 def test_the_reason_says_why_a_working_driver_of_others_is_replaced(others: Root) -> None:
