@@ -21,7 +21,7 @@ description:
   - All packages are downloaded before the first one is unpacked. They stay in the directory C(packages) of
     O(state_directory), with those that they replace, so that a rollback needs no network.
   - If dpkg fails, all packages and holds are restored, and the message reports that.
-  - A DKMS module that is not NVIDIA's driver and does not build for new kernel headers is a warning with its build log,
+  - A DKMS module of no planned package that does not build for new kernel headers is a warning with its build log,
     if all packages of the transaction can be configured. The packages that it prevented, such as the headers, are then
     configured while DKMS builds nothing.
   - The package lists are refreshed if a wanted version is not on offer.

@@ -9,6 +9,7 @@ import re
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import dpkg
 
 DRIVER_UNINSTALLERS = ("/usr/bin/nvidia-uninstall", "/usr/local/bin/nvidia-uninstall")
 DRIVER_LOG = "/var/log/nvidia-installer.log"
@@ -18,7 +19,6 @@ DRIVER_LIBRARIES = (
     "/usr/lib/aarch64-linux-gnu/libcuda.so.1",
     "/usr/lib64/libcuda.so.1",
 )
-DPKG_INFO = "/var/lib/dpkg/info"
 _TREE = re.compile(r"^cuda-(\d+\.\d+)$")
 _LOG_VERSION = re.compile(r"NVIDIA-Linux-\S+?-(\d+\.\d+(?:\.\d+)?)|Driver Version: *(\d+\.\d+(?:\.\d+)?)")
 
@@ -53,15 +53,4 @@ def _toolkits(root: str) -> list[dict[str, str]]:
 
 
 def _is_foreign(root: str, path: str) -> bool:
-    return os.path.lexists(files.under(root, path)) and not _is_packaged(root, path)
-
-
-def _is_packaged(root: str, path: str) -> bool:
-    """Return whether a dpkg package contains a file in /usr; its list may have /lib in place of /usr/lib."""
-    wanted = {("\n%s\n" % spelling).encode() for spelling in (path, path[len("/usr") :])}
-    for name in files.names(root, DPKG_INFO):
-        if name.endswith(".list"):
-            data = b"\n" + (files.read_bytes(root, "%s/%s" % (DPKG_INFO, name)) or b"")
-            if any(spelling in data for spelling in wanted):
-                return True
-    return False
+    return os.path.lexists(files.under(root, path)) and not dpkg.owners(root, [path])

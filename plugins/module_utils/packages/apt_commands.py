@@ -14,7 +14,7 @@ import re
 import shutil
 import tempfile
 import time
-from typing import Any, Callable
+from typing import Any, Callable, Collection, NamedTuple, Optional, Sequence
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_locks, apt_output, apt_update, dpkg
@@ -40,6 +40,8 @@ DKMS_FAILED = re.compile(
     r"(?:(?:Consult|or consult|File:) )?/var/lib/dkms/([^/\s]+)/([^/\s]+)/(?:build|source)\b"
     r"|([^/\s]+)/(\S+) autoinstall failed\b"
 )
+# What dkms 3.2.2 prints before it builds one; an older one prints its commands.
+DKMS_STARTED = "Autoinstall of module %s for kernel "
 DKMS_LISTED = re.compile(r"(?:dkms a|A)utoinstall on \S+ failed for (?:module\(s\) )?(.+?)\.?$")
 DKMS_INSTALL = re.compile(r"Error! (?:pre|post)_install failed\b")
 DKMS_FILE = re.compile(r"(\S+\.ko)(?:\.(?:gz|xz|zst))?:$")
@@ -64,60 +66,92 @@ PROGRESS = (
 )
 
 
+class FailedModule(NamedTuple):
+    """A DKMS module that did not build, NAME/VERSION.
+
+    path: of its build log, or NAME/VERSION without one; text: the end of the log, or what DKMS printed;
+    owner: the package that has its source, None if none has; planned: that package is one of the transaction, or a
+    dependency of one; lost: no package has the source, and it is gone.
+    """
+
+    name: str
+    path: str
+    text: str
+    owner: Optional[str] = None
+    planned: bool = False
+    lost: bool = False
+
+
 class AptError(Exception):
     """A command of apt or dpkg failed. The message has its output, and the build log of a module that did not build.
 
-    rc: the command's exit status; make_logs: {path: last lines} of the logs of kernel modules that did not build, or
-    {NAME/VERSION: output} of those without a log.
+    rc: the command's exit status; modules: the kernel modules that did not build.
     """
 
-    def __init__(self, command: list[str], rc: int, output: str, make_logs: dict[str, str]) -> None:
+    def __init__(self, command: list[str], rc: int, output: str, modules: Sequence[FailedModule] = ()) -> None:
         lines = [line for line in output.splitlines() if line.strip() and not line.startswith(PROGRESS)]
         message = "`%s` failed with status %d:\n%s" % (_summary(command), rc, "\n".join(lines[-ERROR_LINES:]))
-        drivers = {path: text for path, text in make_logs.items() if _is_driver(path)}
+        drivers = [module for module in modules if module.planned]
         if drivers:
-            message += "\nA kernel module did not build:\n" + "\n".join("%s:\n%s" % log for log in drivers.items())
+            message += "\nA kernel module did not build:\n%s" % _explained(drivers)
             message += "\nSelect a driver branch that supports the kernel, or boot another one, then run this again."
-        others = {path: text for path, text in make_logs.items() if not _is_driver(path)}
+        others = [module for module in modules if not module.planned]
         if others:
             message += "\n%s; then run this again. Another driver branch does not help." % _others(others)
         super().__init__(message)
         self.rc = rc
-        self.make_logs = make_logs
+        self.modules = modules
+
+    @property
+    def make_logs(self) -> dict[str, str]:
+        """The explanation of each module that did not build, by the path of its log or by NAME/VERSION."""
+        return {module.path: module.text for module in self.modules}
 
     @property
     def is_of_others(self) -> bool:
-        """Whether apt ended by itself, and all modules that did not build are of others."""
-        return self.rc == APT_FAILED and bool(self.make_logs) and not any(map(_is_driver, self.make_logs))
+        """Whether apt ended by itself, and none of the modules that did not build is of a planned package."""
+        return self.rc == APT_FAILED and bool(self.modules) and not any(module.planned for module in self.modules)
 
 
-def _others(make_logs: dict[str, str]) -> str:
-    """Return which modules of others did not build, with their logs and what can be done, without a full stop."""
-    names = ["/".join(_module(path)) for path in make_logs]
-    return (
-        "This is not NVIDIA's driver: DKMS could not build %s.\n%s\nUpdate the package of that module to a version "
-        "that supports the kernel, remove it, or take the module out of DKMS (%s)"
-        % (
-            ", ".join(names),
-            "\n".join("%s:\n%s" % log for log in make_logs.items()),
-            "; ".join("dkms remove %s --all" % name for name in names),
-        )
-    )
+def _explained(modules: Sequence[FailedModule]) -> str:
+    return "\n".join("%s:\n%s" % (module.path, module.text) for module in modules)
 
 
-def _module(path: str) -> tuple[str, str]:
-    """Return name and version of a DKMS module: of its build log, .../NAME/VERSION/build/make.log, or NAME/VERSION."""
-    name, version = path.split("/")[-4:-2] if path.endswith("/build/make.log") else path.split("/")
-    return name, version
+def _others(modules: Sequence[FailedModule]) -> str:
+    """Return which modules of others did not build, with their logs and what can be done, without a full stop.
 
-
-def _is_driver(path: str) -> bool:
-    """Return whether a build log is of NVIDIA's driver: `nvidia`, or Debian's `nvidia-current` and the like.
-
-    nvidia-fs is the module of GPUDirect Storage, which has its own versions.
+    Without the source, dkms 3.0 removes only what it has never built, and dkms 3.2 nothing.
     """
-    name = _module(path)[0]
-    return name.startswith("nvidia") and not name.startswith("nvidia-fs")
+    lost = [module for module in modules if module.lost]
+    others = [module for module in modules if not module.lost]
+    texts = []
+    if others:
+        texts.append(
+            "This is not the planned driver: DKMS could not build %s.\n%s\nUpdate the package of that module to a "
+            "version that supports the kernel, remove it, or take the module out of DKMS (%s)"
+            % (
+                ", ".join("%s (%s)" % (m.name, m.owner or "of no package") for m in others),
+                _explained(others),
+                "; ".join("dkms remove %s --all" % module.name for module in others),
+            )
+        )
+    if lost:
+        texts.append(
+            "This is not the planned driver: DKMS still has %s, whose source and package are gone, and fails for each "
+            "kernel.\n%s\nRemove %s (%s)"
+            % (
+                ", ".join(module.name for module in lost),
+                _explained(lost),
+                "it" if len(lost) == 1 else "them",
+                "; ".join(dpkg.FORGET % (module.name, module.name) for module in lost),
+            )
+        )
+    return ".\n".join(texts)
+
+
+def _module(path: str) -> str:
+    """Return NAME/VERSION of a DKMS module: of its build log, .../NAME/VERSION/build/make.log, or NAME/VERSION."""
+    return "/".join(path.split("/")[-4:-2]) if path.endswith("/build/make.log") else path
 
 
 def _summary(command: list[str]) -> str:
@@ -152,6 +186,7 @@ class Apt:
         self.progress = progress
         self.bound: list[str] = []
         self.warnings: list[str] = []
+        self.planned: Collection[str] = ()  # the packages whose kernel modules are the driver's
 
     def run(self, command: list[str], accepted: tuple[int, ...] = (0,), cwd: str | None = None, **options: Any) -> str:
         """Return a command's output. Raise AptError if its exit status is not one of `accepted`.
@@ -162,8 +197,21 @@ class Apt:
         rc, out, err = self._run_unlocked(command, cwd=cwd, **options)
         if rc not in accepted:
             output = out + "\n" + err
-            raise AptError(command, rc, output, with_unlogged(output, self.root, make_logs(self.root, started)))
+            raise AptError(command, rc, output, self._failed_modules(output, make_logs(self.root, started)))
         return out
+
+    def _failed_modules(self, output: str, logs: dict[str, str]) -> list[FailedModule]:
+        """Return the modules that did not build, by their logs and by what a command printed, and whose they are."""
+        found = with_unlogged(output, self.root, logs)
+        packages = self.packages() if found else {}
+        planned = {*self.planned, *apt_output.dependencies(list(self.planned), packages, [".*"])}
+        modules = []
+        for path, text in found.items():
+            name = _module(path)
+            owner = dpkg.module_owner(self.root, name)
+            lost = path == name and owner is None and not dpkg.has_module_source(self.root, name)
+            modules.append(FailedModule(name, path, text, owner, owner in planned, lost))
+        return modules
 
     def _run_unlocked(self, command: list[str], cwd: str | None = None, **options: Any) -> tuple[int, str, str]:
         options = {"environ_update": ENVIRONMENT, "cwd": cwd, **options}
@@ -203,7 +251,7 @@ class Apt:
         try:
             failed = apt_update.update(self.run_command, self.budget, environ_update=ENVIRONMENT)
         except apt_update.UpdateError as error:
-            raise AptError(apt_update.UPDATE, APT_FAILED, str(error), {}) from error
+            raise AptError(apt_update.UPDATE, APT_FAILED, str(error)) from error
         if failed and failed not in self.warnings:
             self.warnings.append(failed)
         return failed
@@ -280,12 +328,13 @@ class Apt:
             os.makedirs(self.kept + "/partial", exist_ok=True)
             options += ["-o", "Dir::Cache::Archives=%s/" % self.kept, "-o", "APT::Keep-Downloaded-Packages=true"]
         before = self.packages()
+        self.planned = {*self.planned, *(apt_output.name_of(word) for word in wanted if not word.endswith("-"))}
         try:
             self._run_with_progress(options + (["--purge"] if purge else []) + ["install"] + wanted)
         except AptError as error:
             if not error.is_of_others or not self._configure_despite_others(before):
                 raise
-            self.warnings.append("%s. The packages of this run are installed." % _others(error.make_logs))
+            self.warnings.append("%s. The packages of this run are installed." % _others(error.modules))
 
     def _run_with_progress(self, words: list[str]) -> None:
         """Run apt-get; it appends lines to the file of progress, in the form of its progress-reporting.md."""
@@ -444,16 +493,16 @@ def with_unlogged(output: str, root: str, logs: dict[str, str]) -> dict[str, str
 
     DKMS writes no log of an unmet BUILD_DEPENDS, a missing dkms.conf or a failed PRE_INSTALL.
     """
-    known, found = {"/".join(_module(path)) for path in logs}, dict(logs)
+    known, found = {_module(path) for path in logs}, dict(logs)
     lines = output.splitlines()
     for number, line in enumerate(lines):
-        for name in _failed_modules(line, lines[:number], root):
+        for name in _named_modules(line, lines[:number], root):
             if name not in known:
                 found.setdefault(name, "\n".join(lines[max(0, number - DKMS_LINES) : number + 2]))
     return found
 
 
-def _failed_modules(line: str, before: list[str], root: str) -> list[str]:
+def _named_modules(line: str, before: list[str], root: str) -> list[str]:
     """Return NAME/VERSION of the modules that a line of dkms's output says have failed."""
     match = DKMS_FAILED.match(line)
     if match:
@@ -463,7 +512,10 @@ def _failed_modules(line: str, before: list[str], root: str) -> list[str]:
     if listed:
         names = re.findall(r"([^\s(]+)\(\d+\)", listed.group(1))
         sources = [source for name in names for source in glob.glob("%s/%s/*/source" % (tree, glob.escape(name)))]
-        return ["/".join(source.split("/")[-3:-1]) for source in sorted(sources)]
+        versions = ["/".join(source.split("/")[-3:-1]) for source in sorted(sources)]
+        # DKMS builds one version of a module, the newest.
+        started = [name for name in versions if any(text.startswith(DKMS_STARTED % name) for text in before)]
+        return started or versions
     if DKMS_INSTALL.match(line):  # dkms before 3.1 names the file of the module alone, some lines above
         files_of = [found.group(1) for found in map(DKMS_FILE.match, before) if found][-1:]
         paths = [path for name in files_of for path in glob.glob("%s/*/*/*/*/module/%s*" % (tree, glob.escape(name)))]

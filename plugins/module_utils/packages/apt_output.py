@@ -42,6 +42,13 @@ def split_spec(spec: str) -> Tuple[str, Optional[str]]:
     return name, version or None
 
 
+def name_of(word: str) -> str:
+    """Return the package that a word of `apt-get install` names: NAME, NAME=VERSION or the path of a .deb file."""
+    if word.endswith(".deb"):
+        return word.rsplit("/", 1)[-1].partition("_")[0]
+    return split_spec(word)[0]
+
+
 def parse_simulation(text: str) -> List[Change]:
     """Return the changes in the output of `apt-get --simulate install ...`, in its order."""
     changes = []

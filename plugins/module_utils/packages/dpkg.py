@@ -21,6 +21,7 @@ STATUS_FILE = "/var/lib/dpkg/status"
 # dpkg appends each change of a package as a numbered file here, and merges them into the status file at times.
 JOURNAL = "/var/lib/dpkg/updates"
 INFO = "/var/lib/dpkg/info"
+DKMS_TREE = "/var/lib/dkms"
 # In these states nothing is left to do; any other is what an interrupted dpkg leaves.
 SETTLED = ("installed", "config-files", "not-installed")
 _UNFINISHED = re.compile(rb"\nStatus: \S+ (?:reinstreq \S+|ok (?:half-installed|unpacked|half-configured))[ \t]*(?=\n)")
@@ -36,6 +37,8 @@ FINISH = (
 REPAIR = (
     "run sudo apt-get --fix-broken install, which shows what it would install and remove, and asks; then run this again"
 )
+# Without the source, dkms 2.8 and 3.0 remove only what they have never built, and dkms 3.2 nothing.
+FORGET = "dkms remove %s --all, or where dkms refuses, since the source is gone, rm -r /var/lib/dkms/%s"
 RELEASE = "%s: on hold, which gpuhost did not set. To let it change them, run sudo apt-mark unhold %s."
 
 
@@ -159,6 +162,41 @@ def info_file(root: str, name: str, kind: str) -> tuple[str, str | None]:
         if text is not None:
             return path, text
     return paths[0], None
+
+
+def owners(root: str, paths: Collection[str]) -> dict[str, str]:
+    """Return the package that has a file, by path; a file that no package has is left out.
+
+    By the packages' file lists, where a file of /usr may stand without /usr (merged /usr).
+    """
+    spellings = {path: [("\n%s\n" % text).encode() for text in (path, re.sub("^/usr/", "/", path))] for path in paths}
+    found: dict[str, str] = {}
+    for file in files.names(root, INFO):
+        if file.endswith(".list"):
+            data = b"\n" + (files.read_bytes(root, "%s/%s" % (INFO, file)) or b"")
+            name = file[: -len(".list")]
+            row = name[: -len(":" + native_architecture())] if name.endswith(":" + native_architecture()) else name
+            for path, texts in spellings.items():
+                if any(text in data for text in texts):
+                    found.setdefault(path, row)
+    return found
+
+
+def module_owner(root: str, module: str) -> str | None:
+    """Return the package that has the source of a DKMS module, NAME/VERSION; None if none has.
+
+    DKMS links to the source, which packages have in /usr/src/NAME-VERSION (dkms(8)).
+    """
+    link = files.link_target(root, "%s/%s/source" % (DKMS_TREE, module))
+    sources = dict.fromkeys(("/usr/src/" + module.replace("/", "-"), link or ""))
+    found = owners(root, ["%s/dkms.conf" % source for source in sources if source])
+    return next(iter(found.values()), None)
+
+
+def has_module_source(root: str, module: str) -> bool:
+    """Return whether DKMS finds the dkms.conf of a module, NAME/VERSION."""
+    source = files.resolve(root, "%s/%s/source" % (DKMS_TREE, module))
+    return source is not None and os.path.exists(files.under(root, source + "/dkms.conf"))
 
 
 def _database(root: str) -> bytes:

@@ -115,6 +115,7 @@ class Transaction:
         self, request: Request, apt: apt_commands.Apt, directory: str, undo: bool = True, check: bool = False
     ) -> None:
         self.request, self.apt, self.directory = request, apt, directory
+        self.apt.planned = request.names
         self.undo, self.check = undo, check
         self.unfinished = ""  # what could not be finished of an interrupted run
         self.reinstalled = False

@@ -14,10 +14,15 @@ from typing import Any
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_commands, dpkg
 
-from tests.unit.module_utils.host_files import put
+from tests.unit.module_utils.host_files import link, put
 from tests.unit.module_utils.simulated_packages import SimulatedPackages
 
 NATIVE = dpkg.native_architecture()
+
+
+def failed(module: str, text: str, planned: bool = True, owner: str | None = None) -> apt_commands.FailedModule:
+    """Return a module that DKMS has begun to build."""
+    return apt_commands.FailedModule(module, f"/var/lib/dkms/{module}/build/make.log", text, owner, planned)
 
 
 class Host(SimulatedPackages):
@@ -217,11 +222,8 @@ def test_files_of_other_versions_are_pruned(tmp_path):
 def test_an_error_has_its_cause_and_not_the_steps_that_succeeded():
     output = "Unpacking a (1) ...\ndpkg: error processing archive a.deb (--unpack):\n no space\nSetting up b (1) ...\n"
     output += "E: Sub-process /usr/bin/dpkg returned an error code (1)"
-    message = str(
-        apt_commands.AptError(
-            ["apt-get", "-y", "install"], 100, output, {"/var/lib/dkms/nvidia/580.1/build/make.log": "error: x"}
-        )
-    )
+    module = failed("nvidia/580.1", "error: x")
+    message = str(apt_commands.AptError(["apt-get", "-y", "install"], 100, output, [module]))
     assert "dpkg: error processing archive a.deb" in message
     assert "Unpacking" not in message
     assert "Setting up" not in message
@@ -472,7 +474,6 @@ def test_recovery_keeps_changed_settings(tmp_path):
 
 
 # What apt 2.6 and dpkg 1.21 print for steps that succeed.
-LOG = "/var/lib/dkms/nvidia/580.1/build/make.log"
 SUCCEEDED = """Reading package lists...
 Building dependency tree...
 Need to get 12.3 MB of archives.
@@ -493,60 +494,144 @@ Processing triggers for libc-bin (2.36-9+deb12u10) ...
 def test_an_error_has_nothing_of_the_steps_that_succeeded_and_the_end_of_the_rest():
     lines = [f"error {number}" for number in range(30)]
     output = SUCCEEDED + "\n".join(lines) + "\n\n" + SUCCEEDED
-    message = str(apt_commands.AptError(["apt-get", "install"], 100, output, {}))
+    message = str(apt_commands.AptError(["apt-get", "install"], 100, output))
     assert message.splitlines()[1:] == lines[5:]
-    assert apt_commands.AptError(["apt-get"], -9, "", {LOG: "x"}).rc == -9
-    assert apt_commands.AptError(["apt-get"], 1, "", {LOG: "x"}).make_logs == {LOG: "x"}
+    error = apt_commands.AptError(["apt-get"], -9, "", [failed("nvidia/580.1", "x")])
+    assert (error.rc, error.make_logs) == (-9, {"/var/lib/dkms/nvidia/580.1/build/make.log": "x"})
 
 
-@pytest.mark.parametrize("module", ["nvidia/580.95.05", "nvidia-current/535.247.01", "nvidia-srv/580.95.05"])
-def test_a_driver_that_does_not_build_is_to_be_replaced(module):
-    message = str(apt_commands.AptError(["apt-get"], 100, "E: x", {f"/var/lib/dkms/{module}/build/make.log": "y"}))
-    assert "Select a driver branch that supports the kernel" in message
-    assert "not NVIDIA's driver" not in message
+def failing(root: Path, output: str, planned: list[str]) -> apt_commands.AptError:
+    """Return the error of an installation of these packages: apt prints this, ends, and leaves one unconfigured."""
+    (root / "etc/dkms").mkdir(parents=True, exist_ok=True)
+
+    def answer(command: list[str], **_options: Any) -> tuple[int, str, str]:
+        if command[0] == "apt-get":
+            put_package(root, "left", status="half-configured")
+        return 100, output, ""
+
+    with pytest.raises(apt_commands.AptError) as caught:
+        apt_commands.Apt(answer, 0, root=str(root)).install(planned)
+    return caught.value
 
 
-@pytest.mark.parametrize("module", ["zfs/2.1.5", "mlnx-ofed-kernel/24.10", "nvidia-fs/2.17.5"])
-def test_the_module_of_others_is_named_and_the_driver_is_not_blamed(module):
-    message = str(apt_commands.AptError(["apt-get"], 100, "E: x", {f"/var/lib/dkms/{module}/build/make.log": "y"}))
-    assert f"not NVIDIA's driver: DKMS could not build {module}" in message
-    assert f"dkms remove {module} --all" in message
-    assert "Select a driver branch" not in message
+def put_package(root: Path, name: str, module: str = "", depends: str = "", status: str = "installed") -> None:
+    """Add a package to dpkg's database, with the source of a DKMS module, NAME/VERSION."""
+    database = root / "var/lib/dpkg/status"
+    known = database.read_text() if database.exists() else ""
+    relation = f"Depends: {depends}\n" if depends else ""
+    put(root, "/var/lib/dpkg/status", f"{known}Package: {name}\nStatus: install ok {status}\nVersion: 1\n{relation}\n")
+    if module:
+        source = f"/usr/src/{module.replace('/', '-')}"
+        put(root, f"/var/lib/dpkg/info/{name}.list", f"/.\n/usr\n/usr/src\n{source}\n{source}/dkms.conf\n")
+        put(root, f"{source}/dkms.conf")
+        link(root, f"/var/lib/dkms/{module}/source", source)
 
 
-def test_all_modules_of_others_are_named_with_what_removes_them():
-    paths = [f"/var/lib/dkms/{module}/build/make.log" for module in ("zfs/2.1.5", "vbox/7.0")]
-    error = apt_commands.AptError(["apt-get"], 100, "E: x", {**dict.fromkeys(paths, "y"), "gone/1": "z"})
-    assert "DKMS could not build zfs/2.1.5, vbox/7.0, gone/1." in str(error)
-    assert "(dkms remove zfs/2.1.5 --all; dkms remove vbox/7.0 --all; dkms remove gone/1 --all)" in str(error)
-    assert f"{paths[0]}:\ny\n{paths[1]}:\ny\ngone/1:\nz" in str(error)
+BAD = "Error! Bad return status for module build on kernel: 6.8.0-60 (x86_64)\nConsult {} for more information.\n"
 
 
 @pytest.mark.parametrize(
-    ("rc", "modules", "others"),
+    ("module", "owner", "planned"),
     [
-        (100, ["zfs/2.1.5"], True),
-        (100, ["zfs/2.1.5", "nvidia/580.1"], False),
-        (100, ["nvidia/580.1"], False),
-        (100, [], False),
-        (-9, ["zfs/2.1.5"], False),
-        (1, ["zfs/2.1.5"], False),
+        # https://github.com/NVIDIA/nvidia-container-toolkit/issues/361
+        ("nvidia-current/535.161.08", "nvidia-kernel-dkms", "nvidia-kernel-dkms=535.161.08-2~deb12u1"),
+        # https://github.com/pop-os/pop/issues/3811
+        ("nvidia/580.119.02", "nvidia-dkms-580-open", "nvidia-dkms-580-open"),
+        ("nvidia-srv/580.159.03", "nvidia-dkms-580-server", "/var/cache/nvidia-dkms-580-server_580.159.03_amd64.deb"),
+        ("nvidia-tesla-470/470.256.02", "nvidia-tesla-470-kernel-dkms", "nvidia-tesla-470-driver"),
+        ("a-name-of-tomorrow/700.1", "nvidia-dkms-open", "nvidia-dkms-open=700.1-1ubuntu1"),
     ],
 )
-def test_a_failure_is_of_others_where_apt_ended_itself_and_no_driver_failed(rc, modules, others):
-    assert apt_commands.AptError(["apt-get"], rc, "", dict.fromkeys(modules, "x")).is_of_others == others
+def test_a_module_is_the_drivers_where_a_planned_package_has_its_source(tmp_path, module, owner, planned):
+    put_package(tmp_path, owner, module, status="half-configured")
+    put_package(tmp_path, "nvidia-tesla-470-driver", depends="nvidia-tesla-470-kernel-dkms (= 1) | other")
+    log = put(tmp_path, f"/var/lib/dkms/{module}/build/make.log", "error: x\n")
+    error = failing(tmp_path, BAD.format(log), [planned])
+    assert error.make_logs == {str(log): "error: x\n"}
+    assert not error.is_of_others
+    assert "Select a driver branch that supports the kernel" in str(error)
+    assert "not the planned driver" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("module", "owner"),
+    [
+        ("zfs/2.1.5", "zfs-dkms"),
+        ("nvidia-fs/2.17.5", "nvidia-fs-dkms"),
+        ("mlnx-ofed-kernel/24.10", "mlnx-ofed-kernel-dkms"),
+        ("nvidia/570.1", "nvidia-dkms-570"),  # of the driver that is replaced
+        ("r8125/9.015.00", None),  # by `dkms add`
+    ],
+)
+def test_the_module_of_others_is_named_and_the_driver_is_not_blamed(tmp_path, module, owner):
+    put_package(tmp_path, "nvidia-dkms-580-open", "nvidia/580.119.02")
+    if owner:
+        put_package(tmp_path, owner, module)
+    else:
+        put(tmp_path, f"/usr/src/{module.replace('/', '-')}/dkms.conf")
+        link(tmp_path, f"/var/lib/dkms/{module}/source", f"/usr/src/{module.replace('/', '-')}")
+    log = put(tmp_path, f"/var/lib/dkms/{module}/build/make.log", "error: x\n")
+    error = failing(tmp_path, BAD.format(log), ["nvidia-dkms-580-open=580.119.02", HEADERS, "nvidia-dkms-570-"])
+    assert error.is_of_others
+    assert f"not the planned driver: DKMS could not build {module} ({owner or 'of no package'})" in str(error)
+    assert f"(dkms remove {module} --all)" in str(error)
+    assert "Select a driver branch" not in str(error)
+
+
+# What dkms 2.8.4 and 3.0.10 print where the source of a module is gone, as in
+# https://github.com/negativo17/nvidia-driver/issues/56, https://github.com/Frogging-Family/linux-tkg/issues/1129 and
+# https://github.com/ROCm/ROCm/issues/1033.
+LOST = "Error! Could not locate dkms.conf file.\nFile: /var/lib/dkms/{}/source/dkms.conf does not exist.\n"
+
+
+@pytest.mark.parametrize("module", ["nvidia/390.48", "nvidia/520.61.05", "amdgpu/2.7-27", "nvidia-current/470.1"])
+@pytest.mark.parametrize("is_there", [True, False])
+def test_what_dkms_has_kept_of_a_removed_package_is_named_with_its_removal(tmp_path, module, is_there):
+    put_package(tmp_path, "nvidia-dkms", "nvidia/595.91.07")
+    if is_there:
+        link(tmp_path, f"/var/lib/dkms/{module}/source", f"/usr/src/{module.replace('/', '-')}")
+    error = failing(tmp_path, LOST.format(module), ["nvidia-dkms=595.91.07-1ubuntu1", HEADERS])
+    assert error.is_of_others
+    assert f"DKMS still has {module}, whose source and package are gone" in str(error)
+    assert f"dkms remove {module} --all" in str(error)
+    assert f"rm -r /var/lib/dkms/{module}" in str(error)
+    assert "595.91.07" not in str(error).partition("DKMS still has")[2]
+    assert "Select a driver branch" not in str(error)
+
+
+def test_the_planned_driver_is_blamed_where_its_own_source_is_gone(tmp_path):
+    put_package(tmp_path, "nvidia-dkms", "nvidia/595.91.07")
+    (tmp_path / "usr/src/nvidia-595.91.07/dkms.conf").unlink()
+    error = failing(tmp_path, LOST.format("nvidia/595.91.07"), ["nvidia-dkms=595.91.07-1ubuntu1"])
+    assert not error.is_of_others
+    assert "Select a driver branch" in str(error)
+
+
+def test_the_driver_and_the_modules_of_others_are_told_apart(tmp_path):
+    put_package(tmp_path, "nvidia-dkms", "nvidia/595.91.07")
+    put_package(tmp_path, "zfs-dkms", "zfs/2.1.5")
+    put_package(tmp_path, "virtualbox-dkms", "vbox/7.0")
+    for module in ("nvidia/595.91.07", "zfs/2.1.5", "vbox/7.0"):
+        put(tmp_path, f"/var/lib/dkms/{module}/build/make.log", f"of {module}\n")
+    link(tmp_path, "/var/lib/dkms/nvidia/390.48/source", "/usr/src/nvidia-390.48")
+    error = failing(tmp_path, LOST.format("nvidia/390.48"), ["nvidia-dkms"])
+    driver, _between, others = str(error).partition("This is not the planned driver")
+    assert ("of nvidia/595.91.07" in driver, "of zfs/2.1.5" in others, "nvidia/390.48" in others) == (True, True, True)
+    assert "nvidia/595.91.07" not in others
+    assert "zfs/2.1.5 (zfs-dkms)" in others
+    assert "(dkms remove vbox/7.0 --all; dkms remove zfs/2.1.5 --all)" in others
+    assert not error.is_of_others
+
+
+@pytest.mark.parametrize(("rc", "others"), [(100, True), (-9, False), (1, False)])
+def test_a_failure_is_of_others_where_apt_ended_itself(rc, others):
+    error = apt_commands.AptError(["apt-get"], rc, "", [failed("zfs/2.1.5", "x", planned=False)])
+    assert error.is_of_others == others
+    assert not apt_commands.AptError(["apt-get"], rc, "", []).is_of_others
 
 
 def test_an_error_without_modules_has_the_output_alone():
-    assert str(apt_commands.AptError(["apt-get"], 100, "E: x", {})) == "`apt-get` failed with status 100:\nE: x"
-
-
-def test_both_are_told_apart():
-    zfs = "/var/lib/dkms/zfs/2.1.5/build/make.log"
-    message = str(apt_commands.AptError(["apt-get"], 100, "E: x", {LOG: "of nvidia", zfs: "of zfs"}))
-    driver, _between, others = message.partition("This is not NVIDIA's driver")
-    assert ("of nvidia" in driver, "of zfs" in others) == (True, True)
-    assert "nvidia/580.1" not in others
+    assert str(apt_commands.AptError(["apt-get"], 100, "E: x")) == "`apt-get` failed with status 100:\nE: x"
 
 
 def test_the_log_of_an_earlier_failure_explains_nothing(tmp_path):
@@ -579,11 +664,11 @@ FAILED = {"source-gone": "gone", "build-depends": "depends", "pre-install": "pos
 def unlogged(root: Path, output: str) -> apt_commands.AptError:
     """Return the error of an apt that prints this, on a host where DKMS has built modules of each name."""
     for name in ("nvidia", *FAILED.values()):
-        put(root, f"/var/lib/dkms/{name}/1.0/source/dkms.conf", "")
+        put(root, f"/usr/src/{name}-1.0/dkms.conf", "")
+        if not (root / f"var/lib/dkms/{name}/1.0/source").is_symlink():
+            link(root, f"/var/lib/dkms/{name}/1.0/source", f"/usr/src/{name}-1.0")
         put(root, f"/var/lib/dkms/{name}/1.0/6.1.0-56-amd64/x86_64/module/{name}.ko", "")
-    with pytest.raises(apt_commands.AptError) as caught:
-        apt_commands.Apt(lambda *_args, **_options: (100, output, ""), 0, root=str(root)).run(["apt-get", "install"])
-    return caught.value
+    return failing(root, output, ["nvidia-dkms"])
 
 
 @pytest.mark.parametrize("path", FAILURES, ids=[path.stem for path in FAILURES])
@@ -592,13 +677,14 @@ def test_a_module_that_fails_without_a_log_is_named_from_dkms_output(tmp_path: P
     error = unlogged(tmp_path, path.read_text())
     assert list(error.make_logs) == [f"{name}/1.0"]
     assert error.is_of_others
-    assert f"not NVIDIA's driver: DKMS could not build {name}/1.0" in str(error)
+    assert f"not the planned driver: DKMS could not build {name}/1.0" in str(error)
     assert "Select a driver branch" not in str(error)
 
 
 @pytest.mark.parametrize("path", FAILURES, ids=[path.stem for path in FAILURES])
 def test_the_driver_is_blamed_where_it_fails_without_a_log(tmp_path: Path, path: Path) -> None:
     name = FAILED[path.stem.split("-", 2)[2]]
+    put_package(tmp_path, "nvidia-dkms", "nvidia/1.0")
     error = unlogged(tmp_path, path.read_text().replace(name, "nvidia"))
     assert list(error.make_logs) == ["nvidia/1.0"]
     assert not error.is_of_others
@@ -618,6 +704,21 @@ def test_a_module_is_named_by_the_dkms_of_ubuntu_24_04(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_all_modules_of_a_list_are_named(tmp_path: Path, line: str) -> None:
     assert sorted(unlogged(tmp_path, f"Error! {line}\n{line}\n").make_logs) == ["depends/1.0", "prebuild/1.0"]
+
+
+def test_a_left_version_of_the_driver_is_told_from_the_planned_one(tmp_path: Path) -> None:
+    """As dkms 3.2.2 prints it of sources that no package has: it builds the newest version of a module alone."""
+    put_package(tmp_path, "nvidia-dkms-580", "nvidia/580.119.02")
+    link(tmp_path, "/var/lib/dkms/nvidia/595.1/source", "/usr/src/nvidia-595.1")
+    put(tmp_path, "/usr/src/nvidia-595.1/dkms.conf")
+    output = (
+        "Autoinstall of module nvidia/595.1 for kernel 6.12.94+deb13-amd64 (x86_64)\n\n"
+        "Error! The directory /var/lib/dkms/nvidia/595.1/source does not appear to have module source located within "
+        "it.\nBuild halted.\n\nAutoinstall on 6.12.94+deb13-amd64 failed for module(s) nvidia(8).\n"
+    )
+    error = failing(tmp_path, output, ["nvidia-dkms-580"])
+    assert list(error.make_logs) == ["nvidia/595.1"]
+    assert error.is_of_others
 
 
 def test_what_dkms_prints_around_a_failure_without_a_log_is_its_explanation(tmp_path: Path) -> None:
@@ -755,9 +856,9 @@ def test_a_driver_that_does_not_build_is_an_error_beside_a_module_of_others_too(
     assert host.packages["nvidia-dkms"][1] == "half-configured"
 
 
-def test_a_package_of_others_that_arrives_broken_is_an_error(tmp_path):
+def test_a_planned_package_that_arrives_broken_is_an_error(tmp_path):
     host = Dkms(tmp_path, ZFS, {})
-    with pytest.raises(apt_commands.AptError, match="not NVIDIA's driver"):
+    with pytest.raises(apt_commands.AptError, match=r"A kernel module did not build:\n\S+/zfs/2\.1\.5/build/make\.log"):
         host.apt().install(["zfs-dkms=1", HEADERS])
     assert host.packages["zfs-dkms"][1] == "half-configured"
 
@@ -810,7 +911,7 @@ def test_what_a_module_of_others_leaves_unconfigured_is_an_error_where_it_stays_
 
     host = Broken(tmp_path, ZFS, {"zfs-dkms": ("1", "installed", "install")})
     apt = host.apt()
-    with pytest.raises(apt_commands.AptError, match="not NVIDIA's driver"):
+    with pytest.raises(apt_commands.AptError, match="not the planned driver"):
         apt.install(["nvidia-dkms=1", HEADERS])
     assert apt.warnings == []
     assert not host.no_autoinstall.exists()

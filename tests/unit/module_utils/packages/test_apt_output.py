@@ -320,3 +320,8 @@ def test_what_a_need_is_met_by_has_the_whole_name():
 )
 def test_a_metapackage_of_kernels_has_no_release_in_its_name(name, follows):
     assert apt_output.follows_kernels(name) is follows
+
+
+@pytest.mark.parametrize("word", ["g++", "g++=4:13.2", "/var/lib/gpuhost/packages/g++_4%3a13.2_amd64.deb"])
+def test_the_package_of_a_word_of_apt_get_install(word):
+    assert apt_output.name_of(word) == "g++"

@@ -907,6 +907,7 @@ def test_a_failure_has_the_logs_of_modules_that_did_not_build(tmp_path):
             return answer
 
     host = Broken(tmp_path, DPKG_FAILED, "")
+    put(host.root, "var/lib/dpkg/info/a.list", "/.\n/usr/src/nvidia-2/dkms.conf\n")
     with pytest.raises(transaction.TransactionError, match="error: cause") as caught:
         host.run_transaction(tmp_path)
     log = str(host.root / "var/lib/dkms/nvidia/2/build/make.log")
