@@ -38,7 +38,10 @@ class Limit:
 
 @dataclasses.dataclass(frozen=True)
 class Reason:
-    """Why a component has the version `choice`, or why it is left out (`none`); limits: why it is not newer."""
+    """Why a component has the version `choice`, or why it is left out (`none`); limits: why it is not newer.
+
+    The choice is more exact than the plan's version where an archive decides it and the catalog knows it.
+    """
 
     component: str
     choice: str

@@ -166,15 +166,18 @@ def plan_table(
 
 
 def _rows(plan: Plan, changes: Mapping[str, Sequence[str]] | None, with_actions: bool) -> list[tuple[str, ...]]:
-    because = {reason.component: reason.because for reason in plan.reasons}
+    reasons = {reason.component: reason for reason in plan.reasons}
     versions = ("VERSION",) if changes is None else ("BEFORE", "AFTER", "ACTION")[: 2 + with_actions]
     rows: list[tuple[str, ...]] = [("COMPONENT", *versions, "FROM", "WHY")]
     for name in COMPONENTS:
         component = plan.components.get(name)
-        cells: Sequence[str] = (full_version(component) if component else "-",)
+        reason = reasons.get(name)
+        version = full_version(component) if component else "-"
+        # Where an archive decides the version, only the branch is planned, and the reason has what is known of it.
+        cells: Sequence[str] = (reason.choice if reason and reason.choice.startswith(f"{version}.") else version,)
         if changes is not None:
             cells = changes.get(name, ("-", "-", "-"))[: len(versions)]
-        rows.append((LABELS[name], *cells, _origin(component), because.get(name, "")))
+        rows.append((LABELS[name], *cells, _origin(component), reason.because if reason else ""))
     return rows
 
 

@@ -82,9 +82,10 @@ def _explain_driver(
     profile = driver_sets.profile(context)
     why = f"profile {profile.name}: {profile.why}; " if profile.why else ""
     native = f", made for CUDA {branch.native_cuda}" if cuda is None or is_native(driver, cuda) else ""
+    archived = archived_version(context, branch) if driver.source == "distro" else None
     findings.reason(
         "driver",
-        driver.version,
+        archived or driver.version,
         f"{branch_kind(branch)} {branch.branch}{native}; {why}"
         f"{component.kernel_modules} kernel modules: {_modules_reason(context, component)}"
         f"{_source_reason(context, component)}{_archive_reason(context, branch, component)}",
@@ -95,7 +96,6 @@ def _explain_driver(
     if not branch.maintained:
         when = f" ({branch.end_of_life})" if branch.end_of_life else ""
         findings.warn("branch-end-of-life", f"driver branch {branch.branch} reached its end of life{when}")
-    archived = archived_version(context, branch) if driver.source == "distro" else None
     known_bad.warn_of_driver(context, archived or driver.version, findings)
     kernel = versions.kernel_series(context.host.newest_kernel or context.distro.kernel.default)
     is_built = component.module_source == prebuilt.DKMS

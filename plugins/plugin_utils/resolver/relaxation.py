@@ -110,7 +110,8 @@ def _explained(catalog: Catalog, reason: Reason, plan: Plan, limits: tuple[Limit
         heads = heads or ["the newest that fits"]
         heads += [_sentence(newer, [x for x in limits if x.newer == newer]) for newer in _newest_first(limits)]
     text = "; ".join([*heads, *([reason.because] if reason.because else [])])
-    return dataclasses.replace(reason, choice=version, because=text, limits=limits or ())
+    choice = reason.choice if reason.choice.startswith(f"{version}.") else version
+    return dataclasses.replace(reason, choice=choice, because=text, limits=limits or ())
 
 
 def _newest_first(limits: Iterable[Limit]) -> list[str]:

@@ -259,3 +259,21 @@ def test_a_state_that_secure_boot_does_not_have():
     assert (done.returncode, done.stdout) == (2, "")
     assert "--secure-boot" in done.stderr
     assert "'on', 'off'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("distribution", "request_", "planned", "shown"),
+    [
+        ("ubuntu-24.04", "driver=595.99.02", "595", "595.99.02"),  # whatever the archive has; this is what is known
+        ("debian-12", "driver_source=distro", "535", "535.309.01"),
+        ("ubuntu-24.04", "driver=595.91.07", "595.91.07", "595.91.07"),
+    ],
+)
+def test_the_version_shown_is_the_exact_one_where_it_is_known(distribution, request_, planned, shown):
+    host = ["--distro", distribution, "--gpu", "H200", "--request", request_]
+    _status, text, _err = run(*host)
+    line = next(line for line in text.splitlines() if line.startswith("NVIDIA driver"))
+    assert line.split()[2] == shown
+    made = json.loads(run(*host, "--json")[1])
+    assert made["components"]["driver"]["version"] == planned
+    assert next(r["choice"] for r in made["reasons"] if r["component"] == "driver") == shown

@@ -256,7 +256,7 @@ def test_all_warnings_of_a_plan(distro, gpu, host, request_, warnings):
             ["M60"],
             {},
             {**ALONE, "driver": "390"},
-            "390",
+            "390.157",
             "legacy branch 390, made for CUDA 9.1; proprietary kernel modules: the only flavour that all GPUs accept; "
             "whichever 390 ubuntu-22.04's archive has, 390.157 according to the catalog",
         ),
