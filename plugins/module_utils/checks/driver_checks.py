@@ -30,7 +30,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.host import (
     system,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import kernel_modules, nvidia_smi, proc_driver
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import debian_version, dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_output, debian_version, dpkg
 
 NOT_LOADED_EXIT = 9
 LOST_EXIT = 15  # some releases exit with 255 and print the reason
@@ -329,7 +329,7 @@ def _built_for(context: Context, driver: dict[str, Any], kernel: str) -> Check:
     signed = secure_boot.state(context.root) == "enabled"
     expected = "module %s, licence %s%s" % (*planned, ", signed by a key that the kernel trusts" if signed else "")
     remedy = "Install the headers of kernel %s and run `dkms autoinstall -k %s`.%s" % (
-        kernel, kernel, _make_log(context.root),
+        kernel, kernel, _make_log(context.root, driver),
     )  # fmt: skip
     if driver.get("module_source") == "prebuilt":
         remedy = "Run this again: the plan names the prebuilt modules for kernel %s. %s" % (kernel, REAPPLY)
@@ -389,15 +389,20 @@ def _modinfo(context: Context, options: list[str], field: str, module: str) -> s
     return text
 
 
-def _make_log(root: str) -> str:
-    """Return the end of the first DKMS build log of an nvidia module."""
-    for package in files.names(root, "/var/lib/dkms"):
-        for version in files.names(root, "/var/lib/dkms/" + package):
-            path = "/var/lib/dkms/%s/%s/build/make.log" % (package, version)
-            text = files.read_text(root, path) if package.startswith("nvidia") else None
-            if text:
-                return " %s ends with: %s" % (path, " | ".join(text.strip().splitlines()[-5:]))
-    return ""
+def _make_log(root: str, driver: dict[str, Any]) -> str:
+    """Return the end of the DKMS build log of the driver's module: of a planned package, or else of no package."""
+    names = [str(spec).split("=")[0] for spec in driver.get("packages") or []]
+    planned = {*names, *apt_output.dependencies(names, dpkg.read(root), [".*"])}
+    found = ["", ""]
+    for name in files.names(root, dpkg.DKMS_TREE):
+        for version in files.names(root, "%s/%s" % (dpkg.DKMS_TREE, name)):
+            path = "%s/%s/%s/build/make.log" % (dpkg.DKMS_TREE, name, version)
+            text = files.read_text(root, path)
+            owner = dpkg.module_owner(root, "%s/%s" % (name, version)) if text else None
+            if text and (owner in planned or (owner is None and name.startswith("nvidia"))):
+                ending = " %s ends with: %s" % (path, " | ".join(text.strip().splitlines()[-5:]))
+                found[owner is None] = found[owner is None] or ending
+    return found[0] or found[1]
 
 
 def _nouveau_absent(context: Context, gpus: list[dict[str, Any]]) -> Check:

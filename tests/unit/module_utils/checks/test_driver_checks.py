@@ -358,6 +358,25 @@ def test_next_boot_kernel_without_a_module_fails_and_shows_the_build_log(tmp_pat
     )
 
 
+def test_the_build_log_is_that_of_a_planned_package(tmp_path: Path) -> None:
+    """And not that of an older driver, or of GPUDirect Storage, whose module begins with nvidia as well."""
+    put(tmp_path, "/boot/vmlinuz-6.1.0-56-amd64")
+    for module, owner in {
+        "nvidia/390.48": None,
+        "nvidia-fs/2.17.5": "nvidia-fs-dkms",
+        "nvidia/580.95.05": "nvidia-kernel-open-dkms",
+    }.items():
+        put(tmp_path, f"/var/lib/dkms/{module}/build/make.log", f"error of {module}\n")
+        if owner:
+            source = f"/usr/src/{module.replace('/', '-')}"
+            put(tmp_path, f"/var/lib/dpkg/info/{owner}.list", f"/.\n{source}/dkms.conf\n")
+    packages = ["nvidia-driver-cuda=580.95.05-1", "nvidia-kernel-open-dkms=580.95.05-1"]
+    driver = {**PLAN["components"]["driver"], "packages": packages}
+    plan = {**PLAN, "components": {**PLAN["components"], "driver": driver}}
+    check = by_id(driver_checks.run(host(tmp_path, plan=plan)))["driver.module_built"]
+    assert str(check.remedy).endswith("error of nvidia/580.95.05")
+
+
 def test_prebuilt_module_that_is_missing_needs_no_headers(tmp_path: Path) -> None:
     put(tmp_path, "/boot/vmlinuz-6.8.0-45-generic")
     driver = {**PLAN["components"]["driver"], "module_source": "prebuilt"}
