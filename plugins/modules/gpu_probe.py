@@ -183,7 +183,12 @@ probe:
           F(graphical.target); C(connected) connectors of graphics cards, such as V(card1-HDMI-A-1).
       type: dict
     driver:
-      description: The C(loaded) module, C(nouveau_loaded), and C(nvidia_smi) with its exit code, message and GPUs.
+      description:
+        - The C(loaded) module, C(nouveau_loaded), and C(nvidia_smi) with its exit code, message and GPUs.
+        - C(installed) has the C(version) of the driver's libcuda and the C(package) that has it; both are null without
+          a driver, C(package) after NVIDIA's C(.run) installer.
+        - C(dkms_leftovers) has each C(module) of DKMS, V(NAME/VERSION), that no package has any more and that lacks its
+          source or is a version of the driver.
       type: dict
     foreign_driver:
       description:

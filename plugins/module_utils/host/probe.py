@@ -24,6 +24,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import 
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import (
     foreign_driver,
     gpu_processes,
+    installed_driver,
     installed_stack,
     nvidia_smi,
     proc_driver,
@@ -194,6 +195,8 @@ def _driver(root: str, run: Run, attempt: Callable[..., Any]) -> dict[str, Any]:
         "loaded": attempt("loaded driver", lambda: proc_driver.read(root)),
         "nouveau_loaded": proc_driver.nouveau_loaded(root),
         "nvidia_smi": attempt("nvidia-smi", smi),
+        "installed": attempt("installed driver", lambda: installed_driver.read(root)),
+        "dkms_leftovers": attempt("modules of DKMS", lambda: installed_driver.dkms_leftovers(root), []),
     }
 
 

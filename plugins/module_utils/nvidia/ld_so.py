@@ -34,7 +34,7 @@ def first(root: str, name: str) -> Library | None:
         for file in files.names(root, directory):
             path = "%s/%s" % (directory, file)
             real = files.resolve(root, path) if file == name or file.startswith(name + ".") else None
-            if real is not None and not _is_32_bit(root, real):
+            if real is not None and not is_32_bit(root, real):
                 return Library(path, real, directory, set_in)
     return None
 
@@ -67,7 +67,8 @@ def _matching(root: str, pattern: str) -> list[str]:
     return ["%s/%s" % (directory, file) for file in files.names(root, directory) if fnmatch.fnmatchcase(file, name)]
 
 
-def _is_32_bit(root: str, path: str) -> bool:
+def is_32_bit(root: str, path: str) -> bool:
+    """Return whether a file is a library for 32-bit programs."""
     with open(files.under(root, path), "rb") as handle:
         head = handle.read(5)
     return head[:4] == _ELF and head[4] != _CLASS_64

@@ -209,7 +209,7 @@ class Apt:
         for path, text in found.items():
             name = _module(path)
             owner = dpkg.module_owner(self.root, name)
-            lost = path == name and owner is None and not dpkg.has_module_source(self.root, name)
+            lost = path == name and owner is None and dpkg.module_settings(self.root, name) is None
             modules.append(FailedModule(name, path, text, owner, owner in planned, lost))
         return modules
 

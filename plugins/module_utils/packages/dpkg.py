@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, Collection, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Collection, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import deb822
@@ -164,28 +164,37 @@ def info_file(root: str, name: str, kind: str) -> tuple[str, str | None]:
     return paths[0], None
 
 
+def file_lists(root: str, words: Collection[str]) -> Iterator[tuple[str, str]]:
+    """Yield (package, list of its files, a line each) of the packages whose list has one of `words`."""
+    wanted, native = [word.encode() for word in words], ":" + native_architecture()
+    for file in files.names(root, INFO):
+        if file.endswith(".list"):
+            data = files.read_bytes(root, "%s/%s" % (INFO, file)) or b""
+            if any(word in data for word in wanted):
+                name = file[: -len(".list")]
+                yield name[: -len(native)] if name.endswith(native) else name, data.decode("utf-8", "replace")
+
+
 def owners(root: str, paths: Collection[str]) -> dict[str, str]:
     """Return the package that has a file, by path; a file that no package has is left out.
 
-    By the packages' file lists, where a file of /usr may stand without /usr (merged /usr).
+    Where /usr is merged, the list has a file of /usr/lib in /lib or the other way round.
     """
-    spellings = {path: [("\n%s\n" % text).encode() for text in (path, re.sub("^/usr/", "/", path))] for path in paths}
     found: dict[str, str] = {}
-    for file in files.names(root, INFO):
-        if file.endswith(".list"):
-            data = b"\n" + (files.read_bytes(root, "%s/%s" % (INFO, file)) or b"")
-            name = file[: -len(".list")]
-            row = name[: -len(":" + native_architecture())] if name.endswith(":" + native_architecture()) else name
-            for path, texts in spellings.items():
-                if any(text in data for text in texts):
-                    found.setdefault(path, row)
+    spellings = {path: {path, re.sub("^/usr/", "/", path), re.sub("^/lib", "/usr/lib", path)} for path in paths}
+    for package, text in file_lists(root, paths and ["/" + os.path.basename(path) for path in paths]):
+        lines = set(text.split("\n"))
+        for path, texts in spellings.items():
+            if texts & lines:
+                found.setdefault(path, package)
     return found
 
 
 def module_owner(root: str, module: str) -> str | None:
     """Return the package that has the source of a DKMS module, NAME/VERSION; None if none has.
 
-    DKMS links to the source, which packages have in /usr/src/NAME-VERSION (dkms(8)).
+    DKMS links to the source, which packages have in /usr/src/NAME-VERSION (dkms(8)); NVIDIA's and Ubuntu's drivers, too
+    (debian/templates/nvidia-dkms-flavour*.install.in of canonical/nvidia-graphics-drivers).
     """
     link = files.link_target(root, "%s/%s/source" % (DKMS_TREE, module))
     sources = dict.fromkeys(("/usr/src/" + module.replace("/", "-"), link or ""))
@@ -193,10 +202,10 @@ def module_owner(root: str, module: str) -> str | None:
     return next(iter(found.values()), None)
 
 
-def has_module_source(root: str, module: str) -> bool:
-    """Return whether DKMS finds the dkms.conf of a module, NAME/VERSION."""
+def module_settings(root: str, module: str) -> str | None:
+    """Return the dkms.conf of a module, NAME/VERSION, None where DKMS finds none."""
     source = files.resolve(root, "%s/%s/source" % (DKMS_TREE, module))
-    return source is not None and os.path.exists(files.under(root, source + "/dkms.conf"))
+    return None if source is None else files.read_text(root, source + "/dkms.conf")
 
 
 def _database(root: str) -> bytes:

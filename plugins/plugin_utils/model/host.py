@@ -9,6 +9,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import (
     Display,
     ForeignDriver,
+    InstalledDriver,
     Kernel,
     Probe,
     VerifiedComponent,
@@ -60,7 +61,8 @@ class Host:
     reads NVIDIA's repository. module_key_enrolled: the firmware trusts a key of DKMS. described: options of
     script/plan describe the host, no probe does. display: what shows a display, for messages; empty without one.
     packages: the installed packages that the probe reports, `name=version`. foreign_holds: those that somebody else
-    holds, likewise, and bare names of packages that are not installed and must not be.
+    holds, likewise, and bare names of packages that are not installed and must not be. installed_driver: by its
+    libraries, None where these are not known.
     """
 
     distribution: str
@@ -85,6 +87,7 @@ class Host:
     display: str = ""
     packages: tuple[str, ...] = ()
     foreign_holds: tuple[str, ...] = ()
+    installed_driver: InstalledDriver | None = None
     present: Present = dataclasses.field(default=Present(), hash=False)
 
     @property
@@ -125,6 +128,7 @@ def host_from_probe(probe: Probe) -> Host:
         display=_display(probe.display),
         packages=tuple(f"{name}={package.version}" for name, package in probe.present_packages.items()),
         foreign_holds=tuple(f"{name}={version}" if version else name for name, version in probe.foreign_holds.items()),
+        installed_driver=probe.driver.installed,
         present=_present(probe),
     )
 

@@ -194,12 +194,33 @@ class NvidiaSmi:
 
 
 @dataclasses.dataclass(frozen=True)
+class InstalledDriver:
+    """The driver whose libcuda is on the host; version: None without one, package: None where no package has it."""
+
+    version: str | None = None
+    package: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class DkmsLeftover:
+    """A module of DKMS, NAME/VERSION, that no package has any more."""
+
+    module: str
+    has_source: bool
+
+
+@dataclasses.dataclass(frozen=True)
 class Driver:
-    """The kernel modules that are loaded, and what nvidia-smi reports."""
+    """The kernel modules that are loaded, what nvidia-smi reports, and what is installed.
+
+    installed: None in probes of earlier versions, and where it could not be read.
+    """
 
     loaded: LoadedDriver | None = None
     nouveau_loaded: bool = False
     nvidia_smi: NvidiaSmi = NvidiaSmi()
+    installed: InstalledDriver | None = None
+    dkms_leftovers: tuple[DkmsLeftover, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -30,6 +30,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import E
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import leftovers, removals
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.leftovers import Cleanup
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.removals import Removal
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.driver import installed_driver
 
 SCHEMA = 1
 INSTALL, UPGRADE, DOWNGRADE, KEEP, REMOVE = "install", "upgrade", "downgrade", "keep", "remove"
@@ -110,13 +111,22 @@ def _removals(plan: Plan, probe: Probe, catalog: Catalog) -> dict[str, Removal]:
     driver, cuda, cudnn = plan.components.driver, plan.components.cuda, plan.components.cudnn
     found = dict.fromkeys(COMPONENTS, Removal())
     if driver:
-        installed = installed_version("driver", driver, probe, catalog)
-        found["driver"] = removals.of_driver(driver, native, installed, probe.package_sizes, catalog)
+        found["driver"] = removals.of_driver(
+            driver, native, _packaged_driver(probe, native, catalog), probe.package_sizes, catalog
+        )
     if cuda:
         found["cuda"] = removals.of_toolkits(plan.request.keep_cuda, cuda, probe, native, catalog)
     if cudnn:
         found["cudnn"] = removals.of_cudnn(cudnn, cuda, native, catalog)
     return found
+
+
+def _packaged_driver(probe: Probe, native: Mapping[str, Package], catalog: Catalog) -> str | None:
+    """Return the version of the driver whose packages are there; what is left of one is replaced like one."""
+    driver = installed_driver.on_probe(catalog, probe)
+    if driver is None or driver.packaged is None:
+        driver = installed_driver.named(catalog, {name: package.version for name, package in native.items()})
+    return driver.version if driver else None
 
 
 def _component(name: str, plan: Plan, probe: Probe, removal: Removal, catalog: Catalog) -> ComponentChange:
@@ -151,6 +161,9 @@ def installed_version(name: str, planned: Component | None, probe: Probe, catalo
         return environment.version if environment else None
     if name == "cuda":
         return _installed_cuda(planned if isinstance(planned, CudaComponent) else None, probe, catalog)
+    if name == "driver":
+        driver = installed_driver.on_probe(catalog, probe)
+        return driver.version if driver else None
     leading = catalog.packages.leading[name]  # the package whose version is the component's
     found = [package.version for other, package in probe.present_packages.items() if re.fullmatch(leading, other)]
     newest = debian_version.newest_first(found)

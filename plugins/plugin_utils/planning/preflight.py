@@ -174,6 +174,16 @@ CODES = {
         "Warning: nouveau is loaded or bound to a GPU",
         "None needed: it is blacklisted, and the host needs a reboot",
     ),
+    "reboot-pending": (
+        "Warning: the loaded module is of another version than the installed driver, which the plan leaves as it is",
+        "`sudo reboot`",
+    ),
+    "dkms-leftover": (
+        "Warning: DKMS still has a module of a removed package, which lacks its source, so that DKMS builds no module "
+        "for a new kernel, or is another version of the driver, which DKMS builds, too",
+        "`sudo dkms remove NAME/VERSION --all`; where dkms refuses because the source is gone, "
+        "`sudo rm -r /var/lib/dkms/NAME/VERSION`",
+    ),
     "slow-gpu-query": (
         f"Warning: nvidia-smi answers, but took longer than {nvidia_smi.SLOW} s (times `gpu_stack_timeout_factor`)",
         "Persistence mode, unless that was the first call since the boot; `journalctl -k -g NVRM` names a slow GPU",
@@ -310,6 +320,8 @@ def preflight(plan: Plan, probe: Probe, diff: PlanDiff, options: Options | None 
         _kernel_builds,
         _graphics,
         _nouveau,
+        _pending_reboot,
+        _dkms_leftovers,
         _nvidia_smi,
         _masked_services,
         _links,
@@ -601,6 +613,42 @@ def _nouveau(context: _Context, findings: Findings) -> None:
             "nouveau-in-use",
             f"{module} is loaded{gpus}: it will be blacklisted, and NVIDIA's module can be loaded after a reboot",
         )
+
+
+def _pending_reboot(context: _Context, findings: Findings) -> None:
+    """Warn of a driver that somebody has installed and not loaded; a run that changes the driver loads it."""
+    driver = context.probe.driver
+    installed = driver.installed.version if driver.installed else None
+    if not driver.loaded or not installed or context.is_changed("driver") or not context.options.own_kernel:
+        return
+    if driver.loaded.version != installed:
+        findings.warn(
+            "reboot-pending",
+            f"driver {installed} is installed, and the module of {driver.loaded.version} is still loaded: programs "
+            "that start now find no GPU; type: sudo reboot",
+        )
+
+
+def _dkms_leftovers(context: _Context, findings: Findings) -> None:
+    """Warn of what DKMS still builds of removed packages; a driver of NVIDIA's .run installer has its own finding."""
+    runfile = context.probe.runfile.driver
+    if context.components.driver is None:
+        return
+    for module, has_source in ((left.module, left.has_source) for left in context.probe.driver.dkms_leftovers):
+        if not has_source:
+            findings.warn(
+                "dkms-leftover",
+                f"DKMS still has {module}, whose source and package are gone; dkms 2.8 to 3.0 fail at it, and build no "
+                f"module for a new kernel; type: sudo dkms remove {module} --all, and where dkms refuses because the "
+                f"source is gone, sudo rm -r /var/lib/dkms/{module}",
+            )
+        elif runfile is None or runfile.version != module.partition("/")[2]:
+            source = f"/usr/src/{module.replace('/', '-')}"
+            findings.warn(
+                "dkms-leftover",
+                f"DKMS builds NVIDIA's module {module} for new kernels, and no package has it ({source}): it can take "
+                f"the place of the planned driver's; type: sudo dkms remove {module} --all && sudo rm -r {source}",
+            )
 
 
 def _nvidia_smi(context: _Context, findings: Findings) -> None:

@@ -9,12 +9,12 @@ import dataclasses
 import fnmatch
 import re
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import debian_version
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import split_spec
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import KeptDriver
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.driver import installed_driver
 
 PROBLEMS = {
     "prebuilt-driver-set": "a driver with Ubuntu's prebuilt kernel modules is installed, and another one is requested",
@@ -31,8 +31,8 @@ class Profile:
 
 
 @dataclasses.dataclass(frozen=True)
-class InstalledDriver:
-    """The driver whose packages are installed. source: `nvidia` or `distro`; package: one that has its version."""
+class PackagedDriver:
+    """The driver whose packages are installed. source: `nvidia` or `distro`; package: the one with its libcuda."""
 
     version: str
     kernel_modules: str
@@ -42,23 +42,22 @@ class InstalledDriver:
     package: str
 
 
-def installed(context: ResolveContext) -> InstalledDriver | None:
-    """Return the driver whose packages are installed, with what can be requested of it; None without one."""
-    rule, present = context.catalog.packages, _installed(context)
-    leading = {name: present[name] for name in _leading(context)}
-    if not leading:
+def packaged(context: ResolveContext) -> PackagedDriver | None:
+    """Return the driver that is installed from packages, with what can be requested of it; None without one."""
+    driver = installed_driver.on_host(context.catalog, context.host)
+    if driver is None or driver.packaged is None:
         return None
-    newest = debian_version.newest_first(list(leading.values()))[0]
+    rule, present = context.catalog.packages, _installed(context)
     built = [name for name in present if re.fullmatch(rule.kernel_modules, name)]
     prebuilt = [name for name in present if fnmatch.fnmatchcase(name, rule.prebuilt_modules)]
     revisions = {rule.revision for rule in context.catalog.driver.packages if rule.family == context.distro.family}
-    return InstalledDriver(
-        version=versions.upstream(newest),
+    return PackagedDriver(
+        version=driver.version,
         kernel_modules="open" if any("open" in name.split("-") for name in built or prebuilt) else "proprietary",
-        source="nvidia" if newest.rpartition("-")[2] in revisions else "distro",
+        source="nvidia" if driver.packaged.rpartition("-")[2] in revisions else "distro",
         module_source="dkms" if built else "prebuilt",
         profile="full" if graphics(context) else "compute",
-        package=next(name for name, version in leading.items() if version == newest),
+        package=driver.package,
     )
 
 
@@ -72,7 +71,8 @@ def profile(context: ResolveContext) -> Profile:
         return Profile(asked, "requested")
     if not display:
         return Profile("compute")
-    if not graphics(context) and _leading(context):
+    found = installed_driver.on_host(context.catalog, context.host)
+    if not graphics(context) and found and found.packaged:  # the one of NVIDIA's .run installer has OpenGL
         return Profile(
             "compute",
             f"the installed driver has no OpenGL packages ({display}); gpu_stack_driver_profile=full adds them",
@@ -97,10 +97,13 @@ def kept(context: ResolveContext) -> KeptDriver | None:
     rule, installed = context.catalog.packages, _installed(context)
     if any(re.fullmatch(rule.kernel_modules, name) for name in installed):
         return None
+    found = installed_driver.on_host(context.catalog, context.host)
     modules = {_series(context, name) for name in installed if fnmatch.fnmatchcase(name, rule.prebuilt_modules)}
     for name, version in installed.items():
         match = re.fullmatch(rule.prebuilt_driver, name)
-        if match and match["series"] in modules:
+        # A transitional package has the name of an older branch and the version of a newer one.
+        is_its_own = found is None or versions.has_prefix(found.version, match["branch"]) if match else False
+        if match and is_its_own and match["series"] in modules:
             flavour = "open" if match["open"] else "proprietary"
             return KeptDriver(versions.upstream(version), match["branch"], flavour, name)
     return None
@@ -149,8 +152,3 @@ def _series(context: ResolveContext, name: str) -> str | None:
     """Return the branch in the name of a driver's package, with Ubuntu's `-server`."""
     matches = (re.fullmatch(expression, name) for expression in context.catalog.packages.driver_branch)
     return next((match.group(1) for match in matches if match), None)
-
-
-def _leading(context: ResolveContext) -> list[str]:
-    expression = context.catalog.packages.leading["driver"]
-    return [name for name in _installed(context) if re.fullmatch(expression, name)]

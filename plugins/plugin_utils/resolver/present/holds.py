@@ -11,14 +11,13 @@ import fnmatch
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import debian_version
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import split_spec
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.driver import driver_sets
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.driver import driver_sets, installed_driver
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.driver.drivers import gpu_driver_problems
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.libraries import LibraryCandidate
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.toolkits import CudaCandidate
@@ -78,11 +77,10 @@ def _held(host: Host) -> dict[str, str]:
 
 def _of_driver(catalog: Catalog, host: Host, held: Mapping[str, str]) -> dict[str, str]:
     """Return what is held of the installed driver: in its version, or with its branch in its name."""
-    present = {name: version or "" for name, version in map(split_spec, host.packages) if ":" not in name}
-    leading = [v for name, v in present.items() if re.fullmatch(catalog.packages.leading["driver"], name)]
-    if not leading:
+    found_driver = installed_driver.on_host(catalog, host)
+    if found_driver is None:
         return {}
-    version = versions.upstream(debian_version.newest_first(leading)[0])
+    version = found_driver.version
     return {
         name: found
         for name, found in held.items()
@@ -107,7 +105,7 @@ def driver(context: ResolveContext, findings: Findings) -> HeldDriver | None:
     held = of_components(context.catalog, context.host).get("driver")
     if not held:
         return None
-    installed = driver_sets.installed(context)
+    installed = driver_sets.packaged(context)
     if installed is None:
         return None
     version = installed.version

@@ -29,7 +29,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import known_bad, relaxation
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.driver import driver_sets, drivers
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.driver.driver_sets import InstalledDriver
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.driver.driver_sets import PackagedDriver
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import holds
 
 Attempt = Callable[[Request, Host], Plan]
@@ -52,7 +52,7 @@ class Part:
     asks: Mapping[str, str]
     because: str
     packages: tuple[str, ...] = ()
-    stays: InstalledDriver | None = None
+    stays: PackagedDriver | None = None
     adopted: bool = False
 
 
@@ -258,7 +258,7 @@ def _of_others(context: ResolveContext) -> list[Part]:
     host, request = context.host, context.request
     if host.foreign_driver or driver_sets.kept(context) or "driver" in holds.of_components(context.catalog, host):
         return []
-    installed = driver_sets.installed(context)
+    installed = driver_sets.packaged(context)
     if installed is None or not host.present.driver_works or installed.version != host.loaded_driver:
         return []
     fields = ("driver_source", "driver_kernel_modules", "driver_module_source", "driver_profile")
@@ -311,7 +311,7 @@ def _misfit(catalog: Catalog, kept: Kept, attempt: Attempt) -> str | None:
     return _without_ptx(plan)
 
 
-def _misfit_of(driver: InstalledDriver, plan: Plan, kept: Kept, catalog: Catalog) -> str | None:
+def _misfit_of(driver: PackagedDriver, plan: Plan, kept: Kept, catalog: Catalog) -> str | None:
     """Return why a driver that is not managed does not fit: a GPU that it does not support, or the known-bad list."""
     context = ResolveContext(catalog, kept.host, kept.request, plan.gpus)
     problems = known_bad.driver_problems(context, driver.version, driver.source)

@@ -72,7 +72,13 @@ def test_the_probe_of_an_empty_root_has_every_part(tmp_path: Path) -> None:
     }
     assert found["distribution"] is None
     assert found["errors"] == ["distribution: no os-release file: expected /etc/os-release or /usr/lib/os-release"]
-    assert found["driver"] == {"loaded": None, "nouveau_loaded": False, "nvidia_smi": None}
+    assert found["driver"] == {
+        "loaded": None,
+        "nouveau_loaded": False,
+        "nvidia_smi": None,
+        "installed": None,
+        "dkms_leftovers": [],
+    }
     json.dumps(found)
 
 

@@ -216,6 +216,24 @@ WARNINGS: dict[str, tuple[dict[str, Any], str]] = {
         {"gpus": [{"pci_address": "0000:05:00.0", "pci_id": "10de:2335", "kernel_driver": "nouveau"}]},
         "nouveau-in-use",
     ),
+    "module of an older driver in DKMS, without source": (
+        {"driver": {"loaded": None, "dkms_leftovers": [{"module": "nvidia/390.48", "has_source": False}]}},
+        "dkms-leftover",
+    ),
+    "module of an older driver in DKMS": (
+        {"driver": {"loaded": None, "dkms_leftovers": [{"module": "nvidia/570.86.15", "has_source": True}]}},
+        "dkms-leftover",
+    ),
+    "another module than the installed one": (
+        {
+            **ALL_INSTALLED,
+            "driver": {
+                "loaded": {"version": "580.126.09"},
+                "installed": {"version": "595.71.05", "package": "libcuda1"},
+            },
+        },
+        "reboot-pending",
+    ),
     "narrow": (pcie(link(8)), "pcie-link-below-ability"),
     "narrow slot": (
         pcie(link(8, slot={"max_width": 8, "max_speed": 16.0})),
@@ -251,6 +269,33 @@ def test_records_of_a_later_release_are_a_problem(snapshot: SnapshotAssertion) -
     )
     assert codes(found) == (["newer-state"], [])
     assert preflight.refusal(found.problems) == snapshot
+
+
+LEFT = {"dkms_leftovers": [{"module": "nvidia/570.86.15", "has_source": True}]}
+SAME = {"loaded": {"version": "595.71.05"}, "installed": {"version": "595.71.05", "package": "libcuda1"}}
+
+
+@pytest.mark.parametrize(
+    ("components", "parts", "options"),
+    [
+        (None, {**ALL_INSTALLED, "driver": SAME}, None),
+        (None, {**ALL_INSTALLED, "driver": {**SAME, "installed": None}}, None),
+        (None, {**ALL_INSTALLED, "driver": {**SAME, "installed": {"version": None}}}, None),
+        # The run loads the module of the driver that it installs.
+        (None, {"driver": {**SAME, "installed": {"version": "580.126.09", "package": "libcuda1"}}}, None),
+        # A container's kernel is not its own.
+        (None, {**ALL_INSTALLED, "driver": {**SAME, "loaded": {"version": "1"}}}, Options(own_kernel=False)),
+        (without("driver"), {"driver": {"loaded": None, **LEFT}}, None),
+    ],
+    ids=["the same", "unknown", "none", "the driver changes", "container", "driver not planned"],
+)
+def test_no_warning_of_a_reboot_or_of_dkms(components: Any, parts: dict[str, Any], options: Options | None) -> None:
+    assert codes(run(components, options, **parts)) == ([], [])
+
+
+def test_the_module_of_a_run_file_has_a_finding_of_its_own() -> None:
+    runfile = {"driver": {"uninstaller": None, "traces": ["/usr/bin/nvidia-uninstall"], "version": "570.86.15"}}
+    assert codes(run(runfile={**runfile, "toolkits": []}, driver={"loaded": None, **LEFT})) == (["runfile-install"], [])
 
 
 @pytest.mark.parametrize(("parts", "code"), WARNINGS.values(), ids=WARNINGS)

@@ -1,0 +1,83 @@
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Read which driver is installed, by the files of its libraries, and what older ones have left in DKMS.
+
+Names of packages do not tell: a metapackage, tools or OpenGL of another version may lie beside the driver.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any
+
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import ld_so
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import debian_version, dpkg
+
+# A driver has both in one directory. Packages of CUDA have a libcuda alone, beside the driver's or in its place
+# (cuda-compat-*), and the toolkit's stubs have no version.
+CUDA, MANAGEMENT = "libcuda", "libnvidia-ml"
+_FILE = re.compile(r"^/(?:.*/)?(libcuda|libnvidia-ml)\.so\.(\d+\.\d+(?:\.\d+)*)$", re.MULTILINE)
+# The modules of a driver, as its dkms.conf names the first one; Debian's gets the name of its tree.
+_BUILDS_DRIVER = re.compile(
+    r"^\s*BUILT_MODULE_NAME\[\d+\]=[\"']?nvidia(?:-(?:current|tesla|legacy)[\w-]*)?[\"']?\s*$", re.M
+)
+
+
+def read(root: str) -> dict[str, str | None] | None:
+    """Return `version` and `package` of the driver's libcuda; both are None without a driver.
+
+    The one that programs load, or if that is not there, the newest in the packages' file lists. `package` is None where
+    no package has it, as after NVIDIA's .run installer. Return None where there is neither such a file nor a list.
+    """
+    found = _loaded_by_programs(root) or _listed(root)
+    if found or not any(name.endswith(".list") for name in files.names(root, dpkg.INFO)):
+        return found
+    return {"version": None, "package": None}
+
+
+def _loaded_by_programs(root: str) -> dict[str, str | None] | None:
+    for directory, _set_in in ld_so.directories(root):
+        cuda, management = (files.resolve(root, "%s/%s.so.1" % (directory, name)) for name in (CUDA, MANAGEMENT))
+        match = _FILE.match(cuda or "")
+        if cuda and management and match and not ld_so.is_32_bit(root, cuda):
+            return {"version": match.group(2), "package": dpkg.owners(root, [cuda]).get(cuda)}
+    return None
+
+
+def _listed(root: str) -> dict[str, str | None] | None:
+    found: dict[str, dict[str, tuple[str, str]]] = {}
+    for package, text in dpkg.file_lists(root, ("/%s.so." % CUDA, "/%s.so." % MANAGEMENT)):
+        if ":" not in package:  # of a foreign architecture
+            for match in _FILE.finditer(text):
+                found.setdefault(os.path.dirname(match.group(0)), {})[match.group(1)] = (match.group(2), package)
+    drivers = [libraries[CUDA] for libraries in found.values() if CUDA in libraries and MANAGEMENT in libraries]
+    if not drivers:
+        return None
+    version, package = max(drivers, key=lambda driver: debian_version.key(driver[0]))
+    return {"version": version, "package": package}
+
+
+def dkms_leftovers(root: str) -> list[dict[str, Any]]:
+    """Return what DKMS has of removed packages: `module` (NAME/VERSION) and whether its source is there (`has_source`).
+
+    Without a package and a source, whosever it was: dkms 2.8 to 3.0 end at it, and build nothing for a new kernel.
+    Without a package alone, a version of NVIDIA's driver: DKMS builds it, too.
+    """
+    trees = [
+        "%s/%s" % (name, version) for name in files.names(root, dpkg.DKMS_TREE) for version in _versions(root, name)
+    ]
+    found = []
+    for module in trees:
+        conf = dpkg.module_settings(root, module)
+        if (conf is None or _BUILDS_DRIVER.search(conf)) and dpkg.module_owner(root, module) is None:
+            found.append({"module": module, "has_source": conf is not None})
+    return found
+
+
+def _versions(root: str, name: str) -> list[str]:
+    """Return the versions of a module of DKMS; links beside them are to its builds for kernels."""
+    tree = files.under(root, "%s/%s" % (dpkg.DKMS_TREE, name))
+    found = files.names(root, "%s/%s" % (dpkg.DKMS_TREE, name))
+    return [v for v in found if not os.path.islink("%s/%s" % (tree, v)) and os.path.lexists("%s/%s/source" % (tree, v))]

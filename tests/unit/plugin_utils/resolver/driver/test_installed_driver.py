@@ -1,0 +1,114 @@
+"""The driver of a host, from its files to the plan: what owns libcuda and libnvidia-ml, whatever else is installed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import InstalledDriver
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import ComponentChange
+
+from tests.unit.module_utils.host_files import link, put
+from tests.unit.plugin_utils.resolver.present.present_cases import Root
+from tests.unit.plugin_utils.resolver.resolver_cases import plan_untried
+
+REVISION = "-0ubuntu0.24.04.1"
+LIBRARIES = {"libnvidia-compute-580": "580.126.09"}
+MODULES = "linux-modules-nvidia-580-6.8.0-88-generic"
+# Beside the driver: packages of other versions, as upgrades and tools such as nvtop leave them.
+OTHERS = {
+    "nvidia-driver-570": "570.211.01",
+    "nvidia-utils-470": "470.256.02",
+    "nvidia-settings": "510.47.03",
+    "nvidia-utils-610": "610.57.04",
+    "cuda-compat-13-3": "610.43.02",
+}
+
+
+def host(root: Path, packages: dict[str, str], libraries: dict[str, str], held: Any = ()) -> Root:
+    """Return a host with these packages; libraries: {package: version of the driver's libraries in it}."""
+    found = Root(root, "ubuntu-24.04")
+    found.add({name: f"{version}{REVISION}" for name, version in {**packages, **libraries}.items()}, held)
+    for name in packages:
+        put(root, f"/var/lib/dpkg/info/{name}.list", f"/.\n/usr/share/doc/{name}/copyright\n")
+    for name, version in libraries.items():
+        directory = "/usr/lib/x86_64-linux-gnu"
+        paths = f"/.\n{directory}/libcuda.so.{version}\n{directory}/libnvidia-ml.so.{version}\n"
+        put(root, f"/var/lib/dpkg/info/{name.replace(':', '_')}:amd64.list", paths)
+    return found
+
+
+def change(found: Root, **request: str) -> ComponentChange:
+    """Return what the plan of a host changes of its driver."""
+    plan = found.plan(**request)
+    assert plan.problems == ()
+    return plan_diff.plan_diff(plan, found.probe()).of("driver")
+
+
+def test_packages_of_other_versions_are_not_the_installed_driver(tmp_path: Path) -> None:
+    found = change(host(tmp_path, OTHERS, LIBRARIES))
+    assert (found.installed, found.action) == ("580.126.09", "upgrade")
+    assert found.note == "replaces the whole driver: branch 580 -> 595"
+    removed = {package.name for package in found.packages if package.action == "remove"}
+    assert {"nvidia-driver-570", "nvidia-utils-470", "nvidia-utils-610", "libnvidia-compute-580"} <= removed
+    assert "cuda-compat-13-3" not in removed
+
+
+def test_what_is_left_of_a_driver_is_no_driver_and_is_removed(tmp_path: Path) -> None:
+    found = change(host(tmp_path, {"nvidia-utils-470": "470.256.02", "nvidia-settings": "510.47.03"}, {}))
+    assert (found.installed, found.action) == (None, "install")
+    assert "nvidia-utils-470" in {package.name for package in found.packages if package.action == "remove"}
+
+
+@pytest.mark.parametrize(("held", "kept"), [("libnvidia-compute-580", True), ("nvidia-settings", False)])
+def test_a_hold_keeps_the_driver_whose_part_it_is(tmp_path: Path, held: str, kept: bool) -> None:
+    plan = host(tmp_path, {"nvidia-settings": "510.47.03"}, LIBRARIES, [held]).plan()
+    assert (plan.components.driver is None) == kept
+
+
+@pytest.mark.parametrize(
+    ("metapackages", "kept"),
+    [
+        ({"nvidia-driver-580": "580.126.09"}, ("nvidia-driver-580", "580.126.09", "580")),
+        # What an upgrade of the distribution leaves: an empty package with the new version and the old name.
+        (
+            {"nvidia-driver-570": "580.126.09", "nvidia-driver-580": "580.126.09"},
+            ("nvidia-driver-580", "580.126.09", "580"),
+        ),
+        ({"nvidia-driver-570": "570.211.01"}, None),
+    ],
+)
+def test_the_metapackage_of_the_kept_driver_is_that_of_its_libraries(
+    tmp_path: Path, metapackages: dict[str, str], kept: tuple[str, str, str] | None
+) -> None:
+    modules = {MODULES: "6.8.0-88.89", MODULES.replace("580", "570"): "6.8.0-88.89"}
+    plan = host(tmp_path, {**modules, **metapackages}, LIBRARIES).plan()
+    found = plan.kept_driver
+    assert (found and (found.package, found.version, found.branch)) == kept
+
+
+def test_the_driver_of_a_run_file_is_the_installed_one(tmp_path: Path) -> None:
+    found = host(tmp_path, {"nvidia-settings": "510.47.03"}, {})
+    for library in ("libcuda.so", "libnvidia-ml.so"):
+        put(tmp_path, f"/usr/lib/x86_64-linux-gnu/{library}.570.124.04", b"\x7fELF\x02")
+        link(tmp_path, f"/usr/lib/x86_64-linux-gnu/{library}.1", f"{library}.570.124.04")
+    row = change(found)
+    assert (row.installed, row.action, row.note) == ("570.124.04", "upgrade", "")
+
+
+@pytest.mark.parametrize(
+    ("driver", "profile"),
+    [
+        (InstalledDriver("570.124.04"), "full"),
+        (InstalledDriver("580.126.09", "libnvidia-compute-580"), "compute"),
+        (InstalledDriver(), "full"),
+    ],
+    ids=["of a .run file, with OpenGL", "of packages without OpenGL", "none"],
+)
+def test_a_display_keeps_opengl(driver: InstalledDriver, profile: str) -> None:
+    packages = ("libnvidia-compute-580=580.126.09-0ubuntu0.24.04.1",) if driver.package else ()
+    known = {"display": "display at card1", "installed_driver": driver, "packages": packages}
+    made = plan_untried("ubuntu-24.04", "T4", host=known, tensorflow="none", cuda="none")
+    assert made["components"]["driver"]["profile"] == profile
