@@ -942,3 +942,23 @@ def test_while_packages_are_configured_without_dkms_the_reason_is_in_its_file(tm
     host = Watched(tmp_path, ZFS, {"zfs-dkms": ("1", "installed", "install")})
     host.apt().install(["nvidia-dkms=1", HEADERS])
     assert seen == [([HEADERS], "# Written by gpuhost while it configures packages, and removed by it.\n")]
+
+
+def test_what_dkms_has_kept_of_an_older_driver_does_not_undo_the_new_one(tmp_path):
+    class Orphaned(Dkms):
+        """As dkms 3.0.10 where a tree has lost its source: autoinstall ends with 4, other modules build."""
+
+        def _configure(self, names: list[str], failure: int) -> tuple[int, str, str]:
+            failed = [name for name in names if name == HEADERS and not self.no_autoinstall.exists()]
+            states = {name: ("1", "half-configured" if name in failed else "installed", "install") for name in names}
+            self.set({**self.packages, **states})
+            return (failure, LOST.format("nvidia/390.48"), "") if failed else (0, "", "")
+
+    link(tmp_path, "/var/lib/dkms/nvidia/390.48/source", "/usr/src/nvidia-390.48")
+    host = Orphaned(tmp_path, {}, {})
+    apt = host.apt()
+    apt.install(["nvidia-dkms=1", HEADERS])
+    assert {state for _version, state, _want in host.packages.values()} == {"installed"}
+    (warning,) = apt.warnings
+    assert "dkms remove nvidia/390.48 --all" in warning
+    assert warning.endswith("The packages of this run are installed.")
