@@ -1,6 +1,5 @@
-"""The repository offers newer versions of the whole stack (simulated, empty); neither apt nor `auto` changes any."""
+"""The repository offers newer versions of the whole stack (simulated, empty); an upgrade of the system changes none."""
 
-import json
 import re
 from collections.abc import Iterator
 
@@ -56,27 +55,3 @@ def test_upgrade_of_the_system_changes_nothing(as_root, stack, read_installed):
     as_root.run_expect([0], f"{APT} -y dist-upgrade")
     after = read_installed()
     assert {name: after.get(name) for name in stack} == stack
-
-
-def test_auto_keeps_the_verified_versions(playbook, read_installed):
-    """The repository has newer ones, which the plan names; without -e a run changes no package."""
-    before = read_installed()
-    printed = playbook("gpu_host", "--skip-tags=verify,smoke_train").stdout
-    assert "kept: verified " in printed
-    assert "fits, too (gpu_stack_cuda=latest)" in printed
-    assert read_installed() == before
-
-
-def test_latest_plans_the_newest_and_a_requested_version_keeps_the_rest(playbook, reports, read_installed):
-    def planned(*options: str) -> dict[str, str]:
-        playbook("plan", *options)
-        plan = json.loads(next((reports / "newest").glob("*/plan.json")).read_text())
-        return {name: part["version"] for name, part in plan["components"].items() if part}
-
-    kept = planned()
-    before = read_installed()
-    assert kept["cuda"] == "13.0"
-    newest = planned("-e", "gpu_stack_driver=latest", "-e", "gpu_stack_cuda=latest")
-    assert (newest["driver"].partition(".")[0], newest["cuda"]) == ("595", "13.2")
-    assert planned("-e", "gpu_stack_driver=595") == {**kept, "driver": newest["driver"]}
-    assert read_installed() == before
