@@ -32,7 +32,7 @@ def release(root: str, name: str, running: bool, packages: dict[str, dpkg.Packag
     """
     compiler = _compiler(root, name, running)
     return {
-        "package": _owner(root, name, packages),
+        "package": _owner(root, name),
         "metas": _metas(name, packages),
         "compiler": compiler,
         "gcc": gcc_major(compiler or ""),
@@ -75,10 +75,12 @@ def _compression(root: str, name: str) -> str | None:
     return match.group(1) if match else None
 
 
-def _owner(root: str, name: str, packages: dict[str, dpkg.Package]) -> str | None:
+def _owner(root: str, name: str) -> str | None:
+    """Return the package with the image of a kernel, such as linux-image-RELEASE or proxmox-kernel-RELEASE-signed."""
     image = "/boot/vmlinuz-" + name
-    candidates = [package for package in packages if package.endswith(name)]  # linux-image-[unsigned-]RELEASE
-    return next((package for package in candidates if image in dpkg.info(root, package, "list")), None)
+    lists = [file for file in files.names(root, dpkg.INFO) if name in file and file.endswith(".list")]
+    packages = [file[: -len(".list")].partition(":")[0] for file in lists]
+    return next((package for package in packages if image in dpkg.info(root, package, "list")), None)
 
 
 def _metas(name: str, packages: dict[str, dpkg.Package]) -> list[str]:

@@ -1,6 +1,6 @@
 # Copyright: the gpuhost contributors
 # SPDX-License-Identifier: Apache-2.0
-"""Find a driver that is not the host's own: Windows' below WSL, a driver container's, or one for virtual machines."""
+"""Find what keeps a host from a driver of its own: Windows below WSL, a driver container, virtual machines, Proxmox."""
 
 from __future__ import annotations
 
@@ -20,9 +20,11 @@ VGPU_MANAGER, VGPU_MODULE = "/usr/bin/nvidia-vgpu-mgr", "nvidia_vgpu_vfio"
 # NVIDIA's own, which replaces that one since Linux 6.8 (vGPU user guide, "vendor-specific VFIO framework").
 MEDIATED, MEDIATED_PARTS, VGPU_TYPE = "/sys/class/mdev_bus", "/sys/bus/mdev/devices", "nvidia/current_vgpu_type"
 
+PROXMOX = "/etc/pve"  # where Proxmox VE mounts the configuration of its cluster
+
 
 def read(root: str) -> dict[str, str] | None:
-    """Return the `kind` (wsl, driver-container or vgpu-host) and by what it was found; None for neither."""
+    """Return the `kind` (wsl, driver-container, vgpu-host or proxmox) and by what it was found; None for neither."""
     kernel = (files.read_text(root, KERNEL) or "").strip()
     if "microsoft" in kernel.lower():
         return {"kind": "wsl", "found": "kernel %s" % kernel}
@@ -31,7 +33,9 @@ def read(root: str) -> dict[str, str] | None:
     if "usr" in files.names(root, CONTAINER_ROOT):
         return {"kind": "driver-container", "found": CONTAINER_ROOT + "/usr"}
     sign = _sign_of_vgpus(root)
-    return {"kind": "vgpu-host", "found": sign} if sign else None
+    if sign:
+        return {"kind": "vgpu-host", "found": sign}
+    return {"kind": "proxmox", "found": PROXMOX} if os.path.isdir(files.under(root, PROXMOX)) else None
 
 
 def _sign_of_vgpus(root: str) -> str | None:

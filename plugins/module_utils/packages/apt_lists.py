@@ -110,7 +110,16 @@ def kernel_offers(
         if matches(name)
     }
     providers = {r: sorted(name for name in brought if HEADERS + r in brought[name]) for r in releases}
+    for release in (release for release in releases if HEADERS + release not in newest):
+        providers[release] = sorted({*providers[release], *_providing(root, HEADERS + release, run)})
     return offers, providers
+
+
+def _providing(root: str, name: str, run: Run) -> list[str]:
+    """Return the packages that provide a name, also with the architecture at its end, as Proxmox' headers do."""
+    end = "(?:-%s)?" % dpkg.native_architecture()
+    pattern = re.compile((r"\nProvides:(?:[^\n]*[\s,])?%s%s(?=[\s,])" % (re.escape(name), end)).encode())
+    return [row["package"] for index in _indexes(root, run) or () for row in index.containing(pattern)]
 
 
 def prebuilt_modules(root: str, glob: str, releases: list[str], run: Run) -> dict[str, str] | None:
@@ -136,19 +145,28 @@ def _newest(root: str, globs: list[str], run: Run) -> dict[str, dict[str, str]] 
 
     A list may end within a paragraph, after a power failure: one without a version is left out.
     """
-    bases = {n.split("_Packages", 1)[0] + "_Packages" for n in files.names(root, LISTS) if "_Packages" in n}
     newest: dict[str, dict[str, str]] = {}
-    try:
-        indexes = [deb822.Index(_cached(root, "%s/%s" % (LISTS, base), run) or b"") for base in sorted(bases)]
-    except (OSError, EOFError, zlib.error):
-        return None
-    for fields in (row for index in indexes for name in index.names(globs) for row in index.paragraphs(name)):
+    indexes = _indexes(root, run)
+    for fields in (row for index in indexes or () for name in index.names(globs) for row in index.paragraphs(name)):
         known = newest.get(fields["package"])
         if "version" in fields and (
             known is None or debian_version.key(known["version"]) < debian_version.key(fields["version"])
         ):
             newest[fields["package"]] = fields
-    return newest if bases else None
+    return newest if indexes else None
+
+
+def _bases(root: str) -> list[str]:
+    """Return the names of apt's lists of packages without what says how they are compressed."""
+    return sorted({n.split("_Packages", 1)[0] + "_Packages" for n in files.names(root, LISTS) if "_Packages" in n})
+
+
+def _indexes(root: str, run: Run) -> list[deb822.Index] | None:
+    """Return apt's lists of packages; None if one is damaged."""
+    try:
+        return [deb822.Index(_cached(root, "%s/%s" % (LISTS, base), run) or b"") for base in _bases(root)]
+    except (OSError, EOFError, zlib.error):
+        return None
 
 
 def _is_exact(name: str, newest: dict[str, dict[str, str]]) -> bool:

@@ -15,6 +15,8 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.packages.dpkg import
 
 # `Inst name [old] (new Origin:Suite [amd64]) []` ; `[old]` is absent for a new package.
 _INSTALL = re.compile(r"^Inst (?P<name>\S+) (?:\[(?P<old>[^\]]+)\] )?\((?P<new>\S+)")
+# Debian's and Ubuntu's, and those of Proxmox (proxmox-kernel-RELEASE[-signed], before 8.0 pve-kernel-RELEASE).
+_KERNEL = re.compile(r"linux-image-|(?:proxmox|pve)-(?:default-)?kernel(?:-\d|$)")
 _REMOVE = re.compile(r"^(?:Remv|Purg) (?P<name>\S+) \[(?P<old>[^\]]+)\]")
 
 
@@ -176,7 +178,12 @@ def with_unmet_dependencies(lines: List[str]) -> List[str]:
 
 def is_other_kernel(change: Change, planned: Sequence[str]) -> bool:
     """Return whether a change concerns a kernel that is not among the names of planned packages."""
-    return change.name.startswith("linux-image-") and change.name not in planned
+    return is_kernel(change.name) and change.name not in planned
+
+
+def is_kernel(name: str) -> bool:
+    """Return whether a package is a kernel, or the metapackage of one."""
+    return _KERNEL.match(name) is not None
 
 
 def follows_kernels(name: str) -> bool:

@@ -423,7 +423,7 @@ class Transaction:
         return before, changes
 
     def _refusal(self, command: list[str], unexpected: list[apt_output.Change]) -> RefusedError:
-        kernels = [change for change in unexpected if change.name.startswith("linux-image-")]
+        kernels = [change for change in unexpected if apt_output.is_kernel(change.name)]
         held = sorted(change.name for change in unexpected if change.name in self.foreign)
         remedies = []
         if kernels:

@@ -77,19 +77,33 @@ def xid_errors(catalog: Catalog) -> dict[str, Any]:
     }
 
 
+def is_archive_kernel(distro: Distro, release: str) -> bool:
+    """Return whether a kernel is named as those of the distribution's archive: who builds others, and how, is open."""
+    return re.fullmatch(distro.kernel.releases, release) is not None
+
+
 def kernel_headers(distro: Distro, release: str) -> KernelHeaders | None:
     """Return the row of the flavour of a kernel; None for a flavour that the catalog does not know."""
-    return next((row for row in distro.kernel.headers if re.search(row.running, release)), None)
+    rows = distro.kernel.headers if is_archive_kernel(distro, release) else ()
+    return next((row for row in rows if re.search(row.running, release)), None)
 
 
 def kernel_compiler(distro: Distro, release: str) -> KernelCompiler | None:
     """Return the row of the compiler that built a kernel; None where the catalog does not know it."""
-    return next((row for row in distro.kernel.compilers if re.search(row.running, release)), None)
+    rows = distro.kernel.compilers if is_archive_kernel(distro, release) else ()
+    return next((row for row in rows if re.search(row.running, release)), None)
 
 
 def kernel_of_series(distro: Distro, series: str) -> str:
     """Return the release of a distribution's standard kernel of a series such as 6.8, without a real build number."""
     return f"{series}.0-0-{'amd64' if distro.family == 'debian' else 'generic'}"
+
+
+def proxmox_headers(catalog: Catalog, releases: Iterable[str]) -> list[str]:
+    """Return the packages with the headers of those kernels that are Proxmox', then the one that follows updates."""
+    names = catalog.packages.proxmox_kernels
+    own = [release for release in releases if release.endswith(names["suffix"])]
+    return [*(names["headers"].format(release=release) for release in own), names["default_headers"]]
 
 
 def driver_name_pattern(catalog: Catalog) -> str:

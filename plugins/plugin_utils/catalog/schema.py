@@ -649,6 +649,8 @@ class PackagesFile:
     fabric_manager: tuple[str, ...]
     fabric_manager_names: tuple[FabricManagerName, ...]
     vgpu_manager: tuple[str, ...]
+    proxmox: tuple[str, ...]
+    proxmox_kernels: dict[str, str]
     prebuilt_modules: str
     prebuilt_driver: str
     prebuilt: dict[str, str]
@@ -789,10 +791,12 @@ class KernelCompiler:
 class DistroKernel:
     """The distribution's kernels; compression: of their modules, such as `zst`, None where they are plain files.
 
-    The first row that fits a kernel's release counts; a kernel may fit none.
+    releases: an expression of the whole releases of the archive's kernels. The rows are for these alone, and the first
+    that fits counts; a kernel may fit none.
     """
 
     default: str
+    releases: str
     compression: str | None
     headers: tuple[KernelHeaders, ...]
     compilers: tuple[KernelCompiler, ...]

@@ -111,7 +111,7 @@ class Gpu:
 
 @dataclasses.dataclass(frozen=True)
 class ForeignDriver:
-    """A driver that is not the host's own; kind: `wsl`, `driver-container` or `vgpu-host`; found: the evidence."""
+    """Why a host is to have no driver of its own: `wsl`, `driver-container`, `vgpu-host`, `proxmox`; found: by what."""
 
     kind: str
     found: str

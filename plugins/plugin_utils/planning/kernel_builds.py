@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Distro
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import DriverComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
@@ -156,6 +157,11 @@ def _read_archive(distro: Distro) -> str:
 def _another_kernel(builds: Builds, release: str) -> str:
     """Return what to type to run a kernel that modules can be built for."""
     kernel = builds.kernel
+    if len(headers := facts.proxmox_headers(load_catalog(), [release])) > 1:  # lent by a hypervisor, or to start next
+        return (
+            f"this kernel is one of Proxmox: on a hypervisor, its headers are {' and '.join(headers)}; in a container, "
+            "the hypervisor loads the modules, so set nvidia_driver_load_module: false"
+        )
     if (
         release == kernel.running
         and kernel.next_boot not in (None, release)

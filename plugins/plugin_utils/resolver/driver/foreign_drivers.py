@@ -1,4 +1,4 @@
-"""Refuse hosts whose driver is not theirs to install: Windows' below WSL, a driver container's, those of vGPUs.
+"""Refuse hosts whose driver is not ours to install: Windows' below WSL, a driver container's, those of vGPUs, Proxmox'.
 
 Runs on the controller; pure functions.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from fnmatch import fnmatchcase
 
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import proxmox_headers
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
@@ -17,6 +18,7 @@ PROBLEMS = {
     "driver-container": "a driver container, such as that of NVIDIA's GPU Operator, provides the driver",
     "vgpu-host": "the host divides its GPUs among virtual machines (vGPU), and has NVIDIA's driver for that",
     "vgpu-guest": "the GPUs are vGPUs, whose driver only licensees get from NVIDIA, and a driver is to be installed",
+    "proxmox": "the host is a Proxmox hypervisor with kernels of its own, and a driver is to be installed",
 }
 
 
@@ -40,7 +42,7 @@ def check_foreign_drivers(catalog: Catalog, host: Host, request: Request, findin
             "leave this host out of the group, and set up its virtual machines; or give the machine's GPUs back to it: "
             "remove the vGPUs and the vGPU manager (its package, or with its installer), reboot, and run this again",
         )
-    elif foreign is not None:
+    elif foreign is not None and foreign.kind == "driver-container":
         findings.problem(
             "driver-container",
             f"a driver container provides this host's driver ({foreign.found}): a driver of the host would compete "
@@ -63,9 +65,29 @@ def check_foreign_drivers(catalog: Catalog, host: Host, request: Request, findin
             "install the guest driver of the same vGPU release from NVIDIA's licensing portal, with its licence, and "
             "set gpu_stack_driver=none for everything else; or ask for a whole GPU (passthrough)",
         )
+    elif request.scope == "host" and request.driver != "none" and (sign := _sign_of_proxmox(catalog, host)):
+        findings.problem(
+            "proxmox",
+            f"this host is a Proxmox hypervisor ({sign}), which is not supported: its kernels come from Proxmox, with "
+            f"headers of their own ({', '.join(proxmox_headers(catalog, host.kernel_releases))}), and a kernel of the "
+            "distribution would take their place",
+            "give the GPUs to a virtual machine (PCI passthrough) and use this in it; or install headers and driver by "
+            "hand, and set gpu_stack_driver=none for everything else",
+        )
     else:
         return False
     return True
+
+
+def _sign_of_proxmox(catalog: Catalog, host: Host) -> str:
+    """Return by what a Proxmox hypervisor is known, empty for none: a container on one only borrows its kernel."""
+    suffix = catalog.packages.proxmox_kernels["suffix"]
+    own = [name for name in host.kernel_releases if host.kernels is None or name in host.kernels.installed]
+    signs = [f"kernel {release}" for release in own if release.endswith(suffix)]
+    signs += [f"package {spec}" for spec in host.packages if spec.partition("=")[0] in catalog.packages.proxmox]
+    if host.foreign_driver is not None and host.foreign_driver.kind == "proxmox":
+        signs.append(host.foreign_driver.found)
+    return next(iter(signs), "")
 
 
 def _serves_vgpus(catalog: Catalog, host: Host) -> str:

@@ -17,6 +17,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context imp
 
 WARNINGS = {
     "compiler-unknown": "the compiler of a kernel is not known: DKMS takes the default one, which may not fit",
+    "headers-unknown": "a described kernel is not named as those of the archive, which then has no headers of it",
 }
 HEADERS, IMAGE = "linux-headers-", "linux-image-"
 _SERIES = re.compile(r"\d+\.\d+")  # which script/plan is given where the release does not matter, such as 6.8
@@ -27,12 +28,26 @@ def with_build_packages(context: ResolveContext, driver: DriverComponent, findin
     if driver.module_source != "dkms":
         return driver
     headers = _headers(context)
+    _warn_of_other_kernels(context, findings)
     return dataclasses.replace(
         driver,
         kernel_headers=headers,
         kernel_compilers=_compilers(context, headers, findings),
         kernel_tools=_tools(context),
     )
+
+
+def _warn_of_other_kernels(context: ResolveContext, findings: Findings) -> None:
+    """Warn of a described host's kernel of somebody else: on a host its packages and apt's lists say what it has."""
+    if context.host.kernels is not None:
+        return
+    for release in context.host.kernel_releases:
+        if not is_series(release) and not facts.is_archive_kernel(context.distro, release):
+            findings.warn(
+                "headers-unknown",
+                f"kernel {release} is not named as those of {context.distro.id}'s archive, which then has no headers "
+                f"of it: {HEADERS}{release} must come from where the kernel is from; without them, the host is refused",
+            )
 
 
 def _kernels(context: ResolveContext) -> Kernel:
@@ -58,14 +73,24 @@ def releases(context: ResolveContext) -> tuple[str, ...]:
 
 def _headers(context: ResolveContext) -> tuple[str, ...]:
     """Return the exact headers of each kernel, then the metapackages of their flavours, which follow updates."""
-    exact = [HEADERS + release for release in context.host.kernel_releases if not is_series(release)]
+    own = [release for release in context.host.kernel_releases if not is_series(release)]
+    exact = [_exact(context, release) for release in own if _needs(context, release)]
     metas = [meta for release in releases(context) for meta in _header_metas(context, release)]
-    return tuple(dict.fromkeys([*filter(lambda name: _needs(context, name), exact), *metas]))
+    return tuple(dict.fromkeys([*exact, *metas]))
 
 
-def _needs(context: ResolveContext, name: str) -> bool:
+def _exact(context: ResolveContext, release: str) -> str:
+    """Return the package with the headers of a kernel: that of its name, else one that apt says provides them."""
+    kernels, name = _kernels(context), HEADERS + release
+    others = [other for other in (kernels.headers_from or {}).get(release, ()) if not other.startswith(HEADERS)]
+    if name in kernels.installed_packages or name in (kernels.offers or ()) or not others:
+        return name
+    return others[0]
+
+
+def _needs(context: ResolveContext, release: str) -> bool:
     """Return whether exact headers are a package: those of a kernel that somebody built or lends are not."""
-    kernels, release = _kernels(context), name.removeprefix(HEADERS)
+    kernels, name = _kernels(context), HEADERS + release
     if release not in kernels.headers and not _is_borrowed(context, release):
         return True
     return name in kernels.installed_packages or name in (kernels.offers or ())

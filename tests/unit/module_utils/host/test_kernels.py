@@ -103,6 +103,14 @@ def test_an_unsigned_image_is_an_owner_and_an_image_of_somebody_has_none(tmp_pat
     assert found["6.9.1"]["package"] is None
 
 
+def test_the_owner_of_an_image_is_found_by_its_files(tmp_path: Path) -> None:
+    """As on Proxmox, whose images are in proxmox-kernel-RELEASE-signed."""
+    release = "6.14.11-2-pve"
+    put(tmp_path, "/var/lib/dpkg/info/proxmox-kernel-6.14.11-2-pve-signed.list", f"/.\n/boot/vmlinuz-{release}\n")
+    put(tmp_path, "/var/lib/dpkg/info/proxmox-headers-6.14.11-2-pve.list", f"/usr/src/linux-headers-{release}\n")
+    assert read(tmp_path, release)["releases"][release]["package"] == "proxmox-kernel-6.14.11-2-pve-signed"
+
+
 def debian(root: Path, *installed: str, headers: bool = False) -> None:
     """Lay out Debian 12 one kernel behind its archive, whose lists are captured, with its metapackage."""
     status = paragraph("linux-image-amd64", "linux-image-6.1.0-50-amd64 (= 6.1.176-1)")

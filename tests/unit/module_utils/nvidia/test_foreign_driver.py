@@ -112,3 +112,17 @@ def test_devices_and_remains_of_others_divide_no_gpu(tmp_path: Path) -> None:
     )
     put(tmp_path, "/etc/systemd/system/nvidia-vgpu-mgr.service.d/vgpu_unlock.conf", "[Service]\n")
     assert foreign_driver.read(str(tmp_path)) is None
+
+
+def test_a_proxmox_hypervisor_is_recognised_by_its_file_system(tmp_path: Path) -> None:
+    """pmxcfs is mounted at /etc/pve (Proxmox VE Administration Guide, "Proxmox Cluster File System")."""
+    put(tmp_path, "/etc/pve")  # no directory
+    assert foreign_driver.read(str(tmp_path)) is None
+    (tmp_path / "etc/pve").unlink()
+    put(tmp_path, "/etc/pve/.version", "{}\n")
+    assert foreign_driver.read(str(tmp_path)) == {"kind": "proxmox", "found": "/etc/pve"}
+    mediated(tmp_path, "0000:84:00.0")
+    gpu(tmp_path, "0000:84:00.0")
+    found = foreign_driver.read(str(tmp_path))
+    assert found is not None
+    assert found["kind"] == "vgpu-host"

@@ -183,6 +183,37 @@ def test_headers_that_depend_on_their_kernel_install_it(tmp_path: Path) -> None:
     assert offer["images"] == [f"linux-image-{offer['headers'][0]}"]
 
 
+# The fields of proxmox/pve-kernel, debian/control.in, for one kernel.
+PROXMOX_LISTS = """Package: proxmox-headers-6.14.11-2-pve
+Architecture: amd64
+Version: 6.14.11-2
+Provides: linux-headers-6.14.11-2-pve-amd64, pve-headers-6.14.11-2-pve
+
+Package: proxmox-headers-6.14
+Architecture: all
+Version: 6.14.11-2
+Provides: linux-headers-amd64, linux-headers-generic, pve-headers-6.14
+Depends: proxmox-headers-6.14.11-2-pve
+
+Package: proxmox-kernel-6.14.11-2-pve
+Architecture: amd64
+Version: 6.14.11-2
+Provides: linux-image-6.14.11-2-pve-amd64, pve-kernel-6.14.11-2-pve
+"""
+
+
+def test_headers_are_found_by_what_a_package_provides(tmp_path: Path) -> None:
+    own = "\nPackage: lab-headers-6.9.1\nArchitecture: amd64\nVersion: 1\nProvides: linux-headers-6.9.1 (= 1), lab\n"
+    put(tmp_path, f"{apt_lists.LISTS}/download.proxmox.com_debian_pve_Packages", PROXMOX_LISTS + own)
+    wanted = ["6.14.11-2-pve", "6.14.11-1-pve", "6.14.11-2", "6.9.1", "6.9"]
+    _offers, providers = apt_lists.kernel_offers(str(tmp_path), ["make"], wanted, command.run)
+    assert providers == {
+        **{release: [] for release in wanted},
+        "6.14.11-2-pve": ["proxmox-headers-6.14.11-2-pve"],
+        "6.9.1": ["lab-headers-6.9.1"],
+    }
+
+
 UBUNTU_LISTS = """Package: linux-modules-nvidia-580-server-open-6.8.0-149-generic
 Version: 6.8.0-149.149
 Depends: linux-image-6.8.0-149-generic | linux-image-unsigned-6.8.0-149-generic

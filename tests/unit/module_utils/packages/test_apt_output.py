@@ -194,12 +194,25 @@ def test_a_change_of_a_held_package_is_unexpected():
     assert apt_output.unexpected([*changes, again], ["nccl=2"], [], held=["libc6", "gcc"]) == changes[:1]
 
 
-def test_another_kernel_is_unexpected():
-    changes = [
-        apt_output.Change("linux-image-6.12-amd64", None, "6.12"),
-        apt_output.Change("linux-headers-6.12-amd64", None, "6.12"),
-    ]
-    assert apt_output.unexpected(changes, ["linux-headers-amd64"], [], held=[]) == changes[:1]
+@pytest.mark.parametrize(
+    ("name", "is_kernel"),
+    [
+        ("linux-image-6.12-amd64", True),
+        ("linux-headers-6.12-amd64", False),
+        # proxmox/pve-kernel, debian/control.in, and the metapackages of proxmox-kernel-meta.
+        ("proxmox-kernel-6.14.11-2-pve-signed", True),
+        ("proxmox-kernel-6.14", True),
+        ("proxmox-default-kernel", True),
+        ("pve-kernel-6.2.16-3-pve", True),
+        ("proxmox-headers-6.14.11-2-pve", False),
+        ("proxmox-kernel-helper", False),
+        ("proxmox-kernel-libc-dev", False),
+        ("nvidia-kernel-common", False),
+    ],
+)
+def test_another_kernel_is_unexpected(name, is_kernel):
+    change = apt_output.Change(name, None, "1")
+    assert apt_output.unexpected([change], ["linux-headers-amd64"], [], held=[]) == [change] * is_kernel
 
 
 def test_exact_dependencies_are_those_with_an_equals_sign():

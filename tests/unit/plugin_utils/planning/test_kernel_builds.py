@@ -154,6 +154,16 @@ def test_the_remedies_for_headers_lead_to_a_host_without_problems(
     assert host.running == runs
 
 
+def test_no_kernel_of_the_archive_is_offered_in_place_of_one_of_proxmox(tmp_path: Path, snapshot: str) -> None:
+    """A container on a hypervisor has none of its kernels, so that it is planned for."""
+    host = Host(tmp_path, "6.14.11-2-pve")
+    for path in (tmp_path / "boot").iterdir():
+        path.rename(tmp_path / path.name) if path.is_file() else None
+    (problem,) = host.kernel_problems()
+    assert problem.remedy == snapshot
+    assert "linux-image" not in problem.remedy
+
+
 PINS = {
     "the distribution's own default": ("/etc/default/grub", "GRUB_DEFAULT=0 # the first\n"),
     "a drop-in of a provider": ("/etc/default/grub.d/99-pin.cfg", f'GRUB_DEFAULT="gnulinux-{GONE}-advanced-1"\n'),

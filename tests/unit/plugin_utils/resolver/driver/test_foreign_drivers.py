@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_for_probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_for_probe, resolve
 
 from tests.unit.frozen_catalog import frozen_catalog
 from tests.unit.module_utils.host_files import put
@@ -64,6 +66,61 @@ def test_the_remedy_of_a_vgpu_is_a_plan() -> None:
 
 def test_a_whole_gpu_beside_nothing_foreign_is_planned() -> None:
     assert made({"gpus": [{**T4, "pci_address": "0000:02:00.0", "vgpu": None}]}).problems == ()
+
+
+PVE = "6.14.11-2-pve"  # devleonardoamaral/debian-nvidia-installer#39
+DEBIAN = "6.1.0-56-amd64"
+
+
+def pve(running: str = PVE, *installed: str, **more: Any) -> dict[str, Any]:
+    return {"kernel": {"running": running, "installed": list(installed), "headers": []}, **more}
+
+
+PROXMOX = {
+    "its kernel": pve(PVE, PVE),
+    "its kernel next": pve(
+        DEBIAN, DEBIAN, PVE, kernel={"running": DEBIAN, "next_boot": PVE, "installed": [DEBIAN, PVE]}
+    ),
+    "its manager": pve(
+        DEBIAN, DEBIAN, packages={"pve-manager": {"version": "9.0.3", "status": "installed", "held": False}}
+    ),
+    "its file system": pve(DEBIAN, DEBIAN, foreign_driver={"kind": "proxmox", "found": "/etc/pve"}),
+}
+
+
+@pytest.mark.parametrize("host", PROXMOX.values(), ids=PROXMOX)
+def test_a_proxmox_hypervisor_is_refused_and_never_offered_a_kernel(host: dict[str, Any], snapshot: str) -> None:
+    (problem,) = made(host).problems
+    assert (problem.code, f"{problem.message}; {problem.remedy}") == ("proxmox", snapshot)
+    assert "linux-image" not in problem.remedy
+    assert made(host, driver="none").problems == ()
+    loaded = {"driver": {"loaded": {"version": "580.95.05", "kernel_modules": "proprietary"}, "nouveau_loaded": False}}
+    assert made({**host, **loaded}, scope="frameworks").problems == ()
+
+
+def test_a_described_proxmox_kernel_is_refused_as_a_probed_one() -> None:
+    for distro, kernel, following in (
+        ("debian-13", PVE, None),
+        ("debian-12", DEBIAN, "6.8.12-9-pve"),  # amkillam/ryzen_smu#35
+    ):
+        host = Host(distro, gpus=(HostGpu("10de:2204"),), kernel=kernel, next_kernel=following, described=True)
+        (problem,) = resolve(frozen_catalog(), Request(), host).problems
+        assert problem.code == "proxmox"
+        assert f"proxmox-headers-{following or kernel}" in problem.message
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        pve(PVE, DEBIAN),
+        pve(PVE),
+        pve(DEBIAN, DEBIAN, PVE),
+        pve(DEBIAN, DEBIAN, packages={"pve-manager": {"version": "9.0.3", "status": "config-files", "held": False}}),
+    ],
+    ids=["a container's machine", "a container without kernels", "installed, not started", "removed"],
+)
+def test_what_is_no_proxmox_hypervisor_is_planned(host: dict[str, Any]) -> None:
+    assert made(host).problems == ()
 
 
 def vgpu(version: str | None, address: str | None) -> dict[str, Any]:

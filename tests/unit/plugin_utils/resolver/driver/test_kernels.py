@@ -12,6 +12,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader impor
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import host_from_probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.driver import kernels
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import resolve
 
 from tests.unit.frozen_catalog import frozen_catalog
@@ -81,6 +82,58 @@ def test_a_described_host_has_exact_headers_the_metapackage_and_the_compilers(
 def test_a_flavour_that_the_catalog_does_not_know_gets_no_other_kernels_metapackage(distro: str, running: str) -> None:
     component, _warnings = driver(distro, running)
     assert component["kernel_headers"] == [f"linux-headers-{running}"]
+
+
+# Releases of kernels that no archive has, as `uname -r` printed them in public reports.
+OTHERS = [
+    ("ubuntu-24.04", "6.17.11-061711-generic"),  # mainline: NVIDIA/open-gpu-kernel-modules#951
+    ("ubuntu-24.04", "6.14.0-061400-generic"),  # mainline: ROCm/legacy-rocm-build#4619
+    ("ubuntu-22.04", "6.15.2-1-liquorix-amd64"),  # damentz/liquorix-package#198
+    ("ubuntu-20.04", "5.14.0-6.2-liquorix-amd64"),  # damentz/liquorix-package#66
+    ("debian-12", "6.8.4-2-liquorix-amd64"),  # damentz/liquorix-package#166
+    ("debian-12", "6.1.7-x64v3-xanmod1"),  # of the series of the archive's kernel
+    ("ubuntu-26.04", "7.0.10-x64v3-xanmod1"),
+    ("ubuntu-24.04", "6.14.2-surface-1"),
+    ("ubuntu-24.04", "6.8.0-49-custom"),
+    ("debian-13", "6.12.9-custom"),
+]
+
+
+@pytest.mark.parametrize(("distro", "running"), OTHERS)
+@pytest.mark.parametrize("role", ["kernel", "next_kernel"])
+def test_a_described_kernel_that_no_archive_has_is_planned_with_what_is_not_known(
+    distro: str, running: str, role: str
+) -> None:
+    for catalog in (load_catalog(), frozen_catalog()):
+        made = plan(distro, "A100", driver_source="nvidia", host={role: running}, catalog=catalog)
+        component = made["components"]["driver"]
+        assert (component["kernel_headers"], component["kernel_compilers"]) == ([f"linux-headers-{running}"], [])
+        codes = [w["code"] for w in made["warnings"] if w["code"] in kernels.WARNINGS]
+        assert codes == ["headers-unknown", "compiler-unknown"]
+
+
+# Of the archives, backports among them; Debian's are named so since 6.9 (linux-headers-6.12.12+bpo-amd64).
+ARCHIVE = [
+    *((distro, running) for distro, running, *_rest in DESCRIBED),
+    ("debian-12", "6.12.12+bpo-amd64"),
+    ("debian-12", "6.12.12+bpo-cloud-amd64"),
+    ("debian-12", "6.5.0-0.deb12.4-amd64"),
+    ("debian-13", "6.12.41+deb13-rt-amd64"),
+    ("debian-13", "6.18.5+deb13-amd64"),
+    ("ubuntu-24.04", "6.8.0-1040-nvidia-lowlatency"),
+]
+
+
+@pytest.mark.parametrize(("distro", "running"), ARCHIVE)
+def test_headers_of_the_archives_kernels_are_not_doubted(distro: str, running: str) -> None:
+    for catalog in (load_catalog(), frozen_catalog()):
+        made = plan(distro, "A100", driver_source="nvidia", host={"kernel": running}, catalog=catalog)
+        assert "headers-unknown" not in [w["code"] for w in made["warnings"]]
+
+
+def test_the_warning_of_unknown_headers_names_them(snapshot: str) -> None:
+    made = plan("ubuntu-24.04", "RTX 5090", host={"kernel": "6.17.11-061711-generic"})
+    assert [w["message"] for w in made["warnings"] if w["code"] == "headers-unknown"] == snapshot
 
 
 @pytest.mark.parametrize("pasted", PASTED, ids=lambda row: f"{row['distribution']} {row['version'].split()[2]}")
@@ -233,6 +286,18 @@ def test_headers_of_a_kernel_that_somebody_built_are_no_package() -> None:
     release = {"compiler": JAMMY, "gcc": 12}
     kernel = {"running": "6.9.1", "installed": ["6.9.1"], "headers": ["6.9.1"], "releases": {"6.9.1": release}}
     assert probed({**kernel, "offers": {}})[0]["kernel_headers"] == []
+
+
+def test_headers_of_another_name_are_planned_where_apt_says_that_they_are_those_of_the_kernel() -> None:
+    release = {"compiler": JAMMY, "gcc": 12}
+    kernel = {"running": "6.9.1", "installed": ["6.9.1"], "releases": {"6.9.1": release}, "offers": {}}
+    assert probed({**kernel, "headers_from": {"6.9.1": ["lab-headers-6.9.1"]}})[0]["kernel_headers"] == [
+        "lab-headers-6.9.1"
+    ]
+    both = {**kernel, "headers_from": {"6.9.1": ["lab-headers-6.9.1", "linux-headers-6.9.1"]}}
+    both["offers"] = {"linux-headers-6.9.1": {"headers": ["6.9.1"], "images": []}}
+    assert probed(both)[0]["kernel_headers"] == ["linux-headers-6.9.1"]
+    assert probed({**kernel, "headers_from": {"6.9.1": []}})[0]["kernel_headers"] == ["linux-headers-6.9.1"]
 
 
 def test_another_compiler_than_gcc_is_named() -> None:
