@@ -192,8 +192,8 @@ probe:
       type: dict
     foreign_driver:
       description:
-        - C(kind) V(wsl), V(driver-container), V(vgpu-host) or V(proxmox) of a host that is to have no driver of its own,
-          and by what it was C(found); null for neither.
+        - C(kind) V(wsl), V(driver-container), V(vgpu-host) or V(proxmox) of a host that is to have no driver of its
+          own, and by what it was C(found); null for neither.
       type: dict
     gpu_processes:
       description: Programs that use the GPUs.
@@ -234,7 +234,11 @@ probe:
           C(error) as text where it cannot be read, C(unreachable) where apt has lists that it cannot refresh.
       type: dict
     repository_files:
-      description: apt's C(entries) and C(keys) of NVIDIA's software, and the C(mixed) files with others as well.
+      description:
+        - apt's C(entries) and C(keys) of NVIDIA's software, and the C(mixed) files with others as well. An entry's
+          C(offers) says whether apt's lists of it have packages that a plan may install.
+        - C(preferred) has the sources of others whose packages apt would take in place of NVIDIA's or the
+          distribution's, with the C(priority) and the files with C(pins) that give it.
       type: dict
     cuda:
       description: C(installed) toolkits, the C(default) one, and the version of the C(distro)'s own.

@@ -4,7 +4,9 @@
 
 from __future__ import annotations
 
+import fnmatch
 import os
+import re
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
@@ -91,6 +93,10 @@ def probe(root: str, options: Options, run: Run = command.run) -> dict[str, Any]
     smi = driver["nvidia_smi"]
     repository = _repository(root, options, machine, run, distribution)
     source = (repository or {}).get("url")
+    sources = attempt("package sources", lambda: apt_sources.read(root, source))
+    if sources is not None:
+        found = attempt("preferred sources", lambda: _preferred(root, options, sources, repository, distribution, run))
+        sources["preferred"] = found or []
     state = files.under(root, options.state_directory)
     journal = attempt("record of changed packages", lambda: store.journal(state), {})
     result = {
@@ -117,7 +123,7 @@ def probe(root: str, options: Options, run: Run = command.run) -> dict[str, Any]
         "cloud_init_running": attempt("cloud-init", lambda: cloud_init.running(root, run), False),
         "runfile": attempt("run file installations", lambda: runfile.read(root)),
         "repository": repository,
-        "repository_files": attempt("package sources", lambda: apt_sources.read(root, source)),
+        "repository_files": sources,
         "cuda": attempt("CUDA", lambda: installed_stack.cuda(root, options.distro_cuda_package)),
         "tensorflow": attempt("TensorFlow", lambda: installed_stack.tensorflow(root, tf_path)),
         "tensorflow_in_the_way": attempt("TensorFlow's path", lambda: installed_stack.in_the_way(root, tf_path)),
@@ -155,6 +161,27 @@ def _kernel(root: str, running: str, options: Options, run: Run) -> dict[str, An
         releases = list(found["releases"])
         found["prebuilt"] = apt_lists.prebuilt_modules(root, options.prebuilt_modules, releases, run)
     return found
+
+
+def _preferred(
+    root: str,
+    options: Options,
+    sources: dict[str, Any],
+    repository: dict[str, Any] | None,
+    distribution: dict[str, str] | None,
+    run: Run,
+) -> list[dict[str, Any]]:
+    """Return the sources whose packages apt prefers; say of the entries whether they offer what a plan may install."""
+    if repository is None or repository["error"] or distribution is None:
+        return []
+    globs = sorted({*options.repository_patterns, *options.package_patterns})
+    name = distribution["id"].partition("-")[0]
+    others = apt_sources.Others(root, name, repository["url"], repository["packages"], globs, run)
+    matches = re.compile("|".join(fnmatch.translate(glob) for glob in options.repository_patterns) or r"(?!)").match
+    for entry in sources["entries"]:
+        offering = others.offering(entry["uri"])
+        entry["offers"] = None if offering is None else any(map(matches, offering))
+    return others.preferred()
 
 
 def _packages(root: str, options: Options) -> dict[str, dict[str, Any]]:

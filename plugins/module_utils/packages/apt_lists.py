@@ -73,7 +73,7 @@ def read(
             except download.DownloadError as error:
                 result["unreachable"] = str(error)
         if packages is None:
-            _release(url, DOWNLOAD_TIMEOUT, run)
+            server_release(url, DOWNLOAD_TIMEOUT, run)
             archive = download.fetch(url.rstrip("/") + "/Packages.gz", DOWNLOAD_TIMEOUT, run=run)
             packages = gzip.decompress(archive)
         else:
@@ -156,7 +156,7 @@ def _newest(root: str, globs: list[str], run: Run) -> dict[str, dict[str, str]] 
     return newest if indexes else None
 
 
-def _bases(root: str) -> list[str]:
+def bases(root: str) -> list[str]:
     """Return the names of apt's lists of packages without what says how they are compressed."""
     return sorted({n.split("_Packages", 1)[0] + "_Packages" for n in files.names(root, LISTS) if "_Packages" in n})
 
@@ -164,7 +164,7 @@ def _bases(root: str) -> list[str]:
 def _indexes(root: str, run: Run) -> list[deb822.Index] | None:
     """Return apt's lists of packages; None if one is damaged."""
     try:
-        return [deb822.Index(_cached(root, "%s/%s" % (LISTS, base), run) or b"") for base in _bases(root)]
+        return [deb822.Index(cached(root, "%s/%s" % (LISTS, base), run) or b"") for base in bases(root)]
     except (OSError, EOFError, zlib.error):
         return None
 
@@ -190,10 +190,10 @@ def _brought(name: str, newest: dict[str, dict[str, str]]) -> set[str]:
 def _is_current(root: str, url: str, run: Run) -> bool:
     """Return whether apt's release file is the server's. Raise DownloadError without one that apt takes."""
     base = "%s/%s_" % (LISTS, list_name(url))
-    return _release(url, FRESHNESS_TIMEOUT, run) in [files.read_bytes(root, base + name) for name in RELEASES]
+    return server_release(url, FRESHNESS_TIMEOUT, run) in [files.read_bytes(root, base + name) for name in RELEASES]
 
 
-def _release(url: str, timeout: float, run: Run) -> bytes:
+def server_release(url: str, timeout: float, run: Run) -> bytes:
     """Return the server's release file. Raise DownloadError if there is none, or none that apt would take.
 
     With which key it is signed is checked by apt itself, before the source is added.
@@ -253,10 +253,10 @@ def _seconds(date: str) -> float | None:
 
 
 def _cached_packages(root: str, url: str, run: Run) -> bytes | None:
-    return _cached(root, "%s/%s_Packages" % (LISTS, list_name(url)), run)
+    return cached(root, "%s/%s_Packages" % (LISTS, list_name(url)), run)
 
 
-def _cached(root: str, base: str, run: Run) -> bytes | None:
+def cached(root: str, base: str, run: Run) -> bytes | None:
     """Return a list from apt's directory, which may be compressed; None where there is none that can be read."""
     plain = files.read_bytes(root, base)
     if plain is not None:

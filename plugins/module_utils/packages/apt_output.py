@@ -80,6 +80,42 @@ def parse_madison(text: str) -> Dict[str, List[str]]:
     return offered
 
 
+class Candidate(NamedTuple):
+    """The version of a package that apt would install, its priority, and the (URI, distribution) that offer it."""
+
+    version: str
+    priority: int
+    origins: Tuple[Tuple[str, str], ...]
+
+
+def parse_policy(text: str) -> Dict[str, Candidate]:
+    """Return the candidates by package in the output of `apt-cache policy NAME...`; a package without one is left out.
+
+    Of rows of one version, which differ in their content, the one of the highest priority counts.
+    """
+    found: Dict[str, Candidate] = {}
+    name, wanted, row = "", "", ""
+    for line in text.splitlines():
+        head = re.match(r"(\S+):$", line)
+        candidate = re.match(r"  Candidate: (\S+)$", line)
+        version = re.match(r" (?:\*\*\*|   ) (\S+) (-?\d+)$", line)
+        origin = re.match(r" {6,}-?\d+ (\S+) (\S*).* Packages$", line)
+        if head:
+            name, wanted, row = head.group(1), "", ""
+        elif candidate:
+            wanted = candidate.group(1)
+        elif version:
+            priority = int(version.group(2))
+            known = found.get(name)
+            row = version.group(1) if known is None or priority > known.priority else ""
+            if row == wanted:
+                found[name] = Candidate(wanted, priority, ())
+        elif origin and row and row == wanted:
+            row_of = found[name]
+            found[name] = row_of._replace(origins=(*row_of.origins, (origin.group(1), origin.group(2))))
+    return found
+
+
 def parse_exact_depends(text: str) -> Dict[str, str]:
     """Return {name: version} of the `(= version)` dependencies, alternatives included, in `apt-cache show` output."""
     exact: Dict[str, str] = {}

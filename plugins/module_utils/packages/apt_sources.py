@@ -2,23 +2,33 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read apt's sources and trusted keys, as far as they concern NVIDIA's software. Runs on the managed host.
 
-sources.list(5): one-line entries in *.list, deb822 stanzas in *.sources.
+sources.list(5): one-line entries in *.list, deb822 stanzas in *.sources. Which of several repositories a package would
+come from is asked of apt itself (apt_preferences(5)), with lists of the packages in question alone.
 """
 
 from __future__ import annotations
 
 import binascii
+import contextlib
+import os
 import re
-from typing import Any
+import shutil
+import tempfile
+import zlib
+from typing import Any, Collection, Mapping, Sequence
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import deb822, openpgp
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import download, files, urls
+from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Run
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_lists, apt_output, deb822, dpkg, openpgp
 
 ONE_LINE = "/etc/apt/sources.list"
 DIRECTORY = "/etc/apt/sources.list.d"
 KEYRINGS = ("/etc/apt/trusted.gpg", "/etc/apt/trusted.gpg.d")
+PREFERENCES, PREFERENCE_FILES = "/etc/apt/preferences", "/etc/apt/preferences.d"
+POLICY_TIMEOUT = 30
 NVIDIA_URI_WORDS = ("nvidia", "graphics-drivers")
 NVIDIA_KEY_OWNERS = (b"nvidia", b"cudatools")  # in the user ids of NVIDIA's keys
+_ORIGIN = re.compile(rb"^Origin: *(.*?)\s*$", re.MULTILINE)
 _LINE = re.compile(r"^(deb|deb-src)\s+(?:\[([^\]]*)\]\s+)?(\S+)\s+(\S+)")
 
 
@@ -28,13 +38,7 @@ def read(root: str, repository_url: str | None) -> dict[str, Any]:
     entries: {"file", "uri", "suite", "signed_by"} of each source of NVIDIA's software; keys: {file: [fingerprint]} of
     NVIDIA's keys that apt trusts for every repository; mixed: those files that also contain other repositories or keys.
     """
-    entries = parse_list(files.read_text(root, ONE_LINE) or "", ONE_LINE)
-    for name in files.names(root, DIRECTORY):
-        path = "%s/%s" % (DIRECTORY, name)
-        if name.endswith(".list"):
-            entries += parse_list(files.read_text(root, path) or "", path)
-        elif name.endswith(".sources"):
-            entries += parse_sources(files.read_text(root, path) or "", path)
+    entries = all_entries(root)
     own = (repository_url or "").rstrip("/")
     wanted = [
         e
@@ -45,6 +49,18 @@ def read(root: str, repository_url: str | None) -> dict[str, Any]:
     mixed += [entry["file"] for entry in entries if entry not in wanted]
     concerned = {entry["file"] for entry in wanted} | set(keys)
     return {"entries": wanted, "keys": keys, "mixed": sorted(concerned & set(mixed))}
+
+
+def all_entries(root: str) -> list[dict[str, Any]]:
+    """Return {"file", "uri", "suite", "signed_by"} of each source of packages that apt reads."""
+    entries = parse_list(files.read_text(root, ONE_LINE) or "", ONE_LINE)
+    for name in files.names(root, DIRECTORY):
+        path = "%s/%s" % (DIRECTORY, name)
+        if name.endswith(".list"):
+            entries += parse_list(files.read_text(root, path) or "", path)
+        elif name.endswith(".sources"):
+            entries += parse_sources(files.read_text(root, path) or "", path)
+    return entries
 
 
 def parse_list(text: str, path: str) -> list[dict[str, Any]]:
@@ -118,3 +134,175 @@ def _plain(data: bytes) -> bytes:
 
 def _names_nvidia(packets: bytes) -> bool:
     return any(owner in packets.lower() for owner in NVIDIA_KEY_OWNERS)
+
+
+# What apt prefers ---------------------------------------------------------------------------------------------------
+
+Rows = Sequence[Mapping[str, str]]  # paragraphs of lists of packages
+
+
+class Others:
+    """The lists of repositories that are neither NVIDIA's, which is planned, nor the distribution's.
+
+    distribution: its name in the Origin of its release files, such as debian. offers: the versions in NVIDIA's
+    repository at `url`, by package. globs: of the names of the packages that matter.
+    """
+
+    def __init__(
+        self,
+        root: str,
+        distribution: str,
+        url: str,
+        offers: Mapping[str, Sequence[str]],
+        globs: Sequence[str],
+        run: Run,
+    ) -> None:
+        self._root, self._url, self._offers, self._run = root, url, offers, run
+        self._own = apt_lists.list_name(url) + "_"
+        theirs = [base for base in apt_lists.bases(root) if not base.startswith(self._own)]
+        self._archive = [base for base in theirs if self._origin(base).startswith(distribution)]
+        self._lists = {base: self._rows(base, globs) for base in theirs if base not in self._archive}
+
+    def offering(self, uri: str) -> Collection[str] | None:
+        """Return the names of the packages that the repository at `uri` offers, None where apt has no list of it."""
+        start = apt_lists.list_name(_as_apt_reads(uri)) + "_"
+        found = [rows for base, rows in self._lists.items() if base.startswith(start)]
+        return {row["package"] for rows in found for row in rows} if found else None
+
+    def preferred(self) -> list[dict[str, Any]]:
+        """Return the sources whose packages apt would take in place of NVIDIA's or the distribution's.
+
+        Each with `file`, `uri`, `suite`, whether the file is `mixed`, the `priority`, the files of `pins` that give it
+        (none where it is apt's own), and the `packages` with the versions that apt would take. As if NVIDIA's
+        repository were configured already, and nothing installed.
+        """
+        names = sorted({row["package"] for rows in self._lists.values() for row in rows})
+        archive = {base: self._rows(base, names) for base in self._archive} if names else {}
+        theirs = {row["package"] for rows in archive.values() for row in rows}
+        contested = [name for name in names if name in theirs or name in self._offers]
+        if not contested:
+            return []
+        with tempfile.TemporaryDirectory(prefix="gpuhost-apt-") as directory:
+            self._lay_out(directory, archive)
+            without = self._policy(directory, contested)
+            self._write_lists(directory, self._lists)
+            found = self._policy(directory, contested)
+            won = {n: best for n, best in found.items() if n in without and best.version != without[n].version}
+            won = {n: best for n, best in won.items() if any(self._has_list(uri) for uri, _place in best.origins)}
+            return self._sources(directory, won) if won else []
+
+    def _has_list(self, uri: str) -> bool:
+        return any(base.startswith(apt_lists.list_name(uri) + "_") for base in self._lists)
+
+    def _sources(self, directory: str, won: dict[str, apt_output.Candidate]) -> list[dict[str, Any]]:
+        """Return the sources of the packages that they win."""
+        entries, names = all_entries(self._root), sorted(won)
+        # apt does not say which file of preferences has the record that counts: the one that alone has its effect.
+        without = self._policy(directory, names, os.devnull)
+        alone = {path: self._policy(directory, names, files.under(self._root, path)) for path in self._preferences()}
+        groups: dict[tuple[Any, ...], dict[str, str]] = {}
+        for name, best in won.items():
+            origin = next(pair for pair in best.origins if self._has_list(pair[0]))
+            pins = [
+                path
+                for path, found in alone.items()
+                if found.get(name) == best and (name not in without or without[name].priority != best.priority)
+            ]
+            groups.setdefault((*origin, best.priority, tuple(pins)), {})[name] = best.version
+        result = []
+        for (uri, place, priority, pins), packages in groups.items():
+            entry = next((e for e in entries if _is_at(e, uri, place)), None)
+            others = [e for e in entries if entry and e["file"] == entry["file"] and e["uri"] != entry["uri"]]
+            found = {"file": entry["file"] if entry else "", "uri": uri, "suite": place, "mixed": bool(others)}
+            result.append(dict(found, priority=priority, pins=list(pins), packages=packages))
+        return result
+
+    def _lay_out(self, directory: str, archive: Mapping[str, Rows]) -> None:
+        """Write for apt-cache the sources of the host with NVIDIA's, and the lists of these and of the archive."""
+        for name in ("lists/partial", "sources", "preferences"):
+            os.makedirs(os.path.join(directory, name))
+        own = [{"package": n, "version": v} for n, versions in self._offers.items() for v in versions]
+        self._write_lists(directory, {**archive, self._own + "Packages": own})
+        for name in files.names(self._root, DIRECTORY):
+            path = files.under(self._root, "%s/%s" % (DIRECTORY, name))
+            if name.endswith((".list", ".sources")) and os.path.isfile(path):
+                shutil.copy(path, os.path.join(directory, "sources"))
+        if not any(entry["uri"].rstrip("/") == self._url.rstrip("/") for entry in all_entries(self._root)):
+            with open(os.path.join(directory, "sources", "gpuhost.list"), "w") as stream:
+                stream.write("deb [trusted=yes] %s /\n" % self._url)
+
+    def _write_lists(self, directory: str, lists: Mapping[str, Rows]) -> None:
+        for base, rows in lists.items():
+            with open(os.path.join(directory, "lists", base), "w", encoding="utf-8") as stream:
+                stream.writelines(map(_paragraph, rows))
+            for name, content in self._release(base).items():
+                with open(os.path.join(directory, "lists", name), "wb") as release:
+                    release.write(content)
+
+    def _policy(self, directory: str, names: list[str], preferences: str = "") -> dict[str, apt_output.Candidate]:
+        """Return the candidates with the host's preferences, or with a single file of preferences."""
+        options = {
+            "Dir": self._root,
+            "Dir::State::lists": os.path.join(directory, "lists"),
+            "Dir::State::status": os.devnull,
+            "Dir::Cache::pkgcache": "",
+            "Dir::Cache::srcpkgcache": "",
+            "Dir::Etc::sourceparts": os.path.join(directory, "sources"),
+        }
+        if preferences:
+            options["Dir::Etc::preferences"] = preferences
+            options["Dir::Etc::preferencesparts"] = os.path.join(directory, "preferences")
+        words = [word for pair in options.items() for word in ("-o", "%s=%s" % pair)]
+        return apt_output.parse_policy(self._run(["apt-cache", *words, "policy", *names], POLICY_TIMEOUT).output)
+
+    def _preferences(self) -> list[str]:
+        """Return the files of preferences of the host, those first that apt reads first."""
+        parts = [n for n in files.names(self._root, PREFERENCE_FILES) if re.fullmatch(r"[\w-]+|[\w.-]+\.pref", n)]
+        paths = [PREFERENCES, *("%s/%s" % (PREFERENCE_FILES, name) for name in parts)]
+        return [path for path in paths if os.path.isfile(files.under(self._root, path))]
+
+    def _rows(self, base: str, globs: Sequence[str]) -> Rows:
+        """Return the paragraphs of a list whose packages match `globs`, without foreign architectures.
+
+        None of a list that does not decompress, as after a power failure.
+        """
+        try:
+            data = apt_lists.cached(self._root, "%s/%s" % (apt_lists.LISTS, base), self._run)
+        except (EOFError, zlib.error):
+            data = None
+        index = deb822.Index(data or b"")
+        rows = [row for name in index.names(list(globs)) for row in index.paragraphs(name) if row.get("version")]
+        return [row for row in rows if row.get("architecture", "all") in ("all", dpkg.native_architecture())]
+
+    def _origin(self, base: str) -> str:
+        match = _ORIGIN.search(next(iter(self._release(base).values()), b""))
+        return match.group(1).decode("utf-8", "replace").lower() if match else ""
+
+    def _release(self, base: str) -> dict[str, bytes]:
+        """Return the release file of a list by its name; of NVIDIA's repository, if apt has none, the server's."""
+        kept = [n for n in files.names(self._root, apt_lists.LISTS) if n.endswith(("_InRelease", "_Release"))]
+        fitting = [name for name in kept if base.startswith(name.rpartition("_")[0] + "_")]
+        for name in sorted(fitting, key=lambda name: -len(name.rpartition("_")[0]))[:1]:
+            return {name: files.read_bytes(self._root, "%s/%s" % (apt_lists.LISTS, name)) or b""}
+        if base.startswith(self._own):
+            with contextlib.suppress(download.DownloadError):
+                timeout = apt_lists.FRESHNESS_TIMEOUT
+                return {self._own + "InRelease": apt_lists.server_release(self._url, timeout, self._run)}
+        return {}
+
+
+def _paragraph(row: Mapping[str, str]) -> str:
+    lines = ["%s: %s" % (key.capitalize(), row[key]) for key in ("package", "source", "version") if key in row]
+    architecture = row.get("architecture", "all")
+    return "\n".join([*lines, "Architecture: %s" % architecture, "Filename: ./none", "", ""])
+
+
+def _as_apt_reads(uri: str) -> str:
+    return uri.replace("$(ARCH)", dpkg.native_architecture())
+
+
+def _is_at(entry: Mapping[str, Any], uri: str, place: str) -> bool:
+    """Return whether apt's words for a source, such as `URI jammy/main`, are those of an entry."""
+    same = urls.without_credentials(_as_apt_reads(entry["uri"])).rstrip("/") == uri.rstrip("/")
+    suite = entry["suite"].strip("/")
+    return same and (suite in ("", ".") or (place + "/").startswith(suite + "/"))

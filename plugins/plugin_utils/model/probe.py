@@ -330,23 +330,47 @@ class Repository:
 
 @dataclasses.dataclass(frozen=True)
 class SourceEntry:
-    """An apt source; signed_by: the key file, fingerprints, or None for any trusted key."""
+    """An apt source; signed_by: the key file, fingerprints, or None for any trusted key.
+
+    offers: whether apt's lists of it have packages that a plan may install; None where there are no lists.
+    """
 
     file: str
     uri: str
     signed_by: str | None = None
+    offers: bool | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class PreferredSource:
+    """A source of others whose packages apt would take in place of NVIDIA's or the distribution's.
+
+    file: empty where none was found that defines it; suite: with the component, as apt prints it; mixed: the file also
+    defines other repositories. pins: the files of preferences that give it its priority, none where that is apt's own.
+    packages: the versions that apt would take.
+    """
+
+    file: str
+    uri: str
+    suite: str
+    priority: int
+    packages: Mapping[str, str]
+    pins: tuple[str, ...] = ()
+    mixed: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
 class RepositoryFiles:
     """apt sources of NVIDIA's software and fingerprints of NVIDIA's globally trusted keys, by file.
 
-    mixed: those of the files that also contain other sources or keys.
+    mixed: those of the files that also contain other sources or keys. preferred: the sources of whatever software that
+    would win over NVIDIA's repository or the distribution's archive.
     """
 
     entries: tuple[SourceEntry, ...] = ()
     keys: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     mixed: tuple[str, ...] = ()
+    preferred: tuple[PreferredSource, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

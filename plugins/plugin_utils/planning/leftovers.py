@@ -8,16 +8,27 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from urllib.parse import urlsplit
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import debian_version
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import RepositoryFile
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
+    package_name,
+    package_specs,
+    split_spec,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe, SourceEntry
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import PreferredSource, Probe, SourceEntry
 
 # The role nvidia_repo's defaults: where it moves files, and with which files it configures NVIDIA's repository.
 SET_ASIDE_DIRECTORY = "/var/lib/gpuhost/set_aside"
 OWN_KEY = "/etc/apt/keyrings/nvidia-cuda.asc"
 OWN_SOURCE = "/etc/apt/sources.list.d/nvidia-cuda.sources"
+# The priority of the versions that NVIDIA's pinning packages allow, that of the archive's driver (preferences.j2 of the
+# role), and one below the default, 500.
+_PINNED_PRIORITY, _ARCHIVE_PRIORITY, _LOW_PRIORITY = 1000, 1001, 100
+_MOST = 4  # packages that a message lists
 _OR_LET_THE_RUN = ", or let the run remove it with -e gpu_stack_leftovers=remove"
 
 
@@ -138,12 +149,22 @@ def _toolkits(plan: Plan, probe: Probe) -> Iterator[Leftover]:
 
 
 def _sources(plan: Plan, probe: Probe, catalog: RepositoryFile) -> Iterator[Leftover]:
-    """Yield other sources than gpuhost's. With two Signed-By values for one repository, apt reads no source at all."""
+    """Yield other sources than gpuhost's. With two Signed-By values for one repository, apt reads no source at all.
+
+    Of other repositories, those that win over the plan's, and NVIDIA's and the PPA's that may conflict later.
+    """
     planned = plan.repository["url"].rstrip("/") if plan.repository else None
+    named = set()
+    for source in probe.repository_files.preferred:
+        if won := _won(plan, source):
+            named.add(source.file)
+            yield _preferred(source, won, plan, probe)
     for entry in probe.repository_files.entries:
         if entry.file == OWN_SOURCE:
             continue
         if entry.uri.rstrip("/") != planned:
+            if entry.file in named or entry.offers is False or not _is_rival(entry, catalog):
+                continue
             message = f"{entry.file} defines {entry.uri}, whose packages may conflict; remove it if nothing needs it"
             yield _source(entry, probe, catalog, message, blocks=False)
         elif entry.signed_by != OWN_KEY:
@@ -160,11 +181,68 @@ def _source(entry: SourceEntry, probe: Probe, catalog: RepositoryFile, message: 
         remedy = f"remove that entry from {path}; the file also defines other repositories"
         return Leftover("stale-repository", message, remedy, blocks)
     remedy = f"remove {path} (sudo apt-get purge {catalog.keyring_package} if that package owns it){_OR_LET_THE_RUN}"
-    if not blocks and not any(part in entry.uri for part in catalog.rivals):
-        return Leftover("stale-repository", message, remedy, blocks)
     package = _keyring_package(entry, probe, catalog)
     action = f"move {path} to {SET_ASIDE_DIRECTORY}" + (f" and purge {package}, which installed it" if package else "")
     return Leftover("stale-repository", message, remedy, blocks, action, set_aside=path, purge=package)
+
+
+def _is_rival(entry: SourceEntry, catalog: RepositoryFile) -> bool:
+    return any(part in entry.uri for part in catalog.rivals)
+
+
+def _planned(plan: Plan) -> dict[str, str | None]:
+    """Return the planned packages with their versions, None where the archive decides."""
+    return dict(split_spec(spec) for part in plan.components.packaged() for spec in package_specs(part))
+
+
+def _won(plan: Plan, source: PreferredSource) -> dict[str, str]:
+    """Return the planned packages that apt would take from a source of others, with their versions there."""
+    planned, driver = _planned(plan), plan.components.driver
+    of_driver = set(map(package_name, driver.packages)) if driver else set()
+    won = {}
+    for name, version in source.packages.items():
+        if version == planned.get(name, version):  # not planned, or the same: a mirror
+            continue
+        # What will bind apt to the driver, and may not be there yet: NVIDIA's pins, or ours for the distribution's.
+        if driver and name in of_driver:
+            if driver.source == "distro" and plan.repository and source.priority < _ARCHIVE_PRIORITY:
+                continue
+            newer = debian_version.key(version) > debian_version.key(planned[name] or "")
+            is_pinned = source.priority < _PINNED_PRIORITY and not version.startswith(f"{driver.branch}.")
+            if driver.pinning_packages and source.priority <= _PINNED_PRIORITY and (is_pinned or not newer):
+                continue
+        won[name] = version
+    return won
+
+
+def _preferred(source: PreferredSource, won: dict[str, str], plan: Plan, probe: Probe) -> Leftover:
+    """Return the leftover of a source that wins; it blocks the plan until its packages are installed."""
+    planned, present = _planned(plan), probe.present_packages
+    listed = [f"{name} {won[name]} (planned: {planned[name] or 'that of the archive'})" for name in sorted(won)]
+    more = f" and {len(listed) - _MOST} more" if len(listed) > _MOST else ""
+    pins = " and ".join(source.pins)
+    by = f"by the pin in {pins}" if source.pins else "which no pin gives"
+    what = source.file or "a source of apt"
+    message = (
+        f"{what} defines {source.uri} ({source.suite or '/'}), from which apt would take {', '.join(listed[:_MOST])}"
+        f"{more}, with priority {source.priority}, {by}"
+    )
+    if source.pins:
+        lower = f"set Pin-Priority in {pins} to {_LOW_PRIORITY}"
+    else:
+        host = urlsplit(source.uri).hostname or ""
+        lower = (
+            f"give it priority {_LOW_PRIORITY} in a file in /etc/apt/preferences.d (Package: {' '.join(sorted(won))}; "
+            f'Pin: origin "{host}"; Pin-Priority: {_LOW_PRIORITY})'
+        )
+    lower += ", with which apt takes its packages only where no other source has them"
+    installed = all(name in present and planned[name] in (None, present[name].version) for name in won)
+    if not source.file or source.mixed:
+        remove = f"remove that entry from {what}" + ("; the file also defines other repositories" * source.mixed)
+        return Leftover("stale-repository", message, f"{lower}; or {remove}", blocks=not installed)
+    action = f"move {source.file} to {SET_ASIDE_DIRECTORY}"
+    remedy = f"{lower}; or remove {source.file}{_OR_LET_THE_RUN}"
+    return Leftover("stale-repository", message, remedy, not installed, action, set_aside=source.file)
 
 
 def _keyring_package(entry: SourceEntry, probe: Probe, catalog: RepositoryFile) -> str:

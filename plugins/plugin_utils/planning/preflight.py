@@ -162,9 +162,10 @@ CODES = {
         "Move it away",
     ),
     "stale-repository": (
-        "Another source defines the same repository with another `Signed-By`, which apt refuses (old keys, "
-        "PPAs, NVIDIA's other sources: a warning)",
-        "Remove the file that the message names, or `-e gpu_stack_leftovers=remove`",
+        "Another source defines the same repository with another `Signed-By`, which apt refuses; or apt would take a "
+        "planned package from a source of others, by a pin or as the newest (a warning once it is installed; old keys, "
+        "PPAs and NVIDIA's other repositories that do not win: a warning)",
+        "Lower the pin, or remove the file, that the message names, or `-e gpu_stack_leftovers=remove`",
     ),
     "graphics-removed": (
         "Warning: the new driver replaces one with OpenGL and X, and the host has no display: the new one has none",

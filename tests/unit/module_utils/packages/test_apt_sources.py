@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_sources, openpgp
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_lists, apt_sources, dpkg, openpgp
 
-from tests.unit.module_utils.host_files import put
+from tests.unit.module_utils.host_files import listed, put, put_repository
 
 FIXTURES = Path(__file__).parents[3] / "fixtures"
 
@@ -123,3 +126,179 @@ Components: main
 )
 def test_signed_by_is_found_in_both_file_formats(text, path, position, key):
     assert apt_sources.signed_by(text, path, position) == key
+
+
+# What apt prefers, by apt itself -------------------------------------------------------------------------------------
+
+URL = "http://127.0.0.1:9/compute/cuda/repos/debian12/x86_64/"  # nothing answers there
+OFFERS = {"libnccl2": ["2.29.7-1+cuda13.2", "2.28.9-1+cuda13.0"], "nvidia-driver-cuda": ["595.71.05-1"]}
+LAMBDA = "http://archive.lambdalabs.com/ubuntu"
+LAMBDA_PIN = "Package: *\nPin: origin archive.lambdalabs.com\nPin-Priority: 1001\n"  # lambdal/lambda-stack-dockerfiles
+MIRROR = "https://apt.corp.example/cuda/debian12"
+OLD, NEW = "2.26.2-1", "2.30.7-1+cuda13.2"
+PREFERENCES = "/etc/apt/preferences.d"
+
+
+def put_debian(root: Path, rows: dict[str, str]) -> None:
+    put_repository(root, "http://deb.debian.org/debian", "bookworm", listed(rows), "Origin: Debian\nSuite: stable\n")
+
+
+def asked(root: Path) -> list[dict[str, Any]]:
+    others = apt_sources.Others(str(root), "debian", URL, OFFERS, ["*nvidia*", "libnccl*", "gcc-*"], command.run)
+    return others.preferred()
+
+
+needs_apt = pytest.mark.skipif(not shutil.which("apt-cache"), reason="needs apt-cache")
+# The repository, its packages, its release file; the preferences by file; what apt would take, and why.
+Won = tuple[int, list[str], dict[str, str]]
+OF_LAMBDA = "Origin: Lambda Labs\nLabel: Lambda Labs\nSuite: stable\nCodename: jammy\n"
+OF_PPA = "Origin: LP-PPA-graphics-drivers\nLabel: Proprietary GPU Drivers\nSuite: jammy\nCodename: jammy\n"
+PPA = "http://ppa.launchpadcontent.net/graphics-drivers/ppa/ubuntu"
+PREFERRED: dict[str, tuple[str, str, dict[str, str], str, dict[str, str], Won | None]] = {
+    "Lambda Stack, as its Dockerfile pins it": (
+        LAMBDA, "jammy", {"libnccl2": OLD}, OF_LAMBDA, {"lambda": LAMBDA_PIN},
+        (1001, ["lambda"], {"libnccl2": OLD}),
+    ),
+    "Lambda Stack without a pin, older": (LAMBDA, "jammy", {"libnccl2": OLD}, OF_LAMBDA, {}, None),
+    "Lambda Stack below the others, as people pin it": (
+        LAMBDA, "jammy", {"libnccl2": NEW}, OF_LAMBDA, {"nvidia-official": LAMBDA_PIN.replace("1001", "100")}, None,
+    ),
+    "Lambda Stack beside NVIDIA's at a higher priority": (
+        LAMBDA, "jammy", {"libnccl2": OLD}, OF_LAMBDA,
+        {"lambda": LAMBDA_PIN, "nvidia": 'Package: *\nPin: origin "127.0.0.1"\nPin-Priority: 1002\n'}, None,
+    ),
+    "a mirror with something newer": (MIRROR, "/", {"libnccl2": NEW}, "", {}, (500, [], {"libnccl2": NEW})),
+    "a mirror with an older state at a higher priority": (
+        MIRROR, "/", {"libnccl2": OLD}, "Origin: NVIDIA\nLabel: NVIDIA CUDA\n",
+        {"corp.pref": "Package: *\nPin: release l=NVIDIA CUDA\nPin-Priority: 990\n"},
+        (990, ["corp.pref"], {"libnccl2": OLD}),
+    ),
+    "a mirror with the same": (
+        MIRROR, "/", {"libnccl2": OFFERS["libnccl2"][0]}, "",
+        {"corp": "Package: *\nPin: origin apt.corp.example\nPin-Priority: 1001\n"}, None,
+    ),
+    "a mirror with the older of NVIDIA's versions": (
+        MIRROR, "/", {"libnccl2": OFFERS["libnccl2"][1]}, "",
+        {"corp": "Package: *\nPin: origin apt.corp.example\nPin-Priority: 1001\n"},
+        (1001, ["corp"], {"libnccl2": OFFERS["libnccl2"][1]}),
+    ),
+    "a PPA against the distribution's archive, by an expression": (
+        PPA, "jammy", {"nvidia-utils-580": "580.10"}, OF_PPA,
+        {"ppa": "Package: /^nvidia-/\nPin: release o=LP-PPA-graphics-drivers\nPin-Priority: 600\n"},
+        (600, ["ppa"], {"nvidia-utils-580": "580.10"}),
+    ),
+    "a PPA that is older than the archive": (PPA, "jammy", {"nvidia-utils-580": "580.10"}, OF_PPA, {}, None),
+    "by codename, another pin beside it": (
+        LAMBDA, "jammy", {"libnccl2": OLD}, OF_LAMBDA,
+        {
+            "aaa": "Package: gcc-13\nPin: origin archive.lambdalabs.com\nPin-Priority: 1001\n",
+            "lab": "Package: libnccl*\nPin: release n=jammy, a=stable, c=main\nPin-Priority: 700\n",
+            "lab.save": LAMBDA_PIN,
+        },
+        (700, ["lab"], {"libnccl2": OLD}),
+    ),
+    "by version": (
+        LAMBDA, "jammy", {"libnccl2": OLD}, OF_LAMBDA,
+        {"nccl": "Package: libnccl2\nPin: version 2.26.*\nPin-Priority: 1001\n"}, (1001, ["nccl"], {"libnccl2": OLD}),
+    ),
+    "by source": (
+        LAMBDA, "jammy", {"libnccl2": OLD}, OF_LAMBDA,
+        {"nccl": "Package: src:nccl\nPin: origin archive.lambdalabs.com\nPin-Priority: 1001\n"},
+        (1001, ["nccl"], {"libnccl2": OLD}),
+    ),
+    "not automatic": (LAMBDA, "jammy", {"libnccl2": NEW}, f"{OF_LAMBDA}NotAutomatic: yes\n", {}, None),
+    "not automatic, but upgrades are": (
+        LAMBDA, "jammy", {"libnccl2": NEW}, f"{OF_LAMBDA}NotAutomatic: yes\nButAutomaticUpgrades: yes\n", {}, None,
+    ),
+    "nothing of a plan": (
+        "https://nvidia.github.io/libnvidia-container/stable/deb/amd64", "/", {"nvidia-container-toolkit": "1.18"}, "",
+        {"all": "Package: *\nPin: origin nvidia.github.io\nPin-Priority: 1001\n"}, None,
+    ),
+    "a pin of the distribution's archive": (
+        LAMBDA, "jammy", {"libnccl2": OLD}, OF_LAMBDA,
+        {"debian": "Package: *\nPin: release o=Debian\nPin-Priority: 1001\n"}, None,
+    ),
+}  # fmt: skip
+
+
+@needs_apt
+@pytest.mark.parametrize(
+    ("uri", "suite", "rows", "release", "preferences", "won"), PREFERRED.values(), ids=list(PREFERRED)
+)
+def test_the_sources_that_win_are_those_of_apt(
+    tmp_path: Path,
+    uri: str,
+    suite: str,
+    rows: dict[str, str],
+    release: str,
+    preferences: dict[str, str],
+    won: Won | None,
+) -> None:
+    put_debian(tmp_path, {"nvidia-utils-580": "580.95", "nvidia-driver-cuda": "535.261.03-1"})
+    put_repository(tmp_path, uri, suite, listed(rows, "nccl"), release)
+    for name, content in preferences.items():
+        put(tmp_path, f"{PREFERENCES}/{name}", content)
+    found = asked(tmp_path)
+    if won is None:
+        assert found == []
+        return
+    priority, pins, packages = won
+    (source,) = found
+    assert (source["priority"], source["packages"]) == (priority, packages)
+    assert source["pins"] == [f"{PREFERENCES}/{name}" for name in pins]
+    assert (source["uri"], source["mixed"]) == (uri, False)
+    assert (tmp_path / source["file"].lstrip("/")).read_text().startswith(f"deb {uri} ")
+
+
+@needs_apt
+def test_nvidias_repository_that_is_configured_already_is_not_another(tmp_path: Path) -> None:
+    """Its own release file counts, and its list may be an older one than the repository."""
+    put_repository(tmp_path, URL.rstrip("/"), "/", listed({"libnccl2": OLD}), "Origin: NVIDIA\nLabel: NVIDIA CUDA\n")
+    assert asked(tmp_path) == []
+    put_repository(tmp_path, LAMBDA, "jammy", listed({"libnccl2": OLD}), OF_LAMBDA)
+    put(tmp_path, "/etc/apt/preferences", LAMBDA_PIN)
+    assert [source["pins"] for source in asked(tmp_path)] == [["/etc/apt/preferences"]]
+    put(tmp_path, f"{PREFERENCES}/cuda", "Package: *\nPin: release l=NVIDIA CUDA\nPin-Priority: 1002\n")
+    assert asked(tmp_path) == []
+
+
+@needs_apt
+def test_a_file_with_other_repositories_and_a_password_is_found(tmp_path: Path) -> None:
+    put_repository(tmp_path, MIRROR, "/", listed({"libnccl2": NEW}))
+    (path,) = (tmp_path / "etc/apt/sources.list.d").iterdir()
+    path.write_text(f"deb {MIRROR.replace('://', '://user:secret@')} /\ndeb http://deb.debian.org/debian sid main\n")
+    (source,) = asked(tmp_path)
+    assert (source["file"], source["mixed"]) == (f"/etc/apt/sources.list.d/{path.name}", True)
+    assert "secret" not in str(source)
+
+
+def test_apt_is_not_asked_without_a_repository_of_others(tmp_path: Path) -> None:
+    def run(*_arguments: Any) -> command.Answer:
+        raise AssertionError
+
+    put_debian(tmp_path, {"nvidia-driver-cuda": "535.261.03-1"})
+    others = apt_sources.Others(str(tmp_path), "debian", URL, OFFERS, ["*"], run)
+    assert others.preferred() == []
+    put_repository(tmp_path, LAMBDA, "jammy", listed({"lambda-stack": "1"}), OF_LAMBDA)
+    assert apt_sources.Others(str(tmp_path), "debian", URL, OFFERS, ["*nvidia*"], run).preferred() == []
+
+
+def test_what_a_repository_offers_is_known_by_its_lists(tmp_path: Path) -> None:
+    put_repository(tmp_path, LAMBDA, "jammy", listed({"libnccl2": OLD, "lambda-stack": "1"}), OF_LAMBDA)
+    others = apt_sources.Others(str(tmp_path), "debian", URL, OFFERS, ["lib*"], command.run)
+    assert others.offering(LAMBDA + "/") == {"libnccl2"}
+    assert others.offering(MIRROR) is None
+    architecture = dpkg.native_architecture()
+    put_repository(
+        tmp_path, f"https://nvidia.github.io/deb/{architecture}", "/", listed({"libnvidia-container1": "1.18"})
+    )
+    others = apt_sources.Others(str(tmp_path), "debian", URL, OFFERS, ["lib*"], command.run)
+    assert others.offering("https://nvidia.github.io/deb/$(ARCH)") == {"libnvidia-container1"}
+
+
+def test_a_list_that_does_not_decompress_has_nothing(tmp_path: Path) -> None:
+    put_repository(tmp_path, LAMBDA, "jammy", "", OF_LAMBDA)
+    (path,) = (tmp_path / apt_lists.LISTS.lstrip("/")).glob("*_Packages")
+    path.unlink()
+    path.with_name(path.name + ".gz").write_bytes(gzip.compress(listed({"libnccl2": NEW}).encode() * 99)[:-9])
+    assert asked(tmp_path) == []
