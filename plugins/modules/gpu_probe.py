@@ -201,8 +201,8 @@ probe:
       elements: dict
     packages:
       description:
-        - C(version), C(status) and C(held) of the installed packages that match O(package_patterns), by name. A package
-          of a foreign architecture is C(name:architecture).
+        - C(version), C(status), C(held) and the names in C(depends) of the installed packages that match
+          O(package_patterns), by name. A package of a foreign architecture is C(name:architecture).
       type: dict
     foreign_holds:
       description:

@@ -185,7 +185,8 @@ def _preferred(
 
 
 def _packages(root: str, options: Options) -> dict[str, dict[str, Any]]:
-    return {name: package.to_json() for name, package in dpkg.read(root, list(options.package_patterns)).items()}
+    found = dpkg.read(root, list(options.package_patterns))
+    return {name: dict(package.to_json(), depends=list(package.depends)) for name, package in found.items()}
 
 
 def _newer_state(directory: str) -> str | None:

@@ -239,11 +239,12 @@ class GpuProcess:
 
 @dataclasses.dataclass(frozen=True)
 class Package:
-    """A package in dpkg's database, with dpkg's name of its state."""
+    """A package in dpkg's database, with dpkg's name of its state; depends: the names in its dependencies."""
 
     version: str
     status: str = "installed"
     held: bool = False
+    depends: tuple[str, ...] = ()
 
     @property
     def is_present(self) -> bool:

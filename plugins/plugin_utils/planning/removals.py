@@ -71,7 +71,23 @@ def of_driver(
     # The role removes pins before all others, in a transaction of their own.
     replaced = [re.escape(name) for name in sorted(removed) if not name.startswith(pinning)]
     note = f"replaces the whole driver: {why}" if why else ""
-    return Removal(note, tuple(sorted(removed)), tuple(replaced), (pattern,) if why else ())
+    stay = [re.escape(n) for n in others if n not in removed and n not in _parts(present, pattern, catalog)]
+    allowed = f"(?!(?:{'|'.join(stay)})(?::|$))(?:{pattern})" if stay else pattern
+    return Removal(note, tuple(sorted(removed)), tuple(replaced), (allowed,) if why else ())
+
+
+def _parts(present: Packages, pattern: str, catalog: Catalog) -> set[str]:
+    """Return the installed packages of the driver: those with its version or branch, and all that these depend on.
+
+    Others only have a name like theirs, such as what DGX OS adds to configure a machine.
+    """
+    names = {name for name in present if re.fullmatch(pattern, name)}
+    found: set[str] = set()
+    waiting = {n for n in names if _DRIVER_VERSION.match(versions.upstream(present[n].version)) or _series(n, catalog)}
+    while waiting:
+        found |= waiting
+        waiting = {needed for name in waiting for needed in present[name].depends if needed in names} - found
+    return found
 
 
 def _replacement(

@@ -93,6 +93,7 @@ def test_a_part_that_fails_is_none_and_an_error(tmp_path: Path) -> None:
     assert found["applied_plan"] == {"ok": True}
     assert found["simulated"] == ["NVIDIA driver 595.71.05", "PCI devices"]
     assert found["packages"]["gcc"]["version"] == "4:12.2.0-3"  # type: ignore[index]
+    assert "gcc-12" in found["packages"]["gcc"]["depends"]  # type: ignore[index]
     assert [error.split(":")[0] for error in found["errors"]] == ["loaded driver"]  # type: ignore[attr-defined]
 
 

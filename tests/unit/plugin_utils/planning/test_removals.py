@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import dpkg
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import driver_name_pattern
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import PlanDiff
 
+from tests.unit.module_utils.host_files import put
 from tests.unit.plugin_utils.planning.planning_cases import make_plan, make_probe
 from tests.unit.plugin_utils.resolver.resolver_cases import plan as planned_for
 
@@ -121,6 +125,58 @@ def test_return_to_the_distributions_driver() -> None:
     # Pins are removed in a transaction of their own, before the others.
     assert purged(found, "driver", NVIDIA_580) == ["nvidia-driver-cuda", "nvidia-kernel-open-dkms"]
     assert found.of("driver").note.startswith("replaces the whole driver: branch 580 -> 535, open -> proprietary")
+
+
+def row(name: str, version: str, depends: str = "") -> str:
+    state = "Status: install ok installed\nArchitecture: amd64"
+    return f"Package: {name}\n{state}\nVersion: {version}\nDepends: {depends}\n\n"
+
+
+# Packages of DGX OS as NVIDIA/deepops installs them (roles/nvidia-dgx/vars/ubuntu-22.04.yml, -24.04.yml); of whatever
+# version that is not a driver's.
+DGX = ["nvidia-fm-enable", "nvidia-motd", "nvidia-peermem-loader", "nvidia-system-core", "nvidia-mlnx-config",
+       "nvidia-acs-disable", "nvidia-crashdump", "nvidia-ipmisol"]  # fmt: skip
+DGX_DRIVER = {
+    "nvidia-driver-550-server": "nvidia-dkms-550-server, libnvidia-compute-550-server, nvidia-helper (>= 1) | x",
+    "nvidia-dkms-550-server": "nvidia-kernel-common-550-server",
+    "libnvidia-compute-550-server": "",
+    "nvidia-modprobe": "",
+}
+
+
+def may_remove(root: Path, status: str, names: Iterable[str]) -> set[str]:
+    """Return the names that the transaction may remove on a host with this dpkg database, read as a probe does."""
+    put(root, "/var/lib/dpkg/status", status)
+    found = {
+        name: {**package.to_json(), "depends": package.depends} for name, package in dpkg.read(str(root), ["*"]).items()
+    }
+    driver = {**DRIVER, "packages": ["nvidia-dkms-open=580.126.16-1ubuntu1"]}
+    removal = plan_diff.plan_diff(make_plan({"driver": driver}), make_probe(packages=found)).removals["driver"]
+    return {name for name in names if any(re.fullmatch(expression, name) for expression in removal.may_remove)}
+
+
+def test_what_configures_a_machine_is_no_part_of_the_driver_by_its_name(tmp_path: Path) -> None:
+    status = "".join(row(name, "24.05-1", "libnvidia-compute-550-server") for name in DGX)
+    status += row("nvidia-helper", "1.0-1", "nvidia-helper-data") + row("nvidia-helper-data", "1.0-1")
+    status += "".join(row(name, "550.163.01-0ubuntu0.22.04.1", needs) for name, needs in DGX_DRIVER.items())
+    status += row("linux-modules-nvidia-550-server-5.15.0-1074-nvidia", "5.15.0-1074.75")
+    ours = [*DGX_DRIVER, "nvidia-helper", "nvidia-helper-data", "linux-modules-nvidia-550-server-5.15.0-1074-nvidia"]
+    assert may_remove(tmp_path, status, [*DGX, *ours]) == set(ours)
+    assert may_remove(tmp_path, status, [f"{name}:i386" for name in DGX]) == set()
+
+
+def test_helpers_with_a_version_of_their_own_are_parts_that_the_driver_depends_on(tmp_path: Path) -> None:
+    """Dependencies as in Debian's nvidia-graphics-drivers, debian/control; the helpers are of nvidia-support."""
+    version, own = "535.309.01-0+deb12u1", "20220217+3~deb12u1"
+    status = row("libcuda1", version) + row("nvidia-kernel-dkms", version, "dkms, nvidia-kernel-support--v1")
+    status += row(
+        "nvidia-kernel-support", version, "nvidia-kernel-common (>= 20151021), nvidia-support, nvidia-modprobe"
+    )
+    helpers = ["nvidia-kernel-common", "nvidia-support", "nvidia-installer-cleanup"]
+    status += "".join(
+        row(name, own, "nvidia-installer-cleanup" if name == "nvidia-support" else "") for name in helpers
+    )
+    assert may_remove(tmp_path, status, helpers) == set(helpers)
 
 
 UBUNTU_580 = """
