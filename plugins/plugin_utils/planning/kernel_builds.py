@@ -26,6 +26,11 @@ CODES = {
         "warning while apt has no lists)",
         "`sudo apt-get update` with the archive's components; or boot another kernel",
     ),
+    "proxmox": (
+        "The host runs a kernel of Proxmox and has none, as a container on a hypervisor, and modules are to be built "
+        "(on the hypervisor itself a [problem of the plan](compatibility.md))",
+        "`nvidia_driver_load_module: false`; on a hypervisor, a virtual machine",
+    ),
     "next-boot-unknown": (
         "Warning: GRUB's configuration does not tell which kernel it boots next, such as with a `GRUB_DEFAULT` that is "
         "not in its menu; modules are built and checked for the running kernel",
@@ -74,7 +79,7 @@ def check(builds: Builds, findings: Findings) -> None:
     roles = {kernel.running: "running"}
     roles.setdefault(kernel.next_boot, "next boot")
     for release, role in roles.items():
-        if release:
+        if release and not _is_of_proxmox(release, role, findings):
             _check_headers(builds, release, role, findings)
             _check_compiler(builds, release, role, findings)
     if kernel.next_boot_unknown:
@@ -107,6 +112,24 @@ def check(builds: Builds, findings: Findings) -> None:
                 f"modules are built with {', '.join(unknown)}; whether that can be installed is unknown (apt has no "
                 "lists yet)",
             )
+
+
+def _is_of_proxmox(release: str, role: str, findings: Findings) -> bool:
+    """Add the problem of a kernel of Proxmox that a host without any of them runs; return whether it was added.
+
+    A container on a hypervisor, since the plan refuses the hypervisor itself.
+    """
+    headers = facts.proxmox_headers(load_catalog(), [release])
+    if len(headers) == 1:
+        return False
+    findings.problem(
+        "proxmox",
+        f"kernel {release} ({role}) is one of Proxmox, whose headers are packages of its own ({', '.join(headers)}): "
+        "no module is built for it",
+        "in a container, whose hypervisor loads the modules, set nvidia_driver_load_module: false; a hypervisor itself "
+        "is not supported: give the GPUs to a virtual machine (PCI passthrough) and use this in it",
+    )
+    return True
 
 
 def _check_headers(builds: Builds, release: str, role: str, findings: Findings) -> None:
@@ -157,11 +180,6 @@ def _read_archive(distro: Distro) -> str:
 def _another_kernel(builds: Builds, release: str) -> str:
     """Return what to type to run a kernel that modules can be built for."""
     kernel = builds.kernel
-    if len(headers := facts.proxmox_headers(load_catalog(), [release])) > 1:  # lent by a hypervisor, or to start next
-        return (
-            f"this kernel is one of Proxmox: on a hypervisor, its headers are {' and '.join(headers)}; in a container, "
-            "the hypervisor loads the modules, so set nvidia_driver_load_module: false"
-        )
     if (
         release == kernel.running
         and kernel.next_boot not in (None, release)

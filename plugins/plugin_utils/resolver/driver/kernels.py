@@ -102,6 +102,9 @@ def _header_metas(context: ResolveContext, release: str) -> list[str]:
         row = facts.kernel_headers(context.distro, release)
         return [row.package] if row else []
     metas = [HEADERS + meta.removeprefix(IMAGE) for meta in _release(context, release).metas]
+    if not facts.is_archive_kernel(context.distro, release):  # a mainline build has the flavour of the archive's
+        of_archive = {row.package for row in context.distro.kernel.headers}
+        metas = [meta for meta in metas if meta not in of_archive]
     return [meta for meta in metas if _can_have(context, meta)]
 
 

@@ -7,6 +7,7 @@ replaced by ones that change that directory.
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -154,14 +155,23 @@ def test_the_remedies_for_headers_lead_to_a_host_without_problems(
     assert host.running == runs
 
 
-def test_no_kernel_of_the_archive_is_offered_in_place_of_one_of_proxmox(tmp_path: Path, snapshot: str) -> None:
-    """A container on a hypervisor has none of its kernels, so that it is planned for."""
-    host = Host(tmp_path, "6.14.11-2-pve")
-    for path in (tmp_path / "boot").iterdir():
-        path.rename(tmp_path / path.name) if path.is_file() else None
+PROXMOX = """
+Package: proxmox-headers-6.14.11-2-pve
+Architecture: amd64
+Version: 6.14.11-2
+Provides: linux-headers-6.14.11-2-pve-amd64, pve-headers-6.14.11-2-pve
+"""
+
+
+@pytest.mark.parametrize("lists", [BOOKWORM, BOOKWORM + PROXMOX], ids=["Debian's", "Proxmox' (its debian/control.in)"])
+def test_a_container_on_proxmox_is_never_offered_a_kernel(tmp_path: Path, snapshot: str, lists: str) -> None:
+    """It has none of the hypervisor's kernels, so that it is planned for."""
+    host = Host(tmp_path, "6.14.11-2-pve", lists=lists)
+    shutil.rmtree(tmp_path / "boot")
     (problem,) = host.kernel_problems()
-    assert problem.remedy == snapshot
+    assert (problem.code, f"{problem.message}; {problem.remedy}") == ("proxmox", snapshot)
     assert "linux-image" not in problem.remedy
+    assert host.check(Options(own_kernel=False)).ok
 
 
 PINS = {

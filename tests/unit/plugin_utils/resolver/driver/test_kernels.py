@@ -300,6 +300,24 @@ def test_headers_of_another_name_are_planned_where_apt_says_that_they_are_those_
     assert probed({**kernel, "headers_from": {"6.9.1": []}})[0]["kernel_headers"] == ["linux-headers-6.9.1"]
 
 
+@pytest.mark.parametrize(
+    ("running", "meta", "follows"),
+    [
+        ("6.17.11-061711-generic", "generic-hwe-22.04", False),
+        ("6.15.2-1-liquorix-amd64", "liquorix-amd64", True),
+        ("6.8.0-90-generic", "generic-hwe-22.04", True),
+    ],
+)
+def test_a_metapackage_of_the_archive_does_not_follow_a_kernel_of_others(
+    running: str, meta: str, follows: bool
+) -> None:
+    """The flavour of Ubuntu's mainline builds is that of the archive's kernels beside them."""
+    release = {"metas": [f"linux-image-{meta}"], "compiler": JAMMY, "gcc": 12}
+    kernel = {"running": running, "installed": [running, "6.8.0-90-generic"], "releases": {running: release}}
+    headers = probed(kernel)[0]["kernel_headers"]
+    assert headers == [f"linux-headers-{running}"] + [f"linux-headers-{meta}"] * follows
+
+
 def test_another_compiler_than_gcc_is_named() -> None:
     clang = {"compiler": "Ubuntu clang version 18.1.3 (1ubuntu1)", "gcc": None}
     kernel = {"running": "6.8.0-90-generic", "installed": ["6.8.0-90-generic"], "releases": {"6.8.0-90-generic": clang}}
