@@ -338,3 +338,43 @@ def test_a_metapackage_of_kernels_has_no_release_in_its_name(name, follows):
 @pytest.mark.parametrize("word", ["g++", "g++=4:13.2", "/var/lib/gpuhost/packages/g++_4%3a13.2_amd64.deb"])
 def test_the_package_of_a_word_of_apt_get_install(word):
     assert apt_output.name_of(word) == "g++"
+
+
+# The beginning of what `apt policy` printed in rapidsai/devcontainers#644, and one with what is installed and a pin, as
+# apt 2.6.2 prints it.
+POLICY = """libnccl-dev:
+  Installed: (none)
+  Candidate: 2.28.9-1+cuda13.0
+  Version table:
+     2.28.9-1+cuda13.0 600
+        600 https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2204/x86_64  Packages
+     2.28.9-1+cuda12.9 600
+        600 https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2204/x86_64  Packages
+libnccl2:
+  Installed: 2.30.7-1+cuda13.2
+  Candidate: 2.26.2-1
+  Package pin: 2.26.2-1
+  Version table:
+ *** 2.30.7-1+cuda13.2 500
+        500 https://apt.corp.example/cuda  Packages
+        100 /var/lib/dpkg/status
+     2.26.2-1 1001
+       1001 http://archive.lambdalabs.com/ubuntu jammy/main amd64 Packages
+        500 https://apt.corp.example/cuda  Packages
+nvidia-blocked:
+  Installed: (none)
+  Candidate: (none)
+  Version table:
+     1.0 -1
+        500 https://apt.corp.example/cuda  Packages
+"""
+
+
+def test_the_candidates_of_apt_have_their_priority_and_what_offers_them():
+    nvidia = "https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2204/x86_64"
+    lambda_, corp = ("http://archive.lambdalabs.com/ubuntu", "jammy/main"), ("https://apt.corp.example/cuda", "")
+    assert apt_output.parse_policy(POLICY) == {
+        "libnccl-dev": apt_output.Candidate("2.28.9-1+cuda13.0", 600, ((nvidia, ""),)),
+        "libnccl2": apt_output.Candidate("2.26.2-1", 1001, (lambda_, corp)),
+    }
+    assert apt_output.parse_policy("") == {}
