@@ -2,8 +2,9 @@
 
 apt is set to ignore holds, so the refusal of gpuhost, which simulates the change in its preflight, is all that protects
 them. The packages of others are built for the test and empty: one that a new kernel header package raises although it
-is held, one that conflicts with the new driver, a kernel image that the header package pulls in, and one that was
-installed without what it depends on. The last test takes the records of gpuhost away: then the holds are others'.
+is held, one that conflicts with the new driver, a kernel image that the header package pulls in, one that was
+installed without what it depends on, one of the driver in a source that is preferred to ours, and one whose name looks
+like a driver's. The last test takes the records of gpuhost away: then the holds are others'.
 """
 
 import json
@@ -26,6 +27,9 @@ METAPACKAGE = ("linux-headers-gpuhost-test", "1", "Depends: linux-image-0-gpuhos
 EXACT_HEADERS = ("linux-headers-0.0.0-gpuhost-test", "1", "")
 UNMET = ("gpuhost-test-app", "1", "Depends: gpuhost-test-library")
 RECORDS = "/var/lib/gpuhost"
+PREFERENCES = "/etc/apt/preferences.d/gpuhost-test.pref"
+PIN = 'Package: *\nPin: origin ""\nPin-Priority: 1001\n'  # as lambdal/lambda-stack-dockerfiles pins its own archive
+UTILITIES = ("nvidia-utils-999", "999.1-1", "")
 HEADERS_WITH_KERNEL = ("gpuhost-test-headers", "1", "Depends: linux-image-0-gpuhost-test")
 BUILD = """
 set -eu
@@ -132,6 +136,38 @@ def test_an_unmet_dependency_of_others_is_named_and_left(root, offer, playbook, 
     assert "gpuhost-test-app : Depends: gpuhost-test-library" in printed
     assert differences(before, state()) == []
     assert root.run_expect([0], "dpkg-query -W -f '${Status}' gpuhost-test-app").stdout == "install ok installed"
+
+
+def test_a_source_of_others_counts_by_what_apt_would_take(root, offer, playbook, reports, state, differences):
+    playbook("plan", *CHANGE)
+    plan = json.loads(next((reports / "newest").glob("*/plan.json")).read_text())
+    name = plan["components"]["driver"]["packages"][0].partition("=")[0]
+    offer((name, "1.0-1", ""))
+    assert "stale-repository" not in playbook("preflight", *CHANGE).stdout  # ours is newer
+    root.run_expect([0], "printf %s > %s", PIN, PREFERENCES)
+    try:
+        before = state()
+        printed = playbook("gpu_host", *CHANGE, expect=2).stdout
+        assert differences(before, state()) == []
+    finally:
+        root.run_expect([0], f"rm {PREFERENCES}")
+    assert "stale-repository" in printed
+    assert f"{name} 1.0-1" in printed
+    assert PREFERENCES in printed
+    assert "1001" in printed
+
+
+def test_the_installed_driver_is_that_of_the_libraries(root, offer, playbook):
+    """The name of a package decides nothing."""
+    offer(UTILITIES)
+    root.run_expect([0], f"{APT} install {UTILITIES[0]}")
+    try:
+        printed = playbook("plan").stdout
+    finally:
+        root.run_expect([0], f"{APT} purge {UTILITIES[0]}")
+    driver = next(line for line in printed.splitlines() if "NVIDIA driver " in line)
+    assert "580." in driver
+    assert "999.1" not in printed
 
 
 def test_what_an_administrator_holds_is_kept_or_the_request_refused(root, playbook, state, differences):
