@@ -162,7 +162,7 @@ def test_the_installed_driver_is_that_of_the_libraries(root, offer, playbook):
     offer(UTILITIES)
     root.run_expect([0], f"{APT} install {UTILITIES[0]}")
     try:
-        printed = playbook("plan").stdout
+        printed = playbook("plan", *CHANGE).stdout
     finally:
         root.run_expect([0], f"{APT} purge {UTILITIES[0]}")
     driver = next(line for line in printed.splitlines() if "NVIDIA driver " in line)
