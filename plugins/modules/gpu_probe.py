@@ -296,8 +296,10 @@ probe:
     requested:
       description: The request of the last verified configuration; null if no configuration was verified.
       type: dict
-    verified_components:
-      description: The components of the last verified configuration, as in its plan; null if none was verified.
+    verified_plan:
+      description:
+        - C(components) of the last verified configuration, as in its plan, and C(gpus), the PCI ids of its GPUs.
+        - Null if no configuration was verified.
       type: dict
     changed_packages:
       description: The packages that gpuhost has changed on this host.

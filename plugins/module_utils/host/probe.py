@@ -137,7 +137,7 @@ def probe(root: str, options: Options, run: Run = command.run) -> dict[str, Any]
         "masked_services": attempt("masked services", lambda: _masked(root, options), []),
         "verified": attempt("record of the verified configuration", lambda: store.evidence(state)),
         "requested": attempt("request of the verified configuration", lambda: store.requested(state)),
-        "verified_components": attempt("components of the verified configuration", lambda: store.components(state)),
+        "verified_plan": attempt("plan of the verified configuration", lambda: store.verified_plan(state)),
         "changed_packages": sorted(journal),
         "pending": attempt("record of a pending change", lambda: store.read(state, store.PENDING)),
         "last_result": attempt("last result", lambda: last_result.read(state)),

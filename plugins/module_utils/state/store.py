@@ -119,14 +119,30 @@ def evidence(directory: str) -> dict[str, Any] | None:
 
 def requested(directory: str) -> dict[str, Any] | None:
     """Return the request of the verified configuration, None if nothing was verified."""
-    record = read(directory, VERIFIED)
-    return None if record is None else dict(record["plan"].get("request") or {})
+    plan = _verified_plan(directory)
+    return None if plan is None else dict(plan.get("request") or {})
 
 
-def components(directory: str) -> dict[str, Any] | None:
-    """Return the components of the verified configuration by name, as in its plan; None if nothing was verified."""
+def verified_plan(directory: str) -> dict[str, Any] | None:
+    """Return what of the verified plan decides what stays, None if nothing was verified: `components` and PCI ids.
+
+    Raise ValueError where they are not as a plan has them.
+    """
+    plan = _verified_plan(directory)
+    if plan is None:
+        return None
+    components, gpus = plan.get("components") or {}, plan.get("gpus") or []
+    if not isinstance(components, dict) or not all(part is None or "version" in part for part in components.values()):
+        raise ValueError("%s has no plan with components: move it away and run this again" % _path(directory, VERIFIED))
+    return {"components": components, "gpus": sorted({gpu["pci_id"] for gpu in gpus})}
+
+
+def _verified_plan(directory: str) -> dict[str, Any] | None:
     record = read(directory, VERIFIED)
-    return None if record is None else dict(record["plan"].get("components") or {})
+    plan = None if record is None else record.get("plan") or {}
+    if not isinstance(plan, (dict, type(None))):
+        raise ValueError("%s has no plan: move it away and run this again" % _path(directory, VERIFIED))
+    return plan
 
 
 def journal(directory: str) -> dict[str, Any]:

@@ -6,13 +6,14 @@ import dataclasses
 from collections.abc import Mapping
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import KeptDriver
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import (
     Display,
     ForeignDriver,
     InstalledDriver,
     Kernel,
     Probe,
-    VerifiedComponent,
+    VerifiedPlan,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError
 
@@ -39,15 +40,16 @@ class HostGpu:
 class Present:
     """What may stay on a host as it is.
 
-    verified: the components of the verified configuration by name, None where it left one out; requested: its request;
-    verified_at: UTC, in ISO 8601, empty where it was not recorded. driver_works: nvidia-smi lists GPUs.
+    verified: the plan of the verified configuration; requested: its request; verified_at: UTC, in ISO 8601, empty where
+    it was not recorded. driver_works: nvidia-smi lists GPUs. loaded_modules: the flavour of the loaded kernel module.
     changed_packages: those that gpuhost has changed.
     """
 
-    verified: Mapping[str, VerifiedComponent | None] = dataclasses.field(default_factory=dict)
+    verified: VerifiedPlan = dataclasses.field(default_factory=VerifiedPlan)
     requested: Mapping[str, str] = dataclasses.field(default_factory=dict)
     verified_at: str = ""
     driver_works: bool = False
+    loaded_modules: str = ""
     changed_packages: tuple[str, ...] = ()
 
 
@@ -62,7 +64,8 @@ class Host:
     script/plan describe the host, no probe does. display: what shows a display, for messages; empty without one.
     packages: the installed packages that the probe reports, `name=version`. foreign_holds: those that somebody else
     holds, likewise, and bare names of packages that are not installed and must not be. installed_driver: by its
-    libraries, None where these are not known.
+    libraries, None where these are not known. What of it stays: present says what may, staying is a driver of others
+    that does, and keeping are the components whose request keeps what is there.
     """
 
     distribution: str
@@ -88,7 +91,9 @@ class Host:
     packages: tuple[str, ...] = ()
     foreign_holds: tuple[str, ...] = ()
     installed_driver: InstalledDriver | None = None
-    present: Present = dataclasses.field(default=Present(), hash=False)
+    present: Present = dataclasses.field(default_factory=Present, hash=False)
+    staying: KeptDriver | None = None
+    keeping: tuple[str, ...] = ()
 
     @property
     def kernel_releases(self) -> tuple[str, ...]:
@@ -136,10 +141,11 @@ def host_from_probe(probe: Probe) -> Host:
 def _present(probe: Probe) -> Present:
     loaded, smi = _loaded_driver(probe), probe.driver.nvidia_smi.gpus
     return Present(
-        verified=probe.verified_components or {},
+        verified=probe.verified_plan or VerifiedPlan(),
         requested=probe.requested or {},
         verified_at=probe.verified.at if probe.verified else "",
         driver_works=bool(smi) and all(gpu.driver_version in (None, loaded) for gpu in smi),
+        loaded_modules=probe.driver.loaded.kernel_modules if probe.driver.loaded else "",
         changed_packages=probe.changed_packages,
     )
 

@@ -46,14 +46,17 @@ class Remedy:
 class KeptDriver:
     """An installed driver that the plan leaves as it is.
 
-    package: its metapackage; prebuilt: it has modules that the distribution built, else others installed it.
+    package: its metapackage; source: `nvidia` or `distro`; prebuilt: the distribution built its modules. of_others: it
+    works, and others installed it.
     """
 
     version: str
     branch: str
     kernel_modules: str
     package: str
+    source: str = "distro"
     prebuilt: bool = True
+    of_others: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -493,6 +493,14 @@ class VerifiedComponent:
 
 
 @dataclasses.dataclass(frozen=True)
+class VerifiedPlan:
+    """The components of the verified configuration by name, None where it left one out; gpus: their PCI ids then."""
+
+    components: Mapping[str, VerifiedComponent | None] = dataclasses.field(default_factory=dict)
+    gpus: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
 class EndedTransaction:
     """What a package transaction did whose run lost the connection or was killed; failed: its error."""
 
@@ -523,7 +531,7 @@ class Probe:
 
     uid: the user that it read as, 0 for root; may_write: whether that user may write to a directory, by path.
     run: the run that changes the host, as the module run_lock records it, if any.
-    requested, verified_components: of the verified configuration, if any. changed_packages: those that gpuhost changed.
+    requested, verified_plan: of the verified configuration, if any. changed_packages: those that gpuhost changed.
     newer_state: which record a later gpuhost wrote. errors: why parts could not be read, "PART: CAUSE".
     """
 
@@ -563,7 +571,7 @@ class Probe:
     masked_services: tuple[str, ...] = ()
     verified: Verified | None = None
     requested: Mapping[str, str] | None = None
-    verified_components: Mapping[str, VerifiedComponent | None] | None = None
+    verified_plan: VerifiedPlan | None = None
     changed_packages: tuple[str, ...] = ()
     pending: Pending | None = None
     newer_state: str | None = None

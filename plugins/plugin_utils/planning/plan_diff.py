@@ -99,7 +99,7 @@ def plan_diff(plan: Plan, probe: Probe) -> PlanDiff:
     removed = _removals(plan, probe, catalog)
     rows = tuple(_component(name, plan, probe, removed[name], catalog) for name in COMPONENTS)
     if plan.kept_driver:
-        how = "with prebuilt kernel modules" if plan.kept_driver.prebuilt else "of others"
+        how = "of others" if plan.kept_driver.of_others else "with prebuilt kernel modules"
         kept = f"{plan.kept_driver.package} {how}"
         rows = tuple(dataclasses.replace(row, note=kept) if row.component == "driver" else row for row in rows)
     others = _others(plan, probe, {row.component: row for row in rows}) if plan.ok else ()

@@ -14,7 +14,6 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_pr
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia.installed_stack import PYTORCH, TENSORFLOW
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import debian_version, dpkg, package_manager
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import run_lock, store
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
@@ -34,6 +33,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import (
     PackageLock,
     PcieLink,
     Probe,
+    VerifiedPlan,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import (
     fabric_manager,
@@ -45,7 +45,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import (
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.disk_space import ExtraPackages, check_disk
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import PlanDiff
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.signing_key import SigningCertificate
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import holds
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import holds, keeping
 
 SCHEMA = 1
 ENVIRONMENT_PATHS = {"tensorflow": TENSORFLOW, "pytorch": PYTORCH}
@@ -208,6 +208,7 @@ TRANSIENT = ("apt-busy", "cloud-init-running", "other-run", "transaction-running
 _PERSISTENCED = "nvidia-persistenced"
 _LONGER = "-e gpu_stack_wait=SECONDS"
 _ONCE = ("leftovers",)  # what is requested for one run
+_VERIFIED = "plan of the verified configuration: "  # the part of the probe
 _PEER_TO_PEER_REDIRECTS = {"ReqRedir", "CmpltRedir"}  # ACS controls, by lspci's names
 
 
@@ -368,7 +369,15 @@ def _unread(context: _Context, findings: Findings) -> None:
             f"the kernels of this host could not be read, and modules have to be built for them: {'; '.join(kernel)}",
             "repair what the message names, below /boot, /lib/modules or /var/lib/dpkg, and run this again",
         )
-    others = [error for error in context.probe.errors if error not in kernel or not context.builds_modules]
+    verified = [error for error in context.probe.errors if error.startswith(_VERIFIED)]
+    if verified:
+        findings.problem(
+            "probe-incomplete",
+            f"what was verified on this host could not be read, so that `auto` might change it: {'; '.join(verified)}",
+            "repair the record, or move it away to plan as if nothing had been verified, and run this again",
+        )
+    known = (*verified, *(kernel if context.builds_modules else ()))
+    others = [error for error in context.probe.errors if error not in known]
     if others:
         findings.warn(
             "probe-incomplete",
@@ -382,7 +391,10 @@ def _request(context: _Context, findings: Findings) -> None:
     changed = [
         f"gpu_stack_{name} was {before[name]} and is {now[name]}"
         for name in now
-        if name in before and name not in _ONCE and before[name] != now[name] and not _is_kept(context, name)
+        if name in before
+        and name not in _ONCE
+        and before[name] != now[name]
+        and not _is_kept(context, name, before[name])
     ]
     if changed:
         findings.warn(
@@ -392,12 +404,17 @@ def _request(context: _Context, findings: Findings) -> None:
         )
 
 
-def _is_kept(context: _Context, name: str) -> bool:
-    """Return whether the plan has what a component was requested with, which `auto` keeps."""
-    component = context.plan.components.get(name) if name in COMPONENTS else None
-    before = (context.probe.requested or {}).get(name, "")
-    is_free = getattr(context.plan.request, name) in ("auto", "fallback")
-    return component is not None and is_free and versions.has_prefix(full_version(component), before)
+def _is_kept(context: _Context, field: str, before: str) -> bool:
+    """Return whether the plan has what a field was requested with, which `auto` keeps."""
+    owners = {name: name for name in COMPONENTS} | {f: n for n, fields in keeping.DECIDED_BY.items() for f in fields}
+    name = owners.get(field)
+    component = context.plan.components.get(name) if name else None
+    if name is None or component is None or getattr(context.plan.request, field) not in ("auto", "fallback"):
+        return False
+    if field != name:
+        return str(getattr(component, keeping.DECIDED_BY[name][field])) == before
+    was = (context.probe.verified_plan or VerifiedPlan()).components.get(name)
+    return was is not None and full_version(component) == (was.release or was.version)
 
 
 def _ordinary_user(probe: Probe, findings: Findings) -> None:

@@ -213,8 +213,8 @@ def _notes(hosts: tuple[HostReport, ...], mode: RunMode) -> tuple[str, ...]:
     behind = [host.host for host in hosts if any(warning.code == SECURITY_FLOOR for warning in host.warnings)]
     if behind:
         notes.append(
-            f"{len(behind)} of {len(hosts)} hosts have a driver with known vulnerabilities, which `auto` keeps: "
-            f"{', '.join(behind)}; gpu_stack_driver=latest, or a version, replaces it"
+            f"{len(behind)} of {len(hosts)} hosts have a driver with known vulnerabilities: {', '.join(behind)}; "
+            "gpu_stack_driver=latest, or a newer version, replaces it"
         )
     if mode.interrupted:
         notes.append("This run was interrupted before its end")

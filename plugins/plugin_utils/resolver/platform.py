@@ -100,13 +100,15 @@ def resolve_platform(context: ResolveContext, findings: Findings) -> Platform:
 def _driver_candidates(context: ResolveContext, findings: Findings) -> Drivers:
     kept = driver_sets.kept(context)
     if kept is not None:
-        driver_sets.check_kept(context, kept, findings)
-        findings.reason(
-            "driver",
-            "none",
-            f"{kept.package} {kept.version} stays: its prebuilt kernel modules are updated with {context.distro.id}'s "
-            "kernels",
+        if not kept.of_others:
+            driver_sets.check_kept(context, kept, findings)
+        why = (
+            f"driver {kept.version} stays: it works, and others installed it ({kept.package})"
+            if kept.of_others
+            else f"{kept.package} {kept.version} stays: its prebuilt kernel modules are updated with "
+            f"{context.distro.id}'s kernels"
         )
+        findings.reason("driver", "none", why)
         return [DriverCandidate(kept.version, _branch_of(context, kept.version), "", None)]
     if context.request.driver == "none":
         loaded = context.host.loaded_driver

@@ -61,7 +61,6 @@ class Question:
 
 
 Attempt = Callable[[Question], Plan]
-Offers = Mapping[str, tuple[str, ...]] | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,15 +78,15 @@ def explain_limits(
     host: Host,
     attempt: Attempt,
     kept: Mapping[str, Mapping[str, str]],
-    offers: Offers,
+    asked: Host,
 ) -> tuple[Reason, ...]:
     """Return the reasons of a plan with what limits each version, where something does.
 
-    attempt: answers a question without reasons. kept: by component, what is requested where it is not kept; offers:
-    what is offered then.
+    attempt: answers a question without reasons. kept: by component, what is requested where it is not kept; asked: the
+    host of which nothing is kept.
     """
     question = Question(plan.request, host)
-    constraints = [*_of_kept(kept, offers), *_constraints(catalog, plan, host, kept)]
+    constraints = [*_of_kept(kept, asked), *_constraints(catalog, plan, host, kept)]
     found = {
         # NCCL limits nothing.
         **_limits(catalog, plan, PLATFORM, question.asking(nccl="none"), constraints, attempt),
@@ -127,11 +126,12 @@ def _sentence(newer: str, limits: Sequence[Limit]) -> str:
 # The constraints --------------------------------------------------------------------------------------------------
 
 
-def _of_kept(kept: Mapping[str, Mapping[str, str]], offers: Offers) -> list[Constraint]:
-    def relax(asks: Mapping[str, str]) -> Callable[[Question], Question]:
-        return lambda question: question.asking(**asks).on(offers=offers)
+def _of_kept(kept: Mapping[str, Mapping[str, str]], asked: Host) -> list[Constraint]:
+    def relax(name: str, asks: Mapping[str, str]) -> Callable[[Question], Question]:
+        staying = {"staying": None} if name == "driver" else {}
+        return lambda question: question.asking(**asks).on(offers=asked.offers, **staying)
 
-    return [Constraint(name, relax(asks), f"with gpu_stack_{name}={LATEST}") for name, asks in kept.items()]
+    return [Constraint(name, relax(name, asks), f"with gpu_stack_{name}={LATEST}") for name, asks in kept.items()]
 
 
 def _constraints(catalog: Catalog, plan: Plan, host: Host, kept: Mapping[str, Mapping[str, str]]) -> list[Constraint]:

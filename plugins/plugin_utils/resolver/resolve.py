@@ -97,17 +97,24 @@ def plan_for_reading(catalog: Catalog, read: Reading, host: Host) -> Plan:
 
     It says what limits each version, and what was interpreted.
     """
-    kept = keeping.keep(catalog, read.request, host, functools.partial(plan_once, catalog))
-    plan = resolve(catalog, kept.request, kept.host)
+    once = functools.partial(plan_once, catalog)
+    kept = keeping.keep(catalog, read.request, host, once)
+    plan = resolve(catalog, kept.request, kept.host, functools.partial(_plan_kept, catalog, once))
     plan = keeping.told(kept, with_limits(catalog, plan, kept.host, kept), catalog)
     notes = [PlanWarning("request-interpreted", note) for note in read.notes.values()]
     return dataclasses.replace(plan, warnings=(*notes, *plan.warnings))
 
 
-def resolve(catalog: Catalog, request: Request, host: Host) -> Plan:
+def _plan_kept(catalog: Catalog, once: keeping.Attempt, request: Request, host: Host) -> Plan:
+    """Return the plan that a host would get for another request, without remedies and limits."""
+    kept = keeping.keep(catalog, request, host, once)
+    return dataclasses.replace(once(kept.request, kept.host), request=request)
+
+
+def resolve(catalog: Catalog, request: Request, host: Host, attempt: keeping.Attempt | None = None) -> Plan:
     """Return the newest consistent set for a host, or all problems with remedies that were planned.
 
-    What is there does not count; see plan_for_reading.
+    What is there does not count; see plan_for_reading. attempt: plans a remedy, as if nothing were there by default.
     """
     plan = plan_once(catalog, request, host)
     # The remedy for a foreign driver, a hold or another processor is no change of the request or distribution.
@@ -115,7 +122,7 @@ def resolve(catalog: Catalog, request: Request, host: Host) -> Plan:
         return plan
     if any(problem.code in (*foreign_drivers.PROBLEMS, holds.CODE, ARM_ONLY) for problem in plan.problems):
         return plan
-    attempt = functools.partial(plan_once, catalog)
+    attempt = attempt or functools.partial(plan_once, catalog)
     remedies = find_remedies(catalog, plan, host, attempt, functools.partial(plan_once, with_every_lock(catalog)))
     if not remedies:
         return plan
@@ -133,8 +140,8 @@ def with_limits(catalog: Catalog, plan: Plan, host: Host, kept: keeping.Kept | N
         return plan
     parts = kept.parts if kept else ()
     freed = {part.names[0]: kept.freed(part) for part in parts} if kept else {}
-    offers = kept.asked[1].offers if kept else host.offers
-    reasons = explain_limits(catalog, plan, host, functools.partial(_answer, catalog), freed, offers)
+    asked = kept.asked[1] if kept else host
+    reasons = explain_limits(catalog, plan, host, functools.partial(_answer, catalog), freed, asked)
     return dataclasses.replace(plan, reasons=reasons)
 
 
@@ -404,7 +411,7 @@ def _pytorch(context: ResolveContext, platform: Platform, findings: Findings) ->
             why += f"; {unused}: set gpu_stack_pytorch=auto for it"
         findings.reason("pytorch", "none", why)
         return None
-    toolkit = platform.cuda.version if platform.cuda and context.request.cuda != "auto" else ""
+    toolkit = platform.cuda.version if platform.cuda and _is_toolkit_requested(context) else ""
     found = usable_candidates(
         context,
         "pytorch",
@@ -423,6 +430,10 @@ def _pytorch(context: ResolveContext, platform: Platform, findings: Findings) ->
     return fitting[0]
 
 
+def _is_toolkit_requested(context: ResolveContext) -> bool:
+    return context.request.cuda not in ("auto", "none") and "cuda" not in context.host.keeping
+
+
 def _explain_pytorch(
     context: ResolveContext, chosen: frameworks.PytorchCandidate, platform: Platform, findings: Findings
 ) -> None:
@@ -432,7 +443,7 @@ def _explain_pytorch(
     why = f"the wheel of {index} for CUDA {component.cuda}"
     if request.pytorch_cuda != "auto":
         why += ", as requested"
-    elif request.cuda not in ("auto", "none") and cuda and component.cuda == cuda.version:
+    elif _is_toolkit_requested(context) and cuda and component.cuda == cuda.version:
         why += ", that of the requested toolkit"
     findings.reason("pytorch", component.version, why)
     if cuda is None or cuda.version == component.cuda:
@@ -455,7 +466,8 @@ def _repository(context: ResolveContext, components: Components) -> dict[str, st
     the distribution's.
     """
     origins = [part.source if part else None for part in (components.driver, components.cuda)]
-    is_distros = origins[0] == "distro" or driver_sets.kept(context) is not None
+    kept = driver_sets.kept(context)
+    is_distros = origins[0] == "distro" or (kept is not None and kept.source == "distro")
     to_block = context.host.repository_configured and is_distros
     if not ("nvidia" in origins or components.cudnn or components.nccl or to_block):
         return None

@@ -341,7 +341,7 @@ def test_the_text_of_a_refusing_host_has_its_problems(probed: dict[str, Any]) ->
     assert text.rstrip().splitlines()[-1].startswith("Refused: ")
 
 
-RECORDED = ("verified", "requested", "verified_components")
+RECORDED = ("verified", "requested", "verified_plan")
 
 
 @pytest.mark.parametrize(

@@ -33,12 +33,19 @@ PLAY = f"""
         mode: "0644"
 """
 KEPT = {"version": "580.126.09", "branch": "580", "kernel_modules": "open", "package": "nvidia-driver-580-open"}
+KEPT |= {"source": "distro"}
 
 
 @pytest.mark.parametrize(
     ("source", "kept", "blocked"),
-    [("nvidia", None, False), ("distro", None, True), (None, None, False), (None, KEPT, True)],
-    ids=["nvidia", "distro", "not managed", "kept"],
+    [
+        ("nvidia", None, False),
+        ("distro", None, True),
+        (None, None, False),
+        (None, KEPT, True),
+        (None, {**KEPT, "source": "nvidia"}, False),
+    ],
+    ids=["nvidia", "distro", "not managed", "kept", "kept of NVIDIA's"],
 )
 def test_nvidias_driver_must_not_replace_the_distributions(tmp_path, source, kept, blocked):
     plan = {"components": {"driver": {"source": source} if source else None}, "kept_driver": kept}

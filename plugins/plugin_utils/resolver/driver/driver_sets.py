@@ -32,7 +32,10 @@ class Profile:
 
 @dataclasses.dataclass(frozen=True)
 class PackagedDriver:
-    """The driver whose packages are installed. source: `nvidia` or `distro`; package: the one with its libcuda."""
+    """The driver that is installed from packages, with what can be requested of it.
+
+    source: `nvidia` or `distro`; package: the one with its libcuda.
+    """
 
     version: str
     kernel_modules: str
@@ -43,7 +46,11 @@ class PackagedDriver:
 
 
 def packaged(context: ResolveContext) -> PackagedDriver | None:
-    """Return the driver that is installed from packages, with what can be requested of it; None without one."""
+    """Return the driver that is installed from packages, None without one.
+
+    It is NVIDIA's if its repository offers the package in this version, or if the version has the revision of NVIDIA's
+    packages.
+    """
     driver = installed_driver.on_host(context.catalog, context.host)
     if driver is None or driver.packaged is None:
         return None
@@ -51,10 +58,11 @@ def packaged(context: ResolveContext) -> PackagedDriver | None:
     built = [name for name in present if re.fullmatch(rule.kernel_modules, name)]
     prebuilt = [name for name in present if fnmatch.fnmatchcase(name, rule.prebuilt_modules)]
     revisions = {rule.revision for rule in context.catalog.driver.packages if rule.family == context.distro.family}
+    is_offered = driver.packaged in (context.host.offers or {}).get(driver.package, ())
     return PackagedDriver(
         version=driver.version,
         kernel_modules="open" if any("open" in name.split("-") for name in built or prebuilt) else "proprietary",
-        source="nvidia" if driver.packaged.rpartition("-")[2] in revisions else "distro",
+        source="nvidia" if is_offered or driver.packaged.rpartition("-")[2] in revisions else "distro",
         module_source="dkms" if built else "prebuilt",
         profile="full" if graphics(context) else "compute",
         package=driver.package,
@@ -90,8 +98,11 @@ def kept(context: ResolveContext) -> KeptDriver | None:
     """Return the installed driver if it is Ubuntu's `nvidia-driver-NNN` with modules that Ubuntu built and signed.
 
     This is what "Additional Drivers" installs; the plan leaves it as it is. With a package that builds modules it is
-    another set: DKMS's modules are loaded before Ubuntu's. None if the driver is not requested.
+    another set: DKMS's modules are loaded before Ubuntu's. None if the driver is not requested. Or the driver of others
+    that is to stay.
     """
+    if context.host.staying:
+        return context.host.staying
     if context.request.driver == "none":
         return None
     rule, installed = context.catalog.packages, _installed(context)

@@ -267,7 +267,7 @@ def _flavour(
     if not accepted:
         return fallback, [mixed_modules_problem(context)]
     if asked not in ("auto", *accepted):
-        return fallback, [_unfit_modules(context, asked)]
+        return fallback, [unfit_modules(context, asked)]
     if asked != "auto":
         return fallback, [_missing_modules(context, branch, shipped, archive)]
     needed = min(accepted)
@@ -286,7 +286,7 @@ def _gpu_code(needed: str) -> str:
     return "gpu-dropped-by-driver" if needed == "proprietary" else "gpu-too-new-for-driver"
 
 
-def _unfit_modules(context: ResolveContext, asked: str) -> Problem:
+def unfit_modules(context: ResolveContext, asked: str) -> Problem:
     """Return the problem of requested kernel modules that do not drive a GPU of the host."""
     needed = "proprietary" if asked == "open" else "open"
     affected = ", ".join(gpu_label(g) for g in context.gpu_kinds if g.kernel_modules == needed)

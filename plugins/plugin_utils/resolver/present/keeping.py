@@ -8,9 +8,7 @@ tried in this order, so that a version which is requested changes what it must a
 from __future__ import annotations
 
 import dataclasses
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
@@ -29,7 +27,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import known_bad, relaxation
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.driver import driver_sets, drivers
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.driver.driver_sets import PackagedDriver
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import holds
 
 Attempt = Callable[[Request, Host], Plan]
@@ -38,30 +35,43 @@ _FREE = ("auto", "fallback")  # what is there may stay
 _NATIVE = "minor-version-compatibility"
 
 
+# What else decides a component, by the field of the request and the attribute of the component.
+DECIDED_BY = {
+    "driver": {
+        "driver_source": "source",
+        "driver_kernel_modules": "kernel_modules",
+        "driver_profile": "profile",
+        "driver_module_source": "module_source",
+    },
+    "cuda": {"cuda_source": "source"},
+    "tensorflow": {"tensorflow_cuda_libraries": "cuda_libraries"},
+    "pytorch": {"pytorch_cuda": "cuda"},
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class Part:
     """What stays or is planned anew as a whole.
 
     names: the components; version: of the first one; asks: the request that keeps it; packages: what it consists of,
-    `name=version`; because: why it stays. stays: an installed driver that is not managed. adopted: a driver that others
-    installed, with exactly the packages that the plan has.
+    `name=version`; stays: an installed driver that is not managed. of_others: others installed it.
     """
 
     names: tuple[str, ...]
     version: str
     asks: Mapping[str, str]
-    because: str
     packages: tuple[str, ...] = ()
-    stays: PackagedDriver | None = None
-    adopted: bool = False
+    stays: KeptDriver | None = None
+    of_others: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
 class Kept:
     """The request and the host to resolve in order to keep the parts.
 
-    asked: the user's request and host; newest: the plan that keeps nothing; there: names of packages of what may stay;
-    given_up: why a part is not kept, by its first component.
+    asked: the user's request and host. newest: the plan that keeps nothing; newer: the versions that `latest` would
+    give, where they are others than those that stay. there: names of packages of what may stay; given_up: why a part is
+    not kept, by its first component.
     """
 
     request: Request
@@ -69,6 +79,7 @@ class Kept:
     asked: tuple[Request, Host]
     parts: tuple[Part, ...] = ()
     newest: Plan | None = None
+    newer: Mapping[str, str] = dataclasses.field(default_factory=dict)
     there: frozenset[str] = frozenset()
     given_up: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
@@ -96,7 +107,7 @@ def keep(catalog: Catalog, request: Request, host: Host, attempt: Attempt) -> Ke
     kept = Kept(asked, host, (request, host), newest=newest, there=there)
     together = _with(kept, [alternatives[0] for alternatives in choices])
     if _misfit(catalog, together, attempt) is None:
-        return together
+        return dataclasses.replace(together, newer=_newer(together, attempt))
     given_up: dict[str, str] = {}
     for alternatives in choices:
         for part in alternatives:
@@ -104,35 +115,57 @@ def keep(catalog: Catalog, request: Request, host: Host, attempt: Attempt) -> Ke
             why = _misfit(catalog, trial, attempt)
             if why is None:
                 kept = trial
+                given_up.pop(part.names[0], None)
                 break
             given_up[part.names[0]] = f"{_label(part)} is not kept: {why}"
-        else:
-            continue
-        given_up.pop(part.names[0], None)
     if not kept.parts and not held:
         kept = dataclasses.replace(kept, request=free)
-    return dataclasses.replace(kept, given_up=given_up)
+    return dataclasses.replace(kept, given_up=given_up, newer=_newer(kept, attempt))
+
+
+def _newer(kept: Kept, attempt: Attempt) -> dict[str, str]:
+    """Return the versions that `latest` would give, by component, as far as something stays in another version."""
+    found: dict[str, str] = {}
+    for part in kept.parts:
+        plan = kept.newest
+        if part.names[0] not in ("driver", "cuda"):  # these are the newest beside what stays
+            others = [other for other in kept.parts if other is not part]
+            plan = attempt(dataclasses.replace(kept.request, **kept.freed(part)), _host(kept, others))
+        for name in part.names if plan and plan.ok else ():
+            component = plan.components.get(name) if plan else None
+            version = full_version(component) if component else ""
+            if version and (part.version == "none" or name != part.names[0] or _is_newer(version, part.version)):
+                found[name] = version
+    return found
+
+
+def _is_newer(version: str, than: str) -> bool:
+    return relaxation.is_newer(version, than)
 
 
 def told(kept: Kept, plan: Plan, catalog: Catalog) -> Plan:
     """Return the plan of what is kept as the answer to the user's request, with the reasons for what stays."""
     request, host = kept.asked
     reasons = tuple(_reason(kept, plan, reason) for reason in plan.reasons)
-    warnings, kept_driver = plan.warnings, plan.kept_driver
-    if "tensorflow" in kept.names:  # it has run on this host
-        warnings = tuple(warning for warning in warnings if warning.code != "no-published-run-asked")
-    driver = kept.names["driver"].stays if "driver" in kept.names else None
-    if driver and plan.ok:
+    warnings = plan.warnings
+    component, context = plan.components.driver, ResolveContext(catalog, host, request, plan.gpus)
+    installed = driver_sets.packaged(context) if "driver" in kept.names else None
+    if plan.ok and installed and (component is None or _is_archives(component, installed.version)):
         findings = Findings()
-        known_bad.warn_of_driver(ResolveContext(catalog, host, request, plan.gpus), driver.version, findings)
-        warnings = (*warnings, *findings.warnings)
-        if driver.source != "nvidia":
-            branch = str(versions.major(driver.version))
-            kept_driver = KeptDriver(driver.version, branch, driver.kernel_modules, driver.package, prebuilt=False)
-    plan = dataclasses.replace(plan, request=request, reasons=reasons, warnings=warnings, kept_driver=kept_driver)
+        known_bad.warn_of_driver(context, installed.version, findings)
+        others = (warning for warning in warnings if warning.code != known_bad.SECURITY_FLOOR)
+        warnings = (*others, *findings.warnings)
+        exact = installed.version if component else "none"
+        reasons = tuple(dataclasses.replace(r, choice=exact) if r.component == "driver" else r for r in reasons)
+    plan = dataclasses.replace(plan, request=request, reasons=reasons, warnings=warnings)
     for name in request.latest:  # where the version in its place contradicts a hold
         plan = _renamed(plan, f"gpu_stack_{name}={getattr(kept.request, name)}", f"gpu_stack_{name}={LATEST}")
     return plan
+
+
+def _is_archives(component: DriverComponent, version: str) -> bool:
+    """Return whether the archive decides the version of a driver, and has given it this one."""
+    return component.source == "distro" and versions.has_prefix(version, component.branch)
 
 
 def _renamed(plan: Plan, old: str, new: str) -> Plan:
@@ -145,24 +178,29 @@ def _renamed(plan: Plan, old: str, new: str) -> Plan:
 
 
 def _reason(kept: Kept, plan: Plan, reason: Reason) -> Reason:
-    part = kept.names.get(reason.component)
+    name, part = reason.component, kept.names.get(reason.component)
+    request = kept.asked[0]
     if part is None:
-        given_up = kept.given_up.get(reason.component)
-        because = "; ".join(text for text in (reason.because, given_up) if text)
+        asked, latest = f"requested ({getattr(kept.request, name)})", f"requested ({LATEST})"
+        because = reason.because.replace(asked, latest) if name in request.latest else reason.because
+        because = "; ".join(text for text in (because, kept.given_up.get(name)) if text)
         return dataclasses.replace(reason, because=because)
-    newest = kept.newest.components.get(reason.component) if kept.newest and kept.newest.ok else None
-    component = plan.components.get(reason.component)
-    if component is None and part.stays is None and newest is None and kept.newest:  # it would be left out, too
-        return next(known for known in kept.newest.reasons if known.component == reason.component)
-    found = full_version(component) if component else part.version if part.stays else ""
-    version = full_version(newest) if newest else ""
-    newer = f"; {version} fits, too (gpu_stack_{reason.component}={LATEST})"
-    is_newer = version and (not found or relaxation.is_newer(version, found))
-    return dataclasses.replace(reason, because=part.because + (newer if is_newer else ""))
+    component = plan.components.get(name)
+    if component is None and part.stays is None and name not in kept.newer and kept.newest:  # it would be left out, too
+        return next(known for known in kept.newest.reasons if known.component == name)
+    date = kept.asked[1].present.verified_at.partition("T")[0]
+    because = f"kept: verified {date}" if date else "kept: verified"
+    if part.of_others:
+        because = reason.because if part.stays else "kept: it works, and others installed it"
+    version, wanted = kept.newer.get(name), getattr(request, name)
+    instead = LATEST if wanted in _FREE else version
+    return dataclasses.replace(
+        reason, because=because + (f"; {version} fits, too (gpu_stack_{name}={instead})" if version else "")
+    )
 
 
 def _label(part: Part) -> str:
-    whose = "that others installed" if part.stays or part.adopted else "that was verified"
+    whose = "that others installed" if part.of_others else "that was verified"
     return f"{LABELS[part.names[0]]} {part.version}, {whose},"
 
 
@@ -173,126 +211,134 @@ def _choices(catalog: Catalog, request: Request, host: Host) -> Iterator[list[Pa
     """Yield what may stay, in the order in which it is tried; several ways to keep a driver are alternatives."""
     if host.distribution not in catalog.distros:
         return
-    present = host.present
-    date = present.verified_at.partition("T")[0]
-    because = f"kept: verified {date}" if date else "kept: verified"
-    verified = present.verified if present.verified else {}
-    is_host = request.scope == "host"
+    verified, is_host = host.present.verified.components, request.scope == "host"
     if is_host:
-        context = ResolveContext(catalog, host, request, ())
-        of_driver = list(_of_verified(("driver",), request, host, because))
-        if not _is_ours(catalog, host):
-            of_driver += _of_others(context)
+        of_driver = [part for found in _of_verified(("driver",), request, host) for part in found]
+        of_driver += _of_others(ResolveContext(catalog, host, request, ()))
         if of_driver:
             yield of_driver
-        yield from ([part] for part in _of_verified(("cuda",), request, host, because))
-    if verified.get("tensorflow") is None and verified.get("pytorch") and _left_out(present, request, "tensorflow"):
-        found = list(_of_verified(("pytorch",), request, host, because))
-        yield from ([dataclasses.replace(p, names=FRAMEWORKS, asks={**p.asks, "tensorflow": "none"})] for p in found)
+        yield from _of_verified(("cuda",), request, host)
+    if verified.get("pytorch") and _left_out(host.present, request, "tensorflow"):
+        for found in _of_verified(("pytorch",), request, host):
+            yield [dataclasses.replace(p, names=FRAMEWORKS[::-1], asks={**p.asks, "tensorflow": "none"}) for p in found]
     else:
-        yield from ([part] for part in _of_verified(FRAMEWORKS, request, host, because))
+        yield from _of_verified(FRAMEWORKS, request, host)
     if is_host:
-        yield from ([part] for part in _of_verified(("cudnn", "nccl"), request, host, because))
+        yield from _of_verified(("cudnn", "nccl"), request, host)
 
 
 def _left_out(present: Present, request: Request, name: str) -> bool:
     """Return whether the verified configuration lacks a component that was to be there, as now, if one fits."""
-    is_lacking = name in present.verified and present.verified[name] is None
+    verified = present.verified.components
+    is_lacking = name in verified and verified[name] is None
     return is_lacking and getattr(request, name) == "auto" and present.requested.get(name) in ("auto", LATEST)
 
 
-def _of_verified(names: Iterable[str], request: Request, host: Host, because: str) -> Iterator[Part]:
+def _of_verified(names: Iterable[str], request: Request, host: Host) -> Iterator[list[Part]]:
     present = host.present
+    verified = present.verified.components
     for name in names:
-        if name not in present.verified:
-            continue
-        component, wanted = present.verified[name], getattr(request, name)
+        component, wanted = verified.get(name), getattr(request, name)
         if component is None:
-            if name in ("cudnn", "nccl") and _left_out(present, request, name):  # the repository had none
-                yield Part((name,), "none", {name: "none"}, because)
+            # The repository had none for the toolkit of then.
+            cuda = verified.get("cuda")
+            if name in ("cudnn", "nccl") and cuda and cuda.source == "nvidia" and _left_out(present, request, name):
+                yield [Part((name,), "none", {name: "none"})]
             continue
         version = component.release or component.version
         if wanted not in _FREE and not versions.has_prefix(version, wanted):
             continue
+        fields = DECIDED_BY.get(name, {})
+        exact = {field: getattr(component, attribute) for field, attribute in fields.items()}
+        exact = {field: value for field, value in exact.items() if value and getattr(request, field) == "auto"}
         packages = (*component.packages, *component.pinning_packages)
-        yield Part((name,), version, _requests(name, version, component, request), because, packages)
-
-
-def _requests(name: str, version: str, component: Any, request: Request) -> dict[str, str]:
-    """Return the request of a component as it is: its version, and what else decides it where that is free."""
-    asks = {
-        "driver": {
-            "driver_source": "source",
-            "driver_kernel_modules": "kernel_modules",
-            "driver_profile": "profile",
-            "driver_module_source": "module_source",
-        },
-        "cuda": {"cuda_source": "source"},
-        "tensorflow": {"tensorflow_cuda_libraries": "cuda_libraries"},
-        "pytorch": {"pytorch_cuda": "cuda"},
-    }.get(name, {})
-    found = {field: getattr(component, attribute) for field, attribute in asks.items()}
-    free = {field: value for field, value in found.items() if value and getattr(request, field) == "auto"}
-    return {name: version, **free}
+        parts = [Part((name,), version, {name: version, **exact}, packages)]
+        if name == "driver":  # another set of packages, or other modules, in the same version
+            source = {field: value for field, value in exact.items() if field == "driver_source"}
+            parts.append(Part((name,), version, {name: version, **source}, packages))
+        yield parts
 
 
 def _of_plan(plan: Plan, names: Iterable[str], request: Request, held: Iterable[str]) -> dict[str, str]:
-    """Return the versions of a plan for these components as a request, with the archives of those not on hold."""
+    """Return the newest driver and toolkit as a request, and of what is on hold the version that contradicts that.
+
+    Frameworks and libraries are the newest beside what stays.
+    """
     asks: dict[str, str] = {}
     for name in names:
         component = plan.components.get(name) if plan.ok else None
-        if component is not None:
+        if component is not None and (name in held or isinstance(component, (DriverComponent, CudaComponent))):
             asks[name] = full_version(component)
         if isinstance(component, (DriverComponent, CudaComponent)) and name not in held:
             asks |= {f"{name}_source": component.source} if getattr(request, f"{name}_source") == "auto" else {}
     return asks
 
 
-def _is_ours(catalog: Catalog, host: Host) -> bool:
-    """Return whether gpuhost has installed or changed a package of the driver."""
-    return any(re.fullmatch(catalog.packages.leading["driver"], name) for name in host.present.changed_packages)
-
-
 def _of_others(context: ResolveContext) -> list[Part]:
-    """Return the ways to keep a working driver of others: managed, if it has the plan's packages, or not."""
-    host, request = context.host, context.request
+    """Return the ways to keep a working driver of others: managed, if it has the plan's packages, or not.
+
+    It works if nvidia-smi lists GPUs. Where another version is loaded, the host waits for a reboot.
+    """
+    host, request, present = context.host, context.request, context.host.present
     if host.foreign_driver or driver_sets.kept(context) or "driver" in holds.of_components(context.catalog, host):
         return []
     installed = driver_sets.packaged(context)
-    if installed is None or not host.present.driver_works or installed.version != host.loaded_driver:
+    if installed is None or installed.package in present.changed_packages or not host.loaded_driver:
         return []
-    fields = ("driver_source", "driver_kernel_modules", "driver_module_source", "driver_profile")
-    wanted = {name: getattr(request, name) for name in fields if getattr(request, name) != "auto"}
-    if any(value != getattr(installed, name.removeprefix("driver_")) for name, value in wanted.items()):
+    is_loaded = installed.version == host.loaded_driver
+    if is_loaded and not present.driver_works:
+        return []
+    modules = present.loaded_modules if is_loaded and present.loaded_modules else installed.kernel_modules
+    installed = dataclasses.replace(installed, kernel_modules=modules)
+    wanted = {field: getattr(request, field) for field in DECIDED_BY["driver"]}
+    if any(value not in ("auto", getattr(installed, DECIDED_BY["driver"][field])) for field, value in wanted.items()):
         return []
     if request.driver != "auto" and not versions.has_prefix(installed.version, request.driver):
         return []
-    because = f"driver {installed.version} stays: it works, and others installed it ({installed.package})"
-    version = installed.version if installed.source == "nvidia" else str(versions.major(installed.version))
-    asks = {"driver_source": installed.source, "driver_kernel_modules": installed.kernel_modules}
-    adopted = Part(("driver",), installed.version, {"driver": version, **asks}, because, adopted=True)
-    untouched = {"driver": "none", **dict.fromkeys(fields, "auto")}
-    return [adopted, Part(("driver",), installed.version, untouched, because, stays=installed)]
+    version, branch = installed.version, str(versions.major(installed.version))
+    exact = {"driver_source": installed.source, "driver_kernel_modules": modules}
+    asks = {"driver": version if installed.source == "nvidia" else branch, **exact}
+    stays = KeptDriver(
+        version,
+        branch,
+        modules,
+        installed.package,
+        source=installed.source,
+        prebuilt=installed.module_source == "prebuilt",
+        of_others=True,
+    )
+    return [
+        Part(("driver",), version, asks, of_others=True),
+        Part(("driver",), version, {}, stays=stays, of_others=True),
+    ]
 
 
 # Whether it fits --------------------------------------------------------------------------------------------------
 
 
-def _with(kept: Kept, parts: Iterable[Part]) -> Kept:
-    """Return what to resolve with more parts that stay: with their packages in these versions, and in no other.
+def _with(kept: Kept, more: Iterable[Part]) -> Kept:
+    """Return what to resolve with more parts that stay."""
+    parts = (*kept.parts, *more)
+    asks = {name: value for part in parts for name, value in part.asks.items()}
+    request = dataclasses.replace(kept.request, **asks)
+    return dataclasses.replace(kept, request=request, host=_host(kept, parts), parts=parts)
+
+
+def _host(kept: Kept, parts: Sequence[Part]) -> Host:
+    """Return the host with parts that stay: with their packages in these versions, and in no other.
 
     What is there counts as offered.
     """
-    parts = (*kept.parts, *parts)
-    asks = {name: value for part in parts for name, value in part.asks.items()}
     host = kept.asked[1]
-    if host.offers is not None:
-        exact = {name: (version,) for p in parts for name, version in map(split_spec, p.packages) if version}
-        there = {name: (version,) for name, version in map(split_spec, host.packages) if name in kept.there and version}
-        found = {name: tuple(dict.fromkeys((*host.offers.get(name, ()), *v))) for name, v in there.items()}
-        known = {name: v for name, v in exact.items() if v[0] in found.get(name, host.offers.get(name, ()))}
-        host = dataclasses.replace(host, offers={**host.offers, **found, **known})
-    return dataclasses.replace(kept, request=dataclasses.replace(kept.request, **asks), host=host, parts=parts)
+    names = tuple(name for part in parts for name in part.names)
+    host = dataclasses.replace(host, keeping=names, staying=next((p.stays for p in parts if p.stays), None))
+    if host.offers is None:
+        return host
+    exact = {name: (version,) for p in parts for name, version in map(split_spec, p.packages) if version}
+    there = {name: (version,) for name, version in map(split_spec, host.packages) if name in kept.there and version}
+    found = {name: tuple(dict.fromkeys((*host.offers.get(name, ()), *v))) for name, v in there.items()}
+    known = {name: v for name, v in exact.items() if v[0] in found.get(name, host.offers.get(name, ()))}
+    return dataclasses.replace(host, offers={**host.offers, **found, **known})
 
 
 def _misfit(catalog: Catalog, kept: Kept, attempt: Attempt) -> str | None:
@@ -300,24 +346,31 @@ def _misfit(catalog: Catalog, kept: Kept, attempt: Attempt) -> str | None:
     plan = attempt(kept.request, kept.host)
     if not plan.ok:
         return plan.problems[0].message
-    part = kept.names.get("driver")
-    if part and part.stays and (why := _misfit_of(part.stays, plan, kept, catalog)):
+    parts, (request, host) = kept.names, kept.asked
+    if "driver" in parts and (why := _misfit_of_driver(catalog, parts["driver"], plan, kept)):
         return why
-    if part and part.adopted and not _is_installed(plan.components.driver, kept.host):
-        return "its packages are others than the plan's"
-    # Programs of a toolkit that is newer than its driver run without PTX: what was verified so may stay.
-    if {"driver", "cuda"} <= kept.names.keys() or (kept.newest and _without_ptx(kept.newest)):
-        return None
-    return _without_ptx(plan)
+    if "tensorflow" in parts and {gpu.pci_id for gpu in host.gpus} - set(host.present.verified.gpus):
+        unproven = (warning.message for warning in plan.warnings if warning.code == "no-published-run-asked")
+        if why := next(unproven, None):  # it has not run on these GPUs
+            return why
+    # A toolkit that is asked for is to be used: the programs of one that is newer than its driver run without PTX.
+    if request.cuda not in ("auto", "none") and not {"driver", "cuda"} <= parts.keys():
+        return None if kept.newest and _without_ptx(kept.newest) else _without_ptx(plan)
+    return None
 
 
-def _misfit_of(driver: PackagedDriver, plan: Plan, kept: Kept, catalog: Catalog) -> str | None:
-    """Return why a driver that is not managed does not fit: a GPU that it does not support, or the known-bad list."""
-    context = ResolveContext(catalog, kept.host, kept.request, plan.gpus)
-    problems = known_bad.driver_problems(context, driver.version, driver.source)
+def _misfit_of_driver(catalog: Catalog, part: Part, plan: Plan, kept: Kept) -> str | None:
+    """Return why a driver of others does not fit: a GPU that it does not drive, the known-bad list, other packages."""
+    if part.stays is None:
+        is_whole = not part.of_others or _is_installed(plan.components.driver, kept.host)
+        return None if is_whole else "its packages are others than the plan's"
+    driver, context = part.stays, ResolveContext(catalog, kept.host, kept.request, plan.gpus)
+    problems = [] if driver.prebuilt else known_bad.driver_problems(context, driver.version, driver.source)
     for branch in catalog.driver.branches:
         if versions.has_prefix(driver.version, branch.branch):
             problems += drivers.gpu_driver_problems(context, branch, driver.version, driver.kernel_modules)
+    if driver.kernel_modules not in drivers.accepted_modules(plan.gpus):
+        problems += [drivers.unfit_modules(context, driver.kernel_modules)]
     return problems[0].message if problems else None
 
 

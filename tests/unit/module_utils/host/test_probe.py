@@ -63,6 +63,8 @@ def test_the_probe_of_an_empty_root_has_every_part(tmp_path: Path) -> None:
         "masked_services",
         "verified",
         "requested",
+        "verified_plan",
+        "changed_packages",
         "pending",
         "last_result",
         "newer_state",

@@ -246,8 +246,8 @@ def test_overall_status_is_the_worst_verdict(hosts: dict[str, Any], status: str)
             {"a": evidence(plan=VULNERABLE), "b": evidence(), "c": evidence(plan=VULNERABLE)},
             RunMode(),
             [
-                "2 of 3 hosts have a driver with known vulnerabilities, which `auto` keeps: a, c; "
-                "gpu_stack_driver=latest, or a version, replaces it"
+                "2 of 3 hosts have a driver with known vulnerabilities: a, c; "
+                "gpu_stack_driver=latest, or a newer version, replaces it"
             ],
         ),
         ({"a": evidence()}, RunMode(check_mode=True), ["Check mode: nothing was changed or recorded"]),

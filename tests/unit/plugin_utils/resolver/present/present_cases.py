@@ -35,10 +35,11 @@ class Root:
         for name, text in {"vendor": "0x10de", "device": f"0x{device}", "class": "0x030200"}.items():
             put(self.root, f"/sys/bus/pci/devices/{address}/{name}", f"{text}\n")
 
-    def load(self, version: str) -> None:
+    def load(self, version: str, modules: str = "Open Kernel Module") -> None:
         """Load the kernel module of a driver, as its /proc file shows it."""
         text = (FIXTURES / "proc-driver-nvidia-version-open-580.txt").read_text()
-        put(self.root, "/proc/driver/nvidia/version", text.replace("580.95.05", version))
+        text = text.replace("580.95.05", version).replace("Open Kernel Module for x86_64", f"{modules}")
+        put(self.root, "/proc/driver/nvidia/version", text)
         self.smi = (
             f"0, NVIDIA H200, GPU-0d5a7f3e-1111-2222-3333-444455556666, {version}, 143771, 9.0, 00000000:05:00.0\n"
         )

@@ -10,9 +10,11 @@ import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import store
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import host_from_probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Repository, RepositoryFiles, SourceEntry
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import keeping
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_for_probe
 from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.frozen_catalog import frozen_catalog
@@ -85,7 +87,7 @@ def test_latest_is_the_newest_each_time(verified: Root) -> None:
     ("asked", "changed"),
     [
         ({"driver": "latest"}, ("driver",)),
-        ({"nccl": "latest"}, ("nccl",)),
+        ({"nccl": "latest"}, ()),  # 2.29.7 is built for a newer CUDA than the one that stays
         ({"cuda": "13"}, ()),
         ({"cuda": "13.0"}, ()),
         ({"driver": "580"}, ()),
@@ -185,6 +187,65 @@ def test_frameworks_alone_stay_without_the_host_s_packages(verified: Root) -> No
     assert (plan.components.tensorflow, plan.components.driver) == (before.components.tensorflow, None)
 
 
+def test_latest_libraries_are_the_newest_beside_what_stays(tmp_path: Path) -> None:
+    """The newest of all are for another CUDA major."""
+    root, twelve = Root(tmp_path), {"cuda": "12.9", "driver": "580"}
+    libraries = ("libcudnn9-cuda-12", "libcudnn9-headers-cuda-12", "libcudnn9-dev-cuda-12")
+    old = {**debian_offers(cuda=("12.9.1",), drivers=("580.126.16",), nccl=("2.27.7-1+cuda12.9",)), **PINNING}
+    old |= dict.fromkeys(libraries, ("9.10.2.21-1",))
+    before = root.plan(old, **twelve)
+    root.verify(dataclasses.replace(before, request=root.plan(old).request))
+    nccl = ("2.27.7-1+cuda12.9", "2.28.3-1+cuda12.9", "2.29.7-1+cuda13.2")
+    new = {**NEW, **old, **dict.fromkeys(("libnccl2", "libnccl-dev"), nccl)}
+    new |= {"cuda-toolkit-13-2": ("13.2.1-1",), **dict.fromkeys(libraries, ("9.10.2.21-1", "9.11.0.98-1"))}
+    assert versions(root.plan(new)) == versions(before)
+    assert versions(root.plan(new, nccl="latest")) == {**versions(before), "nccl": "2.28.3"}
+    assert versions(root.plan(new, cudnn="latest")) == {**versions(before), "cudnn": "9.11.0.98"}
+    assert "; 2.28.3 fits, too (gpu_stack_nccl=latest)" in because(root.plan(new), "nccl")
+
+
+def test_libraries_come_with_the_first_toolkit_of_nvidias(tmp_path: Path) -> None:
+    root = Root(tmp_path)
+    root.verify(root.plan(OLD, cuda="none"))
+    assert versions(root.plan(OLD)) == VERIFIED
+
+
+def test_a_tensorflow_that_is_not_known_to_run_on_a_gpu_stays_where_it_was_verified_alone(tmp_path: Path) -> None:
+    root = Root(tmp_path)
+    before = root.plan(OLD, tensorflow="2.21")
+    root.verify(dataclasses.replace(before, request=dataclasses.replace(before.request, **WITH_FRAMEWORKS)))
+    root.gpu("2b85")  # an RTX 5090 in place of the H200
+    plan = root.plan(NEW, **WITH_FRAMEWORKS)
+    assert (versions(plan)["tensorflow"], bool(plan.components.pytorch)) == (None, True)
+    store.remove(str(tmp_path / "var/lib/gpuhost"), store.VERIFIED)
+    asked = root.plan(NEW, **{**WITH_FRAMEWORKS, "tensorflow": "2.21"})
+    root.verify(dataclasses.replace(asked, request=plan.request))
+    assert versions(root.plan(NEW, **WITH_FRAMEWORKS))["tensorflow"] == "2.21.0"
+
+
+def test_remedies_promise_what_the_host_would_get(verified: Root) -> None:
+    (remedy,) = verified.plan(NEW, nccl="2.27").remedies
+    assert remedy.request == {"nccl": "2.28.9"}
+    assert "NVIDIA driver 580.126.16, CUDA toolkit 13.0.2" in remedy.text
+    assert versions(verified.plan(NEW, **remedy.request)) == VERIFIED
+
+
+def test_other_modules_come_in_the_verified_version(tmp_path: Path) -> None:
+    root = Root(tmp_path)
+    offers = {**OLD, "nvidia-kernel-dkms": ("580.126.16-1",)}
+    root.verify(root.plan(offers, driver_kernel_modules="proprietary"))
+    root.gpu("2901", "0000:06:00.0")  # a B200 needs the open ones
+    plan = root.plan({**NEW, **offers, "nvidia-kernel-open-dkms": ("580.126.16-1", "595.71.05-1")})
+    assert plan.components.driver
+    assert (plan.components.driver.version, plan.components.driver.kernel_modules) == ("580.126.16", "open")
+
+
+@pytest.mark.parametrize("record", ["", "{", '{"plan": 3}', '{"plan": {"components": {"driver": "580"}}}'])
+def test_a_record_that_cannot_be_read_is_a_problem(verified: Root, record: str) -> None:
+    (verified.root / "var/lib/gpuhost/verified.json").write_text(record)
+    assert "probe-incomplete" in [problem.code for problem in verified.problems(NEW)]
+
+
 @pytest.mark.parametrize("drop", ["components", "request", "evidence", "all"])
 def test_records_of_earlier_versions_are_read(verified: Root, drop: str) -> None:
     directory = str(verified.root / "var/lib/gpuhost")
@@ -207,6 +268,8 @@ def test_a_change_that_was_not_verified_is_no_configuration_to_keep(tmp_path: Pa
     root.load("580.126.16")
     assert versions(root.plan(NEW)) == NEWEST
 
+
+URL = "https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2404/x86_64/"
 
 # A working driver of others ---------------------------------------------------------------------------------------
 
@@ -235,7 +298,7 @@ def test_a_working_driver_of_others_stays_and_the_rest_is_planned_around_it(
     assert because(plan, "driver") == snapshot
     assert because(plan, "cuda") == snapshot
     assert plan.kept_driver
-    assert not plan.kept_driver.prebuilt  # NVIDIA's newer one must not replace it
+    assert plan.kept_driver.source == "distro"  # NVIDIA's newer one must not replace it
     diff = plan_diff.plan_diff(plan, others.probe())
     assert (diff.of("driver").action, diff.of("driver").note) == (plan_diff.KEEP, snapshot)
     assert not any(diff.to_json()["may_remove"].values())
@@ -246,14 +309,19 @@ def test_a_request_that_a_driver_of_others_answers_changes_nothing(others: Root,
     assert others.plan(**asked).components.driver is None
 
 
+def test_a_pytorch_that_is_asked_for_later_follows_no_toolkit_that_nobody_requested(others: Root) -> None:
+    first = versions(others.plan(pytorch="auto"))
+    others.verify(others.plan())
+    assert versions(others.plan(pytorch="auto")) == first
+
+
 @pytest.mark.parametrize(
     "change",
     [
         lambda root: setattr(root, "smi", ""),
-        lambda root: root.load("570.124.06"),
         lambda root: root.journal(nvidia_utils_570_server=None),
     ],
-    ids=["nvidia-smi lists no GPU", "another one is loaded", "gpuhost installed it"],
+    ids=["nvidia-smi lists no GPU", "gpuhost installed it"],
 )
 def test_a_driver_that_does_not_work_or_is_ours_is_replaced(others: Root, change: Any) -> None:
     change(others)
@@ -277,6 +345,81 @@ def test_a_working_driver_of_others_is_replaced_where_the_request_says_so(others
     plan = others.plan(**asked)
     assert plan.components.driver
     assert plan.components.driver.branch != "570"
+
+
+def test_a_driver_of_others_that_waits_for_a_reboot_stays(others: Root) -> None:
+    others.load("570.124.06")
+    others.smi = ""  # the libraries are of another version
+    plan = others.plan()
+    assert plan.components.driver is None
+    assert "570.211.01 stays" in because(plan, "driver")
+
+
+@pytest.mark.parametrize(
+    ("distribution", "version"),
+    [("debian-12", "535.216.01-1~deb12u1"), ("ubuntu-24.04", "535.288.01-0ubuntu0.24.04.1")],
+)
+def test_a_driver_of_others_stays_although_a_newer_toolkit_needs_another_one(
+    tmp_path: Path, distribution: str, version: str
+) -> None:
+    root = Root(tmp_path, distribution)
+    root.add(dict.fromkeys(("nvidia-utils-535-server", "nvidia-dkms-535-server"), version))
+    root.load(version.partition("-")[0], "Kernel Module")
+    plan = root.plan()
+    assert (plan.ok, plan.components.driver, bool(plan.components.cuda)) == (True, None, True)
+
+
+def test_a_driver_of_others_with_modules_that_do_not_drive_a_gpu_is_replaced(tmp_path: Path) -> None:
+    root = Root(tmp_path, "ubuntu-24.04")
+    root.add(dict.fromkeys(("nvidia-utils-580-server", "nvidia-dkms-580-server"), "580.126.09-0ubuntu0.24.04.1"))
+    root.load("580.126.09", "Kernel Module")
+    assert root.plan().components.driver is None
+    root.gpu("2901", "0000:06:00.0")  # a B200 needs the open ones
+    plan = root.plan()
+    assert plan.components.driver
+    assert plan.components.driver.kernel_modules == "open"
+
+
+def test_nvidias_driver_is_blocked_beside_one_of_the_archive_without_a_toolkit(others: Root) -> None:
+    plan = plan_for_probe(
+        dataclasses.replace(
+            others.probe({"cuda-toolkit-12-8": ("12.8.1-1",)}),
+            repository_files=RepositoryFiles(entries=(SourceEntry("/etc/apt/sources.list.d/cuda.list", URL),)),
+            repository=Repository(url=URL, packages={"cuda-toolkit-12-8": ("12.8.1-1",)}),
+        ),
+        {"cuda": "none", "tensorflow": "none", "pytorch": "none"},
+        frozen_catalog(),
+    )
+    assert plan.components.driver is None
+    assert plan.kept_driver
+    assert plan.repository
+
+
+def test_nvidias_packages_are_known_by_its_repository(tmp_path: Path) -> None:
+    """Some of its Ubuntu packages have the revision of the archive's."""
+    root = Root(tmp_path, "ubuntu-24.04")
+    plan = root.plan(driver="580.95", cuda="none")
+    assert plan.components.driver
+    there = {name: "580.95.05-0ubuntu1" for name, _v in (s.split("=") for s in plan.components.driver.packages)}
+    offers = dict.fromkeys(there, ("580.95.05-0ubuntu1", "580.126.16-1ubuntu1"))
+    root.add(there)
+    root.load("580.95.05")
+    kept = root.plan(offers, cuda="none")
+    assert kept.components.driver
+    assert (kept.components.driver.version, kept.kept_driver) == ("580.95.05", None)
+
+
+def test_a_verified_driver_of_the_archive_is_shown_in_its_installed_version(tmp_path: Path) -> None:
+    root = Root(tmp_path, "ubuntu-24.04")
+    before = root.plan(driver="580", driver_source="distro", cuda="none")
+    assert before.components.driver
+    root.verify(before)
+    root.remove(*before.components.driver.packages)
+    root.add(dict.fromkeys(before.components.driver.packages, "580.126.09-0ubuntu0.24.04.1"))
+    root.load("580.126.09")
+    plan = root.plan(cuda="none")
+    assert next(r.choice for r in plan.reasons if r.component == "driver") == "580.126.09"
+    assert "security-floor" in [warning.code for warning in plan.warnings]
 
 
 def test_a_driver_of_others_with_known_vulnerabilities_stays_with_a_warning(tmp_path: Path) -> None:
