@@ -14,6 +14,7 @@ from typing import Any
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import (
+    gpu_counters,
     gpu_thresholds,
     link_thresholds,
     user_settings,
@@ -44,6 +45,8 @@ def arguments(args: dict[str, Any]) -> dict[str, Any]:
         added["user_settings"] = user_settings(load_catalog())
     if added.get("xid_errors") is None:
         added["xid_errors"] = xid_errors(load_catalog())
+    if added.get("gpu_counters") is None:
+        added["gpu_counters"] = gpu_counters(load_catalog())
     return added
 
 

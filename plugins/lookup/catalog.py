@@ -24,6 +24,7 @@ options:
       - "V(driver_exceptions) alone: apt patterns of names that these match and that are not part of the driver."
       - "V(kernel_drivers) alone: kernel modules other than NVIDIA's that take its GPUs, such as C(nouveau)."
       - "V(user_settings) alone: the rows of catalog/user_settings.csv, what our programs drop, keep or set."
+      - "V(gpu_counters) alone: the rows of catalog/gpu_thresholds.yml by which counters of GPUs are judged."
       - "V(lock), a framework, a version and a Python such as C(3.12): the name of the lock file."
       - "V(packages) and a key of catalog/packages.yml: names of packages that belong to no single release."
       - "Any other topic alone: the list of its keys, newest first."
@@ -57,7 +58,11 @@ from typing import Any
 from ansible.errors import AnsibleLookupError
 from ansible.plugins.lookup import LookupBase
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import repository_facts, user_settings
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import (
+    gpu_counters,
+    repository_facts,
+    user_settings,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError, load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.records import to_json
@@ -92,6 +97,8 @@ def look_up(terms: list[Any], base_url: str | None = None) -> list[Any]:
         return [[driver.module for driver in load_catalog().known_bad.kernel_drivers]]
     if terms == ["user_settings"]:
         return [user_settings(load_catalog())]
+    if terms == ["gpu_counters"]:
+        return [gpu_counters(load_catalog())]
     if terms[:1] == ["lock"] and len(terms) == 4:
         try:
             return [default_lock(load_catalog(), *(str(term) for term in terms[1:]))]

@@ -77,6 +77,13 @@ options:
         C(catalog/user_settings.csv). By default the action plugin adds these.
     type: list
     elements: dict
+  gpu_counters:
+    description:
+      - How the counters of GPUs and NVLinks are judged, as the rows of C(counters) in C(catalog/gpu_thresholds.yml). A
+        counter without a row is shown.
+      - By default the action plugin adds these rows.
+    type: list
+    elements: dict
   xid_errors:
     description:
       - What is done about the Xid messages of the driver. C(numbers) has C(outcome) and C(meaning) by number, C(nvlink)
@@ -283,6 +290,7 @@ def main() -> None:
             "link_thresholds": {"type": "dict"},
             "fabric_manager_packages": {"type": "list", "elements": "str"},
             "user_settings": {"type": "list", "elements": "dict"},
+            "gpu_counters": {"type": "list", "elements": "dict"},
             "xid_errors": {"type": "dict"},
             "waivers": {"type": "list", "elements": "dict", "default": [], "options": WAIVER},
             "unknown": {"choices": [model.FAIL, model.WARN], "default": model.FAIL},
@@ -317,6 +325,7 @@ def main() -> None:
         link_thresholds=params["link_thresholds"],
         fabric_manager_packages=params["fabric_manager_packages"],
         user_settings=params["user_settings"],
+        gpu_counters=params["gpu_counters"],
         xid_errors=params["xid_errors"],
         waivers=[model.Waiver(**waiver) for waiver in params["waivers"]],
         unknown=params["unknown"],

@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Check the health of the GPUs: memory errors, links, slowdowns, and the Xid messages in the kernel log.
 
-One `nvidia-smi -q -x` and one `nvidia-smi nvlink -s` answer all checks but the last. A check passes only if each GPU
-reports each value that it reads; a value that is not what it must be is unknown, and one that a product does not have
-is a reason to skip.
+`nvidia-smi -q -x`, `nvidia-smi nvlink -s` and `nvidia-smi nvlink -e`, once each, answer all checks but the last. A
+check passes only if each GPU reports each value that it reads; a value that is not what it must be is unknown, and one
+that a product does not have is a reason to skip.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from dataclasses import dataclass
-from typing import Callable, Iterable, TypeVar
+from typing import Callable, Iterable, Sequence, TypeVar
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.causes import known_causes
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
@@ -29,7 +29,12 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     not_planned,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci
-from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import kernel_log, nvidia_smi, nvidia_smi_log
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import (
+    gpu_counters,
+    kernel_log,
+    nvidia_smi,
+    nvidia_smi_log,
+)
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia.nvidia_smi_log import Gpu, Links, Log, Unreadable
 
 PERSISTENCE_UNIT = "nvidia-persistenced.service"
@@ -121,6 +126,7 @@ def _answers(gpu: Gpu) -> Reading:
     if not errors:
         return Reading(PASS, "answers")
     is_needed = any(check.reading(gpu).outcome == UNKNOWN for check in PER_GPU if check.read is not _answers)
+    is_needed = is_needed or bool(gpu_counters.of_document(gpu.element, gpu.index).unreadable)
     if is_needed or len(gpu.errors(nvidia_smi_log.OF_A_VALUE)) < len(errors):
         return Reading(UNKNOWN, _listed(errors))
     remedy = "No check reads what nvidia-smi prints an error for; if monitoring needs it, try another driver version."
@@ -309,6 +315,11 @@ def _power_limit(gpu: Gpu) -> Reading:
         return Reading(SKIP, "power limit not reported")
     text = "power limit %g W of %g W (default)" % (current, default)
     if current < default:
+        leaves = gpu.leaves("gpu_power_readings/requested_power_limit")
+        requested, _unreadable = _each(leaves, lambda name, text: nvidia_smi_log.number(name, text, "W"))
+        if any(watts >= default for watts in requested.values()):
+            text += ", which is requested"
+            return Reading(WARN, text, "Not `nvidia-smi -pl`: the board or its controller (BMC) limits more.")
         return Reading(WARN, text, "`nvidia-smi -i %d -pl %g` sets the default." % (gpu.index, default))
     return Reading(PASS, text)
 
@@ -490,6 +501,16 @@ NVLINK = CheckSpec(
     remedy="`nvidia-smi nvlink -e` counts errors, `journalctl -k -b -g 'Xid|SXid|NVLink'` shows the cause; on NVSwitch "
     "systems see gpu.fabric. Reseat bridges. " + _VENDOR,
 )
+ERROR_COUNTERS = CheckSpec(
+    "gpu.error_counters",
+    measures="counters of errors and corrections: of the NVLinks (`nvidia-smi nvlink -e`), PCIe and memory",
+    expected="0 since the driver was loaded, for each counter whose total warns (`catalog/gpu_thresholds.yml`)",
+    skipped="a GPU counts nothing",
+    remedy="An error while a link was brought up is no fault; one that comes back is: read it again after a training "
+    "(`gpu-errors` of the smoke training compares). An NVLink that recovers again and again will fail: reseat "
+    "bridges. " + _VENDOR,
+    cause=HARDWARE,
+)
 XID_ERRORS = CheckSpec(
     "gpu.xid_errors",
     measures="Xid and SXid messages in the kernel log since the module was loaded or the GPU was reset",
@@ -499,7 +520,7 @@ XID_ERRORS = CheckSpec(
     "reboot; if it happens again, check power, seating and cooling, and contact the vendor. That a GPU was reset is "
     "known where the driver asked for it (Xid 154) and asks no more: before branch 570, reload the module or reboot.",
 )
-CHECKS = (*(check.spec for check in PER_GPU), INFOROM, NVLINK, XID_ERRORS)
+CHECKS = (*(check.spec for check in PER_GPU), INFOROM, NVLINK, ERROR_COUNTERS, XID_ERRORS)
 BY_GPU = frozenset(spec.id for spec in CHECKS if spec is not XID_ERRORS)  # those that a waiver can limit to one GPU
 
 
@@ -529,7 +550,8 @@ def run(context: Context) -> list[Check]:
     links = _nvlinks(context, log.gpus)
     inforom = _inforoms(context, log, missing or problem)
     links_check = _judge(context, NVLINK, log.gpus, links, missing or problem)
-    return [*checks, inforom, links_check, _xid_errors(context, log.gpus)]
+    counters = _judge(context, ERROR_COUNTERS, log.gpus, _error_counters(context, log.gpus), missing or problem)
+    return [*checks, inforom, links_check, counters, _xid_errors(context, log.gpus)]
 
 
 def _not_needed(context: Context) -> str | None:
@@ -662,6 +684,32 @@ def _nvlinks(context: Context, gpus: list[Gpu]) -> list[Reading]:
     except ValueError as error:
         return [Reading(UNKNOWN, str(error)) for _unused in gpus]
     return [_nvlink(context, gpu, gpus, links) for gpu in gpus]
+
+
+def _error_counters(context: Context, gpus: list[Gpu]) -> list[Reading]:
+    """Read what was counted; a GPU of which nvidia-smi does not print the links' counters is unknown."""
+    smi = context.smi or {}
+
+    def run(arguments: Sequence[str]) -> tuple[int, str]:
+        answer = nvidia_smi.ask(context.run, [str(smi["path"]), *arguments])
+        return answer.exit_code, "\n".join(nvidia_smi.lines(answer.output, smi.get("notices") or ()))
+
+    links = gpu_counters.read_links(run, len(gpus)) if gpus else gpu_counters.Links()
+    counted = [gpu_counters.of_document(gpu.element, gpu.index) for gpu in gpus]
+    return [_counted(context, gpu_counters.with_links(each, links)) for each in counted]
+
+
+def _counted(context: Context, gpu: gpu_counters.Counters) -> Reading:
+    findings = gpu_counters.totals(gpu, context.gpu_counters)
+    warnings = [finding.text for finding in findings if finding.outcome == WARN]
+    if gpu.unreadable:
+        return Reading(UNKNOWN, "; ".join([*warnings, *gpu.unreadable[:5]]))
+    if not gpu.values:
+        return Reading(SKIP, "nothing is counted")
+    shown = "; ".join(finding.text for finding in findings if finding.outcome == PASS)
+    if warnings:
+        return Reading(WARN, "; ".join([*warnings, *([shown] if shown else [])]))
+    return Reading(PASS, "no error counted" + ("; " + shown if shown else ""))
 
 
 def _nvlink(context: Context, gpu: Gpu, gpus: list[Gpu], links: dict[int, Links]) -> Reading:

@@ -284,6 +284,7 @@ class Context:
     link_thresholds: rates of PCIe and NVLink links, as the catalog's link_thresholds() returns them
     fabric_manager_packages: globs of Fabric Manager's packages, as in the catalog's packages.yml
     user_settings: the rows of the catalog's list of variables that programs of the checks drop, keep or set
+    gpu_counters: how counters are judged, as the catalog's gpu_counters() returns it
     xid_errors: what the catalog knows of Xid messages, as its xid_errors() returns it
     waivers: the failures that the operator accepts
     workspaces: where a program may be compiled and run, the first that can be used
@@ -311,6 +312,7 @@ class Context:
     link_thresholds: dict[str, Any] = field(default_factory=dict)
     fabric_manager_packages: list[str] = field(default_factory=list)
     user_settings: list[dict[str, str]] = field(default_factory=list)
+    gpu_counters: list[dict[str, Any]] = field(default_factory=list)
     xid_errors: dict[str, Any] = field(default_factory=dict)
     waivers: list[Waiver] = field(default_factory=list)
     unknown: str = FAIL

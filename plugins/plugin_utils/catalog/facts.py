@@ -64,6 +64,11 @@ def link_thresholds(catalog: Catalog) -> dict[str, dict[str, Any]]:
     }
 
 
+def gpu_counters(catalog: Catalog) -> list[dict[str, Any]]:
+    """Return the rows of gpu_thresholds.yml as module_utils/nvidia/gpu_counters.py reads them."""
+    return [dataclasses.asdict(row) for row in catalog.gpu_thresholds.counters]
+
+
 def user_settings(catalog: Catalog) -> list[dict[str, str]]:
     """Return the rows of user_settings.csv as module_utils/state/user_settings.py reads them."""
     return [dataclasses.asdict(row) for row in catalog.user_settings]

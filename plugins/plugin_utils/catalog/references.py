@@ -9,6 +9,7 @@ import functools
 import re
 from collections.abc import Iterable, Iterator
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_counters
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import (
     Catalog,
@@ -17,6 +18,9 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
     TensorflowRelease,
     Toolkit,
 )
+
+# What is counted before a training is no failure: nobody knows when it was counted.
+COUNTER_OUTCOMES = ("ignored", "pass", "warn", "fail")
 
 
 def cross_check(catalog: Catalog) -> list[str]:
@@ -103,6 +107,16 @@ def _thresholds(catalog: Catalog) -> Iterator[str]:
         for device in model.devices:
             if device not in catalog.products:
                 yield f"gpu_thresholds.yml.models[{model.name}]: device {device} is not in gpu_products.csv"
+    for row in catalog.gpu_thresholds.counters:
+        where = f"gpu_thresholds.yml.counters[{row.names[0] if row.names else ''}]"
+        outcomes = {"total": (row.total, COUNTER_OUTCOMES[:-1]), "grows": (row.grows, COUNTER_OUTCOMES)}
+        if row.limit is not None:
+            outcomes["over"] = (str(row.over), ("warn", "fail"))
+            if row.unit not in gpu_counters.UNITS:
+                yield f"{where}.unit: expected one of {', '.join(gpu_counters.UNITS)}, found {row.unit}"
+        for name, (value, expected) in outcomes.items():
+            if value not in expected:
+                yield f"{where}.{name}: expected one of {', '.join(expected)}, found {value}"
 
 
 def _branches(catalog: Catalog) -> Iterator[str]:

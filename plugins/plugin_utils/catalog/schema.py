@@ -227,6 +227,22 @@ class NvlinkRate:
 
 
 @dataclasses.dataclass(frozen=True)
+class CounterRow:
+    """How a counter of nvidia-smi is judged; names: as printed, `*` for any text.
+
+    total, grows, over: outcomes where it is not 0, where it grew during the training, and by more than `limit`.
+    """
+
+    names: tuple[str, ...]
+    total: str
+    grows: str
+    source: str
+    limit: float | None = None
+    unit: str | None = None
+    over: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
 class GpuThresholdFile:
     """gpu_thresholds.yml."""
 
@@ -239,6 +255,7 @@ class GpuThresholdFile:
     memory_percent: int
     nvlink_percent: int
     models: tuple[GpuModel, ...]
+    counters: tuple[CounterRow, ...]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
@@ -57,9 +57,12 @@ def reason_against_rollback(
         return "the new driver waits for a reboot."
     if verify is not None and verify.status != PASS and not caused_by_change(verify):
         if verify.status == FAIL:
-            return _blame(verify)
+            return _blame(verify.checks)
         unanswered = "the checks without an answer had none before this change either."
         return unanswered if verify.status == UNKNOWN else "the checks wait for GPUs that run a job."
+    innocent = [check for check in training.checks if check.status == FAIL] if training else []
+    if innocent and all(check.cause in _INNOCENT for check in innocent):
+        return _blame(innocent)
     if training and training.failed_for_unknown and not training_answered_before(training, verified):
         return "the training's checks without an answer had none before this change either."
     if not enabled:
@@ -82,10 +85,10 @@ def _of_change(verify: VerifyEvidence, check: Check) -> bool:
     return check.cause not in (HARDWARE, HOST) and check.id not in verify.found_before
 
 
-def _blame(verify: VerifyEvidence) -> str:
+def _blame(checks: Iterable[Check]) -> str:
     """Return why no change is to blame for the failed checks, which each reason names."""
     reasons: dict[str, list[str]] = {}
-    for check in verify.checks:
+    for check in checks:
         if check.status == FAIL:
             reasons.setdefault(_INNOCENT.get(str(check.cause), _FOUND_BEFORE), []).append(check.id)
     return "; ".join(f"{reason} ({', '.join(ids)})" for reason, ids in reasons.items()) + "."

@@ -101,6 +101,14 @@ class Cluster:
 
 
 @dataclasses.dataclass(frozen=True)
+class CountedGpu:
+    """What a GPU counted during a training: errors, corrections and traffic, as text."""
+
+    gpu: int
+    grown: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class TrainingEvidence:
     """smoke_train.json and smoke_train_pytorch.json; finished: when a reused training ended, UTC.
 
@@ -129,6 +137,7 @@ class TrainingEvidence:
     all_reduce: AllReduce | None = None
     agreement: Agreement | None = None
     monitor: MonitorSummary | None = None
+    counters: tuple[CountedGpu, ...] = ()
     cluster: Cluster | None = None
     proves: str = ""
     proves_not: str = ""

@@ -159,6 +159,9 @@ def _training_tables(training: TrainingEvidence) -> list[str]:
         names = [f"{gpu.index}: {gpu.name}" for gpu in training.monitor.gpus]
         table = [[name, *map(_number, row)] for name, row in zip(names, figures, strict=True)]
         lines += ["", *_table([*head, "Temperature max, °C"], table)]
+    counted = [[str(each.gpu), "; ".join(each.grown)] for each in training.counters if each.grown]
+    if counted:
+        lines += ["", *_table(["GPU", "Counted during the training"], counted)]
     return lines
 
 

@@ -57,7 +57,7 @@ _CHECKED = {"verify": "verify", "smoke_train": "smoke training", "smoke_train_py
 _TRAINED = {"tensorflow": "smoke_train", "pytorch": "smoke_train_pytorch"}
 _TRAINING_FIELDS = (
     *("status", "finished", "framework", "strategy", "replicas", "steps", "images_per_second", "seconds", "all_reduce"),
-    *("agreement", "monitor", "cluster", "virtual", "replica_kind", "proves", "proves_not"),
+    *("agreement", "monitor", "counters", "cluster", "virtual", "replica_kind", "proves", "proves_not"),
 )
 _CUDA_LIBRARIES = {"wheel": "CUDA from wheels", "system": "CUDA of the system"}
 

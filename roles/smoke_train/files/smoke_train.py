@@ -15,6 +15,7 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -23,9 +24,11 @@ from pathlib import Path
 from typing import Any, TextIO
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-# Of user_settings, which the role installs beside this file.
+# Of user_settings and gpu_counters, which the role installs beside this file.
 sys.path.append(str(Path(__file__).resolve().parent / "../../../plugins/module_utils/state"))
+sys.path.append(str(Path(__file__).resolve().parent / "../../../plugins/module_utils/nvidia"))
 import cifar10
+import gpu_counters
 import gpu_monitor
 import train_process
 import user_settings
@@ -46,6 +49,13 @@ from train_process import Event, Outcome, Terminated
 
 STARTED = time.monotonic()
 HERE = Path(__file__).resolve().parent
+REMEDY_UNREAD = "run `nvidia-smi -q -x` and `nvidia-smi nvlink -e` and see what they print"
+REMEDY_GROWN = (
+    "a link that recovers or replays under load will fail, and a GPU with errors computes wrong results: see "
+    "`nvidia-smi nvlink -e` and `nvidia-smi -q`, reseat bridges and cards, and reset the GPU (`nvidia-smi --gpu-reset`)"
+    "; if it comes back, contact the vendor"
+)
+COUNTERS_TIMEOUT = 40.0  # seconds for one query of the counters, and at most a quarter of the time limit
 
 
 # Parts of a run ----------------------------------------------------------------------------------------------------
@@ -195,6 +205,74 @@ class Monitor:
             report.checks.append(check_activity(used, own, report.monitor["errors"]))
 
 
+class CounterComparison:
+    """Read the error counters of the GPUs before and after the training: some of them only grow under load."""
+
+    def __init__(self, options: Options) -> None:
+        self.rows = json.loads(options.counter_limits.read_text()) if options.counter_limits else []
+        self.program = gpu_monitor.find_nvidia_smi()
+        self.timeout = min(COUNTERS_TIMEOUT, options.time_limit / 4)
+        self.before, self.problem = self._read()
+        self.started = time.monotonic()
+
+    def stop(self, report: Report) -> None:
+        """Read them again, and add the check `gpu-errors` to the report."""
+        expected = "no error, replay or recovery was counted during the training"
+        if report.training.virtual_kind == "cpu":
+            found = "virtual replicas on the CPU: no GPU is used"
+            report.checks.append(Check("gpu-errors", "skip", found, expected))
+            return
+        after, problem = ({}, self.problem) if self.problem else self._read()
+        seconds = time.monotonic() - self.started
+        found = {} if problem else gpu_counters.compare(self.before, after, seconds, self.rows)
+        if not problem and not any(gpu.values or gpu.unreadable for gpu in [*self.before.values(), *after.values()]):
+            text = "the GPUs count nothing" if found else "nvidia-smi lists no GPU"
+            report.checks.append(Check("gpu-errors", "skip" if found else "unknown", text, expected, REMEDY_UNREAD))
+            return
+        report.counters = [
+            {"gpu": index, "grown": [finding.text for finding in findings]} for index, findings in sorted(found.items())
+        ]
+        report.checks.append(self._judge(found, problem, expected))
+
+    @staticmethod
+    def _judge(found: dict[int, list[gpu_counters.Finding]], problem: str, expected: str) -> Check:
+        all_findings = [finding for findings in found.values() for finding in findings]
+        outcome = "unknown" if problem else gpu_counters.worst(all_findings)
+        texts = [
+            f"GPU {index}: {finding.text}"
+            for index, findings in sorted(found.items())
+            for finding in findings
+            if finding.outcome == outcome
+        ]
+        remedy = {"pass": "", "unknown": REMEDY_UNREAD}.get(outcome, REMEDY_GROWN)
+        shown = problem or "; ".join(texts) or "no counter of an error grew"
+        cause = "hardware" if outcome == "fail" else ""
+        return Check("gpu-errors", outcome, shown, expected, remedy, cause)
+
+    def _read(self) -> tuple[dict[str, gpu_counters.Counters], str]:
+        if self.program is None:
+            return {}, gpu_monitor.NOT_FOUND
+        try:
+            return gpu_counters.read(self._run)
+        except (OSError, subprocess.SubprocessError) as error:
+            return {}, f"nvidia-smi: {error}"
+
+    def _run(self, arguments: Sequence[str]) -> tuple[int, str]:
+        environment = {**os.environ, "LC_ALL": "C"}
+        done = subprocess.run(
+            [str(self.program), *arguments],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            encoding="utf-8",
+            errors="replace",
+            timeout=self.timeout,
+            check=False,
+        )
+        return done.returncode, done.stdout
+
+
 def skip_activity(report: Report) -> None:
     """Add the check `gpu-activity` as skipped if there is nothing to check, with the reason."""
     reason = ""
@@ -209,6 +287,7 @@ def skip_activity(report: Report) -> None:
 def train(report: Report, dataset: cifar10.Dataset, directory: Path, deadline: float, progress: Progress) -> None:
     """Run the worker and the monitor and add their checks to the report."""
     options, on_pci = report.options, gpu_monitor.count_pci_gpus()
+    counters = CounterComparison(options)
     monitor = Monitor(directory, options) if options.monitor_interval else None
     worker, log = options.worker or HERE / f"{options.framework}_worker.py", directory / f"{options.framework}.log"
     worker_request = request(options, dataset, on_pci, bool(report.simulated))
@@ -227,6 +306,8 @@ def train(report: Report, dataset: cifar10.Dataset, directory: Path, deadline: f
         if monitor:
             monitor.stop(report, visible)
     skip_activity(report)
+    if not outcome.terminated:
+        counters.stop(report)
     with log.open(encoding="utf-8", errors="replace") as lines:
         report.nccl = parse_nccl_log(lines)
     seconds = time.monotonic() - STARTED

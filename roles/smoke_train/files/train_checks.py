@@ -47,6 +47,7 @@ CHECKS = (
     "replicas-agree",
     "same-as-one-replica",
     "gpu-activity",
+    "gpu-errors",
     "time-limit",
 )
 
@@ -56,10 +57,11 @@ class Check:
     """The outcome of one check: what was found, what was expected, and how to fix a difference."""
 
     id: str
-    status: str  # pass, fail, skip or unknown (not measured)
+    status: str  # pass, warn, fail, skip or unknown (not measured)
     found: str
     expected: str
     remedy: str = ""
+    cause: str = ""  # of a failure that no version of the software explains: hardware
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,7 @@ class Report:
     simulated: list[str] = field(default_factory=list)
     nccl: dict[str, Any] | None = None
     monitor: dict[str, Any] | None = None
+    counters: list[dict[str, Any]] = field(default_factory=list)  # what each GPU counted during the training
     ignored: list[str] = field(default_factory=list)  # settings of the host's users, each with where it is set
 
 
@@ -553,7 +556,7 @@ def add_skipped(checks: Sequence[Check]) -> list[Check]:
 
 
 def worst_status(checks: Sequence[Check]) -> str:
-    """Return fail, unknown or pass; skipped checks do not count."""
+    """Return fail, unknown or pass; skipped checks and warnings do not count."""
     found = {item.status for item in checks}
     return next((status for status in ("fail", "unknown") if status in found), "pass")
 
@@ -602,6 +605,11 @@ def all_reduce_result(report: Report) -> dict[str, Any] | None:
     return {"implementation": event["implementation"], "fallbacks": texts, "nccl": report.nccl}
 
 
+def as_json(item: Check) -> dict[str, str]:
+    """Return a check for the result; only a failure whose cause is known has one."""
+    return {name: value for name, value in asdict(item).items() if value or name != "cause"}
+
+
 def build_result(report: Report, seconds: float) -> dict[str, Any]:
     """Return the result as JSON types; NaN and infinity, which JSON lacks, become null."""
     checks, options, training = add_skipped(report.checks), report.options, report.training
@@ -611,7 +619,7 @@ def build_result(report: Report, seconds: float) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "status": worst_status(checks),
-        "checks": [asdict(item) for item in checks],
+        "checks": [as_json(item) for item in checks],
         "framework": options.framework,
         "version": training.version,
         "strategy": strategy_name(options),
@@ -633,6 +641,7 @@ def build_result(report: Report, seconds: float) -> dict[str, Any]:
         "all_reduce": all_reduce_result(report),
         "agreement": agreement_result(training, options),
         "monitor": report.monitor,
+        "counters": report.counters,
         "loss": {
             "first": rounded(first),
             "last": rounded(last),

@@ -177,6 +177,12 @@ def add_checks(add: Callable[..., Any]) -> None:
         metavar="SECONDS",
         help="interval between samples of nvidia-smi during the training (default: %(default)s; 0: none)",
     )
+    add(
+        "--counter-limits",
+        type=Path,
+        metavar="FILE.json",
+        help="rows that judge the error counters of the GPUs (default: none, each counter that grew is a warning)",
+    )
 
 
 def parse_arguments(arguments: Sequence[str]) -> Options:

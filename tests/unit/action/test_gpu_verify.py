@@ -45,6 +45,7 @@ def test_program_thresholds_and_package_names_are_added() -> None:
     assert args["link_thresholds"] == facts.link_thresholds(load_catalog())
     assert args["fabric_manager_packages"] == list(load_catalog().packages.fabric_manager)
     assert args["user_settings"] == facts.user_settings(load_catalog())
+    assert args["gpu_counters"] == facts.gpu_counters(load_catalog())
     assert args["xid_errors"] == facts.xid_errors(load_catalog())
 
 
@@ -57,6 +58,7 @@ def test_arguments_of_the_task_are_kept(given: dict[str, Any]) -> None:
         "cuda_check_source": "mine",
         "fabric_manager_packages": [],
         "user_settings": [],
+        "gpu_counters": [],
         "xid_errors": {},
     }
     assert gpu_verify.arguments(args) == args

@@ -349,7 +349,7 @@ def test_persistence_mode_is_on_while_the_daemon_runs(m60_host: Host) -> None:
 # Excerpts of `nvidia-smi -q -x` of real machines (tests/fixtures/nvidia-smi/README.md), and the values that differ from
 # the product's. All elements of the simulated document must be in them, in the same order.
 EXCERPTS: dict[str, tuple[str, str, dict[str, object]]] = {
-    "h100": ("2330", "0000:53:00.0", {"virtualization": "Pass-Through"}),
+    "h100": ("2330", "0000:53:00.0", {"virtualization": "Pass-Through", "replay_counter": 150}),
     "t4": (
         "1eb8", "0000:00:1e.0", {"virtualization": "Pass-Through", "current_link_width": 8, "current_link_gen": 3},
     ),
@@ -409,6 +409,24 @@ def test_nvlink_status_of_gpus_with_and_without_links(host: Host) -> None:
         "GPU 2: Tesla V100-SXM2-32GB (UUID: GPU-2)\n"
         "NVML: Unable to retrieve NVLink information as all links are inActive\n"
     )
+
+
+def test_counters_of_links(host: Host) -> None:
+    for number, device in enumerate(["1db5", "1eb8", "2901"]):
+        host.add_gpu(f"0000:{number + 5:02x}:00.0", device)
+    gpus = {"uuid": "GPU-0", "links_down": [0, 1, 2, 4, 5], "link_counters": {"3": {"Replay Errors": 211}}}
+    host.state(gpus={"0": gpus, "2": {"uuid": "GPU-2", "links_down": list(range(1, 18))}})
+    output = host.run("nvlink", "-e").stdout
+    # As ScuffedSquared/NVLink-Error-Testing-Notes has it, of V100.
+    assert output.startswith(
+        "GPU 0: Tesla V100-SXM2-32GB (UUID: GPU-0)\n\t Link 3: Replay Errors: 211\n\t Link 3: Recovery Errors: 0\n"
+        "\t Link 3: CRC Errors: 0\n\nGPU 2: NVIDIA B200 (UUID: GPU-2)\n\t Link 0: Tx packets: 0\n"
+    )
+    # The names are those of B300 (tests/fixtures/nvidia-smi); newer drivers print more of them.
+    names = re.findall(r"Link 0: (.*): \S+$", (FIXTURES / "nvlink-e-b300.txt").read_text(), re.M)
+    printed = re.findall(r"Link 0: (.*): \S+$", output, re.M)
+    assert [name for name in printed if name in names] == [name for name in names if name in printed]
+    assert {name for name in set(names) - set(printed) if not name.startswith(("PLR", "Raw"))} == set()
 
 
 def test_ecc_errors_are_in_every_output_format(host: Host) -> None:

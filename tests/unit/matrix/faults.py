@@ -77,12 +77,12 @@ def skips(*ids: str) -> Outcomes:
 FROM_THE_DOCUMENT = (
     *("gpu.answers", "gpu.recovery", "gpu.persistence", "gpu.ecc_errors", "gpu.memory_repair", "gpu.pcie_width"),
     *("gpu.pcie_generation", "gpu.fabric", "gpu.slowdown", "gpu.mig"),
-    *("gpu.power_limit", "gpu.compute_mode", "gpu.inforom"),
+    *("gpu.power_limit", "gpu.compute_mode", "gpu.inforom", "gpu.error_counters"),
 )
 # No version of a driver can cause or repair what these find, so that their failure rolls nothing back.
 OF_THE_HARDWARE = {
     *("gpu.recovery", "gpu.ecc_errors", "gpu.memory_repair", "gpu.pcie_width", "gpu.pcie_generation", "gpu.slowdown"),
-    "gpu.inforom",
+    *("gpu.inforom", "gpu.error_counters"),
 }
 ON_DEVICES = (
     *("cuda.device_query", "cuda.memory_copies", "cuda.peer_access", "cuda.cudnn_handle", "cuda.nccl_all_reduce"),
@@ -560,6 +560,12 @@ def link_down(host: Host) -> None:
 @fault("One NVLink runs at a fraction of its speed", "gpu.nvlink")
 def link_slow(host: Host) -> None:
     smi_gpu(host, 1, slow_links={"2": 1.562})
+
+
+@fault("An NVLink had to recover before the training", "gpu.error_counters", outcome=model.WARN)
+def link_recoveries(host: Host) -> None:
+    """As in marin-community/marin issue 9086, with the name that the counter has up to Hopper."""
+    smi_gpu(host, 1, link_counters={"14": {"Recovery Errors": 505}})
 
 
 @fault("All NVLinks of a GPU are down", "gpu.nvlink")
@@ -1339,7 +1345,14 @@ SILENCES = {
         "`nvidia-smi nvlink -s`",
         at.NVIDIA_SMI,
         ("gpu.nvlink", "cuda.bandwidth"),
-        when="*nvlink*",
+        when="*nvlink*-s*",
+        ways=("hangs", "dies", "nonsense"),
+    ),
+    "nvidia-smi-link-counters": Silence(
+        "`nvidia-smi nvlink -e`",
+        at.NVIDIA_SMI,
+        ("gpu.error_counters",),
+        when="*nvlink*-e*",
         ways=("hangs", "dies", "nonsense"),
     ),
     "nvidia-smi-topology": Silence(

@@ -327,6 +327,7 @@ chmod +x "$2"
             link_thresholds=facts.link_thresholds(catalog),
             fabric_manager_packages=list(catalog.packages.fabric_manager),
             user_settings=facts.user_settings(catalog),
+            gpu_counters=facts.gpu_counters(catalog),
             xid_errors=facts.xid_errors(catalog),
         )
         return dataclasses.replace(context, workspaces=(tempfile.gettempdir(),))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.matrix.faults import WAYS
+from tests.unit.matrix.faults import WAYS, smi_gpu
 from tests.unit.matrix.training import FAULTS, SCRIPT, SILENCE, TrainingHost
 
 sys.path.insert(0, str(SCRIPT.parent))
@@ -48,3 +48,19 @@ def test_check_without_an_answer_is_unknown(way: str, host: TrainingHost) -> Non
 def test_each_check_has_a_fault_and_what_follows_has_a_reason() -> None:
     assert {id_ for fault in FAULTS.values() for id_ in fault.own} == set(CHECKS)
     assert [name for name, fault in FAULTS.items() if fault.follows and not fault.why] == []
+
+
+@pytest.mark.parametrize(
+    "counted",
+    [
+        {"link_counters": {"3": {"FEC Errors - 0": 46140749276, "FEC Errors - 1": 600}}},
+        {"replay_counter": 12},
+        {"link_counters": {}},
+    ],
+)
+def test_what_a_healthy_gpu_counts_under_load_fails_nothing(counted: dict[str, Any], host: TrainingHost) -> None:
+    """FEC counters grow with the traffic, PCIe may replay a little; cleared counters count from zero."""
+    smi_gpu(host, 1, link_counters={"3": {"FEC Errors - 0": 36140749276}, "4": {"CRC Errors": 3}})
+    host.save()
+    host.worker(busy=f"busy(counted={counted!r})")
+    assert outcomes(host.train()) == {}

@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import model
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 
 from tests.doubles.training_worker import WORKER
 from tests.unit.matrix import host as at
-from tests.unit.matrix.faults import Fault, Silence
+from tests.unit.matrix.faults import Fault, Silence, smi_gpu
 from tests.unit.matrix.host import Host
 
 PROJECT = Path(__file__).resolve().parents[3]
@@ -31,8 +33,9 @@ def rows(name):
     except OSError:
         return 0
 
-def busy(*processes, utilization=97):
+def busy(*processes, utilization=97, counted={}):
     state = json.load(open(STATE))
+    state["gpus"]["1"].update(counted)
     for gpu in state["gpus"].values():
         gpu["utilization"] = utilization
     found = processes or [(number, os.getpid()) for number in range(2)]
@@ -72,6 +75,9 @@ class TrainingHost(Host):
         worker.write_text(WORKER + ON_GPUS + paths + "\n".join(self.calls.values()) + "\n")
         # No server answers there, so that generated data take the place of the archive, unless it is there.
         words = ("--mirror-url", "http://127.0.0.1:9/", "--data-dir", self.data, "--job-dir", job, "--worker", worker)
+        limits = self.path("counter_limits.json")
+        limits.write_text(json.dumps(facts.gpu_counters(load_catalog())))
+        words = (*words, "--counter-limits", limits)
         more = ("--train-steps", 10, "--monitor-interval", 0.1, "--time-limit", self.time_limit)
         path = f"{self.path(at.NVIDIA_SMI).parent}:{os.environ['PATH']}"
         environment = {**os.environ, "PATH": path, "CUDA_VISIBLE_DEVICES": "0,1"}
@@ -108,7 +114,7 @@ def fault(text: str, own: str, follows: dict[str, str] | None = None, why: str =
 @fault(
     "The archive in the data directory is not the published one",
     "data",
-    {**NOTHING_STARTED, "gpus-visible": model.SKIP, "training": model.SKIP},
+    {**NOTHING_STARTED, "gpus-visible": model.SKIP, "training": model.SKIP, "gpu-errors": model.SKIP},
     "Nothing is trained without data",
 )
 def archive_changed(host: TrainingHost) -> None:
@@ -152,7 +158,7 @@ def steps_missing(host: TrainingHost) -> None:
     host.worker(steps="steps(last=8)")
 
 
-@fault("SIGTERM ends the training", "training", NOTHING_COMPUTED, ENDED, model.UNKNOWN)
+@fault("SIGTERM ends the training", "training", {**NOTHING_COMPUTED, "gpu-errors": model.SKIP}, ENDED, model.UNKNOWN)
 def terminated(host: TrainingHost) -> None:
     host.worker(steps="steps(last=4); os.kill(os.getppid(), signal.SIGTERM); time.sleep(60)")
 
@@ -220,6 +226,25 @@ def shared_gpu(host: TrainingHost) -> None:
     host.worker(busy="busy((0, os.getpid()), (1, 1), (1, os.getpid()))")
 
 
+@fault("An NVLink recovers while the GPUs train", "gpu-errors")
+def link_recovers(host: TrainingHost) -> None:
+    """As in marin-community/marin issue 9086: 505 recoveries, and three more in 21 minutes."""
+    smi_gpu(host, 1, link_counters={"14": {"Recovery Errors": 505}})
+    host.save()
+    host.worker(busy="busy(counted={'link_counters': {'14': {'Recovery Errors': 508}}})")
+
+
+@fault("A GPU corrects memory errors while it trains", "gpu-errors", outcome=model.WARN)
+def memory_corrected(host: TrainingHost) -> None:
+    host.worker(busy="busy(counted={'ecc_errors': {'dram_correctable': 2}})")
+
+
+@fault("A GPU is no longer listed after the training", "gpu-errors", outcome=model.UNKNOWN)
+def gpu_gone(host: TrainingHost) -> None:
+    host.worker(end="state = json.load(open(STATE)); state.update(state='gpu_lost', lost=[1]); "
+                "json.dump(state, open(STATE, 'w')); end()")  # fmt: skip
+
+
 @fault(
     "The worker hangs",
     "time-limit",
@@ -231,4 +256,4 @@ def hang(host: TrainingHost) -> None:
     host.worker(steps="steps(last=4); time.sleep(300)")
 
 
-SILENCE = Silence("`nvidia-smi`", at.NVIDIA_SMI, ("gpu-activity",))
+SILENCE = Silence("`nvidia-smi`", at.NVIDIA_SMI, ("gpu-activity", "gpu-errors"))

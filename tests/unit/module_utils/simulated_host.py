@@ -97,6 +97,7 @@ class SimulatedHost:
             "driver_state": "auto",
             "tensorflow_path": "/nonexistent",
             "fabric_manager_packages": list(load_catalog().packages.fabric_manager),
+            "gpu_counters": facts.gpu_counters(load_catalog()),
             "xid_errors": facts.xid_errors(load_catalog()),
             **changes,
         }

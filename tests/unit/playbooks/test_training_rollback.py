@@ -131,7 +131,7 @@ def test_training_without_an_answer_verifies_a_host_if_unknown_is_a_warning(tmp_
     assert [result["status"] for result in results] == ["unknown"]
 
     entry = host_report("a", evidence(smoke_train=results[0], changed=True, recorded=True))
-    assert (entry.status, entry.reasons) == ("verified", ("see gpu-activity (unknown)",))
+    assert (entry.status, entry.reasons) == ("verified", ("see gpu-activity (unknown), gpu-errors (unknown)",))
 
     plan, probe = planned("tensorflow").to_json(), {"gpus": []}
     filters, now = FilterModule().filters(), "2026-11-20T00:00:00Z"

@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import driver_checks, gpu_checks, model, verify
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
-from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi, nvidia_smi_log
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_counters, nvidia_smi, nvidia_smi_log
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 
@@ -165,6 +165,7 @@ def test_no_check_passes_on_a_word_in_place_of_a_value(fixture: str) -> None:
                 assert found["gpu.answers"][0] == "fail", case
             elif word in published.ERRORS:
                 newly = [name for name in found if found[name][0] == "unknown" and name != "gpu.answers"]
+                newly += gpu_counters.of_document(root.findall("gpu")[0], 0).unreadable
                 is_alone = word in published.OF_A_VALUE and not newly
                 assert found["gpu.answers"][0] == ("warn" if is_alone else "unknown"), case
             if check_id and well[check_id][0] not in ("skip", "fail"):
@@ -515,14 +516,15 @@ def checked(machine: SimulatedHost, **changes: Any) -> dict[str, Any]:
     return {check.id: check for check in gpu_checks.run(machine.context(**changes))}
 
 
-def test_healthy_host_passes_every_check_with_three_commands(tmp_path: Path) -> None:
+def test_healthy_host_passes_every_check_with_four_commands(tmp_path: Path) -> None:
     machine = simulated_host(tmp_path, [H200, H200], switches=4)
     found = checked(machine)
     assert {check.id: check.status for check in found.values() if check.status != "pass"} == {}
     assert found["gpu.nvlink"].found == "GPU 0, 1: 18 links of 18 at 26.562 GB/s"
     # Before them, the context lists GPUs and processes.
     assert [argv[1:] for argv in machine.commands[2:]] == [
-        ["-q", "-x"], ["nvlink", "-s"], ["--dmesg", "--boot", "--quiet", "--no-pager", "--output=short-iso-precise"],
+        ["-q", "-x"], ["nvlink", "-s"], ["nvlink", "-e"],
+        ["--dmesg", "--boot", "--quiet", "--no-pager", "--output=short-iso-precise"],
     ]  # fmt: skip
 
 
@@ -916,6 +918,11 @@ UUID = "GPU-00000000-0000-0000-0000-00000000000%d"
 LINKS = "".join(f"\t Link {number}: 26.562 GB/s\n" for number in range(18))
 
 
+COUNTERS = "".join(
+    f"\t Link {number}: {name} Errors: 0\n" for number in range(18) for name in ("Replay", "Recovery", "CRC")
+)
+
+
 class ProcessHost:
     """A host with H100 whose nvidia-smi, systemctl and journalctl are scripts that command.run runs."""
 
@@ -926,12 +933,15 @@ class ProcessHost:
         )
         self.script(
             "nvidia-smi",
-            f"case $1 in -q) cat {tmp_path}/document;; nvlink) cat {tmp_path}/links;; *) cat {tmp_path}/rows;; esac",
+            f"case $1$2 in -q*) cat {tmp_path}/document;; nvlink-s) cat {tmp_path}/links;; "
+            f"nvlink-e) cat {tmp_path}/counters;; *) cat {tmp_path}/rows;; esac",
         )
         self.script("systemctl", "echo enabled")
         self.script("journalctl", f"echo '{BOOT.strip()}'")
         self.write("rows", rows)
-        self.write("links", "".join(HEAD % (n, "NVIDIA H100 80GB HBM3", n) + LINKS for n in range(gpus)))
+        heads = [HEAD % (n, "NVIDIA H100 80GB HBM3", n) for n in range(gpus)]
+        self.write("links", "".join(head + LINKS for head in heads))
+        self.write("counters", "".join(head + COUNTERS for head in heads))
         self.write_document()
         monkeypatch.setenv("PATH", f"{tmp_path}/bin:/usr/bin:/bin")
 
@@ -965,7 +975,8 @@ class ProcessHost:
     def context(self, expect_gpus: int | None = None) -> model.Context:
         plan = {"components": {"driver": {"version": "580.105.08", "kernel_modules": "open"}}}
         expected = self.gpus if expect_gpus is None else expect_gpus
-        return verify.context(plan, expected, "loaded", "auto", "/none", root=str(self.root))
+        rows = facts.gpu_counters(load_catalog())
+        return verify.context(plan, expected, "loaded", "auto", "/none", root=str(self.root), gpu_counters=rows)
 
     def checked(self, expect_gpus: int | None = None, **changes: Any) -> dict[str, model.Check]:
         return by_id(gpu_checks.run(dataclasses.replace(self.context(expect_gpus), **changes)))
@@ -1001,7 +1012,7 @@ def test_document_that_nvidia_smi_does_not_print_is_unknown(processes: ProcessHo
     script = QUERIES[way].replace("DOCUMENT", f"{processes.root}/document")
     processes.script(
         "nvidia-smi",
-        f"case $1 in -q) {script};; nvlink) cat {processes.root}/links;; *) cat {processes.root}/rows;; esac",
+        f"case $1 in -q) {script};; nvlink) cat {processes.root}/counters;; *) cat {processes.root}/rows;; esac",
     )
     found = processes.checked()
     assert outcomes(found) == {**{spec.id: "unknown" for spec in gpu_checks.CHECKS}, "gpu.xid_errors": "pass"}
@@ -1015,9 +1026,43 @@ def test_nvlinks_that_nvidia_smi_does_not_print_are_unknown(processes: ProcessHo
         script = f"head -1 {processes.root}/links"
     processes.script(
         "nvidia-smi",
-        f"case $1 in nvlink) {script};; -q) cat {processes.root}/document;; *) cat {processes.root}/rows;; esac",
+        f"case $1$2 in nvlink-s) {script};; nvlink-e) cat {processes.root}/counters;; "
+        f"-q*) cat {processes.root}/document;; *) cat {processes.root}/rows;; esac",
     )
     assert outcomes(processes.checked()) == {**{spec.id: "pass" for spec in gpu_checks.CHECKS}, "gpu.nvlink": "unknown"}
+
+
+@pytest.mark.parametrize("way", QUERIES)
+def test_counters_of_links_that_nvidia_smi_does_not_print_are_unknown(processes: ProcessHost, way: str) -> None:
+    script = QUERIES[way].replace("DOCUMENT", f"{processes.root}/counters")
+    if way == "not XML":
+        script = f"head -1 {processes.root}/counters"
+    processes.script(
+        "nvidia-smi",
+        f"case $1$2 in nvlink-e) {script};; nvlink-s) cat {processes.root}/links;; "
+        f"-q*) cat {processes.root}/document;; *) cat {processes.root}/rows;; esac",
+    )
+    expected = {**{spec.id: "pass" for spec in gpu_checks.CHECKS}, "gpu.error_counters": "unknown"}
+    assert outcomes(processes.checked()) == expected
+
+
+def test_what_was_counted_is_shown_and_links_with_errors_warn(processes: ProcessHost) -> None:
+    """A healthy H100 has 150 PCIe replays (the published document); its links have no errors."""
+    assert processes.checked()["gpu.error_counters"].found == "GPU 0, 1: no error counted; replay_counter 150"
+    processes.write(
+        "counters", (processes.root / "counters").read_text().replace("Recovery Errors: 0", "Recovery Errors: 505", 1)
+    )
+    check = processes.checked()["gpu.error_counters"]
+    assert (check.status, check.cause) == ("warn", None)
+    assert check.found == "GPU 0: Recovery Errors (link 0: 505); replay_counter 150"
+
+
+def test_a_counter_that_is_unreadable_is_unknown_for_its_check(processes: ProcessHost) -> None:
+    processes.write_document(replay_counter={1: "Unknown Error"})
+    found = processes.checked()
+    others = {name: status for name, status in outcomes(found).items() if status != "pass"}
+    assert others == {"gpu.answers": "unknown", "gpu.error_counters": "unknown"}
+    assert found["gpu.error_counters"].reason == "GPU 1: replay_counter is 'Unknown Error'"
 
 
 @pytest.mark.parametrize("way", QUERIES)
@@ -1094,6 +1139,34 @@ def test_error_in_a_field_of_a_row_raises_nothing(processes: ProcessHost, word: 
     rows[1][field] = word
     processes.write("rows", "".join(", ".join(row) + "\n" for row in rows))
     assert outcomes(processes.checked()) == {spec.id: "pass" for spec in gpu_checks.CHECKS}
+
+
+@pytest.mark.parametrize(
+    ("current", "requested", "status", "found", "remedy"),
+    [
+        # stackhpc/ansible-slurm-appliance issue 975
+        ("500.00 W", "500.00 W", "warn", "GPU 1: power limit 500 W of 700 W (default)", "`nvidia-smi -i 1 -pl 700`"),
+        (
+            "500.00 W",
+            "700.00 W",
+            "warn",
+            "GPU 1: power limit 500 W of 700 W (default), which is requested",
+            "(BMC) limits more",
+        ),
+        ("500.00 W", "ERR!", "warn", "GPU 1: power limit 500 W of 700 W (default)", "`nvidia-smi -i 1 -pl 700`"),
+        ("700.00 W", "500.00 W", "pass", "GPU 0, 1: power limit 700 W of 700 W (default)", ""),
+        ("750.00 W", "750.00 W", "pass", "GPU 1: power limit 750 W of 700 W (default)", ""),
+        ("N/A", "N/A", "skip", "GPU 1: power limit not reported", ""),
+    ],
+)
+def test_power_limit_below_its_default(
+    processes: ProcessHost, current: str, requested: str, status: str, found: str, remedy: str
+) -> None:
+    processes.write_document(current_power_limit={1: current}, requested_power_limit={1: requested})
+    check = processes.checked()["gpu.power_limit"]
+    assert check.status == status
+    assert found in str(check.found)
+    assert remedy in str(check.remedy)
 
 
 def test_failure_of_one_gpu_counts_though_another_is_unreadable(processes: ProcessHost) -> None:

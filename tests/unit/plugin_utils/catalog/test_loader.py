@@ -39,6 +39,9 @@ from tests.unit.frozen_catalog import FROZEN_FOLDER
         ("gpu_thresholds.yml", '["233b"]', '["233f"]', r"models\[H200 NVL\]: device 233f is not in gpu_products.csv"),
         ("gpu_thresholds.yml", '["233b"]', '["2335"]', r"gpu_thresholds.yml.models\[2335\]: duplicate entry"),
         ("gpu_thresholds.yml", "memory: 3350", "memory: 3.35", r"models\[H100 SXM\].memory: expected int, found 3.35"),
+        ("gpu_thresholds.yml", "total: warn, grows: fail,", "total: fail, grows: fail,", r"Errors\].total: .*found fail"),
+        ("gpu_thresholds.yml", 'unit: "per second", over: fail', 'unit: "per hour", over: pass', r"over: .*found pass"),
+        ("gpu_thresholds.yml", 'unit: "per second"', 'unit: "per hour"', r"counters\[CRC Errors\].unit: .*found per hour"),
         ("user_settings.csv", "dropped,all,KERAS_*", "drop,all,KERAS_*", r"user_settings.csv\[KERAS_\*\].use: "),
         ("user_settings.csv", "set,all,LC_ALL,C.UTF-8", "set,all,LC_ALL,", r"user_settings.csv\[LC_ALL\].value: "),
         ("user_settings.csv", "use,programs", "use,program", r"user_settings.csv: expected the columns use, programs"),
@@ -46,7 +49,8 @@ from tests.unit.frozen_catalog import FROZEN_FOLDER
     ],
     ids=[
         "unquoted", "key", "choice", "branch", "csv", "truncated", "architecture", "no such name", "same slice",
-        "outcome", "same number", "not decoded", "yaml", "no such GPU", "twice", "no GB/s", "use", "value", "columns",
+        "outcome", "same number", "not decoded", "yaml", "no such GPU", "twice", "no GB/s",
+        "total fails", "over passes", "unit", "use", "value", "columns",
         "id",
     ],
 )  # fmt: skip

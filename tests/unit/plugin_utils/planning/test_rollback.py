@@ -44,13 +44,21 @@ def unknown(earlier: dict[str, str] | None, *more: Check, counts: str = "fail") 
 
 
 def trained(
-    status: str, earlier: dict[str, str] | None, framework: str = "tensorflow", accepted: bool = False
+    status: str,
+    earlier: dict[str, str] | None,
+    framework: str = "tensorflow",
+    accepted: bool = False,
+    failed: tuple[str, ...] = (),
 ) -> dict[str, Any]:
     """A training with one check without an answer; earlier: the outcomes of the one that verified the host before.
 
-    accepted: whether that verifies the host
+    accepted: whether that verifies the host; failed: checks that failed, `gpu-errors` of the hardware
     """
-    checks = (Check("replicas", "pass"), Check("gpu-activity", "unknown"))
+    causes = {"gpu-errors": "hardware"}
+    checks = (
+        *(Check("replicas", "pass"), Check("gpu-activity", "unknown")),
+        *(Check(id_, "fail", cause=causes.get(id_)) for id_ in failed),
+    )
     record = VerifiedTraining("2026-11-01T12:00:00Z", "stack", {}, "pass", checks=earlier or {})
     return {
         "verify": PASSED,
@@ -102,6 +110,8 @@ DISABLED = "gpu_stack_rollback is false."
         ({**trained("unknown", {"gpu-activity": "pass"}), "enabled": False}, DISABLED),
         (trained("unknown", None, accepted=True), None),  # a later training failed without a result
         (trained("fail", None), None),
+        (trained("fail", None, failed=("gpu-errors",)), HARDWARE.replace("a.a", "gpu-errors")),
+        (trained("fail", None, failed=("gpu-errors", "loss-falls")), None),
         (trained("pass", None), None),  # something else failed
         ({"training": None}, None),  # it left no result
         ({"enabled": False, "verify": OF_HARDWARE}, HARDWARE),

@@ -122,5 +122,9 @@ TORCH = {
             }
         ]
     },
+    "counters": [
+        {"gpu": 0, "grown": ["Recovery Errors (link 14: +3)", "FEC Errors - * +12 on 18 links"]},
+        {"gpu": 1, "grown": []},
+    ],
     "cluster": {"workers": ["a:12345", "b:12345"], "index": 1},
 }

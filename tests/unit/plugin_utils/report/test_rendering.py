@@ -126,6 +126,7 @@ def test_both_trainings_are_printed_with_their_measurements() -> None:
         "The losses of 2 replicas differ from those of one by at most 2.5e-06 (tolerance 0.001).",
         "All-reduce: gloo (two replicas share GPU 0).",
         "| 0: NVIDIA H200 | 97 | 5120 | 512.5 | 51 |",
+        "| GPU | Counted during the training |\n| --- | --- |\n| 0 | Recovery Errors (link 14: +3); FEC Errors - ",
     ):
         assert part in text, part
     assert "tensorflow pass, 5120 images/s; pytorch pass, 5120 images/s" in rendering.table(made)

@@ -30,7 +30,11 @@ from tests.unit.processes import is_running
 
 FILES = Path(smoke_train.__file__).parent
 PROJECT = FILES.parents[2]
-USER_SETTINGS = (PROJECT / "plugins/module_utils/state/user_settings.py", PROJECT / "catalog/user_settings.csv")
+INSTALLED_BESIDE = (
+    PROJECT / "plugins/module_utils/state/user_settings.py",
+    PROJECT / "plugins/module_utils/nvidia/gpu_counters.py",
+    PROJECT / "catalog/user_settings.csv",
+)
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,7 @@ def command(tmp_path: Path, data: Path) -> Callable[..., list[str]]:
     def make(body: str, *arguments: str, grace_period: float | None = None) -> list[str]:
         scripts = tmp_path / "scripts"
         scripts.mkdir()
-        for path in (*FILES.glob("*.py"), *USER_SETTINGS):
+        for path in (*FILES.glob("*.py"), *INSTALLED_BESIDE):
             if not path.name.endswith("_worker.py"):
                 shutil.copy(path, scripts)
         if grace_period is not None:
@@ -106,7 +110,7 @@ def test_good_run_passes_and_writes_its_files(train: Callable[..., Run]) -> None
     assert (run.job / "tensorflow.log").read_text() == "the framework is chatty\n"
     assert (run.job / "loss.csv").read_text().splitlines()[:3] == ["step,loss", "1,2.3", "2,1.15"]
     skipped = {item["id"]: item["found"] for item in run.result["checks"] if item["status"] == "skip"}
-    assert set(skipped) == {"gpus-visible", "gpu-activity"}
+    assert set(skipped) == {"gpus-visible", "gpu-activity", "gpu-errors"}
     assert "virtual: verifies code, shapes" in run.error
 
 
@@ -348,6 +352,12 @@ NVIDIA_SMI = r"""#!/bin/sh
 value() { awk -v gpu="$1" -v column="$2" '$1 == gpu { print $column; exit }' "BUSY" 2>/dev/null; }
 uuid() { echo "GPU-0000000$1-0000-0000-0000-000000000000"; }
 case "$*" in
+"-q -x")
+    echo '<?xml version="1.0" ?><nvidia_smi_log>'
+    for gpu in 0 1; do echo "<gpu id='0000000$gpu:00:00.0'><pci><replay_counter>0</replay_counter></pci></gpu>"; done
+    echo '</nvidia_smi_log>'
+    exit 0 ;;
+nvlink*) exit 0 ;;
 *--query-compute-apps=*)
     [ -f "BUSY" ] && while read -r gpu process _rest; do
         [ "$process" = - ] || echo "$(uuid "$gpu"), $process, python, 5000"
@@ -411,6 +421,30 @@ def test_gpus_are_busy_with_the_training(
     assert run.status == (0 if status in ("pass", "skip") else 1)
     assert found in check["found"]
     assert (run.job / "monitor.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("replays", "status", "found"),
+    [
+        (None, "unknown", "nvidia-smi lists no GPU"),
+        ("N/A", "skip", "the GPUs count nothing"),
+        ("ERR!", "unknown", "GPU 0: replay_counter is 'ERR!'"),
+        ("7", "pass", "no counter of an error grew"),
+    ],
+)
+def test_counters_that_are_not_there(
+    train: Callable[..., Run], tmp_path: Path, replays: str | None, status: str, found: str
+) -> None:
+    gpu = f"<gpu id='00000000:05:00.0'><pci><replay_counter>{replays}</replay_counter></pci></gpu>" if replays else ""
+    (tmp_path / "document").write_text(f'<?xml version="1.0" ?><nvidia_smi_log>{gpu}</nvidia_smi_log>')
+    program = tmp_path / "nvidia-smi"
+    program.write_text(f'#!/bin/sh\n[ "$1" = nvlink ] || cat {tmp_path}/document\n')
+    program.chmod(0o755)
+    body = "begin(devices=GPUS, kind=None); steps(); trained(); agreed(); end()"
+    run = train(body, environment={"PATH": f"{tmp_path}:{os.environ['PATH']}"})
+    (check,) = [item for item in run.result["checks"] if item["id"] == "gpu-errors"]
+    assert (check["status"], check["found"]) == (status, found)
+    assert run.result["status"] == ("pass" if status == "skip" else status)
 
 
 def test_failed_recording_leaves_gpu_activity_unknown(train: Callable[..., Run], tmp_path: Path) -> None:

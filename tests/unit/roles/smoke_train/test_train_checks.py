@@ -721,6 +721,7 @@ def test_mig_instances_are_skipped_with_the_reason() -> None:
 SUPERVISED = (
     train_checks.Check("data", "pass", "generated images", "CIFAR-10 records (auto)"),
     train_checks.Check("gpu-activity", "skip", "virtual replicas on the CPU: no GPU is used", "activity of every GPU"),
+    train_checks.Check("gpu-errors", "skip", "virtual replicas on the CPU: no GPU is used", "no error was counted"),
 )
 
 
