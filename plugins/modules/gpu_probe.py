@@ -184,12 +184,19 @@ probe:
       type: dict
     driver:
       description:
-        - The C(loaded) module, C(nouveau_loaded), and C(nvidia_smi) with its exit code, message and GPUs.
+        - The C(loaded) module, C(nouveau_loaded), and C(nvidia_smi) with its exit code, message,
+          GPUs, and the PCI addresses of those in MIG mode (C(mig)).
         - C(installed) has the C(version) of the driver's libcuda and the C(package) that has it; both are null without
           a driver, C(package) after NVIDIA's C(.run) installer.
         - C(dkms_leftovers) has each C(module) of DKMS, V(NAME/VERSION), that no package has any more and that lacks its
           source or is a version of the driver.
       type: dict
+    modules_of_others:
+      description:
+        - Kernel modules of others that the host depends on. C(name) is V(zfs) or V(ofed), C(found) the evidence,
+          C(dkms) whether DKMS builds them, C(peermem) whether nvidia-peermem is loaded.
+      type: list
+      elements: dict
     foreign_driver:
       description:
         - C(kind) V(wsl), V(driver-container), V(vgpu-host) or V(proxmox) of a host that is to have no driver of its

@@ -21,6 +21,7 @@ _RUNNING_COMPILER = re.compile(r"^Linux version \S+ \([^)]*\) \(((?:[^()]|\([^()
 _NAMED = re.compile(r"\bgcc-(\d+)\b")
 _VERSION = re.compile(r"\bgcc\b.*?(?:\)|version) (\d+)\.\d+")  # 26.04's has no number in its name
 _FLAVOUR = re.compile(r"-([a-z][a-z0-9-]*)$")
+_DKMS_NAME = re.compile(r"""^\s*(?:PACKAGE_NAME|BUILT_MODULE_NAME\[\d+\])=["']?([^"'\s]+)""", re.MULTILINE)
 _COMPRESSED = re.compile(r"\.ko(?:\.(gz|xz|zst))?:")
 
 
@@ -127,3 +128,29 @@ def building(root: str, found: dict[str, Any], tools: dict[str, list[str]], sear
     for offer in (offers or {}).values():
         offer["images"] = [name for name in offer["images"] if name not in present]
     return {"installed_packages": installed, "offers": offers, "headers_from": providers}
+
+
+def of_others(root: str) -> list[dict[str, Any]]:
+    """Return whose kernel modules the host depends on beside NVIDIA's: `zfs` and `ofed`, with the evidence.
+
+    dkms: whether DKMS builds them for each kernel whose headers are installed; the evidence is state: what is mounted
+    or loaded, DKMS's sources, the program `ofed_info`. peermem: whether nvidia-peermem is loaded (GPUDirect RDMA).
+    """
+    built = set()
+    for folder in files.names(root, "/usr/src"):
+        built.update(_DKMS_NAME.findall(files.read_text(root, "/usr/src/%s/dkms.conf" % folder) or ""))
+    mounts = [line.split() for line in (files.read_text(root, "/proc/mounts") or "").splitlines()]
+    pools = [words[1] for words in mounts if len(words) > 2 and words[2] == "zfs"]
+    found = []
+    if "/" in pools:
+        found.append({"name": "zfs", "found": "the root file system is ZFS", "dkms": "zfs" in built})
+    elif pools:
+        found.append({"name": "zfs", "found": "ZFS is mounted at %s" % ", ".join(pools[:3]), "dkms": "zfs" in built})
+    elif "zfs" in built or "zfs" in (files.read_text(root, "/proc/filesystems") or "").split():
+        found.append({"name": "zfs", "found": "the module of ZFS is installed", "dkms": "zfs" in built})
+    ofed = bool(built & {"mlx5_core", "mlnx-ofed-kernel"})
+    if ofed or files.read_bytes(root, "/usr/bin/ofed_info") is not None:
+        modules = (files.read_text(root, "/proc/modules") or "").splitlines()
+        loaded = any(line.split(" ")[0] == "nvidia_peermem" for line in modules)
+        found.append({"name": "ofed", "found": "NVIDIA's DOCA-OFED is installed", "dkms": ofed, "peermem": loaded})
+    return found

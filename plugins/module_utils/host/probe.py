@@ -113,6 +113,7 @@ def probe(root: str, options: Options, run: Run = command.run) -> dict[str, Any]
         "pcie": attempt("PCIe links", lambda: pcie.read(root, [gpu["pci_address"] for gpu in gpus])),
         "display": attempt("display", lambda: display.read(root)),
         "driver": driver,
+        "modules_of_others": attempt("kernel modules of others", lambda: kernels.of_others(root), []),
         "foreign_driver": attempt("driver of others", lambda: foreign_driver.read(root)),
         "gpu_processes": attempt("GPU processes", lambda: gpu_processes.read(root, smi, run)),
         "packages": attempt("packages", lambda: _packages(root, options)),
@@ -217,7 +218,8 @@ def _masked(root: str, options: Options) -> list[str]:
 
 def _driver(root: str, run: Run, attempt: Callable[..., Any]) -> dict[str, Any]:
     def smi() -> Any:
-        return nvidia_smi.read(nvidia_smi.find() if root == "/" else None, run)
+        found = nvidia_smi.read(nvidia_smi.find() if root == "/" else None, run)
+        return dict(found, mig=nvidia_smi.in_mig_mode(found, run)) if found else None
 
     return {
         "loaded": attempt("loaded driver", lambda: proc_driver.read(root)),

@@ -207,6 +207,17 @@ def read(path: str | None, run: Run) -> dict[str, Any] | None:
     }
 
 
+def in_mig_mode(smi: Mapping[str, Any], run: Run) -> list[str]:
+    """Return the PCI addresses of the GPUs in MIG mode; `smi` is the result of read(). Only GPUs since A100 have it."""
+    capabilities = [str(gpu["compute_capability"] or "0") for gpu in smi["gpus"]]
+    if not answers(smi) or not any(int(text.split(".")[0]) >= 8 for text in capabilities):
+        return []
+    answer = ask(run, argv(str(smi["path"]), ("pci.bus_id", "mig.mode.current")))
+    rows = [line.split(", ") for line in lines(answer.output)] if answer.exit_code in ANSWERS else []
+    pattern = _KINDS["pci.bus_id"]
+    return [pci_address(row[0]) for row in rows if len(row) == 2 and row[1] == "Enabled" and pattern.match(row[0])]
+
+
 def without_lost_rows(smi: dict[str, Any] | None, expected: int) -> dict[str, Any] | None:
     """Return the result of read() without its rows where another line may stand in the place of one.
 

@@ -187,10 +187,11 @@ class SmiGpu:
 
 @dataclasses.dataclass(frozen=True)
 class NvidiaSmi:
-    """The answer of nvidia-smi; no GPU where it failed. seconds: what it took."""
+    """The answer of nvidia-smi; no GPU where it failed. seconds: what it took; mig: addresses of GPUs in MIG mode."""
 
     gpus: tuple[SmiGpu, ...] = ()
     seconds: float = 0.0
+    mig: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -221,6 +222,19 @@ class Driver:
     nvidia_smi: NvidiaSmi = NvidiaSmi()
     installed: InstalledDriver | None = None
     dkms_leftovers: tuple[DkmsLeftover, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class ModulesOfOthers:
+    """Kernel modules of others that the host depends on, `zfs` or `ofed`; found: the evidence; dkms: DKMS builds them.
+
+    peermem: nvidia-peermem is loaded, by which network cards reach the GPUs' memory (GPUDirect RDMA).
+    """
+
+    name: str
+    found: str
+    dkms: bool = False
+    peermem: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -548,6 +562,7 @@ class Probe:
     display: Display = Display()
     driver: Driver = Driver()
     foreign_driver: ForeignDriver | None = None
+    modules_of_others: tuple[ModulesOfOthers, ...] = ()
     gpu_processes: tuple[GpuProcess, ...] = ()
     packages: Mapping[str, Package] | None = None
     foreign_holds: Mapping[str, str] = dataclasses.field(default_factory=dict)

@@ -137,6 +137,16 @@ CODES = {
         "toolkit: a warning)",
         "Run its uninstaller, or `-e gpu_stack_leftovers=remove`; or keep the driver with `-e gpu_stack_driver=none`",
     ),
+    "mig-enabled": (
+        "MIG is enabled on a GPU (a warning): a program sees one instance of it, and a change of the driver removes "
+        "the instances",
+        "None if it is meant; otherwise `nvidia-smi -i N -mig 0`",
+    ),
+    "modules-of-others": (
+        "ZFS or DOCA-OFED depend on kernel modules that DKMS builds beside the driver, or that the driver is built "
+        "against, and the driver changes (a warning)",
+        "`dkms status` and a reboot while the console can be reached; `modprobe nvidia_peermem` for GPUDirect RDMA",
+    ),
     "gpu-busy": (
         "The driver would change under programs that compute on the GPUs (displays and monitors: a warning)",
         "Drain the host, or end those programs",
@@ -329,6 +339,8 @@ def preflight(plan: Plan, probe: Probe, diff: PlanDiff, options: Options | None 
         _links,
         _environment_paths,
         _peer_to_peer,
+        _mig,
+        _modules_of_others,
     ):
         check(context, findings)
     fabric_manager.check(plan, probe, diff, findings)
@@ -814,6 +826,39 @@ def _link_limits(link: PcieLink, slot: PcieLink, is_loaded: bool) -> list[str]:
 
 def _slot_limit(slot: float | None, card: float, unit: str) -> str:
     return f" (the slot supports {unit}{slot:g})" if slot is not None and slot < card else ""
+
+
+def _mig(context: _Context, findings: Findings) -> None:
+    """Warn of MIG: what it means for what is planned, and what a change of the driver means for it."""
+    gpus = context.probe.driver.nvidia_smi.mig
+    if not gpus:
+        return
+    text = (
+        f"MIG is enabled on {', '.join(gpus)}: a program sees one instance, however many there are, so that checks of "
+        "whole GPUs or of several, and the training, are skipped"
+    )
+    if context.components.driver is not None and context.is_changed("driver"):
+        text += (
+            "; the instances do not outlast the change of the driver: note them before (`nvidia-smi mig -lgi` and "
+            "`-lci`) and create them again"
+        )
+    findings.warn("mig-enabled", text)
+
+
+def _modules_of_others(context: _Context, findings: Findings) -> None:
+    """Name what depends on kernel modules beside the driver's, where a change of the driver may touch these."""
+    if context.components.driver is None or not context.is_changed("driver") or not context.options.own_kernel:
+        return
+    for modules in context.probe.modules_of_others:
+        text = modules.found
+        if modules.dkms:
+            text += ", and DKMS builds its modules for each kernel whose headers are installed: see `dkms status`"
+        if modules.name == "zfs" and modules.found.startswith("the root"):
+            text += "; the initramfs, which must have them, is written again: reboot when the console can be reached"
+        if modules.name == "ofed":
+            text += "; nvidia_peermem (GPUDirect RDMA) is built against it with the new driver"
+            text += ", and is loaded now: it has to be loaded again" if modules.peermem else ""
+        findings.warn("modules-of-others", text)
 
 
 def _peer_to_peer(context: _Context, findings: Findings) -> None:

@@ -146,3 +146,48 @@ def test_each_package_that_is_missing_is_looked_for(tmp_path: Path, absent: str)
     debian(tmp_path, *(name for name in NEEDED if name != absent), headers=True)
     found = kernels.building(str(tmp_path), read(tmp_path, "6.1.0-50-amd64"), TOOLS, True, command.run)
     assert found["offers"] is not None
+
+
+# As zfs-dkms of Debian 12 has it (openzfs/zfs, scripts/dkms.mkconf), and what mlnx-ofed-kernel's is named.
+ZFS_DKMS = 'PACKAGE_NAME="zfs"\nPACKAGE_VERSION="2.1.11"\nBUILT_MODULE_NAME[0]="zfs"\n'
+OFED_DKMS = "PACKAGE_NAME=mlnx-ofed-kernel\nPACKAGE_VERSION=24.10.OFED.24.10.2.1.8.1\n"
+MOUNTS = "rpool/ROOT/ubuntu_1 / zfs rw,relatime,xattr,posixacl 0 0\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, []),
+        ({"/proc/mounts": "/dev/sda2 / ext4 rw 0 0\n", "/proc/filesystems": "nodev\tsysfs\n\text4\n"}, []),
+        ({"/usr/src/nvidia-580.95.05/dkms.conf": 'PACKAGE_NAME="nvidia"\nBUILT_MODULE_NAME[0]="nvidia"\n'}, []),
+        ({"/proc/modules": "nvidia_peermem 16384 0 - Live 0x0\n"}, []),
+        ({"/proc/mounts": MOUNTS}, [{"name": "zfs", "found": "the root file system is ZFS", "dkms": False}]),
+        (
+            {"/proc/mounts": "tank /srv/data zfs rw 0 0\n", "/usr/src/zfs-2.1.11/dkms.conf": ZFS_DKMS},
+            [{"name": "zfs", "found": "ZFS is mounted at /srv/data", "dkms": True}],
+        ),
+        (
+            {"/proc/filesystems": "nodev\tzfs\n"},
+            [{"name": "zfs", "found": "the module of ZFS is installed", "dkms": False}],
+        ),
+        (
+            {"/usr/src/zfs-2.1.11/dkms.conf": ZFS_DKMS},
+            [{"name": "zfs", "found": "the module of ZFS is installed", "dkms": True}],
+        ),
+        (
+            {
+                "/usr/src/mlnx-ofed-kernel-24.10.OFED/dkms.conf": OFED_DKMS,
+                "/proc/modules": "nvidia_peermem 16384 0 - Live 0x0\nmlx5_core 1 2 - Live 0x0\n",
+            },
+            [{"name": "ofed", "found": "NVIDIA's DOCA-OFED is installed", "dkms": True, "peermem": True}],
+        ),
+        (
+            {"/usr/bin/ofed_info": "#!/bin/bash\n"},
+            [{"name": "ofed", "found": "NVIDIA's DOCA-OFED is installed", "dkms": False, "peermem": False}],
+        ),
+    ],
+)
+def test_kernel_modules_of_others(tmp_path: Path, files: dict[str, str], expected: list[dict[str, Any]]) -> None:
+    for path, text in files.items():
+        put(tmp_path, path, text)
+    assert kernels.of_others(str(tmp_path)) == expected

@@ -40,6 +40,7 @@ def test_the_probe_of_an_empty_root_has_every_part(tmp_path: Path) -> None:
         "display",
         "driver",
         "foreign_driver",
+        "modules_of_others",
         "gpu_processes",
         "packages",
         "foreign_holds",

@@ -249,3 +249,22 @@ def test_rows_between_blank_lines() -> None:
         nvidia_smi.parse(row)
     ((gpu,), _) = nvidia_smi.parse("\n  \n" + row.replace(", with a comma", "") + "  \n\n")
     assert (gpu["index"], gpu["memory_mib"], gpu["pci_address"]) == (3, 81559, "0000:05:00.0")
+
+
+@pytest.mark.parametrize(
+    ("capability", "output", "code", "expected"),
+    [
+        # A100 of which the first is in MIG mode, as `nvidia-smi --help-query-gpu` names the mode.
+        ("8.0", "00000000:01:00.0, Enabled\n00000000:41:00.0, Disabled\n", 0, ["0000:01:00.0"]),
+        ("8.9", "00000000:01:00.0, [N/A]\n", 0, []),
+        ("8.0", "00000000:01:00.0, [Unknown Error]\nWARNING: other, line\n", 0, []),
+        ("8.0", 'Field "mig.mode.current" is not a valid field to query.\n', 2, []),
+        ("7.5", "00000000:01:00.0, Enabled\n", 0, []),  # is not asked
+        (None, "00000000:01:00.0, Enabled\n", 0, []),
+    ],
+)
+def test_gpus_in_mig_mode(capability: str | None, output: str, code: int, expected: list[str]) -> None:
+    smi = {"path": "nvidia-smi", "exit_code": 0, "gpus": [{"compute_capability": capability}]}
+    found = nvidia_smi.in_mig_mode(smi, lambda *_: command.Answer(code, output.encode(), b""))
+    assert found == expected
+    assert nvidia_smi.in_mig_mode({**smi, "exit_code": 9}, lambda *_: command.Answer(0, output.encode(), b"")) == []

@@ -75,6 +75,19 @@ def smi(seconds: float, count: int = 2) -> dict[str, Any]:
     return {"driver": {**PROBE["driver"], "nvidia_smi": {"exit_code": 0, "gpus": gpus, "seconds": seconds}}}
 
 
+MIG = {"driver": {**PROBE["driver"], "nvidia_smi": {"exit_code": 0, "gpus": [], "mig": ["0000:05:00.0"]}}}
+ZFS = {"name": "zfs", "found": "the root file system is ZFS", "dkms": True}
+OFED = {"name": "ofed", "found": "NVIDIA's DOCA-OFED is installed", "dkms": True, "peermem": True}
+
+
+def test_mig_is_named_and_others_modules_are_none_of_a_run_that_keeps_the_driver() -> None:
+    smi = {"exit_code": 0, "gpus": [], "mig": ["0000:05:00.0"]}
+    kept = {**ALL_INSTALLED, "driver": {**LOADED["driver"], "nvidia_smi": smi}, "modules_of_others": [ZFS, OFED]}
+    found = run(**kept)
+    assert codes(found) == ([], ["mig-enabled"])
+    assert "instances do not outlast" not in found.warnings[0].message
+
+
 def kernel(running: str, following: str, headers: list[str], offers: Any) -> dict[str, Any]:
     return {"kernel": {"running": running, "next_boot": following, "headers": headers, "headers_from": offers}}
 
@@ -246,6 +259,9 @@ WARNINGS: dict[str, tuple[dict[str, Any], str]] = {
         "peer-to-peer-blocked",
     ),
     "ACS": (pcie(link(), link(), acs={"b": ["SrcValid", "ReqRedir"], "c": None}), "peer-to-peer-blocked"),
+    "MIG": (MIG, "mig-enabled"),
+    "ZFS": ({"modules_of_others": [ZFS]}, "modules-of-others"),
+    "DOCA-OFED": ({"modules_of_others": [OFED]}, "modules-of-others"),
     "PPA": (
         entry("/e/p.list", "https://ppa.launchpadcontent.net/graphics-drivers/ppa/ubuntu"),
         "stale-repository",
