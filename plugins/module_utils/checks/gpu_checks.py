@@ -315,7 +315,8 @@ def _power_limit(gpu: Gpu) -> Reading:
         return Reading(SKIP, "power limit not reported")
     text = "power limit %g W of %g W (default)" % (current, default)
     if current < default:
-        leaves = gpu.leaves("gpu_power_readings/requested_power_limit")
+        groups = ("gpu_power_readings", "gpu_power_readings/" + known_causes.CEILING)
+        leaves = [leaf for group in groups for leaf in gpu.leaves(group + "/requested_power_limit")]
         requested, _unreadable = _each(leaves, lambda name, text: nvidia_smi_log.number(name, text, "W"))
         if any(watts >= default for watts in requested.values()):
             text += ", which is requested"

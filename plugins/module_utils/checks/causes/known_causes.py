@@ -38,6 +38,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import (
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia.nvidia_smi_log import Gpu, Log
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import dpkg
 
+CEILING = "gpu_ceiling_power_limit"
 COMPUTE_MODES = ("Default", "Exclusive_Process", "Exclusive_Thread", "Prohibited")
 ON_DEVICES = (
     *("cuda.devices", "cuda.device_query", "cuda.memory_copies", "cuda.peer_access", "cuda.cudnn_handle"),
@@ -168,12 +169,19 @@ def has_fabric(gpu: Gpu) -> bool:
 
 
 def power_limits(gpu: Gpu) -> tuple[float | None, float | None]:
-    """Return the current and the default power limit in W; branch 525 and older have other elements."""
+    """Return the current and the default power limit in W.
+
+    Branch 525 and older have other elements; the newest have a group for them, and will drop the old ones (NVIDIA's
+    manual of nvidia-smi, "Changelog").
+    """
     group = "gpu_power_readings" if gpu.element.find("gpu_power_readings") is not None else "power_readings"
-    current = gpu.number(group + "/current_power_limit", "W")
-    if current is None:
-        current = gpu.number(group + "/power_limit", "W")
-    return current, gpu.number(group + "/default_power_limit", "W")
+
+    def limit(name: str) -> float | None:
+        newest = gpu.number("%s/%s/%s_power_limit" % (group, CEILING, name), "W")
+        return gpu.number("%s/%s_power_limit" % (group, name), "W") if newest is None else newest
+
+    current = limit("current")
+    return gpu.number(group + "/power_limit", "W") if current is None else current, limit("default")
 
 
 def address(gpu: Gpu) -> str:

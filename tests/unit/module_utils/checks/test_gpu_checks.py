@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -1167,6 +1168,22 @@ def test_power_limit_below_its_default(
     assert check.status == status
     assert found in str(check.found)
     assert remedy in str(check.remedy)
+
+
+CEILING_LIMITS = (("current", 500), ("requested", 500), ("default", 700))
+
+
+@pytest.mark.parametrize("is_kept", [True, False])
+def test_power_limit_in_the_group_of_the_newest_drivers(processes: ProcessHost, is_kept: bool) -> None:
+    """NVIDIA's manual: moved to a section `GPU Ceiling Power Limit`, kept in the old place of the XML for a while."""
+    limits = "".join(f"<{name}_power_limit>{watts}.00 W</{name}_power_limit>" for name, watts in CEILING_LIMITS)
+    document = (processes.root / "document").read_text()
+    if not is_kept:
+        document = re.sub(r"<(?:current|requested|default)_power_limit>700.00 W<[^>]*>", "", document)
+    group = f"<gpu_ceiling_power_limit>{limits}</gpu_ceiling_power_limit></gpu_power_readings>"
+    processes.write("document", document.replace("</gpu_power_readings>", group))
+    check = processes.checked()["gpu.power_limit"]
+    assert (check.status, check.found) == ("warn", "GPU 0, 1: power limit 500 W of 700 W (default)")
 
 
 def test_failure_of_one_gpu_counts_though_another_is_unreadable(processes: ProcessHost) -> None:
