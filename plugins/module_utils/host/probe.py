@@ -40,6 +40,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.packages import (
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import (
     applied,
+    file_contents,
     last_result,
     run_lock,
     store,
@@ -146,6 +147,8 @@ def probe(root: str, options: Options, run: Run = command.run) -> dict[str, Any]
         "applied_plan": attempt("applied plan", lambda: installed_stack.applied_plan(root)),
         "simulated": attempt("simulated parts", lambda: installed_stack.simulated(root), []),
     }
+    if options.contents:
+        attempt("content of packages", file_contents.check_md5)
     return dict(result, errors=errors)
 
 

@@ -14,6 +14,7 @@ import fnmatch
 import hashlib
 import os
 import re
+import sys
 from typing import Any, Iterable
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
@@ -30,7 +31,7 @@ def of_package(root: str, name: str) -> dict[str, str]:
     """Return {path: what is wrong} of an installed package's files.
 
     Conffiles are not compared, as administrators edit them, nor files that dpkg's settings exclude (path-exclude). A
-    diverted file is compared at the path to which it was diverted.
+    diverted file is compared at the path to which it was diverted. No content is compared where check_md5() fails.
     """
     diverted, filters = _diversions(root), _path_filters(root)
     wrong = _damaged_records(root, name)
@@ -46,8 +47,10 @@ def of_package(root: str, name: str) -> dict[str, str]:
             continue
         if not os.path.lexists(place):
             wrong[path] = "is missing"
-        elif path in sums and (os.path.islink(place) or _digest(place, "md5").hex() != sums[path]):
-            wrong[path] = "has another content"
+        elif path in sums:
+            content = b"" if os.path.islink(place) else _digest(place, "md5")
+            if content is not None and content.hex() != sums[path]:
+                wrong[path] = "has another content"
     return wrong
 
 
@@ -107,19 +110,44 @@ def _of_wheel(root: str, directory: str, record: str) -> dict[str, str]:
         elif expected:
             algorithm, _unused, encoded = expected.partition("=")
             digest = _digest(files.under(root, path), algorithm)
-            if base64.urlsafe_b64encode(digest).decode().rstrip("=") != encoded:
+            if digest is not None and base64.urlsafe_b64encode(digest).decode().rstrip("=") != encoded:
                 wrong[path] = "has another content"
     return wrong
 
 
-def _digest(path: str, algorithm: str) -> bytes:
-    """Return the digest of a file, which is empty where it is none or the algorithm is unknown."""
+def check_md5() -> None:
+    """Raise ValueError where MD5 cannot be computed, and the content of packages is not compared."""
+    if _new("md5") is None:
+        raise ValueError(
+            "not compared, as %s computes no MD5, with which dpkg records it (FIPS mode; Python 3.9 or newer compares "
+            "it there, too)" % sys.executable
+        )
+
+
+def _new(algorithm: str) -> Any:
+    """Return a new hash; None if the algorithm is known and refused. Raise ValueError if it is unknown.
+
+    OpenSSL refuses MD5 in FIPS mode (ansible/ansible#76522) unless it is not for security, which Python 3.9 can say.
+    """
+    options: dict[str, Any] = {"usedforsecurity": False} if sys.version_info >= (3, 9) else {}
+    try:
+        return hashlib.new(algorithm, **options)
+    except ValueError:
+        if algorithm in hashlib.algorithms_guaranteed:
+            return None
+        raise
+
+
+def _digest(path: str, algorithm: str) -> bytes | None:
+    """Return the digest of a file, which is empty where it is none or the algorithm is unknown; None if refused."""
     if not os.path.isfile(path):
         return b""
     try:
-        digest: Any = hashlib.new(algorithm)
+        digest = _new(algorithm)
     except ValueError:
         return b""
+    if digest is None:
+        return None
     with open(path, "rb") as stream:
         for block in iter(lambda: stream.read(BLOCK), b""):
             digest.update(block)

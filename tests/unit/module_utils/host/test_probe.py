@@ -148,3 +148,20 @@ def test_a_damaged_applied_plan_is_an_error(tmp_path: Path) -> None:
     found = probe.probe(str(tmp_path), OPTIONS)
     assert found["applied_plan"] is None
     assert any(installed_stack.APPLIED_PLAN in error for error in found["errors"])  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("is_refused", [True, False])
+@pytest.mark.parametrize("contents", [True, False])
+def test_contents_that_cannot_be_compared_are_an_error_where_they_should_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_refused: bool, contents: bool
+) -> None:
+    put(tmp_path, "/etc/os-release", (FIXTURES / "os-release-debian-12.txt").read_text())
+
+    def refuse(name: str, **_options: object) -> None:
+        raise ValueError("[digital envelope routines] unsupported")
+
+    if is_refused:
+        monkeypatch.setattr("hashlib.new", refuse)
+    found = probe.probe(str(tmp_path), dataclasses.replace(OPTIONS, contents=contents))
+    errors = [error.partition(",")[0] for error in found["errors"]]
+    assert errors == (["content of packages: not compared"] if is_refused and contents else [])

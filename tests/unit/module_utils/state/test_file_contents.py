@@ -17,6 +17,8 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.state import file_co
 from tests.unit.module_utils.host_files import put
 from tests.unit.module_utils.real_dpkg import RealDpkg, needs_dpkg
 
+PROJECT = Path(__file__).parents[4]
+
 
 def corrupt(path: Path) -> None:
     """Change the first byte, and keep size and time of modification."""
@@ -184,6 +186,59 @@ def test_the_last_setting_of_dpkg_that_matches_decides(
     assert found == ({} if left_out else {"/usr/share/doc/nccl/README": "is missing"})
 
 
+# OpenSSL as on a host in FIPS mode (ansible/ansible#76522): what is fetched without a word about it must be of the
+# validated module. A Python that was built without hashes of its own has no other MD5.
+FIPS = """\
+openssl_conf = init
+[init]
+alg_section = algorithms
+[algorithms]
+default_properties = fips=yes
+"""
+COMPARE = """
+import hashlib, json, sys
+sys.modules["_md5"] = None
+try:
+    hashlib.md5(b"")
+except ValueError:
+    pass
+else:
+    sys.exit("MD5 is not refused")
+if sys.argv[3:]:
+    new, sys.version_info = hashlib.new, (3, 8, 10)
+    hashlib.new = lambda name: new(name)
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import file_contents
+print(json.dumps(file_contents.of_package(*sys.argv[1:3])))
+file_contents.check_md5()
+"""
+
+
+def in_fips_mode(dpkg: RealDpkg, *words: str) -> subprocess.CompletedProcess[str]:
+    """Compare the package; a further word: as Python 3.8, whose hashlib knows no usedforsecurity."""
+    settings = put(dpkg.root.parent, "openssl.cnf", FIPS)
+    environment = {**os.environ, "OPENSSL_CONF": str(settings), "PYTHONPATH": f"{PROJECT}/collections"}
+    program = [sys.executable, "-c", COMPARE, str(dpkg.root), "libnccl2", *words]
+    return subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
+
+
+@needs_dpkg
+def test_in_fips_mode_files_are_compared_as_elsewhere(dpkg: RealDpkg) -> None:
+    ran = in_fips_mode(dpkg)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "{}\n", "")
+    corrupt(dpkg.root / "usr/lib/libnccl.so.2")
+    ran = in_fips_mode(dpkg)
+    assert (ran.returncode, ran.stdout) == (0, '{"/usr/lib/libnccl.so.2": "has another content"}\n')
+
+
+@needs_dpkg
+def test_what_cannot_be_compared_has_no_other_content(dpkg: RealDpkg) -> None:
+    (dpkg.root / "usr/share/doc/nccl/README").unlink()
+    ran = in_fips_mode(dpkg, "3.8")
+    assert ran.stdout == '{"/usr/share/doc/nccl/README": "is missing"}\n'
+    assert ran.returncode == 1
+    assert ran.stderr.splitlines()[-1].startswith("ValueError: not compared, as ")
+
+
 @pytest.fixture
 def site(tmp_path: Path) -> Path:
     """An environment with a wheel that this project's own environment has, as its installer unpacked it."""
@@ -291,7 +346,7 @@ def test_the_digest_of_what_is_no_file_is_empty(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("old\n")
     (tmp_path / "link").symlink_to("missing")
     expected = subprocess.run(["md5sum", str(tmp_path / "file")], check=True, capture_output=True, text=True).stdout
-    assert file_contents._digest(str(tmp_path / "file"), "md5").hex() == expected.split()[0]
+    assert file_contents._digest(str(tmp_path / "file"), "md5") == bytes.fromhex(expected.split()[0])
     assert file_contents._digest(str(tmp_path / "file"), "no-such-algorithm") == b""
     for name in ("missing", "link", "."):
         assert file_contents._digest(str(tmp_path / name), "md5") == b""
