@@ -279,6 +279,10 @@ probe:
           may be signed therefore. None where the firmware's variables cannot be read.
       type: list
       elements: str
+    modules_disabled:
+      description:
+        - Where the kernel loads no module until the next boot, C(by) which files and kernel options; null elsewhere.
+      type: dict
     disk:
       description: C(free_mib), C(total_mib) and C(mount) by directory.
       type: dict

@@ -419,6 +419,13 @@ class SigningKey:
 
 
 @dataclasses.dataclass(frozen=True)
+class ModulesDisabled:
+    """A kernel that loads no module until the next boot; by: the files and kernel options that have it do so."""
+
+    by: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
 class DiskSpace:
     """Free space of the file system that a directory is on, and where that is mounted."""
 
@@ -581,6 +588,7 @@ class Probe:
     secure_boot: str = "unknown"
     secure_boot_keys: tuple[SigningKey, ...] = ()
     trusted_certificates: tuple[str, ...] | None = None
+    modules_disabled: ModulesDisabled | None = None
     disk: Mapping[str, DiskSpace] = dataclasses.field(default_factory=dict)
     applied: Mapping[str, AppliedPart] = dataclasses.field(default_factory=dict)
     masked_services: tuple[str, ...] = ()

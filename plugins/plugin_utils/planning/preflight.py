@@ -160,6 +160,10 @@ CODES = {
         "`gpu_stack_driver_source: nvidia`, whose repository has a newer DKMS; or "
         "[the key of the host](secure-boot.md#enrol-a-key-by-hand)",
     ),
+    "modules-disabled": (
+        "The kernel loads no module until the next boot (`kernel.modules_disabled=1`), and the driver's must be loaded",
+        "Remove that setting, which the message names, and reboot",
+    ),
     **kernel_builds.CODES,
     **fabric_manager.CODES,
     "service-masked": (
@@ -329,6 +333,7 @@ def preflight(plan: Plan, probe: Probe, diff: PlanDiff, options: Options | None 
         _gpu_users,
         _signing_dkms,
         _secure_boot,
+        _modules_disabled,
         _kernel_builds,
         _graphics,
         _nouveau,
@@ -771,6 +776,37 @@ def _own_signing_key(signing: SigningCertificate, trusted: tuple[str, ...] | Non
         f"and run there sudo mokutil --import module_signing.der, {_CONFIRM}; or add it to the firmware's db; or "
         "disable Secure Boot in the firmware setup",
     )
+
+
+def _modules_disabled(context: _Context, findings: Findings) -> None:
+    """Refuse a driver whose modules the kernel will not load; the ones that are loaded, and stay, go on working."""
+    found, has_loaded = context.probe.modules_disabled, context.probe.driver.loaded is not None
+    is_planned = context.components.driver is not None or context.plan.kept_driver is not None
+    if found is None or not context.options.own_kernel or not is_planned:
+        return
+    if has_loaded and not context.is_changed("driver"):
+        return
+    remedies = [_not_disabled(source) for source in found.by] or [
+        "no file of sysctl.d sets it: find the service or script that does (grep -rl modules_disabled /etc "
+        "/usr/lib/systemd /usr/local) and disable that"
+    ]
+    findings.problem(
+        "modules-disabled",
+        "kernel.modules_disabled is 1: the kernel loads no module until the next boot, and the driver's must be "
+        + ("loaded anew" if has_loaded else "loaded")
+        + (f"; it is set by {', '.join(found.by)}" if found.by else ""),
+        f"{'; '.join(remedies)}; then reboot, and run this again",
+    )
+
+
+def _not_disabled(source: str) -> str:
+    """Return how to remove a setting from a file, one of a package's included, or from the kernel's options."""
+    if not source.startswith("/"):
+        return f"remove {source} from the kernel options (GRUB_CMDLINE_LINUX in /etc/default/grub, sudo update-grub)"
+    if source.startswith("/etc/"):
+        return f"sudo sed -i '/modules_disabled/d' {source}"
+    own = f"/etc/sysctl.d/{source.rpartition('/')[2]}"  # which takes the place of that file
+    return f"sed '/modules_disabled/d' {source} | sudo tee {own}"
 
 
 def _kernel_builds(context: _Context, findings: Findings) -> None:

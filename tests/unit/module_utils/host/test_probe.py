@@ -59,6 +59,7 @@ def test_the_probe_of_an_empty_root_has_every_part(tmp_path: Path) -> None:
         "secure_boot",
         "secure_boot_keys",
         "trusted_certificates",
+        "modules_disabled",
         "disk",
         "applied",
         "masked_services",

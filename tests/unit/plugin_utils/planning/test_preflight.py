@@ -11,12 +11,14 @@ import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import probe as host_probe
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_processes
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import KeptDriver
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff, preflight
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import Options
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.signing_key import SigningCertificate
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import holds
 from syrupy.assertion import SnapshotAssertion
 
+from tests.unit.module_utils.host_files import put
 from tests.unit.plugin_utils.planning.planning_cases import make_plan, make_probe
 from tests.unit.plugin_utils.planning.preflight_cases import (
     ALL_INSTALLED,
@@ -591,3 +593,53 @@ def test_a_service_that_the_run_does_not_enable_may_be_masked(tmp_path: Path) ->
     assert codes(run(without("driver"), masked_services=found)) == ([], [])
     applied = {"nvidia_driver": {"fingerprint": "f", "repairs": {"services": ["nvidia-fabricmanager"]}}}
     assert codes(run(options=off, masked_services=found, applied=applied)) == (["service-masked"], [])
+
+
+# What the kernel loads, read from the files of a host ---------------------------------------------------------------
+
+
+def probed(root: Path, files: dict[str, str | bytes], *parts: str) -> dict[str, Any]:
+    """Return parts of the probe of a host with these files."""
+    for path, content in files.items():
+        put(root, path, content)
+    found = host_probe.probe(str(root), PROBING)
+    return {part: found[part] for part in parts}
+
+
+# ChrisTitusTech/secure-linux#6; Kicksecure/security-misc#148 does so in a service, and an image may in a file of its.
+DISABLED = {"/proc/sys/kernel/modules_disabled": "1\n"}
+DISABLING: dict[str, dict[str, str | bytes]] = {
+    "a file": {**DISABLED, "/etc/sysctl.conf": "kernel.modules_disabled=1\n"},
+    "a file of a package": {**DISABLED, "/usr/lib/sysctl.d/30-hardening.conf": "kernel.modules_disabled = 1\n"},
+    "a kernel option": {**DISABLED, "/proc/cmdline": "quiet sysctl.kernel.modules_disabled=1\n"},
+    "a service": {**DISABLED},
+}
+
+
+@pytest.mark.parametrize("files", DISABLING.values(), ids=DISABLING)
+def test_a_driver_that_the_kernel_would_not_load_is_refused(
+    tmp_path: Path, files: dict[str, str | bytes], snapshot: SnapshotAssertion
+) -> None:
+    parts = probed(tmp_path, files, "modules_disabled")
+    found = run(**parts)
+    assert codes(found) == (["modules-disabled"], [])
+    assert preflight.refusal(found.problems) == snapshot
+    assert codes(run(**parts, **DRIVER_INSTALLED))[0] == ["modules-disabled"]  # installed, and not loaded
+    assert codes(run(**parts, **LOADED))[0] == ["modules-disabled"]  # loaded, and changed
+
+
+def test_modules_that_need_not_be_loaded_may_be_disabled(tmp_path: Path) -> None:
+    parts = probed(tmp_path, DISABLING["a file"], "modules_disabled")
+    assert codes(run(**parts, **DRIVER_INSTALLED, **LOADED)) == ([], [])
+    assert codes(run(without("driver"), **parts)) == ([], [])
+    assert codes(run(options=CONTAINER, **parts)) == ([], [])
+    assert codes(run_as_a_user(**parts)) == ([], [])
+
+
+def test_a_driver_of_the_distribution_that_stays_must_be_loaded_too(tmp_path: Path) -> None:
+    kept = KeptDriver("580.126.09", "580", "open", "nvidia-driver-580-server-open")
+    plan = dataclasses.replace(make_plan(without("driver"), url=URL), kept_driver=kept)
+    for parts, expected in ({}, ["modules-disabled"]), (LOADED, []):
+        probe = make_probe(**{**PROBE, **probed(tmp_path, DISABLING["a file"], "modules_disabled"), **parts})
+        found = preflight.preflight(plan, probe, plan_diff.plan_diff(plan, probe))
+        assert codes(found)[0] == expected
