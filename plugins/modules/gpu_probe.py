@@ -74,7 +74,7 @@ options:
     description: Packages by the compression of a kernel's modules, such as V(zst).
     type: dict
   prebuilt_modules:
-    description: A glob of the packages with prebuilt modules. Apt's lists are searched unless Secure Boot is off.
+    description: A glob of the packages with prebuilt modules. Apt's lists are searched where signatures may be needed.
     type: str
   contents:
     description:
@@ -270,13 +270,24 @@ probe:
       description: V(enabled), V(disabled) or V(unknown).
       type: str
     secure_boot_keys:
-      description: C(path) of each key that signs kernel modules, and whether it is C(enrolled).
+      description:
+        - C(path) of each key that signs kernel modules, whether it is C(enrolled), and the C(key_id) by which the
+          kernel knows it.
       type: list
       elements: dict
     trusted_certificates:
       description:
         - SHA-256 of each certificate that the firmware trusts or its owner has enrolled, and with which a kernel module
           may be signed therefore. None where the firmware's variables cannot be read.
+      type: list
+      elements: str
+    signatures_enforced:
+      description:
+        - Where the kernel loads only modules with a trusted signature, whether Secure Boot is enabled or not, C(by)
+          which kernel options, configurations and files; null elsewhere.
+      type: dict
+    kernel_keys:
+      description: C(key_id) of each key that the kernel trusts, where C(signatures_enforced); null if unreadable.
       type: list
       elements: str
     modules_disabled:

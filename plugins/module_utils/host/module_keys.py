@@ -11,7 +11,7 @@ one shows its serial number instead (crypto/asymmetric_keys/x509_public_key.c).
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import files, secure_boot
 
@@ -98,6 +98,28 @@ def _firmware(root: str) -> tuple[list[Certificate] | None, str]:
     except (OSError, ValueError) as error:
         problem = "the firmware's certificates cannot be read: %s" % error
     return None, problem
+
+
+def key_ids(root: str) -> list[str] | None:
+    """Return the identifiers of the kernel's keys in hexadecimal digits; None where not all of them are seen."""
+    try:
+        return sorted({"%x" % key.identifier for key in kernel_keys(root)})
+    except (OSError, ValueError):
+        return None
+
+
+def dkms_keys(root: str) -> list[dict[str, Any]]:
+    """Return secure_boot.dkms_keys() with the `key_id` by which the kernel would know each; None: unknown."""
+    return [dict(key, key_id=key_id(files.read_bytes(root, key["path"]) or b"")) for key in secure_boot.dkms_keys(root)]
+
+
+def key_id(content: bytes) -> str | None:
+    """Return the identifier that a kernel has for a certificate's key, in hexadecimal digits; None for none."""
+    try:
+        found = certificate(secure_boot.der(content))
+    except ValueError:
+        return None
+    return "%x" % (found.serial if found.subject_key_id is None else found.subject_key_id)
 
 
 def kernel_keys(root: str) -> list[Key]:

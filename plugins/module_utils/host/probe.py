@@ -16,6 +16,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.host import (
     display,
     files,
     kernels,
+    module_keys,
     os_release,
     pci,
     pcie,
@@ -101,13 +102,15 @@ def probe(root: str, options: Options, run: Run = command.run) -> dict[str, Any]
         sources["preferred"] = found or []
     state = files.under(root, options.state_directory)
     journal = attempt("record of changed packages", lambda: store.journal(state), {})
+    kernel = attempt("kernel", lambda: _kernel(root, system.running(root), options, run))
+    signed = attempt("enforced module signatures", lambda: _signatures_enforced(root, kernel or {}))
     result = {
         "schema": SCHEMA,
         "uid": os.geteuid(),
         "may_write": {path: system.may_write(root, path) for path in OWN_FOLDERS},
         "distribution": distribution,
         "architecture": machine,
-        "kernel": attempt("kernel", lambda: _kernel(root, system.running(root), options, run)),
+        "kernel": kernel,
         "python": attempt("python", lambda: system.python(root)),
         "toolchain": attempt("toolchain", lambda: {"gcc": system.gcc(root, run), "glibc": system.glibc()}),
         "gpus": gpus,
@@ -133,8 +136,10 @@ def probe(root: str, options: Options, run: Run = command.run) -> dict[str, Any]
         "pytorch": attempt("PyTorch", lambda: installed_stack.pytorch(root, torch_path)),
         "pytorch_in_the_way": attempt("PyTorch's path", lambda: installed_stack.in_the_way(root, torch_path)),
         "secure_boot": attempt("Secure Boot", lambda: secure_boot.state(root), "unknown"),
-        "secure_boot_keys": attempt("module signing keys", lambda: secure_boot.dkms_keys(root), []),
+        "secure_boot_keys": attempt("module signing keys", lambda: module_keys.dkms_keys(root), []),
         "trusted_certificates": attempt("trusted certificates", lambda: secure_boot.trusted_certificates(root)),
+        "signatures_enforced": signed,
+        "kernel_keys": module_keys.key_ids(root) if signed else None,
         "modules_disabled": attempt("kernel.modules_disabled", lambda: module_loading.disabled(root)),
         "disk": attempt("disk", lambda: system.disk(root)),
         "applied": attempt("record of the last run", lambda: _applied(root, options, run), {}),
@@ -163,7 +168,8 @@ def _kernel(root: str, running: str, options: Options, run: Run) -> dict[str, An
     }
     tools = {"": list(options.kernel_tools), **{how: [name] for how, name in options.module_compressors.items()}}
     found.update(kernels.building(root, found, tools, options.kernel_header_offers, run))
-    if options.prebuilt_modules and options.kernel_header_offers and secure_boot.state(root) != "disabled":
+    signed = secure_boot.state(root) != "disabled" or _signatures_enforced(root, found)
+    if options.prebuilt_modules and options.kernel_header_offers and signed:
         releases = list(found["releases"])
         found["prebuilt"] = apt_lists.prebuilt_modules(root, options.prebuilt_modules, releases, run)
     return found
@@ -188,6 +194,12 @@ def _preferred(
         offering = others.offering(entry["uri"])
         entry["offers"] = None if offering is None else any(map(matches, offering))
     return others.preferred()
+
+
+def _signatures_enforced(root: str, kernel: dict[str, Any]) -> dict[str, list[str]] | None:
+    following = kernel.get("next_boot")
+    running = kernel.get("running") or system.running(root)
+    return module_loading.signatures_enforced(root, running, [following] if following else [])
 
 
 def _packages(root: str, options: Options) -> dict[str, dict[str, Any]]:

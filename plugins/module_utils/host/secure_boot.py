@@ -96,7 +96,7 @@ def dkms_keys(root: str) -> list[dict[str, Any]]:
     for path in configured or DKMS_KEYS:
         certificate = files.read_bytes(root, path)
         if certificate:
-            enrolled = None if trusted is None else hashlib.sha256(_der(certificate)).hexdigest() in trusted
+            enrolled = None if trusted is None else hashlib.sha256(der(certificate)).hexdigest() in trusted
             found.append({"path": path, "enrolled": enrolled})
     return found
 
@@ -105,7 +105,7 @@ def signing_certificates(root: str) -> list[tuple[str, bytes]]:
     """Return path and content of each certificate of a key with which DKMS may have signed modules, gpuhost's first."""
     paths = dict.fromkeys([*_configured_certificates(root), *_configured_certificates(root, own=False), *DKMS_KEYS])
     contents = [(path, files.read_bytes(root, path)) for path in paths]
-    return [(path, _der(content)) for path, content in contents if content]
+    return [(path, der(content)) for path, content in contents if content]
 
 
 def _configured_certificates(root: str, own: bool = True) -> list[str]:
@@ -120,7 +120,8 @@ def _configured_certificates(root: str, own: bool = True) -> list[str]:
     return [found["mok_certificate"]] if found.get("mok_certificate") else []
 
 
-def _der(certificate: bytes) -> bytes:
+def der(certificate: bytes) -> bytes:
+    """Return a certificate in DER, from PEM or DER. Raise ValueError if PEM is cut."""
     if certificate.startswith(b"-----BEGIN"):
         return ssl.PEM_cert_to_DER_cert(certificate.decode("ascii", "replace"))
     return certificate

@@ -60,7 +60,8 @@ class Host:
     pythons: versions of the interpreters (`3.12`); gcc: the default compiler's major. kernel, next_kernel: the
     releases that run now and after a reboot; kernels: what the probe says about them. offers: versions of the
     repository's packages by name, None where no repository was read. repository_configured: the host's apt already
-    reads NVIDIA's repository. module_key_enrolled: the firmware trusts a key of DKMS. described: options of
+    reads NVIDIA's repository. signatures_enforced: the kernel demands signed modules whatever secure_boot is.
+    module_key_enrolled: firmware or kernel trust a key of DKMS. described: options of
     script/plan describe the host, no probe does. display: what shows a display, for messages; empty without one.
     packages: the installed packages that the probe reports, `name=version`. foreign_holds: those that somebody else
     holds, likewise, and bare names of packages that are not installed and must not be. installed_driver: by its
@@ -83,6 +84,7 @@ class Host:
     repository_url: str | None = None
     repository_configured: bool = False
     secure_boot: str = "unknown"
+    signatures_enforced: bool = False
     module_key_enrolled: bool = False
     loaded_driver: str | None = None
     described: bool = False
@@ -99,6 +101,11 @@ class Host:
     def kernel_releases(self) -> tuple[str, ...]:
         """The running and the next-boot kernel, each once."""
         return tuple(dict.fromkeys(release for release in (self.kernel, self.next_kernel) if release))
+
+    @property
+    def needs_signatures(self) -> bool:
+        """Whether the kernel refuses modules without a signature that it trusts."""
+        return self.secure_boot == "enabled" or self.signatures_enforced
 
     @property
     def newest_kernel(self) -> str | None:
@@ -127,7 +134,8 @@ def host_from_probe(probe: Probe) -> Host:
         repository_url=repository.url if repository else None,
         repository_configured=_is_configured(probe),
         secure_boot=probe.secure_boot,
-        module_key_enrolled=any(key.enrolled for key in probe.secure_boot_keys),
+        signatures_enforced=probe.signatures_enforced is not None,
+        module_key_enrolled=probe.trusts_dkms,
         loaded_driver=_loaded_driver(probe),
         foreign_driver=probe.foreign_driver,
         display=_display(probe.display),

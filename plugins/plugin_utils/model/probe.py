@@ -412,10 +412,21 @@ class Environment:
 
 @dataclasses.dataclass(frozen=True)
 class SigningKey:
-    """A key that DKMS signs modules with; enrolled is None where the firmware's list could not be read."""
+    """A key that DKMS signs modules with; enrolled is None where the firmware's list could not be read.
+
+    key_id: by which the kernel knows the key, hexadecimal.
+    """
 
     path: str
     enrolled: bool | None = None
+    key_id: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class SignaturesEnforced:
+    """A kernel that loads only modules with a trusted signature; by: kernel options, "SETTING in FILE", and files."""
+
+    by: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -588,6 +599,8 @@ class Probe:
     secure_boot: str = "unknown"
     secure_boot_keys: tuple[SigningKey, ...] = ()
     trusted_certificates: tuple[str, ...] | None = None
+    signatures_enforced: SignaturesEnforced | None = None
+    kernel_keys: tuple[str, ...] | None = None
     modules_disabled: ModulesDisabled | None = None
     disk: Mapping[str, DiskSpace] = dataclasses.field(default_factory=dict)
     applied: Mapping[str, AppliedPart] = dataclasses.field(default_factory=dict)
@@ -615,6 +628,17 @@ class Probe:
     def package_sizes(self) -> Mapping[str, Mapping[str, PackageSize]]:
         """Sizes of the repository's packages by name and version; none where it could not be read."""
         return self.repository.sizes if self.repository else {}
+
+    @property
+    def trusts_dkms(self) -> bool:
+        """Whether a module that DKMS signs can be loaded: its key is enrolled, or with signatures enforced, known."""
+        return any(self.trusts(key.key_id, key.enrolled) for key in self.secure_boot_keys)
+
+    def trusts(self, key_id: str | None, enrolled: bool | None) -> bool:
+        """Return whether the kernel trusts a key: by its own list where signatures are enforced without Secure Boot."""
+        if self.secure_boot == "enabled" or self.kernel_keys is None or key_id is None:
+            return bool(enrolled)
+        return key_id in self.kernel_keys
 
     def environment(self, framework: str) -> Environment | None:
         """Return the environment of `tensorflow` or `pytorch`."""

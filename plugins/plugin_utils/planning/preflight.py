@@ -155,6 +155,12 @@ CODES = {
         "Secure Boot is enabled, and the key that signs the modules of DKMS is not enrolled",
         "[Enrol one](secure-boot.md); or disable Secure Boot",
     ),
+    "module-signatures": (
+        "Without Secure Boot, the kernel loads only modules with a signature that it trusts (`module.sig_enforce`, "
+        "lockdown, `CONFIG_MODULE_SIG_FORCE`), and it does not trust the key that signs the modules of DKMS",
+        "Remove the option that the message names, and reboot; or have the kernel trust the key, by way of "
+        "[the firmware](secure-boot.md#signatures-without-secure-boot) if there is one",
+    ),
     "signing-key-unused": (
         "`gpu_stack_module_signing_key` is set, and the DKMS of this host is too old to sign with it (before 3.0.4)",
         "`gpu_stack_driver_source: nvidia`, whose repository has a newer DKMS; or "
@@ -333,6 +339,7 @@ def preflight(plan: Plan, probe: Probe, diff: PlanDiff, options: Options | None 
         _gpu_users,
         _signing_dkms,
         _secure_boot,
+        _signatures,
         _modules_disabled,
         _kernel_builds,
         _graphics,
@@ -778,6 +785,51 @@ def _own_signing_key(signing: SigningCertificate, trusted: tuple[str, ...] | Non
     )
 
 
+def _signatures(context: _Context, findings: Findings) -> None:
+    """Refuse modules whose signature a kernel would reject that demands one without Secure Boot."""
+    probe, signing = context.probe, context.options.signing
+    found = probe.signatures_enforced
+    if found is None or probe.secure_boot == "enabled" or not context.builds_modules:
+        return
+    if signing:
+        is_enrolled = signing.sha256 in (probe.trusted_certificates or ())
+        is_trusted, key = probe.trusts(signing.key_id or None, is_enrolled), signing.path
+    else:
+        keys = probe.secure_boot_keys
+        is_trusted, key = probe.trusts_dkms, keys[0].path if keys else "which is made with the first module"
+    if is_trusted:
+        return
+    has_firmware = probe.trusted_certificates is not None
+    trust = (
+        "enrol the key in the firmware (docs/secure-boot.md), from which the kernel takes it"
+        if has_firmware
+        else "build a kernel with its certificate (CONFIG_SYSTEM_TRUSTED_KEYS), since no firmware brings keys here"
+    )
+    findings.problem(
+        "module-signatures",
+        f"the kernel loads only modules with a signature that it trusts ({', '.join(found.by)}), and it does not trust "
+        f"the key that signs the modules of DKMS ({key})",
+        f"{'; '.join(_not_enforced(source) for source in found.by)}; then reboot, and run this again; or {trust}",
+    )
+
+
+def _not_enforced(source: str) -> str:
+    """Return how to have the kernel no longer demand signatures."""
+    if " in " in source:
+        return f"boot a kernel without {source.partition('=')[0]} (grep -L {source.partition(' ')[0]} /boot/config-*)"
+    if source.startswith("/"):
+        name = source.rpartition("/")[2]
+        return (
+            f"find the service or script that sets {source} after the boot (grep -rl {name} /etc /usr/lib/systemd "
+            "/usr/local) and disable that"
+        )
+    return _without_option(source)
+
+
+def _without_option(option: str) -> str:
+    return f"remove {option} from the kernel options (GRUB_CMDLINE_LINUX in /etc/default/grub, sudo update-grub)"
+
+
 def _modules_disabled(context: _Context, findings: Findings) -> None:
     """Refuse a driver whose modules the kernel will not load; the ones that are loaded, and stay, go on working."""
     found, has_loaded = context.probe.modules_disabled, context.probe.driver.loaded is not None
@@ -802,7 +854,7 @@ def _modules_disabled(context: _Context, findings: Findings) -> None:
 def _not_disabled(source: str) -> str:
     """Return how to remove a setting from a file, one of a package's included, or from the kernel's options."""
     if not source.startswith("/"):
-        return f"remove {source} from the kernel options (GRUB_CMDLINE_LINUX in /etc/default/grub, sudo update-grub)"
+        return _without_option(source)
     if source.startswith("/etc/"):
         return f"sudo sed -i '/modules_disabled/d' {source}"
     own = f"/etc/sysctl.d/{source.rpartition('/')[2]}"  # which takes the place of that file

@@ -10,6 +10,8 @@ import dataclasses
 import hashlib
 from typing import TYPE_CHECKING
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import module_keys
+
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate
 
@@ -20,10 +22,14 @@ class SigningKeyError(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class SigningCertificate:
-    """A certificate for kernel modules: its path on the controller, and the SHA-256 of its DER form."""
+    """A certificate for kernel modules: its path on the controller, and the SHA-256 of its DER form.
+
+    key_id: by which a kernel knows the key (module_keys.py).
+    """
 
     path: str
     sha256: str
+    key_id: str = ""
 
 
 def read(key: bytes, certificate: bytes, path: str) -> SigningCertificate:
@@ -50,7 +56,8 @@ def read(key: bytes, certificate: bytes, path: str) -> SigningCertificate:
             f"the certificate {path} ({found.subject.rfc4514_string()}) belongs to another key; expected the one that "
             "was made with this key"
         )
-    return SigningCertificate(path, hashlib.sha256(found.public_bytes(Encoding.DER)).hexdigest())
+    der = found.public_bytes(Encoding.DER)
+    return SigningCertificate(path, hashlib.sha256(der).hexdigest(), module_keys.key_id(der) or "")
 
 
 def _certificate(content: bytes, path: str) -> Certificate:

@@ -127,7 +127,11 @@ def branch_kind(branch: Branch) -> str:
 def _source_reason(context: ResolveContext, component: DriverComponent) -> str:
     if component.module_source == prebuilt.DKMS:
         return ""
-    why = "requested" if context.request.driver_module_source != "auto" else "the firmware trusts no key of DKMS"
+    why = (
+        "requested"
+        if context.request.driver_module_source != "auto"
+        else f"the {'firmware' if context.host.secure_boot == 'enabled' else 'kernel'} trusts no key of DKMS"
+    )
     return f"; prebuilt and signed by {context.distro.id}'s archive: {why}"
 
 

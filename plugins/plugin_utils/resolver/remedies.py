@@ -331,7 +331,14 @@ def _elsewhere(catalog: Catalog, plan: Plan, request: Request, host: Host, attem
     family = host.distribution.partition("-")[0]
     names = [n for n in catalog.distros if n != host.distribution]
     names.sort(key=lambda n: (n.startswith(family), versions.key(n)), reverse=True)
-    elsewhere = [Host(name, host.architecture, host.gpus, secure_boot=host.secure_boot) for name in names]
+    like = Host(
+        host.distribution,
+        host.architecture,
+        host.gpus,
+        secure_boot=host.secure_boot,
+        signatures_enforced=host.signatures_enforced,
+    )
+    elsewhere = [dataclasses.replace(like, distribution=name) for name in names]
     free = _free(request)
     no_framework = dataclasses.replace(free, tensorflow="none", pytorch="none")
     bases = list(dict.fromkeys((request, free, no_framework, dataclasses.replace(no_framework, cuda="none"))))

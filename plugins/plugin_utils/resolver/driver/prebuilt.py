@@ -41,13 +41,13 @@ class Modules:
 def source(context: ResolveContext) -> str:
     """Return where the kernel modules come from, `dkms` or `prebuilt`.
 
-    At `auto` they are prebuilt where Secure Boot is enabled and nothing signs what DKMS builds: neither is a key of the
-    host enrolled, nor has the kernel loaded such a module.
+    At `auto` they are prebuilt where the kernel demands signatures and nothing signs what DKMS builds: neither is a key
+    of the host trusted, nor has the kernel loaded such a module.
     """
     asked, host = context.request.driver_module_source, context.host
     if asked != "auto":
         return asked
-    if host.secure_boot != "enabled" or host.module_key_enrolled or context.request.driver_source == "nvidia":
+    if not host.needs_signatures or host.module_key_enrolled or context.request.driver_source == "nvidia":
         return DKMS
     pattern = context.catalog.packages.prebuilt_modules
     is_ours = any(fnmatch.fnmatchcase(package_name(spec), pattern) for spec in host.packages)

@@ -59,6 +59,8 @@ def test_the_probe_of_an_empty_root_has_every_part(tmp_path: Path) -> None:
         "secure_boot",
         "secure_boot_keys",
         "trusted_certificates",
+        "signatures_enforced",
+        "kernel_keys",
         "modules_disabled",
         "disk",
         "applied",

@@ -66,3 +66,72 @@ def test_a_setting_that_is_not_in_force_disables_nothing(tmp_path: Path, value: 
     if value is not None:
         put(tmp_path, module_loading.MODULES_DISABLED, value)
     assert module_loading.disabled(str(tmp_path)) is None
+
+
+SIGNATURES, LOCKDOWN = module_loading.SIGNATURES, module_loading.LOCKDOWN
+RUNNING, NEXT = "6.8.0-90-generic", "6.8.0-149-generic"
+CONFIG, NEXT_CONFIG = f"/boot/config-{RUNNING}", f"/boot/config-{NEXT}"
+NOT_FORCED = "CONFIG_MODULE_SIG=y\n# CONFIG_MODULE_SIG_FORCE is not set\n"
+FORCED = "CONFIG_MODULE_SIG=y\nCONFIG_MODULE_SIG_FORCE=y\n"
+
+
+@pytest.mark.parametrize(
+    ("contents", "by"),
+    [
+        # Kernel options of github.com/secureblue/secureblue (issue 1043): both.
+        pytest.param(
+            {
+                SIGNATURES: "Y\n",
+                LOCKDOWN: "none integrity [confidentiality]\n",
+                "/proc/cmdline": "ro quiet lockdown=confidentiality module.sig_enforce=1 oops=panic\n",
+            },
+            ["module.sig_enforce=1", "lockdown=confidentiality"],
+            id="options",
+        ),
+        pytest.param(
+            {SIGNATURES: "Y\n", "/proc/cmdline": "module.sig_enforce"},
+            ["module.sig_enforce"],
+            id="option without value",
+        ),
+        # Container-Optimized OS (GoogleCloudPlatform/cos-gpu-installer, issue 63) is built so.
+        pytest.param({SIGNATURES: "Y\n", CONFIG: FORCED}, [f"CONFIG_MODULE_SIG_FORCE=y in {CONFIG}"], id="built so"),
+        pytest.param({SIGNATURES: "Y\n", CONFIG: NOT_FORCED}, [SIGNATURES], id="since the boot"),
+        pytest.param({LOCKDOWN: "none [integrity] confidentiality\n"}, [LOCKDOWN], id="locked since the boot"),
+        pytest.param(
+            {LOCKDOWN: "none [integrity] confidentiality\n", CONFIG: "CONFIG_LOCK_DOWN_KERNEL_FORCE_INTEGRITY=y\n"},
+            [f"CONFIG_LOCK_DOWN_KERNEL_FORCE_INTEGRITY=y in {CONFIG}"],
+            id="built locked",
+        ),
+        pytest.param(
+            {SIGNATURES: "N\n", CONFIG: NOT_FORCED, NEXT_CONFIG: FORCED},
+            [f"CONFIG_MODULE_SIG_FORCE=y in {NEXT_CONFIG}"],
+            id="the next kernel",
+        ),
+        pytest.param({"/proc/cmdline": "module.sig_enforce=1"}, ["module.sig_enforce=1"], id="no sysfs"),
+        pytest.param({CONFIG: FORCED}, [f"CONFIG_MODULE_SIG_FORCE=y in {CONFIG}"], id="no sysfs, built so"),
+    ],
+)
+def test_what_enforces_signatures_is_named(tmp_path: Path, contents: dict[str, str], by: list[str]) -> None:
+    for path, text in contents.items():
+        put(tmp_path, path, text)
+    assert module_loading.signatures_enforced(str(tmp_path), RUNNING, [NEXT, RUNNING]) == {"by": by}
+
+
+@pytest.mark.parametrize(
+    "contents",
+    [
+        pytest.param({}, id="nothing known"),
+        pytest.param(
+            {SIGNATURES: "N\n", LOCKDOWN: "[none] integrity confidentiality\n", CONFIG: NOT_FORCED}, id="a plain host"
+        ),
+        pytest.param({SIGNATURES: "N\n", "/proc/cmdline": "module.sig_enforce=0 lockdown=none"}, id="switched off"),
+        pytest.param(
+            {"/proc/cmdline": "module.sig_enforce=1", CONFIG: "# CONFIG_MODULE_SIG is not set\n"}, id="never checked"
+        ),
+        pytest.param({"/proc/cmdline": "nomodule.sig_enforce=1 x.lockdown=integrity"}, id="other options"),
+    ],
+)
+def test_where_nothing_enforces_signatures_there_is_nothing(tmp_path: Path, contents: dict[str, str]) -> None:
+    for path, text in contents.items():
+        put(tmp_path, path, text)
+    assert module_loading.signatures_enforced(str(tmp_path), RUNNING, [NEXT]) is None

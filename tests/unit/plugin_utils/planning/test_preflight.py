@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import module_keys
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import probe as host_probe
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_processes
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
@@ -643,3 +645,77 @@ def test_a_driver_of_the_distribution_that_stays_must_be_loaded_too(tmp_path: Pa
         probe = make_probe(**{**PROBE, **probed(tmp_path, DISABLING["a file"], "modules_disabled"), **parts})
         found = preflight.preflight(plan, probe, plan_diff.plan_diff(plan, probe))
         assert codes(found)[0] == expected
+
+
+# Captured keys and variables: see the README of the fixtures.
+SECURE_BOOT = Path(__file__).parents[3] / "fixtures" / "secure_boot"
+ENFORCED: dict[str, str | bytes] = {
+    "/sys/module/module/parameters/sig_enforce": "Y\n",
+    "/proc/cmdline": "ro module.sig_enforce=1\n",
+    "/sys/firmware/acpi/tables/DSDT": "",  # a computer without UEFI
+}
+KERNEL_KEYS: dict[str, str | bytes] = {"/proc/keys": (SECURE_BOOT / "proc-keys-6.12").read_bytes()}
+VARIABLES = "/sys/firmware/efi/efivars"
+UEFI: dict[str, str | bytes] = {
+    f"{VARIABLES}/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c": b"\6\0\0\0\0",
+    f"{VARIABLES}/MokListRT-605dab50-e046-4300-abb6-3dd810dd8b23": (SECURE_BOOT / "mok-list-enrolled").read_bytes(),
+}
+SIGNED_BY = {
+    name: {"/var/lib/dkms/mok.pub": (SECURE_BOOT / f"{name}.der").read_bytes()} for name in ("enrolled", "not-enrolled")
+}
+SIGNING_PARTS = ("signatures_enforced", "kernel_keys", "secure_boot", "secure_boot_keys", "trusted_certificates")
+ENFORCING: dict[str, dict[str, str | bytes]] = {
+    "an option": {**ENFORCED, **KERNEL_KEYS, **SIGNED_BY["not-enrolled"]},
+    "an option, and no key yet": {**ENFORCED, **KERNEL_KEYS},
+    "an option with UEFI": {**ENFORCED, **UEFI, **SIGNED_BY["not-enrolled"]},
+    "lockdown": {"/sys/kernel/security/lockdown": "none [integrity] confidentiality\n", **KERNEL_KEYS},
+    "a configuration": {
+        "/proc/sys/kernel/osrelease": "6.1.0-56-amd64\n",
+        "/boot/config-6.1.0-56-amd64": "CONFIG_MODULE_SIG=y\nCONFIG_MODULE_SIG_FORCE=y\n",
+    },
+}
+
+
+@pytest.mark.parametrize("files", ENFORCING.values(), ids=ENFORCING)
+def test_modules_that_an_enforcing_kernel_would_reject_are_refused(
+    tmp_path: Path, files: dict[str, str | bytes], snapshot: SnapshotAssertion
+) -> None:
+    found = run(**probed(tmp_path, files, *SIGNING_PARTS))
+    assert codes(found) == (["module-signatures"], [])
+    assert preflight.refusal(found.problems) == snapshot
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {**ENFORCED, **KERNEL_KEYS, **SIGNED_BY["enrolled"]},
+        {**ENFORCED, **UEFI, **SIGNED_BY["enrolled"]},
+    ],
+    ids=["in the kernel's keyring", "in the firmware, and the keyring is hidden"],
+)
+def test_an_enforcing_kernel_that_trusts_the_key_is_no_finding(tmp_path: Path, files: dict[str, str | bytes]) -> None:
+    assert codes(run(**probed(tmp_path, files, *SIGNING_PARTS))) == ([], [])
+
+
+def test_what_is_not_to_be_built_and_loaded_needs_no_signature(tmp_path: Path) -> None:
+    parts = probed(tmp_path, ENFORCING["an option"], *SIGNING_PARTS)
+    assert codes(run(**parts, **DRIVER_INSTALLED, **LOADED)) == ([], [])
+    assert codes(run(options=CONTAINER, **parts)) == ([], [])
+    assert codes(run({**COMPONENTS, "driver": {**COMPONENTS["driver"], "module_source": "prebuilt"}}, **parts))[0] == []
+
+
+@pytest.mark.parametrize("name", ["enrolled", "not-enrolled"])
+def test_lockdown_under_secure_boot_says_nothing_that_secure_boot_does_not(tmp_path: Path, name: str) -> None:
+    enabled = {**UEFI, next(iter(UEFI)): b"\6\0\0\0\1", "/sys/kernel/security/lockdown": "none [integrity] x\n"}
+    found = run(**probed(tmp_path, {**enabled, **KERNEL_KEYS, **SIGNED_BY[name]}, *SIGNING_PARTS))
+    assert codes(found) == ([] if name == "enrolled" else ["secure-boot"], [])
+
+
+@pytest.mark.parametrize(("name", "expected"), [("enrolled", []), ("not-enrolled", ["module-signatures"])])
+def test_a_key_of_the_user_must_be_one_of_the_enforcing_kernels(tmp_path: Path, name: str, expected: list[str]) -> None:
+    content = (SECURE_BOOT / f"{name}.der").read_bytes()
+    own = SigningCertificate("/k.der", hashlib.sha256(content).hexdigest(), module_keys.key_id(content) or "")
+    for files in {**ENFORCED, **KERNEL_KEYS}, {**ENFORCED, **UEFI}:
+        found = run(options=Options(signing=own), **probed(tmp_path / str(len(files)), files, *SIGNING_PARTS))
+        assert codes(found)[0] == expected
+        assert all("/k.der" in problem.message for problem in found.problems)

@@ -44,6 +44,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_certificate_of_a_key_has_the_digest_of_its_der_form(made: Path, name: str) -> None:
     found = signing_key.read((made / "one.key").read_bytes(), (made / name).read_bytes(), f"/keys/{name}")
     assert found.path == f"/keys/{name}"
+    words = ["openssl", "x509", "-in", "one.pem", "-noout", "-ext", "subjectKeyIdentifier"]
+    printed = subprocess.run(words, cwd=made, check=True, capture_output=True, text=True, timeout=60).stdout
+    assert int(found.key_id, 16) == int(printed.split()[-1].replace(":", ""), 16)
     assert found.sha256 == hashlib.sha256((made / "one.der").read_bytes()).hexdigest()
 
 

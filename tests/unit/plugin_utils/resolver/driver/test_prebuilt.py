@@ -77,10 +77,23 @@ def test_with_secure_boot_ubuntus_modules_take_the_place_of_dkms() -> None:
         ({}, {"driver_module_source": "dkms"}, "dkms"),
         ({}, {"driver_source": "nvidia"}, "dkms"),
         ({"module_key_enrolled": True}, {}, "dkms"),
+        ({"secure_boot": "disabled", "signatures_enforced": True}, {}, "prebuilt"),
+        ({"secure_boot": "disabled", "signatures_enforced": True, "module_key_enrolled": True}, {}, "dkms"),
         ({"loaded_driver": "595.71.05", "packages": ("nvidia-dkms-595-server-open=1",)}, {}, "dkms"),
         ({"loaded_driver": "595.71.05", "packages": (f"{STEM}{NOW}=1",)}, {}, "prebuilt"),
     ],
-    ids=["off", "unknown", "asked", "DKMS asked", "NVIDIA's asked", "key enrolled", "others sign", "prebuilt loaded"],
+    ids=[
+        "off",
+        "unknown",
+        "asked",
+        "DKMS asked",
+        "NVIDIA's asked",
+        "key enrolled",
+        "enforced",
+        "enforced, key known",
+        "others sign",
+        "prebuilt loaded",
+    ],
 )
 def test_where_the_modules_come_from(host: dict[str, Any], request_: dict[str, str], expected: str) -> None:
     assert driver(plan(host, **request_)).module_source == expected
