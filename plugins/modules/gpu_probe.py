@@ -142,6 +142,9 @@ probe:
     architecture:
       description: The machine as C(uname -m) prints it.
       type: str
+    cpu:
+      description: C(model) of the processor, and C(flags) of all processors as in F(/proc/cpuinfo); null on Arm.
+      type: dict
     kernel:
       description:
         - Kernel releases. C(running), C(next_boot) or in C(next_boot_unknown) why it is not known, C(installed),

@@ -110,6 +110,7 @@ def probe(root: str, options: Options, run: Run = command.run) -> dict[str, Any]
         "may_write": {path: system.may_write(root, path) for path in OWN_FOLDERS},
         "distribution": distribution,
         "architecture": machine,
+        "cpu": attempt("CPU", lambda: system.cpu(root)),
         "kernel": kernel,
         "python": attempt("python", lambda: system.python(root)),
         "toolchain": attempt("toolchain", lambda: {"gcc": system.gcc(root, run), "glibc": system.glibc()}),

@@ -26,10 +26,26 @@ MOUNTS = (
     "/tmp",
 )
 TEMPORARY = "/tmp"  # of apt, DKMS and the compiler, unless TMPDIR is set
+CPUS = "/proc/cpuinfo"
 OSRELEASE = "/proc/sys/kernel/osrelease"
+_CPU_FLAGS = re.compile(r"^flags[ \t]*:(.*)$", re.MULTILINE)
+_CPU_MODEL = re.compile(r"^model name[ \t]*:[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 _PYTHON = re.compile(r"^python(3\.\d+)$")
 _GCC = re.compile(r"(?:^|-)gcc-(\d+)$")
 _ASSIGNMENT = re.compile(r"^[ \t]*(?:export[ \t]+)?(\w+)[ \t]*=[ \t]*(.*?)[ \t]*$", re.MULTILINE)
+
+
+def cpu(root: str) -> dict[str, Any] | None:
+    """Return `model` and `flags` of the processors, the flags that all of them have; None where none is listed.
+
+    Arm's list has neither under these names.
+    """
+    text = files.read_text(root, CPUS) or ""
+    flags = [set(line.split()) for line in dict.fromkeys(_CPU_FLAGS.findall(text))]
+    if not flags:
+        return None
+    model = _CPU_MODEL.search(text)
+    return {"model": model.group(1) if model else "", "flags": sorted(set.intersection(*flags))}
 
 
 def kernel(root: str, running: str) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import functools
 import re
 import types
 import typing
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import yaml
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.references import cross_check
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import (
     Catalog,
+    CpuFile,
     CudaFile,
     CudnnFile,
     Distro,
@@ -62,6 +64,7 @@ _FILES: dict[str, type] = {
     "nccl": NcclFile,
     "tensorflow": TensorflowFile,
     "pytorch": PytorchFile,
+    "cpu": CpuFile,
     "repository": RepositoryFile,
     "packages": PackagesFile,
     "known_bad": KnownBadFile,
@@ -253,20 +256,30 @@ def read_catalog(folder: Path) -> Catalog:
     return Catalog(**parts)
 
 
+def _shipped() -> Iterable[Path]:
+    return PROJECT.glob("roles/*_env/files/*-py*.txt")
+
+
 def lock_files(*folders: Path) -> LockFiles:
     """Return the project's lock files, and those in other folders."""
-    shipped = PROJECT.glob("roles/*_env/files/*-py*.txt")
     own = (path for folder in folders for path in folder.glob("*.txt"))
     # The collection is shipped without scripts.
     command = "script/lock {names}"
     if not (PROJECT / "script" / "lock").exists():
         command = "ansible-playbook gpuhost.stack.plan -i INVENTORY"
-    return LockFiles(frozenset(path.name for path in (*shipped, *own)), command)
+    return LockFiles(frozenset(path.name for path in (*_shipped(), *own)), command)
 
 
 def with_locks(catalog: Catalog, folder: Path) -> Catalog:
     """Return a catalog with the lock files of a folder besides the project's."""
-    return dataclasses.replace(catalog, locks=lock_files(folder))
+    pinned = {**catalog.pinned, **_pinned(catalog, folder.glob("*.txt"))}
+    return dataclasses.replace(catalog, locks=lock_files(folder), pinned=pinned)
+
+
+def _pinned(catalog: Catalog, paths: Iterable[Path]) -> dict[str, dict[str, str]]:
+    """Return the versions of the packages in cpu.yml that lock files pin, by the names of the files."""
+    pin = re.compile(rf"^({'|'.join(re.escape(row.package) for row in catalog.cpu.wheels)})==([^\s;\\]+)", re.MULTILINE)
+    return {path.name: dict(pin.findall(path.read_text(encoding="utf-8"))) for path in paths}
 
 
 @functools.cache
@@ -276,4 +289,6 @@ def load_catalog(folder: Path = CATALOG_FOLDER) -> Catalog:
     A catalog elsewhere has none, and no plan by it needs one.
     """
     found = read_catalog(folder)
-    return dataclasses.replace(found, locks=lock_files()) if folder == CATALOG_FOLDER else found
+    if folder != CATALOG_FOLDER:
+        return found
+    return dataclasses.replace(found, locks=lock_files(), pinned=_pinned(found, _shipped()))

@@ -6,6 +6,7 @@ Runs on the controller. A field with a default is optional in the YAML.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 
 
 @dataclasses.dataclass(frozen=True)
@@ -633,6 +634,24 @@ class PytorchFile:
 
 
 @dataclasses.dataclass(frozen=True)
+class WheelCpu:
+    """What the wheels of some releases need of a CPU; flags: by the names of /proc/cpuinfo."""
+
+    package: str
+    releases: str
+    flags: tuple[str, ...]
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class CpuFile:
+    """cpu.yml."""
+
+    schema: int
+    wheels: tuple[WheelCpu, ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class RepositoryFile:
     """repository.yml: NVIDIA's apt repositories, and how to recognise conflicting ones."""
 
@@ -910,7 +929,10 @@ class LockFiles:
 
 @dataclasses.dataclass(frozen=True, eq=False)  # compared and hashed by identity, since caches take it as a key
 class Catalog:
-    """The whole catalog. vgpus: by device and subsystem; locks: None where they do not limit a plan."""
+    """The whole catalog. vgpus: by device and subsystem; locks: None where they do not limit a plan.
+
+    pinned: {lock file: {package: version}} of the packages in `cpu`.
+    """
 
     gpu: GpuFile
     gpu_thresholds: GpuThresholdFile
@@ -923,6 +945,7 @@ class Catalog:
     nccl: NcclFile
     tensorflow: TensorflowFile
     pytorch: PytorchFile
+    cpu: CpuFile
     repository: RepositoryFile
     packages: PackagesFile
     known_bad: KnownBadFile
@@ -931,3 +954,4 @@ class Catalog:
     xid_nvlink: tuple[XidNvlink, ...]
     distros: dict[str, Distro]
     locks: LockFiles | None = None
+    pinned: Mapping[str, Mapping[str, str]] = dataclasses.field(default_factory=dict)

@@ -57,6 +57,7 @@ class Present:
 class Host:
     """The properties of a host that the resolver uses; a missing one defaults to the catalog's for its distribution.
 
+    cpu: the processor's name; cpu_flags: its features as in /proc/cpuinfo, None where they are not known.
     pythons: versions of the interpreters (`3.12`); gcc: the default compiler's major. kernel, next_kernel: the
     releases that run now and after a reboot; kernels: what the probe says about them. offers: versions of the
     repository's packages by name, None where no repository was read. repository_configured: the host's apt already
@@ -96,6 +97,8 @@ class Host:
     present: Present = dataclasses.field(default_factory=Present, hash=False)
     staying: KeptDriver | None = None
     keeping: tuple[str, ...] = ()
+    cpu: str = ""
+    cpu_flags: frozenset[str] | None = None
 
     @property
     def kernel_releases(self) -> tuple[str, ...]:
@@ -121,6 +124,8 @@ def host_from_probe(probe: Probe) -> Host:
     return Host(
         distribution=probe.distribution.id,
         architecture=probe.architecture,
+        cpu=probe.cpu.model if probe.cpu else "",
+        cpu_flags=frozenset(probe.cpu.flags) if probe.cpu and probe.cpu.flags else None,
         gpus=_gpus(probe),
         pythons=tuple(probe.python.interpreters),
         default_python=probe.python.default,

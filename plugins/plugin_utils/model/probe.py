@@ -411,6 +411,14 @@ class Environment:
 
 
 @dataclasses.dataclass(frozen=True)
+class Cpu:
+    """The processor's name, and the features that all processors have, as in /proc/cpuinfo."""
+
+    model: str = ""
+    flags: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
 class SigningKey:
     """A key that DKMS signs modules with; enrolled is None where the firmware's list could not be read.
 
@@ -572,6 +580,7 @@ class Probe:
     may_write: Mapping[str, bool] = dataclasses.field(default_factory=dict)
     distribution: Distribution | None = None
     architecture: str = "x86_64"
+    cpu: Cpu | None = None
     kernel: Kernel = Kernel()
     python: Python = Python()
     toolchain: Toolchain = Toolchain()

@@ -45,8 +45,13 @@ PROBLEMS = {
     "gpu-too-new-for-tensorflow": "a library that the wheel pins is older than a GPU of the host",
     "no-published-run": "the wheel has PTX alone for a GPU that its toolkit does not know; no release was asked for",
     "gpu-too-new-for-pytorch": "the wheel, or a library that it pins, is older than a GPU of the host",
+    "cpu-feature-missing": "the wheels need instructions that the processor, often that of a virtual machine, lacks",
     "pytorch-cuda-mismatch": "the release has no build for the CUDA release that gpu_stack_pytorch_cuda asks for",
 }
+
+
+CPU_LACKS = "cpu-feature-missing"
+_VIRTUAL = "hypervisor"  # the feature of a processor that a hypervisor shows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +96,9 @@ def _as_warnings(problems: Iterable[Problem]) -> list[PlanWarning]:
 
 
 def _reduced(context: ResolveContext) -> ResolveContext:
-    return context.reduced(host=("pythons", "default_python"), request=("tensorflow_cuda_libraries",))
+    return context.reduced(
+        host=("pythons", "default_python", "cpu", "cpu_flags"), request=("tensorflow_cuda_libraries",)
+    )
 
 
 def known_tensorflows(context: ResolveContext) -> list[str]:
@@ -156,9 +163,11 @@ def _lock(
     if supporting:
         lacking = {p: locks.source_only(context.catalog, dataclasses.replace(lock, python=p)) for p in supporting}
         whole = [p for p in supporting if lacking[p] is None]
-        chosen = locks.choose_python(context.catalog, lock, default, whole or supporting)
+        started = [p for p in whole if not _cpu_problems(context, dataclasses.replace(lock, python=p))]
+        chosen = locks.choose_python(context.catalog, lock, default, started or whole or supporting)
         package = lacking[chosen.python]
-        return chosen, [locks.no_wheel(chosen, package)] if package else locks.no_lock(context.catalog, chosen)
+        problems = [locks.no_wheel(chosen, package)] if package else locks.no_lock(context.catalog, chosen)
+        return chosen, [*problems, *_cpu_problems(context, chosen)]
     return dataclasses.replace(lock, python=default), [
         Problem(
             "python-not-supported",
@@ -167,6 +176,37 @@ def _lock(
             f"install one of those Pythons, or set gpu_stack_{lock.framework} to another release",
         )
     ]
+
+
+def _cpu_problems(context: ResolveContext, lock: locks.Lock) -> list[Problem]:
+    """Return the problem of a lock whose wheels need what the host's processor lacks; none where it is not known."""
+    flags = context.host.cpu_flags
+    if flags is None:
+        return []
+    label = f"{LABELS[lock.framework]} {lock.version}"
+    lacking: list[str] = []
+    for row in context.catalog.cpu.wheels:
+        is_framework = row.package == lock.framework
+        version = lock.version if is_framework else context.catalog.pinned.get(lock.file, {}).get(row.package)
+        missing = [flag for flag in row.flags if flag not in flags]
+        if version and missing and versions.satisfies(version, row.releases):
+            wheel = label if is_framework else f"{row.package} {version} in the lock of {label}"
+            lacking.append(f"{', '.join(missing)} (for {wheel})")
+    if not lacking:
+        return []
+    processor = f"the processor ({context.host.cpu})" if context.host.cpu else "the processor"
+    message = f"{processor} lacks what the wheels need: {'; '.join(lacking)}"
+    return [Problem(CPU_LACKS, message, _cpu_remedy(lock.framework, _VIRTUAL in flags))]
+
+
+def _cpu_remedy(framework: str, is_virtual: bool) -> str:
+    leave_out = f"leave {LABELS[framework]} out with gpu_stack_{framework}=none"
+    if is_virtual:
+        return (
+            "give the virtual machine the processor of its host (CPU type `host`: `<cpu mode='host-passthrough'/>` of "
+            f"libvirt, `qm set ID --cpu host` of Proxmox, `-cpu host` of QEMU), and start it anew; or {leave_out}"
+        )
+    return f"use a computer whose processor has that; or {leave_out}"
 
 
 def _check_gpu_code(

@@ -337,6 +337,8 @@ def _elsewhere(catalog: Catalog, plan: Plan, request: Request, host: Host, attem
         host.gpus,
         secure_boot=host.secure_boot,
         signatures_enforced=host.signatures_enforced,
+        cpu=host.cpu,
+        cpu_flags=host.cpu_flags,
     )
     elsewhere = [dataclasses.replace(like, distribution=name) for name in names]
     free = _free(request)

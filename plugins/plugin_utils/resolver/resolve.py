@@ -120,7 +120,8 @@ def resolve(catalog: Catalog, request: Request, host: Host, attempt: keeping.Att
     # The remedy for a foreign driver, a hold or another processor is no change of the request or distribution.
     if plan.ok or (host.described and not host.gpus):  # what would fit unknown GPUs is unknown, too
         return plan
-    if any(problem.code in (*foreign_drivers.PROBLEMS, holds.CODE, ARM_ONLY) for problem in plan.problems):
+    final = (*foreign_drivers.PROBLEMS, holds.CODE, ARM_ONLY, frameworks.CPU_LACKS)
+    if any(problem.code in final for problem in plan.problems):
         return plan
     attempt = attempt or functools.partial(plan_once, catalog)
     remedies = find_remedies(catalog, plan, host, attempt, functools.partial(plan_once, with_every_lock(catalog)))

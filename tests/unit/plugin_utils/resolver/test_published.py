@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import gpus, locks, scope
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import frameworks, gpus, locks, scope
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.codes import PROBLEMS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.driver import (
     driver_sets,
@@ -83,9 +83,9 @@ def test_refused(distro, names, request_, code):
 
 def test_every_code_is_produced():
     produced = {r[4] for r in REFUSED} | {code for failure in FAILURES for code in failure[4]}
-    # These have tests of their own: test_resolve.py, test_locks.py, test_scope.py and those of the modules.
+    # These have tests of their own: test_resolve.py, test_cpu.py, test_locks.py, test_scope.py and those of the modules.
     elsewhere = {"invalid-request", *locks.PROBLEMS, *scope.PROBLEMS, *foreign_drivers.PROBLEMS, *driver_sets.PROBLEMS}
-    elsewhere |= {*prebuilt.PROBLEMS, *holds.PROBLEMS, gpus.ARM_ONLY}
+    elsewhere |= {*prebuilt.PROBLEMS, *holds.PROBLEMS, gpus.ARM_ONLY, frameworks.CPU_LACKS}
     assert produced == set(PROBLEMS) - elsewhere
 
 
