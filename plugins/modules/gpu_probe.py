@@ -162,7 +162,7 @@ probe:
     python:
       description:
         - C(default) version of F(/usr/bin/python3), whether that has C(ensurepip) (without which it creates no
-          environments), and C(interpreters) by version.
+          environments), C(interpreters) by version, and the versions of those with C(headers) in F(/usr/include).
       type: dict
     toolchain:
       description: Major version of C(gcc) and version of C(glibc).

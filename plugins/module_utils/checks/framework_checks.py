@@ -55,11 +55,16 @@ TOLERANCE = 1e-5
 CONVOLUTION_TOLERANCE = 1e-4
 _CONVOLUTION = "forward and both gradients of a 3 x 3 convolution on each GPU, without TF32"
 _AGREES = "each runs on its GPU and agrees with double precision, computed %s, to %g of the largest element"
-_ON_THE_CPU = "no GPU can be used; then the result of the same code on the CPU is shown"
+ON_THE_CPU = "no GPU can be used; then the result of the same code on the CPU is shown"
 CONVOLUTION_REMEDY = (
     "A crash here and nowhere before is usually a second cuDNN in the process, such as a system's beside the wheel's: "
     "the check of the libraries shows their paths. Remove LD_LIBRARY_PATH, and the system's cuDNN if nothing needs it. "
 )
+
+
+def agrees(computed_how: str, tolerance: float) -> str:
+    """Return what is expected of a computation on each GPU."""
+    return _AGREES % (computed_how, tolerance)
 
 
 def convolution_spec(framework: str) -> CheckSpec:
@@ -67,8 +72,8 @@ def convolution_spec(framework: str) -> CheckSpec:
     return CheckSpec(
         framework + ".convolution",
         measures=_CONVOLUTION,
-        expected=_AGREES % ("without cuDNN", CONVOLUTION_TOLERANCE),
-        skipped=_ON_THE_CPU,
+        expected=agrees("without cuDNN", CONVOLUTION_TOLERANCE),
+        skipped=ON_THE_CPU,
         remedy=CONVOLUTION_REMEDY + REAPPLY,
     )
 
@@ -78,8 +83,8 @@ def matmul_spec(framework: str, remedy: str) -> CheckSpec:
     return CheckSpec(
         framework + ".matmul",
         measures="a product of 512 x 512 matrices on each GPU, without TF32",
-        expected=_AGREES % ("on the CPU", TOLERANCE),
-        skipped=_ON_THE_CPU,
+        expected=agrees("on the CPU", TOLERANCE),
+        skipped=ON_THE_CPU,
         remedy="If one GPU fails, it is faulty: see gpu.ecc_errors and `journalctl -k -b -g Xid`. " + remedy,
     )
 

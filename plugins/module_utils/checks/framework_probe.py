@@ -17,7 +17,10 @@ import math
 import os
 import random
 import re
+import shutil
 import sys
+import sysconfig
+import tempfile
 from importlib import metadata
 
 MARK = "GPUHOST-ANSWER "
@@ -329,8 +332,30 @@ def pytorch():
         parts = (output.permute(0, 2, 3, 1), gradients[0].permute(0, 2, 3, 1), gradients[1].permute(2, 3, 1, 0))
         return (str(output.device), *(part.detach().cpu().tolist() for part in parts))
 
+    def outer(device):
+        """Multiply vectors in a batch: since 2.14 a kernel of Triton, which compiles on the host (pytorch#196977)."""
+        generator = torch.Generator().manual_seed(SEED)
+        left, right = torch.randn(2, SIZE, 1, generator=generator), torch.randn(2, 1, SIZE, generator=generator)
+        exact = left.double() @ right.double()
+        product = torch.bmm(left.to(device), right.to(device))
+        error = (product.cpu().double() - exact).abs().max() / exact.abs().max()
+        return {"device": device, "ran_on": str(product.device), "difference": float(error)}
+
     emit(matmul=on_each(devices or ["cpu"], multiply, RuntimeError))
     emit(convolution=on_each(devices or ["cpu"], lambda device: convolve(convolution, device), RuntimeError))
+    # Of its own, so that nothing is left over, and nothing that was compiled earlier hides that it no longer can be.
+    with tempfile.TemporaryDirectory() as os.environ["TRITON_CACHE_DIR"]:
+        emit(triton=on_each(devices or ["cpu"], outer, Exception), compiles_with=compiles_with())
+
+
+def compiles_with():
+    """Return the C compiler, None without one, and whether there are Python's headers, as Triton looks for them.
+
+    triton/runtime/build.py: CC, gcc or clang of the PATH; Debian's own scheme of paths is left out.
+    """
+    compiler = os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")
+    directory = sysconfig.get_path("include", "posix_prefix")
+    return {"compiler": compiler, "headers": directory, "has_headers": os.path.exists(directory + "/Python.h")}
 
 
 def surroundings():

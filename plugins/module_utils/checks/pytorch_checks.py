@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any, Sequence
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import framework_checks
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks.causes import users_environment
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.causes import triton_build, users_environment
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
     REAPPLY,
     Check,
@@ -62,8 +62,17 @@ MATMUL = framework_checks.matmul_spec(
     "Out of memory: other programs use it (`nvidia-smi`). No kernel image: this PyTorch does not support that GPU.",
 )
 CONVOLUTION = framework_checks.convolution_spec("pytorch")
-CHECKS = (VERSION, BUILT_FOR_CUDA, CUDA_LIBRARIES, DEVICES, MATMUL, CONVOLUTION)
-USES_GPUS = (DEVICES, MATMUL, CONVOLUTION)
+TRITON = CheckSpec(
+    "pytorch.triton",
+    measures="products of vectors (`torch.bmm`) on each GPU: since PyTorch 2.14 a kernel of Triton, which has the "
+    "host's C compiler make a library at the first one",
+    expected=framework_checks.agrees("on the CPU", framework_checks.TOLERANCE),
+    skipped=framework_checks.ON_THE_CPU,
+    remedy="Triton needs a C compiler (gcc), the headers of the environment's Python (Python.h) and space in /tmp. "
+    + REAPPLY,
+)
+CHECKS = (VERSION, BUILT_FOR_CUDA, CUDA_LIBRARIES, DEVICES, MATMUL, CONVOLUTION, TRITON)
+USES_GPUS = (DEVICES, MATMUL, CONVOLUTION, TRITON)
 
 
 def run(context: Context, path: str = installed_stack.PYTORCH) -> list[Check]:
@@ -92,7 +101,13 @@ def _judge(context: Context, component: dict[str, Any], answer: Answer) -> list[
         framework_checks.devices(context, DEVICES, _NAME, output, answer),
         framework_checks.computed(context, MATMUL, _NAME, output, answer, framework_checks.TOLERANCE),
         framework_checks.computed(context, CONVOLUTION, _NAME, output, answer, tolerance),
+        _triton(context, output, answer),
     ]
+
+
+def _triton(context: Context, output: dict[str, Any], answer: Answer) -> Check:
+    check = framework_checks.computed(context, TRITON, _NAME, output, answer, framework_checks.TOLERANCE)
+    return triton_build.explain(context.plan, check, output) if "triton" in output else check
 
 
 def _version(output: dict[str, Any], planned: str) -> Check:

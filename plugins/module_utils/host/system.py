@@ -145,6 +145,7 @@ def python(root: str) -> dict[str, Any]:
         # Debian has it in a package of its own, python3-venv; without it `python3 -m venv` fails.
         "ensurepip": os.path.exists(files.under(root, "/usr/lib/python%s/ensurepip/__init__.py" % version)),
         "interpreters": {version: interpreters[version] for version in ordered},
+        "headers": [v for v in ordered if os.path.exists(files.under(root, "/usr/include/python%s/Python.h" % v))],
     }
 
 

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import (
     Catalog,
     Distro,
@@ -29,6 +30,17 @@ def repository_facts(
     base = (base_url or catalog.repository.base_url).rstrip("/")
     url = f"{base}/{entry.slug}/{catalog.repository.architectures[architecture]}/"
     return {"url": url, "key_url": url + entry.key_file, "key_fingerprint": entry.key_fingerprint, "slug": entry.slug}
+
+
+def build_packages(catalog: Catalog, version: str, python: str, packaged: bool = True) -> tuple[str, ...]:
+    """Return the packages with which a PyTorch release compiles on the host; none where it does not.
+
+    packaged: whether that Python is the distribution's; another one comes with its headers.
+    """
+    triton = catalog.pytorch.triton
+    if triton is None or not versions.satisfies(version, triton.releases):
+        return ()
+    return (triton.compiler, triton.headers.format(python=python)) if packaged else (triton.compiler,)
 
 
 def gpu_thresholds(catalog: Catalog, pci_ids: Iterable[str]) -> dict[str, dict[str, str | float | None]]:

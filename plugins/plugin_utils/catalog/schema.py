@@ -607,6 +607,16 @@ class PytorchBuild:
 
 
 @dataclasses.dataclass(frozen=True)
+class Triton:
+    """The packages with which Triton compiles on the host, for releases of PyTorch whose eager operations need it."""
+
+    releases: str
+    compiler: str
+    headers: str
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
 class PytorchRelease:
     """A PyTorch release with its builds."""
 
@@ -631,6 +641,7 @@ class PytorchFile:
     schema: int
     own_index: PytorchIndex
     releases: tuple[PytorchRelease, ...]
+    triton: Triton | None = None
 
 
 @dataclasses.dataclass(frozen=True)

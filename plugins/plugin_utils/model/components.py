@@ -90,6 +90,7 @@ class PytorchComponent:
     """The PyTorch environment to create.
 
     cuda: the CUDA release that its wheel was built for; index: PyTorch's own package index, empty where PyPI has it.
+    build_packages: what it compiles with when it runs.
     """
 
     version: str
@@ -98,6 +99,7 @@ class PytorchComponent:
     requirements: tuple[str, ...]
     lock: str
     index: str
+    build_packages: tuple[str, ...] = ()
 
 
 PackagedComponent = DriverComponent | CudaComponent | LibraryComponent

@@ -17,6 +17,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import (
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError
 
+_PACKAGED = "/usr/bin/"  # where Debian's and Ubuntu's packages have interpreters
 _DISPLAY_CLASS = "03"  # of PCI: VGA and 3D controllers, and not a card's audio function or an NVSwitch
 
 
@@ -58,6 +59,7 @@ class Host:
     """The properties of a host that the resolver uses; a missing one defaults to the catalog's for its distribution.
 
     cpu: the processor's name; cpu_flags: its features as in /proc/cpuinfo, None where they are not known.
+    own_pythons: those of `pythons` that no package of the distribution has.
     pythons: versions of the interpreters (`3.12`); gcc: the default compiler's major. kernel, next_kernel: the
     releases that run now and after a reboot; kernels: what the probe says about them. offers: versions of the
     repository's packages by name, None where no repository was read. repository_configured: the host's apt already
@@ -97,6 +99,7 @@ class Host:
     present: Present = dataclasses.field(default_factory=Present, hash=False)
     staying: KeptDriver | None = None
     keeping: tuple[str, ...] = ()
+    own_pythons: tuple[str, ...] = ()
     cpu: str = ""
     cpu_flags: frozenset[str] | None = None
 
@@ -129,6 +132,7 @@ def host_from_probe(probe: Probe) -> Host:
         gpus=_gpus(probe),
         pythons=tuple(probe.python.interpreters),
         default_python=probe.python.default,
+        own_pythons=tuple(v for v, path in probe.python.interpreters.items() if not path.startswith(_PACKAGED)),
         gcc=int(probe.toolchain.gcc.split(".", 1)[0]) if probe.toolchain.gcc else None,
         glibc=probe.toolchain.glibc,
         kernel=probe.kernel.running,

@@ -78,11 +78,15 @@ class Kernel:
 
 @dataclasses.dataclass(frozen=True)
 class Python:
-    """Paths of the interpreters by version (`3.12`), the version of /usr/bin/python3, whether that has ensurepip."""
+    """Paths of the interpreters by version (`3.12`), the version of /usr/bin/python3, whether that has ensurepip.
+
+    headers: the versions with Python.h in /usr/include, None where that was not read.
+    """
 
     default: str | None = None
     ensurepip: bool = True
     interpreters: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    headers: tuple[str, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -72,6 +72,11 @@ CODES = {
         "With `gpu_stack_scope=frameworks`, no package is installed, and the host's Python cannot create environments",
         "Ask the machine's administrator for the package `python3-venv`",
     ),
+    "triton-build-missing": (
+        "Warning: with `gpu_stack_scope=frameworks`, no package is installed, and the host lacks the C compiler or the "
+        "Python headers with which this PyTorch compiles operations when it runs (Triton)",
+        "Ask the machine's administrator for the packages that the message names",
+    ),
     "apt-busy": (
         "A process holds a lock of apt or dpkg, for longer than `gpu_stack_wait` (a warning if nothing has to be "
         "installed)",
@@ -293,7 +298,8 @@ class _Context:
     def packages(self) -> list[str]:
         """The names of all packages that the plan installs, those to build modules with included."""
         specs = [spec for part in self.components.packaged() for spec in package_specs(part)]
-        return [*map(package_name, specs), *self.kernel_headers, *self.kernel_compilers]
+        pytorch = self.components.pytorch.build_packages if self.components.pytorch else ()
+        return [*map(package_name, specs), *self.kernel_headers, *self.kernel_compilers, *pytorch]
 
     @property
     def kernel_headers(self) -> tuple[str, ...]:
@@ -350,6 +356,7 @@ def preflight(plan: Plan, probe: Probe, diff: PlanDiff, options: Options | None 
         _masked_services,
         _links,
         _environment_paths,
+        _triton,
         _peer_to_peer,
         _mig,
         _modules_of_others,
@@ -456,6 +463,22 @@ def _ordinary_user(probe: Probe, findings: Findings) -> None:
             f"Python {probe.python.default or '3'} of the host has no ensurepip and creates no environment; "
             "gpu_stack_scope=frameworks installs no package",
             "ask the machine's administrator to install python3-venv",
+        )
+
+
+def _triton(context: _Context, findings: Findings) -> None:
+    """Warn of a PyTorch that will not find what it compiles with; elsewhere the plan installs that."""
+    pytorch, probe = context.components.pytorch, context.probe
+    if context.plan.request.scope != "frameworks" or pytorch is None or probe.python.headers is None:
+        return
+    compiler, headers = pytorch.build_packages[:1], pytorch.build_packages[1:]
+    missing = [*(() if probe.toolchain.gcc else compiler), *(() if pytorch.python in probe.python.headers else headers)]
+    if missing:
+        findings.warn(
+            "triton-build-missing",
+            f"PyTorch {pytorch.version} compiles operations on the host when it runs (Triton), and this host lacks "
+            f"{' and '.join(missing)}; gpu_stack_scope=frameworks installs no package: ask the machine's administrator "
+            "for that",
         )
 
 

@@ -446,6 +446,9 @@ def _explain_pytorch(
         why += ", as requested"
     elif _is_toolkit_requested(context) and cuda and component.cuda == cuda.version:
         why += ", that of the requested toolkit"
+    if component.build_packages:
+        verb = "needs" if request.scope == "frameworks" else "with"
+        why += f"; {verb} {' and '.join(component.build_packages)}, by which its Triton compiles"
     findings.reason("pytorch", component.version, why)
     if cuda is None or cuda.version == component.cuda:
         return

@@ -88,14 +88,17 @@ ON_DEVICES = (
     *("cuda.device_query", "cuda.memory_copies", "cuda.peer_access", "cuda.cudnn_handle", "cuda.nccl_all_reduce"),
     *("cuda.bandwidth", "cuda.unprivileged"),
 )
-COMPUTATIONS = ("tensorflow.matmul", "tensorflow.convolution", "pytorch.matmul", "pytorch.convolution")
+COMPUTATIONS = (
+    *("tensorflow.matmul", "tensorflow.convolution"),
+    *("pytorch.matmul", "pytorch.convolution", "pytorch.triton"),
+)
 OF_TENSORFLOW = (
     *("tensorflow.version", "tensorflow.built_for_cuda", "tensorflow.devices", "tensorflow.libraries"),
     *("tensorflow.cudnn_version", "tensorflow.nccl_version", "tensorflow.matmul", "tensorflow.convolution"),
 )
 OF_PYTORCH = (
     *("pytorch.version", "pytorch.built_for_cuda", "pytorch.cuda_libraries", "pytorch.devices", "pytorch.matmul"),
-    "pytorch.convolution",
+    *("pytorch.convolution", "pytorch.triton"),
 )
 IN_SHELLS = ("env.login_shell", "env.ssh_no_profile", "env.sudo", "env.systemd_unit")
 NO_NVIDIA_SMI = {
@@ -127,6 +130,9 @@ def part(answer: dict, key: str) -> dict:
     return next(found for found in answer["parts"] if key in found)
 
 
+COMPUTED = ("matmul", "convolution", "triton")  # parts of an answer; TensorFlow's lacks the last one
+
+
 def cut(answer: dict, key: str, signal: int = 11) -> None:
     """End a framework's process before it prints a part."""
     index = next(number for number, found in enumerate(answer["parts"]) if key in found)
@@ -144,16 +150,18 @@ def lose_cuda(host: Host, error: str) -> None:
 
 def compute_on(answer: dict, device: str) -> None:
     """Without a GPU, the probe computes on the CPU."""
-    for computation in ("matmul", "convolution"):
-        part(answer, computation)[computation] = [{"device": device, "ran_on": device, "difference": 4.7e-07}]
+    for found in answer["parts"]:
+        for computation in (name for name in COMPUTED if name in found):
+            found[computation] = [{"device": device, "ran_on": device, "difference": 4.7e-07}]
 
 
 def keep_one_gpu(host: Host) -> None:
     """Programs see the first GPU alone."""
     host.cuda["settings"]["DEVICES"] = "1"
     for answer in (host.tensorflow, host.pytorch):
-        for key in ("devices", "matmul", "convolution"):
-            part(answer, key)[key].pop()
+        for key in ("devices", *COMPUTED):
+            for found in (found for found in answer["parts"] if key in found):
+                found[key].pop()
 
 
 # The driver ---------------------------------------------------------------------------------------------------------
@@ -1244,7 +1252,7 @@ def pytorch_cudnn(host: Host) -> None:
 @fault(
     "PyTorch sees no GPU",
     "pytorch.devices",
-    follows=unknown("pytorch.matmul", "pytorch.convolution"),
+    follows=unknown("pytorch.matmul", "pytorch.convolution", "pytorch.triton"),
     why="It computes on the CPU",
 )
 def pytorch_without_gpus(host: Host) -> None:
@@ -1255,8 +1263,8 @@ def pytorch_without_gpus(host: Host) -> None:
 @fault(
     "PyTorch crashes at its first convolution, as with a system's cuDNN beside the wheel's",
     "pytorch.convolution",
-    follows=unknown("pytorch.cuda_libraries"),
-    why="What computing loads is not listed",
+    follows={**unknown("pytorch.cuda_libraries"), **fails("pytorch.triton")},
+    why="What computing loads is not listed, and nothing more is computed",
 )
 def pytorch_crash(host: Host) -> None:
     cut(host.pytorch, "convolution")
@@ -1275,6 +1283,43 @@ def pytorch_product(host: Host) -> None:
 @fault("PyTorch runs on the CPU in place of a GPU", "pytorch.matmul")
 def pytorch_on_cpu(host: Host) -> None:
     part(host.pytorch, "matmul")["matmul"][1]["ran_on"] = "cpu"
+
+
+# What Triton 3.8 of the wheel 2.15.0 said on a machine without them, as under pytorch/pytorch issue 196977.
+NO_HEADERS = (
+    "Command '['/usr/bin/gcc', '/opt/gpuhost/environments/pytorch-2.15.0-py3.11-5fc5f6ce/lib/python3.11/site-packages/"
+    "triton/backends/nvidia/driver.c', '-O3', '-shared', '-fPIC', '-Wno-psabi', '-o', '/tmp/tmp0dy1jou6/cuda_utils."
+    "cpython-311-x86_64-linux-gnu.so', '-l:libcuda.so.1', '-L/opt/"
+)
+NO_COMPILER = "Failed to find C compiler. Please specify via CC environment variable or set triton.knobs.build.impl."
+
+
+def fail_triton(host: Host, error: str, **compiles_with: object) -> None:
+    found = part(host.pytorch, "triton")
+    found["triton"] = [{"device": result["device"], "error": error} for result in found["triton"]]
+    found["compiles_with"].update(compiles_with)
+
+
+@fault("Python.h is missing, with which PyTorch's Triton compiles", "pytorch.triton")
+def triton_without_headers(host: Host) -> None:
+    fail_triton(host, NO_HEADERS, has_headers=False)
+
+
+@fault("No C compiler is there for PyTorch's Triton", "pytorch.triton")
+def triton_without_compiler(host: Host) -> None:
+    fail_triton(host, NO_COMPILER, compiler=None)
+
+
+@fault("Python.h is missing where gpuhost installs no packages", "pytorch.triton", cause=model.HOST)
+def triton_without_headers_of_others(host: Host) -> None:
+    host.plan["request"] = {"scope": "frameworks"}
+    fail_triton(host, NO_HEADERS, has_headers=False)
+
+
+@fault("A kernel of Triton does not run, and Python.h is missing as well", "pytorch.triton")
+def triton_of_another_reason(host: Host) -> None:
+    host.plan["request"] = {"scope": "frameworks"}
+    fail_triton(host, "Triton Error [CUDA]: device kernel image is invalid", has_headers=False)
 
 
 @fault("A program of the checks leaves memory in use on a GPU", "idle.gpus")

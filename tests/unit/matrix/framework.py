@@ -45,7 +45,9 @@ for part in answer["parts"]:
         part["libraries"] = [found(path) for path in part["libraries"]]
     if os.environ.get("CUDA_VISIBLE_DEVICES"):
         count = len(os.environ["CUDA_VISIBLE_DEVICES"].split(","))
-        part.update({name: part[name][:count] for name in ("devices", "matmul", "convolution") if name in part})
+        part.update(
+            {name: part[name][:count] for name in ("devices", "matmul", "convolution", "triton") if name in part}
+        )
     say(**part)
     if "build" in part and "and-keras" in arguments:
         is_there = os.environ.get("KERAS_BACKEND", "tensorflow") == "tensorflow"

@@ -13,7 +13,7 @@ import os
 import re
 from typing import Any, Callable, Iterable, Mapping, NamedTuple
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks.causes import module_blacklists
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.causes import module_blacklists, triton_build
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
     FAIL,
     HARDWARE,
@@ -46,7 +46,7 @@ ON_DEVICES = (
 )
 OF_FRAMEWORKS = (
     *("tensorflow.devices", "tensorflow.matmul", "tensorflow.convolution"),
-    *("pytorch.devices", "pytorch.matmul", "pytorch.convolution"),
+    *("pytorch.devices", "pytorch.matmul", "pytorch.convolution", "pytorch.triton"),
 )
 _IGNORED = re.compile(
     r"Ignoring visible gpu device \(device: \d+, name: (.*?), pci bus id: ([0-9A-Fa-f:.]+)[^)]*\) with "
@@ -373,6 +373,15 @@ CAUSES: tuple[Cause, ...] = (
         "Remove the line, `update-initramfs -u` and `modprobe nvidia`; `gpu_host.yml` repairs what was added since its "
         "last run",
         module_blacklists.CHECKS,
+        blame=HOST,
+    ),
+    Cause(
+        "No C compiler or no Python.h for Triton",
+        FAIL,
+        "Where Triton looks for them, and its error; with `gpu_stack_scope=frameworks`, which installs no packages, "
+        "else a failure of the stack",
+        "Install the packages that the check names (`gcc`, `python3.X-dev`)",
+        triton_build.CHECKS,
         blame=HOST,
     ),
     Cause(

@@ -39,10 +39,12 @@ CAPTURED: dict[str, Any] = {
     "devices": [],
     "matmul": [{"device": "cpu", "ran_on": "cpu", "difference": 4.410498168568738e-07}],
     "convolution": [{"device": "cpu", "ran_on": "cpu", "difference": 5.407762030242837e-07}],
+    "triton": [{"device": "cpu", "ran_on": "cpu", "difference": 4.014893570599688e-08}],
+    "compiles_with": {"compiler": "/usr/bin/gcc", "headers": "/usr/include/python3.11", "has_headers": True},
     "ended": True,
 }
 BOTH = [{"device": f"cuda:{n}", "ran_on": f"cuda:{n}", "difference": 5.1e-07} for n in range(2)]
-TWO_GPUS = {**CAPTURED, "devices": ["cuda:0", "cuda:1"], "matmul": BOTH, "convolution": BOTH}
+TWO_GPUS = {**CAPTURED, "devices": ["cuda:0", "cuda:1"], "matmul": BOTH, "convolution": BOTH, "triton": BOTH}
 PLANNED = {"version": "2.15.0", "python": "3.11", "cuda": "13.2", "lock": "pytorch-2.15.0-cu132-py3.11.txt"}
 
 
@@ -113,7 +115,7 @@ def test_two_healthy_gpus() -> None:
 
 def test_gpu_checks_are_skipped_with_a_simulated_driver() -> None:
     found = judged(printed(CAPTURED), simulated=("NVIDIA driver 595.71.05 (simulated)",))
-    assert statuses(found) == dict.fromkeys(("devices", "matmul", "convolution"), "skip")
+    assert statuses(found) == dict.fromkeys(("devices", "matmul", "convolution", "triton"), "skip")
     assert "simulated" in str(found["pytorch.matmul"].reason)
 
 
@@ -166,6 +168,7 @@ def test_a_build_without_cuda() -> None:
         "devices": "fail",
         "matmul": "unknown",
         "convolution": "unknown",
+        "triton": "unknown",
     }
 
 
@@ -173,7 +176,7 @@ def test_failed_import_is_one_failure() -> None:
     found = judged(Answer(1, b"", b"Traceback\nImportError: libcudnn.so.9: cannot open shared object file"))
     assert statuses(found) == {
         "version": "fail",
-        **dict.fromkeys(("built_for_cuda", "cuda_libraries", "devices", "matmul", "convolution"), "unknown"),
+        **dict.fromkeys(("built_for_cuda", "cuda_libraries", "devices", "matmul", "convolution", "triton"), "unknown"),
     }
     assert "libcudnn.so.9: cannot open" in str(found["pytorch.version"].found)
 
@@ -224,14 +227,14 @@ def test_probe_in_a_real_pytorch_environment() -> None:
     assert set(output) | {"called"} == set(CAPTURED)
     assert (output["ended"], output["search_path"]) == (True, "/nonexistent")
     assert output["loaded"]["version"] == output["version"].split("+")[0]
-    for name, tolerance in (("matmul", 1e-5), ("convolution", 1e-4)):
+    for name, tolerance in (("matmul", 1e-5), ("convolution", 1e-4), ("triton", 1e-5)):
         devices = output["devices"] or ["cpu"]
         assert [(result["device"], result["ran_on"]) for result in output[name]] == [(one, one) for one in devices]
         assert all(1e-9 < result["difference"] < tolerance for result in output[name])
     planned = {**PLANNED, "version": output["version"].split("+")[0], "cuda": output["cuda"]}
     found = judged(Answer(0, answer.stdout, b""), planned=planned, gpus=len(output["devices"]))
     without_cuda = {"built_for_cuda": "fail", "cuda_libraries": "skip"} if output["cuda"] is None else {}
-    without_gpus = {} if output["devices"] else dict.fromkeys(("devices", "matmul", "convolution"), "skip")
+    without_gpus = {} if output["devices"] else dict.fromkeys(("devices", "matmul", "convolution", "triton"), "skip")
     assert statuses(found) == {**without_cuda, **without_gpus}
     for name in ("matmul", "convolution"):
         assert "differs by" in str(found["pytorch." + name].found)

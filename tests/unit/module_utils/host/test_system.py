@@ -58,8 +58,11 @@ def test_interpreters_in_usr_bin_take_precedence(tmp_path: Path) -> None:
     ]
     assert not found["ensurepip"]  # Debian's python3-venv, which has it, is a package of its own
     put(tmp_path, "/usr/lib/python3.11/ensurepip/__init__.py")
+    put(tmp_path, "/usr/include/python3.11/Python.h")
+    put(tmp_path, "/usr/include/python3.9/pyconfig.h")
+    assert system.python(str(tmp_path))["headers"] == ["3.11"]
     assert system.python(str(tmp_path))["ensurepip"]
-    nothing = {"default": None, "ensurepip": False, "interpreters": {}}
+    nothing = {"default": None, "ensurepip": False, "interpreters": {}, "headers": []}
     assert system.python(str(tmp_path / "nothing")) == nothing
 
 

@@ -549,6 +549,34 @@ def test_frameworks_alone_need_their_space_in_one_directory() -> None:
     assert "checks and training" in found.problems[0].message
 
 
+@pytest.mark.parametrize(
+    ("files", "gcc", "packages", "missing"),
+    [
+        ({}, None, ["gcc", "python3.11-dev"], "gcc and python3.11-dev"),
+        ({}, "12", ["gcc", "python3.11-dev"], "python3.11-dev"),
+        ({"/usr/include/python3.12/Python.h": ""}, "12", ["gcc", "python3.11-dev"], "python3.11-dev"),
+        ({"/usr/include/python3.11/Python.h": ""}, None, ["gcc", "python3.11-dev"], "gcc"),
+        ({"/usr/include/python3.11/Python.h": ""}, "12", ["gcc", "python3.11-dev"], ""),
+        ({}, None, [], ""),
+    ],
+)
+def test_frameworks_alone_warn_of_what_pytorch_compiles_with(
+    tmp_path: Path, files: dict[str, str | bytes], gcc: str | None, packages: list[str], missing: str
+) -> None:
+    interpreters = dict.fromkeys(("/usr/bin/python3.11", "/usr/bin/python3.12"), "")
+    python = {**probed(tmp_path, {**interpreters, **files}, "python")["python"], "ensurepip": True}
+    plan = make_plan(
+        {"pytorch": {"version": "2.15.0", "python": "3.11", "build_packages": packages}}, {"scope": "frameworks"}
+    )
+    parts = {**PROBE, "uid": 1001, "may_write": {"/opt/gpuhost": True}, "toolchain": {"gcc": gcc}, "python": python}
+    probe = make_probe(**parts)
+    found = preflight.preflight(plan, probe, plan_diff.plan_diff(plan, probe))
+    assert codes(found) == ([], ["triton-build-missing"] if missing else [])
+    assert all(f"this host lacks {missing};" in warning.message for warning in found.warnings)
+    whole = dataclasses.replace(plan, request=dataclasses.replace(plan.request, scope="host"))
+    assert "triton-build-missing" not in codes(preflight.preflight(whole, probe, plan_diff.plan_diff(whole, probe)))[1]
+
+
 def test_leftovers_of_others_stay_where_frameworks_alone_are_installed() -> None:
     alone = without("driver", "cuda", "cudnn", "nccl")
     plan = make_plan(alone, request={"scope": "frameworks", "leftovers": "remove"})

@@ -11,7 +11,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import with_every_lock
 
 from tests.unit.frozen_catalog import frozen_catalog
-from tests.unit.plugin_utils.resolver.resolver_cases import codes, plan, problems, with_published_run
+from tests.unit.plugin_utils.resolver.resolver_cases import codes, plan, problems, reason, with_published_run
 
 
 def test_pascal_limits_the_cudnn_wheel():
@@ -632,3 +632,23 @@ def test_a_tensorflow_whose_wheel_nobody_inspected_is_refused():
     remedy = "set gpu_stack_tensorflow to one of those, or leave it at auto"
     found = problems("ubuntu-24.04", "H200", catalog=catalog, tensorflow="2.20", **TENSORFLOW)
     assert found == [("unknown-version", message, remedy)]
+
+
+# What Triton compiles with: pytorch#196977, whose reporter used 2.14 and the Python of Ubuntu 24.04.
+@pytest.mark.parametrize(
+    ("distro", "host", "asked", "packages"),
+    [
+        ("ubuntu-24.04", {}, "auto", ["gcc", "python3.12-dev"]),
+        ("ubuntu-22.04", {}, "2.14", ["gcc", "python3.10-dev"]),
+        ("debian-13", {}, "auto", ["gcc", "python3.13-dev"]),
+        ("ubuntu-24.04", {}, "2.13", []),
+        ("ubuntu-24.04", {"pythons": ("3.12",), "own_pythons": ("3.12",)}, "auto", ["gcc"]),
+    ],
+    ids=["newest", "2.14", "another distribution", "before 2.14", "a Python of the user's own"],
+)
+def test_a_pytorch_that_compiles_when_it_runs_needs_compiler_and_headers(distro, host, asked, packages):
+    made = plan(distro, "H100", host=host, catalog=load_catalog(), tensorflow="none", pytorch=asked)
+    assert made["components"]["pytorch"]["build_packages"] == packages
+    because = reason(made, "pytorch")[1]
+    assert ("by which its Triton compiles" in because) == bool(packages)
+    assert all(package in because for package in packages)

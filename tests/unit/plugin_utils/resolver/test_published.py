@@ -83,7 +83,7 @@ def test_refused(distro, names, request_, code):
 
 def test_every_code_is_produced():
     produced = {r[4] for r in REFUSED} | {code for failure in FAILURES for code in failure[4]}
-    # These have tests of their own: test_resolve.py, test_cpu.py, test_locks.py, test_scope.py and those of the modules.
+    # These have tests of their own: test_resolve.py, test_cpu.py, test_locks.py, test_scope.py, those of the modules.
     elsewhere = {"invalid-request", *locks.PROBLEMS, *scope.PROBLEMS, *foreign_drivers.PROBLEMS, *driver_sets.PROBLEMS}
     elsewhere |= {*prebuilt.PROBLEMS, *holds.PROBLEMS, gpus.ARM_ONLY, frameworks.CPU_LACKS}
     assert produced == set(PROBLEMS) - elsewhere

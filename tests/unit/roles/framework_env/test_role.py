@@ -91,7 +91,13 @@ def test_a_password_of_an_index_reaches_uv_and_no_output(tmp_path: Path) -> None
     uv = fake_uv(tmp_path, 'echo "$UV_DEFAULT_INDEX $UV_INDEX $UV_INDEX_STRATEGY" > "$0.index"', REFUSE)
     index = "https://ann:s3cret-8153@127.0.0.1:9/simple"
     own = "https://127.0.0.1:9/whl/cu126"
-    variables = {"version": "2.15.0", "index_url": index, "extra_index_url": own, "system_packages": []}
+    variables = {
+        "version": "2.15.0",
+        "index_url": index,
+        "extra_index_url": own,
+        "system_packages": [],
+        "build_packages": [],
+    }
     result = run(tmp_path, "pytorch", "-vvv", "--diff", **variables)
     assert result.returncode == 2
     recorded = uv.with_name("uv.index").read_text().split()
@@ -104,7 +110,9 @@ def test_the_time_limit_of_a_build_follows_the_factor_and_says_so(tmp_path: Path
     """7200 s by a factor of 1/1800; the program in place of uv would take a minute."""
     fake_uv(tmp_path, 'echo $$ > "$0.pid"', "exec sleep 60")
     begin = time.monotonic()
-    result = run(tmp_path, "pytorch", "--diff", version="2.15.0", system_packages=[], timeout_factor=1 / 1800)
+    result = run(
+        tmp_path, "pytorch", "--diff", version="2.15.0", system_packages=[], build_packages=[], timeout_factor=1 / 1800
+    )
     assert time.monotonic() - begin < 50
     assert result.returncode == 2
     output = " ".join(result.stdout.split())
@@ -152,6 +160,7 @@ def building(tmp_path: Path) -> Iterator[tuple[Host, Path, subprocess.Popen[str]
         "pytorch_env_path": str(tmp_path / "pytorch"),
         "pytorch_env_uv_path": str(tmp_path / "uv"),
         "pytorch_env_system_packages": [],
+        "pytorch_env_build_packages": [],
         "__framework_env_poll": 1,
     }
     play = host.start_play(tasks, "-e", json.dumps(variables))

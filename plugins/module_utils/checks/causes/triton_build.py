@@ -1,0 +1,46 @@
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Explain a kernel of Triton that fails because the host lacks what Triton compiles with (pytorch#196977, #129351).
+
+At the first kernel, Triton has the host's compiler make a library that needs Python.h. The cause counts only if the
+compiler or the header is missing *and* that is what the kernel failed of.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from typing import Any, Iterable
+
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import FAIL, HOST, REAPPLY, Check
+
+CHECKS = ("pytorch.triton",)
+# triton/runtime/build.py: its own words without a compiler; else subprocess's, of a compiler's call that failed.
+_NO_COMPILER = re.compile(r"^Failed to find C compiler\.")
+_NOT_COMPILED = re.compile(r"^Command '\['.*/triton/.*\.c'")
+
+
+def explain(plan: dict[str, Any], check: Check, output: dict[str, Any]) -> Check:
+    """Return a failed check with what is missing and the packages, if that explains each GPU's failure.
+
+    output: the probe's. Where gpuhost installs no packages (gpu_stack_scope=frameworks), it is a failure of the host.
+    """
+    if check.status != FAIL:
+        return check
+    found, errors = output.get("compiles_with") or {}, [result.get("error", "") for result in output["triton"]]
+    packages = [str(name) for name in ((plan.get("components") or {}).get("pytorch") or {}).get("build_packages") or []]
+    if not found.get("compiler") and _all(_NO_COMPILER, errors):
+        missing, names = "no C compiler", packages[:1]
+    elif found.get("compiler") and not found.get("has_headers", True) and _all(_NOT_COMPILED, errors):
+        missing, names = "no %s/Python.h" % found["headers"], packages[1:]
+    else:
+        return check
+    install = "`apt-get install %s`" % " ".join(names) if names else "that of the environment's Python"
+    remedy = "Triton, with which PyTorch compiles operations, finds %s on this host: %s. " % (missing, install)
+    if (plan.get("request") or {}).get("scope") == "frameworks":
+        return dataclasses.replace(check, cause=HOST, setting=missing, remedy=remedy.strip())
+    return dataclasses.replace(check, remedy=remedy + REAPPLY)
+
+
+def _all(pattern: re.Pattern[str], errors: Iterable[str]) -> bool:
+    return all(pattern.match(error) for error in errors)
