@@ -29,7 +29,12 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.host import (
     secure_boot,
     system,
 )
-from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import kernel_modules, nvidia_smi, proc_driver
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import (
+    installed_driver,
+    kernel_modules,
+    nvidia_smi,
+    proc_driver,
+)
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_output, debian_version, dpkg
 
 NOT_LOADED_EXIT = 9
@@ -398,8 +403,9 @@ def _make_log(root: str, driver: dict[str, Any]) -> str:
         for version in files.names(root, "%s/%s" % (dpkg.DKMS_TREE, name)):
             path = "%s/%s/%s/build/make.log" % (dpkg.DKMS_TREE, name, version)
             text = files.read_text(root, path)
-            owner = dpkg.module_owner(root, "%s/%s" % (name, version)) if text else None
-            if text and (owner in planned or (owner is None and name.startswith("nvidia"))):
+            module = "%s/%s" % (name, version)
+            owner = dpkg.module_owner(root, module) if text else None
+            if text and (owner in planned or (owner is None and installed_driver.builds_driver(root, module))):
                 ending = " %s ends with: %s" % (path, " | ".join(text.strip().splitlines()[-5:]))
                 found[owner is None] = found[owner is None] or ending
     return found[0] or found[1]

@@ -59,6 +59,11 @@ def _listed(root: str) -> dict[str, str | None] | None:
     return {"version": version, "package": package}
 
 
+def builds_driver(root: str, module: str) -> bool:
+    """Return whether a module of DKMS, NAME/VERSION, is a driver's, by its dkms.conf."""
+    return bool(_BUILDS_DRIVER.search(dpkg.module_settings(root, module) or ""))
+
+
 def dkms_leftovers(root: str) -> list[dict[str, Any]]:
     """Return what DKMS has of removed packages: `module` (NAME/VERSION) and whether its source is there (`has_source`).
 

@@ -22,7 +22,7 @@ from tests.unit.module_utils.host.test_module_keys import (
     keys,
 )
 from tests.unit.module_utils.host.test_module_keys import FIXTURES as SECURE_BOOT_FIXTURES
-from tests.unit.module_utils.host_files import put, put_grub_menu
+from tests.unit.module_utils.host_files import link, put, put_grub_menu
 from tests.unit.module_utils.simulated_host import DRIVER, H200, SimulatedHost, use_simulated_nvidia_smi
 
 NO_DRIVER = (
@@ -346,6 +346,9 @@ def test_next_boot_kernel_without_a_module_fails_and_shows_the_build_log(tmp_pat
     log = tmp_path / "var/lib/dkms/nvidia-current/550.163.01/build/make.log"
     log.parent.mkdir(parents=True)
     log.write_text("".join(f"line {n}\n" for n in range(9)) + "nv-pci.c:237: too few arguments\n")
+    link(tmp_path, "/var/lib/dkms/nvidia-current/550.163.01/source", "/usr/src/nvidia-current-550.163.01")
+    put(tmp_path, "/usr/src/nvidia-current-550.163.01/dkms.conf", 'BUILT_MODULE_NAME[0]="nvidia-current"\n')
+    put(tmp_path, "/var/lib/dkms/nvidia-fs/2.20.5/build/make.log", "what a removed package has left\n")
     put(tmp_path, "/var/lib/dkms/broadcom-sta/6.30/build/make.log", "another module\n")
     put(tmp_path, "/var/lib/dkms/nvidia-current/550.54.14/build/make.log", "")
     check = by_id(driver_checks.run(host(tmp_path)))["driver.module_built"]
