@@ -14,6 +14,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Callable, Iterable, Sequence, TypeVar
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.checks import gpu_counters
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.causes import known_causes
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
     FAIL,
@@ -30,7 +31,6 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import (
-    gpu_counters,
     kernel_log,
     nvidia_smi,
     nvidia_smi_log,

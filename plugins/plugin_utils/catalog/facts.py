@@ -77,7 +77,7 @@ def link_thresholds(catalog: Catalog) -> dict[str, dict[str, Any]]:
 
 
 def gpu_counters(catalog: Catalog) -> list[dict[str, Any]]:
-    """Return the rows of gpu_thresholds.yml as module_utils/nvidia/gpu_counters.py reads them."""
+    """Return the rows of gpu_thresholds.yml as module_utils/checks/gpu_counters.py reads them."""
     return [dataclasses.asdict(row) for row in catalog.gpu_thresholds.counters]
 
 

@@ -13,7 +13,8 @@ import scaling_benchmark
 import train_checks
 
 PROJECT = Path(__file__).resolve().parents[4]
-USER_SETTINGS = (PROJECT / "plugins/module_utils/state/user_settings.py", PROJECT / "catalog/user_settings.csv")
+OURS = ("module_utils/state/user_settings.py", "module_utils/checks/gpu_counters.py")
+BESIDE = (*(PROJECT / "plugins" / path for path in OURS), PROJECT / "catalog/user_settings.csv")
 FILES = [Path(module.__file__).parent for module in (scaling_benchmark, train_checks)]
 # A second for each batch, whatever its size: each replica computes its part at the same time.
 WORKER = """
@@ -41,7 +42,7 @@ send("end")
 @pytest.fixture
 def measure(tmp_path: Path) -> Callable[..., tuple[int, dict[str, Any]]]:
     """Return a function: measure("--steps", "4", broken=2) is the exit status and the result; 2 replicas are broken."""
-    for path in (*(path for directory in FILES for path in directory.glob("*.py")), *USER_SETTINGS):
+    for path in (*(path for directory in FILES for path in directory.glob("*.py")), *BESIDE):
         shutil.copy(path, tmp_path)
 
     def run(*arguments: str, broken: int = 0) -> tuple[int, dict[str, Any]]:

@@ -32,7 +32,7 @@ FILES = Path(smoke_train.__file__).parent
 PROJECT = FILES.parents[2]
 INSTALLED_BESIDE = (
     PROJECT / "plugins/module_utils/state/user_settings.py",
-    PROJECT / "plugins/module_utils/nvidia/gpu_counters.py",
+    PROJECT / "plugins/module_utils/checks/gpu_counters.py",
     PROJECT / "catalog/user_settings.csv",
 )
 
