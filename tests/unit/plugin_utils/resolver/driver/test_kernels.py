@@ -25,6 +25,8 @@ DESCRIBED = [
     ("debian-12", "6.1.0-50-amd64", "6.1.0-56-amd64", "linux-headers-amd64", ["gcc-12"]),
     ("debian-12", "6.1.0-56-cloud-amd64", None, "linux-headers-cloud-amd64", ["gcc-12"]),
     ("debian-13", "6.12.86+deb13-amd64", None, "linux-headers-amd64", ["gcc-14"]),
+    ("debian-13", "6.12.74+deb13+1-amd64", None, "linux-headers-amd64", ["gcc-14"]),  # of linux 6.12.74-2
+    ("debian-13", "6.12.74+deb13+1-cloud-amd64", None, "linux-headers-cloud-amd64", ["gcc-14"]),
     ("ubuntu-20.04", "5.4.0-216-generic", None, "linux-headers-generic", ["gcc-9"]),
     ("ubuntu-20.04", "5.15.0-139-generic", None, "linux-headers-generic-hwe-20.04", ["gcc-9"]),
     ("ubuntu-20.04", "5.4.0-1029-aws", None, "linux-headers-aws-lts-20.04", ["gcc-9"]),
@@ -301,20 +303,21 @@ def test_headers_of_another_name_are_planned_where_apt_says_that_they_are_those_
 
 
 @pytest.mark.parametrize(
-    ("running", "meta", "follows"),
+    ("distribution", "running", "meta", "follows"),
     [
-        ("6.17.11-061711-generic", "generic-hwe-22.04", False),
-        ("6.15.2-1-liquorix-amd64", "liquorix-amd64", True),
-        ("6.8.0-90-generic", "generic-hwe-22.04", True),
+        ("ubuntu-22.04", "6.17.11-061711-generic", "generic-hwe-22.04", False),
+        ("ubuntu-22.04", "6.15.2-1-liquorix-amd64", "liquorix-amd64", True),
+        ("ubuntu-22.04", "6.8.0-90-generic", "generic-hwe-22.04", True),
+        ("debian-13", "6.12.74+deb13+1-amd64", "amd64", True),
     ],
 )
 def test_a_metapackage_of_the_archive_does_not_follow_a_kernel_of_others(
-    running: str, meta: str, follows: bool
+    distribution: str, running: str, meta: str, follows: bool
 ) -> None:
     """The flavour of Ubuntu's mainline builds is that of the archive's kernels beside them."""
     release = {"metas": [f"linux-image-{meta}"], "compiler": JAMMY, "gcc": 12}
     kernel = {"running": running, "installed": [running, "6.8.0-90-generic"], "releases": {running: release}}
-    headers = probed(kernel)[0]["kernel_headers"]
+    headers = probed(kernel, distribution)[0]["kernel_headers"]
     assert headers == [f"linux-headers-{running}"] + [f"linux-headers-{meta}"] * follows
 
 
