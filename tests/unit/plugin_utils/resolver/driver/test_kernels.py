@@ -55,6 +55,7 @@ DESCRIBED = [
     ("ubuntu-24.04", "6.17.0-1032-nvidia", None, "linux-headers-nvidia-hwe-24.04", ["gcc-13"]),
     ("ubuntu-24.04", "6.17.0-1009-oem", None, None, ["gcc-13"]),  # its track is not in its release
     ("ubuntu-24.04", "6.8.0-1030-azure-fde", None, None, ["gcc-13"]),
+    ("ubuntu-24.04", "6.8.1-1022-realtime", "6.8.1-1048-realtime", None, ["gcc-13"]),  # of Linux 6.8.1, not 6.8.0
     ("ubuntu-26.04", "7.0.0-29-generic", None, "linux-headers-generic", ["gcc-15"]),
     ("ubuntu-26.04", "7.0.0-1011-gcp", None, "linux-headers-gcp", ["gcc-15"]),
 ]
@@ -90,6 +91,7 @@ def test_a_flavour_that_the_catalog_does_not_know_gets_no_other_kernels_metapack
 OTHERS = [
     ("ubuntu-24.04", "6.17.11-061711-generic"),  # mainline: NVIDIA/open-gpu-kernel-modules#951
     ("ubuntu-24.04", "6.14.0-061400-generic"),  # mainline: ROCm/legacy-rocm-build#4619
+    ("ubuntu-22.04", "6.9.3-76060903-generic"),  # System76: pop-os/linux
     ("ubuntu-22.04", "6.15.2-1-liquorix-amd64"),  # damentz/liquorix-package#198
     ("ubuntu-20.04", "5.14.0-6.2-liquorix-amd64"),  # damentz/liquorix-package#66
     ("debian-12", "6.8.4-2-liquorix-amd64"),  # damentz/liquorix-package#166
@@ -122,6 +124,7 @@ ARCHIVE = [
     ("debian-12", "6.5.0-0.deb12.4-amd64"),
     ("debian-13", "6.12.41+deb13-rt-amd64"),
     ("debian-13", "6.18.5+deb13-amd64"),
+    ("ubuntu-22.04", "6.8.1-1048-realtime"),
     ("ubuntu-24.04", "6.8.0-1040-nvidia-lowlatency"),
 ]
 
