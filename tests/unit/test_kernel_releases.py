@@ -12,7 +12,7 @@ SOURCES = yaml.safe_load((FIXTURES / "kernels/releases.yml").read_text())
 # uname -r of Debian's and Ubuntu's kernels.
 RELEASE = re.compile(
     r"\b[2-7]\.\d+\.\d+(?:\+deb1\d(?:\+\d)?)?-[\w.+-]*?"
-    r"(?:generic|lowlatency|amd64|aws|azure|gcp|gke|ibm|nvidia|oem|oracle|realtime|virtual)(?:-(?:lowlatency|fde|64k))?\b"
+    r"(?:generic|lowlatency|amd64|aws|azure|gcp|gke|ibm|nvidia|oem|oracle|realtime|virtual)(?:-(?:lowlatency|fde|64k|nvidia))?\b"
 )
 
 

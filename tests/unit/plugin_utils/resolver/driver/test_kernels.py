@@ -80,11 +80,27 @@ def test_a_described_host_has_exact_headers_the_metapackage_and_the_compilers(
 
 @pytest.mark.parametrize(
     ("distro", "running"),
-    [("ubuntu-24.04", "6.8.0-1040-nvidia-lowlatency"), ("debian-12", "6.12.100+deb12-amd64")],
+    [
+        ("ubuntu-24.04", "6.8.0-1040-nvidia-lowlatency"),
+        ("ubuntu-24.04", "6.8.0-1025-azure-nvidia"),
+        ("ubuntu-24.04", "6.14.0-1010-azure-nvidia"),
+        ("debian-12", "6.12.100+deb12-amd64"),
+    ],
 )
 def test_a_flavour_that_the_catalog_does_not_know_gets_no_other_kernels_metapackage(distro: str, running: str) -> None:
     component, _warnings = driver(distro, running)
     assert component["kernel_headers"] == [f"linux-headers-{running}"]
+
+
+def test_no_flavour_that_ends_like_another_gets_its_metapackage() -> None:
+    """Ubuntu's flavours can be combined, as in azure-nvidia."""
+    for catalog in (load_catalog(), frozen_catalog()):
+        for distro in (distro for distro in catalog.distros.values() if distro.family == "ubuntu"):
+            for row in distro.kernel.headers:
+                flavour = row.running.rpartition("-")[2].removesuffix("$")
+                abis = [f"{series}.0-1001" for series in (distro.kernel.default, "5.15", "6.17")]
+                assert any(facts.kernel_headers(distro, f"{abi}-{flavour}") == row for abi in abis)
+                assert not any(facts.kernel_headers(distro, f"{abi}-intel-{flavour}") for abi in abis)
 
 
 # Releases of kernels that no archive has, as `uname -r` printed them in public reports.
