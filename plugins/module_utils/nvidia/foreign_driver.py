@@ -20,7 +20,7 @@ VGPU_MANAGER, VGPU_MODULE = "/usr/bin/nvidia-vgpu-mgr", "nvidia_vgpu_vfio"
 # NVIDIA's own, which replaces that one since Linux 6.8 (vGPU user guide, "vendor-specific VFIO framework").
 MEDIATED, MEDIATED_PARTS, VGPU_TYPE = "/sys/class/mdev_bus", "/sys/bus/mdev/devices", "nvidia/current_vgpu_type"
 
-PROXMOX = "/etc/pve"  # where Proxmox VE mounts the configuration of its cluster
+PROXMOX = "/etc/pve"  # where Proxmox VE mounts the configuration of its cluster, which always has entries (.version)
 
 
 def read(root: str) -> dict[str, str] | None:
@@ -35,7 +35,7 @@ def read(root: str) -> dict[str, str] | None:
     sign = _sign_of_vgpus(root)
     if sign:
         return {"kind": "vgpu-host", "found": sign}
-    return {"kind": "proxmox", "found": PROXMOX} if os.path.isdir(files.under(root, PROXMOX)) else None
+    return {"kind": "proxmox", "found": PROXMOX} if files.names(root, PROXMOX) else None
 
 
 def _sign_of_vgpus(root: str) -> str | None:

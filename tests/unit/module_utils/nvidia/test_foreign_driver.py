@@ -119,6 +119,8 @@ def test_a_proxmox_hypervisor_is_recognised_by_its_file_system(tmp_path: Path) -
     put(tmp_path, "/etc/pve")  # no directory
     assert foreign_driver.read(str(tmp_path)) is None
     (tmp_path / "etc/pve").unlink()
+    (tmp_path / "etc/pve").mkdir()  # without its file system: left by a removed cluster, or by a tool of a guest
+    assert foreign_driver.read(str(tmp_path)) is None
     put(tmp_path, "/etc/pve/.version", "{}\n")
     assert foreign_driver.read(str(tmp_path)) == {"kind": "proxmox", "found": "/etc/pve"}
     mediated(tmp_path, "0000:84:00.0")
