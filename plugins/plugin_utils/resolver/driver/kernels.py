@@ -103,9 +103,16 @@ def _header_metas(context: ResolveContext, release: str) -> list[str]:
         return [row.package] if row else []
     metas = [HEADERS + meta.removeprefix(IMAGE) for meta in _release(context, release).metas]
     if not facts.is_archive_kernel(context.distro, release):  # a mainline build has the flavour of the archive's
-        of_archive = {row.package for row in context.distro.kernel.headers}
-        metas = [meta for meta in metas if meta not in of_archive]
+        metas = [meta for meta in metas if _is_of_others(context, meta)]
     return [meta for meta in metas if _can_have(context, meta)]
+
+
+def _is_of_others(context: ResolveContext, meta: str) -> bool:
+    """Return whether a metapackage follows kernels that are not the archive's, by the headers it brings if known."""
+    offer = (_kernels(context).offers or {}).get(meta)
+    if offer is None:
+        return meta not in {row.package for row in context.distro.kernel.headers}
+    return any(not facts.is_archive_kernel(context.distro, release) for release in offer.headers)
 
 
 def _can_have(context: ResolveContext, meta: str) -> bool:

@@ -340,6 +340,35 @@ def test_a_metapackage_of_the_archive_does_not_follow_a_kernel_of_others(
     assert headers == [f"linux-headers-{running}"] + [f"linux-headers-{meta}"] * follows
 
 
+@pytest.mark.parametrize(
+    ("running", "brought", "expected"),
+    [
+        (
+            "6.17.11-061711-generic",
+            {"virtual": "6.8.0-149-generic", "generic-hwe-24.04-edge": "7.0.0-43-generic"},
+            [],
+        ),
+        ("6.15.2-1-liquorix-amd64", {"liquorix-amd64": "6.15.2-1-liquorix-amd64"}, ["liquorix-amd64"]),
+        # Pop!_OS: the archive's name, and System76's kernels
+        ("6.9.3-76060903-generic", {"generic": "6.9.3-76060903-generic"}, ["generic"]),
+        (
+            "6.8.0-90-generic",
+            {"virtual": "6.8.0-149-generic", "generic-6.8": "6.8.0-149-generic"},
+            ["virtual", "generic-6.8"],
+        ),
+    ],
+)
+def test_the_headers_that_a_metapackage_brings_say_whose_kernels_it_follows(
+    running: str, brought: dict[str, str], expected: list[str]
+) -> None:
+    """Ubuntu has more metapackages of a flavour than the catalog: the probe reports all that are installed."""
+    release = {"metas": [f"linux-image-{meta}" for meta in brought], "compiler": JAMMY, "gcc": 12}
+    offers = {f"linux-headers-{meta}": {"headers": [headers], "images": []} for meta, headers in brought.items()}
+    kernel = {"running": running, "installed": [running], "releases": {running: release}, "offers": offers}
+    headers = probed(kernel, "ubuntu-24.04")[0]["kernel_headers"]
+    assert headers == [f"linux-headers-{name}" for name in (running, *expected)]
+
+
 def test_another_compiler_than_gcc_is_named() -> None:
     clang = {"compiler": "Ubuntu clang version 18.1.3 (1ubuntu1)", "gcc": None}
     kernel = {"running": "6.8.0-90-generic", "installed": ["6.8.0-90-generic"], "releases": {"6.8.0-90-generic": clang}}
