@@ -295,7 +295,8 @@ probe:
       elements: str
     modules_disabled:
       description:
-        - Where the kernel loads no module until the next boot, C(by) which files and kernel options; null elsewhere.
+        - Where the kernel loads no module until the next boot, C(by) which files, globs in files and kernel options;
+          null elsewhere.
       type: dict
     disk:
       description: C(free_mib), C(total_mib) and C(mount) by directory.

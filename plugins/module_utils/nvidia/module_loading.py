@@ -7,9 +7,10 @@ Runs on the managed host. Secure Boot enforces signatures, too; secure_boot.py r
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import re
-from typing import Any, Iterable
+from typing import Any, Iterable, Iterator
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
 
@@ -23,7 +24,7 @@ SYSCTL_FILE = "/etc/sysctl.conf"
 SIGNATURES = "/sys/module/module/parameters/sig_enforce"
 LOCKDOWN = "/sys/kernel/security/lockdown"  # such as "none [integrity] confidentiality" (kernel_lockdown(7))
 CONFIGURATION = "/boot/config-%s"
-_SETTING = re.compile(r"^\s*-?\s*kernel[./]modules_disabled\s*=\s*(\S*)", re.MULTILINE)
+_KEY = "kernel/modules_disabled"
 _OPTION = re.compile(r"(?:^|\s)(sysctl[./]kernel[./]modules_disabled=(?!0(?:\s|$))\S+)")
 _ENFORCING = re.compile(r"(?:^|\s)(module\.sig_enforce(?:=[1yYtT]\w*|=[oO][nN])?)(?=\s|$)")  # kstrtobool
 _LOCKING = re.compile(r"(?:^|\s)(lockdown=(?:integrity|confidentiality))(?=\s|$)")
@@ -34,9 +35,10 @@ _BORN_LOCKED = re.compile(r"^CONFIG_LOCK_DOWN_KERNEL_FORCE_(?:INTEGRITY|CONFIDEN
 
 
 def disabled(root: str) -> dict[str, Any] | None:
-    """Return what has the kernel load no module any more (`by`: files and kernel options); None if it loads them.
+    """Return what has the kernel load no module any more; None if it loads them.
 
-    `by` is empty where a program sets it, as a service may do after the boot.
+    `by`: files, "GLOB in FILE" where a key there only matches it, and kernel options. It is empty where a program sets
+    it, as a service may do after the boot.
     """
     if (files.read_text(root, MODULES_DISABLED) or "0").strip() == "0":
         return None
@@ -51,16 +53,38 @@ def _sysctl_files(root: str) -> list[str]:
         for name in files.names(root, directory):
             if name.endswith(".conf"):
                 settings.setdefault(name, "%s/%s" % (directory, name))
-    found, last = [], "0"
+    exact: list[tuple[str, str]] = []
+    globs: list[tuple[str, str]] = []
     for path in [*(settings[name] for name in sorted(settings)), SYSCTL_FILE]:
         target = files.resolve(root, path)
-        if target is None or target in found or not os.path.isfile(files.under(root, target)):
+        if target is None or not os.path.isfile(files.under(root, target)):
             continue
-        values = _SETTING.findall(files.read_text(root, target) or "")
-        if values:
-            last = values[-1]
-            found += [target] if last != "0" else []
-    return found if last != "0" else []
+        values = dict(_values(files.read_text(root, target) or ""))  # the last one of each key
+        exact += [(target, value) for key, value in values.items() if _normal(key) == _KEY]
+        globs += [("%s in %s" % (key, target), value) for key, value in values.items() if _is_glob(key)]
+    said = exact or globs  # what is said of the key itself, were it to leave it out, goes before each glob
+    by = [source for source, value in said if value != "0"]
+    return list(dict.fromkeys(by)) if said and said[-1][1] != "0" else []
+
+
+def _values(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the keys of a file of sysctl.d and their values; of one that is left out (-KEY), 0."""
+    for line in map(str.strip, text.splitlines()):
+        key, equals, value = line.partition("=")
+        if line[:1] not in ("", "#", ";") and (equals or line[0] == "-"):
+            yield key.lstrip("-").strip(), " ".join(value.split()[:1]) if equals else "0"
+
+
+def _normal(key: str) -> str:
+    """Return a key with slashes: where its first separator is a dot, dots and slashes are exchanged (sysctl.d(5))."""
+    first = re.search(r"[./]", key)
+    return key.translate(str.maketrans("./", "/.")) if first and first.group() == "." else key
+
+
+def _is_glob(key: str) -> bool:
+    """Return whether a key only matches the setting, as glob(3) does: a wildcard is no slash."""
+    parts, wanted = _normal(key).split("/"), _KEY.split("/")
+    return parts != wanted and len(parts) == len(wanted) and all(map(fnmatch.fnmatchcase, wanted, parts))
 
 
 def signatures_enforced(root: str, running: str, others: Iterable[str] = ()) -> dict[str, list[str]] | None:

@@ -641,6 +641,7 @@ DISABLED = {"/proc/sys/kernel/modules_disabled": "1\n"}
 DISABLING: dict[str, dict[str, str | bytes]] = {
     "a file": {**DISABLED, "/etc/sysctl.conf": "kernel.modules_disabled=1\n"},
     "a file of a package": {**DISABLED, "/usr/lib/sysctl.d/30-hardening.conf": "kernel.modules_disabled = 1\n"},
+    "a glob": {**DISABLED, "/usr/lib/sysctl.d/30-hardening.conf": "kernel.modules_* = 1\n"},
     "a kernel option": {**DISABLED, "/proc/cmdline": "quiet sysctl.kernel.modules_disabled=1\n"},
     "a service": {**DISABLED},
 }
