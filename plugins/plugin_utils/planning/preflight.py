@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_processes, nvidia_smi
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_processes, module_loading, nvidia_smi
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia.installed_stack import PYTORCH, TENSORFLOW
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import debian_version, dpkg, package_manager
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import run_lock, store
@@ -765,10 +765,16 @@ def _secure_boot(context: _Context, findings: Findings) -> None:
         return
     message = "Secure Boot is enabled, and the firmware trusts no key that DKMS signs modules with: they would not load"
     if keys:
-        path = keys[0].path
         state = "is not enrolled" if keys[0].enrolled is False else "may not be enrolled"
-        message += f" ({path} exists but {state})"
-        prepare = f"sudo mokutil --import {path}"
+        message += f" ({keys[0].path} exists but {state})"
+    findings.problem("secure-boot", message, _enrolment(context))
+
+
+def _enrolment(context: _Context) -> str:
+    """Return how to have the firmware trust the key that DKMS signs modules with, after it is made if need be."""
+    keys = context.probe.secure_boot_keys
+    if keys:
+        prepare = f"sudo mokutil --import {keys[0].path}"
     elif context.plan.distribution.startswith("ubuntu"):
         prepare = (
             "sudo apt-get install shim-signed mokutil, sudo update-secureboot-policy --new-key and "
@@ -780,11 +786,9 @@ def _secure_boot(context: _Context, findings: Findings) -> None:
             "-newkey rsa:2048 -days 36500 -subj '/CN=DKMS module signing key' -keyout /var/lib/dkms/mok.key "
             "-outform DER -out /var/lib/dkms/mok.pub and sudo mokutil --import /var/lib/dkms/mok.pub"
         )
-    findings.problem(
-        "secure-boot",
-        message,
+    return (
         f"run {prepare}, {_CONFIRM}; or set gpu_stack_module_signing_key and gpu_stack_module_signing_certificate to a "
-        "key that is enrolled; or disable Secure Boot in the firmware setup",
+        "key that is enrolled; or disable Secure Boot in the firmware setup"
     )
 
 
@@ -802,9 +806,15 @@ def _own_signing_key(signing: SigningCertificate, trusted: tuple[str, ...] | Non
         "secure-boot",
         f"Secure Boot is enabled, and {signing.path}, the certificate of gpu_stack_module_signing_key, {state}: the "
         "kernel would refuse the modules that it signs",
+        _own_enrolment(signing),
+    )
+
+
+def _own_enrolment(signing: SigningCertificate) -> str:
+    return (
         f"convert it with openssl x509 -in {signing.path} -outform DER -out module_signing.der, copy that to the host "
         f"and run there sudo mokutil --import module_signing.der, {_CONFIRM}; or add it to the firmware's db; or "
-        "disable Secure Boot in the firmware setup",
+        "disable Secure Boot in the firmware setup"
     )
 
 
@@ -822,18 +832,28 @@ def _signatures(context: _Context, findings: Findings) -> None:
         is_trusted, key = probe.trusts_dkms, keys[0].path if keys else "which is made with the first module"
     if is_trusted:
         return
-    has_firmware = probe.trusted_certificates is not None
-    trust = (
-        "enrol the key in the firmware (docs/secure-boot.md), from which the kernel takes it"
-        if has_firmware
-        else "build a kernel with its certificate (CONFIG_SYSTEM_TRUSTED_KEYS), since no firmware brings keys here"
-    )
-    findings.problem(
-        "module-signatures",
+    message = (
         f"the kernel loads only modules with a signature that it trusts ({', '.join(found.by)}), and it does not trust "
-        f"the key that signs the modules of DKMS ({key})",
-        f"{'; '.join(_not_enforced(source) for source in found.by)}; then reboot, and run this again; or {trust}",
+        f"the key that signs the modules of DKMS ({key})"
     )
+    no_longer = "; ".join(_not_enforced(source) for source in found.by)
+    if probe.secure_boot == "unknown" and module_loading.LOCKDOWN in found.by:  # by no option and no configuration
+        findings.problem(
+            "module-signatures",
+            f"{message}: Secure Boot, which has the kernel do so, is probably enabled, and the firmware's variables, "
+            "which say so, cannot be read",
+            "boot with the kernel option efi=runtime (GRUB_CMDLINE_LINUX in /etc/default/grub, sudo update-grub), with "
+            "which they can be read and written where a realtime kernel turns that off; then "
+            f"{_own_enrolment(signing) if signing else _enrolment(context)}; or, if Secure Boot is disabled, "
+            f"{no_longer}, and reboot",
+        )
+        return
+    trust = (
+        "build a kernel with its certificate (CONFIG_SYSTEM_TRUSTED_KEYS), since no firmware brings keys here"
+        if probe.trusted_certificates is None and probe.secure_boot == "disabled"
+        else "enrol the key in the firmware (docs/secure-boot.md), from which the kernel takes it"
+    )
+    findings.problem("module-signatures", message, f"{no_longer}; then reboot, and run this again; or {trust}")
 
 
 def _not_enforced(source: str) -> str:

@@ -692,12 +692,30 @@ UEFI: dict[str, str | bytes] = {
 SIGNED_BY = {
     name: {"/var/lib/dkms/mok.pub": (SECURE_BOOT / f"{name}.der").read_bytes()} for name in ("enrolled", "not-enrolled")
 }
+LOCKED: dict[str, str | bytes] = {"/sys/kernel/security/lockdown": "none [integrity] confidentiality\n"}
+RUNTIME_OFF: dict[str, str | bytes] = {"/sys/firmware/efi/systab": "", "/sys/firmware/efi/runtime": ""}
 SIGNING_PARTS = ("signatures_enforced", "kernel_keys", "secure_boot", "secure_boot_keys", "trusted_certificates")
 ENFORCING: dict[str, dict[str, str | bytes]] = {
     "an option": {**ENFORCED, **KERNEL_KEYS, **SIGNED_BY["not-enrolled"]},
     "an option, and no key yet": {**ENFORCED, **KERNEL_KEYS},
     "an option with UEFI": {**ENFORCED, **UEFI, **SIGNED_BY["not-enrolled"]},
-    "lockdown": {"/sys/kernel/security/lockdown": "none [integrity] confidentiality\n", **KERNEL_KEYS},
+    "lockdown": {**LOCKED, **KERNEL_KEYS, "/sys/firmware/acpi/tables/DSDT": ""},
+    "lockdown, UEFI without Secure Boot": {**LOCKED, **UEFI, **SIGNED_BY["not-enrolled"]},
+    # Ubuntu's realtime kernels turn the runtime services of EFI off: canonical/pc-gadget#64
+    "lockdown, and variables that cannot be read": {**LOCKED, **KERNEL_KEYS, **RUNTIME_OFF},
+    "the same, and a key": {**LOCKED, **KERNEL_KEYS, **RUNTIME_OFF, **SIGNED_BY["not-enrolled"]},
+    "an option, and variables that cannot be read": {
+        "/sys/module/module/parameters/sig_enforce": "Y\n",
+        "/proc/cmdline": "ro module.sig_enforce=1\n",
+        **LOCKED,
+        **KERNEL_KEYS,
+        **RUNTIME_OFF,
+    },
+    "a service, and variables that cannot be read": {
+        "/sys/module/module/parameters/sig_enforce": "Y\n",
+        **KERNEL_KEYS,
+        **RUNTIME_OFF,
+    },
     "a configuration": {
         "/proc/sys/kernel/osrelease": "6.1.0-56-amd64\n",
         "/boot/config-6.1.0-56-amd64": "CONFIG_MODULE_SIG=y\nCONFIG_MODULE_SIG_FORCE=y\n",
@@ -719,8 +737,9 @@ def test_modules_that_an_enforcing_kernel_would_reject_are_refused(
     [
         {**ENFORCED, **KERNEL_KEYS, **SIGNED_BY["enrolled"]},
         {**ENFORCED, **UEFI, **SIGNED_BY["enrolled"]},
+        {**LOCKED, **RUNTIME_OFF, **KERNEL_KEYS, **SIGNED_BY["enrolled"]},
     ],
-    ids=["in the kernel's keyring", "in the firmware, and the keyring is hidden"],
+    ids=["in the kernel's keyring", "in the firmware, and the keyring is hidden", "Secure Boot that is not read"],
 )
 def test_an_enforcing_kernel_that_trusts_the_key_is_no_finding(tmp_path: Path, files: dict[str, str | bytes]) -> None:
     assert codes(run(**probed(tmp_path, files, *SIGNING_PARTS))) == ([], [])
