@@ -29,6 +29,7 @@ POLICY_TIMEOUT = 30
 NVIDIA_URI_WORDS = ("nvidia", "graphics-drivers")
 NVIDIA_KEY_OWNERS = (b"nvidia", b"cudatools")  # in the user ids of NVIDIA's keys
 _ORIGIN = re.compile(rb"^Origin: *(.*?)\s*$", re.MULTILINE)
+_ESSENTIAL = re.compile(rb"\nEssential: *yes", re.IGNORECASE)
 _LINE = re.compile(r"^(deb|deb-src)\s+(?:\[([^\]]*)\]\s+)?(\S+)\s+(\S+)")
 
 
@@ -144,7 +145,8 @@ Rows = Sequence[Mapping[str, str]]  # paragraphs of lists of packages
 class Others:
     """The lists of repositories that are neither NVIDIA's, which is planned, nor the distribution's.
 
-    distribution: its name in the Origin of its release files, such as debian. offers: the versions in NVIDIA's
+    distribution: its name in the Origin of its release files, such as debian. A site's mirror may have its own Origin:
+    it is the one that has what is essential on this host, in the installed versions. offers: the versions in NVIDIA's
     repository at `url`, by package. globs: of the names of the packages that matter.
     """
 
@@ -161,7 +163,28 @@ class Others:
         self._own = apt_lists.list_name(url) + "_"
         theirs = [base for base in apt_lists.bases(root) if not base.startswith(self._own)]
         self._archive = [base for base in theirs if self._origin(base).startswith(distribution)]
+        self._archive += self._mirrors([base for base in theirs if base not in self._archive])
         self._lists = {base: self._rows(base, globs) for base in theirs if base not in self._archive}
+
+    def _mirrors(self, bases: list[str]) -> list[str]:
+        """Return those of the lists that are of mirrors of the distribution, with all suites and components."""
+        index = deb822.Index(files.read_bytes(self._root, dpkg.STATUS_FILE) or b"")
+        essential = {(row["package"], row.get("version", "")) for row in index.containing(_ESSENTIAL)}
+        names = sorted({name for name, _version in essential})
+        has = {base: {(row["package"], row["version"]) for row in self._rows(base, names)} for base in bases if names}
+        found: dict[tuple[str, str], set[tuple[str, str]]] = {}  # what is essential, by address and suite
+        for base, pairs in has.items():
+            if pairs:
+                found.setdefault(_split(base), set()).update(pairs)
+        suites = []
+        for address, suite in found:
+            offered = set().union(*(pairs for (at, _suite), pairs in found.items() if at == address))
+            if 2 * len(offered & essential) >= len(essential):
+                suites.append((address, suite))
+        return [base for base in bases if any(_belongs(_split(base), suite) for suite in suites)]
+
+    def _is_archive(self, entry: Mapping[str, Any]) -> bool:
+        return any(base.startswith(_start(entry)) for base in self._archive)
 
     def offering(self, uri: str) -> Collection[str] | None:
         """Return the names of the packages that the repository at `uri` offers, None where apt has no list of it."""
@@ -212,7 +235,8 @@ class Others:
         result = []
         for (uri, place, priority, pins), packages in groups.items():
             entry = next((e for e in entries if _is_at(e, uri, place)), None)
-            others = [e for e in entries if entry and e["file"] == entry["file"] and e["uri"] != entry["uri"]]
+            beside = [e for e in entries if entry and e["file"] == entry["file"]]
+            others = [e for e in beside if e["uri"] != (entry or e)["uri"] or self._is_archive(e)]
             found = {"file": entry["file"] if entry else "", "uri": uri, "suite": place, "mixed": bool(others)}
             result.append(dict(found, priority=priority, pins=list(pins), packages=packages))
         return result
@@ -295,6 +319,27 @@ def _paragraph(row: Mapping[str, str]) -> str:
     lines = ["%s: %s" % (key.capitalize(), row[key]) for key in ("package", "source", "version") if key in row]
     architecture = row.get("architecture", "all")
     return "\n".join([*lines, "Architecture: %s" % architecture, "Filename: ./none", "", ""])
+
+
+def _split(base: str) -> tuple[str, str]:
+    """Return the address of a list as it is in its name, and the suite, `.` where the repository is flat."""
+    address, has_suites, rest = base.rpartition("_dists_")
+    return (address, rest.partition("_binary-")[0].rpartition("_")[0]) if has_suites else (base, ".")
+
+
+def _belongs(place: tuple[str, str], archive: tuple[str, str]) -> bool:
+    """Return whether a suite is one of an archive: at its address, or with its name before -security on its host."""
+    (address, suite), (at, of) = place, archive
+    if address == at:
+        return suite == of or suite.startswith(of + "-")
+    return address.partition("_")[0] == at.partition("_")[0] and suite.startswith(of + "-")
+
+
+def _start(entry: Mapping[str, Any]) -> str:
+    """Return the start of the names of the lists of an entry."""
+    uri, suite = _as_apt_reads(entry["uri"]).rstrip("/"), entry["suite"]
+    flat, parts = suite.endswith("/"), [part for part in suite.split("/") if part]
+    return apt_lists.list_name("/".join([uri, *([] if flat else ["dists"]), *parts])) + "_"
 
 
 def _as_apt_reads(uri: str) -> str:

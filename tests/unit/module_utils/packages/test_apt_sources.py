@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -260,6 +261,61 @@ def test_nvidias_repository_that_is_configured_already_is_not_another(tmp_path: 
     assert [source["pins"] for source in asked(tmp_path)] == [["/etc/apt/preferences"]]
     put(tmp_path, f"{PREFERENCES}/cuda", "Package: *\nPin: release l=NVIDIA CUDA\nPin-Priority: 1002\n")
     assert asked(tmp_path) == []
+
+
+SITE = "http://mirror.corp.example"
+INSTALLED = {"base-files": "12.4+deb12u12", "bash": "5.2.15-2+b7", "dpkg": "1.21.22", "grep": "3.8-5"}
+NEWER = {"nvidia-utils-580": "580.99"}
+# By URI and suite: what the lists have; of the two, which is not the archive.
+SITES: dict[str, tuple[dict[tuple[str, str], dict[str, str]], list[str]]] = {
+    "a mirror": ({(f"{SITE}/debian", "bookworm"): {**INSTALLED, **NEWER}}, []),
+    "a mirror with its suites": (
+        {
+            (f"{SITE}/debian", "bookworm"): {**INSTALLED, "bash": "5.2.15-2"},
+            (f"{SITE}/debian", "bookworm-updates"): NEWER,
+            (f"{SITE}/debian-security", "bookworm-security"): NEWER,
+        },
+        [],
+    ),
+    "what is installed is half of the suite, half of its updates": (
+        {
+            (f"{SITE}/ubuntu", "noble"): {**INSTALLED, "bash": "4", "dpkg": "1.20", "grep": "3.7", **NEWER},
+            (f"{SITE}/ubuntu", "noble-updates"): {"dpkg": "1.21.22"},
+        },
+        [],
+    ),
+    "another repository on the mirror's host": (
+        {(f"{SITE}/debian", "bookworm"): INSTALLED, (f"{SITE}/lambda", "bookworm"): NEWER}, [f"{SITE}/lambda"],
+    ),
+    "another suite at the mirror's address": (
+        {(f"{SITE}/debian", "bookworm"): INSTALLED, (f"{SITE}/debian", "gpu"): NEWER}, [f"{SITE}/debian"],
+    ),
+    "a suite of the same name on another host": (
+        {(f"{SITE}/debian", "bookworm"): INSTALLED, (LAMBDA, "bookworm-security"): NEWER}, [LAMBDA],
+    ),
+    "a repository with a patched shell": ({(LAMBDA, "jammy"): {"bash": "5.2.15-2+b7", **NEWER}}, [LAMBDA]),
+    "another distribution": (
+        {(f"{SITE}/sid", "sid"): {**{name: version + "x" for name, version in INSTALLED.items()}, **NEWER}},
+        [f"{SITE}/sid"],
+    ),
+}  # fmt: skip
+
+
+@needs_apt
+@pytest.mark.parametrize(("lists", "others"), SITES.values(), ids=list(SITES))
+def test_a_mirror_of_the_distribution_under_another_origin_is_the_archive(
+    tmp_path: Path, lists: dict[tuple[str, str], dict[str, str]], others: list[str]
+) -> None:
+    put_debian(tmp_path, {"nvidia-utils-580": "580.95"})
+    essential = "Package: {}\nEssential: yes\nStatus: install ok installed\nArchitecture: all\nVersion: {}\n\n"
+    put(tmp_path, dpkg.STATUS_FILE, "".join(essential.format(*pair) for pair in INSTALLED.items()))
+    for (uri, suite), rows in lists.items():
+        put_repository(tmp_path, uri, suite, listed(rows), f"Origin: Corp\nSuite: {suite}\n")
+        here = "".join(f"deb {uri} {suite} main\n" for at, suite in lists if at == uri)
+        put(tmp_path, "/etc/apt/sources.list.d/" + re.sub(r"\W", "-", uri.partition("://")[2]) + ".list", here)
+    found = asked(tmp_path)
+    assert [source["uri"] for source in found] == others
+    assert all(source["mixed"] == (source["uri"] == f"{SITE}/debian") for source in found)
 
 
 @needs_apt
