@@ -28,7 +28,8 @@ DOWNLOAD_TIMEOUT = 60
 RELEASES = ("InRelease", "Release")
 SIGNED = b"-----BEGIN PGP SIGNATURE-----"
 FUTURE = 10  # seconds: the default of apt's Acquire::Max-FutureTime
-NO = ("no", "false", "without", "off", "disable")
+LOCAL = ("file:/", "copy:/")
+NO = ("no", "false", "without", "off", "disable", "0")
 
 
 def parse(data: bytes, globs: list[str], architecture: str) -> dict[str, list[str]]:
@@ -47,10 +48,18 @@ def _offered(index: deb822.Index, globs: list[str], architecture: str) -> dict[s
     return offered
 
 
+def is_off(value: str) -> bool:
+    """Return whether apt reads a value as a no; what it does not know is a yes where that is the default."""
+    return value.lower() in NO
+
+
 def list_name(url: str) -> str:
     """Return the start of the names under which apt keeps the lists of the repository at `url`."""
-    without_scheme = url.split("://", 1)[-1].split("@", 1)[-1].rstrip("/")
-    quoted = "".join("%%%02x" % ord(c) if c in QUOTED else c for c in without_scheme)
+    if url.startswith(LOCAL):  # file:/var/x and file:///var/x are the same
+        place = "/" + url.partition(":")[2].strip("/")
+    else:
+        place = url.split("://", 1)[-1].split("@", 1)[-1].rstrip("/")
+    quoted = "".join("%%%02x" % ord(c) if c in QUOTED else c for c in place)
     return quoted.replace("/", "_")
 
 
@@ -228,11 +237,7 @@ def _accepted(name: str, future: float, run: Run) -> bool:
         answer = run(["apt-config", "dump", "--format", "%v", "Acquire::" + option], FRESHNESS_TIMEOUT)
         return answer.stdout.decode("utf-8", "replace").strip().lower()
 
-    def off(option: str) -> bool:
-        value = setting(option)
-        return value in NO or value == "0"
-
-    if off("Check-Date") or (name == "Valid-Until" and off("Check-Valid-Until")):
+    if is_off(setting("Check-Date")) or (name == "Valid-Until" and is_off(setting("Check-Valid-Until"))):
         return True
     seconds = setting("Max-FutureTime")
     return name == "Date" and future <= (int(seconds) if seconds.isdecimal() else FUTURE)

@@ -17,7 +17,7 @@ import tempfile
 import zlib
 from typing import Any, Collection, Mapping, Sequence
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import download, files, urls
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import download, files
 from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Run
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_lists, apt_output, deb822, dpkg, openpgp
 
@@ -78,7 +78,7 @@ def parse_sources(text: str, path: str) -> list[dict[str, Any]]:
     """Return the entries of a deb822 file, whose Signed-By is a path, fingerprints, or a whole key."""
     found = []
     for fields in deb822.paragraphs(text):
-        if "deb" not in fields.get("types", "").split() or fields.get("enabled", "yes").lower() in ("no", "false", "0"):
+        if "deb" not in fields.get("types", "").split() or apt_lists.is_off(fields.get("enabled", "")):
             continue
         for uri in fields.get("uris", "").split():
             for suite in fields.get("suites", "").split():
@@ -348,6 +348,7 @@ def _as_apt_reads(uri: str) -> str:
 
 def _is_at(entry: Mapping[str, Any], uri: str, place: str) -> bool:
     """Return whether apt's words for a source, such as `URI jammy/main`, are those of an entry."""
-    same = urls.without_credentials(_as_apt_reads(entry["uri"])).rstrip("/") == uri.rstrip("/")
+    (scheme, _, _), at = entry["uri"].partition(":"), apt_lists.list_name(_as_apt_reads(entry["uri"]))
+    same = uri.startswith(scheme + ":") and apt_lists.list_name(uri) == at
     suite = entry["suite"].strip("/")
     return same and (suite in ("", ".") or (place + "/").startswith(suite + "/"))

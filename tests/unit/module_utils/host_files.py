@@ -57,5 +57,5 @@ def put_repository(root: Path, uri: str, suite: str, content: str, release: str 
     put(root, f"{apt_lists.LISTS}/{base}{kind}", content)
     if release:
         put(root, f"{apt_lists.LISTS}/{base}_InRelease", release)
-    name = re.sub(r"\W", "-", uri.partition("://")[2])
+    name = re.sub(r"\W", "-", uri.partition(":")[2].lstrip("/"))
     put(root, f"/etc/apt/sources.list.d/{name}.list", f"deb {uri} {suite}{' main' * (suite != '/')}\n")

@@ -57,8 +57,14 @@ def test_packages_of_a_foreign_architecture_are_left_out() -> None:
             "https://developer.download.nvidia.com/compute/cuda/repos/ubuntu2004/x86_64",
             "developer.download.nvidia.com_compute_cuda_repos_ubuntu2004_x86%5f64",
         ),
+        (
+            "file:///var/nvidia-driver-local-repo-ubuntu2404-565.57.01",
+            "_var_nvidia-driver-local-repo-ubuntu2404-565.57.01",
+        ),
+        ("file:/var/cuda_repo/", "_var_cuda%5frepo"),
+        ("copy:/var/cuda_repo/", "_var_cuda%5frepo"),
     ],
-    ids=["apt-get wrote this name", "as in public bug reports"],
+    ids=["apt-get wrote this name", "as in public bug reports", "NVIDIA's local installer", "one slash", "copied"],
 )
 def test_the_name_of_a_list_is_that_of_apt(url: str, name: str) -> None:
     assert apt_lists.list_name(url) == name

@@ -28,7 +28,13 @@ NVIDIA = "https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_
         ("s.list", f"deb-src {NVIDIA} /\n", []),
         ("d.list", "deb http://deb.debian.org/debian bookworm main\n", []),
         ("a.sources", f"Types: deb\nURIs: {NVIDIA}\nSuites: /\nSigned-By: /k.asc\n", [(NVIDIA, "/", "/k.asc")]),
-        ("o.sources", f"Enabled: no\nTypes: deb\nURIs: {NVIDIA}\nSuites: /\n", []),
+        *[
+            ("o.sources", f"Enabled: {word}\nTypes: deb\nURIs: {NVIDIA}\nSuites: /\n", entries)
+            for word, entries in [
+                *[(word, []) for word in ("no", "false", "without", "off", "disable", "0", "OFF")],
+                *[(word, [(NVIDIA, "/", None)]) for word in ("yes", "1", "enable", "what apt does not know")],
+            ]
+        ],
         (
             "p.sources",
             "Types: deb\nURIs: https://ppa.launchpadcontent.net/graphics-drivers/ppa/ubuntu/\nSuites: noble\n"
@@ -43,7 +49,8 @@ NVIDIA = "https://developer.download.nvidia.com/compute/cuda/repos/debian12/x86_
         "sources only",
         "Debian's",
         "deb822",
-        "not enabled",
+        *[f"Enabled: {word}" for word in ("no", "false", "without", "off", "disable", "0", "OFF")],
+        *[f"Enabled: {word}" for word in ("yes", "1", "enable", "unknown")],
         "PPA with key",
         "not read by apt",
     ],
@@ -168,6 +175,13 @@ PREFERRED: dict[str, tuple[str, str, dict[str, str], str, dict[str, str], Won | 
         LAMBDA, "jammy", {"libnccl2": OLD}, OF_LAMBDA,
         {"lambda": LAMBDA_PIN, "nvidia": 'Package: *\nPin: origin "127.0.0.1"\nPin-Priority: 1002\n'}, None,
     ),
+    **{
+        f"NVIDIA's local installer, {scheme}": (
+            f"{scheme}/var/nvidia-driver-local-repo-ubuntu2404-565.57.01", "/", {"nvidia-driver-cuda": "999.57.01-1"},
+            "Origin: NVIDIA\n", {}, (500, [], {"nvidia-driver-cuda": "999.57.01-1"}),
+        )
+        for scheme in ("file://", "file:", "copy:")
+    },
     "a mirror with something newer": (MIRROR, "/", {"libnccl2": NEW}, "", {}, (500, [], {"libnccl2": NEW})),
     "a mirror with an older state at a higher priority": (
         MIRROR, "/", {"libnccl2": OLD}, "Origin: NVIDIA\nLabel: NVIDIA CUDA\n",
@@ -247,7 +261,7 @@ def test_the_sources_that_win_are_those_of_apt(
     (source,) = found
     assert (source["priority"], source["packages"]) == (priority, packages)
     assert source["pins"] == [f"{PREFERENCES}/{name}" for name in pins]
-    assert (source["uri"], source["mixed"]) == (uri, False)
+    assert (source["uri"], source["mixed"]) == (uri.replace(":///", ":/"), False)
     assert (tmp_path / source["file"].lstrip("/")).read_text().startswith(f"deb {uri} ")
 
 

@@ -254,6 +254,17 @@ def test_a_source_that_wins_without_a_pin_gets_one_below_the_others(tmp_path: Pa
 
 
 @needs_apt
+def test_nvidias_local_installer_with_another_driver_is_refused(tmp_path: Path) -> None:
+    """The address as its package writes it (nvidia-driver-local-repo-ubuntu2404-565.57.01)."""
+    laid_out(tmp_path, "file:///var/nvidia-driver-local-repo", {"nvidia-driver-cuda": "999.57.01-1"}, suite="/")
+    (problem,) = stale(tmp_path, COMPONENTS).problems
+    assert "/etc/apt/sources.list.d/var-nvidia-driver-local-repo.list defines file:/var/" in problem.message
+    record = problem.remedy.partition("(")[2].partition(")")[0]
+    put(tmp_path, "/etc/apt/preferences.d/local", record.replace("; ", "\n") + "\n")
+    assert stale(tmp_path, COMPONENTS).problems == ()
+
+
+@needs_apt
 def test_a_file_with_more_than_the_source_is_left_to_the_administrator(tmp_path: Path) -> None:
     laid_out(tmp_path, LAMBDA, {"libnccl2": "2.26.2-1"}, 1001)
     with (tmp_path / LAMBDA_FILE.lstrip("/")).open("a") as stream:
