@@ -12,12 +12,12 @@ import binascii
 import contextlib
 import os
 import re
-import shutil
 import tempfile
 import zlib
+from dataclasses import replace
 from typing import Any, Collection, Mapping, Sequence
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import download, files
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import download, files, urls
 from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Run
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_lists, apt_output, deb822, dpkg, openpgp
 
@@ -161,7 +161,7 @@ class Others:
     ) -> None:
         self._root, self._url, self._offers, self._run = root, url, offers, run
         self._own = apt_lists.list_name(url) + "_"
-        theirs = [base for base in apt_lists.bases(root) if not base.startswith(self._own)]
+        theirs = [base for base in apt_lists.bases(root) if base.replace("_._", "_") != self._own + "Packages"]
         self._archive = [base for base in theirs if self._origin(base).startswith(distribution)]
         self._archive += self._mirrors([base for base in theirs if base not in self._archive])
         self._lists = {base: self._rows(base, globs) for base in theirs if base not in self._archive}
@@ -247,13 +247,33 @@ class Others:
             os.makedirs(os.path.join(directory, name))
         own = [{"package": n, "version": v} for n, versions in self._offers.items() for v in versions]
         self._write_lists(directory, {**archive, self._own + "Packages": own})
-        for name in files.names(self._root, DIRECTORY):
-            path = files.under(self._root, "%s/%s" % (DIRECTORY, name))
-            if name.endswith((".list", ".sources")) and os.path.isfile(path):
-                shutil.copy(path, os.path.join(directory, "sources"))
-        if not any(entry["uri"].rstrip("/") == self._url.rstrip("/") for entry in all_entries(self._root)):
-            with open(os.path.join(directory, "sources", "gpuhost.list"), "w") as stream:
-                stream.write("deb [trusted=yes] %s /\n" % self._url)
+        names = [name for name in files.names(self._root, DIRECTORY) if name.endswith((".list", ".sources"))]
+        contents = {"sources.list": self._without_own(ONE_LINE) + "deb [trusted=yes] %s /\n" % self._url}
+        contents.update(("sources/" + name, self._without_own("%s/%s" % (DIRECTORY, name))) for name in names)
+        for name, content in contents.items():
+            with open(os.path.join(directory, name), "w", encoding="utf-8") as stream:
+                stream.write(content)
+
+    def _without_own(self, path: str) -> str:
+        """Return a file of sources without NVIDIA's repository: with two values of Signed-By, apt reads no source."""
+        text = (files.read_text(self._root, path) or "") if os.path.isfile(files.under(self._root, path)) else ""
+        if not path.endswith(".sources"):
+            lines = text.splitlines()
+            return "".join(line + "\n" for line in lines if not any(map(self._is_own, parse_list(line, path))))
+        stanzas = []
+        for stanza in deb822.split(text):
+            entries = parse_sources(stanza, path)
+            kept = [entry for entry in entries if not self._is_own(entry)]
+            if len(kept) == len(entries):
+                stanzas.append(stanza)
+                continue
+            for entry in kept:
+                fields = dict(deb822.parse(stanza), uris=entry["uri"], suites=entry["suite"])
+                stanzas.append("\n".join("%s: %s" % pair for pair in fields.items()))
+        return "\n\n".join([*stanzas, ""])
+
+    def _is_own(self, entry: Mapping[str, Any]) -> bool:
+        return _start(entry).replace("_._", "_") == self._own  # `deb URL ./` is the same as `deb URL /`
 
     def _write_lists(self, directory: str, lists: Mapping[str, Rows]) -> None:
         for base, rows in lists.items():
@@ -264,20 +284,28 @@ class Others:
                     release.write(content)
 
     def _policy(self, directory: str, names: list[str], preferences: str = "") -> dict[str, apt_output.Candidate]:
-        """Return the candidates with the host's preferences, or with a single file of preferences."""
+        """Return the candidates with the host's preferences, or with a single file of preferences.
+
+        Raise ValueError if apt does not say, as with a malformed source or preference of the host.
+        """
         options = {
             "Dir": self._root,
             "Dir::State::lists": os.path.join(directory, "lists"),
             "Dir::State::status": os.devnull,
             "Dir::Cache::pkgcache": "",
             "Dir::Cache::srcpkgcache": "",
+            "Dir::Etc::sourcelist": os.path.join(directory, "sources.list"),
             "Dir::Etc::sourceparts": os.path.join(directory, "sources"),
         }
         if preferences:
             options["Dir::Etc::preferences"] = preferences
             options["Dir::Etc::preferencesparts"] = os.path.join(directory, "preferences")
         words = [word for pair in options.items() for word in ("-o", "%s=%s" % pair)]
-        return apt_output.parse_policy(self._run(["apt-cache", *words, "policy", *names], POLICY_TIMEOUT).output)
+        answer = self._run(["apt-cache", *words, "policy", *names], POLICY_TIMEOUT)
+        if answer.exit_code != 0:
+            ending = replace(answer, stdout=b"").ending().replace(directory + "/sources/", DIRECTORY + "/")
+            raise ValueError("apt-cache policy: %s" % urls.without_credentials(ending.replace(directory, "/etc/apt")))
+        return apt_output.parse_policy(answer.output)
 
     def _preferences(self) -> list[str]:
         """Return the files of preferences of the host, those first that apt reads first."""
@@ -304,14 +332,19 @@ class Others:
 
     def _release(self, base: str) -> dict[str, bytes]:
         """Return the release file of a list by its name; of NVIDIA's repository, if apt has none, the server's."""
+        if base == self._own + "Packages":
+            for name in [form + kind for form in ("", "._") for kind in apt_lists.RELEASES]:
+                content = files.read_bytes(self._root, "%s/%s%s" % (apt_lists.LISTS, self._own, name))
+                if content is not None:
+                    return {self._own + name.replace("._", ""): content}
+            with contextlib.suppress(download.DownloadError):
+                timeout = apt_lists.FRESHNESS_TIMEOUT
+                return {self._own + "InRelease": apt_lists.server_release(self._url, timeout, self._run)}
+            return {}
         kept = [n for n in files.names(self._root, apt_lists.LISTS) if n.endswith(("_InRelease", "_Release"))]
         fitting = [name for name in kept if base.startswith(name.rpartition("_")[0] + "_")]
         for name in sorted(fitting, key=lambda name: -len(name.rpartition("_")[0]))[:1]:
             return {name: files.read_bytes(self._root, "%s/%s" % (apt_lists.LISTS, name)) or b""}
-        if base.startswith(self._own):
-            with contextlib.suppress(download.DownloadError):
-                timeout = apt_lists.FRESHNESS_TIMEOUT
-                return {self._own + "InRelease": apt_lists.server_release(self._url, timeout, self._run)}
         return {}
 
 

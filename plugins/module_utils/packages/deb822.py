@@ -32,7 +32,12 @@ def parse(paragraph: str) -> dict[str, str]:
 
 def paragraphs(text: str) -> list[dict[str, str]]:
     """Return every paragraph with a field, in order."""
-    return [fields for fields in map(parse, _BLANK_LINE.split(text)) if fields]
+    return [fields for fields in map(parse, split(text)) if fields]
+
+
+def split(text: str) -> list[str]:
+    """Return the text of each paragraph, in order."""
+    return _BLANK_LINE.split(text)
 
 
 class Index:

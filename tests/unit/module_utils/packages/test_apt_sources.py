@@ -332,6 +332,79 @@ def test_a_mirror_of_the_distribution_under_another_origin_is_the_archive(
     assert all(source["mixed"] == (source["uri"] == f"{SITE}/debian") for source in found)
 
 
+OWN = {
+    "two keys": {"a.list": f"deb [signed-by=/a.gpg] {URL} /\n", "b.list": f"deb [signed-by=/b.gpg] {URL} /\n"},
+    "another key in deb822": {"a.sources": f"Types: deb\nURIs: {URL}\nSuites: /\nSigned-By: /a.gpg\n"},
+    "a suite of its own": {"a.list": f"deb {URL} ./\n"},
+    "the address in two parts": {"a.list": f"deb {URL.replace('debian12/x86_64/', '')} debian12/x86_64/\n"},
+    "in the file of the distribution": {"../sources.list": f"deb [signed-by=/a.gpg] {URL} /\ndeb {URL} ./\n"},
+    "with others in a stanza": {
+        "a.sources": f"# ours\n\nTypes: deb\nURIs: {URL} {MIRROR}/\nSuites: ./\nSigned-By:\n"
+        " -----BEGIN PGP PUBLIC KEY BLOCK-----\n .\n mQ==\n",
+    },
+}  # fmt: skip
+
+
+@needs_apt
+@pytest.mark.parametrize("own", OWN.values(), ids=list(OWN))
+def test_however_nvidias_repository_is_configured_the_others_are_seen(tmp_path: Path, own: dict[str, str]) -> None:
+    put_repository(tmp_path, LAMBDA, "jammy", listed({"libnccl2": NEW}), OF_LAMBDA)
+    for name, text in own.items():
+        put(tmp_path, f"{apt_sources.DIRECTORY}/{name}", text)
+    assert [(source["uri"], source["packages"]) for source in asked(tmp_path)] == [(LAMBDA, {"libnccl2": NEW})]
+
+
+@needs_apt
+@pytest.mark.parametrize("suite", ["/", "./"])
+def test_the_release_file_that_apt_has_of_nvidias_repository_counts(tmp_path: Path, suite: str) -> None:
+    start = f"{apt_lists.LISTS}/{apt_lists.list_name(URL)}_{suite.strip('/')}{'_' * (suite != '/')}"
+    put(tmp_path, f"{start}Packages", listed({"libnccl2": OLD}))
+    put(tmp_path, f"{start}InRelease", "Origin: NVIDIA\nLabel: NVIDIA CUDA\n")
+    put(tmp_path, f"{apt_sources.DIRECTORY}/a.list", f"deb {URL} {suite}\n")
+    put(tmp_path, f"{PREFERENCES}/cuda", "Package: *\nPin: release l=NVIDIA CUDA\nPin-Priority: 1002\n")
+    put_repository(tmp_path, LAMBDA, "jammy", listed({"libnccl2": NEW}), OF_LAMBDA)
+    assert asked(tmp_path) == []
+
+
+@needs_apt
+def test_a_repository_below_the_address_of_nvidias_mirror_is_another(tmp_path: Path) -> None:
+    put_repository(tmp_path, f"{URL}more", "jammy", listed({"libnccl2": NEW}), OF_LAMBDA)
+    assert [source["uri"] for source in asked(tmp_path)] == [f"{URL}more"]
+
+
+@needs_apt
+def test_a_repository_beside_nvidias_in_a_stanza_is_seen(tmp_path: Path) -> None:
+    put_repository(tmp_path, f"{MIRROR}/.", "/", listed({"libnccl2": NEW}))
+    (path,) = (tmp_path / "etc/apt/sources.list.d").iterdir()
+    path.unlink()
+    stanza = f"Types: deb\nURIs: {URL}\n {MIRROR}\nSuites: ./\n"
+    put(tmp_path, f"{apt_sources.DIRECTORY}/both.sources", stanza)
+    (source,) = asked(tmp_path)
+    assert (source["uri"], source["mixed"]) == (MIRROR, True)
+
+
+BROKEN = {
+    "a malformed source": {"sources.list.d/broken.list": "deb http://broken.example\n"},
+    "a malformed stanza": {"sources.list.d/broken.sources": "Types: deb\nnonsense\nURIs\n"},
+    "two keys of one repository": {
+        f"sources.list.d/{key}.list": f"deb [signed-by=/{key}.gpg] http://broken.example jammy main\n" for key in "ab"
+    },
+    "a malformed pin": {"preferences.d/broken": "Package: *\nPin: release a=broken\nPin-Priority: high\n"},
+}
+
+
+@needs_apt
+@pytest.mark.parametrize("broken", BROKEN.values(), ids=list(BROKEN))
+def test_what_apt_does_not_read_is_an_error_that_names_it(tmp_path: Path, broken: dict[str, str]) -> None:
+    put_repository(tmp_path, LAMBDA, "jammy", listed({"libnccl2": NEW}), OF_LAMBDA)
+    for name, text in broken.items():
+        put(tmp_path, f"/etc/apt/{name}", text)
+    with pytest.raises(ValueError, match=r"apt-cache policy: exit 100: E: .*") as error:
+        asked(tmp_path)
+    named = [f"/etc/apt/{name}" for name in broken if name.startswith("sources.list.d/broken")]
+    assert all(path in str(error.value) for path in named), error.value
+
+
 @needs_apt
 def test_a_file_with_other_repositories_and_a_password_is_found(tmp_path: Path) -> None:
     put_repository(tmp_path, MIRROR, "/", listed({"libnccl2": NEW}))

@@ -265,6 +265,16 @@ def test_nvidias_local_installer_with_another_driver_is_refused(tmp_path: Path) 
 
 
 @needs_apt
+def test_that_apt_could_not_be_asked_is_said(tmp_path: Path) -> None:
+    laid_out(tmp_path, LAMBDA, {"libnccl2": "2.26.2-1"}, 1001)
+    put(tmp_path, "/etc/apt/sources.list.d/broken.list", "deb http://broken.example\n")
+    plan, probe = make_plan(NCCL, url=URL), probed(tmp_path)
+    found = preflight.preflight(plan, probe, plan_diff.plan_diff(plan, probe))
+    (warning,) = [warning for warning in found.warnings if "/etc/apt/sources.list.d/broken.list" in warning.message]
+    assert warning.code == "probe-incomplete"
+
+
+@needs_apt
 def test_a_file_with_more_than_the_source_is_left_to_the_administrator(tmp_path: Path) -> None:
     laid_out(tmp_path, LAMBDA, {"libnccl2": "2.26.2-1"}, 1001)
     with (tmp_path / LAMBDA_FILE.lstrip("/")).open("a") as stream:
