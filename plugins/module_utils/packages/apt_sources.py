@@ -196,7 +196,8 @@ class Others:
         """Return the sources whose packages apt would take in place of NVIDIA's or the distribution's.
 
         Each with `file`, `uri`, `suite`, whether the file is `mixed`, the `priority`, the files of `pins` that give it
-        (none where it is apt's own), and the `packages` with the versions that apt would take. As if NVIDIA's
+        (none where it is apt's own), and the `packages` with the versions that apt would take; `refused`: the files
+        with the negative pin, if one keeps apt from what NVIDIA or the distribution offer of these. As if NVIDIA's
         repository were configured already, and nothing installed.
         """
         names = sorted({row["package"] for rows in self._lists.values() for row in rows})
@@ -208,16 +209,29 @@ class Others:
         with tempfile.TemporaryDirectory(prefix="gpuhost-apt-") as directory:
             self._lay_out(directory, archive)
             without = self._policy(directory, contested)
+            refused = self._refused(directory, [name for name in contested if name not in without])
             self._write_lists(directory, self._lists)
             found = self._policy(directory, contested)
-            won = {n: best for n, best in found.items() if n in without and best.version != without[n].version}
+            won = {
+                name: best
+                for name, best in found.items()
+                if (best.version != without[name].version if name in without else name in refused)
+            }
             won = {n: best for n, best in won.items() if any(self._has_list(uri) for uri, _place in best.origins)}
-            return self._sources(directory, won) if won else []
+            return self._sources(directory, won, refused) if won else []
+
+    def _refused(self, directory: str, names: list[str]) -> dict[str, tuple[str, ...]]:
+        """Return which of the packages a negative pin keeps from apt, and the files with it."""
+        there = self._policy(directory, names, os.devnull) if names else {}
+        alone = {path: self._policy(directory, names, files.under(self._root, path)) for path in self._preferences()}
+        return {name: tuple(path for path, found in alone.items() if name not in found) for name in there}
 
     def _has_list(self, uri: str) -> bool:
         return any(base.startswith(apt_lists.list_name(uri) + "_") for base in self._lists)
 
-    def _sources(self, directory: str, won: dict[str, apt_output.Candidate]) -> list[dict[str, Any]]:
+    def _sources(
+        self, directory: str, won: dict[str, apt_output.Candidate], refused: Mapping[str, tuple[str, ...]]
+    ) -> list[dict[str, Any]]:
         """Return the sources of the packages that they win."""
         entries, names = all_entries(self._root), sorted(won)
         # apt does not say which file of preferences has the record that counts: the one that alone has its effect.
@@ -231,14 +245,14 @@ class Others:
                 for path, found in alone.items()
                 if found.get(name) == best and (name not in without or without[name].priority != best.priority)
             ]
-            groups.setdefault((*origin, best.priority, tuple(pins)), {})[name] = best.version
+            groups.setdefault((*origin, best.priority, tuple(pins), refused.get(name, ())), {})[name] = best.version
         result = []
-        for (uri, place, priority, pins), packages in groups.items():
+        for (uri, place, priority, pins, away), packages in groups.items():
             entry = next((e for e in entries if _is_at(e, uri, place)), None)
             beside = [e for e in entries if entry and e["file"] == entry["file"]]
             others = [e for e in beside if e["uri"] != (entry or e)["uri"] or self._is_archive(e)]
             found = {"file": entry["file"] if entry else "", "uri": uri, "suite": place, "mixed": bool(others)}
-            result.append(dict(found, priority=priority, pins=list(pins), packages=packages))
+            result.append(dict(found, priority=priority, pins=list(pins), refused=list(away), packages=packages))
         return result
 
     def _lay_out(self, directory: str, archive: Mapping[str, Rows]) -> None:

@@ -366,7 +366,7 @@ class PreferredSource:
 
     file: empty where none was found that defines it; suite: with the component, as apt prints it; mixed: the file also
     defines other repositories. pins: the files of preferences that give it its priority, none where that is apt's own.
-    packages: the versions that apt would take.
+    packages: the versions that apt would take. refused: the files with a negative pin that keeps apt from the planned.
     """
 
     file: str
@@ -375,6 +375,7 @@ class PreferredSource:
     priority: int
     packages: Mapping[str, str]
     pins: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
     mixed: bool = False
 
 

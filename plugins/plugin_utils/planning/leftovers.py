@@ -227,6 +227,12 @@ def _preferred(source: PreferredSource, won: dict[str, str], plan: Plan, probe: 
         f"{what} defines {source.uri} ({source.suite or '/'}), from which apt would take {', '.join(listed[:_MOST])}"
         f"{more}, with priority {source.priority}, {by}"
     )
+    installed = all(name in present and planned[name] in (None, present[name].version) for name in won)
+    if source.refused:  # without this source, apt would have none for them
+        away = " and ".join(source.refused)
+        message += f"; the pin in {away} keeps apt from the planned ones"
+        remedy = f"remove from {away} the negative Pin-Priority of the planned repository"
+        return Leftover("stale-repository", message, remedy, blocks=not installed)
     if source.pins:
         lower = f"set Pin-Priority in {pins} to {_LOW_PRIORITY}"
     else:
@@ -236,7 +242,6 @@ def _preferred(source: PreferredSource, won: dict[str, str], plan: Plan, probe: 
             f'Pin: origin "{host}"; Pin-Priority: {_LOW_PRIORITY})'
         )
     lower += ", with which apt takes its packages only where no other source has them"
-    installed = all(name in present and planned[name] in (None, present[name].version) for name in won)
     if not source.file or source.mixed:
         remove = f"remove that entry from {what}" + ("; the file also defines other repositories" * source.mixed)
         return Leftover("stale-repository", message, f"{lower}; or {remove}", blocks=not installed)

@@ -229,6 +229,17 @@ PREFERRED: dict[str, tuple[str, str, dict[str, str], str, dict[str, str], Won | 
         "https://nvidia.github.io/libnvidia-container/stable/deb/amd64", "/", {"nvidia-container-toolkit": "1.18"}, "",
         {"all": "Package: *\nPin: origin nvidia.github.io\nPin-Priority: 1001\n"}, None,
     ),
+    "NVIDIA's repository is pinned away": (
+        LAMBDA, "jammy", {"libnccl2": OLD}, OF_LAMBDA,
+        {"no": 'Package: *\nPin: origin "127.0.0.1"\nPin-Priority: -1\n'}, (500, [], {"libnccl2": OLD}),
+    ),
+    "both are pinned away": (
+        LAMBDA, "jammy", {"libnccl2": OLD}, OF_LAMBDA,
+        {"no": "Package: libnccl2\nPin: version *\nPin-Priority: -1\n"}, None,
+    ),
+    "the others are pinned away": (
+        LAMBDA, "jammy", {"libnccl2": NEW}, OF_LAMBDA, {"no": LAMBDA_PIN.replace("1001", "-1")}, None,
+    ),
     "a pin of the distribution's archive": (
         LAMBDA, "jammy", {"libnccl2": OLD}, OF_LAMBDA,
         {"debian": "Package: *\nPin: release o=Debian\nPin-Priority: 1001\n"}, None,
@@ -363,6 +374,15 @@ def test_the_release_file_that_apt_has_of_nvidias_repository_counts(tmp_path: Pa
     put(tmp_path, f"{apt_sources.DIRECTORY}/a.list", f"deb {URL} {suite}\n")
     put(tmp_path, f"{PREFERENCES}/cuda", "Package: *\nPin: release l=NVIDIA CUDA\nPin-Priority: 1002\n")
     put_repository(tmp_path, LAMBDA, "jammy", listed({"libnccl2": NEW}), OF_LAMBDA)
+    assert asked(tmp_path) == []
+
+
+@needs_apt
+def test_a_list_of_the_archive_without_a_source_is_nothing_that_others_take(tmp_path: Path) -> None:
+    put_debian(tmp_path, NEWER)
+    for path in (tmp_path / "etc/apt/sources.list.d").iterdir():
+        path.unlink()
+    put_repository(tmp_path, LAMBDA, "jammy", listed({"nvidia-utils-580": "580.10"}), OF_LAMBDA)
     assert asked(tmp_path) == []
 
 

@@ -265,6 +265,24 @@ def test_nvidias_local_installer_with_another_driver_is_refused(tmp_path: Path) 
 
 
 @needs_apt
+def test_a_negative_pin_of_the_planned_repository_is_named(tmp_path: Path) -> None:
+    """Without the other source, apt would have no package at all: the run doesn't move it away."""
+    laid_out(tmp_path, LAMBDA, {"libnccl2": "2.26.2-1"})
+    pin = 'Package: *\nPin: origin "developer.download.nvidia.com"\nPin-Priority: -1\n'
+    put(tmp_path, "/etc/apt/preferences.d/no-nvidia", pin)
+    (problem,) = stale(tmp_path, NCCL, leftovers="remove").problems
+    away = "/etc/apt/preferences.d/no-nvidia"
+    assert problem.message.endswith(f"; the pin in {away} keeps apt from the planned ones")
+    assert problem.remedy == f"remove from {away} the negative Pin-Priority of the planned repository"
+    assert leftovers.cleanup(make_plan(NCCL, {"leftovers": "remove"}, URL), probed(tmp_path)) == Cleanup()
+    put(tmp_path, away, pin.replace("-1", "100"))
+    (problem,) = stale(tmp_path, NCCL).problems
+    assert away not in problem.message
+    (tmp_path / away.lstrip("/")).unlink()
+    assert stale(tmp_path, NCCL).problems == ()
+
+
+@needs_apt
 def test_that_apt_could_not_be_asked_is_said(tmp_path: Path) -> None:
     laid_out(tmp_path, LAMBDA, {"libnccl2": "2.26.2-1"}, 1001)
     put(tmp_path, "/etc/apt/sources.list.d/broken.list", "deb http://broken.example\n")
