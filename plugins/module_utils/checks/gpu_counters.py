@@ -44,6 +44,7 @@ _SENTENCES = (
     "nvlink queries are not supported for devices in mig mode",
     "unable to retrieve nvlink information: not supported",
 )
+NOT_COMPARABLE = ", cleared or not printed before"
 _WARNING = "WARNING: infoROM is corrupted at gpu "
 # GT/s of a lane by generation (PCI Express Base Specification).
 _GIGATRANSFERS = (2.5, 5.0, 8.0, 16.0, 32.0, 64.0)
@@ -127,22 +128,26 @@ def _pcie(element: ElementTree.Element) -> float:
 
 
 def of_links(lines: Iterable[str]) -> Links:
-    """Parse the lines of `nvidia-smi nvlink -e`. Raise ValueError for a line that belongs to no GPU."""
-    found, index = Links(), None
+    """Parse the lines of `nvidia-smi nvlink -e`, after those that a wrapper prints before the first GPU.
+
+    Raise ValueError if there are lines, and none of a GPU.
+    """
+    found, index, first = Links(), None, ""
     for line in (line.strip() for line in lines if not line.startswith(_WARNING)):
         gpu = _GPU_LINE.match(line)
         if gpu:
             index = int(gpu.group(1))
             found.values[index], found.unreadable[index] = {}, []
         elif index is None:
-            if line:
-                raise ValueError("nvidia-smi nvlink -e printed %r" % line)
+            first = first or line
         elif line and not _INACTIVE_LINE.match(line) and not any(text in line.lower() for text in _SENTENCES):
             counter = _COUNTER_LINE.match(line)
             if counter and _NUMBER.match(counter.group(3)):
                 found.values[index][counter.group(1), counter.group(2)] = float(counter.group(3))
             elif not counter or counter.group(3).strip("[]") not in _ABSENT:
                 found.unreadable[index].append("nvidia-smi nvlink -e printed %r" % line)
+    if first and index is None:
+        raise ValueError("nvidia-smi nvlink -e printed %r" % first)
     return found
 
 
@@ -198,8 +203,9 @@ def compare(
 def growth(before: Counters, after: Counters, seconds: float, rows: Sequence[Mapping[str, Any]]) -> List[Finding]:
     """Return what a GPU counted between two readings that are `seconds` apart.
 
-    A counter that is lower than before was cleared in between, so that it counts at least what it shows. Those that
-    always grow are summed up over the links and over the names of their row.
+    A counter that is lower than before was cleared in between. What it shows then, and what one shows that was not
+    printed before, may be of an earlier time, and is judged as a total. Counters that always grow are summed up over
+    the links and over the names of their row.
     """
     found, always = [], {}  # type: List[Finding], Dict[str, Dict[str, float]]
     earlier_by_name, later_by_name = _by_name(before.values), _by_name(after.values)
@@ -209,24 +215,23 @@ def growth(before: Counters, after: Counters, seconds: float, rows: Sequence[Map
             found.append(Finding(UNKNOWN, "%s no longer printed" % _text(name, dict.fromkeys(lost))))
     for name, later in later_by_name.items():
         (row, pattern), earlier = row_of(rows, name), earlier_by_name.get(name, {})
-        grown = {link: _grown(earlier.get(link, 0.0), value) for link, value in later.items()}
-        grown = {link: value for link, value in grown.items() if value}
+        grown = {link: value - earlier[link] for link, value in later.items() if value > earlier.get(link, value)}
+        since = {link: value for link, value in later.items() if value and value < earlier.get(link, math.inf)}
         if row.get("unit") == VALUE:
-            above = {link: later[link] for link in grown if later[link] > max(row["limit"], earlier.get(link, 0.0))}
+            above = {link: later[link] for link in grown if later[link] > row["limit"]}
             found += [Finding(row["over"], _text(name, above))] if above else []
+            since = {link: value for link, value in since.items() if link not in earlier and value > row["limit"]}
+            found += [Finding(WARN, _text(name, since) + NOT_COMPARABLE)] if since else []
         elif row["grows"] == IGNORED:
             for link, value in grown.items():
                 sums = always.setdefault(pattern, {})
                 sums[link] = sums.get(link, 0.0) + value
-        elif grown:
+        else:
             has_limit = row.get("limit") is not None
             is_over = has_limit and any(value > _limit(row, after, seconds) for value in grown.values())
-            found.append(Finding(row["over"] if is_over else row["grows"], _text(name, grown, "+")))
+            found += [Finding(row["over"] if is_over else row["grows"], _text(name, grown, "+"))] if grown else []
+            found += [Finding(row["total"], _text(name, since) + NOT_COMPARABLE)] if since else []
     return found + [Finding(IGNORED, _text(pattern, sums, "+")) for pattern, sums in always.items()]
-
-
-def _grown(earlier: float, later: float) -> float:
-    return later if later < earlier else later - earlier
 
 
 def _limit(row: Mapping[str, Any], gpu: Counters, seconds: float) -> float:

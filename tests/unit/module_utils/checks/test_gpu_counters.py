@@ -163,13 +163,53 @@ def test_pcie_replays_are_judged_by_the_links_speed(grown: int, seconds: float, 
     assert of(gpu_counters.growth(before, after, seconds, ROWS)) == [(outcome, f"replay_counter +{grown}")]
 
 
-def test_a_counter_that_was_cleared_counts_from_zero() -> None:
-    before = B300.replace("Total link recovery events: 0", "Total link recovery events: 505")
-    document = published.document("b200")
-    for now, expected in ((0, []), (4, [("fail", "Total link recovery events (link 0: +4)")])):
-        after = B300.replace("Total link recovery events: 0", f"Total link recovery events: {now}")
-        found = gpu_counters.growth(counters(document, before), counters(document, after), 60, ROWS)
-        assert of(found) == expected
+RECOVERIES = "\t Link 0: Total link recovery events: "
+INACTIVE = "GPU 0: B\n\t NVML: Unable to retrieve NVLink information as all links are inActive\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        # Cleared in between, so that the difference is not known.
+        ("505", "0", None),
+        ("505", "4", ("warn", "Total link recovery events (link 0: 4)")),
+        # A counter that was not printed has no value to grow from.
+        ("N/A", "3", ("warn", "Total link recovery events (link 0: 3)")),
+        ("N/A", "0", None),
+        (None, "3", ("warn", "Total link recovery events (link 0: 3)")),
+        (INACTIVE, "3", ("warn", "Total link recovery events (link 0: 3)")),
+        # The error of a link that was printed as 0 is one of this time.
+        ("0", "3", ("fail", "Total link recovery events (link 0: +3)")),
+    ],
+)
+def test_what_cannot_be_compared_is_judged_as_a_total(
+    before: str | None, after: str, expected: tuple[str, str] | None
+) -> None:
+    document, links = published.document("b200"), "GPU 0: B\n" + RECOVERIES
+    shown = "GPU 0: B\n\t Link 0: <inactive>\n" if before is None else links + before
+    first = counters(document, before if before == INACTIVE else shown)
+    found = of(gpu_counters.growth(first, counters(document, links + after), 60, ROWS))
+    suffix = ", cleared or not printed before" if expected and "+" not in expected[1] else ""
+    assert found == ([(expected[0], expected[1] + suffix)] if expected else [])
+
+
+@pytest.mark.parametrize(
+    ("row", "before", "after", "expected"),
+    [
+        ("CRC Errors", "65535", "60000", "warn"),
+        ("Effective BER", "N/A", "1e-11", "warn"),
+        ("Effective BER", "N/A", "1e-13", None),
+        ("Effective BER", "1e-10", "1e-11", None),
+        ("Effective BER", "1e-13", "1e-11", "fail"),
+        ("Tx packets", "N/A", "9", None),
+        ("FEC Errors - 0", "9", "3", None),
+    ],
+)
+def test_rates_and_limits_need_a_value_from_before(row: str, before: str, after: str, expected: str | None) -> None:
+    document, links = published.document("b200"), f"GPU 0: B\n\t Link 0: {row}: "
+    pair = [counters(document, links + value) for value in (before, after)]
+    found = of(gpu_counters.growth(pair[0], pair[1], 60, ROWS))
+    assert [outcome for outcome, _text in found] == ([expected] if expected else [])
 
 
 def test_a_link_without_counters_after_the_training_is_unknown() -> None:
@@ -209,6 +249,13 @@ def test_a_gpu_without_links_has_no_counters_of_links(lines: str) -> None:
     found = counters(published.document("b200"), lines)
     assert found.unreadable == ()
     assert [link for link, _name in found.values if link] == []
+
+
+def test_lines_before_the_first_gpu_are_those_of_a_wrapper() -> None:
+    document = published.document("b200")
+    assert counters(document, "Authorized users only.\n\n" + B300) == counters(document, B300)
+    (gpu,) = read(document, "Authorized users only.\n", 0, "GPU 0: B\n\t Link 0: 53.125 GB/s\n")[0].values()
+    assert gpu.unreadable == ("nvidia-smi nvlink -e printed 'Authorized users only.'",)
 
 
 def test_an_nvidia_smi_without_the_option() -> None:
