@@ -321,6 +321,8 @@ def _power_limit(gpu: Gpu) -> Reading:
         if any(watts >= default for watts in requested.values()):
             text += ", which is requested"
             return Reading(WARN, text, "Not `nvidia-smi -pl`: the board or its controller (BMC) limits more.")
+        if leaves and all(watts in nvidia_smi_log.ABSENT for _name, watts in leaves):
+            return Reading(SKIP, text + ", which the platform sets: none can be requested")
         return Reading(WARN, text, "`nvidia-smi -i %d -pl %g` sets the default." % (gpu.index, default))
     return Reading(PASS, text)
 
@@ -466,7 +468,7 @@ PER_GPU = (
             measures="current and default power limit",
             expected="the limit is not below the default; a lower one is a warning, since the GPU is slower than "
             "others of its model",
-            skipped="a GPU does not report its limits",
+            skipped="a GPU does not report its limits, or no limit can be requested: the platform sets it (laptops)",
             remedy="If the limit is meant, nothing is wrong. The driver forgets it when it is unloaded: a unit, a "
             "script or the board's management controller (BMC) sets it at each boot.",
         ),

@@ -1161,6 +1161,9 @@ def test_error_in_a_field_of_a_row_raises_nothing(processes: ProcessHost, word: 
             "(BMC) limits more",
         ),
         ("500.00 W", "ERR!", "warn", "GPU 1: power limit 500 W of 700 W (default)", "`nvidia-smi -i 1 -pl 700`"),
+        # NVIDIA/open-gpu-kernel-modules issue 483: laptops
+        ("80.00 W", "N/A", "skip", "GPU 1: power limit 80 W of 700 W (default), which the platform sets", ""),
+        ("700.00 W", "N/A", "pass", "GPU 0, 1: power limit 700 W of 700 W (default)", ""),
         ("700.00 W", "500.00 W", "pass", "GPU 0, 1: power limit 700 W of 700 W (default)", ""),
         ("750.00 W", "750.00 W", "pass", "GPU 1: power limit 750 W of 700 W (default)", ""),
         ("N/A", "N/A", "skip", "GPU 1: power limit not reported", ""),
@@ -1174,6 +1177,7 @@ def test_power_limit_below_its_default(
     assert check.status == status
     assert found in str(check.found)
     assert remedy in str(check.remedy)
+    assert remedy or "nvidia-smi" not in str(check.remedy)
 
 
 CEILING_LIMITS = (("current", 500), ("requested", 500), ("default", 700))
