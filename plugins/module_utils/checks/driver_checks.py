@@ -397,7 +397,7 @@ def _modinfo(context: Context, options: list[str], field: str, module: str) -> s
 def _make_log(root: str, driver: dict[str, Any]) -> str:
     """Return the end of the DKMS build log of the driver's module: of a planned package, or else of no package."""
     names = [str(spec).split("=")[0] for spec in driver.get("packages") or []]
-    planned = {*names, *apt_output.dependencies(names, dpkg.read(root), [".*"])}
+    below = apt_output.dependencies(names, dpkg.read(root), [".*"])
     found = ["", ""]
     for name in files.names(root, dpkg.DKMS_TREE):
         for version in files.names(root, "%s/%s" % (dpkg.DKMS_TREE, name)):
@@ -405,7 +405,8 @@ def _make_log(root: str, driver: dict[str, Any]) -> str:
             text = files.read_text(root, path)
             module = "%s/%s" % (name, version)
             owner = dpkg.module_owner(root, module) if text else None
-            if text and (owner in planned or (owner is None and installed_driver.builds_driver(root, module))):
+            may_be = owner is None or owner in below
+            if text and (owner in names or (may_be and installed_driver.builds_driver(root, module))):
                 ending = " %s ends with: %s" % (path, " | ".join(text.strip().splitlines()[-5:]))
                 found[owner is None] = found[owner is None] or ending
     return found[0] or found[1]

@@ -17,6 +17,7 @@ import time
 from typing import Any, Callable, Collection, NamedTuple, Optional, Sequence
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import installed_driver
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_locks, apt_output, apt_update, dpkg
 
 APT_FAILED = 100  # apt's own exit status; a killed apt has another
@@ -71,7 +72,7 @@ class FailedModule(NamedTuple):
 
     path: of its build log, or NAME/VERSION without one; text: the end of the log, or what DKMS printed;
     owner: the package that has its source, None if none has; planned: that package is one of the transaction, or a
-    dependency of one; lost: no package has the source, and it is gone.
+    dependency of one and the module a driver's; lost: no package has the source, and it is gone.
     """
 
     name: str
@@ -204,13 +205,15 @@ class Apt:
         """Return the modules that did not build, by their logs and by what a command printed, and whose they are."""
         found = with_unlogged(output, self.root, logs)
         packages = self.packages() if found else {}
-        planned = {*self.planned, *apt_output.dependencies(list(self.planned), packages, [".*"])}
+        below = apt_output.dependencies(list(self.planned), packages, [".*"])
         modules = []
         for path, text in found.items():
             name = _module(path)
             owner = dpkg.module_owner(self.root, name)
             lost = path == name and owner is None and dpkg.module_settings(self.root, name) is None
-            modules.append(FailedModule(name, path, text, owner, owner in planned, lost))
+            # Dependencies of the driver lead to modules of others, too: by a kernel to those that are built for it.
+            planned = owner in self.planned or (owner in below and installed_driver.builds_driver(self.root, name))
+            modules.append(FailedModule(name, path, text, owner, planned, lost))
         return modules
 
     def _run_unlocked(self, command: list[str], cwd: str | None = None, **options: Any) -> tuple[int, str, str]:
@@ -491,14 +494,31 @@ class Apt:
 def with_unlogged(output: str, root: str, logs: dict[str, str]) -> dict[str, str]:
     """Return `logs` with what DKMS printed about modules that failed before or after their build, by NAME/VERSION.
 
-    DKMS writes no log of an unmet BUILD_DEPENDS, a missing dkms.conf or a failed PRE_INSTALL.
+    DKMS writes no log of an unmet BUILD_DEPENDS, a missing dkms.conf or a failed PRE_INSTALL. Its list of the names
+    that failed says nothing new of a name whose version is in a log or in another line.
     """
     known, found = {_module(path) for path in logs}, dict(logs)
     lines = output.splitlines()
-    for number, line in enumerate(lines):
-        for name in _named_modules(line, lines[:number], root):
-            if name not in known:
-                found.setdefault(name, "\n".join(lines[max(0, number - DKMS_LINES) : number + 2]))
+    for versions_of in (_named_modules, _listed_modules):
+        names = {module.split("/")[0] for module in map(_module, found)}
+        for number, line in enumerate(lines):
+            for module in versions_of(line, lines[:number], root):
+                if module not in known and (versions_of is _named_modules or module.split("/")[0] not in names):
+                    found.setdefault(module, "\n".join(lines[max(0, number - DKMS_LINES) : number + 2]))
+    return found
+
+
+def _listed_modules(line: str, before: list[str], root: str) -> list[str]:
+    """Return NAME/VERSION of the modules that dkms may mean in a line with the names of those that failed."""
+    listed = DKMS_LISTED.match(line)
+    names = re.findall(r"([^\s(]+)\(\d+\)", listed.group(1)) if listed else []
+    found = []
+    for name in names:
+        sources = sorted(glob.glob(os.path.join(root, "var/lib/dkms", glob.escape(name), "*/source")))
+        versions = ["/".join(source.split("/")[-3:-1]) for source in sources]
+        # DKMS builds one version of a module, the newest.
+        started = [module for module in versions if any(text.startswith(DKMS_STARTED % module) for text in before)]
+        found += started or versions
     return found
 
 
@@ -508,14 +528,6 @@ def _named_modules(line: str, before: list[str], root: str) -> list[str]:
     if match:
         return ["/".join(text for text in match.groups() if text)]
     tree = os.path.join(root, "var/lib/dkms")
-    listed = DKMS_LISTED.match(line)
-    if listed:
-        names = re.findall(r"([^\s(]+)\(\d+\)", listed.group(1))
-        sources = [source for name in names for source in glob.glob("%s/%s/*/source" % (tree, glob.escape(name)))]
-        versions = ["/".join(source.split("/")[-3:-1]) for source in sorted(sources)]
-        # DKMS builds one version of a module, the newest.
-        started = [name for name in versions if any(text.startswith(DKMS_STARTED % name) for text in before)]
-        return started or versions
     if DKMS_INSTALL.match(line):  # dkms before 3.1 names the file of the module alone, some lines above
         files_of = [found.group(1) for found in map(DKMS_FILE.match, before) if found][-1:]
         paths = [path for name in files_of for path in glob.glob("%s/*/*/*/*/module/%s*" % (tree, glob.escape(name)))]

@@ -362,10 +362,17 @@ def test_next_boot_kernel_without_a_module_fails_and_shows_the_build_log(tmp_pat
 
 
 def test_the_build_log_is_that_of_a_planned_package(tmp_path: Path) -> None:
-    """And not that of an older driver, or of GPUDirect Storage, whose module begins with nvidia as well."""
+    """And not that of an older driver, or of GPUDirect Storage, whose module begins with nvidia as well.
+
+    The driver may depend on what has a module of others.
+    """
     put(tmp_path, "/boot/vmlinuz-6.1.0-56-amd64")
+    installed = "Package: {}\nStatus: install ok installed\nVersion: 1\n"
+    needs = installed.format("nvidia-driver-cuda") + "Depends: mlnx-ofed-kernel-dkms\n\n"
+    put(tmp_path, "/var/lib/dpkg/status", needs + installed.format("mlnx-ofed-kernel-dkms"))
     for module, owner in {
         "nvidia/390.48": None,
+        "mlnx-ofed-kernel/24.10": "mlnx-ofed-kernel-dkms",
         "nvidia-fs/2.17.5": "nvidia-fs-dkms",
         "nvidia/580.95.05": "nvidia-kernel-open-dkms",
     }.items():

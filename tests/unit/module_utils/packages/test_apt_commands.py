@@ -523,7 +523,7 @@ def put_package(root: Path, name: str, module: str = "", depends: str = "", stat
     if module:
         source = f"/usr/src/{module.replace('/', '-')}"
         put(root, f"/var/lib/dpkg/info/{name}.list", f"/.\n/usr\n/usr/src\n{source}\n{source}/dkms.conf\n")
-        put(root, f"{source}/dkms.conf")
+        put(root, f"{source}/dkms.conf", f'BUILT_MODULE_NAME[0]="{module.split("/")[0]}"\n')
         link(root, f"/var/lib/dkms/{module}/source", source)
 
 
@@ -576,6 +576,19 @@ def test_the_module_of_others_is_named_and_the_driver_is_not_blamed(tmp_path, mo
     assert f"not the planned driver: DKMS could not build {module} ({owner or 'of no package'})" in str(error)
     assert f"(dkms remove {module} --all)" in str(error)
     assert "Select a driver branch" not in str(error)
+
+
+@pytest.mark.parametrize("module", ["zfs/2.1.5", "nvidia/580.119.02"])
+def test_of_the_dependencies_only_those_that_build_the_driver_are_the_drivers(tmp_path, module):
+    """On Debian, a driver's headers lead by a metapackage of kernels to whatever the host builds for them."""
+    put_package(tmp_path, "nvidia-driver", depends="nvidia-kernel-open-dkms (= 1) | nvidia-kernel-dkms, linux-meta")
+    put_package(tmp_path, "linux-meta", depends="zfs-modules | zfs-dkms")
+    put_package(tmp_path, "zfs-modules", depends="zfs-dkms")
+    put_package(tmp_path, "zfs-dkms", "zfs/2.1.5")
+    put_package(tmp_path, "nvidia-kernel-open-dkms", "nvidia/580.119.02")
+    log = put(tmp_path, f"/var/lib/dkms/{module}/build/make.log", "error: x\n")
+    error = failing(tmp_path, BAD.format(log), ["nvidia-driver=580.119.02-1", HEADERS])
+    assert error.is_of_others == (module == "zfs/2.1.5")
 
 
 # What dkms 2.8.4 and 3.0.10 print where the source of a module is gone, as in
@@ -719,6 +732,23 @@ def test_a_left_version_of_the_driver_is_told_from_the_planned_one(tmp_path: Pat
     error = failing(tmp_path, output, ["nvidia-dkms-580"])
     assert list(error.make_logs) == ["nvidia/595.1"]
     assert error.is_of_others
+
+
+@pytest.mark.parametrize("version", ["595.1", "580.119.02"])
+@pytest.mark.parametrize("is_logged", [True, False])
+def test_a_list_of_names_adds_no_version_to_the_known_one(tmp_path: Path, version: str, is_logged: bool) -> None:
+    """As dkms 3.0.11 prints it, which names no version in its list and does not say which one it builds."""
+    put_package(tmp_path, "nvidia-dkms-580", "nvidia/580.119.02")
+    link(tmp_path, "/var/lib/dkms/nvidia/595.1/source", "/usr/src/nvidia-595.1")
+    put(tmp_path, "/usr/src/nvidia-595.1/dkms.conf")
+    if is_logged:
+        put(tmp_path, f"/var/lib/dkms/nvidia/{version}/build/make.log", "error: x\n")
+    listed = "dkms autoinstall on 6.8.0-41-generic/x86_64 failed for nvidia(10)\n"
+    named = "" if is_logged else f"Consult /var/lib/dkms/nvidia/{version}/build/make.log for more information.\n"
+    error = failing(tmp_path, named + listed, ["nvidia-dkms-580"])
+    assert [text.removesuffix("/build/make.log").split("/")[-1] for text in error.make_logs] == [version]
+    assert error.is_of_others == (version == "595.1")
+    assert ("Select a driver branch" in str(error)) == (version == "580.119.02")
 
 
 def test_what_dkms_prints_around_a_failure_without_a_log_is_its_explanation(tmp_path: Path) -> None:
