@@ -143,8 +143,8 @@ CODES = {
         "Run its uninstaller, or `-e gpu_stack_leftovers=remove`; or keep the driver with `-e gpu_stack_driver=none`",
     ),
     "mig-enabled": (
-        "MIG is enabled on a GPU (a warning): a program sees one instance of it, and a change of the driver removes "
-        "the instances",
+        "MIG is enabled on a GPU, and the driver changes (a warning): that removes the instances, and a program sees "
+        "one instance alone",
         "None if it is meant; otherwise `nvidia-smi -i N -mig 0`",
     ),
     "modules-of-others": (
@@ -962,19 +962,15 @@ def _slot_limit(slot: float | None, card: float, unit: str) -> str:
 
 
 def _mig(context: _Context, findings: Findings) -> None:
-    """Warn of MIG: what it means for what is planned, and what a change of the driver means for it."""
+    """Warn of MIG where the driver changes: what that means for it, and what it means for what is planned."""
     gpus = context.probe.driver.nvidia_smi.mig
-    if not gpus:
+    if not gpus or context.components.driver is None or not context.is_changed("driver"):
         return
     text = (
         f"MIG is enabled on {', '.join(gpus)}: a program sees one instance, however many there are, so that checks of "
-        "whole GPUs or of several, and the training, are skipped"
+        "whole GPUs or of several, and the training, are skipped; the instances do not outlast the change of the "
+        "driver: note them before (`nvidia-smi mig -lgi` and `-lci`) and create them again"
     )
-    if context.components.driver is not None and context.is_changed("driver"):
-        text += (
-            "; the instances do not outlast the change of the driver: note them before (`nvidia-smi mig -lgi` and "
-            "`-lci`) and create them again"
-        )
     findings.warn("mig-enabled", text)
 
 
