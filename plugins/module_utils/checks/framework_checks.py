@@ -37,6 +37,7 @@ TIMEOUT, LONG_TIMEOUT = 120, 300  # seconds
 # PTX first, "which could take 30 minutes or longer" (TensorFlow's gpu_device.cc).
 UNPROVEN, COMPILE_SECONDS = "no-published-run-asked", 3600
 PATH = "/usr/bin:/bin"
+_TRITON_CACHE = "gpuhost-triton-"
 # Python as it starts, but for the sitecustomize that a host may have for all its Pythons.
 WITHOUT_SITECUSTOMIZE = """
 import importlib.machinery, json, sys, types
@@ -108,16 +109,20 @@ def run_probe(
     code = [source] if sitecustomize else [WITHOUT_SITECUSTOMIZE % framework_probe.MARK, source]
     argv = [path + "/bin/python", *([] if sitecustomize else ["-S"]), "-c", *code, framework]
     # Where it computes on the GPUs, no other program of the checks may do so at the same time.
-    with context.gpus_alone if context.no_device_reason is None else contextlib.nullcontext():
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(context.gpus_alone if context.no_device_reason is None else contextlib.nullcontext())
+        cache = {}
+        if framework == "pytorch":
+            # Of its own, so that nothing is left over, and nothing that was compiled earlier hides that it no longer
+            # can be. Triton loads libraries from there, so not below a /tmp that may be mounted with noexec.
+            cache["TRITON_CACHE_DIR"] = stack.enter_context(workspace.directory(_TRITON_CACHE, context.workspaces))
         if users is None:
-            isolated = users_environment.isolated(context, {"PATH": PATH, **(environment or {})})
+            isolated = users_environment.isolated(context, {"PATH": PATH, **(environment or {}), **cache})
             return command.ask(context.run, argv, limit, isolated, max(limit, LONG_TIMEOUT))
-        with workspace.directory(users_environment.HOME, context.workspaces) as home:
-            words = [*users, *argv, framework_probe.AND_KERAS]
-            in_shell, of_login = users_environment.shell(context, home, words)
-            return command.ask(
-                context.run, in_shell, limit, {**(environment or {}), **of_login}, max(limit, LONG_TIMEOUT)
-            )
+        home = stack.enter_context(workspace.directory(users_environment.HOME, context.workspaces))
+        words = [*users, *("%s=%s" % pair for pair in cache.items()), *argv, framework_probe.AND_KERAS]
+        in_shell, of_login = users_environment.shell(context, home, words)
+        return command.ask(context.run, in_shell, limit, {**(environment or {}), **of_login}, max(limit, LONG_TIMEOUT))
 
 
 def of_sitecustomize(context: Context, check: Check, framework: str, path: str) -> Check:

@@ -20,7 +20,6 @@ import re
 import shutil
 import sys
 import sysconfig
-import tempfile
 from importlib import metadata
 
 MARK = "GPUHOST-ANSWER "
@@ -343,9 +342,7 @@ def pytorch():
 
     emit(matmul=on_each(devices or ["cpu"], multiply, RuntimeError))
     emit(convolution=on_each(devices or ["cpu"], lambda device: convolve(convolution, device), RuntimeError))
-    # Of its own, so that nothing is left over, and nothing that was compiled earlier hides that it no longer can be.
-    with tempfile.TemporaryDirectory() as os.environ["TRITON_CACHE_DIR"]:
-        emit(triton=on_each(devices or ["cpu"], outer, Exception), compiles_with=compiles_with())
+    emit(triton=on_each(devices or ["cpu"], outer, Exception), compiles_with=compiles_with())
 
 
 def compiles_with():

@@ -41,7 +41,9 @@ def refuse(*args: object) -> command.Answer:
 
 def host(root: Path = Path("/nonexistent"), **changes: Any) -> model.Context:
     """Return a host with two GPUs on which everything is as planned."""
-    base = model.Context(PLAN, str(root), refuse, 2, "loaded", "working", "/opt/tf", 2, nvidia_smi())
+    base = model.Context(
+        PLAN, str(root), refuse, 2, "loaded", "working", "/opt/tf", 2, nvidia_smi(), workspaces=(tempfile.gettempdir(),)
+    )
     return dataclasses.replace(base, **changes)
 
 

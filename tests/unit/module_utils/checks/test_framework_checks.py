@@ -44,6 +44,33 @@ def test_probe_runs_without_a_shell_and_without_settings_of_users(
     assert argv == ["/venv/bin/python", "-c", Path(framework_probe.__file__).read_text(), "tensorflow"]
 
 
+# A torch that does what Triton does: compiles in the directory for temporary files, keeps the library in its cache, and
+# loads it from there (triton/runtime/cache.py, build.py).
+LOADS_FROM_ITS_CACHE = """#!/bin/sh
+: > "$TRITON_CACHE_DIR/cuda_utils.so" && echo "$TRITON_CACHE_DIR $(ls "$TRITON_CACHE_DIR")"
+"""
+
+
+@pytest.mark.parametrize("users", [None, (), ("-u", "KERAS_BACKEND")], ids=["ours", "users", "users without one"])
+def test_triton_loads_its_libraries_from_where_programs_may_be_run(
+    tmp_path: Path, users: tuple[str, ...] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CIS 1.1.2: /tmp is mounted with noexec. A profile's or this process's own cache is not used either."""
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path / "users"))
+    python = tmp_path / "environment" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text(LOADS_FROM_ITS_CACHE)
+    python.chmod(0o755)
+    work = tmp_path / "work"
+    work.mkdir()
+    context = host(run=command.run, workspaces=("/nonexistent", str(work)))
+    answers = [framework_checks.run_probe(context, "pytorch", str(python.parents[1]), users=users) for _ in range(2)]
+    found = [answer.output.split() for answer in answers]
+    assert [(Path(cache).parent, names) for cache, *names in found] == [(work, ["cuda_utils.so"])] * 2
+    assert found[0] != found[1]  # nothing that the first one compiled
+    assert list(work.iterdir()) == []
+
+
 def test_probe_that_hangs_is_run_again_with_a_longer_limit() -> None:
     limits: list[float] = []
 

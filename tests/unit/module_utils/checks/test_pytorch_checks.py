@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import subprocess
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,7 @@ def context(
         pci_gpus=gpus,
         smi=None,
         simulated=list(simulated),
+        workspaces=(tempfile.gettempdir(),),
     )
 
 
@@ -219,9 +221,9 @@ TORCH = os.environ.get("GPUHOST_PYTORCH_PYTHON") or "/opt/gpuhost/pytorch/bin/py
 
 
 @pytest.mark.skipif(not shutil.which(TORCH), reason=f"no PyTorch here: {TORCH} (GPUHOST_PYTORCH_PYTHON names another)")
-def test_probe_in_a_real_pytorch_environment() -> None:
+def test_probe_in_a_real_pytorch_environment(tmp_path: Path) -> None:
     source = Path(framework_probe.__file__).read_text()
-    environment = {**os.environ, "LD_LIBRARY_PATH": "/nonexistent"}
+    environment = {**os.environ, "LD_LIBRARY_PATH": "/nonexistent", "TRITON_CACHE_DIR": str(tmp_path)}
     answer = subprocess.run([TORCH, "-c", source, "pytorch"], capture_output=True, check=True, env=environment)
     output = framework_checks.parse(Answer(0, answer.stdout, b""))
     assert set(output) | {"called"} == set(CAPTURED)
