@@ -63,6 +63,7 @@ SIGNING_KEY, SIGNING_CERTIFICATE = "nvidia_driver_module_signing_key", "nvidia_d
 PERSISTENCE = "nvidia_driver_persistence"
 # What modules are built with: a host that borrows its kernel sets these role variables to nothing.
 KERNEL_PACKAGES = ("nvidia_driver_kernel_headers", "nvidia_driver_kernel_compilers")
+TRITON_PACKAGES = "pytorch_env_build_packages"
 ARGUMENTS = {
     "request": {"type": "dict", "required": True},
     "variables": {"type": "list", "elements": "str", "required": True},
@@ -180,7 +181,8 @@ def decide(
         # What is no longer planned is not repaired, and no longer recorded when the plan was applied.
         damage = drift.Damage.of({name: part for name, part in probe.applied.items() if name in parts})
         facts["gpu_stack_parts"] = to_json(parts)
-        missing = _missing_build_packages(plan, probe, {*headers, *compilers})
+        triton = role_variables(facts, (TRITON_PACKAGES,)).get(TRITON_PACKAGES, ()) if plan.components.pytorch else ()
+        missing = _missing_build_packages(plan, probe, {"driver": {*headers, *compilers}, "pytorch": set(triton)})
         facts["gpu_stack_drift"] = drift.drift(parts, probe.applied, diff, managed, args["converge"], missing)
     facts["gpu_stack_damage"] = damage.to_json()
     return Decision(plan, diff, findings, facts, damage)
@@ -242,16 +244,17 @@ def _fingerprints(
 ) -> dict[str, str]:
     """Return the fingerprint of each role that the plan needs.
 
-    It leaves out variables that affect the transition only, and the packages that follow the host's kernels.
+    It leaves out variables that affect the transition only, and the packages that follow the host's kernels and Python.
     """
-    follow_kernels = plan.components.driver.build_packages if plan.components.driver else ()
+    parts = (plan.components.driver, plan.components.pytorch)
+    follow_host = {name for part in parts if part for name in part.build_packages}
     fingerprints = {}
     for role in drift.planned(plan, managed):
         if role not in (drift.PACKAGES, drift.PLAN):
             variables = role_variables(facts, (f"{role}_",))
             desired = {name: value for name, value in variables.items() if name not in transitions}
-            for name in desired.keys() & set(KERNEL_PACKAGES):
-                desired[name] = [package for package in desired[name] if package not in follow_kernels]
+            for name in desired.keys() & {*KERNEL_PACKAGES, TRITON_PACKAGES}:
+                desired[name] = [package for package in desired[name] if package not in follow_host]
             lock = Path(str(desired.get(f"{role}_lock", "")))
             if lock.is_absolute() and lock.is_file():  # of the user's own: not where it is, but what it pins
                 desired[f"{role}_lock"] = lock.read_text()
@@ -261,10 +264,15 @@ def _fingerprints(
     return fingerprints
 
 
-def _missing_build_packages(plan: Plan, probe: Probe, wanted: set[str]) -> list[str]:
-    """Return those of the plan's packages to build modules with that this host wants and does not have."""
-    planned = plan.components.driver.build_packages if plan.components.driver else ()
-    return [name for name in planned if name in wanted and name not in probe.kernel.installed_packages]
+def _missing_build_packages(plan: Plan, probe: Probe, wanted: Mapping[str, set[str]]) -> dict[str, list[str]]:
+    """Return those of the plan's packages to compile with that this host wants and does not have, by component."""
+    driver, pytorch = plan.components.driver, plan.components.pytorch
+    planned = driver.build_packages if driver else ()
+    missing = {
+        "driver": [name for name in planned if name not in probe.kernel.installed_packages],
+        "pytorch": preflight.missing_to_compile(pytorch, probe) if pytorch else (),
+    }
+    return {component: [name for name in names if name in wanted[component]] for component, names in missing.items()}
 
 
 class ActionModule(VariablesAction):

@@ -162,10 +162,10 @@ probe:
     python:
       description:
         - C(default) version of F(/usr/bin/python3), whether that has C(ensurepip) (without which it creates no
-          environments), C(interpreters) by version, and the versions of those with C(headers) in F(/usr/include).
+          environments), C(interpreters) by version, and the versions of those with C(headers).
       type: dict
     toolchain:
-      description: Major version of C(gcc) and version of C(glibc).
+      description: Major version of C(gcc), version of C(glibc), and the C(c_compilers) that PyTorch's Triton can use.
       type: dict
     gpus:
       description:

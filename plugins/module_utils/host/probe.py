@@ -113,7 +113,7 @@ def probe(root: str, options: Options, run: Run = command.run) -> dict[str, Any]
         "cpu": attempt("CPU", lambda: system.cpu(root)),
         "kernel": kernel,
         "python": attempt("python", lambda: system.python(root)),
-        "toolchain": attempt("toolchain", lambda: {"gcc": system.gcc(root, run), "glibc": system.glibc()}),
+        "toolchain": attempt("toolchain", lambda: system.toolchain(root, run)),
         "gpus": gpus,
         "nvswitches": switches,
         "pcie": attempt("PCIe links", lambda: pcie.read(root, [gpu["pci_address"] for gpu in gpus])),

@@ -30,6 +30,7 @@ CPUS = "/proc/cpuinfo"
 OSRELEASE = "/proc/sys/kernel/osrelease"
 _CPU_FLAGS = re.compile(r"^flags[ \t]*:(.*)$", re.MULTILINE)
 _CPU_MODEL = re.compile(r"^model name[ \t]*:[ \t]*(.*?)[ \t]*$", re.MULTILINE)
+_PLACES = ("/usr/local/bin", "/usr/bin")  # of programs, the last one takes precedence
 _PYTHON = re.compile(r"^python(3\.\d+)$")
 _GCC = re.compile(r"(?:^|-)gcc-(\d+)$")
 _ASSIGNMENT = re.compile(r"^[ \t]*(?:export[ \t]+)?(\w+)[ \t]*=[ \t]*(.*?)[ \t]*$", re.MULTILINE)
@@ -132,7 +133,7 @@ def _by_version(releases: Iterable[str]) -> list[str]:
 def python(root: str) -> dict[str, Any]:
     """Return the interpreters by version; one in /usr/bin takes precedence over one in /usr/local/bin."""
     interpreters: dict[str, str] = {}
-    for directory in ("/usr/local/bin", "/usr/bin"):
+    for directory in _PLACES:
         for name in files.names(root, directory):
             match = _PYTHON.match(name)
             if match:
@@ -145,8 +146,15 @@ def python(root: str) -> dict[str, Any]:
         # Debian has it in a package of its own, python3-venv; without it `python3 -m venv` fails.
         "ensurepip": os.path.exists(files.under(root, "/usr/lib/python%s/ensurepip/__init__.py" % version)),
         "interpreters": {version: interpreters[version] for version in ordered},
-        "headers": [v for v in ordered if os.path.exists(files.under(root, "/usr/include/python%s/Python.h" % v))],
+        "headers": [v for v in ordered if _has_headers(root, v, interpreters[v])],
     }
+
+
+def _has_headers(root: str, version: str, interpreter: str) -> bool:
+    """Return whether Python.h is where an interpreter looks for it: beside its directory, or the one that it is in."""
+    found = {interpreter, files.resolve(root, interpreter) or interpreter}
+    prefixes = [os.path.dirname(os.path.dirname(path)) for path in found]
+    return any(os.path.exists(files.under(root, "%s/include/python%s/Python.h" % (p, version))) for p in prefixes)
 
 
 def may_write(root: str, directory: str) -> bool:
@@ -170,6 +178,18 @@ def gcc(root: str, run: Run) -> str | None:
     return major if answer.exit_code == 0 and major.isdigit() else None
 
 
+def c_compilers(root: str) -> list[str]:
+    """Return the compilers with which Triton can compile C; none without the C library's headers.
+
+    That of CC if it is set, else gcc and clang (triton/runtime/build.py); gcc only recommends the headers.
+    """
+    if not os.path.exists(files.under(root, "/usr/include/stdlib.h")):
+        return []
+    chosen = login_environment(root).get("CC")
+    paths = [os.path.join(place, name) for name in ([chosen] if chosen else ["gcc", "clang"]) for place in _PLACES]
+    return [path for path in dict.fromkeys(paths) if files.resolve(root, path) is not None]
+
+
 def glibc() -> str | None:
     """Return the version of the running glibc; None with another C library (musl)."""
     try:
@@ -177,6 +197,11 @@ def glibc() -> str | None:
     except (ValueError, OSError):
         return None
     return version if name == "glibc" else None
+
+
+def toolchain(root: str, run: Run) -> dict[str, Any]:
+    """Return the versions of the default gcc and of glibc, and the C compilers that Triton finds."""
+    return {"gcc": gcc(root, run), "glibc": glibc(), "c_compilers": c_compilers(root)}
 
 
 def disk(root: str) -> dict[str, dict[str, Any]]:

@@ -32,15 +32,15 @@ def repository_facts(
     return {"url": url, "key_url": url + entry.key_file, "key_fingerprint": entry.key_fingerprint, "slug": entry.slug}
 
 
-def build_packages(catalog: Catalog, version: str, python: str, packaged: bool = True) -> tuple[str, ...]:
-    """Return the packages with which a PyTorch release compiles on the host; none where it does not.
+def triton_packages(catalog: Catalog, version: str, python: str, packaged: bool) -> tuple[tuple[str, ...], ...]:
+    """Return a PyTorch release's packages of a compiler and of Python's headers; none if it compiles nothing on hosts.
 
-    packaged: whether that Python is the distribution's; another one comes with its headers.
+    packaged: whether that Python is the distribution's; no other one's headers are in the archive.
     """
     triton = catalog.pytorch.triton
     if triton is None or not versions.satisfies(version, triton.releases):
-        return ()
-    return (triton.compiler, triton.headers.format(python=python)) if packaged else (triton.compiler,)
+        return (), ()
+    return triton.compiler, (triton.headers.format(python=python),) if packaged else ()
 
 
 def gpu_thresholds(catalog: Catalog, pci_ids: Iterable[str]) -> dict[str, dict[str, str | float | None]]:

@@ -611,7 +611,7 @@ class Triton:
     """The packages with which Triton compiles on the host, for releases of PyTorch whose eager operations need it."""
 
     releases: str
-    compiler: str
+    compiler: tuple[str, ...]
     headers: str
     source: str
 

@@ -90,7 +90,8 @@ class PytorchComponent:
     """The PyTorch environment to create.
 
     cuda: the CUDA release that its wheel was built for; index: PyTorch's own package index, empty where PyPI has it.
-    build_packages: what it compiles with when it runs.
+    compiler_packages, header_packages: names of the packages that it compiles with when it runs; no compiler where it
+    compiles nothing, no headers where the archive has none of its Python.
     """
 
     version: str
@@ -99,7 +100,13 @@ class PytorchComponent:
     requirements: tuple[str, ...]
     lock: str
     index: str
-    build_packages: tuple[str, ...] = ()
+    compiler_packages: tuple[str, ...] = ()
+    header_packages: tuple[str, ...] = ()
+
+    @property
+    def build_packages(self) -> tuple[str, ...]:
+        """The packages that it compiles with when it runs. They follow the host's Python, not the request."""
+        return (*self.compiler_packages, *self.header_packages)
 
 
 PackagedComponent = DriverComponent | CudaComponent | LibraryComponent

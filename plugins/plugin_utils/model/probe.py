@@ -80,7 +80,7 @@ class Kernel:
 class Python:
     """Paths of the interpreters by version (`3.12`), the version of /usr/bin/python3, whether that has ensurepip.
 
-    headers: the versions with Python.h in /usr/include, None where that was not read.
+    headers: the versions with Python.h beside the interpreter, None where that was not read.
     """
 
     default: str | None = None
@@ -91,10 +91,14 @@ class Python:
 
 @dataclasses.dataclass(frozen=True)
 class Toolchain:
-    """Versions of the default compiler (its major) and the C library."""
+    """Versions of the default compiler (its major) and the C library.
+
+    c_compilers: paths of those that Triton can use, None where that was not read.
+    """
 
     gcc: str | None = None
     glibc: str | None = None
+    c_compilers: tuple[str, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -155,15 +155,16 @@ def drift(
     diff: PlanDiff,
     managed: Managed,
     converge: str,
-    missing: Sequence[str] = (),
+    missing: Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, list[str]]:
     """Return the reasons to apply each part that has some, in the order of the parts.
 
     desired: the parts of the plan; applied: the probe's; converge: gpu_stack_converge, with `always` every part is
-    applied; missing: packages to build the driver's modules with that are not installed.
+    applied; missing: packages to compile with that are not installed, by component.
     """
     changes = _changes(diff)
-    changes.setdefault("driver", []).extend(f"{package} is not installed" for package in missing)
+    for component, packages in (missing or {}).items():
+        changes.setdefault(component, []).extend(f"{package} is not installed" for package in packages)
     reasons = {}
     for name, part in desired.items():
         planned_changes = [text for component in managed[name].components for text in changes.get(component, [])]

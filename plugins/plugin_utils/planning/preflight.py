@@ -22,6 +22,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components imp
     LABELS,
     PACKAGED,
     Components,
+    PytorchComponent,
     full_version,
     package_name,
     package_specs,
@@ -73,9 +74,11 @@ CODES = {
         "Ask the machine's administrator for the package `python3-venv`",
     ),
     "triton-build-missing": (
-        "Warning: with `gpu_stack_scope=frameworks`, no package is installed, and the host lacks the C compiler or the "
-        "Python headers with which this PyTorch compiles operations when it runs (Triton)",
-        "Ask the machine's administrator for the packages that the message names",
+        "Warning: the host lacks the C compiler or the Python headers with which this PyTorch compiles operations when "
+        "it runs (Triton), and no package is installed for them: with `gpu_stack_scope=frameworks`, or since the "
+        "distribution has none for a Python of another source",
+        "Ask the machine's administrator for the packages that the message names; for another Python, install its "
+        "headers from where that Python came from",
     ),
     "apt-busy": (
         "A process holds a lock of apt or dpkg, for longer than `gpu_stack_wait` (a warning if nothing has to be "
@@ -466,19 +469,32 @@ def _ordinary_user(probe: Probe, findings: Findings) -> None:
         )
 
 
+def missing_to_compile(pytorch: PytorchComponent, probe: Probe) -> tuple[str, ...]:
+    """Return the packages without which this host's PyTorch would not find what it compiles with when it runs."""
+    compiler = pytorch.compiler_packages if probe.toolchain.c_compilers == () else ()
+    return (*compiler, *(pytorch.header_packages if _lacks_headers(pytorch, probe) else ()))
+
+
+def _lacks_headers(pytorch: PytorchComponent, probe: Probe) -> bool:
+    return probe.python.headers is not None and pytorch.python not in probe.python.headers
+
+
 def _triton(context: _Context, findings: Findings) -> None:
     """Warn of a PyTorch that will not find what it compiles with; elsewhere the plan installs that."""
     pytorch, probe = context.components.pytorch, context.probe
-    if context.plan.request.scope != "frameworks" or pytorch is None or probe.python.headers is None:
+    if pytorch is None or not pytorch.compiler_packages:
         return
-    compiler, headers = pytorch.build_packages[:1], pytorch.build_packages[1:]
-    missing = [*(() if probe.toolchain.gcc else compiler), *(() if pytorch.python in probe.python.headers else headers)]
+    missing, remedy = [], "the distribution has no package of that: install it from where this Python came from"
+    if context.plan.request.scope == "frameworks":
+        missing += missing_to_compile(pytorch, probe)
+        remedy = "gpu_stack_scope=frameworks installs no package: ask the machine's administrator for that"
+    if not pytorch.header_packages and _lacks_headers(pytorch, probe):
+        missing.append(f"Python.h of Python {pytorch.python}")
     if missing:
         findings.warn(
             "triton-build-missing",
             f"PyTorch {pytorch.version} compiles operations on the host when it runs (Triton), and this host lacks "
-            f"{' and '.join(missing)}; gpu_stack_scope=frameworks installs no package: ask the machine's administrator "
-            "for that",
+            f"{' and '.join(missing)}; {remedy}",
         )
 
 

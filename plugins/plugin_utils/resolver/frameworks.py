@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import build_packages
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import triton_packages
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import (
     AndCuda,
     PublishedRun,
@@ -377,10 +377,10 @@ def _pytorch_candidate(context: ResolveContext, release: PytorchRelease, build: 
     lock, problems = _lock(context, lock, "", release.pythons)
     problems += _pytorch_gpu_problems(context, release, build)
     requirements, index = locks.pytorch_requirements(context.catalog, release, build)
-    own = context.host.own_pythons
-    packages = build_packages(context.catalog, release.version, lock.python, packaged=lock.python not in own)
+    packaged = lock.python in context.distro.python.available and lock.python not in context.host.own_pythons
+    packages = triton_packages(context.catalog, release.version, lock.python, packaged)
     component = PytorchComponent(
-        release.version, lock.python, versions.series(build.cuda), requirements, lock.file, index, packages
+        release.version, lock.python, versions.series(build.cuda), requirements, lock.file, index, *packages
     )
     return PytorchCandidate(release, build, component, tuple(problems))
 

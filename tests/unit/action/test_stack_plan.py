@@ -167,6 +167,40 @@ def test_a_kernel_without_its_headers_is_drift(probed: dict[str, Any]) -> None:
     assert {name for name, reasons in found.items() if missing in reasons} == {"packages", "nvidia_driver", "plan"}
 
 
+def test_what_pytorch_compiles_with_is_drift_only_where_it_is_missing(probed: dict[str, Any]) -> None:
+    """A host from before these packages were planned does not apply the role for them alone."""
+    own: list[list[str]] = []
+
+    def decided(compilers: list[str], headers: list[str], scope: str = "host") -> dict[str, Any]:
+        def templated(facts: dict[str, Any], prefixes: tuple[str, ...]) -> dict[str, Any]:
+            pytorch = facts["gpu_stack_plan"]["components"]["pytorch"]
+            names = [*pytorch["compiler_packages"], *pytorch["header_packages"]] if scope == "host" else []
+            values = {**role_variables(facts, prefixes), "pytorch_env_build_packages": own[0] if own else names}
+            return {name: value for name, value in values.items() if name.startswith(prefixes)}
+
+        found = {**probed, "toolchain": {"c_compilers": compilers}}
+        found["python"] = {**probed["python"], "interpreters": {"3.11": "/usr/bin/python3.11"}, "headers": headers}
+        request = {**ARGS["request"], "pytorch": "auto"}
+        return stack_plan.decide(found, {**ARGS, "request": request}, templated).facts
+
+    def drifts(facts: dict[str, Any]) -> dict[str, list[str]]:
+        found = {name: [r for r in why if "is not installed" in r] for name, why in facts["gpu_stack_drift"].items()}
+        return {name: reasons for name, reasons in found.items() if reasons}
+
+    there = decided(["/usr/bin/gcc"], ["3.11"])
+    assert there["gpu_stack_plan"]["components"]["pytorch"]["header_packages"] == ["python3.11-dev"]
+    assert drifts(there) == {}
+    reason = "python3.11-dev is not installed"
+    assert drifts(decided(["/usr/bin/clang"], [])) == {"pytorch_env": [reason], "plan": [reason]}
+    reasons = ["gcc is not installed", "libc6-dev is not installed", reason]
+    assert drifts(decided([], [])) == {"pytorch_env": reasons, "plan": reasons}
+    assert drifts(decided([], [], scope="frameworks")) == {}  # which installs none, and warns
+    parts = there["gpu_stack_parts"]
+    assert decided([], [], scope="frameworks")["gpu_stack_parts"]["pytorch_env"] == parts["pytorch_env"]
+    own.append(["gcc", "libc6-dev", "python3.11-dev", "ccache"])  # what the user adds is a variable like any other
+    assert decided(["/usr/bin/gcc"], ["3.11"])["gpu_stack_parts"]["pytorch_env"] != parts["pytorch_env"]
+
+
 def test_a_host_without_a_plan_has_no_drift(probed: dict[str, Any]) -> None:
     facts = decide({**probed, "gpus": []})
     assert not facts["gpu_stack_plan"]["ok"]

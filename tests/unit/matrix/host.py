@@ -59,7 +59,7 @@ PLAN: dict[str, Any] = {
         "cudnn": {"version": "9.28.0.42", "packages": [f"libcudnn9-cuda-13={PACKAGES['libcudnn9-cuda-13']}"]},
         "nccl": {"version": "2.29.7", "packages": [f"libnccl2={PACKAGES['libnccl2']}"]},
         "tensorflow": {"version": "2.21.0", "cuda_libraries": "wheel"},
-        "pytorch": {"version": "2.15.0", "cuda": "13.2", "build_packages": ["gcc", "python3.11-dev"]},
+        "pytorch": {"version": "2.15.0", "cuda": "13.2", "header_packages": ["python3.11-dev"]},
     },
     "gpus": [{"pci_id": f"10de:{H100}", "compute_capability": "9.0"} for _ in ADDRESSES],
 }

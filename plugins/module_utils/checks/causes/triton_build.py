@@ -15,9 +15,10 @@ from typing import Any, Iterable
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import FAIL, HOST, REAPPLY, Check
 
 CHECKS = ("pytorch.triton",)
-# triton/runtime/build.py: its own words without a compiler; else subprocess's, of a compiler's call that failed.
+# triton/runtime/build.py: its own words without a compiler; else subprocess's, of a compiler's call that failed. Older
+# releases compile a copy in a temporary directory: /tmp/tmpXXXX/main.c (sglang#1240), cuda_utils.c.
 _NO_COMPILER = re.compile(r"^Failed to find C compiler\.")
-_NOT_COMPILED = re.compile(r"^Command '\['.*/triton/.*\.c'")
+_NOT_COMPILED = re.compile(r"^Command '\['.*(/triton/.*|/(main|cuda_utils|driver))\.c'")
 
 
 def explain(plan: dict[str, Any], check: Check, output: dict[str, Any]) -> Check:
@@ -28,11 +29,11 @@ def explain(plan: dict[str, Any], check: Check, output: dict[str, Any]) -> Check
     if check.status != FAIL:
         return check
     found, errors = output.get("compiles_with") or {}, [result.get("error", "") for result in output["triton"]]
-    packages = [str(name) for name in ((plan.get("components") or {}).get("pytorch") or {}).get("build_packages") or []]
+    planned = (plan.get("components") or {}).get("pytorch") or {}
     if not found.get("compiler") and _all(_NO_COMPILER, errors):
-        missing, names = "no C compiler", packages[:1]
+        missing, names = "no C compiler", planned.get("compiler_packages")
     elif found.get("compiler") and not found.get("has_headers", True) and _all(_NOT_COMPILED, errors):
-        missing, names = "no %s/Python.h" % found["headers"], packages[1:]
+        missing, names = "no %s/Python.h" % found["headers"], planned.get("header_packages")
     else:
         return check
     install = "`apt-get install %s`" % " ".join(names) if names else "that of the environment's Python"

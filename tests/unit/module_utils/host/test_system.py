@@ -61,6 +61,14 @@ def test_interpreters_in_usr_bin_take_precedence(tmp_path: Path) -> None:
     put(tmp_path, "/usr/include/python3.11/Python.h")
     put(tmp_path, "/usr/include/python3.9/pyconfig.h")
     assert system.python(str(tmp_path))["headers"] == ["3.11"]
+    put(tmp_path, "/usr/include/python3.13/Python.h")  # which one in /usr/local does not find
+    assert system.python(str(tmp_path))["headers"] == ["3.11"]
+    put(tmp_path, "/usr/local/include/python3.13/Python.h")
+    assert system.python(str(tmp_path))["headers"] == ["3.11", "3.13"]
+    link(tmp_path, "/usr/local/bin/python3.14", "/opt/python3.14/bin/python3.14")
+    put(tmp_path, "/opt/python3.14/bin/python3.14")
+    put(tmp_path, "/opt/python3.14/include/python3.14/Python.h")
+    assert system.python(str(tmp_path))["headers"] == ["3.11", "3.13", "3.14"]
     assert system.python(str(tmp_path))["ensurepip"]
     nothing = {"default": None, "ensurepip": False, "interpreters": {}, "headers": []}
     assert system.python(str(tmp_path / "nothing")) == nothing
@@ -104,6 +112,30 @@ def test_a_gcc_without_a_version_in_its_name_prints_it(tmp_path: Path) -> None:
     put(tmp_path, "/usr/bin/gcc", "#!/bin/sh\necho 13.2.0\n")
     (tmp_path / "usr/bin/gcc").chmod(0o755)
     assert system.gcc(str(tmp_path), command.run) == "13"
+
+
+@pytest.mark.parametrize(
+    ("there", "settings", "found"),
+    [
+        (["/usr/bin/gcc"], "", ["/usr/bin/gcc"]),
+        (["/usr/bin/clang"], "", ["/usr/bin/clang"]),
+        (["/opt/llvm/bin/clang-18"], "CC=/opt/llvm/bin/clang-18\n", ["/opt/llvm/bin/clang-18"]),
+        (["/usr/bin/clang-18"], 'CC="clang-18"\n', ["/usr/bin/clang-18"]),
+        (["/usr/bin/clang-18", "/usr/bin/cc", "/usr/bin/gcc-12"], "", []),
+        (["/usr/bin/gcc"], "CC=/opt/gone/cc\n", []),
+        ([], "", []),
+    ],
+)
+def test_c_compilers_are_those_that_triton_looks_for(
+    tmp_path: Path, there: list[str], settings: str, found: list[str]
+) -> None:
+    """triton/runtime/build.py: CC alone where it is set, else gcc, else clang."""
+    put(tmp_path, "/etc/environment", settings)
+    for path in there:
+        put(tmp_path, path)
+    assert system.c_compilers(str(tmp_path)) == []  # gcc only recommends libc6-dev
+    put(tmp_path, "/usr/include/stdlib.h")
+    assert system.c_compilers(str(tmp_path)) == found
 
 
 def test_disk_space_is_that_of_statvfs(tmp_path: Path) -> None:

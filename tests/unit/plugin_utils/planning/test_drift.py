@@ -54,7 +54,7 @@ def applied(desired: dict[str, Part]) -> dict[str, AppliedPart]:
 
 
 def detect(
-    desired: Any, applied: Any, changes: PlanDiff | None = None, converge: str = "drift", missing: Any = ()
+    desired: Any, applied: Any, changes: PlanDiff | None = None, converge: str = "drift", missing: Any = None
 ) -> Any:
     return drift.drift(desired, applied, changes or diff(), MANAGED, converge, missing)
 
@@ -108,10 +108,12 @@ def test_leftovers_are_removed_even_if_all_else_matches(desired: Any, applied: A
 
 
 def test_missing_packages_to_build_modules_with_are_of_the_driver(desired: Any, applied: Any) -> None:
-    found = detect(desired, applied, missing=["gcc-12", "linux-headers-6.1"])
+    found = detect(desired, applied, missing={"driver": ["gcc-12", "linux-headers-6.1"]})
     reasons = ["gcc-12 is not installed", "linux-headers-6.1 is not installed"]
     assert found == {"packages": reasons, "nvidia_driver": reasons}
-    changed = detect(desired, applied, diff(ComponentChange("driver", None, "595", "install")), missing=["gcc-12"])
+    changed = detect(
+        desired, applied, diff(ComponentChange("driver", None, "595", "install")), missing={"driver": ["gcc-12"]}
+    )
     assert changed["nvidia_driver"] == ["driver: install 595", "gcc-12 is not installed"]
 
 

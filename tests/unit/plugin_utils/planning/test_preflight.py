@@ -547,32 +547,46 @@ def test_frameworks_alone_need_their_space_in_one_directory() -> None:
     assert "checks and training" in found.problems[0].message
 
 
+C_HEADERS: dict[str, str | bytes] = {"/usr/include/stdlib.h": ""}
+GCC: dict[str, str | bytes] = {**C_HEADERS, "/usr/bin/gcc": ""}
+PYTHON_H: dict[str, str | bytes] = {"/usr/include/python3.11/Python.h": ""}
+TRITON: dict[str, Any] = {"compiler_packages": ["gcc", "libc6-dev"], "header_packages": ["python3.11-dev"]}
+OTHERS_PYTHON: dict[str, Any] = {**TRITON, "header_packages": []}  # such as one of deadsnakes
+
+
 @pytest.mark.parametrize(
-    ("files", "gcc", "packages", "missing"),
+    ("files", "planned", "missing", "missing_to_whole"),
     [
-        ({}, None, ["gcc", "python3.11-dev"], "gcc and python3.11-dev"),
-        ({}, "12", ["gcc", "python3.11-dev"], "python3.11-dev"),
-        ({"/usr/include/python3.12/Python.h": ""}, "12", ["gcc", "python3.11-dev"], "python3.11-dev"),
-        ({"/usr/include/python3.11/Python.h": ""}, None, ["gcc", "python3.11-dev"], "gcc"),
-        ({"/usr/include/python3.11/Python.h": ""}, "12", ["gcc", "python3.11-dev"], ""),
-        ({}, None, [], ""),
+        ({}, TRITON, "gcc and libc6-dev and python3.11-dev", ""),
+        (GCC, TRITON, "python3.11-dev", ""),
+        ({**GCC, "/usr/include/python3.12/Python.h": ""}, TRITON, "python3.11-dev", ""),
+        (PYTHON_H, TRITON, "gcc and libc6-dev", ""),
+        ({**PYTHON_H, "/usr/bin/gcc": ""}, TRITON, "gcc and libc6-dev", ""),
+        ({**GCC, **PYTHON_H}, TRITON, "", ""),
+        ({**C_HEADERS, **PYTHON_H, "/usr/bin/clang": ""}, TRITON, "", ""),
+        ({**C_HEADERS, **PYTHON_H, "/usr/bin/cc-1": "", "/etc/environment": "CC=cc-1\n"}, TRITON, "", ""),
+        (GCC, OTHERS_PYTHON, "Python.h of Python 3.11", "Python.h of Python 3.11"),
+        ({**GCC, **PYTHON_H}, OTHERS_PYTHON, "", ""),
+        ({}, {}, "", ""),
     ],
 )
-def test_frameworks_alone_warn_of_what_pytorch_compiles_with(
-    tmp_path: Path, files: dict[str, str | bytes], gcc: str | None, packages: list[str], missing: str
+def test_what_pytorch_compiles_with_and_no_package_brings_is_warned_of(
+    tmp_path: Path, files: dict[str, str | bytes], planned: dict[str, Any], missing: str, missing_to_whole: str
 ) -> None:
     interpreters = dict.fromkeys(("/usr/bin/python3.11", "/usr/bin/python3.12"), "")
-    python = {**probed(tmp_path, {**interpreters, **files}, "python")["python"], "ensurepip": True}
-    plan = make_plan(
-        {"pytorch": {"version": "2.15.0", "python": "3.11", "build_packages": packages}}, {"scope": "frameworks"}
-    )
-    parts = {**PROBE, "uid": 1001, "may_write": {"/opt/gpuhost": True}, "toolchain": {"gcc": gcc}, "python": python}
-    probe = make_probe(**parts)
-    found = preflight.preflight(plan, probe, plan_diff.plan_diff(plan, probe))
-    assert codes(found) == ([], ["triton-build-missing"] if missing else [])
-    assert all(f"this host lacks {missing};" in warning.message for warning in found.warnings)
-    whole = dataclasses.replace(plan, request=dataclasses.replace(plan.request, scope="host"))
-    assert "triton-build-missing" not in codes(preflight.preflight(whole, probe, plan_diff.plan_diff(whole, probe)))[1]
+    found = probed(tmp_path, {**interpreters, **files}, "python", "toolchain")
+    parts = {**PROBE, "uid": 1001, "may_write": {"/opt/gpuhost": True}, **found}
+    parts["python"] = {**parts["python"], "ensurepip": True}
+    for scope, lacks, remedy in (
+        ("frameworks", missing, "gpu_stack_scope=frameworks installs no package"),
+        ("host", missing_to_whole, "install it from where this Python came from"),
+    ):
+        components = {"pytorch": {"version": "2.15.0", "python": "3.11", **planned}}
+        plan, probe = make_plan(components, {"scope": scope}), make_probe(**parts)
+        warnings = preflight.preflight(plan, probe, plan_diff.plan_diff(plan, probe)).warnings
+        messages = [warning.message for warning in warnings if warning.code == "triton-build-missing"]
+        assert len(messages) == bool(lacks)
+        assert all(f"this host lacks {lacks}; " in message and remedy in message for message in messages)
 
 
 def test_leftovers_of_others_stay_where_frameworks_alone_are_installed() -> None:

@@ -638,17 +638,19 @@ def test_a_tensorflow_whose_wheel_nobody_inspected_is_refused():
 @pytest.mark.parametrize(
     ("distro", "host", "asked", "packages"),
     [
-        ("ubuntu-24.04", {}, "auto", ["gcc", "python3.12-dev"]),
-        ("ubuntu-22.04", {}, "2.14", ["gcc", "python3.10-dev"]),
-        ("debian-13", {}, "auto", ["gcc", "python3.13-dev"]),
+        ("ubuntu-24.04", {}, "auto", ["gcc", "libc6-dev", "python3.12-dev"]),
+        ("ubuntu-22.04", {}, "2.14", ["gcc", "libc6-dev", "python3.10-dev"]),
+        ("debian-13", {}, "auto", ["gcc", "libc6-dev", "python3.13-dev"]),
         ("ubuntu-24.04", {}, "2.13", []),
-        ("ubuntu-24.04", {"pythons": ("3.12",), "own_pythons": ("3.12",)}, "auto", ["gcc"]),
+        ("ubuntu-24.04", {"pythons": ("3.12",), "own_pythons": ("3.12",)}, "auto", ["gcc", "libc6-dev"]),
+        ("ubuntu-22.04", {"pythons": ("3.10", "3.12")}, "auto", ["gcc", "libc6-dev"]),
     ],
-    ids=["newest", "2.14", "another distribution", "before 2.14", "a Python of the user's own"],
+    ids=["newest", "2.14", "another distribution", "before 2.14", "a Python of the user's own", "of deadsnakes"],
 )
 def test_a_pytorch_that_compiles_when_it_runs_needs_compiler_and_headers(distro, host, asked, packages):
     made = plan(distro, "H100", host=host, catalog=load_catalog(), tensorflow="none", pytorch=asked)
-    assert made["components"]["pytorch"]["build_packages"] == packages
+    pytorch = made["components"]["pytorch"]
+    assert [*pytorch["compiler_packages"], *pytorch["header_packages"]] == packages
     because = reason(made, "pytorch")[1]
     assert ("by which its Triton compiles" in because) == bool(packages)
     assert all(package in because for package in packages)

@@ -14,16 +14,19 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks import model
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.causes import triton_build
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.pytorch_checks import TRITON
 
+# Older releases of Triton compile copies in a temporary directory (sgl-project/sglang#1240).
+NO_HEADERS_OLD = "Command '['/usr/bin/gcc', '/tmp/tmpiqsmmwlt/main.c', '-O3', '-I/usr/local/lib/python3.10/dist"
+NO_HEADERS_UTILS = "Command '['/usr/bin/gcc', '/tmp/tmpx1k_9jbs/cuda_utils.c', '-O3', '-shared', '-fPIC', '-o', '/tmp/"
 # Of Triton in the wheel 2.15.0, on a machine without each; shortened as the probe does it.
 NO_HEADERS = "Command '['/usr/bin/gcc', '/opt/env/lib/python3.12/site-packages/triton/backends/nvidia/driver.c', '-O3'"
 NO_COMPILER = "Failed to find C compiler. Please specify via CC environment variable or set triton.knobs.build.impl."
 FOUND = {"compiler": "/usr/bin/gcc", "headers": "/usr/include/python3.12", "has_headers": True}
 
 
-def explained(error: str, packages: list[str] | None = None, scope: str = "host", **found: Any) -> model.Check:
+def explained(error: str, headers: tuple[str, ...] = ("python3.12-dev",), scope: str = "host", **found: Any) -> Any:
     """Return the check of two GPUs that failed with an error, on a host with these parts of FOUND changed."""
-    packages = ["gcc", "python3.12-dev"] if packages is None else packages
-    plan = {"components": {"pytorch": {"build_packages": packages}}, "request": {"scope": scope}}
+    planned = {"compiler_packages": ["gcc", "libc6-dev"], "header_packages": list(headers)}
+    plan = {"components": {"pytorch": planned}, "request": {"scope": scope}}
     output = {
         "triton": [{"device": f"cuda:{n}", "error": error} for n in range(2)],
         "compiles_with": {**FOUND, **found},
@@ -33,8 +36,13 @@ def explained(error: str, packages: list[str] | None = None, scope: str = "host"
 
 @pytest.mark.parametrize(
     ("error", "found", "package"),
-    [(NO_HEADERS, {"has_headers": False}, "python3.12-dev"), (NO_COMPILER, {"compiler": None}, "gcc")],
-    ids=["headers", "compiler"],
+    [
+        (NO_HEADERS, {"has_headers": False}, "python3.12-dev"),
+        (NO_HEADERS_OLD, {"has_headers": False}, "python3.12-dev"),
+        (NO_HEADERS_UTILS, {"has_headers": False}, "python3.12-dev"),
+        (NO_COMPILER, {"compiler": None}, "gcc libc6-dev"),
+    ],
+    ids=["headers", "headers, main.c", "headers, cuda_utils.c", "compiler"],
 )
 def test_the_package_is_named(error: str, found: dict[str, Any], package: str) -> None:
     ours, others = explained(error, **found), explained(error, scope="frameworks", **found)
@@ -49,6 +57,8 @@ def test_the_package_is_named(error: str, found: dict[str, Any], package: str) -
         ("Triton Error [CUDA]: device kernel image is invalid", {"has_headers": False}),
         ("Triton Error [CUDA]: device kernel image is invalid", {"compiler": None}),
         (NO_HEADERS, {}),  # a full /tmp
+        (NO_HEADERS_OLD, {}),
+        ("Command '['/usr/bin/gcc', '/tmp/tmpz/kernel.c', '-O3'", {"has_headers": False}),  # of other programs
         (NO_COMPILER, {}),
         ("", {"has_headers": False}),
     ],
@@ -66,7 +76,7 @@ def test_one_gpu_that_fails_of_something_else_is_not_explained() -> None:
 
 
 def test_a_python_that_no_package_has_needs_its_own_headers() -> None:
-    check = explained(NO_HEADERS, ["gcc"], has_headers=False)
+    check = explained(NO_HEADERS, (), has_headers=False)
     assert "that of the environment's Python" in str(check.remedy)
 
 
