@@ -85,14 +85,20 @@ class Training:
 
 
 def stack_fingerprint(plan: Plan, project: Path = PROJECT) -> str:
-    """Return a hash of a plan's components and of the content of their lock files."""
+    """Return a hash of a plan's components and of the content of their lock files.
+
+    It leaves out what PyTorch compiles with, which follows the host.
+    """
     locks = {}
     for name in FRAMEWORKS:
         component = plan.components.framework(name)
         path = project / "roles" / f"{name}_env" / "files" / (component.lock if component else "")
         if path.is_file():  # a user's own lock has its release and Python in its name
             locks[name] = hashlib.sha256(path.read_bytes()).hexdigest()
-    text = json.dumps({"components": to_json(plan.components), "locks": locks}, sort_keys=True)
+    components = to_json(plan.components)
+    for name in ("compiler_packages", "header_packages"):
+        (components.get("pytorch") or {}).pop(name, None)
+    text = json.dumps({"components": components, "locks": locks}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
