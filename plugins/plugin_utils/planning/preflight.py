@@ -484,7 +484,8 @@ def _triton(context: _Context, findings: Findings) -> None:
     pytorch, probe = context.components.pytorch, context.probe
     if pytorch is None or not pytorch.compiler_packages:
         return
-    missing, remedy = [], "the distribution has no package of that: install it from where this Python came from"
+    missing: list[str] = []
+    remedy = "the distribution has no package of that: install it from where this Python came from"
     if context.plan.request.scope == "frameworks":
         missing += missing_to_compile(pytorch, probe)
         remedy = "gpu_stack_scope=frameworks installs no package: ask the machine's administrator for that"
