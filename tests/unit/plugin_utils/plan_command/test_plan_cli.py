@@ -8,6 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CATALOG_FOLDER
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan_command import plan_cli
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan_command.plan_cli import main
@@ -56,6 +57,15 @@ def test_the_documented_command():
     assert [g["compute_capability"] for g in made["gpus"]] == ["9.0"] * 3
     assert made["components"]["cuda"]["version"] == "12.9"
     assert made["components"]["tensorflow"]["version"] == "2.21.0"
+
+
+@pytest.mark.parametrize(("distro", "is_named"), [("ubuntu-22.04", False), ("ubuntu-24.04", True)])
+def test_no_headers_are_planned_of_a_python_that_the_archive_does_not_have(monkeypatch, distro, is_named):
+    """Ubuntu 22.04 has Python 3.12 of deadsnakes alone, and its archive no python3.12-dev."""
+    monkeypatch.setattr(plan_cli, "CATALOG_FOLDER", CATALOG_FOLDER)
+    asked = ("--gpu", "H100", "--python", "3.12", "--request", "pytorch=auto")
+    status, out, err = run("--distro", distro, *asked)
+    assert (status, err, "gcc" in out, "python3.12-dev" in out) == (0, "", True, is_named)
 
 
 @pytest.mark.parametrize(
