@@ -26,7 +26,7 @@ from typing import Any, TextIO
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 # Of user_settings and gpu_counters, which the role installs beside this file.
 sys.path.append(str(Path(__file__).resolve().parent / "../../../plugins/module_utils/state"))
-sys.path.append(str(Path(__file__).resolve().parent / "../../../plugins/module_utils/nvidia"))
+sys.path.append(str(Path(__file__).resolve().parent / "../../../plugins/module_utils/checks"))
 import cifar10
 import gpu_counters
 import gpu_monitor
