@@ -100,7 +100,7 @@ def plan_for_reading(catalog: Catalog, read: Reading, host: Host) -> Plan:
     once = functools.partial(plan_once, catalog)
     kept = keeping.keep(catalog, read.request, host, once)
     plan = resolve(catalog, kept.request, kept.host, functools.partial(_plan_kept, catalog, once))
-    plan = keeping.told(kept, with_limits(catalog, plan, kept.host, kept), catalog)
+    plan = keeping.explained(kept, with_limits(catalog, plan, kept.host, kept), catalog)
     notes = [PlanWarning("request-interpreted", note) for note in read.notes.values()]
     return dataclasses.replace(plan, warnings=(*notes, *plan.warnings))
 

@@ -143,7 +143,7 @@ def _is_newer(version: str, than: str) -> bool:
     return relaxation.is_newer(version, than)
 
 
-def told(kept: Kept, plan: Plan, catalog: Catalog) -> Plan:
+def explained(kept: Kept, plan: Plan, catalog: Catalog) -> Plan:
     """Return the plan of what is kept as the answer to the user's request, with the reasons for what stays."""
     request, host = kept.asked
     reasons = tuple(_reason(kept, plan, reason) for reason in plan.reasons)
