@@ -10,7 +10,7 @@ def test_auto_keeps_the_verified_versions(playbook, read_installed):
     before = read_installed()
     printed = playbook("gpu_host", *AUTO, "--skip-tags=verify,smoke_train").stdout
     assert "kept: verified " in printed
-    assert "fits, too (gpu_stack_cuda=latest)" in printed
+    assert "also fits (gpu_stack_cuda=latest)" in printed
     assert read_installed() == before
 
 

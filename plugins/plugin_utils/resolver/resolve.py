@@ -448,7 +448,7 @@ def _explain_pytorch(
         why += ", that of the requested toolkit"
     if component.build_packages:
         verb = "needs" if request.scope == "frameworks" else "with"
-        why += f"; {verb} {' and '.join(component.build_packages)}, by which its Triton compiles"
+        why += f"; {verb} {', '.join(component.build_packages)} for what Triton compiles"
     findings.reason("pytorch", component.version, why)
     if cuda is None or cuda.version == component.cuda:
         return

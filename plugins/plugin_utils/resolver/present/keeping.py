@@ -33,8 +33,6 @@ Attempt = Callable[[Request, Host], Plan]
 
 _FREE = ("auto", "fallback")  # what is there may stay
 _NATIVE = "minor-version-compatibility"
-
-
 # What else decides a component, by the field of the request and the attribute of the component.
 DECIDED_BY = {
     "driver": {
@@ -131,16 +129,15 @@ def _newer(kept: Kept, attempt: Attempt) -> dict[str, str]:
         if part.names[0] not in ("driver", "cuda"):  # these are the newest beside what stays
             others = [other for other in kept.parts if other is not part]
             plan = attempt(dataclasses.replace(kept.request, **kept.freed(part)), _host(kept, others))
-        for name in part.names if plan and plan.ok else ():
-            component = plan.components.get(name) if plan else None
+        if plan is None or not plan.ok:
+            continue
+        for name in part.names:
+            component = plan.components.get(name)
             version = full_version(component) if component else ""
-            if version and (part.version == "none" or name != part.names[0] or _is_newer(version, part.version)):
+            is_lacking = part.version == "none" or name != part.names[0]
+            if version and (is_lacking or relaxation.is_newer(version, part.version)):
                 found[name] = version
     return found
-
-
-def _is_newer(version: str, than: str) -> bool:
-    return relaxation.is_newer(version, than)
 
 
 def explained(kept: Kept, plan: Plan, catalog: Catalog) -> Plan:
@@ -185,23 +182,29 @@ def _reason(kept: Kept, plan: Plan, reason: Reason) -> Reason:
         because = reason.because.replace(asked, latest) if name in request.latest else reason.because
         because = "; ".join(text for text in (because, kept.given_up.get(name)) if text)
         return dataclasses.replace(reason, because=because)
-    component = plan.components.get(name)
-    if component is None and part.stays is None and name not in kept.newer and kept.newest:  # it would be left out, too
-        return next(known for known in kept.newest.reasons if known.component == name)
     date = kept.asked[1].present.verified_at.partition("T")[0]
     because = f"kept: verified {date}" if date else "kept: verified"
     if part.of_others:
         because = reason.because if part.stays else "kept: it works, and others installed it"
+    elif plan.components.get(name) is None:
+        because = _why_without(kept, name) or f"{because} without it"
     version, wanted = kept.newer.get(name), getattr(request, name)
     instead = LATEST if wanted in _FREE else version
     return dataclasses.replace(
-        reason, because=because + (f"; {version} fits, too (gpu_stack_{name}={instead})" if version else "")
+        reason, because=because + (f"; {version} also fits (gpu_stack_{name}={instead})" if version else "")
     )
 
 
+def _why_without(kept: Kept, name: str) -> str:
+    """Return why no TensorFlow works on the host, if that is still so; PyTorch takes its place."""
+    if name != "tensorflow" or name in kept.newer or kept.newest is None:
+        return ""
+    return next((reason.because for reason in kept.newest.reasons if reason.component == name), "")
+
+
 def _label(part: Part) -> str:
-    whose = "that others installed" if part.of_others else "that was verified"
-    return f"{LABELS[part.names[0]]} {part.version}, {whose},"
+    label = f"{LABELS[part.names[0]]} {part.version}"
+    return f"the {label} that others installed" if part.of_others else f"the verified {label}"
 
 
 # What may stay ----------------------------------------------------------------------------------------------------
@@ -240,7 +243,7 @@ def _of_verified(names: Iterable[str], request: Request, host: Host) -> Iterator
     for name in names:
         component, wanted = verified.get(name), getattr(request, name)
         if component is None:
-            # The repository had none for the toolkit of then.
+            # The repository offered none for that toolkit. Beside the archive's toolkit there is never one.
             cuda = verified.get("cuda")
             if name in ("cudnn", "nccl") and cuda and cuda.source == "nvidia" and _left_out(present, request, name):
                 yield [Part((name,), "none", {name: "none"})]

@@ -652,5 +652,5 @@ def test_a_pytorch_that_compiles_when_it_runs_needs_compiler_and_headers(distro,
     pytorch = made["components"]["pytorch"]
     assert [*pytorch["compiler_packages"], *pytorch["header_packages"]] == packages
     because = reason(made, "pytorch")[1]
-    assert ("by which its Triton compiles" in because) == bool(packages)
+    assert ("for what Triton compiles" in because) == bool(packages)
     assert all(package in because for package in packages)

@@ -120,7 +120,7 @@ def test_what_does_not_fit_any_more_is_replaced_and_the_reason_says_so(verified:
     store.write(str(verified.root / "var/lib/gpuhost"), store.VERIFIED, record)
     plan = verified.plan(NEW)
     assert versions(plan)["driver"] != "550.54.15"
-    assert "NVIDIA driver 550.54.15, that was verified, is not kept: " in because(plan, "driver")
+    assert "the verified NVIDIA driver 550.54.15 is not kept: " in because(plan, "driver")
     assert versions(plan)["cuda"] == "13.0.2"
 
 
@@ -128,7 +128,7 @@ def test_a_verified_version_that_is_neither_there_nor_offered_is_replaced(verifi
     verified.remove("libnccl2", "libnccl-dev")
     plan = verified.plan(GONE)
     assert plan.ok
-    assert "NCCL 2.28.9, that was verified, is not kept: " in because(plan, "nccl")
+    assert "the verified NCCL 2.28.9 is not kept: " in because(plan, "nccl")
     assert {**versions(plan), "nccl": None} == {**VERIFIED, "nccl": None}
 
 
@@ -149,6 +149,14 @@ def test_a_library_that_was_not_offered_stays_away_until_it_is_asked_for(tmp_pat
     root.verify(root.plan(offers))
     assert versions(root.plan(OLD)) == VERIFIED | {"cudnn": None}
     assert versions(root.plan(OLD, cudnn="latest")) == VERIFIED
+
+
+def test_what_was_left_out_has_a_reason_where_nothing_else_could_be_planned(tmp_path: Path) -> None:
+    root = Root(tmp_path)
+    root.verify(root.plan({name: found for name, found in OLD.items() if "cudnn" not in name}))
+    plan = root.plan({"unrelated": ("1",)})
+    assert versions(plan) == VERIFIED | {"cudnn": None}
+    assert because(plan, "cudnn") == "kept: verified 2026-11-02 without it"
 
 
 def test_a_component_that_was_not_asked_for_then_is_planned_when_it_is(tmp_path: Path) -> None:
@@ -176,7 +184,7 @@ def test_pytorch_in_place_of_tensorflow_stays_until_tensorflow_is_asked_for(tmp_
     asked = dataclasses.replace(before.request, **WITH_FRAMEWORKS)
     root.verify(dataclasses.replace(before, request=asked))  # as if no TensorFlow had worked then
     assert versions(root.plan(NEW, **WITH_FRAMEWORKS))["pytorch"] == versions(before)["pytorch"]
-    assert "fits, too (gpu_stack_tensorflow=latest)" in because(root.plan(NEW, **WITH_FRAMEWORKS), "tensorflow")
+    assert "also fits (gpu_stack_tensorflow=latest)" in because(root.plan(NEW, **WITH_FRAMEWORKS), "tensorflow")
     assert versions(root.plan(NEW, tensorflow="latest", pytorch="fallback"))["tensorflow"]
 
 
@@ -201,7 +209,7 @@ def test_latest_libraries_are_the_newest_beside_what_stays(tmp_path: Path) -> No
     assert versions(root.plan(new)) == versions(before)
     assert versions(root.plan(new, nccl="latest")) == {**versions(before), "nccl": "2.28.3"}
     assert versions(root.plan(new, cudnn="latest")) == {**versions(before), "cudnn": "9.11.0.98"}
-    assert "; 2.28.3 fits, too (gpu_stack_nccl=latest)" in because(root.plan(new), "nccl")
+    assert "; 2.28.3 also fits (gpu_stack_nccl=latest)" in because(root.plan(new), "nccl")
 
 
 def test_libraries_come_with_the_first_toolkit_of_nvidias(tmp_path: Path) -> None:
@@ -433,7 +441,7 @@ def test_a_driver_of_others_with_known_vulnerabilities_stays_with_a_warning(tmp_
 
 def test_the_reason_says_why_a_working_driver_of_others_is_replaced(others: Root) -> None:
     reason = because(others.plan(cuda="13.2"), "driver")
-    assert "NVIDIA driver 570.211.01, that others installed, is not kept: " in reason
+    assert "the NVIDIA driver 570.211.01 that others installed is not kept: " in reason
 
 
 def test_a_driver_of_others_that_does_not_support_a_new_gpu_is_replaced(others: Root) -> None:
