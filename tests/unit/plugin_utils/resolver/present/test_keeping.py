@@ -132,6 +132,16 @@ def test_a_verified_version_that_is_neither_there_nor_offered_is_replaced(verifi
     assert {**versions(plan), "nccl": None} == {**VERIFIED, "nccl": None}
 
 
+def test_driver_and_toolkit_stay_without_a_library_that_cannot(tmp_path: Path) -> None:
+    """No toolkit of the repository works with the driver any more; the one that is installed does."""
+    root = Root(tmp_path)
+    before = debian_offers(cuda=("12.8.1",), drivers=("570.211.01",), nccl=("2.27.7-1+cuda12.9",))
+    root.verify(root.plan(before, cuda_source="nvidia"))
+    root.remove("libnccl2", "libnccl-dev")
+    found = versions(root.plan(GONE, cuda_source="nvidia"))
+    assert (found["driver"], found["cuda"]) == ("570.211.01", "12.8.1")
+
+
 def test_a_damaged_component_is_repaired_in_its_verified_version(verified: Root) -> None:
     verified.remove("libcudnn9-dev-cuda-13")
     offers = {**NEW, **dict.fromkeys((n for n in NEW if n.startswith("libcudnn9")), ("9.28.0.42-1", "9.29.0.1-1"))}
@@ -206,7 +216,7 @@ def test_latest_libraries_are_the_newest_beside_what_stays(tmp_path: Path) -> No
     nccl = ("2.27.7-1+cuda12.9", "2.28.3-1+cuda12.9", "2.29.7-1+cuda13.2")
     new = {**NEW, **old, **dict.fromkeys(("libnccl2", "libnccl-dev"), nccl)}
     new |= {"cuda-toolkit-13-2": ("13.2.1-1",), **dict.fromkeys(libraries, ("9.10.2.21-1", "9.11.0.98-1"))}
-    assert versions(root.plan(new)) == versions(before)
+    assert versions(root.plan(new)) == versions(root.plan(new, cudnn="9")) == versions(before)
     assert versions(root.plan(new, nccl="latest")) == {**versions(before), "nccl": "2.28.3"}
     assert versions(root.plan(new, cudnn="latest")) == {**versions(before), "cudnn": "9.11.0.98"}
     assert "; 2.28.3 also fits (gpu_stack_nccl=latest)" in because(root.plan(new), "nccl")
@@ -243,7 +253,7 @@ def test_other_modules_come_in_the_verified_version(tmp_path: Path) -> None:
     offers = {**OLD, "nvidia-kernel-dkms": ("580.126.16-1",)}
     root.verify(root.plan(offers, driver_kernel_modules="proprietary"))
     root.gpu("2901", "0000:06:00.0")  # a B200 needs the open ones
-    plan = root.plan({**NEW, **offers, "nvidia-kernel-open-dkms": ("580.126.16-1", "595.71.05-1")})
+    plan = root.plan(NEW)
     assert plan.components.driver
     assert (plan.components.driver.version, plan.components.driver.kernel_modules) == ("580.126.16", "open")
 
