@@ -18,6 +18,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve imp
 from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.frozen_catalog import frozen_catalog
+from tests.unit.module_utils.host_files import put
 from tests.unit.plugin_utils.resolver.present.present_cases import Root
 from tests.unit.plugin_utils.resolver.resolver_cases import debian_offers, picked
 
@@ -483,6 +484,28 @@ def test_latest_contradicts_a_hold(tmp_path: Path) -> None:
     assert problem.code == "package-held"
     assert "gpu_stack_driver=latest would change driver 570.211.01" in problem.message
     assert root.plan().components.driver is None
+
+
+def test_the_latest_library_contradicts_a_hold(tmp_path: Path) -> None:
+    root = Root(tmp_path)
+    there = dict.fromkeys(("libnccl2", "libnccl-dev"), "2.28.9-1+cuda13.0")
+    root.add(there, held=there)
+    assert versions(root.plan(NEW))["nccl"] == "2.28.9"
+    assert [problem.code for problem in root.plan(NEW, nccl="latest").problems] == ["package-held"]
+
+
+@pytest.mark.parametrize(
+    ("modules", "stays"),
+    [("nvidia-dkms-550-server-open", False), ("linux-modules-nvidia-550-server-open-6.17.0-1022-azure", True)],
+)
+def test_a_kernel_for_which_dkms_builds_no_module_matters_to_dkms_alone(
+    tmp_path: Path, modules: str, stays: bool
+) -> None:
+    root = Root(tmp_path, "ubuntu-24.04")
+    put(tmp_path, "/proc/sys/kernel/osrelease", "6.17.0-1022-azure\n")
+    root.add(dict.fromkeys(("nvidia-utils-550-server", modules), "550.163.01-0ubuntu0.24.04.1"))
+    root.load("550.163.01")
+    assert (root.plan().components.driver is None) == stays
 
 
 def test_nothing_is_tried_on_a_host_on_which_nothing_is(tmp_path: Path) -> None:
