@@ -3,11 +3,16 @@
 set -eu
 roots="/boot /opt /usr/bin /usr/lib /usr/local /usr/sbin /usr/share/keyrings /usr/src /var/lib/dkms /var/lib/gpuhost"
 # Python's bytecode is written by whoever runs a module first.
-list() { find /etc $roots -xdev "$@" 2>/dev/null | grep -v __pycache__ | LC_ALL=C sort; }
+# The applied plan is compared without its reasons: they say why the last run chose, or kept, what it has.
+fact=/etc/ansible/facts.d/gpu_stack.fact
+list() { find /etc $roots -xdev "$@" 2>/dev/null | grep -v -e __pycache__ -e "^$fact " | LC_ALL=C sort; }
 echo "== packages"; dpkg-query -W -f '${Package} ${Version} ${Status}\n'; apt-mark showhold
 echo "== automatically installed"; apt-mark showauto
 echo "== repository lists"; ls /var/lib/apt/lists
-echo "== /etc"; find /etc -xdev -type f -exec sha256sum {} + | sort -k 2
+echo "== /etc"; find /etc -xdev -type f ! -path "$fact" -exec sha256sum {} + | sort -k 2
+echo "== applied plan"
+without_reasons="import json, sys; plan = json.load(sys.stdin); del plan['reasons']; print(json.dumps(plan, indent=1))"
+test ! -e "$fact" || python3 -c "$without_reasons" < "$fact"
 # Small files alone: a toolkit has gigabytes, whose sizes are below.
 echo "== contents"
 find $roots -xdev -type f -size -64k ! -path '*/__pycache__/*' -exec sha256sum {} + 2>/dev/null | sort -k 2
