@@ -11,7 +11,8 @@ from typing import Any
 from ansible import context
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import run_lock, store
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import run_lock
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import controller_run
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.escaping import for_terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.waiting import Waiting

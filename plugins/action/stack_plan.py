@@ -21,7 +21,7 @@ from typing import Any
 from ansible import context
 from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.module_utils.parsing.convert_bool import boolean
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import urls
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import urls
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import (
     become,
     controller_run,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import store
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.escaping import result_for_terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.host_job import HostJobAction
 

@@ -53,7 +53,7 @@ from typing import Any, ClassVar
 
 from ansible import context
 from ansible.plugins.callback import CallbackBase
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import urls
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import urls
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import checked_variables, escaping, no_hosts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import rendering, report, terminal
 

@@ -60,8 +60,8 @@ apt_held_by:
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import (
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import (
     apt_commands,
     apt_locks,
     apt_sources,

@@ -61,8 +61,8 @@ dest:
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import files, workspace
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_trial
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import files, workspace
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_trial
 
 
 def main() -> None:

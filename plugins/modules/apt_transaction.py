@@ -177,8 +177,9 @@ make_logs:
 import os
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_commands, transaction
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import transaction_lock
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import installed_driver
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import transaction, transaction_lock
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_commands
 
 
 def versions(names: list, state: transaction.PackageState) -> dict:
@@ -214,7 +215,13 @@ def main() -> None:
     directory = options["state_directory"]
     kept = os.path.join(directory, "packages") if options["undo"] else ""
     progress = os.path.join(directory, transaction_lock.PROGRESS)
-    apt = apt_commands.Apt(module.run_command, options["lock_timeout"], kept, progress=progress)
+    apt = apt_commands.Apt(
+        module.run_command,
+        options["lock_timeout"],
+        kept,
+        progress=progress,
+        builds_driver=installed_driver.builds_driver,
+    )
     check = module.check_mode or options["simulate"]
     work = transaction.Transaction(request, apt, directory, options["undo"], check)
     try:

@@ -50,7 +50,7 @@ apt_held_by:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_commands, apt_locks, apt_update
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_commands, apt_locks, apt_update
 
 
 def main() -> None:

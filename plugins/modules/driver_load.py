@@ -6,6 +6,8 @@
 
 from __future__ import annotations
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.base.versions import is_version
+
 DOCUMENTATION = r"""
 module: driver_load
 short_description: Load the kernel module of an NVIDIA driver, or replace the loaded one
@@ -87,8 +89,7 @@ boot_id:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import is_version
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, files
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, files
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import driver_load, proc_driver
 
 ROOT = "/"

@@ -355,7 +355,8 @@ probe:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, probe, urls
+from ansible_collections.gpuhost.stack.plugins.module_utils import probe
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, urls
 
 FROM_THE_CATALOG = (
     "package_patterns",

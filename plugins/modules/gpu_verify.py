@@ -263,8 +263,9 @@ verify:
 """
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import model, verify
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import last_result, store
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import last_result
 
 WAIVER = {
     "check": {"type": "str", "required": True},

@@ -147,15 +147,11 @@ import os
 from typing import Any, Dict
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_commands
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import (
-    applied,
-    recording,
-    rollback,
-    run_lock,
-    store,
-    transaction_lock,
-)
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import installed_driver
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import transaction_lock
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_commands
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, recording, rollback, run_lock
 
 
 def restore(module: AnsibleModule, apt: apt_commands.Apt) -> dict:
@@ -268,7 +264,13 @@ def main() -> None:
         module.fail_json(msg="The action %s changed nothing. %s" % (options["action"], newer))
     packages = os.path.join(options["directory"], "packages")
     progress = os.path.join(options["directory"], transaction_lock.PROGRESS)
-    apt = apt_commands.Apt(module.run_command, options["lock_timeout"], packages, progress=progress)
+    apt = apt_commands.Apt(
+        module.run_command,
+        options["lock_timeout"],
+        packages,
+        progress=progress,
+        builds_driver=installed_driver.builds_driver,
+    )
     try:
         result = ACTIONS[options["action"]](module, apt)
     except (apt_commands.AptError, ValueError) as error:

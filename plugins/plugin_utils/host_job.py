@@ -17,7 +17,8 @@ from typing import Any
 
 from ansible.errors import AnsibleConnectionFailure, AnsibleError
 from ansible.plugins.action import ActionBase
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import store, transaction_lock
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import transaction_lock
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import terminal
 
 JOB_SECONDS = 7 * 24 * 3600  # after which async_wrapper kills it; apt itself knows no limit

@@ -39,7 +39,7 @@ AREAS = {
     "packages": Area(
         tuple(
             f"plugins/module_utils/packages/{name}.py"
-            for name in ("transaction", "restore", "apt_output", "apt_commands")
+            for name in ("transaction", "restore", "apt/apt_output", "apt/apt_commands")
         ),
         ("module_utils/packages",),
     ),

@@ -37,7 +37,7 @@ UNAFFECTED = {
     "tests/unit/doubles/test_lab.py": "distributions",
     "tests/unit/doubles/test_simulated_nvidia_smi.py": "GPUs",
     "tests/unit/module_utils/checks/test_cuda_bandwidth_check.py": "thresholds",
-    "tests/unit/module_utils/packages/test_apt_output.py": "package names",
+    "tests/unit/module_utils/packages/apt/test_apt_output.py": "package names",
     "tests/unit/plugin_utils/planning/test_lock_files.py": "locks of frameworks",
     "tests/unit/plugin_utils/test_command_line.py": "how output ends that nobody reads",
 }

@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import model, verify
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs/checks.md").read_text()
 SPECS = [spec for group in verify.GROUPS.values() for spec in group.CHECKS]

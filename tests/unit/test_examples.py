@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.gpuhost.stack.plugins.module_utils import probe
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci as host_pci
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import probe
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import proc_driver
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import COMPONENTS

@@ -21,7 +21,7 @@ for name in sys.argv[1:]:
 COMPILE = "import sys\nfor name in sys.argv[1:]:\n    compile(open(name, encoding='utf-8').read(), name, 'exec')\n"
 PROBE = """\
 import json, sys
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import probe
+from ansible_collections.gpuhost.stack.plugins.module_utils import probe
 options = probe.Options(None, {}, False, (), (), "/opt/gpuhost/tensorflow", ".*nvidia.*", "nvidia-cuda-toolkit")
 print(json.dumps(probe.probe("/", options), sort_keys=True))
 """

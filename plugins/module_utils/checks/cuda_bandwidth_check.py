@@ -12,6 +12,7 @@ import itertools
 from dataclasses import dataclass
 from typing import Any, Iterator
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import cuda_device_checks
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.cuda_device_checks import (
     COPIES,
@@ -20,7 +21,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.cuda_device_c
     place,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import UNKNOWN, Check, CheckSpec, Context
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import files, pci, pcie
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci, pcie
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi_log, topology
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia.cuda_program import Document
 

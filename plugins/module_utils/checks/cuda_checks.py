@@ -9,6 +9,9 @@ import os
 import re
 from typing import Any, Sequence
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, workspace
+from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Answer
+from ansible_collections.gpuhost.stack.plugins.module_utils.base.versions import is_version
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import (
     cuda_bandwidth_check,
     cuda_device_checks,
@@ -20,11 +23,8 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     Check,
     CheckSpec,
     Context,
-    is_version,
     not_planned,
 )
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, workspace
-from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Answer
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_program
 
 # Seconds. The program usually ends after a few; a single hung GPU makes it use up its limit.

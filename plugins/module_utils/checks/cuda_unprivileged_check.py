@@ -8,9 +8,9 @@ import os
 import pwd
 from typing import Any
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Answer
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import cuda_device_checks
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Check, CheckSpec, Context
-from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Answer
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_errors, cuda_program
 
 USER = "nobody"

@@ -9,6 +9,8 @@ import os
 import re
 from typing import Any
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, debian_version, files
+from ansible_collections.gpuhost.stack.plugins.module_utils.base.versions import is_version
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.causes import known_causes
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
     FAIL,
@@ -18,24 +20,16 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     Check,
     CheckSpec,
     Context,
-    is_version,
     not_planned,
 )
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import (
-    command,
-    files,
-    module_keys,
-    pci,
-    secure_boot,
-    system,
-)
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import module_keys, pci, secure_boot, system
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import (
     installed_driver,
     kernel_modules,
     nvidia_smi,
     proc_driver,
 )
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_output, debian_version, dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_output, dpkg
 
 NOT_LOADED_EXIT = 9
 LOST_EXIT = 15  # some releases exit with 255 and print the reason

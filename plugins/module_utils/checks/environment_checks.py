@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import os
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, files
+from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Answer
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.cuda_checks import SHELL_TIMEOUT, compare_release
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
     REAPPLY,
@@ -14,8 +16,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     Context,
     not_planned,
 )
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, files, system
-from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Answer
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import system
 
 SSHD_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _RELEASE = "the planned release"

@@ -16,6 +16,8 @@ import os
 import re
 from typing import Any, Iterator, Sequence
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, workspace
+from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Answer
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import framework_probe
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.causes import users_environment
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
@@ -28,8 +30,6 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     Symptom,
     stable,
 )
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, workspace
-from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Answer
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_errors
 
 TIMEOUT, LONG_TIMEOUT = 120, 300  # seconds

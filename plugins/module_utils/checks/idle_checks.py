@@ -8,9 +8,9 @@ import inspect
 import time
 from typing import Any
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import TIMED_OUT
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import cuda_unprivileged_check, framework_probe
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Check, CheckSpec, Context, not_planned
-from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import TIMED_OUT
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_processes, nvidia_smi
 
 TRIES, PAUSE = 5, 1.0  # the driver frees a context's memory shortly after its process has ended

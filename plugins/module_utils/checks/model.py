@@ -11,8 +11,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Iterable
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import workspace
-from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Run
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import workspace
+from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
 
 # The outcomes of a check:
 PASS = "pass"  # measured, within limits
@@ -207,11 +207,6 @@ def stable(text: str) -> str:
     for pattern in _VOLATILE:
         text = pattern.sub("N", text)
     return text
-
-
-def is_version(found: str, planned: str) -> bool:
-    """Return whether `found` is the planned version or extends it: 535.309.01 is 535, but 13.20 is not 13.2."""
-    return found == planned or (found.startswith(planned) and not found[len(planned)].isalnum())
 
 
 def count(outcomes: Iterable[str]) -> dict[str, int]:

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import REAPPLY, Check, CheckSpec, Context
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import dpkg
 
 INSTALLED = CheckSpec(
     "packages.installed",

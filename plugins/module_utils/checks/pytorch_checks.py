@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Any, Sequence
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Answer
+from ansible_collections.gpuhost.stack.plugins.module_utils.base.versions import is_version
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import framework_checks
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.causes import triton_build, users_environment
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
@@ -17,9 +19,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     Check,
     CheckSpec,
     Context,
-    is_version,
 )
-from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Answer
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import installed_stack
 
 _NAME = "PyTorch"

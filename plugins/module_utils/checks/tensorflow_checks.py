@@ -7,6 +7,8 @@ from __future__ import annotations
 import re
 from typing import Any, Sequence
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Answer
+from ansible_collections.gpuhost.stack.plugins.module_utils.base.versions import is_version
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import framework_checks
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.causes import known_causes, users_environment
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
@@ -15,10 +17,8 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     Check,
     CheckSpec,
     Context,
-    is_version,
     not_planned,
 )
-from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Answer
 
 _NAME = "TensorFlow"
 _NOT_LOCKED = "The environment differs from its lock file. " + REAPPLY

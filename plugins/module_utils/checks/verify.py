@@ -10,6 +10,8 @@ import traceback
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, files, store
+from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import (
     cuda_checks,
     driver_checks,
@@ -22,10 +24,9 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks import (
     tensorflow_checks,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.causes import known_causes, module_blacklists
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, files, pci
-from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Run
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_processes, installed_stack, nvidia_smi
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import last_result, store
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import last_result
 
 # By the prefix of the checks' ids, in the order of the evidence. Each module has CHECKS, the specs of its checks, and
 # run(context), which returns one result for each. Where checks compute on the GPUs, USES_GPUS has their specs.

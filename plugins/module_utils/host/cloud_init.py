@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import re
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, files
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, files
 
 RUN = "/run/cloud-init"
 # Its units of each stage: cloud-init-network.service and cloud-init-main.service since 24.3.

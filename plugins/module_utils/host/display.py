@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
 
 # Where systemd looks for units, the first one wins. /lib is a link to /usr/lib on all but old releases.
 UNITS = ("/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system")

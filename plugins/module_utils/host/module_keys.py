@@ -13,7 +13,8 @@ from __future__ import annotations
 import re
 from typing import Any, NamedTuple
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import files, secure_boot
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import secure_boot
 
 KEYS = "/proc/keys"
 # Serial, flags, usage, timeout, permissions, owner, group, type (its first nine characters), description:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import shlex
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
 
 PATHS = ("/etc/os-release", "/usr/lib/os-release")
 

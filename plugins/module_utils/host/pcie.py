@@ -13,7 +13,8 @@ import re
 import struct
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import files, pci
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci
 
 GROUPS = "/sys/kernel/iommu_groups"
 EXTENDED_CAPABILITIES = 0x100  # only root may read `config` beyond its first 64 bytes

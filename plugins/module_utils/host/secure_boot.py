@@ -10,7 +10,8 @@ import ssl
 import struct
 from typing import Any, Iterator
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import files, system
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import system
 
 EFI = "/sys/firmware/efi"
 SECURE_BOOT = EFI + "/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"

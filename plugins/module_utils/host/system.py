@@ -9,9 +9,9 @@ import os
 import re
 from typing import Any, Iterable
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import files, grub
-from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Run
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import debian_version
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import debian_version, files
+from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import grub
 
 MOUNTS = (
     "/",

@@ -11,9 +11,9 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Callable
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import is_version
+from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
+from ansible_collections.gpuhost.stack.plugins.module_utils.base.versions import is_version
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import system
-from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Run
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import (
     gpu_processes,
     kernel_modules,

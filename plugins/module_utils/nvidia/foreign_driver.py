@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import os
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import files, pci
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import kernel_modules
 
 KERNEL = "/proc/sys/kernel/osrelease"

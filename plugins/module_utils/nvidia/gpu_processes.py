@@ -8,10 +8,9 @@ import os
 import re
 from typing import Any, Iterable
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
-from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Run
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import files, processes
+from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import package_manager
 
 FIELDS = ("pid", "process_name", "used_memory")
 # NVIDIA's services and GPU monitors: their packages restart them, and no work is lost.
@@ -71,7 +70,7 @@ def read(root: str, smi: dict[str, Any] | None, run: Run) -> list[dict[str, Any]
     return [
         {
             "pid": pid,
-            "name": package_manager.command_line(root, pid) or computing.get(pid, ""),
+            "name": processes.command_line(root, pid) or computing.get(pid, ""),
             "program": _program(root, pid) or computing.get(pid, "").rsplit("/", 1)[-1],
             "computes": pid in computing,
             "devices": holding.get(pid, []),

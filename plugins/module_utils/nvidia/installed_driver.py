@@ -11,9 +11,9 @@ import os
 import re
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import debian_version, files
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import ld_so
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import debian_version, dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import dpkg
 
 # A driver has both in one directory. Packages of CUDA have a libcuda alone, beside the driver's or in its place
 # (cuda-compat-*), and the toolkit's stubs have no version.

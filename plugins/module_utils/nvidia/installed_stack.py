@@ -9,8 +9,8 @@ import os
 import re
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import dpkg
 
 APPLIED_PLAN = "/etc/ansible/facts.d/gpu_stack.fact"
 SIMULATED = "/usr/share/gpuhost-simulated"

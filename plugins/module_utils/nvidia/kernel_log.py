@@ -13,8 +13,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, Iterable, Mapping
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
-from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Run
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
+from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
 
 TIMEOUT = 60
 # journald keeps messages that the kernel's ring buffer has overwritten; dmesg serves hosts without journald.

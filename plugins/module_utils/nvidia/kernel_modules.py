@@ -8,8 +8,8 @@ import os
 import re
 from dataclasses import dataclass
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
-from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Run
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
+from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
 
 MODINFO = "/sbin/modinfo"
 LICENCES = {"open": "Dual MIT/GPL", "proprietary": "NVIDIA"}

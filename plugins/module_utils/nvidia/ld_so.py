@@ -8,7 +8,7 @@ import fnmatch
 import os
 from typing import Iterator, NamedTuple, Optional
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
 
 CONFIGURATION = "/etc/ld.so.conf"
 # Debian's dynamic linker searches these last, below the directory of the architecture first (ld.so(8)).

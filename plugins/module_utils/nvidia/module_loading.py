@@ -12,7 +12,7 @@ import os
 import re
 from typing import Any, Iterable, Iterator
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
 
 MODULES_DISABLED = "/proc/sys/kernel/modules_disabled"  # 1: until the next boot (sysctl/kernel.rst of the kernel)
 COMMAND_LINE = "/proc/cmdline"

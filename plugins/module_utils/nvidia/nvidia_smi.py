@@ -10,8 +10,8 @@ import shutil
 import time
 from typing import Any, Iterable, Mapping
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
-from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Run
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
+from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
 
 FIELDS: tuple[str, ...] = ("index", "name", "uuid", "driver_version", "memory.total", "compute_cap", "pci.bus_id")
 # Seconds. The first call after a boot initialises each GPU: more than 25 s with eight of them (Azure/AgentBaker#2829).

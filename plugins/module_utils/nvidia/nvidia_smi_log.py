@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Iterable, Iterator
 from xml.etree import ElementTree
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
-from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Run
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
+from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi
 
 ABSENT = ("N/A", "Not Supported", "Requested functionality has been deprecated")

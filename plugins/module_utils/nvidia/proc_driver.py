@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
 
 RIVALS = ("nouveau", "nova_core")  # of the kernel; both bind NVIDIA's GPUs
 PATH = "/proc/driver/nvidia/version"

@@ -8,8 +8,8 @@ import os
 import re
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import dpkg
 
 DRIVER_UNINSTALLERS = ("/usr/bin/nvidia-uninstall", "/usr/local/bin/nvidia-uninstall")
 DRIVER_LOG = "/var/log/nvidia-installer.log"

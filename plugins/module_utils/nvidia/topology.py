@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Run
+from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi
 
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")  # the header is underlined

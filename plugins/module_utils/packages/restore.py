@@ -11,9 +11,9 @@ from __future__ import annotations
 import re
 from typing import Any, Collection, Dict, List, Optional, Tuple
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_output, dpkg
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt_commands import Apt, AptError
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.dpkg import Package
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_output, dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt.apt_commands import Apt, AptError
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt.dpkg import Package
 
 States = Dict[str, Optional[Dict[str, Any]]]  # by name
 

@@ -12,13 +12,9 @@ import re
 import tempfile
 from typing import Any, NamedTuple, Sequence
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import (
-    apt_commands,
-    apt_output,
-    dpkg,
-    restore,
-)
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import store, transaction_lock
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import restore, transaction_lock
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_commands, apt_output, dpkg
 
 
 class Request(NamedTuple):

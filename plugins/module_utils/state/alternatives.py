@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
 
 RECORDS = "/var/lib/dpkg/alternatives"
 LINKS = "/etc/alternatives"

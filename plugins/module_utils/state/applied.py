@@ -24,15 +24,14 @@ from __future__ import annotations
 import os
 from typing import Any, Dict, Iterable
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, files
-from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Run
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, files, store
+from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import dpkg
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import (
     damage,
     file_contents,
     file_listing,
     last_result,
-    store,
     watched,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.state.watched import LISTING, observe

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Any, Iterable
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import dpkg
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import file_listing, foreign_settings
 from ansible_collections.gpuhost.stack.plugins.module_utils.state.watched import (
     ALTERNATIVE_LINK,

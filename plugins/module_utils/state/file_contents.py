@@ -17,8 +17,8 @@ import re
 import sys
 from typing import Any, Iterable
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import dpkg
 
 DPKG_SETTINGS = "/etc/dpkg/dpkg.cfg"
 DIVERSIONS = "/var/lib/dpkg/diversions"

@@ -14,7 +14,7 @@ import shutil
 import stat
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
 
 DIRECTORY = "folder"
 

@@ -12,7 +12,7 @@ import re
 from fnmatch import fnmatchcase
 from typing import Iterator, NamedTuple
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import login_scripts
 
 ENVIRONMENT = "/etc/environment"  # read by pam_env, all others by shells

@@ -13,9 +13,9 @@ import os
 import time
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import files, pci
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import files, store
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import proc_driver
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import store
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 # Of a check: the values are in the text `found`. What to do about it is not kept, as it depends on the release.

@@ -11,14 +11,10 @@ import os
 import time
 from typing import Any, Iterable
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_commands, restore
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import (
-    alternatives,
-    applied,
-    file_state,
-    last_result,
-    store,
-)
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import restore
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_commands
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import alternatives, applied, file_state, last_result
 
 FACTS = "/etc/ansible/facts.d/"  # the plan, which may change where the host does not
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 import os
 from typing import Any, NamedTuple, Tuple
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import files as files_
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_commands, dpkg, restore
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import files as files_
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import restore, transaction_lock
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_commands, dpkg
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import (
     alternatives,
     applied,
@@ -17,8 +19,6 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.state import (
     file_listing,
     file_state,
     last_result,
-    store,
-    transaction_lock,
     watched,
 )
 

@@ -16,8 +16,7 @@ import fcntl
 import os
 from typing import Any, Dict, Iterator
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import files
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import store
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import files, store
 
 RECORD, LOCK = "run", "run.lock"
 SILENT_SECONDS = 2 * 3600  # no step of a run takes as long between two records

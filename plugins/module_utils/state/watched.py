@@ -9,10 +9,11 @@ import os
 import time
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, files, system
-from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Run
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, files
+from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import system
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import kernel_modules, proc_driver
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import dpkg
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import (
     alternatives,
     file_listing,

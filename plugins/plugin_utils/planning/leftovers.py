@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import debian_version
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import debian_version
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import RepositoryFile
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (

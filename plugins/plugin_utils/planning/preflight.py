@@ -10,10 +10,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import debian_version, processes, store
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_processes, module_loading, nvidia_smi
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia.installed_stack import PYTORCH, TENSORFLOW
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import debian_version, dpkg, package_manager
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import run_lock, store
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import run_lock
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
@@ -628,7 +629,7 @@ def _repository(context: _Context, findings: Findings) -> None:
 
 
 def _holders(locks: Iterable[PackageLock]) -> str:
-    return package_manager.describe((lock.path, lock.pid, lock.command) for lock in locks)
+    return processes.describe((lock.path, lock.pid, lock.command) for lock in locks)
 
 
 def _leftovers(context: _Context, findings: Findings) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import urls
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import urls
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import spelling, versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import published_versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_yaml

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import transaction_lock
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import transaction_lock
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import host_job
 
 from tests.unit.connections import Host

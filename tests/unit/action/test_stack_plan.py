@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gpuhost.stack.plugins.action import stack_plan
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import probe
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import store
+from ansible_collections.gpuhost.stack.plugins.module_utils import probe
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog, with_locks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import LockFiles
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning

@@ -18,8 +18,9 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import model, verify
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, secure_boot
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import secure_boot
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 
@@ -290,7 +291,7 @@ chmod +x "$2"
     # Verification -------------------------------------------------------------------------------------------------
 
     def run(self, argv: list[str], timeout: float, env: dict[str, str] | None = None, **options: Any) -> command.Answer:
-        """Run a program as module_utils.host.command does; it must be in this host's directories."""
+        """Run a program as module_utils.base.command does; it must be in this host's directories."""
         found = [self._here(word) for word in argv]
         if "/" not in argv[0]:
             places = [self.path(f"{directory}/{argv[0]}") for directory in ("usr/bin", "sbin", "bin")]

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_lists
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_lists
 
 
 def put(root: Path, path: str, content: str | bytes = "") -> Path:

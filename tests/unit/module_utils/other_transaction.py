@@ -11,7 +11,7 @@ PROJECT = Path(__file__).resolve().parents[3]
 # It may start a program, as a transaction starts apt.
 PROGRAM = """
 import subprocess, sys
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import transaction_lock
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import transaction_lock
 with transaction_lock.hold(sys.argv[1], "the other one", 0) as result:
     result["changes"] = 3
     if sys.argv[2:]:

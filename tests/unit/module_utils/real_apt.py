@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_commands, transaction
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import transaction
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_commands
 
 from tests.unit.module_utils.real_dpkg import RealDpkg
 

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import model, verify
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog

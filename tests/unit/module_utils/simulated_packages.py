@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_commands
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_commands
 
 
 class SimulatedPackages:

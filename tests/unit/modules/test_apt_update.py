@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-from tests.unit.module_utils.packages.test_apt_update import Host, pytestmark  # noqa: F401
+from tests.unit.module_utils.packages.apt.test_apt_update import Host, pytestmark  # noqa: F401
 
 PROJECT = Path(__file__).resolve().parents[3]
 PROGRAM = """

@@ -9,7 +9,7 @@ import platform
 import pytest
 import yaml
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import probe
+from ansible_collections.gpuhost.stack.plugins.module_utils import probe
 from ansible_collections.gpuhost.stack.plugins.modules import gpu_probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog

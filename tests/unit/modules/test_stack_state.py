@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_commands
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_commands
 from ansible_collections.gpuhost.stack.plugins.modules import stack_state
 
 

@@ -36,7 +36,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import (
     proc_driver,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia.nvidia_smi_log import Gpu, Log
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import dpkg
 
 CEILING = "gpu_ceiling_power_limit"
 COMPUTE_MODES = ("Default", "Exclusive_Process", "Exclusive_Thread", "Prohibited")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
     FAIL,
     HOST,
@@ -21,7 +22,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     Check,
     Context,
 )
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import files, pci
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_program, kernel_log, proc_driver
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import foreign_settings
 

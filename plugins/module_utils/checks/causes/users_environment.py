@@ -13,6 +13,8 @@ import functools
 import os
 from typing import Callable, Sequence
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import workspace
+from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Answer
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import (
     FAIL,
     HOST,
@@ -22,8 +24,6 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     Check,
     Context,
 )
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import workspace
-from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Answer
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import user_settings
 
 SHELL = "/bin/bash"

@@ -9,7 +9,7 @@ import dataclasses
 import re
 from collections.abc import Mapping
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import debian_version
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import debian_version
 from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import split_spec

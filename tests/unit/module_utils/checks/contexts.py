@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import model
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
 
 from tests.doubles import simulated_cuda
 

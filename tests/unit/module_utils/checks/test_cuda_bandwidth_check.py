@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import (
     cuda_bandwidth_check,
     cuda_device_checks,
     model,
 )
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts, loader
 
 from tests.unit.module_utils.checks.contexts import CUDA_FIXTURES, cuda_host

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import cuda_checks, cuda_device_checks, model
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
 
 from tests.doubles import simulated_cuda
 from tests.unit.module_utils.checks.contexts import (

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import driver_checks
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, module_keys, secure_boot
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import module_keys, secure_boot
 
 from tests.unit.module_utils.checks.contexts import PLAN, PROBE_FIXTURES, by_id, host, nvidia_smi, without
 from tests.unit.module_utils.host.test_module_keys import (

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import environment_checks
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
 
 from tests.unit.module_utils.checks.contexts import by_id, host, without
 

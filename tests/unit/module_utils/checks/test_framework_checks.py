@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
+from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Answer
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import (
     framework_checks,
     framework_probe,
@@ -16,8 +18,6 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks import (
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.framework_probe import MARK
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import CheckSpec
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
-from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Answer
 
 from tests.unit.module_utils.checks.contexts import host
 

@@ -15,8 +15,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Answer
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import framework_checks, framework_probe
-from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Answer
 
 from tests.unit.module_utils.host_files import put
 

@@ -10,6 +10,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import (
     driver_checks,
     gpu_checks,
@@ -17,7 +18,6 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks import (
     model,
     verify,
 )
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi, nvidia_smi_log
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import framework_probe, idle_checks, model
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
 
 from tests.doubles import simulated_driver
 from tests.unit.module_utils.simulated_host import H200, SimulatedHost, use_simulated_nvidia_smi

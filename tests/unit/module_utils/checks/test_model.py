@@ -13,25 +13,6 @@ SPEC = model.CheckSpec("a.b", measures="m", expected="the default", skipped="s",
 HARDWARE_SPEC = model.CheckSpec("a.c", "m", "e", "s", "r", cause=model.HARDWARE)
 
 
-@pytest.mark.parametrize(
-    ("found", "planned", "same"),
-    [
-        ("595.71.05", "595.71.05", True),
-        ("535.309.01", "535", True),
-        ("535.309.01", "535.3", False),
-        ("535", "535", True),
-        ("5350.1", "535", False),
-        ("535a", "535", False),
-        ("1.535.1", "535", False),
-        ("13.20", "13.2", False),
-        ("13", "13.2", False),
-        ("595.71.05-1", "595.71.05", True),
-    ],
-)
-def test_is_version(found: str, planned: str, same: bool) -> None:
-    assert model.is_version(found, planned) is same
-
-
 def test_pass_has_neither_remedy_nor_cause() -> None:
     assert SPEC.compare(True, "x").to_dict() == {
         "id": "a.b", "status": "pass", "found": "x", "expected": "the default",

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Answer
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import (
     framework_checks,
     framework_probe,
@@ -17,7 +18,6 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks import (
     pytorch_checks,
     verify,
 )
-from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Answer
 
 OWN = "/opt/gpuhost/environments/pytorch-2.15.0-py3.11-5fc5f6ce"
 SITE = OWN + "/lib/python3.11/site-packages/nvidia"

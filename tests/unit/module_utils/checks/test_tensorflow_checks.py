@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import (
     framework_checks,
     framework_probe,
     model,
     tensorflow_checks,
 )
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
 
 PREFIX = "/opt/gpuhost/environments/tensorflow-2.21.0-py3.11"
 SITE = PREFIX + "/lib/python3.11/site-packages"

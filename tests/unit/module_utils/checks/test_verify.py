@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import cuda_checks, driver_checks, model, verify
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
 
 from tests.unit.module_utils.checks.contexts import NO_DEVICE, cuda_host, host, prints
 from tests.unit.module_utils.simulated_host import H200, SimulatedHost, use_simulated_nvidia_smi

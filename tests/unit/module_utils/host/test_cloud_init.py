@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import cloud_init, command
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import cloud_init
 
 from tests.unit.module_utils.host_files import put
 

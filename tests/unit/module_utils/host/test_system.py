@@ -8,7 +8,8 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, grub, system
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import grub, system
 
 from tests.unit.module_utils.host_files import link, put
 

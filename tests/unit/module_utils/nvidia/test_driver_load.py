@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import driver_load
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia.driver_load import Decision, NotPossible, Situation
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import installed_driver
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import dpkg
 
 from tests.unit.module_utils.host_files import link, put
 

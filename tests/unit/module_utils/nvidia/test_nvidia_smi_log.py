@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi, nvidia_smi_log
 
 from tests.unit import published

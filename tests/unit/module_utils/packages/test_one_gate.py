@@ -8,8 +8,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_commands, transaction
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import rollback, store
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import transaction
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_commands
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import rollback
 from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.module_utils.real_apt import RealApt, needs_apt

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import dpkg, package_manager
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import package_manager
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import dpkg
 
 from tests.unit.module_utils.host_files import put
 from tests.unit.module_utils.lock_holder import held
@@ -33,15 +33,6 @@ def test_finding_a_lock_takes_none(tmp_path: Path) -> None:
     with path.open("r+b") as handle:
         package_manager.read(str(tmp_path), {})
         fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-@pytest.mark.parametrize(
-    ("file", "holder"),
-    [("00:72:1640114", 103), ("00:72:1640115", 103), ("00:06:3", 0), ("fe:00:1640114", None)],
-    ids=["dpkg's lock", "its frontend lock", "of no process", "on another device"],
-)
-def test_the_holder_of_a_lock_is_found_in_proc_locks(file: str, holder: int | None) -> None:
-    assert package_manager.parse_locks((FIXTURES / "preflight" / "proc-locks.txt").read_text(), file) == holder
 
 
 def broken(tmp_path: Path, status: bytes) -> list[dict[str, Any]]:

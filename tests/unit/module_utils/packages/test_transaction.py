@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_commands, transaction
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import store, transaction_lock
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import transaction, transaction_lock
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_commands
 
 from tests.unit.module_utils.host_files import put
 from tests.unit.module_utils.lock_holder import held

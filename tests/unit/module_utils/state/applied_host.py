@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Answer
+from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Answer
 
 STATUS = """Package: libnccl2
 Status: hold ok installed

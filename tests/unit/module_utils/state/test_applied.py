@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Answer
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, store, watched
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
+from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Answer
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, watched
 
 from tests.unit.module_utils.host_files import put
 from tests.unit.module_utils.state.applied_host import (

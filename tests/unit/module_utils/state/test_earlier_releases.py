@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, last_result, recording, store
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, store
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, last_result, recording
 
 FIXTURES = Path(__file__).resolve().parents[3] / "fixtures" / "state"
 DIRECTORIES = sorted(path for path in FIXTURES.glob("*/*") if path.is_dir())

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, recording, store
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, recording
 
 from tests.unit.module_utils.simulated_packages import SimulatedPackages
 

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_commands
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_commands
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import (
     alternatives,
     applied,
     file_state,
     recording,
     rollback,
-    store,
     watched,
 )
 

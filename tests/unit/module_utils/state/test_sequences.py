@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, store
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied
 
 from tests.unit.module_utils.state.applied_host import CHANGES, ENVIRONMENT, SERVICE, WATCH, Systemd, build
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.host.command import Answer
+from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Answer
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import watched
 
 from tests.unit.module_utils.host_files import put

@@ -8,7 +8,7 @@ import subprocess
 import zipfile
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import download
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import download
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import (
     upstream_sources,
 )

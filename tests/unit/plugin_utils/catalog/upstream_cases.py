@@ -6,7 +6,7 @@ import dataclasses
 import json
 from pathlib import Path
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_output
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_output
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import upstream_sources
 
 from tests.unit.frozen_catalog import frozen_catalog

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import probe as module
+from ansible_collections.gpuhost.stack.plugins.module_utils import probe as module
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import PackageSize, PcieLink, Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.records import RecordError
 

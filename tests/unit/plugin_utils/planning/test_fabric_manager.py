@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils import probe
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci as host_pci
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import probe
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import proc_driver
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import probe_options
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import command, grub, kernels, system
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import debian_version
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, debian_version
+from ansible_collections.gpuhost.stack.plugins.module_utils.host import grub, system
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import kernels
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe

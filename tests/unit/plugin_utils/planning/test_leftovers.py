@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import probe as host_probe
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_lists
+from ansible_collections.gpuhost.stack.plugins.module_utils import probe as host_probe
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_lists
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CATALOG_FOLDER, load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils import probe as host_probe
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import module_keys
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import probe as host_probe
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_processes
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import KeptDriver

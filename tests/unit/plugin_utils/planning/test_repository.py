@@ -12,15 +12,15 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import apt_lists
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_lists
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import repository
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from tests.unit.module_utils.base.test_download import apt_is_configured, proxy
 
 from tests.unit import web_server
-from tests.unit.module_utils.host.test_download import apt_is_configured, proxy
 
 FIXTURES = Path(__file__).parents[3] / "fixtures/apt"
 NOW = datetime.datetime.now(datetime.UTC)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import model, verify
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.causes import known_causes
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import command
 
 from tests.unit import published
 from tests.unit.module_utils.checks.contexts import PLAN, host

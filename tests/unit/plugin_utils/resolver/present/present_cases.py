@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.host import probe as host_probe
+from ansible_collections.gpuhost.stack.plugins.module_utils import probe as host_probe
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import store
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import probe_options
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import package_specs, split_spec
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan

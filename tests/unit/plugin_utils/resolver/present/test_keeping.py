@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.state import store
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import host_from_probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Repository, RepositoryFiles, SourceEntry

@@ -1,0 +1,75 @@
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Download as the host's apt does: its proxies, their detection, its certificates. Runs on the managed host."""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+import urllib.parse
+
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, urls
+from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
+
+SCHEMES = ("http://", "https://", "file://")
+LIMIT_BYTES = 64 * 1024 * 1024
+APT_HELPER = "/usr/lib/apt/apt-helper"
+_REASON = re.compile(r"^E: Failed to fetch \S+\s+(.*)$", re.MULTILINE)
+_NOISE = re.compile(r"^(W: Download is performed unsandboxed|E: Download Failed)")
+WHOLE = 10  # times the silence that is accepted, for the whole download
+
+
+class DownloadError(Exception):
+    """A download failed; the message has the URL and the cause in apt's words."""
+
+
+def fetch(url: str, timeout: float, limit: int = LIMIT_BYTES, run: Run = command.run) -> bytes:
+    """Return the content of `url`. Raise DownloadError on a failure or for more than `limit` bytes.
+
+    timeout: seconds without an answer. A user name and password in the URL are sent to its server, and are in no
+    message and no process list.
+    """
+    secret, url = urls.user_info(url), urls.without_credentials(url)
+    if not url.startswith(SCHEMES):
+        raise DownloadError("%s: the URL must start with one of %s" % (url, ", ".join(SCHEMES)))
+    try:
+        with tempfile.TemporaryDirectory(prefix="gpuhost-") as directory:
+            return _fetch(url, secret, timeout, limit, directory, run)
+    except OSError as error:
+        raise DownloadError("%s: %s" % (url, error)) from error
+
+
+def _fetch(url: str, secret: str | None, timeout: float, limit: int, directory: str, run: Run) -> bytes:
+    target = os.path.join(directory, "file")
+    # apt's method `file` makes a link to the file, and `copy` copies it.
+    source = "copy://" + url[len("file://") :] if url.startswith("file://") else url
+    seconds = "%d" % max(1, timeout)
+    options = ["Acquire::Retries=0", "Acquire::http::Timeout=" + seconds, "Acquire::https::Timeout=" + seconds]
+    if secret:
+        options.append("Dir::Etc::netrc=" + _netrc(url, secret, directory))
+    words = [word for option in options for word in ("-o", option)]
+    answer = run([APT_HELPER, *words, "download-file", source, target], WHOLE * timeout)
+    if answer.exit_code:
+        raise DownloadError("%s: %s" % (url, _reason(answer)))
+    with open(target, "rb") as stream:
+        body = stream.read(limit + 1)
+    if len(body) > limit:
+        raise DownloadError("%s: larger than %d bytes" % (url, limit))
+    return body
+
+
+def _reason(answer: command.Answer) -> str:
+    errors = answer.stderr.decode("utf-8", "replace")
+    found = _REASON.search(errors)
+    lines = [found.group(1)] if found else [line for line in errors.splitlines() if line and not _NOISE.match(line)]
+    return " ".join(" ".join(lines).split()) or "exit %d" % answer.exit_code
+
+
+def _netrc(url: str, secret: str, directory: str) -> str:
+    """Write apt's file for one password, see apt_auth.conf(5); return its path."""
+    user, _unused, password = (urllib.parse.unquote(part) for part in secret.partition(":"))
+    path = os.path.join(directory, "netrc")
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w") as stream:
+        stream.write("machine %s login %s password %s\n" % (url.rsplit("/", 1)[0], user, password))
+    return path

@@ -1,0 +1,550 @@
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Run apt and dpkg as this project uses them. Runs on the managed host.
+
+Package names of a foreign architecture are NAME:ARCHITECTURE.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+import re
+import shutil
+import tempfile
+import time
+from typing import Any, Callable, Collection, NamedTuple, Optional, Sequence
+
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_locks, apt_output, apt_update, dpkg
+
+APT_FAILED = 100  # apt's own exit status; a killed apt has another
+# While this file exists, DKMS's hooks build nothing and succeed (dkms 2.8 to 3.4).
+NO_AUTOINSTALL = "/etc/dkms/no-autoinstall"
+TEMPORARY = "# Written by gpuhost while it configures packages, and removed by it.\n"
+# Configuration files that an administrator changed are kept; nothing may ask a question.
+# Holds are ignored and not released, so that an interrupted run keeps them; the simulation shows whether a package that
+# is held and not ours would change.
+APT_OPTIONS = ["-y", "--no-install-recommends", "--allow-downgrades", "--allow-change-held-packages", "--ignore-hold"]
+DPKG = ["dpkg", "--force-confdef", "--force-confold"]
+DPKG_OPTIONS = ["-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold"]
+ENVIRONMENT = {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8", "NEEDRESTART_SUSPEND": "1"}
+PREFERENCES = "/etc/apt/preferences.d"
+ARCHIVES = "/var/cache/apt/archives"
+MAKE_LOG_LINES = 30
+DKMS_LINES = 6
+# What dkms 3.0.10 (Debian 12) and 3.2.2 (Debian 13) print of a module that fails in a script of its own, has lost its
+# source, or needs a module that is not there: with its name and version, with names alone, with the name of its file.
+DKMS_FAILED = re.compile(
+    r"(?:(?:Consult|or consult|File:) )?/var/lib/dkms/([^/\s]+)/([^/\s]+)/(?:build|source)\b"
+    r"|([^/\s]+)/(\S+) autoinstall failed\b"
+)
+# What dkms 3.2.2 prints before it builds one; an older one prints its commands.
+DKMS_STARTED = "Autoinstall of module %s for kernel "
+DKMS_LISTED = re.compile(r"(?:dkms a|A)utoinstall on \S+ failed for (?:module\(s\) )?(.+?)\.?$")
+DKMS_INSTALL = re.compile(r"Error! (?:pre|post)_install failed\b")
+DKMS_FILE = re.compile(r"(\S+\.ko)(?:\.(?:gz|xz|zst))?:$")
+ERROR_LINES = 25
+COMMAND_WORDS = 5
+# What apt and dpkg print about steps that succeed; the cause of a failure would be lost between these lines.
+PROGRESS = (
+    "Get:",
+    "Hit:",
+    "(Reading",
+    "Selecting",
+    "Preparing to",
+    "Unpacking",
+    "Setting up",
+    "Processing triggers",
+    "Reading ",
+    "Building dependency",
+    "debconf: delaying",
+    "Fetched",
+    "Need to get",
+    "After this operation",
+)
+
+
+class FailedModule(NamedTuple):
+    """A DKMS module that did not build, NAME/VERSION.
+
+    path: of its build log, or NAME/VERSION without one; text: the end of the log, or what DKMS printed;
+    owner: the package that has its source, None if none has; planned: that package is one of the transaction, or a
+    dependency of one and the module a driver's; lost: no package has the source, and it is gone.
+    """
+
+    name: str
+    path: str
+    text: str
+    owner: Optional[str] = None
+    planned: bool = False
+    lost: bool = False
+
+
+class AptError(Exception):
+    """A command of apt or dpkg failed. The message has its output, and the build log of a module that did not build.
+
+    rc: the command's exit status; modules: the kernel modules that did not build.
+    """
+
+    def __init__(self, command: list[str], rc: int, output: str, modules: Sequence[FailedModule] = ()) -> None:
+        lines = [line for line in output.splitlines() if line.strip() and not line.startswith(PROGRESS)]
+        message = "`%s` failed with status %d:\n%s" % (_summary(command), rc, "\n".join(lines[-ERROR_LINES:]))
+        drivers = [module for module in modules if module.planned]
+        if drivers:
+            message += "\nA kernel module did not build:\n%s" % _explained(drivers)
+            message += "\nSelect a driver branch that supports the kernel, or boot another one, then run this again."
+        others = [module for module in modules if not module.planned]
+        if others:
+            message += "\n%s; then run this again. Another driver branch does not help." % _others(others)
+        super().__init__(message)
+        self.rc = rc
+        self.modules = modules
+
+    @property
+    def make_logs(self) -> dict[str, str]:
+        """The explanation of each module that did not build, by the path of its log or by NAME/VERSION."""
+        return {module.path: module.text for module in self.modules}
+
+    @property
+    def is_of_others(self) -> bool:
+        """Whether apt ended by itself, and none of the modules that did not build is of a planned package."""
+        return self.rc == APT_FAILED and bool(self.modules) and not any(module.planned for module in self.modules)
+
+
+def _explained(modules: Sequence[FailedModule]) -> str:
+    return "\n".join("%s:\n%s" % (module.path, module.text) for module in modules)
+
+
+def _others(modules: Sequence[FailedModule]) -> str:
+    """Return which modules of others did not build, with their logs and what can be done, without a full stop.
+
+    Without the source, dkms 3.0 removes only what it has never built, and dkms 3.2 nothing.
+    """
+    lost = [module for module in modules if module.lost]
+    others = [module for module in modules if not module.lost]
+    texts = []
+    if others:
+        texts.append(
+            "This is not the planned driver: DKMS could not build %s.\n%s\nUpdate the package of that module to a "
+            "version that supports the kernel, remove it, or take the module out of DKMS (%s)"
+            % (
+                ", ".join("%s (%s)" % (m.name, m.owner or "of no package") for m in others),
+                _explained(others),
+                "; ".join("dkms remove %s --all" % module.name for module in others),
+            )
+        )
+    if lost:
+        texts.append(
+            "This is not the planned driver: DKMS still has %s, whose source and package are gone, and fails for each "
+            "kernel.\n%s\nRemove %s (%s)"
+            % (
+                ", ".join(module.name for module in lost),
+                _explained(lost),
+                "it" if len(lost) == 1 else "them",
+                "; ".join(dpkg.FORGET % (module.name, module.name) for module in lost),
+            )
+        )
+    return ".\n".join(texts)
+
+
+def _module(path: str) -> str:
+    """Return NAME/VERSION of a DKMS module: of its build log, .../NAME/VERSION/build/make.log, or NAME/VERSION."""
+    return "/".join(path.split("/")[-4:-2]) if path.endswith("/build/make.log") else path
+
+
+def _summary(command: list[str]) -> str:
+    """Return a command without the options that all of them have, cut after its first packages."""
+    words = [
+        word
+        for word, before in zip(command, [""] + command)  # noqa: B905
+        if "-o" not in (word, before) and word not in APT_OPTIONS + DPKG[1:]
+    ]
+    return " ".join(words[:COMMAND_WORDS] + (["..."] if len(words) > COMMAND_WORDS else []))
+
+
+class Apt:
+    """apt and dpkg on one host.
+
+    `run_command` is AnsibleModule's; `kept` is the directory where downloaded .deb files are kept, "" to keep none;
+    `root` is where dpkg's database is read; `progress` is the file to which progress is written, "" for none.
+    `builds_driver` says of the host's root and a module of DKMS, NAME/VERSION, whether it is a driver's.
+    """
+
+    def __init__(
+        self,
+        run_command: Callable[..., tuple[int, str, str]],
+        lock_timeout: int,
+        kept: str = "",
+        root: str = "/",
+        progress: str = "",
+        builds_driver: Callable[[str, str], bool] = lambda _root, _module: False,
+    ) -> None:
+        self.run_command = run_command
+        self.budget = apt_locks.Budget(lock_timeout, self.report)
+        self.kept = kept
+        self.root = root
+        self.progress = progress
+        self.builds_driver = builds_driver
+        self.bound: list[str] = []
+        self.warnings: list[str] = []
+        self.planned: Collection[str] = ()  # the packages whose kernel modules are the driver's
+
+    def run(self, command: list[str], accepted: tuple[int, ...] = (0,), cwd: str | None = None, **options: Any) -> str:
+        """Return a command's output. Raise AptError if its exit status is not one of `accepted`.
+
+        A command that finds a lock of apt or dpkg held is tried again; all of them together for `lock_timeout` seconds.
+        """
+        started = time.time()
+        rc, out, err = self._run_unlocked(command, cwd=cwd, **options)
+        if rc not in accepted:
+            output = out + "\n" + err
+            raise AptError(command, rc, output, self._failed_modules(output, make_logs(self.root, started)))
+        return out
+
+    def _failed_modules(self, output: str, logs: dict[str, str]) -> list[FailedModule]:
+        """Return the modules that did not build, by their logs and by what a command printed, and whose they are."""
+        found = with_unlogged(output, self.root, logs)
+        packages = self.packages() if found else {}
+        below = apt_output.dependencies(list(self.planned), packages, [".*"])
+        modules = []
+        for path, text in found.items():
+            name = _module(path)
+            owner = dpkg.module_owner(self.root, name)
+            lost = path == name and owner is None and dpkg.module_settings(self.root, name) is None
+            # Dependencies of the driver lead to modules of others, too: by a kernel to those that are built for it.
+            planned = owner in self.planned or (owner in below and self.builds_driver(self.root, name))
+            modules.append(FailedModule(name, path, text, owner, planned, lost))
+        return modules
+
+    def _run_unlocked(self, command: list[str], cwd: str | None = None, **options: Any) -> tuple[int, str, str]:
+        options = {"environ_update": ENVIRONMENT, "cwd": cwd, **options}
+        return apt_locks.run(self.run_command, command, self.budget, self.root, **options)
+
+    def wait_for_locks(self) -> None:
+        """Wait until no other process works on packages; raise HeldError, a ValueError, if the time is not enough."""
+        apt_locks.wait(self.budget, self.root)
+
+    def report(self, step: str) -> None:
+        """Write a step that is not apt's to the file of progress."""
+        if not os.path.isdir(os.path.dirname(self.progress)):  # check mode does not create it
+            return
+        # A full or read-only file system must not prevent an undo.
+        with contextlib.suppress(OSError), open(self.progress, "a") as stream:
+            stream.write("step:%s\n" % step)
+
+    def packages(self) -> dict[str, dpkg.Package]:
+        """Return all packages in dpkg's database."""
+        return dpkg.read(self.root)
+
+    def automatic(self) -> set[str]:
+        """Return the packages that were installed as dependencies, which `apt-get autoremove` may remove."""
+        return set(self.run(["apt-mark", "showauto"]).split())
+
+    # Repositories -------------------------------------------------------------------------------------------------
+
+    def offered(self, names: list[str]) -> dict[str, list[str]]:
+        """Return the versions of each package that the configured repositories offer, newest first."""
+        return apt_output.parse_madison(self.run(["apt-cache", "madison"] + names, accepted=(0, 100))) if names else {}
+
+    def update(self) -> str:
+        """Refresh the package lists; return the errors of repositories, "" for none, which are a warning.
+
+        Whether such a repository is needed shows in what the others offer.
+        """
+        try:
+            failed = apt_update.update(self.run_command, self.budget, environ_update=ENVIRONMENT)
+        except apt_update.UpdateError as error:
+            raise AptError(apt_update.UPDATE, APT_FAILED, str(error)) from error
+        if failed and failed not in self.warnings:
+            self.warnings.append(failed)
+        return failed
+
+    def exact_dependencies(self, specs: list[str]) -> dict[str, str]:
+        """Return {name: version} of the direct and indirect dependencies of `specs` on exactly one version.
+
+        apt itself selects the newest version of such a package, and then reports a conflict.
+        """
+        found: dict[str, str] = {}
+        waiting = [spec for spec in specs if "=" in spec]
+        while waiting:
+            text = self.run(["apt-cache", "show"] + waiting, accepted=(0, 100))
+            needed = apt_output.parse_exact_depends(text)
+            waiting = ["%s=%s" % pair for pair in sorted(needed.items()) if pair[0] not in found]
+            found.update({name: version for name, version in needed.items() if name not in found})
+        return found
+
+    def bind(self, directory: str, pins: list[str], obsolete: list[str], exact: dict[str, str]) -> None:
+        """Make later commands follow the preferences in `pins` and the `exact` versions, before they are installed.
+
+        `directory` becomes a copy of apt's preferences.d without the files of the packages `obsolete`.
+        """
+        stale = {os.path.basename(path) for path in self._preferences_of(obsolete)}
+        for path in glob.glob(PREFERENCES + "/*"):
+            if os.path.basename(path) not in stale:
+                shutil.copy(path, directory)
+        if pins:
+            with tempfile.TemporaryDirectory() as unpacked:
+                os.chmod(unpacked, 0o755)  # apt's unprivileged user reads it
+                self.run(["apt-get", "download"] + pins, cwd=unpacked)
+                for package in glob.glob(unpacked + "/*.deb"):
+                    self.run(["dpkg-deb", "--extract", package, unpacked + "/root"])
+                for path in glob.glob(unpacked + "/root" + PREFERENCES + "/*"):
+                    shutil.copy(path, directory)
+        with open(os.path.join(directory, "00gpuhost-transaction.pref"), "w") as stream:
+            for name, version in sorted(exact.items()):
+                stream.write("Package: %s\nPin: version %s\nPin-Priority: 1001\n\n" % (name, version))
+        self.bound = ["-o", "Dir::Etc::PreferencesParts=%s" % directory]
+
+    def discard_preferences(self, names: list[str]) -> None:
+        """Remove apt's preferences of packages, so that dpkg, which keeps edited settings, installs them again."""
+        for path in self._preferences_of(names):
+            if os.path.lexists(path):
+                os.unlink(path)
+
+    def _preferences_of(self, names: list[str]) -> list[str]:
+        files = self.run(["dpkg-query", "-L"] + names, accepted=(0, 1)).splitlines() if names else []
+        return [path for path in files if path.startswith(PREFERENCES + "/")]
+
+    # Changes ------------------------------------------------------------------------------------------------------
+
+    def simulate(
+        self, wanted: list[str], purge: bool = False, reinstall: bool = False, fix: bool = False
+    ) -> list[apt_output.Change]:
+        """Return the changes that `apt-get install WANTED` would make; `NAME-` removes a package."""
+        options = APT_OPTIONS + (["--purge"] if purge else []) + (["--reinstall"] if reinstall else [])
+        options += ["--fix-broken"] if fix else []
+        return apt_output.parse_simulation(
+            self.run(["apt-get", "--simulate"] + options + self.bound + ["install"] + wanted)
+        )
+
+    def install(self, wanted: list[str], purge: bool = False, reinstall: bool = False, fix: bool = False) -> None:
+        """Run `apt-get install WANTED`, which downloads everything before it unpacks the first package.
+
+        A DKMS module of others that does not build is a warning, if all packages of this command can be configured.
+        `reinstall`: packages of `wanted` that are installed are unpacked again, with the settings that are missing.
+        `fix`: dependencies of installed packages are not met (`unmet`), and apt may repair them.
+        """
+        options = APT_OPTIONS + DPKG_OPTIONS + self.bound
+        options += ["--reinstall", "-o", "Dpkg::Options::=--force-confmiss"] if reinstall else []
+        options += ["--fix-broken"] if fix else []
+        if self.kept:
+            os.makedirs(self.kept + "/partial", exist_ok=True)
+            options += ["-o", "Dir::Cache::Archives=%s/" % self.kept, "-o", "APT::Keep-Downloaded-Packages=true"]
+        before = self.packages()
+        self.planned = {*self.planned, *(apt_output.name_of(word) for word in wanted if not word.endswith("-"))}
+        try:
+            self._run_with_progress(options + (["--purge"] if purge else []) + ["install"] + wanted)
+        except AptError as error:
+            if not error.is_of_others or not self._configure_despite_others(before):
+                raise
+            self.warnings.append("%s. The packages of this run are installed." % _others(error.modules))
+
+    def _run_with_progress(self, words: list[str]) -> None:
+        """Run apt-get; it appends lines to the file of progress, in the form of its progress-reporting.md."""
+        if not self.progress:
+            self.run(["apt-get"] + words)
+            return
+        with open(self.progress if os.access(self.progress, os.W_OK) else os.devnull, "ab") as stream:
+            descriptor = stream.fileno()
+            self.run(["apt-get", "-o", "APT::Status-Fd=%d" % descriptor] + words, pass_fds=[descriptor])
+
+    def _configure_despite_others(self, before: dict[str, dpkg.Package]) -> bool:
+        """Configure what a module of others prevented; return whether everything that changed is configured.
+
+        The scripts of kernels and their headers fail if DKMS fails to build any module of the host. What has a module
+        itself is configured with DKMS enabled, the rest without.
+        """
+        if any(self._has_module(name) for name in self._unfinished(before)):
+            self._try(DPKG + ["--configure", "-a"])
+        left = [name for name in self._unfinished({}) if not self._has_module(name)]
+        if left:
+            path = files.under(self.root, NO_AUTOINSTALL)
+            with open(path, "x") as stream:
+                stream.write(TEMPORARY)
+            try:
+                self._try(DPKG + ["--configure"] + left)
+            finally:
+                os.unlink(path)
+        return not self._unfinished(before)
+
+    def _unfinished(self, before: dict[str, dpkg.Package]) -> list[str]:
+        """Return the packages that are neither configured nor as they were `before`."""
+        found = self.packages().items()
+        return [name for name, state in found if state.status not in dpkg.SETTLED and state != before.get(name)]
+
+    def _has_module(self, name: str) -> bool:
+        return any(path.endswith("/dkms.conf") for path in dpkg.info(self.root, name, "list"))
+
+    def _discard_no_autoinstall(self) -> None:
+        """Remove the file that a killed run left: without DKMS, new kernels would get no modules."""
+        if files.read_text(self.root, NO_AUTOINSTALL) == TEMPORARY:
+            os.unlink(files.under(self.root, NO_AUTOINSTALL))
+
+    def recover(self, packages: dict[str, dpkg.Package]) -> str:
+        """Finish an interrupted run of dpkg; return the errors of what could not be finished, "" for none.
+
+        Only where no unfinished package is others' (dpkg.foreign_unfinished): this cannot be simulated. What dpkg
+        cannot finish, unmet dependencies, is repaired by the next `install`, with `fix`.
+        A package that cannot be configured, such as a kernel module that does not build, may be the one that is about
+        to be replaced: therefore this raises nothing.
+        """
+        self._discard_no_autoinstall()
+        errors = []
+        # Such a package counts as installed for apt, and dpkg --configure refuses it or leaves it as it is.
+        for name, state in packages.items():
+            if state.unpack_again:
+                errors.append(self._unpack_again(name, state.version))
+        is_unsettled = any(state.status not in dpkg.SETTLED for state in packages.values())
+        if is_unsettled or dpkg.journal_files(self.root):
+            self.report("configuring what an interrupted run of dpkg left")
+            errors.append(self._try(DPKG + ["--configure", "-a"]))
+        return "\n".join(text for text in errors if text)
+
+    def unmet(self) -> list[str]:
+        """Return apt's list of the installed and unpacked packages whose dependencies are not met, a line each.
+
+        There are some after a killed dpkg, and where somebody has installed packages with dpkg. Takes no lock.
+        """
+        rc, out, err = self._run_unlocked(["apt-get", "-s", "check"])
+        return apt_output.unmet_dependencies(out + "\n" + err) if rc else []
+
+    def _try(self, command: list[str], cwd: str | None = None) -> str:
+        """Run a command; return its error, "" for none."""
+        try:
+            self.run(command, cwd=cwd)
+        except AptError as error:
+            return str(error)
+        return ""
+
+    def _unpack_again(self, name: str, version: str) -> str:
+        """Unpack a package with dpkg: apt refuses while an unpacked package needs another version of this one."""
+        with tempfile.TemporaryDirectory(dir=self._downloads()) as directory:
+            path = self.file_of(name, version)
+            if path is None:
+                error = self._try(["apt-get", "download", "%s=%s" % (name, version)], cwd=directory)
+                if error:
+                    return error
+                path = glob.glob(directory + "/*.deb")[0]
+            return self._try(DPKG + ["--unpack", path]) or self._clear(name)
+
+    def _downloads(self) -> str:
+        """Return where packages may be downloaded to: /tmp may be a tmpfs that is smaller than one of them."""
+        if self.kept:
+            os.makedirs(self.kept, exist_ok=True)
+        return self.kept or ARCHIVES
+
+    def _clear(self, name: str) -> str:
+        """Remove the files that a killed dpkg was about to rename, of each kept version; return an error or "".
+
+        dpkg itself removes them only when it unpacks that version again.
+        """
+        try:
+            for package in self._files(name, "*"):
+                for path in apt_output.parse_contents(self.run(["dpkg-deb", "--contents", package])):
+                    if os.path.lexists(path + ".dpkg-new"):
+                        os.unlink(path + ".dpkg-new")
+        except AptError as error:
+            return str(error)
+        return ""
+
+    def mark(self, how: str, names: list[str]) -> None:
+        """Run `apt-mark hold|unhold|auto|manual NAME...`; nothing without names."""
+        if names:
+            self.run(["apt-mark", how] + sorted(names))
+
+    # Kept packages ------------------------------------------------------------------------------------------------
+
+    def file_of(self, name: str, version: str) -> str | None:
+        """Return the kept .deb file of a package's version, None where there is none."""
+        found = self._files(name, glob.escape(version.replace(":", "%3a")))
+        return found[0] if found else None
+
+    def _files(self, name: str, version: str, directory: str | None = None) -> list[str]:
+        """Return the .deb files of a package in `directory` (None: the kept ones); `version` is a glob."""
+        directory = self.kept if directory is None else directory
+        if not directory:
+            return []
+        bare, _unused, foreign = name.partition(":")
+        found = glob.glob("%s/%s_%s_*.deb" % (glob.escape(directory), bare, version))
+        architectures = (foreign,) if foreign else (dpkg.native_architecture(), "all")
+        return sorted(path for path in found if path[: -len(".deb")].rpartition("_")[2] in architectures)
+
+    def prune(self, versions: set[tuple[str, str]]) -> None:
+        """Remove the kept .deb files that are not of one of `versions`, (name, version) each."""
+        needed = {self.file_of(name, version) for name, version in versions}
+        for path in glob.glob(glob.escape(self.kept) + "/*.deb"):
+            if path not in needed:
+                os.unlink(path)
+
+    def keep(self, versions: dict[str, str]) -> list[str]:
+        """Keep the .deb files of {name: version}; return `NAME VERSION` of those that no repository offers any more."""
+        os.makedirs(self.kept, exist_ok=True)
+        lost = []
+        for name, version in sorted(versions.items()):
+            if self.file_of(name, version) is None:
+                self.report("keeping %s %s for a rollback" % (name, version))
+                cached = self._files(name, glob.escape(version.replace(":", "%3a")), ARCHIVES)
+                if cached:
+                    shutil.copy(cached[0], self.kept)
+                elif self._run_unlocked(["apt-get", "download", "%s=%s" % (name, version)], cwd=self.kept)[0]:
+                    lost.append("%s %s" % (name, version))
+        return lost
+
+
+def with_unlogged(output: str, root: str, logs: dict[str, str]) -> dict[str, str]:
+    """Return `logs` with what DKMS printed about modules that failed before or after their build, by NAME/VERSION.
+
+    DKMS writes no log of an unmet BUILD_DEPENDS, a missing dkms.conf or a failed PRE_INSTALL. Its list of the names
+    that failed says nothing new of a name whose version is in a log or in another line.
+    """
+    known, found = {_module(path) for path in logs}, dict(logs)
+    lines = output.splitlines()
+    for versions_of in (_named_modules, _listed_modules):
+        names = {module.split("/")[0] for module in map(_module, found)}
+        for number, line in enumerate(lines):
+            for module in versions_of(line, lines[:number], root):
+                if module not in known and (versions_of is _named_modules or module.split("/")[0] not in names):
+                    found.setdefault(module, "\n".join(lines[max(0, number - DKMS_LINES) : number + 2]))
+    return found
+
+
+def _listed_modules(line: str, before: list[str], root: str) -> list[str]:
+    """Return NAME/VERSION of the modules that dkms may mean in a line with the names of those that failed."""
+    listed = DKMS_LISTED.match(line)
+    names = re.findall(r"([^\s(]+)\(\d+\)", listed.group(1)) if listed else []
+    found = []
+    for name in names:
+        sources = sorted(glob.glob(os.path.join(root, "var/lib/dkms", glob.escape(name), "*/source")))
+        versions = ["/".join(source.split("/")[-3:-1]) for source in sources]
+        # DKMS builds one version of a module, the newest.
+        started = [module for module in versions if any(text.startswith(DKMS_STARTED % module) for text in before)]
+        found += started or versions
+    return found
+
+
+def _named_modules(line: str, before: list[str], root: str) -> list[str]:
+    """Return NAME/VERSION of the modules that a line of dkms's output says have failed."""
+    match = DKMS_FAILED.match(line)
+    if match:
+        return ["/".join(text for text in match.groups() if text)]
+    tree = os.path.join(root, "var/lib/dkms")
+    if DKMS_INSTALL.match(line):  # dkms before 3.1 names the file of the module alone, some lines above
+        files_of = [found.group(1) for found in map(DKMS_FILE.match, before) if found][-1:]
+        paths = [path for name in files_of for path in glob.glob("%s/*/*/*/*/module/%s*" % (tree, glob.escape(name)))]
+        return sorted({"/".join(path[len(tree) + 1 :].split("/")[:2]) for path in paths})
+    return []
+
+
+def make_logs(root: str = "/", since: float = 0.0) -> dict[str, str]:
+    """Return {path: its last lines} of DKMS builds that failed: DKMS keeps build/make.log only of those.
+
+    since: time.time(), before which a log is of an earlier failure and explains nothing.
+    """
+    logs = {}
+    for path in sorted(glob.glob(os.path.join(root, "var/lib/dkms/*/*/build/make.log"))):
+        if not os.path.islink(path) and os.path.getmtime(path) >= int(since):
+            with open(path, errors="replace") as stream:
+                logs[path] = "".join(stream.readlines()[-MAKE_LOG_LINES:])
+    return logs

@@ -1,0 +1,156 @@
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Read which package a kernel is from, how it was compiled, and what apt has to build modules for it.
+
+Runs on the managed host.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import debian_version, files
+from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_lists, dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt.apt_lists import HEADERS, IMAGE
+
+# Make's own file quotes the value up to Linux 6.5 and from 6.12 on, and does not in between.
+_COMPILER = re.compile(r'^CONFIG_CC_VERSION_TEXT="?(.*?)"?$', re.MULTILINE)
+_RUNNING_COMPILER = re.compile(r"^Linux version \S+ \([^)]*\) \(((?:[^()]|\([^()]*\))*?)(?:, GNU ld .*)?\) #")
+_NAMED = re.compile(r"\bgcc-(\d+)\b")
+_VERSION = re.compile(r"\bgcc\b.*?(?:\)|version) (\d+)\.\d+")  # 26.04's has no number in its name
+_FLAVOUR = re.compile(r"-([a-z][a-z0-9-]*)$")
+_DKMS_NAME = re.compile(r"""^\s*(?:PACKAGE_NAME|BUILT_MODULE_NAME\[\d+\])=["']?([^"'\s]+)""", re.MULTILINE)
+_COMPRESSED = re.compile(r"\.ko(?:\.(gz|xz|zst))?:")
+
+
+def release(root: str, name: str, running: bool, packages: dict[str, dpkg.Package]) -> dict[str, Any]:
+    """Return what is known of a kernel by its release, such as 6.8.0-90-generic.
+
+    `package`: the one with its image. `metas`: the installed metapackages that follow its flavour. `compiler`: its
+    description in the kernel's configuration, `gcc`: the major of that. `compression`: of its modules (zst, xz, gz).
+    """
+    compiler = _compiler(root, name, running)
+    return {
+        "package": _owner(root, name),
+        "metas": _metas(name, packages),
+        "compiler": compiler,
+        "gcc": gcc_major(compiler or ""),
+        "compression": _compression(root, name),
+    }
+
+
+def images(root: str) -> dict[str, dpkg.Package]:
+    """Return the installed packages with kernels, and the metapackages that depend on them."""
+    found = dpkg.read(root, [IMAGE + "*"])
+    return {name: package for name, package in found.items() if package.status == "installed"}
+
+
+def gcc_major(compiler: str) -> int | None:
+    """Return the major of a compiler by its description, None where it is not gcc."""
+    match = _NAMED.search(compiler) or _VERSION.search(compiler)
+    return int(match.group(1)) if match else None
+
+
+def _compiler(root: str, name: str, running: bool) -> str | None:
+    for path in ("/boot/config-%s", "/lib/modules/%s/build/include/config/auto.conf", "/lib/modules/%s/build/.config"):
+        match = _COMPILER.search(_text(root, path % name))
+        if match and match.group(1):
+            return match.group(1)
+    match = _RUNNING_COMPILER.match(_text(root, "/proc/version")) if running else None
+    return match.group(1) if match else None
+
+
+def _text(root: str, path: str) -> str:
+    """Return a file below /lib/modules/RELEASE/build, which is a link to an absolute path."""
+    head, build, tail = path.partition("/build/")
+    real = files.resolve(root, head + "/build") if build else None
+    if build and real is None:
+        return ""
+    return files.read_text(root, "%s/%s" % (real, tail) if build else path) or ""
+
+
+def _compression(root: str, name: str) -> str | None:
+    match = _COMPRESSED.search(files.read_text(root, "/lib/modules/%s/modules.dep" % name) or "")
+    return match.group(1) if match else None
+
+
+def _owner(root: str, name: str) -> str | None:
+    """Return the package with the image of a kernel, such as linux-image-RELEASE or proxmox-kernel-RELEASE-signed."""
+    image = "/boot/vmlinuz-" + name
+    lists = [file for file in files.names(root, dpkg.INFO) if name in file and file.endswith(".list")]
+    packages = [file[: -len(".list")].partition(":")[0] for file in lists]
+    return next((package for package in packages if image in dpkg.info(root, package, "list")), None)
+
+
+def _metas(name: str, packages: dict[str, dpkg.Package]) -> list[str]:
+    """Return the metapackages of the newest installed kernel of the same flavour that has any.
+
+    A metapackage depends on the newest kernel alone, so that an older one has no metapackage of its own.
+    """
+    kernels = [n for n in packages if re.match(r"%s(?:unsigned-)?\d" % IMAGE, n)]
+    same = [n for n in kernels if _flavour(n) == _flavour(name)]
+    for kernel in sorted(same, key=debian_version.key, reverse=True):
+        metas = [n for n, package in packages.items() if kernel in package.depends and n not in kernels]
+        if metas:
+            return sorted(metas)
+    return []
+
+
+def _flavour(name: str) -> str:
+    match = _FLAVOUR.search(name)
+    return match.group(1) if match else ""
+
+
+def building(root: str, found: dict[str, Any], tools: dict[str, list[str]], search: bool, run: Run) -> dict[str, Any]:
+    """Return which of the packages to build modules with are installed, and what apt offers.
+
+    found: the kernels, with `releases`. tools: the packages that a build needs by the compression of the modules, those
+    that each needs under "". `offers`: by package, the kernel releases whose `headers` it brings and the kernel
+    `images` that it would install; None: not searched, or apt has no lists. `headers_from`: by kernel without headers,
+    all packages that bring them; None: apt has no lists. The lists are searched only where something is missing or a
+    compiler is not known, which takes a few tenths of a second.
+    """
+    built_for = {found["running"], found["next_boot"] or found["running"], found.get("held_back")}
+    releases = {name: row for name, row in found["releases"].items() if name in built_for}
+    needed = {HEADERS + name for name in releases}
+    for row in releases.values():
+        needed |= {HEADERS + meta[len(IMAGE) :] for meta in row["metas"]}
+        needed |= {"gcc-%s" % row["gcc"]} | {*tools[""], *tools.get(row["compression"] or "", ())}
+    globs = sorted({*needed, *(name for names in tools.values() for name in names), "gcc-?", "gcc-??"})
+    installed = sorted(n for n, package in dpkg.read(root, globs).items() if package.status == "installed")
+    without = sorted({*releases, *found["installed"]} - set(found["headers"]))
+    if not search or (needed.issubset(installed) and not set(without) & set(releases)):
+        return {"installed_packages": installed, "offers": None, "headers_from": {}}
+    offers, providers = apt_lists.kernel_offers(root, globs, without, run)
+    present = images(root)
+    for offer in (offers or {}).values():
+        offer["images"] = [name for name in offer["images"] if name not in present]
+    return {"installed_packages": installed, "offers": offers, "headers_from": providers}
+
+
+def of_others(root: str) -> list[dict[str, Any]]:
+    """Return whose kernel modules the host depends on beside NVIDIA's: `zfs` and `ofed`, with the evidence.
+
+    dkms: whether DKMS builds them for each kernel whose headers are installed; the evidence is state: what is mounted
+    or loaded, DKMS's sources, the program `ofed_info`. peermem: whether nvidia-peermem is loaded (GPUDirect RDMA).
+    """
+    built = set()
+    for folder in files.names(root, "/usr/src"):
+        built.update(_DKMS_NAME.findall(files.read_text(root, "/usr/src/%s/dkms.conf" % folder) or ""))
+    mounts = [line.split() for line in (files.read_text(root, "/proc/mounts") or "").splitlines()]
+    pools = [words[1] for words in mounts if len(words) > 2 and words[2] == "zfs"]
+    found = []
+    if "/" in pools:
+        found.append({"name": "zfs", "found": "the root file system is ZFS", "dkms": "zfs" in built})
+    elif pools:
+        found.append({"name": "zfs", "found": "ZFS is mounted at %s" % ", ".join(pools[:3]), "dkms": "zfs" in built})
+    elif "zfs" in built or "zfs" in (files.read_text(root, "/proc/filesystems") or "").split():
+        found.append({"name": "zfs", "found": "the module of ZFS is installed", "dkms": "zfs" in built})
+    ofed = bool(built & {"mlx5_core", "mlnx-ofed-kernel"})
+    if ofed or files.read_bytes(root, "/usr/bin/ofed_info") is not None:
+        modules = (files.read_text(root, "/proc/modules") or "").splitlines()
+        loaded = any(line.split(" ")[0] == "nvidia_peermem" for line in modules)
+        found.append({"name": "ofed", "found": "NVIDIA's DOCA-OFED is installed", "dkms": ofed, "peermem": loaded})
+    return found

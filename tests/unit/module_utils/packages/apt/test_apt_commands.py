@@ -1,0 +1,995 @@
+"""The commands of apt and dpkg: recovery from interrupted runs, preferences, kept packages, error messages.
+
+The scenarios undo, interrupted and teardown verify that apt and dpkg execute them.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import installed_driver
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_commands, dpkg
+
+from tests.unit.module_utils.host_files import link, put
+from tests.unit.module_utils.simulated_packages import SimulatedPackages
+
+NATIVE = dpkg.native_architecture()
+
+
+def failed(module: str, text: str, planned: bool = True, owner: str | None = None) -> apt_commands.FailedModule:
+    """Return a module that DKMS has begun to build."""
+    return apt_commands.FailedModule(module, f"/var/lib/dkms/{module}/build/make.log", text, owner, planned)
+
+
+class Host(SimulatedPackages):
+    """A host whose repositories offer every version of a package, unless `offers` is false."""
+
+    offers = True
+    dpkg_deb: tuple[int, str, str] | None = None  # the answer of dpkg-deb
+
+    def __call__(self, command: list[str], cwd: str | None = None, **options: Any) -> tuple[int, str, str]:
+        answer = super().__call__(command, **options)
+        if command[0] == "dpkg-deb" and self.dpkg_deb:
+            return self.dpkg_deb
+        if command[:2] == ["apt-get", "download"]:
+            if not self.offers:
+                return 100, "", "E: Version '9' for 'a' was not found"
+            name, version = command[2].split("=")
+            name, _, foreign = name.partition(":")
+            Path(str(cwd), f"{name}_{version.replace(':', '%3a')}_{foreign or NATIVE}.deb").write_bytes(b"")
+        return answer
+
+    def recover(self, kept: Path) -> str:
+        apt = self.apt(str(kept))
+        return apt.recover(apt.packages())
+
+
+# Recovery -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_half_installed_package_is_unpacked_again_and_configured(tmp_path, kept):
+    """apt counts it as installed, and dpkg --configure leaves it as it is.
+
+    It is unpacked by dpkg: apt refuses while another, unpacked package needs its new version.
+    """
+    packages = {"a": ("1:2", "half-installed", "deinstall"), "b": ("2", "installed", "install")}
+    host = Host(tmp_path / "root", packages)
+    if kept:
+        (tmp_path / f"a_1%3a2_{NATIVE}.deb").write_bytes(b"")
+    assert host.recover(tmp_path) == ""
+    (unpack,) = (command for command in host.commands if "--unpack" in command)
+    (configure,) = (command for command in host.commands if "--configure" in command)
+    assert host.commands.index(unpack) < host.commands.index(configure)
+    assert unpack[-1].endswith(f"/a_1%3a2_{NATIVE}.deb")
+    assert (["apt-get", "download", "a=1:2"] in host.commands) == (not kept)
+
+
+def test_a_half_installed_package_of_a_foreign_architecture_is_its_own(tmp_path):
+    packages = {"a": ("2", "installed", "install"), "a:i386": ("1", "half-installed", "install")}
+    host = Host(tmp_path / "root", packages)
+    (tmp_path / f"a_1_{NATIVE}.deb").write_bytes(b"")
+    assert host.recover(tmp_path) == ""
+    assert ["apt-get", "download", "a:i386=1"] in host.commands
+
+
+def test_files_that_dpkg_was_about_to_rename_are_removed_with_their_package(tmp_path):
+    tree, root, kept = tmp_path / "tree", tmp_path / "files", tmp_path / "kept"
+    for directory in (tree / "DEBIAN", tree / str(root)[1:], root, kept):
+        directory.mkdir(parents=True)
+    (tree / "DEBIAN/control").write_text("Package: a\nVersion: 2\nArchitecture: all\nMaintainer: x\nDescription: x\n")
+    (tree / f"{root}/a file"[1:]).write_text("new\n")
+    (tree / f"{root}/link"[1:]).symlink_to("a file")
+    build = ["dpkg-deb", "--build", str(tree), str(kept / "a_2_all.deb")]
+    subprocess.run(build, check=True, capture_output=True)
+    for name in ("a file.dpkg-new", "link.dpkg-new", "another's.dpkg-new", "a file"):
+        (root / name).write_text("")
+    contents = ["dpkg-deb", "--contents", str(kept / "a_2_all.deb")]
+    host = Host(tmp_path / "root", {"a": ("1", "half-installed", "install")})
+    host.dpkg_deb = (0, subprocess.run(contents, check=True, capture_output=True, text=True).stdout, "")
+    assert host.recover(kept) == ""
+    assert contents in host.commands
+    assert sorted(path.name for path in root.iterdir()) == ["a file", "another's.dpkg-new"]
+
+
+def test_an_unreadable_kept_package_is_reported_and_recovery_continues(tmp_path):
+    """After a power loss half a file may be kept."""
+    (tmp_path / "a_1_all.deb").write_bytes(b"")
+    host = Host(tmp_path / "root", {"a": ("1", "half-installed", "install")})
+    host.dpkg_deb = (2, "", "dpkg-deb: error: not a Debian format archive")
+    assert "not a Debian format archive" in host.recover(tmp_path)
+    assert any("--configure" in command for command in host.commands)
+
+
+def test_a_half_installed_package_that_no_repository_offers_is_reported(tmp_path):
+    host = Host(tmp_path / "root", {"a": ("9", "half-installed", "install")})
+    host.offers = False
+    assert "`apt-get download a=9` failed with status 100" in host.recover(tmp_path)
+
+
+def test_a_package_that_cannot_be_configured_is_reported_and_raises_nothing(tmp_path):
+    host = Host(tmp_path / "root", {"nvidia-dkms": ("1", "half-configured", "install")})
+    host.failing = {"--configure": "dpkg: error processing package nvidia-dkms"}
+    assert "error processing package nvidia-dkms" in host.recover(tmp_path)
+
+
+def test_everything_that_could_not_be_finished_is_reported(tmp_path):
+    packages = {"a": ("9", "half-installed", "install"), "b": ("1", "half-configured", "install")}
+    host = Host(tmp_path / "root", packages)
+    host.offers = False
+    host.failing = {"--configure": "dpkg: cannot configure"}
+    lines = [line for line in host.recover(tmp_path / "kept").splitlines() if not line.startswith("`")]
+    assert lines == ["E: Version '9' for 'a' was not found", "dpkg: cannot configure"]
+
+
+def test_a_package_that_cannot_be_unpacked_is_reported_and_none_of_its_files_removed(tmp_path):
+    (tmp_path / "a_1_all.deb").write_bytes(b"")
+    host = Host(tmp_path / "root", {"a": ("1", "half-installed", "install")})
+    host.failing = {"--unpack": "dpkg: error: no space"}
+    assert "dpkg: error: no space" in host.recover(tmp_path)
+    assert not [command for command in host.commands if command[0] == "dpkg-deb"]
+
+
+def test_files_of_every_kept_version_that_dpkg_was_about_to_rename_are_looked_for(tmp_path):
+    host = Host(tmp_path / "root", {"a": ("1", "half-installed", "install")})
+    for name in ("a_1_all.deb", "a_2_all.deb", "b_1_all.deb"):
+        (tmp_path / name).write_bytes(b"")
+    assert host.recover(tmp_path) == ""
+    listed = [command[-1] for command in host.commands if command[:2] == ["dpkg-deb", "--contents"]]
+    assert listed == [str(tmp_path / "a_1_all.deb"), str(tmp_path / "a_2_all.deb")]
+
+
+def test_without_kept_files_a_package_is_downloaded_below_apts_own_directory(tmp_path, monkeypatch):
+    """/tmp may be smaller than the package."""
+    monkeypatch.setattr(apt_commands, "ARCHIVES", str(tmp_path))
+    host = Host(tmp_path / "root", {"a": ("1", "half-installed", "install")})
+    apt = host.apt()
+    assert apt.recover(apt.packages()) == ""
+    (unpack,) = (command for command in host.commands if "--unpack" in command)
+    assert unpack[:-1] == ["dpkg", "--force-confdef", "--force-confold", "--unpack"]
+    assert Path(unpack[-1]).parents[1] == tmp_path
+    assert [path.name for path in tmp_path.iterdir()] == ["root"], "the download is removed"
+
+
+def test_nothing_is_recovered_on_a_host_that_was_not_interrupted(tmp_path):
+    host = Host(tmp_path / "root", {"a": ("1", "installed", "install"), "b": ("1", "config-files", "deinstall")})
+    assert host.recover(tmp_path) == ""
+    assert host.commands == []
+    journal = host.root / "var/lib/dpkg/updates/0001"
+    put(host.root, "/var/lib/dpkg/updates/0001")
+    assert journal.exists()
+    assert host.recover(tmp_path) == ""
+    assert host.commands == [["dpkg", "--force-confdef", "--force-confold", "--configure", "-a"]]
+
+
+# Kept packages --------------------------------------------------------------------------------------------------
+
+
+def test_replaced_packages_are_kept_from_the_cache_or_the_repository(tmp_path, monkeypatch):
+    cache, kept = tmp_path / "cache", tmp_path / "kept"
+    cache.mkdir()
+    (cache / f"a_1_{NATIVE}.deb").write_bytes(b"")
+    monkeypatch.setattr(apt_commands, "ARCHIVES", str(cache))
+    host = Host(tmp_path / "root", {})
+    assert host.apt(str(kept)).keep({"a": "1", "b:i386": "1:2"}) == []
+    assert sorted(path.name for path in kept.iterdir()) == [f"a_1_{NATIVE}.deb", "b_1%3a2_i386.deb"]
+    assert host.commands == [["apt-get", "download", "b:i386=1:2"]]
+    assert host.apt(str(kept)).keep({"a": "1"}) == []
+    assert len(host.commands) == 1, "it is kept already"
+
+
+def test_what_is_kept_already_need_not_be_on_offer_any_more(tmp_path):
+    (tmp_path / f"a_1%3a2_{NATIVE}.deb").write_bytes(b"")
+    host = Host(tmp_path / "root", {})
+    host.offers = False
+    apt = apt_commands.Apt(host, 1, str(tmp_path), str(tmp_path / "root"), str(tmp_path / "progress"))
+    assert apt.keep({"a": "1:2", "b": "3"}) == ["b 3"]
+    assert (tmp_path / "progress").read_text() == "step:keeping b 3 for a rollback\n"
+
+
+def test_replaced_packages_that_no_repository_offers_are_returned(tmp_path):
+    host = Host(tmp_path / "root", {})
+    host.offers = False
+    assert host.apt(str(tmp_path / "kept")).keep({"a": "9"}) == ["a 9"]
+
+
+def test_the_file_of_a_package_is_that_of_its_architecture(tmp_path):
+    for name in (f"a_1_{NATIVE}.deb", "a_1_i386.deb", "b_1_i386.deb", "c_1%3a2~x_all.deb"):
+        (tmp_path / name).write_bytes(b"")
+    apt = Host(tmp_path / "root", {}).apt(str(tmp_path))
+    assert apt.file_of("a", "1") == str(tmp_path / f"a_1_{NATIVE}.deb")
+    assert apt.file_of("a:i386", "1") == str(tmp_path / "a_1_i386.deb")
+    assert apt.file_of("c", "1:2~x") == str(tmp_path / "c_1%3a2~x_all.deb")
+    assert apt.file_of("b", "1") is None
+    assert apt.file_of("a", "2") is None
+    assert Host(tmp_path / "root", {}).apt("").file_of("a", "1") is None, "nothing is kept"
+
+
+def test_files_of_other_versions_are_pruned(tmp_path):
+    for name in (f"a_1_{NATIVE}.deb", f"a_2_{NATIVE}.deb", "a_1_i386.deb", "b_1_i386.deb", "lock"):
+        (tmp_path / name).write_bytes(b"")
+    Host(tmp_path / "root", {}).apt(str(tmp_path)).prune({("a", "2"), ("a:i386", "1"), ("c", "1")})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a_1_i386.deb", f"a_2_{NATIVE}.deb", "lock", "root"]
+
+
+# Messages, preferences ------------------------------------------------------------------------------------------
+
+
+def test_an_error_has_its_cause_and_not_the_steps_that_succeeded():
+    output = "Unpacking a (1) ...\ndpkg: error processing archive a.deb (--unpack):\n no space\nSetting up b (1) ...\n"
+    output += "E: Sub-process /usr/bin/dpkg returned an error code (1)"
+    module = failed("nvidia/580.1", "error: x")
+    message = str(apt_commands.AptError(["apt-get", "-y", "install"], 100, output, [module]))
+    assert "dpkg: error processing archive a.deb" in message
+    assert "Unpacking" not in message
+    assert "Setting up" not in message
+    assert "error: x" in message
+
+
+@pytest.mark.parametrize(
+    ("run", "shown"),
+    [
+        (lambda apt: apt.install(["a=1", "b-"], purge=True), "apt-get --purge install a=1 b-"),
+        (lambda apt: apt.install(list("abcd")), "apt-get install a b c ..."),
+        (lambda apt: apt.simulate(["a=1"]), "apt-get --simulate install a=1"),
+        (lambda apt: apt.mark("hold", ["a"]), "apt-mark hold a"),
+        (lambda apt: apt.run([*apt_commands.DPKG, "--configure", "-a"]), "dpkg --configure -a"),
+    ],
+)
+def test_an_error_names_the_command_without_its_usual_options(tmp_path, run, shown):
+    host = Host(tmp_path / "root", {})
+    host.failing = dict.fromkeys(("install", "hold", "--configure"), "E: no")
+    with pytest.raises(apt_commands.AptError) as caught:
+        run(host.apt(str(tmp_path / "kept")))
+    assert str(caught.value).startswith(f"`{shown}` failed with status 100:")
+
+
+def test_preferences_of_obsolete_packages_do_not_bind_and_exact_versions_do(tmp_path, monkeypatch):
+    installed, bound = tmp_path / "installed", tmp_path / "bound"
+    installed.mkdir()
+    bound.mkdir()
+    (installed / "nvidia-driver-pinning-580").write_text("580\n")
+    (installed / "site").write_text("site\n")
+    monkeypatch.setattr(apt_commands, "PREFERENCES", str(installed))
+
+    def answer(command: list[str], **_options: object) -> tuple[int, str, str]:
+        return 0, f"{installed}/nvidia-driver-pinning-580\n" if command[:2] == ["dpkg-query", "-L"] else "", ""
+
+    apt = apt_commands.Apt(answer, 1)
+    apt.bind(str(bound), [], ["nvidia-driver-pinning-580"], {"libcuda1": "570.1-1"})
+    assert sorted(path.name for path in bound.iterdir()) == ["00gpuhost-transaction.pref", "site"]
+    preferences = (bound / "00gpuhost-transaction.pref").read_text()
+    assert "Package: libcuda1\nPin: version 570.1-1\nPin-Priority: 1001" in preferences
+    assert apt.bound == ["-o", f"Dir::Etc::PreferencesParts={bound}"]
+
+
+def test_the_preferences_of_damaged_packages_are_removed_and_nothing_else(tmp_path, monkeypatch):
+    installed, other = tmp_path / "preferences.d", tmp_path / "preferences.d.site"
+    put(tmp_path, "preferences.d/pin", "edited")
+    put(tmp_path, "preferences.d/site", "")
+    put(tmp_path, "preferences.d.site", "")
+    monkeypatch.setattr(apt_commands, "PREFERENCES", str(installed))
+    asked = []
+
+    def answer(command: list[str], **_options: object) -> tuple[int, str, str]:
+        """As dpkg-query: it ends with 1 where it does not know one of the packages."""
+        asked.append(command)
+        return 1, f"/.\n{installed}\n{installed}/pin\n{installed}/missing\n{other}\n", "package 'b' is not installed"
+
+    apt = apt_commands.Apt(answer, 1)
+    apt.discard_preferences([])
+    assert asked == []
+    apt.discard_preferences(["a", "b"])
+    assert asked == [["dpkg-query", "-L", "a", "b"]]
+    assert [path.name for path in installed.iterdir()] == ["site"]
+    assert other.exists()
+
+
+def test_a_package_that_cannot_be_downloaded_binds_nothing(tmp_path):
+    apt = apt_commands.Apt(lambda *_words, **_options: (100, "", "E: Unable to locate package pin"), 1)
+    with pytest.raises(apt_commands.AptError, match="Unable to locate package pin"):
+        apt.bind(str(tmp_path), ["pin=1"], [], {})
+    assert apt.bound == []
+
+
+def test_a_simulation_and_an_installation_follow_the_bound_preferences(tmp_path):
+    host = Host(tmp_path / "root", {})
+    apt = host.apt()
+    apt.bind(str(tmp_path), [], [], {})
+    apt.simulate(["a=1"])
+    apt.install(["a=1"])
+    bound = [command[0] for command in host.commands if f"Dir::Etc::PreferencesParts={tmp_path}" in command]
+    assert bound == ["apt-get", "apt-get"]
+
+
+@pytest.mark.parametrize("pins", [True, False])
+def test_preferences_of_new_pins_bind_before_they_are_installed(tmp_path, monkeypatch, pins):
+    installed, bound, tree = tmp_path / "installed", tmp_path / "bound", tmp_path / "tree"
+    for folder in (installed, bound, tree / "DEBIAN", tree / str(installed)[1:]):
+        folder.mkdir(parents=True)
+    (tree / "DEBIAN/control").write_text("Package: pin\nVersion: 1\nArchitecture: all\nMaintainer: x\nDescription: x\n")
+    (tree / f"{installed}/pin-595"[1:]).write_text("595\n")
+    monkeypatch.setattr(apt_commands, "PREFERENCES", str(installed))
+
+    def answer(command: list[str], cwd: str | None = None, **_options: object) -> tuple[int, str, str]:
+        if command[:2] == ["apt-get", "download"]:
+            command = ["dpkg-deb", "--build", str(tree), str(Path(str(cwd), "pin_1_all.deb"))]
+        done = subprocess.run(command, capture_output=True, text=True)
+        return done.returncode, done.stdout, done.stderr
+
+    apt_commands.Apt(answer, 1).bind(str(bound), ["pin=1"] if pins else [], [], {})
+    assert (bound / "pin-595").exists() == pins
+    assert list(installed.iterdir()) == []
+
+
+# Command lines --------------------------------------------------------------------------------------------------
+
+# apt-get(8): what the words mean; the scenarios show that apt and dpkg accept them.
+ALLOW = ["-y", "--no-install-recommends", "--allow-downgrades", "--allow-change-held-packages", "--ignore-hold"]
+OLD_CONFIGURATION = ["-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Options::=--force-confold"]
+
+
+@pytest.mark.parametrize(
+    ("call", "command"),
+    [
+        (lambda apt, kept: apt.update(), ["apt-get", "-o", "APT::Update::Error-Mode=any", "update"]),
+        (lambda apt, kept: apt.offered(["a", "b"]), ["apt-cache", "madison", "a", "b"]),
+        (lambda apt, kept: apt.exact_dependencies(["a=1", "b"]), ["apt-cache", "show", "a=1"]),
+        (lambda apt, kept: apt.automatic(), ["apt-mark", "showauto"]),
+        (lambda apt, kept: apt.mark("hold", ["b", "a"]), ["apt-mark", "hold", "a", "b"]),
+        (lambda apt, kept: apt.simulate(["a=1"]), ["apt-get", "--simulate", *ALLOW, "install", "a=1"]),
+        (
+            lambda apt, kept: apt.simulate(["a-"], purge=True),
+            ["apt-get", "--simulate", *ALLOW, "--purge", "install", "a-"],
+        ),
+        (
+            lambda apt, kept: apt.install(["a-"], purge=True),
+            ["apt-get", *ALLOW, *OLD_CONFIGURATION, "--purge", "install", "a-"],
+        ),
+        (
+            lambda apt, kept: apt.simulate(["a=1"], reinstall=True),
+            ["apt-get", "--simulate", *ALLOW, "--reinstall", "install", "a=1"],
+        ),
+        (
+            lambda apt, kept: apt.install(["a=1"], reinstall=True),
+            [
+                *("apt-get", *ALLOW, *OLD_CONFIGURATION, "--reinstall"),
+                *("-o", "Dpkg::Options::=--force-confmiss", "install", "a=1"),
+            ],
+        ),
+        (
+            lambda apt, kept: (setattr(apt, "kept", kept), apt.install(["a=1"])),
+            [
+                *("apt-get", *ALLOW, *OLD_CONFIGURATION, "-o", "Dir::Cache::Archives={kept}/"),
+                *("-o", "APT::Keep-Downloaded-Packages=true", "install", "a=1"),
+            ],
+        ),
+    ],
+)
+def test_command_lines(tmp_path, call, command):
+    asked = []
+
+    def answer(words: list[str], **options: object) -> tuple[int, str, str]:
+        asked.append(words)
+        environment = options["environ_update"]
+        assert environment == {"DEBIAN_FRONTEND": "noninteractive", "LC_ALL": "C.UTF-8", "NEEDRESTART_SUSPEND": "1"}
+        return 0, "", ""
+
+    call(apt_commands.Apt(answer, 7), str(tmp_path))
+    assert asked == [[word.replace("{kept}", str(tmp_path)) for word in command]]
+
+
+def test_the_database_is_that_of_the_host():
+    assert apt_commands.Apt(lambda *_words, **_options: (0, "", ""), 1).packages() == dpkg.read("/")
+    assert Path("/", dpkg.STATUS_FILE.lstrip("/")).exists(), "nothing was compared"
+
+
+def test_the_folder_of_kept_files_is_one_that_apt_can_download_to(tmp_path):
+    Host(tmp_path / "root", {}).apt(str(tmp_path / "new/kept")).install(["a=1"])
+    assert (tmp_path / "new/kept/partial").is_dir()
+
+
+def test_a_command_runs_where_it_is_told(tmp_path):
+    apt = apt_commands.Apt(lambda _words, **options: (0, str(options["cwd"]), ""), 1)
+    assert apt.run(["apt-get", "download", "a"], cwd=str(tmp_path)) == str(tmp_path)
+
+
+def test_the_error_of_a_command_has_both_of_its_outputs_and_its_status():
+    apt = apt_commands.Apt(lambda _words, **_options: (7, "one output", "and errors"), 1)
+    with pytest.raises(apt_commands.AptError, match=r"one output\nand errors$") as caught:
+        apt.run(["apt-mark", "showauto"])
+    assert (caught.value.rc, caught.value.make_logs, caught.value.is_of_others) == (7, {}, False)
+    assert apt.run(["apt-mark", "showauto"], accepted=(7,)) == "one output"
+
+
+def test_repositories_that_cannot_be_refreshed_are_one_warning(tmp_path):
+    answers = [(100, "", "E: no network")] * 2 + [(100, "", "E: no disk"), (0, "", "")]
+    apt = apt_commands.Apt(lambda _words, **_options: answers.pop(0), 1)
+    failed = [apt.update() for _unused in range(4)]
+    assert ["no network" in text for text in failed] == [True, True, False, False]
+    assert failed[3] == ""
+    assert apt.warnings == [failed[0], failed[2]]
+
+
+def test_an_update_that_could_not_start_is_an_error():
+    locked = "E: Could not get lock /var/lib/apt/lists/lock. It is held by process 1 (apt)"
+    apt = apt_commands.Apt(lambda _words, **_options: (100, "", locked), 0)
+    with pytest.raises(apt_commands.AptError, match="Could not get lock") as caught:
+        apt.update()
+    assert (caught.value.rc, apt.warnings) == (100, [])
+    assert str(caught.value).startswith("`apt-get update` failed with status 100")
+
+
+def test_nothing_is_asked_about_no_packages(tmp_path):
+    host = Host(tmp_path / "root", {})
+    apt = host.apt()
+    assert apt.offered([]) == {}
+    assert apt.exact_dependencies(["a", "b"]) == {}
+    apt.mark("hold", [])
+    assert host.commands == []
+
+
+def test_apts_status_for_unknown_packages_is_an_answer():
+    """apt-cache ends with 100 where it knows none of them."""
+    apt = apt_commands.Apt(lambda *_words, **_options: (100, "", "E: No packages found"), 1)
+    assert apt.offered(["a"]) == {}
+    assert apt.exact_dependencies(["a=1"]) == {}
+    with pytest.raises(apt_commands.AptError):
+        apt.automatic()
+
+
+def test_exact_dependencies_are_followed_through_each_other():
+    shown = {
+        "a1=1": "Package: a1\nVersion: 1\nDepends: b1 (= 2), c1 (>= 1)\n",
+        "b1=2": "Package: b1\nVersion: 2\nPre-Depends: a1 (= 1), d1 (= 4)\n",
+    }
+    apt = apt_commands.Apt(lambda words, **_options: (0, "\n".join(shown.get(word, "") for word in words[2:]), ""), 1)
+    assert apt.exact_dependencies(["a1=1"]) == {"b1": "2", "a1": "1", "d1": "4"}
+
+
+def test_a_dependency_keeps_the_version_in_which_it_was_found_first():
+    shown = {
+        "a1=1": "Package: a1\nVersion: 1\nDepends: b1 (= 2), c1 (= 3)\n",
+        "b1=2": "Package: b1\nVersion: 2\nDepends: c1 (= 4), d1 (= 5)\n",
+    }
+    asked = []
+
+    def answer(words: list[str], **_options: object) -> tuple[int, str, str]:
+        asked.append(words[2:])
+        return 0, "\n".join(shown.get(word, "") for word in words[2:]), ""
+
+    assert apt_commands.Apt(answer, 1).exact_dependencies(["a1=1"]) == {"b1": "2", "c1": "3", "d1": "5"}
+    assert asked == [["a1=1"], ["b1=2", "c1=3"], ["d1=5"]]
+
+
+def test_recovery_keeps_changed_settings(tmp_path):
+    """dpkg must not ask about a configuration file while nobody can answer."""
+    host = Host(tmp_path / "root", {"a": ("1", "half-configured", "install")})
+    host.recover(tmp_path)
+    assert host.commands[0] == ["dpkg", "--force-confdef", "--force-confold", "--configure", "-a"]
+
+
+# What apt 2.6 and dpkg 1.21 print for steps that succeed.
+SUCCEEDED = """Reading package lists...
+Building dependency tree...
+Need to get 12.3 MB of archives.
+After this operation, 40.1 MB of additional disk space will be used.
+Get:1 http://deb.debian.org/debian bookworm/main amd64 gcc amd64 4:12.2.0-3 [5,216 B]
+Hit:1 http://deb.debian.org/debian bookworm InRelease
+Fetched 12.3 MB in 1s (12.3 MB/s)
+debconf: delaying package configuration, since apt-utils is not installed
+Selecting previously unselected package gcc.
+(Reading database ... 6090 files and directories currently installed.)
+Preparing to unpack .../gcc_4%3a12.2.0-3_amd64.deb ...
+Unpacking gcc (4:12.2.0-3) ...
+Setting up gcc (4:12.2.0-3) ...
+Processing triggers for libc-bin (2.36-9+deb12u10) ...
+"""
+
+
+def test_an_error_has_nothing_of_the_steps_that_succeeded_and_the_end_of_the_rest():
+    lines = [f"error {number}" for number in range(30)]
+    output = SUCCEEDED + "\n".join(lines) + "\n\n" + SUCCEEDED
+    message = str(apt_commands.AptError(["apt-get", "install"], 100, output))
+    assert message.splitlines()[1:] == lines[5:]
+    error = apt_commands.AptError(["apt-get"], -9, "", [failed("nvidia/580.1", "x")])
+    assert (error.rc, error.make_logs) == (-9, {"/var/lib/dkms/nvidia/580.1/build/make.log": "x"})
+
+
+def failing(root: Path, output: str, planned: list[str]) -> apt_commands.AptError:
+    """Return the error of an installation of these packages: apt prints this, ends, and leaves one unconfigured."""
+    (root / "etc/dkms").mkdir(parents=True, exist_ok=True)
+
+    def answer(command: list[str], **_options: Any) -> tuple[int, str, str]:
+        if command[0] == "apt-get":
+            put_package(root, "left", status="half-configured")
+        return 100, output, ""
+
+    with pytest.raises(apt_commands.AptError) as caught:
+        apt_commands.Apt(answer, 0, root=str(root), builds_driver=installed_driver.builds_driver).install(planned)
+    return caught.value
+
+
+def put_package(root: Path, name: str, module: str = "", depends: str = "", status: str = "installed") -> None:
+    """Add a package to dpkg's database, with the source of a DKMS module, NAME/VERSION."""
+    database = root / "var/lib/dpkg/status"
+    known = database.read_text() if database.exists() else ""
+    relation = f"Depends: {depends}\n" if depends else ""
+    put(root, "/var/lib/dpkg/status", f"{known}Package: {name}\nStatus: install ok {status}\nVersion: 1\n{relation}\n")
+    if module:
+        source = f"/usr/src/{module.replace('/', '-')}"
+        put(root, f"/var/lib/dpkg/info/{name}.list", f"/.\n/usr\n/usr/src\n{source}\n{source}/dkms.conf\n")
+        put(root, f"{source}/dkms.conf", f'BUILT_MODULE_NAME[0]="{module.split("/")[0]}"\n')
+        link(root, f"/var/lib/dkms/{module}/source", source)
+
+
+BAD = "Error! Bad return status for module build on kernel: 6.8.0-60 (x86_64)\nConsult {} for more information.\n"
+
+
+@pytest.mark.parametrize(
+    ("module", "owner", "planned"),
+    [
+        # https://github.com/NVIDIA/nvidia-container-toolkit/issues/361
+        ("nvidia-current/535.161.08", "nvidia-kernel-dkms", "nvidia-kernel-dkms=535.161.08-2~deb12u1"),
+        # https://github.com/pop-os/pop/issues/3811
+        ("nvidia/580.119.02", "nvidia-dkms-580-open", "nvidia-dkms-580-open"),
+        ("nvidia-srv/580.159.03", "nvidia-dkms-580-server", "/var/cache/nvidia-dkms-580-server_580.159.03_amd64.deb"),
+        ("nvidia-tesla-470/470.256.02", "nvidia-tesla-470-kernel-dkms", "nvidia-tesla-470-driver"),
+        ("a-name-of-tomorrow/700.1", "nvidia-dkms-open", "nvidia-dkms-open=700.1-1ubuntu1"),
+    ],
+)
+def test_a_module_is_the_drivers_where_a_planned_package_has_its_source(tmp_path, module, owner, planned):
+    put_package(tmp_path, owner, module, status="half-configured")
+    put_package(tmp_path, "nvidia-tesla-470-driver", depends="nvidia-tesla-470-kernel-dkms (= 1) | other")
+    log = put(tmp_path, f"/var/lib/dkms/{module}/build/make.log", "error: x\n")
+    error = failing(tmp_path, BAD.format(log), [planned])
+    assert error.make_logs == {str(log): "error: x\n"}
+    assert not error.is_of_others
+    assert "Select a driver branch that supports the kernel" in str(error)
+    assert "not the planned driver" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("module", "owner"),
+    [
+        ("zfs/2.1.5", "zfs-dkms"),
+        ("nvidia-fs/2.17.5", "nvidia-fs-dkms"),
+        ("mlnx-ofed-kernel/24.10", "mlnx-ofed-kernel-dkms"),
+        ("nvidia/570.1", "nvidia-dkms-570"),  # of the driver that is replaced
+        ("r8125/9.015.00", None),  # by `dkms add`
+    ],
+)
+def test_the_module_of_others_is_named_and_the_driver_is_not_blamed(tmp_path, module, owner):
+    put_package(tmp_path, "nvidia-dkms-580-open", "nvidia/580.119.02")
+    if owner:
+        put_package(tmp_path, owner, module)
+    else:
+        put(tmp_path, f"/usr/src/{module.replace('/', '-')}/dkms.conf")
+        link(tmp_path, f"/var/lib/dkms/{module}/source", f"/usr/src/{module.replace('/', '-')}")
+    log = put(tmp_path, f"/var/lib/dkms/{module}/build/make.log", "error: x\n")
+    error = failing(tmp_path, BAD.format(log), ["nvidia-dkms-580-open=580.119.02", HEADERS, "nvidia-dkms-570-"])
+    assert error.is_of_others
+    assert f"not the planned driver: DKMS could not build {module} ({owner or 'of no package'})" in str(error)
+    assert f"(dkms remove {module} --all)" in str(error)
+    assert "Select a driver branch" not in str(error)
+
+
+@pytest.mark.parametrize("module", ["zfs/2.1.5", "nvidia/580.119.02"])
+def test_of_the_dependencies_only_those_that_build_the_driver_are_the_drivers(tmp_path, module):
+    """On Debian, a driver's headers lead by a metapackage of kernels to whatever the host builds for them."""
+    put_package(tmp_path, "nvidia-driver", depends="nvidia-kernel-open-dkms (= 1) | nvidia-kernel-dkms, linux-meta")
+    put_package(tmp_path, "linux-meta", depends="zfs-modules | zfs-dkms")
+    put_package(tmp_path, "zfs-modules", depends="zfs-dkms")
+    put_package(tmp_path, "zfs-dkms", "zfs/2.1.5")
+    put_package(tmp_path, "nvidia-kernel-open-dkms", "nvidia/580.119.02")
+    log = put(tmp_path, f"/var/lib/dkms/{module}/build/make.log", "error: x\n")
+    error = failing(tmp_path, BAD.format(log), ["nvidia-driver=580.119.02-1", HEADERS])
+    assert error.is_of_others == (module == "zfs/2.1.5")
+
+
+# What dkms 2.8.4 and 3.0.10 print where the source of a module is gone, as in
+# https://github.com/negativo17/nvidia-driver/issues/56, https://github.com/Frogging-Family/linux-tkg/issues/1129 and
+# https://github.com/ROCm/ROCm/issues/1033.
+LOST = "Error! Could not locate dkms.conf file.\nFile: /var/lib/dkms/{}/source/dkms.conf does not exist.\n"
+
+
+@pytest.mark.parametrize("module", ["nvidia/390.48", "nvidia/520.61.05", "amdgpu/2.7-27", "nvidia-current/470.1"])
+@pytest.mark.parametrize("is_there", [True, False])
+def test_what_dkms_has_kept_of_a_removed_package_is_named_with_its_removal(tmp_path, module, is_there):
+    put_package(tmp_path, "nvidia-dkms", "nvidia/595.91.07")
+    if is_there:
+        link(tmp_path, f"/var/lib/dkms/{module}/source", f"/usr/src/{module.replace('/', '-')}")
+    error = failing(tmp_path, LOST.format(module), ["nvidia-dkms=595.91.07-1ubuntu1", HEADERS])
+    assert error.is_of_others
+    assert f"DKMS still has {module}, whose source and package are gone" in str(error)
+    assert f"dkms remove {module} --all" in str(error)
+    assert f"rm -r /var/lib/dkms/{module}" in str(error)
+    assert "595.91.07" not in str(error).partition("DKMS still has")[2]
+    assert "Select a driver branch" not in str(error)
+
+
+def test_the_planned_driver_is_blamed_where_its_own_source_is_gone(tmp_path):
+    put_package(tmp_path, "nvidia-dkms", "nvidia/595.91.07")
+    (tmp_path / "usr/src/nvidia-595.91.07/dkms.conf").unlink()
+    error = failing(tmp_path, LOST.format("nvidia/595.91.07"), ["nvidia-dkms=595.91.07-1ubuntu1"])
+    assert not error.is_of_others
+    assert "Select a driver branch" in str(error)
+
+
+def test_the_driver_and_the_modules_of_others_are_told_apart(tmp_path):
+    put_package(tmp_path, "nvidia-dkms", "nvidia/595.91.07")
+    put_package(tmp_path, "zfs-dkms", "zfs/2.1.5")
+    put_package(tmp_path, "virtualbox-dkms", "vbox/7.0")
+    for module in ("nvidia/595.91.07", "zfs/2.1.5", "vbox/7.0"):
+        put(tmp_path, f"/var/lib/dkms/{module}/build/make.log", f"of {module}\n")
+    link(tmp_path, "/var/lib/dkms/nvidia/390.48/source", "/usr/src/nvidia-390.48")
+    error = failing(tmp_path, LOST.format("nvidia/390.48"), ["nvidia-dkms"])
+    driver, _between, others = str(error).partition("This is not the planned driver")
+    assert ("of nvidia/595.91.07" in driver, "of zfs/2.1.5" in others, "nvidia/390.48" in others) == (True, True, True)
+    assert "nvidia/595.91.07" not in others
+    assert "zfs/2.1.5 (zfs-dkms)" in others
+    assert "(dkms remove vbox/7.0 --all; dkms remove zfs/2.1.5 --all)" in others
+    assert not error.is_of_others
+
+
+@pytest.mark.parametrize(("rc", "others"), [(100, True), (-9, False), (1, False)])
+def test_a_failure_is_of_others_where_apt_ended_itself(rc, others):
+    error = apt_commands.AptError(["apt-get"], rc, "", [failed("zfs/2.1.5", "x", planned=False)])
+    assert error.is_of_others == others
+    assert not apt_commands.AptError(["apt-get"], rc, "", []).is_of_others
+
+
+def test_an_error_without_modules_has_the_output_alone():
+    assert str(apt_commands.AptError(["apt-get"], 100, "E: x")) == "`apt-get` failed with status 100:\nE: x"
+
+
+def test_the_log_of_an_earlier_failure_explains_nothing(tmp_path):
+    for name, age in (("zfs/2.1.5", 3600), ("nvidia/580.1", -1)):
+        log = tmp_path / f"var/lib/dkms/{name}/build/make.log"
+        log.parent.mkdir(parents=True)
+        log.write_text("x\n")
+        os.utime(log, (time.time() - age, time.time() - age))
+    assert [path.split("/")[-4] for path in apt_commands.make_logs(str(tmp_path), time.time())] == ["nvidia"]
+
+
+def test_the_end_of_the_log_of_a_failed_build_is_read(tmp_path):
+    for version in ("580.1", "595.1"):
+        log = tmp_path / f"var/lib/dkms/nvidia/{version}/build/make.log"
+        log.parent.mkdir(parents=True)
+        log.write_text("".join(f"line {number}\n" for number in range(40)))
+    other = tmp_path / "var/lib/dkms/other/1/build/make.log"
+    other.parent.mkdir(parents=True)
+    other.symlink_to(log)
+    logs = apt_commands.make_logs(str(tmp_path))
+    assert [path.split("/")[-3] for path in logs] == ["580.1", "595.1"]
+    assert {text.splitlines()[0] for text in logs.values()} == {"line 10"}
+    assert {text.splitlines()[-1] for text in logs.values()} == {"line 39"}
+
+
+FAILURES = sorted((Path(__file__).parents[4] / "fixtures/dkms").glob("*.txt"))
+FAILED = {"source-gone": "gone", "build-depends": "depends", "pre-install": "postinst", "pre-build": "prebuild"}
+
+
+def unlogged(root: Path, output: str) -> apt_commands.AptError:
+    """Return the error of an apt that prints this, on a host where DKMS has built modules of each name."""
+    for name in ("nvidia", *FAILED.values()):
+        put(root, f"/usr/src/{name}-1.0/dkms.conf", "")
+        if not (root / f"var/lib/dkms/{name}/1.0/source").is_symlink():
+            link(root, f"/var/lib/dkms/{name}/1.0/source", f"/usr/src/{name}-1.0")
+        put(root, f"/var/lib/dkms/{name}/1.0/6.1.0-56-amd64/x86_64/module/{name}.ko", "")
+    return failing(root, output, ["nvidia-dkms"])
+
+
+@pytest.mark.parametrize("path", FAILURES, ids=[path.stem for path in FAILURES])
+def test_a_module_that_fails_without_a_log_is_named_from_dkms_output(tmp_path: Path, path: Path) -> None:
+    name = FAILED[path.stem.split("-", 2)[2]]
+    error = unlogged(tmp_path, path.read_text())
+    assert list(error.make_logs) == [f"{name}/1.0"]
+    assert error.is_of_others
+    assert f"not the planned driver: DKMS could not build {name}/1.0" in str(error)
+    assert "Select a driver branch" not in str(error)
+
+
+@pytest.mark.parametrize("path", FAILURES, ids=[path.stem for path in FAILURES])
+def test_the_driver_is_blamed_where_it_fails_without_a_log(tmp_path: Path, path: Path) -> None:
+    name = FAILED[path.stem.split("-", 2)[2]]
+    put_package(tmp_path, "nvidia-dkms", "nvidia/1.0")
+    error = unlogged(tmp_path, path.read_text().replace(name, "nvidia"))
+    assert list(error.make_logs) == ["nvidia/1.0"]
+    assert not error.is_of_others
+
+
+def test_a_module_is_named_by_the_dkms_of_ubuntu_24_04(tmp_path: Path) -> None:
+    """Its modules are compressed: the name of the file is as in issue 3 of AVMATRIX-VC41-VC42-CAPTURE on GitHub."""
+    output = (Path(__file__).parents[4] / "fixtures/dkms/debian-12-pre-install.txt").read_text()
+    error = unlogged(tmp_path, output.replace("postinst.ko:", "postinst.ko.zst:"))
+    assert list(error.make_logs) == ["postinst/1.0"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["dkms autoinstall on 6.8.0-41-generic/x86_64 failed for prebuild(10) depends(4)",
+     "Autoinstall on 6.12.94+deb13-amd64 failed for module(s) prebuild(10) depends(4)."],
+)  # fmt: skip
+def test_all_modules_of_a_list_are_named(tmp_path: Path, line: str) -> None:
+    assert sorted(unlogged(tmp_path, f"Error! {line}\n{line}\n").make_logs) == ["depends/1.0", "prebuild/1.0"]
+
+
+def test_a_left_version_of_the_driver_is_told_from_the_planned_one(tmp_path: Path) -> None:
+    """As dkms 3.2.2 prints it of sources that no package has: it builds the newest version of a module alone."""
+    put_package(tmp_path, "nvidia-dkms-580", "nvidia/580.119.02")
+    link(tmp_path, "/var/lib/dkms/nvidia/595.1/source", "/usr/src/nvidia-595.1")
+    put(tmp_path, "/usr/src/nvidia-595.1/dkms.conf")
+    output = (
+        "Autoinstall of module nvidia/595.1 for kernel 6.12.94+deb13-amd64 (x86_64)\n\n"
+        "Error! The directory /var/lib/dkms/nvidia/595.1/source does not appear to have module source located within "
+        "it.\nBuild halted.\n\nAutoinstall on 6.12.94+deb13-amd64 failed for module(s) nvidia(8).\n"
+    )
+    error = failing(tmp_path, output, ["nvidia-dkms-580"])
+    assert list(error.make_logs) == ["nvidia/595.1"]
+    assert error.is_of_others
+
+
+@pytest.mark.parametrize("version", ["595.1", "580.119.02"])
+@pytest.mark.parametrize("is_logged", [True, False])
+def test_a_list_of_names_adds_no_version_to_the_known_one(tmp_path: Path, version: str, is_logged: bool) -> None:
+    """As dkms 3.0.11 prints it, which names no version in its list and does not say which one it builds."""
+    put_package(tmp_path, "nvidia-dkms-580", "nvidia/580.119.02")
+    link(tmp_path, "/var/lib/dkms/nvidia/595.1/source", "/usr/src/nvidia-595.1")
+    put(tmp_path, "/usr/src/nvidia-595.1/dkms.conf")
+    if is_logged:
+        put(tmp_path, f"/var/lib/dkms/nvidia/{version}/build/make.log", "error: x\n")
+    listed = "dkms autoinstall on 6.8.0-41-generic/x86_64 failed for nvidia(10)\n"
+    named = "" if is_logged else f"Consult /var/lib/dkms/nvidia/{version}/build/make.log for more information.\n"
+    error = failing(tmp_path, named + listed, ["nvidia-dkms-580"])
+    assert [text.removesuffix("/build/make.log").split("/")[-1] for text in error.make_logs] == [version]
+    assert error.is_of_others == (version == "595.1")
+    assert ("Select a driver branch" in str(error)) == (version == "580.119.02")
+
+
+def test_what_dkms_prints_around_a_failure_without_a_log_is_its_explanation(tmp_path: Path) -> None:
+    lines = [f"line {number}" for number in range(20)]
+    output = "\n".join([*lines[:10], "depends/1.0 autoinstall failed", *lines[10:]])
+    assert unlogged(tmp_path, output).make_logs == {
+        "depends/1.0": "\n".join([*lines[4:10], "depends/1.0 autoinstall failed", "line 10"])
+    }
+
+
+def test_the_first_mention_of_a_failure_explains_it(tmp_path: Path) -> None:
+    first, again = "depends/1.0 autoinstall failed", "Consult /var/lib/dkms/depends/1.0/build for more"
+    output = "\n".join(["cause", first, "and more", *["x"] * 9, again])
+    assert unlogged(tmp_path, output).make_logs == {"depends/1.0": f"cause\n{first}\nand more"}
+
+
+def test_a_module_with_a_log_is_explained_by_it_alone(tmp_path: Path) -> None:
+    log = put(tmp_path, "/var/lib/dkms/depends/1.0/build/make.log", "error: cause\n")
+    logs = unlogged(tmp_path, "depends/1.0 autoinstall failed\nnvidia/1.0 autoinstall failed\n").make_logs
+    assert list(logs) == [str(log), "nvidia/1.0"]
+    assert logs[str(log)] == "error: cause\n"
+
+
+def test_the_file_of_a_failed_script_is_the_last_one_before_it(tmp_path: Path) -> None:
+    output = "prebuild.ko:\nRunning module version sanity check.\ndepends.ko.xz:\nError! pre_install failed, aborting\n"
+    assert list(unlogged(tmp_path, output).make_logs) == ["depends/1.0"]
+    assert unlogged(tmp_path / "other", "Error! post_install failed, aborting\ndepends.ko:\n").make_logs == {}
+
+
+def test_a_log_in_another_encoding_is_read(tmp_path: Path) -> None:
+    put(tmp_path, "/var/lib/dkms/nvidia/1/build/make.log", b"error: \xff\n")
+    assert list(apt_commands.make_logs(str(tmp_path)).values()) == ["error: \ufffd\n"]
+
+
+def test_progress_that_cannot_be_written_prevents_nothing(tmp_path: Path) -> None:
+    """As on a full or read-only file system."""
+    apt_commands.Apt(lambda *_args, **_options: (0, "", ""), 0, progress=str(tmp_path)).report("undo")
+
+
+def test_a_failure_of_something_else_names_no_module(tmp_path: Path) -> None:
+    assert unlogged(tmp_path, SUCCEEDED + "E: Sub-process /usr/bin/dpkg returned an error code (1)\n").make_logs == {}
+
+
+# DKMS modules of others ------------------------------------------------------------------------------------------
+
+OURS, OTHER = "usr/src/nvidia-580.1/dkms.conf", "usr/src/zfs-2.1.5/dkms.conf"
+# As dpkg 1.21.22 and dkms 3.0.10 print it on Debian 12 when linux-headers-6.1.0-56-amd64 arrives.
+HEADERS_FAILED = """Error! Bad return status for module build on kernel: 6.1.0-56-amd64 (x86_64)
+Consult /var/lib/dkms/zfs/2.1.5/build/make.log for more information.
+Error! One or more modules failed to install during autoinstall.
+dpkg: error processing package linux-headers-6.1.0-56-amd64 (--configure):
+E: Sub-process /usr/bin/dpkg returned an error code (1)
+"""
+
+
+class Dkms(SimulatedPackages):
+    """A host whose DKMS does not build `broken` modules: NAME/VERSION, by the package whose script builds it.
+
+    As measured with dkms 3.0.10 and dpkg 1.21.22: the scripts of headers build all modules of the host and fail if one
+    fails; a package with a module builds its own. Without autoinstall both succeed and build nothing. dpkg configures
+    the other packages after a failure and ends with status 1.
+    """
+
+    def __init__(self, root: Path, broken: dict[str, str], packages: dict[str, tuple[str, str, str]]) -> None:
+        super().__init__(root, packages)
+        self.broken = broken
+        self.no_autoinstall = root / "etc/dkms/no-autoinstall"
+        self.no_autoinstall.parent.mkdir(parents=True)
+        self.built: list[str] = []
+        for name, path in (("nvidia-dkms", OURS), ("zfs-dkms", OTHER)):
+            (root / "var/lib/dpkg/info").mkdir(parents=True, exist_ok=True)
+            (root / f"var/lib/dpkg/info/{name}.list").write_text(f"/.\n/{path}\n")
+
+    def __call__(self, command: list[str], **options: Any) -> tuple[int, str, str]:
+        if command[0] == "dpkg" and "--configure" in command:
+            names = command[command.index("--configure") + 1 :]
+            unfinished = [name for name, (_, state, _) in self.packages.items() if state != "installed"]
+            return self._configure(unfinished if names == ["-a"] else names, 1)
+        rc, out, err = super().__call__(command, **options)
+        if command[0] == "apt-get" and "install" in command and "--simulate" not in command:
+            new = [word.partition("=")[0] for word in command[command.index("install") + 1 :]]
+            unfinished = [name for name in self.packages if self.packages[name][1] == "half-configured"]
+            self.set({**self.packages, **dict.fromkeys(new, ("1", "half-configured", "install"))})
+            return self._configure(new + unfinished, 100)
+        return rc, out, err
+
+    def _configure(self, names: list[str], failure: int) -> tuple[int, str, str]:
+        failed = []
+        for name in names:
+            module = name.endswith("-dkms")
+            mine = {name: self.broken[name]} if name in self.broken else {}
+            wrong = {} if self.no_autoinstall.exists() else mine if module else self.broken
+            if module or name.startswith("linux-headers"):
+                for path in wrong.values():
+                    log = self.root / f"var/lib/dkms/{path}/build/make.log"
+                    log.parent.mkdir(parents=True, exist_ok=True)
+                    log.write_text("error: no support for this kernel\n")
+                self.built += [name] if not wrong and not self.no_autoinstall.exists() else []
+                failed += [name] if wrong else []
+            state = "half-configured" if name in failed else "installed"
+            self.set({**self.packages, name: ("1", state, "install")})
+        return (failure, "", HEADERS_FAILED) if failed else (0, "", "")
+
+
+ZFS = {"zfs-dkms": "zfs/2.1.5"}
+HEADERS = "linux-headers-6.1.0-56-amd64"
+
+
+@pytest.mark.parametrize("zfs", ["installed", "half-configured"])
+@pytest.mark.parametrize("headers", [None, "half-configured"])
+def test_a_module_of_others_that_does_not_build_for_new_headers_is_a_warning(tmp_path, zfs, headers):
+    before = {"zfs-dkms": ("1", zfs, "install"), **({HEADERS: ("1", headers, "install")} if headers else {})}
+    host = Dkms(tmp_path, ZFS, before)
+    apt = host.apt()
+    apt.install(["nvidia-dkms=1", HEADERS])
+    assert {name: state for name, (_, state, _) in host.packages.items()} == {
+        "zfs-dkms": zfs,
+        HEADERS: "installed",
+        "nvidia-dkms": "installed",
+    }
+    assert host.built == ["nvidia-dkms"]
+    (warning,) = apt.warnings
+    assert "DKMS could not build zfs/2.1.5" in warning
+    assert "error: no support for this kernel" in warning
+    assert not host.no_autoinstall.exists()
+
+
+@pytest.mark.parametrize("broken", [{"nvidia-dkms": "nvidia/580.1"}, {"nvidia-dkms": "nvidia/580.1", **ZFS}])
+def test_a_driver_that_does_not_build_is_an_error_beside_a_module_of_others_too(tmp_path, broken):
+    host = Dkms(tmp_path, broken, {})
+    apt = host.apt()
+    with pytest.raises(apt_commands.AptError, match=r"nvidia/580\.1/build/make\.log"):
+        apt.install(["nvidia-dkms=1", HEADERS])
+    assert apt.warnings == []
+    assert host.packages["nvidia-dkms"][1] == "half-configured"
+
+
+def test_a_planned_package_that_arrives_broken_is_an_error(tmp_path):
+    host = Dkms(tmp_path, ZFS, {})
+    with pytest.raises(apt_commands.AptError, match=r"A kernel module did not build:\n\S+/zfs/2\.1\.5/build/make\.log"):
+        host.apt().install(["zfs-dkms=1", HEADERS])
+    assert host.packages["zfs-dkms"][1] == "half-configured"
+
+
+@pytest.mark.parametrize(("text", "left"), [(apt_commands.TEMPORARY, False), ("", True)])
+def test_dkms_stays_switched_off_only_where_somebody_else_did_that(tmp_path, text, left):
+    host = Dkms(tmp_path, {}, {})
+    host.no_autoinstall.write_text(text)
+    host.apt().recover({})
+    assert host.no_autoinstall.exists() == left
+
+
+def test_apt_reports_its_progress_in_a_file(tmp_path):
+    host = Host(tmp_path, {})
+    path = tmp_path / "progress"
+    apt = apt_commands.Apt(host, 1, "", str(tmp_path), str(path))
+    apt.report("a step")
+
+    def run(command: list[str], pass_fds: Any = (), **options: Any) -> tuple[int, str, str]:
+        assert command[:3] == ["apt-get", "-o", f"APT::Status-Fd={pass_fds[0]}"]
+        os.write(pass_fds[0], b"pmstatus:a:50.0000:Unpacking a (amd64)\n")
+        return host(command, **options)
+
+    apt.run_command = run
+    apt.install(["a=1"])
+    assert path.read_text() == "step:a step\npmstatus:a:50.0000:Unpacking a (amd64)\n"
+
+
+def test_progress_is_not_written_where_its_folder_is_not_there(tmp_path):
+    """Check mode does not create it."""
+    apt_commands.Apt(Host(tmp_path, {}), 1, "", str(tmp_path), str(tmp_path / "no/progress")).report("a step")
+    assert not (tmp_path / "no").exists()
+
+
+def test_a_recovery_that_configures_packages_is_in_the_progress(tmp_path):
+    host = Host(tmp_path / "root", {"a": ("1", "half-configured", "install")})
+    apt = apt_commands.Apt(host, 1, "", str(host.root), str(tmp_path / "progress"))
+    apt.recover(apt.packages())
+    assert (tmp_path / "progress").read_text() == "step:configuring what an interrupted run of dpkg left\n"
+
+
+def test_what_a_module_of_others_leaves_unconfigured_is_an_error_where_it_stays_so(tmp_path):
+    """The headers fail for a reason of their own, too."""
+
+    class Broken(Dkms):
+        def _configure(self, names: list[str], failure: int) -> tuple[int, str, str]:
+            rc, out, err = super()._configure(names, failure)
+            self.set({**self.packages, HEADERS: ("1", "half-configured", "install")})
+            return rc or failure, out, err
+
+    host = Broken(tmp_path, ZFS, {"zfs-dkms": ("1", "installed", "install")})
+    apt = host.apt()
+    with pytest.raises(apt_commands.AptError, match="not the planned driver"):
+        apt.install(["nvidia-dkms=1", HEADERS])
+    assert apt.warnings == []
+    assert not host.no_autoinstall.exists()
+
+
+def test_a_driver_that_apt_left_behind_a_module_of_others_is_built(tmp_path):
+    class Stopping(Dkms):
+        """Its apt configures nothing after the first failure."""
+
+        def _configure(self, names: list[str], failure: int) -> tuple[int, str, str]:
+            return super()._configure(names[:1] if failure == apt_commands.APT_FAILED else names, failure)
+
+    host = Stopping(tmp_path, ZFS, {"zfs-dkms": ("1", "installed", "install")})
+    host.apt().install([HEADERS, "nvidia-dkms=1"])
+    assert host.built == ["nvidia-dkms"]
+    assert {state for _version, state, _want in host.packages.values()} == {"installed"}
+
+
+def test_while_packages_are_configured_without_dkms_the_reason_is_in_its_file(tmp_path):
+    seen = []
+
+    class Watched(Dkms):
+        def _configure(self, names: list[str], failure: int) -> tuple[int, str, str]:
+            if self.no_autoinstall.exists():
+                seen.append((names, self.no_autoinstall.read_text()))
+            return super()._configure(names, failure)
+
+    host = Watched(tmp_path, ZFS, {"zfs-dkms": ("1", "installed", "install")})
+    host.apt().install(["nvidia-dkms=1", HEADERS])
+    assert seen == [([HEADERS], "# Written by gpuhost while it configures packages, and removed by it.\n")]
+
+
+def test_what_dkms_has_kept_of_an_older_driver_does_not_undo_the_new_one(tmp_path):
+    class Orphaned(Dkms):
+        """As dkms 3.0.10 where a tree has lost its source: autoinstall ends with 4, other modules build."""
+
+        def _configure(self, names: list[str], failure: int) -> tuple[int, str, str]:
+            failed = [name for name in names if name == HEADERS and not self.no_autoinstall.exists()]
+            states = {name: ("1", "half-configured" if name in failed else "installed", "install") for name in names}
+            self.set({**self.packages, **states})
+            return (failure, LOST.format("nvidia/390.48"), "") if failed else (0, "", "")
+
+    link(tmp_path, "/var/lib/dkms/nvidia/390.48/source", "/usr/src/nvidia-390.48")
+    host = Orphaned(tmp_path, {}, {})
+    apt = host.apt()
+    apt.install(["nvidia-dkms=1", HEADERS])
+    assert {state for _version, state, _want in host.packages.values()} == {"installed"}
+    (warning,) = apt.warnings
+    assert "dkms remove nvidia/390.48 --all" in warning
+    assert warning.endswith("The packages of this run are installed.")
