@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import command_line
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import command_line
 
 from benchmarks import cases, lab
 from benchmarks.measure import Failed, say

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.tables import markdown_table
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.tables import markdown_table
 
 SIGNS = {"at most": "<=", "at least": ">=", "under": "<"}
 MEASURED = Path(__file__).with_name("measured.yml")

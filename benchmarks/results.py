@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.tables import text_table
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.tables import text_table
 
 from benchmarks.figures import FIGURES, SIGNS, targets
 from benchmarks.measure import Ratio

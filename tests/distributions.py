@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.tables import markdown_table
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.tables import markdown_table
 
 from tests import configurations
 

@@ -24,8 +24,8 @@ from typing import Any
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(PROJECT), str(PROJECT / "collections")]
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import command_line  # noqa: E402
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.tables import text_table  # noqa: E402
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import command_line  # noqa: E402
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.tables import text_table  # noqa: E402
 
 from tests import configurations, distributions  # noqa: E402
 from tests.mutation import areas  # noqa: E402

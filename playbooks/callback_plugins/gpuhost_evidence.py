@@ -43,7 +43,7 @@ if _requirement and (_refusal := unsupported(__version__, _requirement.group(1))
     sys.exit(f"ERROR: {_refusal}")
 
 from ansible_collections.gpuhost.stack.plugins.callback import evidence  # noqa: E402
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import no_hosts  # noqa: E402
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible import no_hosts  # noqa: E402
 
 DOCUMENTATION = evidence.DOCUMENTATION
 

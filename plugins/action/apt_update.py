@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from ansible.plugins.action import ActionBase
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.waiting import Waiting
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible.waiting import Waiting
 
 DEFAULT = 600  # seconds: the default of lock_timeout in the modules
 

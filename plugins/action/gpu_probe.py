@@ -8,10 +8,10 @@ from typing import Any
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import become
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible import become
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import result_for_terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import probe_options
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError, load_catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.escaping import result_for_terminal
 
 MODULE = "gpuhost.stack.gpu_probe"
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import result_for_terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import (
     gpu_counters,
     gpu_thresholds,
@@ -21,7 +22,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import
     xid_errors,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError, load_catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.escaping import result_for_terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification import waivers
 
 MODULE = "gpuhost.stack.gpu_verify"

@@ -22,17 +22,13 @@ from ansible import context
 from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import urls
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import (
-    become,
-    controller_run,
-    interpreter,
-    no_hosts,
-    temporary_files,
-)
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible import become, controller_run, interpreter, no_hosts
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible.checked_variables import VariablesAction
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible.waiting import Waiting
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import temporary_files
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import for_terminal, result_for_terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import probe_options
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError, load_catalog, with_locks
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.checked_variables import VariablesAction
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.escaping import for_terminal, result_for_terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import FRAMEWORKS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan, plan_table
@@ -54,7 +50,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.signing_key
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_for_probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification import waivers
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.waiting import Waiting
 
 PROBE = "gpuhost.stack.gpu_probe"
 TRANSACTION, TRANSACTION_OPTIONS = "gpuhost.stack.apt_transaction", "__gpu_stack_apt_transaction"

@@ -54,7 +54,8 @@ from typing import Any, ClassVar
 from ansible import context
 from ansible.plugins.callback import CallbackBase
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import urls
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import checked_variables, escaping, no_hosts
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible import checked_variables, no_hosts
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import escaping
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import rendering, report, terminal
 
 # Facts that the playbooks set, and the evidence that each of them is.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import model
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.escaping import for_terminal
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import for_terminal
 
 
 class FilterModule:

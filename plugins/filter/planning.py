@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.escaping import for_terminal
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import for_terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import TrainingResult, VerifyEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan

@@ -10,7 +10,7 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_processes
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.escaping import for_terminal
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import for_terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import GpuProcess

@@ -32,8 +32,8 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import (
     proc_driver,
     runfile,
 )
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import kernels, package_manager, transaction_lock
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_lists, apt_sources, dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import kernels, transaction_lock
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_lists, apt_sources, apt_state, dpkg
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, file_contents, last_result, run_lock
 
 SCHEMA = 1
@@ -111,7 +111,7 @@ def probe(root: str, options: Options, run: Run = command.run) -> dict[str, Any]
         "gpu_processes": attempt("GPU processes", lambda: gpu_processes.read(root, smi, run)),
         "packages": attempt("packages", lambda: _packages(root, options)),
         "foreign_holds": attempt("packages on hold", lambda: _foreign_holds(root, journal), {}),
-        "package_manager": attempt("package manager", lambda: package_manager.read(root, journal)),
+        "package_manager": attempt("package manager", lambda: apt_state.read(root, journal)),
         "transaction": attempt("package transaction", lambda: transaction_lock.read(root, options.state_directory), {}),
         "run": attempt("run that changes the host", lambda: run_lock.living(state, root)),
         "cloud_init_running": attempt("cloud-init", lambda: cloud_init.running(root, run), False),

@@ -78,8 +78,7 @@ import os
 import re
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuhost.stack.plugins.module_utils.base import download, files, urls
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import openpgp
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import download, files, openpgp, urls
 
 LIMIT_BYTES = 1024 * 1024
 

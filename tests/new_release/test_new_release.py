@@ -39,7 +39,7 @@ UNAFFECTED = {
     "tests/unit/module_utils/checks/test_cuda_bandwidth_check.py": "thresholds",
     "tests/unit/module_utils/packages/apt/test_apt_output.py": "package names",
     "tests/unit/plugin_utils/planning/test_lock_files.py": "locks of frameworks",
-    "tests/unit/plugin_utils/test_command_line.py": "how output ends that nobody reads",
+    "tests/unit/plugin_utils/base/test_command_line.py": "how output ends that nobody reads",
 }
 READS_THE_CATALOG = re.compile(r"\bload_catalog\(\)|\bplan_for_probe\(|script/plan\b")
 BRANCH = """

@@ -227,11 +227,12 @@ TESTED_BY = {
     "plugins/modules/check_variables.py": "action/test_check_variables.py",  # documents the action plugin
     "plugins/modules/run_lock.py": "action/test_run_lock.py",  # run through its action plugin
     "plugins/modules/stack_plan.py": "action/test_stack_plan.py",  # documents the action plugin
-    "plugins/plugin_utils/checked_variables.py": "action/test_check_variables.py",  # the base of two actions
+    "plugins/plugin_utils/ansible/checked_variables.py": "action/test_check_variables.py",  # the base of two actions
     # Options, read by their scripts before there is an environment.
     "plugins/plugin_utils/catalog/upstream_options.py": "test_scripts.py",
     "plugins/plugin_utils/plan_command/plan_options.py": "test_scripts.py",
     # Types, used by all tests of these files.
+    "plugins/plugin_utils/base/paths.py": "plugin_utils/catalog/test_loader.py",  # where everything is read from
     "plugins/plugin_utils/catalog/schema.py": "plugin_utils/catalog/test_loader.py",
     "plugins/plugin_utils/model/findings.py": "plugin_utils/planning/test_preflight.py",
     # Programs: tested by running the program that includes or starts them.

@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 
 PYTHONS = {name: os.environ.get(f"GPUHOST_{name.upper()}_PYTHON", "") for name in ("tensorflow", "pytorch")}

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import FRAMEWORKS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings

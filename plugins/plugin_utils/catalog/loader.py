@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.paths import PROJECT
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.references import cross_check
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import (
     Catalog,
@@ -42,7 +43,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
 )
 
 # The collection reaches this file through a link, so the real path is in the repository.
-PROJECT = Path(__file__).resolve().parents[3]
 CATALOG_FOLDER = PROJECT / "catalog"
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 

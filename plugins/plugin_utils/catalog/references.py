@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import gpu_counters
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import (
     Catalog,
     Distro,

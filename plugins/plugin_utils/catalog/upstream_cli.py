@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import command_line, versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import command_line, versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import (
     device_code,
     upstream_comparison,

@@ -11,7 +11,7 @@ import dataclasses
 import re
 from collections.abc import Iterable, Mapping
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.device_code import Code, Group, native_in_most, runs
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import (
     Catalog,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import command_line
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import command_line
 
 SOURCES = ("tensorflow", "pytorch", "pypi", "debian", "ubuntu", "nvidia")
 # Of --deep; the last two are of it alone.

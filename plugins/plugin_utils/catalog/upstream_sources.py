@@ -22,10 +22,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.base import download
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import openpgp
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import download, openpgp
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_lists, apt_output
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import device_code, upstream_comparison
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import repository_facts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog, Distro, DistroDriver

@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.escaping import for_terminal
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import for_terminal
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.tables import text_table
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
     COMPONENTS,
@@ -23,7 +24,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components imp
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning, Problem, Reason
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError, Request
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.tables import text_table
 
 SCHEMA = 1
 

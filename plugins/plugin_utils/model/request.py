@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import spelling
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import spelling
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import COMPONENTS
 
 _CHOICES = {

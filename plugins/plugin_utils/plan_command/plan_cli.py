@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import command_line
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import command_line
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import (
     CATALOG_FOLDER,
     CatalogError,

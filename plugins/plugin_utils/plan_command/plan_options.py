@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import command_line
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import command_line
 
 HOST_OPTIONS = (
     "distro",

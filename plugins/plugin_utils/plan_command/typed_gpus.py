@@ -11,7 +11,7 @@ import re
 import shlex
 from collections.abc import Sequence
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog, Product
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import HostGpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError

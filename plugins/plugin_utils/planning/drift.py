@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.paths import PROJECT
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
     COMPONENTS,
     package_specs,
@@ -24,7 +25,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Pl
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import AppliedPart, Repairs
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import KEEP, PlanDiff
 
-PROJECT = Path(__file__).resolve().parents[3]
 ALWAYS = "always"
 DEEP = "deep"
 CONVERGE = ("drift", ALWAYS, DEEP)

@@ -23,8 +23,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import urls
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import PROJECT, CatalogError, load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.paths import PROJECT
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError, load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu

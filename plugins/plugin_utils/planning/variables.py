@@ -15,7 +15,8 @@ from typing import Any
 
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import urls
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import spelling, versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import spelling, versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.paths import PROJECT
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import published_versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_yaml
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
@@ -30,7 +31,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification import waivers
 
 PREFIX = "gpu_stack_"
-PROJECT = Path(__file__).resolve().parents[3]
 # The variables that are not part of the request, by what they accept. A test compares them with request.yml.
 CHOICES = {
     "converge": ("drift", "deep", "always"),

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import DEFERRED, Check
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.escaping import (
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import (
     for_markdown,
     for_markdown_lines,
     for_terminal,
 )
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.tables import markdown_table, text_table
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import FRAMEWORKS, LABELS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.evidence import TrainingEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.report import (
@@ -20,7 +21,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.report import
     PartCheck,
     Report,
 )
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.tables import markdown_table, text_table
 
 _SHOWN = 20  # hosts of a line
 _OUTCOMES = {

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, TextIO, cast
 
 from ansible import constants
 from ansible.utils.display import Display
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.escaping import for_terminal
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import for_terminal
 
 # Callbacks whose output on stdout is for people. Any other one, such as ansible.posix.json, may be read by a program.
 HUMAN_CALLBACKS = frozenset({"default", "debug", "dense", "minimal", "oneline", "unixy", "yaml"})

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 from collections.abc import Iterable, Sequence
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog, Distro
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import PACKAGED
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem

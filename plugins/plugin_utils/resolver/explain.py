@@ -7,7 +7,7 @@ Runs on the controller; pure functions.
 
 from __future__ import annotations
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Branch
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import DriverComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings

@@ -10,7 +10,7 @@ import dataclasses
 import re
 from collections.abc import Iterable
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import spelling, versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import spelling, versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import (
     Catalog,
     FrameworkRelease,

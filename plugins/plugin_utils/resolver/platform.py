@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.references import loaded_libraries
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Branch
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import LABELS

@@ -12,7 +12,7 @@ import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import full_version
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Limit, Reason

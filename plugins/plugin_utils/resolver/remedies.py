@@ -11,7 +11,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Iterator, Mapping
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import published_versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import COMPONENTS, LABELS, full_version

@@ -21,7 +21,7 @@ import functools
 from collections.abc import Mapping
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import repository_facts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog

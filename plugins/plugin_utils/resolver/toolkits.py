@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import DistroCuda, Toolkit
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import CudaComponent
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import DEFERRED, PASS, REUSED, SKIP, Check
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.paths import PROJECT
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import FRAMEWORKS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import TrainingResult, VerifyEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
@@ -22,7 +23,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import (
     VerifiedTraining,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.records import to_json
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.drift import PROJECT
 
 TRAIN, LEFT_OUT = "train", "left out"  # the other actions are the outcomes REUSED, DEFERRED and SKIP
 MAX_AGE = 30.0  # days

@@ -9,7 +9,7 @@ from datetime import date, datetime
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Waiver
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import spelling
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import spelling
 
 VARIABLE = "gpu_stack_waivers"
 _KEYS = ("check", "gpu", "reason", "until")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import command_line
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import command_line
 
 PROJECT = Path(__file__).resolve().parents[3]
 

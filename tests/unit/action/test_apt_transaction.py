@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import transaction_lock
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import host_job
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible import host_job
 
 from tests.unit.connections import Host
 from tests.unit.module_utils.real_dpkg import needs_dpkg

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import package_manager
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_state
 from ansible_collections.gpuhost.stack.plugins.modules import apt_components
 
 from tests.unit.module_utils.lock_holder import held
@@ -29,7 +29,7 @@ class Host:
         self.commands: list[list[str]] = []
         self.lock = tmp_path / "lock"
         self.lock.touch()
-        monkeypatch.setattr(package_manager, "LOCKS", (str(self.lock),))  # not this machine's
+        monkeypatch.setattr(apt_state, "LOCKS", (str(self.lock),))  # not this machine's
         monkeypatch.setattr(AnsibleModule, "run_command", lambda _module, command, **_: self.run(command))
         monkeypatch.setattr(apt_components, "open_text", self.read)
 

@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from tests.unit.module_utils.packages.apt.test_apt_update import Host, pytestmark  # noqa: F401
 
 PROJECT = Path(__file__).resolve().parents[3]
 PROGRAM = """
 import json, sys
 from ansible.module_utils.testing import patch_module_args
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import package_manager
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_state
 from ansible_collections.gpuhost.stack.plugins.modules import apt_update
-package_manager.LOCKS = ()  # this machine's
+apt_state.LOCKS = ()  # this machine's
 with patch_module_args(json.loads(sys.argv[1])):
     apt_update.main()
 """

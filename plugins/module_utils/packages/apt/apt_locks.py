@@ -16,7 +16,7 @@ import time
 from typing import Any, Callable
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import processes
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import package_manager
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_state
 
 RunCommand = Callable[..., "tuple[int, str, str]"]
 INTERVAL = 2.0  # seconds
@@ -79,7 +79,7 @@ def _pause(budget: Budget, root: str) -> None:
 
 
 def _holders(root: str) -> str:
-    held = package_manager.locks(root)
+    held = apt_state.locks(root)
     return processes.describe([(lock["path"], lock["pid"], lock["command"]) for lock in held])
 
 

@@ -17,9 +17,8 @@ import zlib
 from dataclasses import replace
 from typing import Any, Collection, Mapping, Sequence
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.base import download, files, urls
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import download, files, openpgp, urls
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import openpgp
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_lists, apt_output, deb822, dpkg
 
 ONE_LINE = "/etc/apt/sources.list"

@@ -9,7 +9,7 @@ import dataclasses
 import fnmatch
 import re
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import split_spec
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import KeptDriver

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import debian_version
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import split_spec
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host

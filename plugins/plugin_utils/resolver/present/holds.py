@@ -11,7 +11,7 @@ import fnmatch
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import split_spec
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, Problem

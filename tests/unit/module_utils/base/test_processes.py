@@ -1,4 +1,4 @@
-"""The holder of a lock as the kernel lists it; test_package_manager.py has real locks."""
+"""The holder of a lock as the kernel lists it; test_apt_state.py has real locks."""
 
 from __future__ import annotations
 

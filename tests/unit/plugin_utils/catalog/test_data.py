@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import device_code, loader
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.gpu_support import covers

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 import yaml
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import loader
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.references import libcudart
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import temporary_files
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import temporary_files
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.disk_space import ExtraPackages, load_sizes
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import Options
 

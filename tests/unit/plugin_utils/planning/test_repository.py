@@ -18,9 +18,9 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import repo
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from tests.unit.module_utils.base.test_download import apt_is_configured, proxy
 
 from tests.unit import web_server
+from tests.unit.module_utils.base.test_download import apt_is_configured, proxy
 
 FIXTURES = Path(__file__).parents[3] / "fixtures/apt"
 NOW = datetime.datetime.now(datetime.UTC)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import system
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog, with_locks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu, host_from_probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan

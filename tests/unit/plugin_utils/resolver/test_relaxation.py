@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CATALOG_FOLDER, read_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request

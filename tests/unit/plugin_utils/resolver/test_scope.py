@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 
 from tests.unit.frozen_catalog import frozen_catalog
 from tests.unit.plugin_utils.resolver.resolver_cases import codes, picked, plan, plan_untried

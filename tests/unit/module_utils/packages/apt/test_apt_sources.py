@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import openpgp
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, openpgp
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_lists, apt_sources, dpkg
 
 from tests.unit.module_utils.host_files import listed, put, put_repository

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import host_job
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible import host_job
 
-FIXTURE = Path(__file__).parents[2] / "fixtures/apt_transaction/status-fd.txt"
+FIXTURE = Path(__file__).parents[3] / "fixtures/apt_transaction/status-fd.txt"
 
 
 def test_every_line_of_apt_is_progress() -> None:

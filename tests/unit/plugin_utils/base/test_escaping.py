@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import escaping
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.tables import markdown_table
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import escaping
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.tables import markdown_table
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import no_hosts
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible import no_hosts
 
 from tests.unit.ansible_runs import Done, run_playbook
 
-PROJECT = Path(__file__).resolve().parents[3]
+PROJECT = Path(__file__).resolve().parents[4]
 HOSTS = "gpu_hosts: {hosts: {gpu01: {ansible_connection: local}}}\nweb: {hosts: {web01: {ansible_connection: local}}}\n"
 
 

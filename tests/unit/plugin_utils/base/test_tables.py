@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.tables import markdown_table, text_table
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.tables import markdown_table, text_table
 
 
 def test_columns_of_text_are_aligned_to_the_left() -> None:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import interpreter
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible import interpreter
 
 
 def execute(command: str) -> tuple[int, str]:

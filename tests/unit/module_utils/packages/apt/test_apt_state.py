@@ -7,21 +7,20 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import package_manager
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_state, dpkg
 
 from tests.unit.module_utils.host_files import put
 from tests.unit.module_utils.lock_holder import held
 
-FIXTURES = Path(__file__).parents[3] / "fixtures"
+FIXTURES = Path(__file__).parents[4] / "fixtures"
 
 
 def test_a_lock_and_its_holder_are_found_without_waiting(tmp_path: Path) -> None:
     put(tmp_path, dpkg.STATUS_FILE)
     path = put(tmp_path, "/var/lib/dpkg/lock-frontend")
-    assert package_manager.read(str(tmp_path), {}) == {"name": "apt", "locks": [], "broken": [], "interrupted": False}
+    assert apt_state.read(str(tmp_path), {}) == {"name": "apt", "locks": [], "broken": [], "interrupted": False}
     with held(path) as holder:
-        found = package_manager.read(str(tmp_path), {})
+        found = apt_state.read(str(tmp_path), {})
     assert found is not None
     assert [(lock["path"], lock["pid"]) for lock in found["locks"]] == [("/var/lib/dpkg/lock-frontend", holder.pid)]
     assert found["locks"][0]["command"].startswith(sys.executable)
@@ -31,13 +30,13 @@ def test_finding_a_lock_takes_none(tmp_path: Path) -> None:
     put(tmp_path, dpkg.STATUS_FILE)
     path = put(tmp_path, "/var/lib/dpkg/lock")
     with path.open("r+b") as handle:
-        package_manager.read(str(tmp_path), {})
+        apt_state.read(str(tmp_path), {})
         fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def broken(tmp_path: Path, status: bytes) -> list[dict[str, Any]]:
     put(tmp_path, dpkg.STATUS_FILE, status)
-    found = package_manager.read(str(tmp_path), {})
+    found = apt_state.read(str(tmp_path), {})
     assert found is not None
     return list(found["broken"])
 
@@ -64,10 +63,10 @@ def test_broken_packages_are_those_of_dpkg_query(tmp_path: Path) -> None:
 def test_a_journal_is_an_interrupted_dpkg_and_its_scratch_file_is_not(tmp_path: Path) -> None:
     put(tmp_path, dpkg.STATUS_FILE)
     put(tmp_path, "/var/lib/dpkg/updates/tmp.i")
-    assert package_manager.read(str(tmp_path), {})["interrupted"] is False  # type: ignore[index]
+    assert apt_state.read(str(tmp_path), {})["interrupted"] is False  # type: ignore[index]
     put(tmp_path, "/var/lib/dpkg/updates/0003")
-    assert package_manager.read(str(tmp_path), {})["interrupted"] is True  # type: ignore[index]
+    assert apt_state.read(str(tmp_path), {})["interrupted"] is True  # type: ignore[index]
 
 
 def test_without_dpkg_there_is_no_package_manager(tmp_path: Path) -> None:
-    assert package_manager.read(str(tmp_path), {}) is None
+    assert apt_state.read(str(tmp_path), {}) is None

@@ -9,11 +9,12 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible.inventory_variables import outranked
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError, load_catalog
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import variables as variables_
+
 from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.plugins.action import ActionBase
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError, load_catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.inventory_variables import outranked
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import variables as variables_
 
 # What a value may need that exists later: the plan (the hint of facts.yml), and facts that a play gathers.
 LATER = ("this play needs the plan of the same run", "ansible_facts")

@@ -8,10 +8,10 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, NoReturn
 
-PROJECT = Path(__file__).resolve().parents[2]
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.paths import PROJECT
+
 ONLY_ARGUMENTS = "GPUHOST_ONLY_ARGUMENTS"  # a variable by which script/start asks whether the arguments are right
 RIGHT = 100  # the exit status if they are
 

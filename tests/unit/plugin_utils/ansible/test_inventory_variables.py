@@ -10,11 +10,11 @@ import yaml
 from ansible.inventory.manager import InventoryManager
 from ansible.parsing.dataloader import DataLoader
 from ansible.vars.manager import VariableManager
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.inventory_variables import outranked
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible.inventory_variables import outranked
 
 from tests.unit.ansible_runs import INTERPRETER, run_playbook
 
-PROJECT = Path(__file__).resolve().parents[3]
+PROJECT = Path(__file__).resolve().parents[4]
 
 
 def inventory(folder: Path, group_vars: dict[str, Any], **hosts: Any) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import openpgp
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import openpgp
 
 FIXTURES = Path(__file__).parents[3] / "fixtures/openpgp"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import waiting
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible import waiting
 
 BUSY = "apt is busy: process 812 (unattended-upgrade) holds /var/lib/dpkg/lock"
 STARTING = "cloud-init still sets up this host"

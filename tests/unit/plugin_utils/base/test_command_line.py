@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-PROJECT = Path(__file__).resolve().parents[3]
+PROJECT = Path(__file__).resolve().parents[4]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": f"{PROJECT}/collections:{PROJECT}"}
-LONG = "import sys; from ansible_collections.gpuhost.stack.plugins.plugin_utils import command_line\n"
+LONG = "import sys; from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import command_line\n"
 
 
 def unread(*words: str) -> tuple[int, str]:

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 from ansible.plugins.loader import become_loader, shell_loader
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import become
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible import become
 
 from tests.unit.ansible_runs import run_playbook
 
-PROJECT = Path(__file__).resolve().parents[3]
+PROJECT = Path(__file__).resolve().parents[4]
 # What sudo-rs 0.2.8 prints, and what sudo 1.9 does (ansible/ansible#85837; sudo's manual, -V).
 RS, WS = "sudo-rs 0.2.8", "Sudo version 1.9.16p2\nSudoers policy plugin version 1.9.16p2"
 # Asks for the password as sudo-rs does, and waits for it.

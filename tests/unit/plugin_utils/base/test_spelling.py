@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import spelling
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import spelling
 
 
 def test_the_nearest_known_name() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.plugin_utils import temporary_files
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import temporary_files
 
 # As df of coreutils 9.1 prints it.
 HEADER = "Filesystem     1024-blocks  Used Available Capacity Mounted on\n"

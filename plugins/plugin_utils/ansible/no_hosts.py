@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-PLAYBOOKS = Path(__file__).resolve().parents[2] / "playbooks"
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.paths import PROJECT
+
+PLAYBOOKS = PROJECT / "playbooks"
 GROUP = "gpu_hosts"
 SHOWN = 10  # names of a long list
 
