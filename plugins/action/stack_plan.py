@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import gc
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Pl
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import (
-    drift,
     lock_files,
     plan_diff,
     preflight,
@@ -43,7 +42,15 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import (
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import variables as variables_
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.disk_space import ExtraPackages
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.drift import ManagedPart
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts import drift, fingerprints
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.drift import ManagedPart
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.fingerprints import (
+    KERNEL_PACKAGES,
+    SIGNING_CERTIFICATE,
+    SIGNING_KEY,
+    TRITON_PACKAGES,
+    RoleVariables,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import PlanDiff
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import Preflight
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.signing_key import SigningCertificate
@@ -54,11 +61,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification import 
 PROBE = "gpuhost.stack.gpu_probe"
 TRANSACTION, TRANSACTION_OPTIONS = "gpuhost.stack.apt_transaction", "__gpu_stack_apt_transaction"
 REFUSED = "transaction-refused"
-SIGNING_KEY, SIGNING_CERTIFICATE = "nvidia_driver_module_signing_key", "nvidia_driver_module_signing_certificate"
 PERSISTENCE = "nvidia_driver_persistence"
-# What modules are built with: a host that borrows its kernel sets these role variables to nothing.
-KERNEL_PACKAGES = ("nvidia_driver_kernel_headers", "nvidia_driver_kernel_compilers")
-TRITON_PACKAGES = "pytorch_env_build_packages"
 ARGUMENTS = {
     "request": {"type": "dict", "required": True},
     "variables": {"type": "list", "elements": "str", "required": True},
@@ -80,7 +83,6 @@ ARGUMENTS = {
 STEP_TAGS = ("preflight", "verify", "smoke_train", "record", "report")
 SPECIAL_TAGS = ("all", "always", "never", "tagged", "untagged")
 
-RoleVariables = Callable[[dict[str, Any], tuple[str, ...]], dict[str, Any]]
 
 # Ansible imports this file before it forks a process for each host, so the catalog is read once for all of them. Errors
 # are ignored here: each host reads the catalog again and reports them.
@@ -171,8 +173,8 @@ def decide(
     damage = drift.Damage.of(probe.applied)
     if plan.ok:
         managed = {name: ManagedPart.from_json(entry) for name, entry in args["managed"].items()}
-        fingerprints = _fingerprints(plan, managed, args["transitions"], facts, role_variables, signing)
-        parts = drift.parts(plan, managed, fingerprints)
+        known = fingerprints.of_parts(plan, managed, args["transitions"], facts, role_variables, signing)
+        parts = drift.parts(plan, managed, known)
         # What is no longer planned is not repaired, and no longer recorded when the plan was applied.
         damage = drift.Damage.of({name: part for name, part in probe.applied.items() if name in parts})
         facts["gpu_stack_parts"] = to_json(parts)
@@ -227,36 +229,6 @@ def lock_extra(
         except (lock_files.LockError, OSError) as error:
             failed.append(f"gpu_stack_{framework}_extra ({file}) cannot be added to {component.lock}: {error}")
     return found, failed
-
-
-def _fingerprints(
-    plan: Plan,
-    managed: drift.Managed,
-    transitions: list[str],
-    facts: dict[str, Any],
-    role_variables: RoleVariables,
-    signing: SigningCertificate | None = None,
-) -> dict[str, str]:
-    """Return the fingerprint of each role that the plan needs.
-
-    It leaves out variables that affect the transition only, and the packages that follow the host's kernels and Python.
-    """
-    parts = (plan.components.driver, plan.components.pytorch)
-    follow_host = {name for part in parts if part for name in part.build_packages}
-    fingerprints = {}
-    for role in drift.planned(plan, managed):
-        if role not in (drift.PACKAGES, drift.PLAN):
-            variables = role_variables(facts, (f"{role}_",))
-            desired = {name: value for name, value in variables.items() if name not in transitions}
-            for name in desired.keys() & {*KERNEL_PACKAGES, TRITON_PACKAGES}:
-                desired[name] = [package for package in desired[name] if package not in follow_host]
-            lock = Path(str(desired.get(f"{role}_lock", "")))
-            if lock.is_absolute() and lock.is_file():  # of the user's own: not where it is, but what it pins
-                desired[f"{role}_lock"] = lock.read_text()
-            if signing and SIGNING_KEY in desired:  # likewise: another key in the same file is drift
-                desired |= {SIGNING_KEY: "", SIGNING_CERTIFICATE: signing.sha256}
-            fingerprints[role] = drift.fingerprint(desired, [role, *managed[role].includes])
-    return fingerprints
 
 
 def _missing_build_packages(plan: Plan, probe: Probe, wanted: Mapping[str, set[str]]) -> dict[str, list[str]]:

@@ -17,7 +17,8 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import TrainingResult, VerifyEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe, Verified
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import drift, package_transaction, rollback
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import package_transaction, rollback
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts import drift
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification import training, verification
 
 

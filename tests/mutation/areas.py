@@ -33,7 +33,7 @@ AREAS = {
         frameworks=True,
     ),
     "drift": Area(
-        ("plugins/plugin_utils/planning/drift.py", "plugins/module_utils/state/*.py"),
+        ("plugins/plugin_utils/planning/parts/drift.py", "plugins/module_utils/state/*.py"),
         ("plugin_utils/planning", "module_utils/state", "modules/test_stack_state.py", "action/test_stack_plan.py"),
     ),
     "packages": Area(

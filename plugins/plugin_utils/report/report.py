@@ -38,7 +38,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components imp
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import VerifyEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.drift import Damage
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.drift import Damage
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.evidence import (
     HostEvidence,
     PlanEvidence,

@@ -2,20 +2,17 @@
 
 A part is a role, or `packages` (one transaction for all roles), or `plan` (its record on the host). A run applies the
 parts with drift and no others. The host's record is written by module_utils/state/applied.py, and the probe compares it
-with the host. Everything here is pure, but for `fingerprint`, which reads the project's own files.
+with the host. Everything here is pure.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.paths import PROJECT
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
     COMPONENTS,
     package_specs,
@@ -62,37 +59,6 @@ class Part:
     watch: Mapping[str, Any]
 
 
-# Fingerprints ---------------------------------------------------------------------------------------------------
-
-
-@functools.cache
-def _content(directory: Path) -> str:
-    """Return one hash of the names and contents of all files below a directory; computed once a process."""
-    digest = hashlib.sha256()
-    for path in sorted(directory.rglob("*")):
-        if path.is_file() and "__pycache__" not in path.parts:
-            digest.update(f"{path.relative_to(directory)}\0".encode())
-            digest.update(hashlib.sha256(path.read_bytes()).digest())
-    return digest.hexdigest()
-
-
-def fingerprint(variables: Mapping[str, Any], roles: Sequence[str], project: Path = PROJECT) -> str:
-    """Return a hash of all that determines what roles do: variables, their files, and the modules they may run.
-
-    Raises FileNotFoundError for a role that does not exist.
-    """
-    directories = [project / "roles" / role for role in roles]
-    for directory in directories:
-        if not directory.is_dir():
-            raise FileNotFoundError(f"{directory} is not a role of this project")
-    directories += [project / "plugins/modules", project / "plugins/module_utils"]
-    return _hash([variables, [_content(directory) for directory in directories]])
-
-
-def _hash(data: Any) -> str:
-    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
-
-
 # Parts ----------------------------------------------------------------------------------------------------------
 
 
@@ -107,14 +73,11 @@ def planned(plan: Plan, managed: Managed) -> list[str]:
 def parts(plan: Plan, managed: Managed, fingerprints: Mapping[str, str]) -> dict[str, Part]:
     """Return the parts of a plan by name.
 
-    fingerprints: by role. That of `packages` covers all roles with packages, that of `plan` the plan itself. Raises
-    KeyError for a role without a fingerprint.
+    fingerprints: by part (fingerprints.py); that of `plan` is made here, of the plan itself. Raises KeyError for a part
+    without a fingerprint.
     """
     names = planned(plan, managed)
     known = dict(fingerprints)
-    if PACKAGES in names:
-        roles = [name for name in names if set(managed[name].components) & set(managed[PACKAGES].components)]
-        known[PACKAGES] = _hash({name: fingerprints.get(name) for name in roles})
     if PLAN in names:
         known[PLAN] = _plan_fingerprint(plan)
     missing = sorted(set(names) - set(known))
@@ -136,7 +99,8 @@ def _plan_fingerprint(plan: Plan) -> str:
     if driver:
         driver = dataclasses.replace(driver, kernel_headers=(), kernel_compilers=(), kernel_tools=())
     plan = dataclasses.replace(plan, components=dataclasses.replace(plan.components, driver=driver))
-    return _hash({key: value for key, value in plan.to_json().items() if key != "reasons"})
+    data = {key: value for key, value in plan.to_json().items() if key != "reasons"}
+    return hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()
 
 
 def _packages(plan: Plan) -> dict[str, list[str]]:

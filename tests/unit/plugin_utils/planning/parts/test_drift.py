@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Limit, Reason
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import AppliedPart, Repairs, SettingsLine
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import drift
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.drift import ManagedPart, Part
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.leftovers import Cleanup
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts import drift
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.drift import ManagedPart, Part
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import ComponentChange, PlanDiff
 
 from tests.unit.plugin_utils.planning.planning_cases import CUDA, DRIVER, make_plan
@@ -218,15 +217,11 @@ def test_repairs_of_all_parts_are_merged() -> None:
     assert drift.repairs(parts) == expected
 
 
-def test_the_fingerprints_of_packages_and_plan_follow_theirs() -> None:
-    """That of the packages is of all roles with packages, that of the plan is of the plan."""
+def test_the_fingerprint_of_the_plan_is_made_of_the_plan() -> None:
     managed = {**MANAGED, "plan": ManagedPart(("driver",), (), {})}
     before = drift.parts(PLAN, managed, FINGERPRINTS)
     other = drift.parts(PLAN, managed, {**FINGERPRINTS, "nvidia_driver": "another"})
-    assert before["packages"].fingerprint != other["packages"].fingerprint
     assert before["plan"].fingerprint == other["plan"].fingerprint
-    repository = drift.parts(PLAN, managed, {**FINGERPRINTS, "nvidia_repo": "another"})
-    assert before["packages"].fingerprint == repository["packages"].fingerprint
     planned = drift.parts(dataclasses.replace(PLAN, distribution="ubuntu-24.04"), managed, FINGERPRINTS)
     assert before["plan"].fingerprint != planned["plan"].fingerprint
 
@@ -236,51 +231,6 @@ def test_each_missing_fingerprint_is_refused() -> None:
         known = {role: text for role, text in FINGERPRINTS.items() if role != name}
         with pytest.raises(KeyError, match=f"no fingerprint of {name}"):
             drift.parts(PLAN, MANAGED, known)
-
-
-# The fingerprint --------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
-    for name in ("roles/nccl/tasks/main.yml", "roles/cudnn/tasks/main.yml", "plugins/modules/a.py"):
-        (tmp_path / name).parent.mkdir(parents=True)
-        (tmp_path / name).write_text(name)
-    (tmp_path / "plugins/module_utils").mkdir()
-    return tmp_path
-
-
-def fresh(variables: dict[str, Any], roles: list[str], project: Path) -> str:
-    drift._content.cache_clear()
-    return drift.fingerprint(variables, roles, project)
-
-
-def test_variables_role_files_and_modules_change_the_fingerprint(project: Path) -> None:
-    before = fresh({"nccl_version": "2.30"}, ["nccl"], project)
-    assert fresh({"nccl_version": "2.30"}, ["nccl"], project) == before
-    assert fresh({"nccl_version": "2.31"}, ["nccl"], project) != before
-    seen = {before}
-    for name in ("roles/nccl/tasks/main.yml", "plugins/modules/a.py", "plugins/module_utils/b.py", "roles/nccl/new"):
-        (project / name).write_text("other")
-        seen.add(fresh({"nccl_version": "2.30"}, ["nccl"], project))
-    (project / "roles/nccl/new").rename(project / "roles/nccl/newer")
-    seen.add(fresh({"nccl_version": "2.30"}, ["nccl"], project))
-    assert len(seen) == 6
-    assert fresh({}, ["nccl", "cudnn"], project) != fresh({}, ["nccl"], project)
-    assert fresh({"a": 1, "b": 2}, ["nccl"], project) == fresh({"b": 2, "a": 1}, ["nccl"], project)
-
-
-def test_other_roles_and_compiled_files_do_not_change_the_fingerprint(project: Path) -> None:
-    before = fresh({}, ["nccl"], project)
-    (project / "roles/cudnn/tasks/main.yml").write_text("other")
-    (project / "plugins/modules/__pycache__").mkdir()
-    (project / "plugins/modules/__pycache__/a.pyc").write_text("x")
-    assert fresh({}, ["nccl"], project) == before
-
-
-def test_a_role_that_does_not_exist_is_an_error(project: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="roles/none is not a role"):
-        fresh({}, ["none"], project)
 
 
 def test_a_newer_release_in_a_reason_is_no_change_of_the_plan(desired: dict[str, Part]) -> None:

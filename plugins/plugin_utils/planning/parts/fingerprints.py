@@ -1,0 +1,146 @@
+"""Fingerprints of the parts of a stack: a hash of all that determines what a part does on a host.
+
+These are its variables, its role's tasks, templates, files and defaults, and the statements of our modules and action
+plugins that those tasks run. Comments, docstrings, documents and code that a part does not run do not enter it, so that
+a new release of gpuhost applies to a host what has changed for it and nothing else. Reads the project's files alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.paths import PROJECT
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_yaml
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts import drift, running_code
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.signing_key import SigningCertificate
+
+SIGNING_KEY, SIGNING_CERTIFICATE = "nvidia_driver_module_signing_key", "nvidia_driver_module_signing_certificate"
+# What modules are built with: a host that borrows its kernel sets these role variables to nothing.
+KERNEL_PACKAGES = ("nvidia_driver_kernel_headers", "nvidia_driver_kernel_compilers")
+TRITON_PACKAGES = "pytorch_env_build_packages"
+# Returns the role variables whose names begin with one of the prefixes, rendered with the facts of a plan.
+RoleVariables = Callable[[dict[str, Any], tuple[str, ...]], dict[str, Any]]
+
+_DOCUMENTS = ("README.md", "argument_specs.yml")
+_LOCK = re.compile(r"-py\d+\.\d+\.txt$")  # of a framework: only the planned one is used
+_PLUGIN = re.compile(r"\bgpuhost\.stack\.(\w+)")
+_FILE_OUTSIDE = re.compile(r"\.\./\.\./(plugins/[\w/]+\.py)")  # that a role copies to the host
+_TEMPLATE_COMMENT = re.compile(r"\{#.*?#\}", re.DOTALL)
+_SHELL_COMMENT = re.compile(r"^[ \t]*#(?!!).*\n", re.MULTILINE)
+_HERE_DOCUMENT = re.compile(r"(?<!<)<<(?!<)")  # whose lines may look like comments
+# What starts in a plugin: of a module its main, of an action plugin its class.
+_ENTRIES = {"plugins/modules": "main", "plugins/action": "ActionModule"}
+_TRANSACTION_TASKS = "playbooks/tasks/install_packages_apt.yml"
+_TRANSACTION_VARIABLES = "playbooks/group_vars/all/transaction.yml"
+
+
+def of_parts(
+    plan: Plan,
+    managed: drift.Managed,
+    transitions: Sequence[str],
+    facts: dict[str, Any],
+    role_variables: RoleVariables,
+    signing: SigningCertificate | None = None,
+    project: Path = PROJECT,
+) -> dict[str, str]:
+    """Return the fingerprint of each part that a plan needs, but for `plan`, which has none of its own.
+
+    Left out are variables that affect the transition only, and packages that follow the host's kernels and Python.
+    """
+    parts = (plan.components.driver, plan.components.pytorch)
+    follow_host = {name for part in parts if part for name in part.build_packages}
+    found: dict[str, str] = {}
+    of_packages: dict[str, Any] = {}
+    planned = drift.planned(plan, managed)
+    for role in planned:
+        if role in (drift.PACKAGES, drift.PLAN):
+            continue
+        variables = role_variables(facts, (f"{role}_",))
+        desired = {name: value for name, value in variables.items() if name not in transitions}
+        for name in desired.keys() & {*KERNEL_PACKAGES, TRITON_PACKAGES}:
+            desired[name] = [package for package in desired[name] if package not in follow_host]
+        lock = Path(str(desired.get(f"{role}_lock", "")))
+        if lock.is_absolute() and lock.is_file():  # of the user's own: not where it is, but what it pins
+            desired[f"{role}_lock"] = lock.read_text()
+        if signing and SIGNING_KEY in desired:  # likewise: another key in the same file is drift
+            desired |= {SIGNING_KEY: "", SIGNING_CERTIFICATE: signing.sha256}
+        found[role] = of_role(desired, [role, *managed[role].includes], project)
+        of_packages |= desired
+    if drift.PACKAGES in planned:
+        found[drift.PACKAGES] = of_transaction(of_packages, project)
+    return found
+
+
+def of_role(variables: Mapping[str, Any], roles: Sequence[str], project: Path = PROJECT) -> str:
+    """Return the fingerprint of a role and those that it includes, with their variables.
+
+    A variable that ends in `_lock` is the name of the lock that is used, or the content of a user's own. Raises
+    FileNotFoundError for a role that does not exist.
+    """
+    locks = {str(value) for name, value in variables.items() if name.endswith("_lock")}
+    files = []
+    for role in roles:
+        directory = project / "roles" / role
+        if not directory.is_dir():
+            raise FileNotFoundError(f"{directory} is not a role of this project")
+        files += [path for path in _files(directory) if not _LOCK.search(path.name) or path.name in locks]
+    return _hash([variables, [[_name(path, project), _content(path, project)] for path in files]])
+
+
+def of_transaction(variables: Mapping[str, Any], project: Path = PROJECT) -> str:
+    """Return the fingerprint of the package transaction, with those of the roles' variables that it uses."""
+    text = (project / _TRANSACTION_VARIABLES).read_text(encoding="utf-8")
+    used = {name: value for name, value in variables.items() if re.search(rf"\b{name}\b", text)}
+    return _hash([used, *(_content(project / name, project) for name in (_TRANSACTION_TASKS, _TRANSACTION_VARIABLES))])
+
+
+def _hash(data: Any) -> str:
+    return hashlib.sha256(json.dumps(data, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _files(directory: Path) -> list[Path]:
+    found = (path for path in directory.rglob("*") if path.is_file())
+    return sorted(path for path in found if path.name not in _DOCUMENTS and "__pycache__" not in path.parts)
+
+
+def _name(path: Path, project: Path) -> str:
+    return str(path.relative_to(project))
+
+
+@functools.cache
+def _content(path: Path, project: Path) -> str:
+    """Return a hash of what a file does; computed once a process, since parts share roles and modules."""
+    if path.suffix == ".py":
+        return _hash(running_code.statements(path, project))
+    data = path.read_bytes()
+    if path.suffix in (".yml", ".j2") or data.startswith(b"#!/bin/sh") or path.suffix == ".sh":
+        text = data.decode()
+        meaning = _without_comments(path, text)
+        return _hash([meaning, list(_code(text, project))])
+    return hashlib.sha256(data).hexdigest()
+
+
+def _without_comments(path: Path, text: str) -> Any:
+    if path.suffix == ".yml":
+        return load_yaml(path)
+    if path.suffix == ".j2":
+        return _TEMPLATE_COMMENT.sub("", text)
+    return text if _HERE_DOCUMENT.search(text) else _SHELL_COMMENT.sub("", text)
+
+
+def _code(text: str, project: Path) -> Iterator[tuple[str, ...]]:
+    """Yield the statements of the modules and action plugins that a text names, and of the files that it copies."""
+    for name in sorted(set(_PLUGIN.findall(text))):
+        for folder, entry in _ENTRIES.items():
+            path = project / folder / f"{name}.py"
+            if path.exists():
+                yield running_code.statements(path, project, [entry])
+    for name in sorted(set(_FILE_OUTSIDE.findall(text))):
+        yield running_code.statements(project / name, project)

@@ -1,0 +1,209 @@
+"""Which parts a change of the project's files concerns, on a copy of them and the record of a host of 4f3b739."""
+
+from __future__ import annotations
+
+import ast
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import AppliedPart
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.leftovers import Cleanup
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts import drift, fingerprints, running_code
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.drift import ManagedPart
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import PlanDiff
+
+PROJECT = Path(__file__).resolve().parents[5]
+INSTALLED = PROJECT / "tests/fixtures/state/4f3b739/installed"
+PLAN = Plan.from_json(json.loads((INSTALLED / "verified.json").read_text())["plan"])
+RECORDED = json.loads((INSTALLED / "applied.json").read_text())["parts"]
+MANAGED = {
+    name: ManagedPart.from_json(entry)
+    for name, entry in yaml.safe_load((PROJECT / "playbooks/group_vars/all/managed.yml").read_text())[
+        "gpu_stack_managed"
+    ].items()
+}
+LOCK = PLAN.components.tensorflow.lock if PLAN.components.tensorflow else ""
+HAVE_PACKAGES = {"packages", "nvidia_driver", "cuda_toolkit", "cudnn", "nccl", "tensorflow_env"}
+UTILS, TRANSACTION = "plugins/module_utils", "plugins/module_utils/packages/transaction.py"
+
+Change = Callable[[Path], list[str]]  # changes a copy of the project, and returns the names of the files
+
+
+def variables(_facts: Any, prefixes: tuple[str, ...]) -> dict[str, Any]:
+    """Return role variables as the plan of the host gives them."""
+    (prefix,) = prefixes
+    return {f"{prefix}packages": ["a=1"], f"{prefix}persistence": True, f"{prefix}lock": LOCK, f"{prefix}damaged": []}
+
+
+def computed(project: Path, values: Any = variables, **options: Any) -> dict[str, str]:
+    fingerprints._content.cache_clear()
+    running_code._module.cache_clear()
+    return fingerprints.of_parts(PLAN, MANAGED, ["tensorflow_env_damaged"], {}, values, project=project, **options)
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a copy of what the parts are made of."""
+    copy = tmp_path_factory.mktemp("project")
+    for name in ("roles", "plugins", "playbooks"):
+        shutil.copytree(PROJECT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
+    return copy
+
+
+@pytest.fixture(scope="module")
+def before(project: Path) -> dict[str, str]:
+    return computed(project)
+
+
+def edit(name: str, old: str, new: str) -> Change:
+    def change(project: Path) -> list[str]:
+        text = (project / name).read_text()
+        assert old in text, f"{name} has no {old!r}"
+        (project / name).write_text(text.replace(old, new, 1))
+        return [name]
+
+    return change
+
+
+def insert(name: str, function: str, line: str) -> Change:
+    """Return a change that inserts a line at the beginning of a function, in the place of its docstring if any."""
+
+    def change(project: Path) -> list[str]:
+        text = (project / name).read_text()
+        (node,) = (n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef) and n.name == function)
+        lines = text.split("\n")
+        first = node.body[0]
+        is_documented = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+        assert first.end_lineno is not None
+        lines[first.lineno - 1 : first.end_lineno if is_documented else first.lineno - 1] = [
+            " " * first.col_offset + line
+        ]
+        (project / name).write_text("\n".join(lines))
+        return [name]
+
+    return change
+
+
+def statement(name: str, function: str) -> Change:
+    return insert(name, function, "changed = True")
+
+
+def write(name: str) -> Change:
+    def change(project: Path) -> list[str]:
+        (project / name).write_text("changed")
+        return [name]
+
+    return change
+
+
+def rename(name: str, new: str) -> Change:
+    def change(project: Path) -> list[str]:
+        (project / name).rename(project / new)
+        return [name, new]
+
+    return change
+
+
+NOTHING: set[str] = set()
+CHANGES: dict[str, tuple[Change, set[str]]] = {
+    "a comment of a module": (insert(TRANSACTION, "_hold", "# Changed."), NOTHING),
+    "a docstring": (insert(f"{UTILS}/packages/apt/apt_commands.py", "packages", '"""Changed."""'), NOTHING),
+    "a document of a module": (
+        edit("plugins/modules/driver_load.py", "short_description: ", "short_description: A "),
+        NOTHING,
+    ),
+    "a check, which no part runs": (statement(f"{UTILS}/checks/driver_checks.py", "run"), NOTHING),
+    "a function of a module that it does not run": (statement(f"{UTILS}/packages/apt/apt_sources.py", "read"), NOTHING),
+    "the resolver": (statement("plugins/plugin_utils/resolver/resolve.py", "resolve"), NOTHING),
+    "the place of a function": (edit(f"{UTILS}/base/command.py", "\ndef ", "\nOTHER = 1\n\n\ndef "), NOTHING),
+    "a comment of a role": (edit("roles/nccl/tasks/main.yml", "\n", "\n# Changed.\n"), NOTHING),
+    "a comment of a script": (edit("roles/nvidia_driver/files/kernel-guard.sh", "\n\n", "\n# Changed.\n\n"), NOTHING),
+    "a comment of a template": (edit("roles/nvidia_repo/templates/auth.conf.j2", "Tokens", "Changed: tokens"), NOTHING),
+    "a comment of a copied file": (insert(f"{UTILS}/host/grub.py", "_tokens", "# Changed."), NOTHING),
+    "what a role's README says": (write("roles/nccl/README.md"), NOTHING),
+    "what a role's specification says": (write("roles/nccl/meta/argument_specs.yml"), NOTHING),
+    "a lock of another release": (write("roles/tensorflow_env/files/tensorflow-2.2.0-system-py3.8.txt"), NOTHING),
+    "a new file": (write("roles/tensorflow_env/files/new.sh"), {"tensorflow_env"}),
+    "the planned lock": (write(f"roles/tensorflow_env/files/{LOCK}"), {"tensorflow_env"}),
+    "a task": (edit("roles/nccl/tasks/main.yml", "- name: ", "- name: Changed "), {"nccl"}),
+    "a default": (edit("roles/cudnn/defaults/main.yml", "cudnn_cuda: auto", "cudnn_cuda: none"), {"cudnn"}),
+    "a template": (edit("roles/env_paths/templates/cuda.sh.j2", "\n", "\n# Changed, on the host.\n"), {"env_paths"}),
+    "a script": (edit("roles/nvidia_driver/files/kernel-guard.sh", "\n\n", "\ntrue\n\n"), {"nvidia_driver"}),
+    "a unit": (edit("roles/nvidia_driver/files/gpuhost-kernel-guard.service", "[Unit]", "[Unit]\n"), {"nvidia_driver"}),
+    "the name of a file": (
+        rename("roles/nvidia_driver/files/07_gpuhost", "roles/nvidia_driver/files/08_gpuhost"),
+        {"nvidia_driver"},
+    ),
+    "a copied file": (statement(f"{UTILS}/host/grub.py", "_tokens"), {"nvidia_driver"}),
+    "a program of an included role": (
+        edit("roles/framework_env/files/build.py", "\nimport ", "\nOTHER = 1\nimport "),
+        {"tensorflow_env"},
+    ),
+    "a module": (statement("plugins/modules/openpgp_key.py", "main"), {"nvidia_repo"}),
+    "what a module runs": (statement(f"{UTILS}/base/openpgp.py", "public_keys"), {"nvidia_repo"}),
+    "what that uses": (statement(f"{UTILS}/nvidia/driver_load.py", "decide"), {"nvidia_driver"}),
+    "the transaction": (statement(TRANSACTION, "_hold"), HAVE_PACKAGES | {"nvidia_repo"}),
+    "the job that runs it": (
+        statement("plugins/plugin_utils/ansible/host_job.py", "run_as_job"),
+        HAVE_PACKAGES | {"nvidia_repo"},
+    ),
+    "what the transaction gets": (edit("playbooks/group_vars/all/transaction.yml", "undo: ", "undo: 1"), {"packages"}),
+    "the transaction's task": (
+        edit("playbooks/tasks/install_packages_apt.yml", "  register:", "  no_log: 1\n  register:"),
+        {"packages"},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_host_of_yesterday_gets_what_changed_in_its_parts_and_nothing_else(
+    name: str, project: Path, before: dict[str, str]
+) -> None:
+    change, expected = CHANGES[name]
+    changed = change(project)
+    try:
+        desired = drift.parts(PLAN, MANAGED, computed(project))
+    finally:
+        for file in changed:
+            if (PROJECT / file).exists():
+                shutil.copy(PROJECT / file, project / file)
+            else:
+                (project / file).unlink()
+    applied = {part: AppliedPart(before.get(part)) for part in RECORDED if part != drift.PLAN}
+    plan = desired.pop(drift.PLAN)
+    assert plan.fingerprint
+    found = drift.drift(desired, applied, PlanDiff((), Cleanup(), {}), MANAGED, "drift")
+    assert set(found) == expected
+    assert {reason for reasons in found.values() for reason in reasons} <= {
+        "its variables or files have changed since the last run"
+    }
+
+
+@pytest.mark.parametrize(
+    ("variable", "expected"),
+    [
+        ("nccl_packages", {"nccl", "packages"}),
+        ("nvidia_driver_persistence", {"nvidia_driver"}),
+        ("tensorflow_env_damaged", set()),
+    ],
+)
+def test_a_variable_concerns_its_part_and_the_transaction_that_gets_it(
+    variable: str, expected: set[str], project: Path, before: dict[str, str]
+) -> None:
+    def other(facts: Any, prefixes: tuple[str, ...]) -> dict[str, Any]:
+        values = variables(facts, prefixes)
+        return {name: ["b=2"] if name == variable else value for name, value in values.items()}
+
+    after = computed(project, other)
+    assert {part for part in before if before[part] != after[part]} == expected
+
+
+def test_a_role_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="roles/none is not a role"):
+        fingerprints.of_role({}, ["none"], tmp_path)
