@@ -9,6 +9,6 @@ read_arguments() {
   "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || return 0
   module="$1" status=0
   shift
-  GPUHOST_ONLY_ARGUMENTS=1 PYTHONPATH="$root:$root/collections" "$python" -m "$module" "$@" || status=$?
+  GPUHOST_ONLY_ARGUMENTS=1 PYTHONPATH="$root:$root/collections" "$python" -P -m "$module" "$@" || status=$?
   [ "$status" = 100 ] || exit "$status"
 }

@@ -74,6 +74,24 @@ def test_help_and_version_need_nothing(clone: Path, script: str) -> None:
     assert run(clone, script, "--version") == (0, f"gpuhost {VERSION[1]}\n", "")
 
 
+@pytest.mark.parametrize("script", ["catalog-check", "plan"])
+@pytest.mark.parametrize("environment", ["installed", "not installed"])
+def test_no_module_of_the_callers_directory_is_imported(
+    clone: Path, tmp_path: Path, script: str, environment: str
+) -> None:
+    """Such as a folder of a site's own tools, or an installed gpuhost.stack of another release."""
+    for name in ("tools.py", "ansible_collections/gpuhost/stack/plugins/plugin_utils/command_line.py"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("raise SystemExit('not ours')")
+    if environment == "not installed":
+        status, out, err = run(clone, script, "--help", cwd=tmp_path)
+    else:
+        ended = subprocess.run([PROJECT / "script" / script, "--help"], cwd=tmp_path, capture_output=True, text=True)
+        status, out, err = ended.returncode, ended.stdout, ended.stderr
+    assert (status, err) == (0, "")
+    assert out.startswith(f"usage: script/{script} ")
+
+
 @pytest.mark.parametrize(
     ("script", "words", "says"),
     [
