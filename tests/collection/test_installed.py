@@ -34,7 +34,7 @@ def test_the_tarball_holds_what_runs_and_no_tests(tarball: Path) -> None:
     with tarfile.open(tarball) as archive:
         names = {name.split("/")[0] for name in archive.getnames()}
     assert {"catalog", "plugins", "roles", "playbooks", "docs", "meta", "inventories", "LICENSE", "README.md"} <= names
-    assert names & {"tests", "molecule", "benchmarks", "collections", "script", "requirements"} == set()
+    assert names & {"tests", "molecule", "benchmarks", "collections", "script", "requirements", "tools"} == set()
 
 
 def test_every_file_that_a_role_or_playbook_reads_is_in_the_tarball(tarball: Path) -> None:

@@ -15,7 +15,7 @@ import yaml
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 
 PROJECT = Path(__file__).resolve().parents[2]
-PLACES = ("plugins", "roles", "playbooks", "inventories", "script")
+PLACES = ("plugins", "roles", "playbooks", "inventories", "script", "tools")
 SUFFIXES = {".py", ".yml", ".j2", ".sh", ".cu", ""}
 # What nothing but a reader reads: Ansible's documentation in Python, and these keys in YAML.
 DOCUMENTATION = {"DOCUMENTATION", "EXAMPLES", "RETURN"}

@@ -1,6 +1,6 @@
 """Compare the catalog with the answers of its live sources, for script/catalog-check.
 
-Runs on the controller; pure functions. Only packages that the catalog names are looked up; upstream_sources.py queries
+Runs on the controller; pure functions. Only packages that the catalog names are looked up; live_sources.py queries
 the sources.
 """
 

@@ -7,9 +7,9 @@ import json
 from pathlib import Path
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_output
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import upstream_sources
 
 from tests.unit.frozen_catalog import frozen_catalog
+from tools.catalog import live_sources
 
 FIXTURES = Path(__file__).resolve().parents[3] / "fixtures" / "catalog_check"
 UBUNTU_KEY = "EB693B3035CD5710E231E123A4B469963BF863CC"
@@ -24,7 +24,7 @@ def release(version):
 
 
 def metadata(version):
-    return upstream_sources.parse_report(json.loads(text(f"report-tensorflow-{version}.json")))
+    return live_sources.parse_report(json.loads(text(f"report-tensorflow-{version}.json")))
 
 
 WHEELS = {python: tuple(found) for python, found in json.loads(text("wheels-tensorflow.json")).items()}

@@ -8,8 +8,9 @@ import zipfile
 from collections import Counter
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import device_code
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.device_code import Code, Group, summary
+
+from tools.catalog import device_code
+from tools.catalog.device_code import Code, Group, summary
 
 PTX, ELF = 1, 2
 

@@ -1,7 +1,7 @@
 """Compare the catalog with what its authors did not write, entry by entry, for script/catalog-check --deep.
 
 Runs on the controller; pure functions. Every entry is confirmed by a source, contradicted by one, or taken on trust
-from the source that it names. upstream_sources.py and upstream_cli.py read the sources.
+from the source that it names. live_sources.py and cli.py read the sources.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterable, Mapping
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.device_code import Code, Group, native_in_most, runs
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import (
     Catalog,
     Distro,
@@ -22,6 +21,8 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
     TensorflowRelease,
     Toolkit,
 )
+
+from tools.catalog.device_code import Code, Group, native_in_most, runs
 
 VERDICTS = ("confirmed", "contradicted", "trusted")
 # Chips of GPUs since Fermi in pci.ids; those before have other letters, or are in gpu.yml's legacy.

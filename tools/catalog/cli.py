@@ -19,12 +19,6 @@ from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import command_line, versions
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import (
-    device_code,
-    upstream_comparison,
-    upstream_deep,
-    upstream_sources,
-)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import (
     CATALOG_FOLDER,
     CatalogError,
@@ -36,14 +30,12 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
     TensorflowRelease,
     Toolkit,
 )
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.upstream_comparison import Finding
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.upstream_deep import Evidence, Verdict
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.upstream_options import (
-    DEEP_SOURCES,
-    SOURCES,
-    parser,
-)
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.upstream_sources import SourceUnreachable
+
+from tools.catalog import comparison, device_code, live_sources, verdicts
+from tools.catalog.comparison import Finding
+from tools.catalog.live_sources import SourceUnreachable
+from tools.catalog.options import DEEP_SOURCES, SOURCES, parser
+from tools.catalog.verdicts import Evidence, Verdict
 
 PARALLEL = 4  # concurrent requests, few enough for any package index
 _Made = TypeVar("_Made")
@@ -99,22 +91,22 @@ def _each(items: Sequence[Any], work: Callable[[Any], _Made], result: Result, so
 
 def check_framework(framework: str, catalog: Catalog, result: Result, log: Log) -> None:
     """Compare wheel tags and METADATA of each release of a framework; find releases that the catalog lacks."""
-    pip = upstream_sources.find_pip()
-    releases, pythons = upstream_comparison.on_pypi(catalog, framework), upstream_comparison.pythons_to_ask(catalog)
-    names = sorted({upstream_comparison.package(release) for release in releases})
+    pip = live_sources.find_pip()
+    releases, pythons = comparison.on_pypi(catalog, framework), comparison.pythons_to_ask(catalog)
+    names = sorted({comparison.package(release) for release in releases})
 
     def listed(pair: tuple[str, str]) -> tuple[str, str, tuple[str, ...]]:
         log(f"{framework}: wheels of {pair[0]} for Python {pair[1]}")
-        return (*pair, upstream_sources.pip_versions(pip, *pair))
+        return (*pair, live_sources.pip_versions(pip, *pair))
 
     def compared(release: FrameworkRelease) -> list[Finding]:
-        name = upstream_comparison.package(release)
-        findings = upstream_comparison.compare_wheels(release, wheels[name])
-        if offered := upstream_comparison.wheel_pythons(wheels[name], release.version):
+        name = comparison.package(release)
+        findings = comparison.compare_wheels(release, wheels[name])
+        if offered := comparison.wheel_pythons(wheels[name], release.version):
             log(f"{framework}: METADATA of {name} {release.version}")
-            metadata = upstream_sources.pip_metadata(pip, name, release.version, offered[-1])
-            findings += upstream_comparison.compare_metadata(catalog, release, metadata)
-        place = upstream_comparison.place(release)
+            metadata = live_sources.pip_metadata(pip, name, release.version, offered[-1])
+            findings += comparison.compare_metadata(catalog, release, metadata)
+        place = comparison.place(release)
         result.evidence.append(Evidence(place, "METADATA and wheels of PyPI", True, ""))
         return findings
 
@@ -128,27 +120,27 @@ def check_framework(framework: str, catalog: Catalog, result: Result, log: Log) 
         return
     for findings in _each(releases, compared, result, framework):
         result.findings += findings
-    result.findings += upstream_comparison.compare_new_releases(releases, wheels)
+    result.findings += comparison.compare_new_releases(releases, wheels)
     result.compared.append(f"{framework}: {len(releases)} releases")
 
 
 def check_pypi(catalog: Catalog, result: Result, log: Log) -> None:
     """Compare the versions of cuDNN, NCCL and CUDA."""
-    pip = upstream_sources.find_pip()
+    pip = live_sources.find_pip()
     # These wheels are not tied to a Python; the newest that PyTorch is known for sees all of them.
     python = max((p for r in catalog.pytorch.releases for p in r.pythons), key=versions.key)
 
     def listed(name: str) -> tuple[str, tuple[str, ...]]:
         log(f"pypi: versions of {name}")
-        found = upstream_sources.pip_versions(pip, name, python)
+        found = live_sources.pip_versions(pip, name, python)
         if not found:
             raise SourceUnreachable(f"{name}: the package index lists no wheel for Python {python}")
         return name, found
 
-    names = upstream_comparison.index_names(catalog)
+    names = comparison.index_names(catalog)
     index = dict(_each(names, listed, result, "pypi"))
     if len(index) == len(names):
-        result.findings += upstream_comparison.compare_index(catalog, index)
+        result.findings += comparison.compare_index(catalog, index)
         result.compared.append(f"pypi: {', '.join(names)}")
         result.evidence += [
             Evidence(f"cudnn.yml versions[{v.version}]", "PyPI", True, "")
@@ -159,18 +151,18 @@ def check_pypi(catalog: Catalog, result: Result, log: Log) -> None:
 
 def check_archive(family: str, catalog: Catalog, result: Result, log: Log) -> None:
     """Compare the distribution files of Debian or Ubuntu with the archive."""
-    mirror = upstream_sources.find_mirror(family)
+    mirror = live_sources.find_mirror(family)
 
     def offered(distro: Any) -> tuple[str, dict[str, tuple[str, ...]]]:
         log(f"{family}: package lists of {distro.id}")
-        return distro.id, upstream_sources.archive_offers(mirror, catalog, distro)
+        return distro.id, live_sources.archive_offers(mirror, catalog, distro)
 
     archives = dict(_each([d for d in catalog.distros.values() if d.family == family], offered, result, family))
     for name, packages in archives.items():
-        result.findings += upstream_comparison.compare_archive(catalog, catalog.distros[name], packages)
+        result.findings += comparison.compare_archive(catalog, catalog.distros[name], packages)
         result.compared.append(f"{family}: {name}")
         result.evidence.append(Evidence(f"distro/{name}.yml", f"{family.capitalize()}'s archive", True, ""))
-    result.findings += upstream_comparison.compare_archived_drivers(catalog, family, archives)
+    result.findings += comparison.compare_archived_drivers(catalog, family, archives)
 
 
 def check_nvidia(catalog: Catalog, result: Result, log: Log) -> None:
@@ -178,7 +170,7 @@ def check_nvidia(catalog: Catalog, result: Result, log: Log) -> None:
 
     def compared(distro: Any) -> list[Finding]:
         log(f"nvidia: index of {distro.nvidia_repository.slug}")
-        findings = upstream_comparison.compare_nvidia(catalog, distro, upstream_sources.nvidia_index(catalog, distro))
+        findings = comparison.compare_nvidia(catalog, distro, live_sources.nvidia_index(catalog, distro))
         result.compared.append(f"nvidia: {distro.nvidia_repository.slug}")
         return findings
 
@@ -204,7 +196,7 @@ def deep(catalog: Catalog, sources: Sequence[str], wheels: int, log: Log) -> tup
             result.compared += [f"{source}: deep"] if made else []
         except SourceUnreachable as error:
             result.unreachable.append(Unreachable(source, str(error)))
-    return upstream_deep.verdicts(catalog, evidence), result
+    return verdicts.verdicts(catalog, evidence), result
 
 
 def _entry(where: str) -> str:
@@ -214,33 +206,33 @@ def _entry(where: str) -> str:
 
 def deep_wheels(catalog: Catalog, wheels: int, result: Result, log: Log) -> list[Evidence]:
     """Compare the device code of TensorFlow's wheels, and of PyTorch's on PyPI."""
-    pip = upstream_sources.find_pip()
+    pip = live_sources.find_pip()
 
     def read(release: FrameworkRelease) -> tuple[Mapping[device_code.Group, int], str]:
-        package = upstream_comparison.package(release)
-        metadata = upstream_sources.pip_metadata(pip, package, release.version, release.pythons[-1])
+        package = comparison.package(release)
+        metadata = live_sources.pip_metadata(pip, package, release.version, release.pythons[-1])
         name = metadata.url.rsplit("/", 1)[-1]
         log(f"wheels: device code of {name}")
-        with upstream_sources.open_wheel(metadata.url) as wheel:
+        with live_sources.open_wheel(metadata.url) as wheel:
             return device_code.wheel_groups(wheel), name
 
     def compared(release: FrameworkRelease) -> Evidence:
         groups, name = read(release)
         if isinstance(release, TensorflowRelease):
-            return upstream_deep.wheel_code(release, device_code.summary(groups), name)
-        return upstream_deep.pytorch_code(release, groups, name)
+            return verdicts.wheel_code(release, device_code.summary(groups), name)
+        return verdicts.pytorch_code(release, groups, name)
 
     inspected = [release for release in catalog.tensorflow.releases if release.sass]
     newest = [
-        *upstream_deep.newest_of_series(inspected, wheels),
-        *upstream_deep.newest_of_series(upstream_comparison.on_pypi(catalog, "pytorch"), wheels),
+        *verdicts.newest_of_series(inspected, wheels),
+        *verdicts.newest_of_series(comparison.on_pypi(catalog, "pytorch"), wheels),
     ]
     return _each(newest, compared, result, "wheels")
 
 
 def deep_compilers(catalog: Catalog, wheels: int, result: Result, log: Log) -> list[Evidence]:
     """Compare the compilers in NVIDIA's wheels: crt/host_config.h, and what ptxas lists."""
-    pip = upstream_sources.find_pip()
+    pip = live_sources.find_pip()
     python = max((p for r in catalog.pytorch.releases for p in r.pythons), key=versions.key)
 
     def compared(toolkit: Toolkit) -> list[Evidence]:
@@ -248,46 +240,46 @@ def deep_compilers(catalog: Catalog, wheels: int, result: Result, log: Log) -> l
         major = versions.major(toolkit.version)
         for package in catalog.packages.compiler_wheels:
             name = package.format(cuda_major=major)
-            offered = upstream_sources.pip_versions(pip, name, python)
+            offered = live_sources.pip_versions(pip, name, python)
             of_series = [v for v in offered if versions.series(v) == toolkit.version]
             if not of_series or {"host_config.h", "ptxas"} <= set(files):
                 continue
             log(f"compilers: {name} {of_series[0]}")
-            url = upstream_sources.pip_metadata(pip, name, of_series[0], python).url
-            with upstream_sources.open_wheel(url) as wheel, zipfile.ZipFile(wheel) as archive:
+            url = live_sources.pip_metadata(pip, name, of_series[0], python).url
+            with live_sources.open_wheel(url) as wheel, zipfile.ZipFile(wheel) as archive:
                 for member in archive.namelist():
                     if member.endswith(("/crt/host_config.h", "/bin/ptxas")):
                         files[member.rsplit("/", 1)[-1]] = archive.read(member)
         if not {"host_config.h", "ptxas"} <= set(files):
             return []
-        listed = upstream_sources.run_binary(files["ptxas"], ["--help"])
-        return upstream_deep.compiler(toolkit, files["host_config.h"].decode(errors="replace"), listed)
+        listed = live_sources.run_binary(files["ptxas"], ["--help"])
+        return verdicts.compiler(toolkit, files["host_config.h"].decode(errors="replace"), listed)
 
     return [found for made in _each(catalog.cuda.toolkits, compared, result, "compilers") for found in made]
 
 
 def deep_debian(catalog: Catalog, wheels: int, result: Result, log: Log) -> list[Evidence]:
     """Simulate each driver set of Debian's releases, and read NVIDIA's list of GPUs and pci.ids from their packages."""
-    mirror = upstream_sources.find_mirror("debian")
+    mirror = live_sources.find_mirror("debian")
     made: list[Evidence] = []
     for distro in (d for d in catalog.distros.values() if d.family == "debian"):
-        with upstream_sources.private_apt(mirror, distro) as environment:
+        with live_sources.private_apt(mirror, distro) as environment:
             for driver in distro.distro_drivers:
                 for flavour in ("open", "proprietary"):
                     if getattr(driver, flavour):
                         log(f"debian: {distro.id}'s {driver.branch} {flavour}")
-                        lacking, error = upstream_sources.simulate_driver(catalog, driver, flavour, environment)
-                        made.append(upstream_deep.simulation(distro, driver, flavour, lacking, error))
+                        lacking, error = live_sources.simulate_driver(catalog, driver, flavour, environment)
+                        made.append(verdicts.simulation(distro, driver, flavour, lacking, error))
             for package in catalog.packages.gpu_list_packages:
-                found = upstream_sources.packaged_file(package, "supported-gpus.json.gz", environment)
+                found = live_sources.packaged_file(package, "supported-gpus.json.gz", environment)
                 if found:
                     log(f"debian: supported-gpus.json of {package} {found[0]}")
                     chips = json.loads(gzip.decompress(found[1]))["chips"]
-                    made += upstream_deep.supported_gpus(catalog, versions.upstream(found[0]), chips)
-            ids = upstream_sources.packaged_file("pci.ids", "/pci.ids", environment)
+                    made += verdicts.supported_gpus(catalog, versions.upstream(found[0]), chips)
+            ids = live_sources.packaged_file("pci.ids", "/pci.ids", environment)
             if ids:
                 log(f"debian: pci.ids {ids[0]}")
-                made += upstream_deep.pci_ids(catalog, ids[1].decode(errors="replace"))
+                made += verdicts.pci_ids(catalog, ids[1].decode(errors="replace"))
     return made
 
 
@@ -295,7 +287,7 @@ def deep_table(found: Sequence[Verdict], result: Result) -> str:
     """Return the contradicted entries, the sources that were not reached, and the share of each verdict by file."""
     lines = [f"{v.entry}  contradicted by {v.by}\n    {v.text}" for v in found if v.verdict == "contradicted"]
     lines += [f"{u.source}  not reached: {u.reason}" for u in result.unreachable]
-    for file, counts in upstream_deep.shares(found).items():
+    for file, counts in verdicts.shares(found).items():
         lines.append(f"{file}: " + ", ".join(f"{number} {verdict}" for verdict, number in counts.items()))
     return "\n".join(lines)
 
@@ -304,7 +296,7 @@ def default_sources() -> list[str]:
     """Return all sources; of the two archives the one in this machine's apt sources, else debian."""
     left_out = "ubuntu"
     try:
-        upstream_sources.find_mirror("ubuntu")
+        live_sources.find_mirror("ubuntu")
         left_out = "debian"
     except SourceUnreachable:
         pass  # reported when debian is compared
@@ -371,14 +363,17 @@ def main_deep(catalog: Catalog, arguments: argparse.Namespace, out: TextIO, err:
     """Run --deep and return the exit status."""
     sources = arguments.only or DEEP_SOURCES
     found, result = deep(catalog, sources, arguments.wheels, lambda text: err.write(f"{text}\n"))
-    shares = upstream_deep.shares(found)
+    shares = verdicts.shares(found)
     if arguments.record:
         document = {"date": datetime.date.today().isoformat(), "sources": list(sources), "shares": shares}
         Path(arguments.record).write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     if arguments.json:
-        verdicts = [dataclasses.asdict(verdict) for verdict in found]
-        unreachable = [dataclasses.asdict(u) for u in result.unreachable]
-        print(json.dumps({"schema": 1, "verdicts": verdicts, "unreachable": unreachable}, indent=1), file=out)
+        answer = {
+            "schema": 1,
+            "verdicts": [dataclasses.asdict(verdict) for verdict in found],
+            "unreachable": [dataclasses.asdict(u) for u in result.unreachable],
+        }
+        print(json.dumps(answer, indent=1), file=out)
     else:
         print(deep_table(found, result), file=out)
     if any(verdict.verdict == "contradicted" for verdict in found):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import upstream_deep
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.device_code import Code, Group
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.upstream_deep import Evidence
+
+from tools.catalog import verdicts
+from tools.catalog.device_code import Code, Group
+from tools.catalog.verdicts import Evidence
 
 CATALOG = load_catalog()
 # Of the wheel nvidia-cuda-nvcc-cu12 12.9.86.
@@ -32,8 +33,8 @@ def of(entry: str, evidence: list[Evidence]) -> list[bool]:
 
 
 def test_an_entry_without_evidence_is_taken_on_trust_from_its_source():
-    known = upstream_deep.entries(CATALOG)
-    found = upstream_deep.verdicts(CATALOG, [])
+    known = verdicts.entries(CATALOG)
+    found = verdicts.verdicts(CATALOG, [])
     assert {v.verdict for v in found} == {"trusted"}
     assert {v.entry: v.by for v in found} == known
     assert len(known) > 1200
@@ -42,17 +43,17 @@ def test_an_entry_without_evidence_is_taken_on_trust_from_its_source():
 def test_one_contradiction_outweighs_confirmations():
     entry = "tensorflow.yml releases[2.21.0]"
     evidence = [Evidence(entry, "PyPI", True, "a"), Evidence(entry, "the wheel", False, "b")]
-    found = {v.entry: v for v in upstream_deep.verdicts(CATALOG, evidence)}
+    found = {v.entry: v for v in verdicts.verdicts(CATALOG, evidence)}
     assert (found[entry].verdict, found[entry].by, found[entry].text) == ("contradicted", "the wheel", "b")
-    found = {v.entry: v for v in upstream_deep.verdicts(CATALOG, evidence[:1])}
+    found = {v.entry: v for v in verdicts.verdicts(CATALOG, evidence[:1])}
     assert (found[entry].verdict, found[entry].by) == ("confirmed", "PyPI")
-    shares = upstream_deep.shares(found.values())
+    shares = verdicts.shares(found.values())
     assert shares["tensorflow.yml"]["confirmed"] == 1
     assert sum(map(sum, (counts.values() for counts in shares.values()))) == len(found)
 
 
 def test_what_only_a_source_has_is_a_contradiction():
-    found = upstream_deep.verdicts(CATALOG, upstream_deep.pci_ids(CATALOG, PCI_IDS))
+    found = verdicts.verdicts(CATALOG, verdicts.pci_ids(CATALOG, PCI_IDS))
     assert [v.entry for v in found if v.verdict == "contradicted"] == [
         "gpu_products.csv[2b85]",
         "gpu_products.csv[3fff]",
@@ -60,7 +61,7 @@ def test_what_only_a_source_has_is_a_contradiction():
 
 
 def test_pci_ids():
-    evidence = upstream_deep.pci_ids(CATALOG, PCI_IDS)
+    evidence = verdicts.pci_ids(CATALOG, PCI_IDS)
     assert of("gpu_products.csv[2330]", evidence) == [True]
     assert of("gpu_products.csv[1eb8]", evidence) == [True]
     assert of("gpu_products.csv[2b85]", evidence) == [False]  # it is a GB202
@@ -81,25 +82,25 @@ def test_pci_ids():
 )
 def test_supported_gpus(device, features, agrees):
     chips = [{"devid": device, "name": "x", "features": features}]
-    (found,) = upstream_deep.supported_gpus(CATALOG, "580.1", chips)
+    (found,) = verdicts.supported_gpus(CATALOG, "580.1", chips)
     assert found.agrees == agrees
 
 
 def test_compiler():
     toolkit = next(t for t in CATALOG.cuda.toolkits if t.version == "12.9")
-    gcc, architectures = upstream_deep.compiler(toolkit, HOST_CONFIG, PTXAS)
+    gcc, architectures = verdicts.compiler(toolkit, HOST_CONFIG, PTXAS)
     assert gcc.agrees
     assert not architectures.agrees
     listed = ",".join(f"'sm_{c.replace('.', '')}'" for c in toolkit.compute_capabilities)
-    assert upstream_deep.compiler(toolkit, HOST_CONFIG.replace("14", "13"), listed)[0].agrees is False
-    assert upstream_deep.compiler(toolkit, HOST_CONFIG, listed + ",'sm_90a'")[1].agrees
+    assert verdicts.compiler(toolkit, HOST_CONFIG.replace("14", "13"), listed)[0].agrees is False
+    assert verdicts.compiler(toolkit, HOST_CONFIG, listed + ",'sm_90a'")[1].agrees
 
 
 def test_wheel_code():
     release = next(r for r in CATALOG.tensorflow.releases if r.version == "2.21.0")
     code = Code(release.sass, release.sass_in_part, release.ptx)
-    assert upstream_deep.wheel_code(release, code, "x.whl").agrees
-    assert not upstream_deep.wheel_code(release, Code((*code.sass, "9.0"), (), code.ptx), "x.whl").agrees
+    assert verdicts.wheel_code(release, code, "x.whl").agrees
+    assert not verdicts.wheel_code(release, Code((*code.sass, "9.0"), (), code.ptx), "x.whl").agrees
 
 
 # The groups of device code in PyPI's wheels for Python 3.12, and their numbers. 2.10.0 is linked with a library for
@@ -130,7 +131,7 @@ def test_pytorch_code(version):
 
     def compared(*sass):
         other = dataclasses.replace(release, builds=(dataclasses.replace(build, sass=sass),))
-        return upstream_deep.pytorch_code(other, TORCH_CODE[version], "torch.whl")
+        return verdicts.pytorch_code(other, TORCH_CODE[version], "torch.whl")
 
     right = compared(*build.sass)
     assert (right.entry, right.agrees) == (f"pytorch.yml releases[{version}]", True)
@@ -142,6 +143,6 @@ def test_pytorch_code(version):
 def test_simulation():
     distro = CATALOG.distros["debian-12"]
     driver = distro.distro_drivers[0]
-    assert upstream_deep.simulation(distro, driver, "proprietary", [], "").agrees
-    assert not upstream_deep.simulation(distro, driver, "open", [], "unmet dependencies").agrees
-    assert "lacks libcuda" in upstream_deep.simulation(distro, driver, "open", ["libcuda"], "").text
+    assert verdicts.simulation(distro, driver, "proprietary", [], "").agrees
+    assert not verdicts.simulation(distro, driver, "open", [], "unmet dependencies").agrees
+    assert "lacks libcuda" in verdicts.simulation(distro, driver, "open", ["libcuda"], "").text

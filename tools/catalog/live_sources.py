@@ -25,11 +25,12 @@ from typing import Any, NamedTuple
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import download, openpgp
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_lists, apt_output
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import device_code, upstream_comparison
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import repository_facts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog, Distro, DistroDriver
 
-ROOT = Path(__file__).resolve().parents[3]
+from tools.catalog import comparison, device_code
+
+ROOT = Path(__file__).resolve().parents[2]
 # `pip index versions` prints JSON from 25.1 on; such a pip also dry-runs without downloading the wheel.
 OLDEST_PIP = "25.1"
 # x86_64 Linux: every tag that a wheel of these packages has had, newest first.
@@ -126,7 +127,7 @@ def parse_versions(name: str, answer: Answer) -> tuple[str, ...]:
     raise SourceUnreachable(f"{name}: pip could not list its versions: {_last_line(answer)}")
 
 
-def pip_metadata(pip: Sequence[str], name: str, version: str, python: str) -> upstream_comparison.WheelMetadata:
+def pip_metadata(pip: Sequence[str], name: str, version: str, python: str) -> comparison.WheelMetadata:
     """Return the METADATA of a release's wheel, without downloading the wheel."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.json"
@@ -146,10 +147,10 @@ def pip_metadata(pip: Sequence[str], name: str, version: str, python: str) -> up
         return parse_report(json.loads(report.read_text(encoding="utf-8")))
 
 
-def parse_report(report: Mapping[str, Any]) -> upstream_comparison.WheelMetadata:
+def parse_report(report: Mapping[str, Any]) -> comparison.WheelMetadata:
     """Return the only wheel of a pip installation report."""
     metadata = report["install"][0]["metadata"]
-    return upstream_comparison.WheelMetadata(
+    return comparison.WheelMetadata(
         name=metadata["name"],
         version=metadata["version"],
         requires_python=metadata.get("requires_python"),
@@ -291,7 +292,7 @@ def private_apt(mirror: Mirror, distro: Distro, run: Run = run_command) -> Itera
         folder.chmod(0o755)  # apt downloads as the user _apt
         for part in ("none.d", "state/lists/partial", "cache/archives/partial"):
             (folder / part).mkdir(parents=True)
-        components = upstream_comparison.archive_components(distro)
+        components = comparison.archive_components(distro)
         (folder / "sources.list").write_text(sources_list(mirror, distro.os_release.codename, components))
         (folder / "status").touch()
         dump = run(["apt-config", "dump"], {}, APT_TIMEOUT)
@@ -341,8 +342,8 @@ def _query(
     catalog: Catalog, distro: Distro, apt_environment: Mapping[str, str], run: Run
 ) -> dict[str, tuple[str, ...]]:
     every = run(["apt-cache", "pkgnames"], apt_environment, APT_TIMEOUT).out.split()
-    patterns = upstream_comparison.archive_patterns(catalog, distro)
-    wanted = set(upstream_comparison.archive_packages(distro)) & set(every)
+    patterns = comparison.archive_patterns(catalog, distro)
+    wanted = set(comparison.archive_packages(distro)) & set(every)
     wanted |= {name for name in every for pattern in patterns if pattern.fullmatch(name)}
     answer = run(["apt-cache", "madison", *sorted(wanted)], apt_environment, APT_TIMEOUT)
     if answer.status or not answer.out:
@@ -364,16 +365,16 @@ def fetch_url(url: str, timeout: float) -> bytes:
 
 def nvidia_index(
     catalog: Catalog, distro: Distro, fetch: Callable[[str, float], bytes] = fetch_url
-) -> upstream_comparison.NvidiaIndex:
+) -> comparison.NvidiaIndex:
     """Return NVIDIA's repository for a distribution release, with the packages that the catalog covers."""
     facts = repository_facts(catalog, distro.id, ARCHITECTURE)
     try:
         packages = gzip.decompress(fetch(facts["url"] + "Packages.gz", HTTP_TIMEOUT))
     except (download.DownloadError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise SourceUnreachable(f"{facts['slug']}: {error}") from error
-    globs = upstream_comparison.nvidia_globs(catalog, distro)
+    globs = comparison.nvidia_globs(catalog, distro)
     offered = {name: tuple(v) for name, v in apt_lists.parse(packages, globs, ARCHITECTURE).items()}
-    return upstream_comparison.NvidiaIndex(offered, _fingerprint(facts["key_url"], fetch))
+    return comparison.NvidiaIndex(offered, _fingerprint(facts["key_url"], fetch))
 
 
 def _fingerprint(url: str, fetch: Callable[[str, float], bytes]) -> str | None:

@@ -10,15 +10,11 @@ import gzip
 import json
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import (
-    upstream_comparison,
-    upstream_sources,
-)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import AndCuda, DriverSet
 
 from tests.unit.frozen_catalog import frozen_catalog
-from tests.unit.plugin_utils.catalog.upstream_cases import (
+from tests.unit.tools.catalog.captured import (
     FIXTURES,
     INDEX,
     UBUNTU_KEY,
@@ -30,6 +26,7 @@ from tests.unit.plugin_utils.catalog.upstream_cases import (
     short,
     text,
 )
+from tools.catalog import comparison, live_sources
 
 
 def added(compare, before, after):
@@ -40,7 +37,7 @@ def added(compare, before, after):
 
 @pytest.mark.parametrize("version", ["2.21.0", "2.20.0", "2.19.1", "2.15.0.post1", "2.11.0"])
 def test_wheels_agree(version):
-    assert upstream_comparison.compare_wheels(release(version), WHEELS) == []
+    assert comparison.compare_wheels(release(version), WHEELS) == []
 
 
 @pytest.mark.parametrize(
@@ -59,7 +56,7 @@ def test_wheels_agree(version):
 )
 def test_wheels_differ(change, expected):
     changed = dataclasses.replace(release("2.21.0"), **change)
-    assert short(upstream_comparison.compare_wheels(changed, WHEELS)) == [expected]
+    assert short(comparison.compare_wheels(changed, WHEELS)) == [expected]
 
 
 @pytest.mark.parametrize(
@@ -72,8 +69,8 @@ def test_wheels_differ(change, expected):
     ],
 )
 def test_and_cuda_extra(version, extra):
-    assert upstream_comparison.and_cuda(metadata(version)) == extra
-    assert upstream_comparison.compare_metadata(frozen_catalog(), release(version), metadata(version)) == []
+    assert comparison.and_cuda(metadata(version)) == extra
+    assert comparison.compare_metadata(frozen_catalog(), release(version), metadata(version)) == []
 
 
 @pytest.mark.parametrize(
@@ -90,18 +87,18 @@ def test_and_cuda_differs(extra, shown):
     changed = dataclasses.replace(release("2.21.0"), and_cuda=extra)
     live = "CUDA 12, cuDNN <10.0,>=9.3.0.75, NCCL <3.0,>=2.27.7"
     expected = [("differs", "tensorflow.yml releases[2.21.0].and_cuda", shown, live)]
-    assert short(upstream_comparison.compare_metadata(frozen_catalog(), changed, metadata("2.21.0"))) == expected
+    assert short(comparison.compare_metadata(frozen_catalog(), changed, metadata("2.21.0"))) == expected
 
 
 def test_the_order_of_bounds_means_nothing():
     changed = dataclasses.replace(release("2.21.0"), and_cuda=AndCuda(12, ">=9.3.0.75,<10.0", ">=2.27.7,<3.0"))
-    assert upstream_comparison.compare_metadata(frozen_catalog(), changed, metadata("2.21.0")) == []
+    assert comparison.compare_metadata(frozen_catalog(), changed, metadata("2.21.0")) == []
 
 
 def test_requires_python_refuses():
     changed = dataclasses.replace(release("2.21.0"), pythons=("3.9", "3.10"))
     expected = [("differs", "tensorflow.yml releases[2.21.0].pythons", "3.9", "Requires-Python >=3.10")]
-    assert short(upstream_comparison.compare_metadata(frozen_catalog(), changed, metadata("2.21.0"))) == expected
+    assert short(comparison.compare_metadata(frozen_catalog(), changed, metadata("2.21.0"))) == expected
 
 
 @pytest.mark.parametrize(
@@ -118,21 +115,19 @@ def test_requires_python_refuses():
 )
 def test_new_tensorflow(known, missing):
     catalog = replace_entries(frozen_catalog(), "tensorflow", "releases", [release(v) for v in known])
-    assert (
-        short(upstream_comparison.compare_new_releases(catalog.tensorflow.releases, {"tensorflow": WHEELS})) == missing
-    )
+    assert short(comparison.compare_new_releases(catalog.tensorflow.releases, {"tensorflow": WHEELS})) == missing
 
 
 def test_a_release_is_new_under_the_name_that_its_series_has_alone():
     """Until 2.0 GPUs are served by `tensorflow-gpu`; `tensorflow` is for the CPU."""
     releases = [dataclasses.replace(release("2.20.0"), version="1.12.0", package="tensorflow-gpu"), release("2.20.0")]
     offered = {"3.12": ("1.12.3", "2.21.0")}
-    found = upstream_comparison.compare_new_releases(releases, {"tensorflow": offered, "tensorflow-gpu": offered})
+    found = comparison.compare_new_releases(releases, {"tensorflow": offered, "tensorflow-gpu": offered})
     assert [finding.observed for finding in found] == ["tensorflow 2.21.0", "tensorflow-gpu 1.12.3"]
 
 
 def test_requested_pythons_reach_beyond_the_known_ones():
-    asked = upstream_comparison.pythons_to_ask(frozen_catalog())
+    asked = comparison.pythons_to_ask(frozen_catalog())
     known = {p for r in frozen_catalog().tensorflow.releases for p in r.pythons}
     assert known < set(asked)
     assert {"3.12", "3.14", "3.15"} <= set(asked)
@@ -159,21 +154,21 @@ def test_cudnn_findings():
     ]
     for changed, expected in table:
         other = replace_entries(catalog, "cudnn", "versions", changed)
-        assert added(lambda c: upstream_comparison.compare_index(c, INDEX), catalog, other) == [expected]
+        assert added(lambda c: comparison.compare_index(c, INDEX), catalog, other) == [expected]
 
 
 def test_what_only_the_apt_repository_has_is_no_finding():
     catalog = frozen_catalog()
     one = dataclasses.replace(catalog.cudnn.versions[0], version="9.20.9.9", source="NVIDIA's repository")
     other = replace_entries(catalog, "cudnn", "versions", [*catalog.cudnn.versions, one])
-    assert added(lambda c: upstream_comparison.compare_index(c, INDEX), catalog, other) == []
+    assert added(lambda c: comparison.compare_index(c, INDEX), catalog, other) == []
 
 
 def test_nccl_findings():
     catalog = frozen_catalog()
     builds = [b for b in catalog.nccl.builds if b.version.startswith("2.2")]
     older = replace_entries(catalog, "nccl", "builds", builds)
-    found = added(lambda c: upstream_comparison.compare_index(c, INDEX), catalog, older)
+    found = added(lambda c: comparison.compare_index(c, INDEX), catalog, older)
     assert [f[3] for f in found] == ["nvidia-nccl-cu12 2.32.3", "nvidia-nccl-cu13 2.32.3"]
 
 
@@ -189,18 +184,18 @@ def torch(version, **change):
     found = next(r for r in load_catalog().pytorch.releases if r.version == version)
     builds = [dataclasses.replace(b, **change) if b.index == "pypi" else b for b in found.builds]
     report = json.loads(text(f"report-torch-{version}.json"))
-    return dataclasses.replace(found, builds=tuple(builds)), upstream_sources.parse_report(report)
+    return dataclasses.replace(found, builds=tuple(builds)), live_sources.parse_report(report)
 
 
 @pytest.mark.parametrize("version", TORCH)
 def test_pytorch_is_compared_with_the_pins_of_its_wheel(version):
     catalog = load_catalog()
     found, wheel = torch(version)
-    assert upstream_comparison.pins(catalog, wheel) == TORCH[version]
-    assert upstream_comparison.compare_metadata(catalog, found, wheel) == []
+    assert comparison.pins(catalog, wheel) == TORCH[version]
+    assert comparison.compare_metadata(catalog, found, wheel) == []
     for library, live in TORCH[version].items():
         wrong, _ = torch(version, **{library: "1.2.3"})
-        assert short(upstream_comparison.compare_metadata(catalog, wrong, wheel)) == [
+        assert short(comparison.compare_metadata(catalog, wrong, wheel)) == [
             ("differs", f"pytorch.yml releases[{version}].builds.{library}", "1.2.3", live)
         ]
 
@@ -209,7 +204,7 @@ def test_a_fourth_number_of_cuda_means_nothing_and_a_missing_pin_differs():
     catalog, (found, wheel) = load_catalog(), torch("2.14.1")
     requires = [r.replace("==13.0.3;", "==13.0.3.0;") for r in wheel.requires_dist if "nccl" not in r]
     other = dataclasses.replace(wheel, requires_dist=tuple(requires))
-    assert short(upstream_comparison.compare_metadata(catalog, found, other)) == [
+    assert short(comparison.compare_metadata(catalog, found, other)) == [
         ("differs", "pytorch.yml releases[2.14.1].builds.nccl", "2.30.7", "absent")
     ]
 
@@ -217,11 +212,11 @@ def test_a_fourth_number_of_cuda_means_nothing_and_a_missing_pin_differs():
 def test_pytorch_is_compared_with_the_tags_of_its_wheels():
     found, _ = torch("2.14.1")
     fewer = found.pythons[:-1]
-    assert upstream_comparison.compare_wheels(found, dict.fromkeys(found.pythons, ("2.14.1",))) == []
-    assert short(upstream_comparison.compare_wheels(found, dict.fromkeys(fewer, ("2.14.1",)))) == [
+    assert comparison.compare_wheels(found, dict.fromkeys(found.pythons, ("2.14.1",))) == []
+    assert short(comparison.compare_wheels(found, dict.fromkeys(fewer, ("2.14.1",)))) == [
         ("differs", "pytorch.yml releases[2.14.1].pythons", ", ".join(found.pythons), ", ".join(fewer))
     ]
-    assert short(upstream_comparison.compare_wheels(found, {})) == [
+    assert short(comparison.compare_wheels(found, {})) == [
         ("gone", "pytorch.yml releases[2.14.1]", "2.14.1", "torch 2.14.1: no wheel for Linux x86_64")
     ]
 
@@ -231,16 +226,16 @@ def test_a_release_that_pypi_has_no_build_of_is_not_looked_for_there():
     first, *others = catalog.pytorch.releases
     first = dataclasses.replace(first, builds=tuple(b for b in first.builds if b.index != "pypi"))
     catalog = replace_entries(catalog, "pytorch", "releases", [first, *others])
-    assert list(upstream_comparison.on_pypi(catalog, "pytorch")) == others
+    assert list(comparison.on_pypi(catalog, "pytorch")) == others
 
 
 def test_every_pytorch_release_that_the_catalog_lacks_is_new():
     """Also one whose series is known, and one with a wheel for a single Python; not those before the oldest one."""
     releases = load_catalog().pytorch.releases
     wheels = {"torch": {"3.12": tuple(v for v in INDEX["torch"] if v != "2.15.0"), "3.15": ("2.15.0", "2.13.0+cpu")}}
-    assert upstream_comparison.compare_new_releases(releases, wheels) == []
+    assert comparison.compare_new_releases(releases, wheels) == []
     known = [r for r in releases if r.version not in ("2.14.0", "2.15.0")]
-    assert short(upstream_comparison.compare_new_releases(known, wheels)) == [
+    assert short(comparison.compare_new_releases(known, wheels)) == [
         ("new", "pytorch.yml releases", "2.14.1", "torch 2.14.0"),
         ("new", "pytorch.yml releases", "no 2.15", "torch 2.15.0"),
     ]
@@ -252,10 +247,10 @@ def test_cuda_findings():
     toolkit = next(t for t in catalog.cuda.toolkits if t.version == "13.4")
     shorter = dataclasses.replace(toolkit, releases=tuple(r for r in toolkit.releases if r.version != "13.4.1"))
     other = replace_entries(catalog, "cuda", "toolkits", [*without(catalog.cuda.toolkits, "13.4"), shorter])
-    found = added(lambda c: upstream_comparison.compare_index(c, INDEX), catalog, other)
+    found = added(lambda c: comparison.compare_index(c, INDEX), catalog, other)
     assert [(f[1], f[3]) for f in found] == [("cuda.yml toolkits[13.4].releases", "cuda-toolkit 13.4.1")]
     other = replace_entries(catalog, "cuda", "toolkits", without(catalog.cuda.toolkits, "13.3"))
-    found = added(lambda c: upstream_comparison.compare_index(c, INDEX), catalog, other)
+    found = added(lambda c: comparison.compare_index(c, INDEX), catalog, other)
     assert [(f[1], f[3]) for f in found] == [
         ("cuda.yml toolkits", "cuda-toolkit 13.3.0"),
         ("cuda.yml toolkits", "cuda-toolkit 13.3.1"),
@@ -265,7 +260,7 @@ def test_cuda_findings():
 def archive_changes(name, change):
     catalog = frozen_catalog()
     distro = catalog.distros[name]
-    return added(lambda d: upstream_comparison.compare_archive(catalog, d, offered(name)), distro, change(distro))
+    return added(lambda d: comparison.compare_archive(catalog, d, offered(name)), distro, change(distro))
 
 
 def set_driver(distro, branch, **change):
@@ -328,9 +323,7 @@ def test_a_branch_that_the_file_lacks():
     catalog = frozen_catalog()
     distro = catalog.distros["debian-13"]
     distro = dataclasses.replace(distro, distro_drivers=tuple(d for d in distro.distro_drivers if d.branch == "550"))
-    found = [
-        f for f in short(upstream_comparison.compare_archive(catalog, distro, offered("debian-13"))) if f[0] == "new"
-    ]
+    found = [f for f in short(comparison.compare_archive(catalog, distro, offered("debian-13"))) if f[0] == "new"]
     assert [(where, mine) for _, where, mine, _ in found] == [("distro/debian-13.yml distro_drivers", "550")]
     assert "nvidia-tesla-535-kernel-dkms 535.274.02" in found[0][3]
 
@@ -339,7 +332,7 @@ def test_driver_versions_come_from_the_driver_and_not_from_its_helpers():
     catalog = frozen_catalog()
     driver = next(d for d in catalog.distros["debian-12"].distro_drivers if d.branch == "535")
     assert offered("debian-12")["nvidia-persistenced"] == ("535.171.04-1~deb12u1",)
-    assert upstream_comparison.driver_versions(driver, offered("debian-12")) == ["535.309.01", "535.261.03"]
+    assert comparison.driver_versions(driver, offered("debian-12")) == ["535.309.01", "535.261.03"]
 
 
 def set_driver_versions(catalog, branch, change):
@@ -355,7 +348,7 @@ def test_driver_versions_of_the_archive():
     archives = {name: offered(name) for name in ("debian-12", "debian-13")}
 
     def compare(c):
-        return [f for n, o in archives.items() for f in upstream_comparison.compare_archive(c, c.distros[n], o)]
+        return [f for n, o in archives.items() for f in comparison.compare_archive(c, c.distros[n], o)]
 
     other = set_driver_versions(catalog, "550", lambda found: without(found, "550.163.01"))
     expected = ("new", "driver.yml branches[550].versions", "absent", "550.163.01 in debian-13")
@@ -366,9 +359,9 @@ def test_driver_versions_of_the_archive():
 
     other = set_driver_versions(catalog, "550", more)
     expected = ("gone", "driver.yml branches[550].versions", "550.999.99", "not offered")
-    gone = added(lambda c: upstream_comparison.compare_archived_drivers(c, "debian", archives), catalog, other)
+    gone = added(lambda c: comparison.compare_archived_drivers(c, "debian", archives), catalog, other)
     assert gone == [expected]
-    assert upstream_comparison.compare_archived_drivers(other, "debian", {"debian-13": archives["debian-13"]}) == []
+    assert comparison.compare_archived_drivers(other, "debian", {"debian-13": archives["debian-13"]}) == []
 
 
 def nvidia(catalog=None, fingerprint=UBUNTU_KEY, **more):
@@ -385,10 +378,8 @@ def nvidia(catalog=None, fingerprint=UBUNTU_KEY, **more):
             return gzip.compress(packages)
         return (FIXTURES.parent / key).read_bytes()
 
-    index = upstream_sources.nvidia_index(catalog, distro, fetch)
-    return short(
-        upstream_comparison.compare_nvidia(catalog, distro, dataclasses.replace(index, key_fingerprint=fingerprint))
-    )
+    index = live_sources.nvidia_index(catalog, distro, fetch)
+    return short(comparison.compare_nvidia(catalog, distro, dataclasses.replace(index, key_fingerprint=fingerprint)))
 
 
 @pytest.mark.parametrize(

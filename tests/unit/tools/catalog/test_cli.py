@@ -10,17 +10,13 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import (
-    upstream_cli,
-    upstream_comparison,
-    upstream_sources,
-)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.upstream_comparison import Finding
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.upstream_sources import SourceUnreachable
 
 from tests.unit.frozen_catalog import frozen_catalog
-from tests.unit.plugin_utils.catalog.upstream_cases import WHEELS, metadata, release, replace_entries, short, text
+from tests.unit.tools.catalog.captured import WHEELS, metadata, release, replace_entries, short, text
+from tools.catalog import cli, comparison, live_sources
+from tools.catalog.comparison import Finding
+from tools.catalog.live_sources import SourceUnreachable
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -35,10 +31,10 @@ def run(monkeypatch, findings=(), unreachable=(), arguments=()):
         if distro.id in unreachable:
             raise SourceUnreachable(f"{distro.nvidia_repository.slug}: no route to host")
 
-    monkeypatch.setattr(upstream_comparison, "compare_nvidia", compare)
-    monkeypatch.setattr(upstream_sources, "nvidia_index", index)
+    monkeypatch.setattr(comparison, "compare_nvidia", compare)
+    monkeypatch.setattr(live_sources, "nvidia_index", index)
     out, err = io.StringIO(), io.StringIO()
-    status = upstream_cli.main(["--only", "nvidia", *arguments], out, err)
+    status = cli.main(["--only", "nvidia", *arguments], out, err)
     return status, out.getvalue(), err.getvalue()
 
 
@@ -60,7 +56,7 @@ def test_exit_status(monkeypatch, findings, unreachable, arguments, status):
 
 @pytest.mark.parametrize("arguments", [["--only", "npm"], ["--frob"], ["--only", "nvidia", "more"]])
 def test_bad_usage(arguments, capsys):
-    assert upstream_cli.main(arguments) == 2
+    assert cli.main(arguments) == 2
     assert "script/catalog-check --help explains the options" in capsys.readouterr().err
 
 
@@ -78,7 +74,7 @@ def test_output(monkeypatch):
 
 def test_one_line_of_the_catalog_is_reported_once():
     other = dataclasses.replace(ONE, observed="99.1.0 in debian13")
-    assert short(upstream_cli.merged([ONE, other, ONE])) == [
+    assert short(cli.merged([ONE, other, ONE])) == [
         ("new", "cuda.yml toolkits", "absent", "99.1.0 in ubuntu2404; 99.1.0 in debian13")
     ]
 
@@ -87,10 +83,10 @@ def test_tensorflow_is_compared(monkeypatch):
     """The whole way from pip's answers to the findings, with one release changed in the catalog."""
     wrong = dataclasses.replace(release("2.19.1"), pythons=("3.12",), and_cuda=None)
     catalog = replace_entries(frozen_catalog(), "tensorflow", "releases", [release("2.21.0"), wrong])
-    monkeypatch.setattr(upstream_sources, "find_pip", lambda: ["pip"])
-    monkeypatch.setattr(upstream_sources, "pip_versions", lambda pip, name, python: WHEELS.get(python, ()))
-    monkeypatch.setattr(upstream_sources, "pip_metadata", lambda pip, name, version, python: metadata(version))
-    result = upstream_cli.check(catalog, ["tensorflow"], lambda line: None)
+    monkeypatch.setattr(live_sources, "find_pip", lambda: ["pip"])
+    monkeypatch.setattr(live_sources, "pip_versions", lambda pip, name, python: WHEELS.get(python, ()))
+    monkeypatch.setattr(live_sources, "pip_metadata", lambda pip, name, version, python: metadata(version))
+    result = cli.check(catalog, ["tensorflow"], lambda line: None)
     assert [(f.kind, f.where) for f in result.findings] == [
         ("differs", "tensorflow.yml releases[2.19.1].pythons"),
         ("differs", "tensorflow.yml releases[2.19.1].and_cuda"),
@@ -114,13 +110,13 @@ def test_a_pytorch_release_is_confirmed_by_its_own_metadata_alone(monkeypatch):
     def wheel(pip, name, version, python):
         if version == "2.13.0":
             raise SourceUnreachable(f"{name} {version}: no route to host")
-        return upstream_sources.parse_report(json.loads(text(f"report-torch-{version}.json")))
+        return live_sources.parse_report(json.loads(text(f"report-torch-{version}.json")))
 
     pythons = {r.version: r.pythons for r in load_catalog().pytorch.releases}
-    monkeypatch.setattr(upstream_sources, "find_pip", lambda: ["pip"])
-    monkeypatch.setattr(upstream_sources, "pip_versions", listed)
-    monkeypatch.setattr(upstream_sources, "pip_metadata", wheel)
-    verdicts, result = upstream_cli.deep(catalog, ["pytorch", "pypi"], 1, lambda line: None)
+    monkeypatch.setattr(live_sources, "find_pip", lambda: ["pip"])
+    monkeypatch.setattr(live_sources, "pip_versions", listed)
+    monkeypatch.setattr(live_sources, "pip_metadata", wheel)
+    verdicts, result = cli.deep(catalog, ["pytorch", "pypi"], 1, lambda line: None)
     found = {verdict.entry: verdict.verdict for verdict in verdicts}
     assert {version: found[f"pytorch.yml releases[{version}]"] for version in known} == {
         "2.9.1": "contradicted",
@@ -132,9 +128,9 @@ def test_a_pytorch_release_is_confirmed_by_its_own_metadata_alone(monkeypatch):
 
 
 def test_an_index_that_lists_nothing_is_not_taken_for_an_empty_one(monkeypatch):
-    monkeypatch.setattr(upstream_sources, "find_pip", lambda: ["pip"])
-    monkeypatch.setattr(upstream_sources, "pip_versions", lambda pip, name, python: ())
-    result = upstream_cli.check(frozen_catalog(), ["tensorflow", "pytorch", "pypi"], lambda line: None)
+    monkeypatch.setattr(live_sources, "find_pip", lambda: ["pip"])
+    monkeypatch.setattr(live_sources, "pip_versions", lambda pip, name, python: ())
+    result = cli.check(frozen_catalog(), ["tensorflow", "pytorch", "pypi"], lambda line: None)
     assert result.findings == []
     assert {u.source for u in result.unreachable} == {"tensorflow", "pytorch", "pypi"}
 
@@ -159,15 +155,15 @@ def test_a_wheel_that_cannot_be_read_leaves_the_others_compared(monkeypatch):
         return made
 
     found = metadata("2.21.0")
-    monkeypatch.setattr(upstream_sources, "find_pip", lambda: ["pip"])
-    monkeypatch.setattr(upstream_sources, "pip_versions", lambda pip, name, python: (f"{here}.1", f"{away}.1"))
+    monkeypatch.setattr(live_sources, "find_pip", lambda: ["pip"])
+    monkeypatch.setattr(live_sources, "pip_versions", lambda pip, name, python: (f"{here}.1", f"{away}.1"))
     monkeypatch.setattr(
-        upstream_sources,
+        live_sources,
         "pip_metadata",
         lambda pip, name, version, python: dataclasses.replace(found, url=version.rpartition(".")[0]),
     )
-    monkeypatch.setattr(upstream_sources, "open_wheel", wheel)
-    verdicts, result = upstream_cli.deep(catalog, ["compilers"], 1, lambda line: None)
+    monkeypatch.setattr(live_sources, "open_wheel", wheel)
+    verdicts, result = cli.deep(catalog, ["compilers"], 1, lambda line: None)
     assert [(u.source, u.reason) for u in result.unreachable] == [("compilers", f"{away}: no route to host")]
     compared = {verdict.entry for verdict in verdicts if verdict.verdict != "trusted"}
     assert any(f"[{here}]" in entry for entry in compared)

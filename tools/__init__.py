@@ -1,0 +1,1 @@
+"""What only a clone needs: not part of the collection, which imports none of it."""

@@ -1,0 +1,1 @@
+"""script/catalog-check: the catalog compared with what its sources say today."""
