@@ -140,7 +140,7 @@ def test_generated_documents_are_up_to_date():
 def test_unknown_option_of_script_docs_writes_nothing(tmp_path):
     """In a copy: a misspelled --check must not write the documents."""
     copy = tmp_path / "clone"
-    for name in ("script", "collections", "plugins", "catalog", "benchmarks", "tests", "README.md", "galaxy.yml"):
+    for name in "script collections plugins tools catalog benchmarks tests README.md galaxy.yml".split():
         source = PROJECT / name
         shutil.copytree(source, copy / name, symlinks=True) if source.is_dir() else shutil.copy(source, copy / name)
     (copy / "README.md").write_text("<!-- support -->\nstale\n<!-- end -->\n")

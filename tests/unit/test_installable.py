@@ -21,7 +21,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Ho
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.lock_files import planned
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import locks
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.codes import PROBLEMS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.frameworks import (
     pytorch_candidates,
@@ -30,6 +29,8 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.frameworks 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.gpus import identify_gpus
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_once
 from packaging import specifiers, tags
+
+from tools.docs.codes import PROBLEMS
 
 ROOT = Path(__file__).resolve().parents[2]
 INDEX: dict[str, dict[str, list[list[str]]]] = json.loads((ROOT / "tests/fixtures/locks/index.json").read_text())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import frameworks, gpus, locks, scope
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.codes import PROBLEMS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.driver import (
     driver_sets,
     foreign_drivers,
@@ -16,6 +15,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present imp
 from tests.unit.frozen_catalog import frozen_catalog
 from tests.unit.plugin_utils.resolver.resolver_cases import codes, plan
 from tests.unit.plugin_utils.resolver.test_resolve import FAILURES
+from tools.docs.codes import PROBLEMS
 
 DISTROS = sorted(frozen_catalog().distros)
 

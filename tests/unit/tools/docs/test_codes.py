@@ -6,9 +6,11 @@ import ast
 import re
 from pathlib import Path
 
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import codes
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import resolve
 
-FOLDER = Path(codes.__file__).parent
+from tools.docs import codes
+
+FOLDER = Path(resolve.__file__).parent
 # The first argument of these calls is a code, or a variable or function that gives one.
 TABLES = re.compile(r"^(?:PROBLEMS|WARNINGS) = \{.*?^\}", re.MULTILINE | re.DOTALL)
 REPORTING = {"Problem", "PlanWarning", "problem", "warn"}

@@ -1,0 +1,1 @@
+"""script/docs: what the generated tables are made of."""
