@@ -30,13 +30,6 @@ def assert_planned(answer: subprocess.CompletedProcess[str], site: Path) -> None
     assert answer.stdout.count(f"Report: {only_run(site)}/report.md") == 1
 
 
-def test_the_tarball_holds_what_runs_and_no_tests(tarball: Path) -> None:
-    with tarfile.open(tarball) as archive:
-        names = {name.split("/")[0] for name in archive.getnames()}
-    assert {"catalog", "plugins", "roles", "playbooks", "docs", "meta", "inventories", "LICENSE", "README.md"} <= names
-    assert names & {"tests", "molecule", "benchmarks", "collections", "script", "requirements", "tools"} == set()
-
-
 def test_every_file_that_a_role_or_playbook_reads_is_in_the_tarball(tarball: Path) -> None:
     with tarfile.open(tarball) as archive:
         shipped = {member.name for member in archive.getmembers() if member.isfile()}
