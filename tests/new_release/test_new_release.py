@@ -23,6 +23,7 @@ AFFECTED = (
     "tests/unit/modules/test_gpu_probe.py",
     "tests/unit/plugin_utils/catalog",
     "tests/unit/plugin_utils/model/test_plan.py",
+    "tests/unit/plugin_utils/plan_command",
     "tests/unit/plugin_utils/planning",
     "tests/unit/plugin_utils/resolver",
     "tests/unit/test_catalog_alone.py",
@@ -38,9 +39,15 @@ UNAFFECTED = {
     "tests/unit/doubles/test_lab.py": "distributions",
     "tests/unit/doubles/test_simulated_nvidia_smi.py": "GPUs",
     "tests/unit/module_utils/checks/test_cuda_bandwidth_check.py": "thresholds",
-    "tests/unit/module_utils/packages/apt/test_apt_output.py": "package names",
+    "tests/unit/module_utils/checks/test_gpu_checks.py": "thresholds, counters and Xid numbers",
+    "tests/unit/module_utils/checks/test_gpu_counters.py": "counters",
+    "tests/unit/module_utils/nvidia/test_kernel_log.py": "Xid numbers",
+    "tests/unit/module_utils/packages/test_apt_output.py": "package names",
     "tests/unit/plugin_utils/planning/test_lock_files.py": "locks of frameworks",
-    "tests/unit/plugin_utils/base/test_command_line.py": "how output ends that nobody reads",
+    "tests/unit/plugin_utils/test_command_line.py": "how output ends that nobody reads",
+    "tests/unit/test_emulated_processors.py": "CPU features",
+    "tests/unit/test_scripts.py": "options",
+    "tests/unit/test_shipped.py": "imports",
 }
 READS_THE_CATALOG = re.compile(r"\bload_catalog\(\)|\bplan_for_probe\(|script/plan\b")
 BRANCH = """
