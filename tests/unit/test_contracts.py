@@ -232,7 +232,6 @@ TESTED_BY = {
     "plugins/plugin_utils/plan_command/plan_options.py": "test_scripts.py",
     "tools/catalog/options.py": "test_scripts.py",
     # Types, used by all tests of these files.
-    "plugins/plugin_utils/base/paths.py": "plugin_utils/catalog/test_loader.py",  # where everything is read from
     "plugins/plugin_utils/catalog/schema.py": "plugin_utils/catalog/test_loader.py",
     "plugins/plugin_utils/model/findings.py": "plugin_utils/planning/test_preflight.py",
     # Programs: tested by running the program that includes or starts them.

@@ -25,12 +25,12 @@ from typing import Any, NamedTuple
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import download, openpgp
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_lists, apt_output
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.paths import PROJECT
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import repository_facts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog, Distro, DistroDriver
 
 from tools.catalog import comparison, device_code
 
-ROOT = Path(__file__).resolve().parents[2]
 # `pip index versions` prints JSON from 25.1 on; such a pip also dry-runs without downloading the wheel.
 OLDEST_PIP = "25.1"
 # x86_64 Linux: every tag that a wheel of these packages has had, newest first.
@@ -81,7 +81,7 @@ def run_command(command: Sequence[str], extra: Mapping[str, str], timeout: float
 def find_pip(run: Run = run_command) -> list[str]:
     """Return the command of a pip that is new enough: run by uv, this interpreter's, or the system's."""
     candidates = [
-        [str(ROOT / ".venv-bootstrap/bin/uv"), "tool", "run", "--from", f"pip>={OLDEST_PIP}", "pip"],
+        [str(PROJECT / ".venv-bootstrap/bin/uv"), "tool", "run", "--from", f"pip>={OLDEST_PIP}", "pip"],
         ["uv", "tool", "run", "--from", f"pip>={OLDEST_PIP}", "pip"],
         [sys.executable, "-m", "pip"],
         ["python3", "-m", "pip"],
