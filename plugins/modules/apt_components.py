@@ -58,6 +58,7 @@ apt_held_by:
 """
 
 import os
+from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
@@ -72,10 +73,10 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import 
 ORIGINS = ["Debian", "Ubuntu"]
 
 
-def find_suites(module: AnsibleModule, budget: apt_locks.Budget) -> list:
+def find_suites(module: AnsibleModule, budget: apt_locks.Budget) -> list[archive_components.Suite]:
     """Return the archive's suites, after a refresh of missing lists; fail the module where there is none."""
 
-    def read() -> list:
+    def read() -> list[archive_components.Suite]:
         output = module.run_command(["apt-get"] + archive_components.TARGETS, check_rc=True)[1]
         return archive_components.suites(output, ORIGINS, module.params["components"], module.params["path"])
 
@@ -92,7 +93,7 @@ def find_suites(module: AnsibleModule, budget: apt_locks.Budget) -> list:
     return suites
 
 
-def update(module: AnsibleModule, sources: list, budget: apt_locks.Budget) -> str:
+def update(module: AnsibleModule, sources: list[str], budget: apt_locks.Budget) -> str:
     """Refresh the package lists; return what is only a warning, which is given, too."""
     try:
         failed = apt_update.update(module.run_command, budget, sources, environ_update=apt_commands.ENVIRONMENT)
@@ -119,7 +120,7 @@ def main() -> None:
         module.fail_json(msg=str(error), apt_held_by=error.by)
 
 
-def enable(module: AnsibleModule, budget: apt_locks.Budget) -> dict:
+def enable(module: AnsibleModule, budget: apt_locks.Budget) -> dict[str, Any]:
     """Enable the components; return the module's result. Raise HeldError before anything is changed."""
     path = module.params["path"]
     suites = find_suites(module, budget)

@@ -182,7 +182,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.packages import tran
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_commands
 
 
-def versions(names: list, state: transaction.PackageState) -> dict:
+def versions(names: list[str], state: transaction.PackageState) -> dict[str, str]:
     """Return the versions of those of `names` that dpkg knows, by name."""
     return {name: state.packages[name].version for name in names if name in state.packages}
 

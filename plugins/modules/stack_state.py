@@ -154,7 +154,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import 
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, recording, rollback, run_lock
 
 
-def restore(module: AnsibleModule, apt: apt_commands.Apt) -> dict:
+def restore(module: AnsibleModule, apt: apt_commands.Apt) -> dict[str, Any]:
     """Restore a record; return the module's result, like every action below."""
     options = module.params
     work = rollback.Rollback(options["directory"], apt, module.run_command, module.check_mode)
@@ -174,7 +174,7 @@ def restore(module: AnsibleModule, apt: apt_commands.Apt) -> dict:
     }
 
 
-def record_baseline(module: AnsibleModule, _apt: apt_commands.Apt) -> dict:
+def record_baseline(module: AnsibleModule, _apt: apt_commands.Apt) -> dict[str, Any]:
     """Record the baseline, a pending change, and which parts are about to be changed."""
     options = module.params
     if not module.check_mode:
@@ -187,7 +187,7 @@ def record_baseline(module: AnsibleModule, _apt: apt_commands.Apt) -> dict:
     }
 
 
-def record_verified(module: AnsibleModule, apt: apt_commands.Apt) -> dict:
+def record_verified(module: AnsibleModule, apt: apt_commands.Apt) -> dict[str, Any]:
     """Record the verified configuration."""
     options = module.params
     return {
@@ -203,7 +203,7 @@ def record_verified(module: AnsibleModule, apt: apt_commands.Apt) -> dict:
     }
 
 
-def record_applied(module: AnsibleModule, _apt: apt_commands.Apt) -> dict:
+def record_applied(module: AnsibleModule, _apt: apt_commands.Apt) -> dict[str, Any]:
     """Record what a complete run left."""
     options = module.params
     changed = recording.record_applied(
@@ -212,13 +212,13 @@ def record_applied(module: AnsibleModule, _apt: apt_commands.Apt) -> dict:
     return {"changed": changed}
 
 
-def doubt_applied(module: AnsibleModule, _apt: apt_commands.Apt) -> dict:
+def doubt_applied(module: AnsibleModule, _apt: apt_commands.Apt) -> dict[str, Any]:
     """Have the next run apply every part, unless it has damage to repair."""
     options = module.params
     return {"changed": not module.check_mode and applied.doubt(options["directory"], options["accepted"])}
 
 
-def clear_restoring(module: AnsibleModule, _apt: apt_commands.Apt) -> dict:
+def clear_restoring(module: AnsibleModule, _apt: apt_commands.Apt) -> dict[str, Any]:
     """Drop the record of a rollback that was begun."""
     if not module.check_mode:
         store.remove(module.params["directory"], store.RESTORING)

@@ -21,6 +21,7 @@ import shutil
 import sys
 import sysconfig
 from importlib import metadata
+from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence
 
 MARK = "GPUHOST-ANSWER "
 AND_KERAS = "and-keras"  # to import TensorFlow's Keras as well, which its users' settings can replace
@@ -38,13 +39,13 @@ SEED = 20170706
 IMAGES, SIDE, CHANNELS, FILTERS, FILTER = 2, 12, 8, 8, 3
 
 
-def emit(**parts):
+def emit(**parts: Any) -> None:
     """Print one line of output."""
     sys.stdout.write("\n" + MARK + json.dumps(parts) + "\n")
     sys.stdout.flush()
 
 
-def message(error):
+def message(error: BaseException) -> str:
     """Return the first line of an error."""
     return (str(error).splitlines() or [type(error).__name__])[0][:300]
 
@@ -52,31 +53,31 @@ def message(error):
 # What the process loads ------------------------------------------------------------------------------------------
 
 
-def mapped_files():
+def mapped_files() -> list[str]:
     """Return the files that are mapped into this process."""
     with open("/proc/self/maps") as lines:
         paths = {line.rstrip("\n").split(" ", 5)[-1].strip() for line in lines}
     return sorted(path for path in paths if path.startswith("/"))
 
 
-def mapped_libraries():
+def mapped_libraries() -> list[str]:
     """Return the paths of the CUDA libraries in this process, two where a library is loaded twice."""
     return [path for path in mapped_files() if CUDA_LIBRARY.match(os.path.basename(path))]
 
 
-def named(path):
+def named(path: str) -> str:
     """Return the name of a library without its version: libcudnn for /usr/lib/libcudnn.so.9."""
     return os.path.basename(path).split(".so", 1)[0]
 
 
-def wheel_libraries():
+def wheel_libraries() -> list[str]:
     """Return the file names of the CUDA libraries that the wheels of this environment ship."""
     site = os.path.join(sys.prefix, "lib", "python*", "site-packages", "nvidia", "**", "lib*.so*")
     names = {os.path.basename(path) for path in glob.glob(site, recursive=True)}
     return sorted(name for name in names if CUDA_LIBRARY.match(name) and re.search(r"\.so\.\d+$", name))
 
 
-def sonames(build, wheels):
+def sonames(build: Mapping[str, Any], wheels: Iterable[str]) -> dict[str, str]:
     """Return the file names under which TensorFlow loads the needed libraries, by library.
 
     The wheels have them; without wheels, the major versions of the build information give them. A needed library for
@@ -91,7 +92,7 @@ def sonames(build, wheels):
     return found
 
 
-def load(tf, names):
+def load(tf: Any, names: Iterable[str]) -> dict[str, str]:
     """Load each library through TensorFlow itself; return the errors by file name.
 
     load_op_library passes the name to the same dlopen that loads these libraries on a host with a GPU: called from
@@ -107,9 +108,9 @@ def load(tf, names):
     return errors
 
 
-def call_versions(paths):
+def call_versions(paths: Iterable[str]) -> dict[str, int | None]:
     """Call cudnnGetVersion() and ncclGetVersion() in the loaded files."""
-    versions = {}
+    versions: dict[str, int | None] = {}
     for path in paths:
         if named(path) == "libcudnn":
             library = ctypes.CDLL(path)
@@ -122,7 +123,7 @@ def call_versions(paths):
     return versions
 
 
-def pinned_versions():
+def pinned_versions() -> dict[str, str]:
     """Return the versions of the installed cuDNN and NCCL wheels, which are those of the lock file."""
     versions = {}
     for distribution in metadata.distributions():
@@ -133,7 +134,7 @@ def pinned_versions():
     return versions
 
 
-def loaded_framework(framework):
+def loaded_framework(framework: str) -> dict[str, str | None] | None:
     """Return the framework's library in this process, and the version that is recorded where it is installed."""
     for path in mapped_files():
         if os.path.basename(path).startswith(FRAMEWORK_LIBRARY[framework]):
@@ -146,11 +147,11 @@ def loaded_framework(framework):
 # A convolution in double precision, without any library -----------------------------------------------------------
 
 
-def drawn(*shape):
+def drawn(*shape: int) -> Any:
     """Return nested lists of normal numbers, each exact in single precision, the same in each process."""
     draw = random.Random("%s %s" % (SEED, shape))
 
-    def fill(shape):
+    def fill(shape: tuple[int, ...]) -> Any:
         if not shape:
             return ctypes.c_float(draw.gauss(0, 1)).value
         return [fill(shape[1:]) for _unused in range(shape[0])]
@@ -158,7 +159,7 @@ def drawn(*shape):
     return fill(shape)
 
 
-def reference_convolution(images, filters, upstream):
+def reference_convolution(images: Any, filters: Any, upstream: Any) -> tuple[Any, Any, Any]:
     """Return the output of a convolution and its gradients by images and by filters, by its definition.
 
     images [n][y][x][c], filters [y][x][c][f] and the gradient of the output [n][y][x][f] are TensorFlow's layouts.
@@ -176,12 +177,12 @@ def reference_convolution(images, filters, upstream):
     return output, by_image, by_filter
 
 
-def zeros(*shape):
+def zeros(*shape: int) -> Any:
     """Return nested lists of zeros."""
     return [zeros(*shape[1:]) for _unused in range(shape[0])] if shape else 0.0
 
 
-def product_of(*sizes):
+def product_of(*sizes: int) -> Iterator[tuple[int, ...]]:
     """Yield every index of an array with these sizes."""
     if not sizes:
         yield ()
@@ -191,7 +192,7 @@ def product_of(*sizes):
             yield (first, *rest)
 
 
-def flat(values):
+def flat(values: Any) -> Iterator[float]:
     """Yield the numbers in nested lists."""
     for value in values:
         if isinstance(value, list):
@@ -200,21 +201,21 @@ def flat(values):
             yield value
 
 
-def largest_difference(found, exact):
+def largest_difference(found: Any, exact: Any) -> float:
     """Return the largest difference of two nested lists, relative to the largest exact element; NaN if one is NaN."""
-    found, exact = list(flat(found)), list(flat(exact))
-    if len(found) != len(exact):
-        raise ValueError("%d numbers instead of %d" % (len(found), len(exact)))
-    differences = [abs(one - other) for one, other in zip(found, exact)]  # noqa: B905
-    return largest(differences) / max(abs(value) for value in exact)
+    numbers, right = list(flat(found)), list(flat(exact))
+    if len(numbers) != len(right):
+        raise ValueError("%d numbers instead of %d" % (len(numbers), len(right)))
+    differences = [abs(one - other) for one, other in zip(numbers, right)]  # noqa: B905
+    return largest(differences) / max(abs(value) for value in right)
 
 
-def largest(numbers):
+def largest(numbers: Sequence[float]) -> float:
     """Return the largest number, NaN if one is NaN: max() may return another."""
     return float("nan") if any(map(math.isnan, numbers)) else max(numbers)
 
 
-def convolve(convolution, device):
+def convolve(convolution: Callable[..., Any], device: str) -> dict[str, Any]:
     """Run the framework's convolution on a device; return where it ran and the largest of its three differences."""
     size = SIDE - FILTER + 1
     images, filters = drawn(IMAGES, SIDE, SIDE, CHANNELS), drawn(FILTER, FILTER, CHANNELS, FILTERS)
@@ -225,7 +226,7 @@ def convolve(convolution, device):
     return {"device": device, "ran_on": ran_on, "difference": difference}
 
 
-def on_each(devices, compute, errors):
+def on_each(devices: Sequence[str], compute: Callable[[str], dict[str, Any]], errors: Any) -> list[dict[str, Any]]:
     """Return the results of `compute` on each device; an error is the result of its device."""
     results = []
     for device in devices:
@@ -239,7 +240,7 @@ def on_each(devices, compute, errors):
 # TensorFlow -------------------------------------------------------------------------------------------------------
 
 
-def tensorflow():
+def tensorflow() -> None:
     """Print every part of TensorFlow."""
     import numpy
     import tensorflow as tf
@@ -259,7 +260,7 @@ def tensorflow():
     for gpu in gpus:
         tf.config.experimental.set_memory_growth(gpu, True)
 
-    def multiply(device):
+    def multiply(device: str) -> dict[str, Any]:
         draw = numpy.random.default_rng(SEED)
         left, right = (draw.standard_normal((SIZE, SIZE)).astype("float32") for _unused in range(2))
         exact = left.astype("float64") @ right.astype("float64")
@@ -268,7 +269,7 @@ def tensorflow():
         error = numpy.abs(product.numpy().astype("float64") - exact).max() / numpy.abs(exact).max()
         return {"device": device, "ran_on": tf_device(product), "difference": float(error)}
 
-    def convolution(device, images, filters, upstream):
+    def convolution(device: str, images: Any, filters: Any, upstream: Any) -> tuple[Any, ...]:
         with tf.device(device), tf.GradientTape() as tape:
             images, filters = tf.Variable(images, dtype="float32"), tf.Variable(filters, dtype="float32")
             output = tf.nn.conv2d(images, filters, strides=1, padding="VALID")
@@ -277,12 +278,12 @@ def tensorflow():
         return (tf_device(output), *(part.numpy().tolist() for part in (output, *gradients)))
 
     devices = ["/GPU:%d" % number for number in range(len(gpus))] or ["/CPU:0"]
-    errors = (tf.errors.OpError, RuntimeError, ValueError)
-    emit(matmul=on_each(devices, multiply, errors))
-    emit(convolution=on_each(devices, lambda device: convolve(convolution, device), errors))
+    expected = (tf.errors.OpError, RuntimeError, ValueError)
+    emit(matmul=on_each(devices, multiply, expected))
+    emit(convolution=on_each(devices, lambda device: convolve(convolution, device), expected))
 
 
-def keras(tf):
+def keras(tf: Any) -> dict[str, Any]:
     """Return the version and the backend of Keras, or why it cannot be imported."""
     try:
         return {"version": tf.keras.__version__, "backend": tf.keras.backend.backend()}
@@ -290,15 +291,15 @@ def keras(tf):
         return {"error": message(error)}
 
 
-def tf_device(tensor):
+def tf_device(tensor: Any) -> str:
     """Return a tensor's device as it was requested: /GPU:0 for /job:localhost/replica:0/task:0/device:GPU:0."""
-    return "/" + tensor.device.rsplit("device:", 1)[-1]
+    return "/%s" % tensor.device.rsplit("device:", 1)[-1]
 
 
 # PyTorch ----------------------------------------------------------------------------------------------------------
 
 
-def pytorch():
+def pytorch() -> None:
     """Print every part of PyTorch, which works without NumPy."""
     import torch
 
@@ -313,7 +314,7 @@ def pytorch():
     emit(devices=devices)
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
 
-    def multiply(device):
+    def multiply(device: str) -> dict[str, Any]:
         generator = torch.Generator().manual_seed(SEED)
         left, right = (torch.randn(SIZE, SIZE, generator=generator) for _unused in range(2))
         exact = left.double() @ right.double()
@@ -321,7 +322,7 @@ def pytorch():
         error = (product.cpu().double() - exact).abs().max() / exact.abs().max()
         return {"device": device, "ran_on": str(product.device), "difference": float(error)}
 
-    def convolution(device, images, filters, upstream):
+    def convolution(device: str, images: Any, filters: Any, upstream: Any) -> tuple[Any, ...]:
         images = torch.tensor(images, device=device).permute(0, 3, 1, 2).requires_grad_()
         filters = torch.tensor(filters, device=device).permute(3, 2, 0, 1).requires_grad_()
         output = torch.nn.functional.conv2d(images, filters)
@@ -331,7 +332,7 @@ def pytorch():
         parts = (output.permute(0, 2, 3, 1), gradients[0].permute(0, 2, 3, 1), gradients[1].permute(2, 3, 1, 0))
         return (str(output.device), *(part.detach().cpu().tolist() for part in parts))
 
-    def outer(device):
+    def outer(device: str) -> dict[str, Any]:
         """Multiply vectors in a batch: since 2.14 a kernel of Triton, which compiles on the host (pytorch#196977)."""
         generator = torch.Generator().manual_seed(SEED)
         left, right = torch.randn(2, SIZE, 1, generator=generator), torch.randn(2, 1, SIZE, generator=generator)
@@ -345,7 +346,7 @@ def pytorch():
     emit(triton=on_each(devices or ["cpu"], outer, Exception), compiles_with=compiles_with())
 
 
-def compiles_with():
+def compiles_with() -> dict[str, Any]:
     """Return the C compiler, None without one, and whether there are Python's headers, as Triton looks for them.
 
     triton/runtime/build.py: CC, gcc or clang of the PATH; Debian's own scheme of paths is left out.
@@ -355,7 +356,7 @@ def compiles_with():
     return {"compiler": compiler, "headers": directory, "has_headers": os.path.exists(directory + "/Python.h")}
 
 
-def surroundings():
+def surroundings() -> dict[str, Any]:
     """Return what both frameworks' libraries are compared with."""
     return {
         "prefix": os.path.realpath(sys.prefix),
@@ -364,7 +365,7 @@ def surroundings():
     }
 
 
-def main():
+def main() -> None:
     """Print every part, again the libraries, since computing loads more of them, and that this was the last one."""
     gc.disable()  # a fifth of TensorFlow's import is garbage collections, which find next to nothing
     {"tensorflow": tensorflow, "pytorch": pytorch}[sys.argv[1]]()

@@ -13,8 +13,13 @@ from typing import Any
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
 
 # Where systemd looks for units, the first one wins. /lib is a link to /usr/lib on all but old releases.
-UNITS = ("/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system")
-UNITS += ("/lib/systemd/system",)
+UNITS = (
+    "/etc/systemd/system",
+    "/run/systemd/system",
+    "/usr/local/lib/systemd/system",
+    "/usr/lib/systemd/system",
+    "/lib/systemd/system",
+)
 DRM = "/sys/class/drm"
 # Cards of which a monitor shows the host: NVIDIA's, AMD's and Intel's. The chips of management controllers (ASPEED,
 # Matrox) and of virtual machines report a display that is always connected.

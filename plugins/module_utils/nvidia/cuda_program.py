@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from typing import Any
+from typing import Any, Dict
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_errors
 
@@ -19,7 +19,7 @@ NO_DEVICE_ERRORS = {35: "cudaErrorInsufficientDriver", 100: "cudaErrorNoDevice"}
 LIBRARIES = ("cudnn", "nccl")
 PARTS = ("versions", "outcome", "error", "devices", "peers", "cudnn", "all_reduce", "unfinished")
 
-Document = dict  # the program's JSON; see cuda_check.cu for its keys
+Document = Dict[str, Any]  # the program's JSON; see cuda_check.cu for its keys
 
 
 def arguments(

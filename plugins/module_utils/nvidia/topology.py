@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import re
+from typing import Dict, Tuple
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi
@@ -14,7 +15,7 @@ _GPU = re.compile(r"^GPU(\d+)$")
 _NVLINKS = re.compile(r"^NV(\d+)$")
 _KNOWN = re.compile(r"^(?:X|SYS|NODE|PHB|PXB|PIX|NV\d+)$")
 
-Pairs = dict  # {(index, index): number of active NVLinks between them, 0 for PCIe}
+Pairs = Dict[Tuple[int, int], int]  # {(index, index): number of active NVLinks between them, 0 for PCIe}
 
 
 def read(path: str, run: Run) -> Pairs:

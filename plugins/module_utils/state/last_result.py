@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any
+from typing import Any, Dict, List
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files, store
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci
@@ -21,7 +21,9 @@ BOOT_ID = "/proc/sys/kernel/random/boot_id"
 # Of a check: the values are in the text `found`. What to do about it is not kept, as it depends on the release.
 FIELDS = ("status", "found", "reason", "cause", "setting", "finding", "versions")
 
-Gpus = list  # of {"pci_address", "uuid"}, by address; the UUID is None where nvidia-smi does not report it
+Gpus = List[
+    Dict[str, Any]
+]  # of {"pci_address", "uuid"}, by address; the UUID is None where nvidia-smi does not report it
 
 
 def gpus(root: str, smi: dict[str, Any] | None) -> Gpus | None:
