@@ -44,7 +44,7 @@ def trainings(
     max_age: Any = training.MAX_AGE, verify: Any = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Return what happens with each framework; takes gpu_stack_plan, gpu_stack_probe and the checks' `verify`."""
-    request = training.Request.from_values(now, framework, mode, max_age)
+    request = training.TrainingOptions.from_values(now, framework, mode, max_age)
     decided = training.trainings(
         Plan.from_json(plan), _host(probe), request, changed=changed, jobs=jobs, verify=_verify(verify)
     )

@@ -211,7 +211,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     options = module.params
-    request = transaction.Request(*(options[name] for name in transaction.Request._fields))
+    request = transaction.PackageRequest(*(options[name] for name in transaction.PackageRequest._fields))
     directory = options["state_directory"]
     kept = os.path.join(directory, "packages") if options["undo"] else ""
     progress = os.path.join(directory, transaction_lock.PROGRESS)

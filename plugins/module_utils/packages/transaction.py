@@ -17,7 +17,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.packages import rest
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_commands, apt_output, dpkg
 
 
-class Request(NamedTuple):
+class PackageRequest(NamedTuple):
     """What to install (NAME=VERSION or NAME) and which package names, as regular expressions, it concerns.
 
     packages: held afterwards; helpers: not held; pins: packages with apt preferences, which bind the transaction.
@@ -108,7 +108,7 @@ class Transaction:
     """One transaction. `directory` holds the journal; `undo`: undo what fails; `check`: report, change nothing."""
 
     def __init__(
-        self, request: Request, apt: apt_commands.Apt, directory: str, undo: bool = True, check: bool = False
+        self, request: PackageRequest, apt: apt_commands.Apt, directory: str, undo: bool = True, check: bool = False
     ) -> None:
         self.request, self.apt, self.directory = request, apt, directory
         self.apt.planned = request.names

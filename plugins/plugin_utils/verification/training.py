@@ -42,7 +42,7 @@ class HostFacts:
 
 
 @dataclasses.dataclass(frozen=True)
-class Request:
+class TrainingOptions:
     """What the user asked for, and when.
 
     framework: the only one to train with, or empty; always: train, whatever evidence there is; max_age: in days.
@@ -54,7 +54,7 @@ class Request:
     max_age: float = MAX_AGE
 
     @classmethod
-    def from_values(cls, now: str, framework: str, mode: Any, max_age: Any) -> Request:
+    def from_values(cls, now: str, framework: str, mode: Any, max_age: Any) -> TrainingOptions:
         """Read the values of variables; raises ValueError for one that cannot be used."""
         if mode not in (AUTO, ALWAYS):
             raise ValueError(f"gpu_stack_smoke_train is {mode!r}, expected {AUTO} or {ALWAYS}")
@@ -136,7 +136,7 @@ def training_refusal(plan: Plan, requested: str | None = None) -> str:
 def trainings(
     plan: Plan,
     host: HostFacts,
-    request: Request,
+    request: TrainingOptions,
     *,
     changed: bool,
     jobs: str = "",
@@ -174,7 +174,7 @@ def trainings(
 def _reason_to_train(
     record: VerifiedTraining | None,
     host: HostFacts,
-    request: Request,
+    request: TrainingOptions,
     stack: str,
     devices: Mapping[str, Any],
     changed: bool,
@@ -187,7 +187,7 @@ def _reason_to_train(
     return _outdated(record, request, stack, devices)
 
 
-def _outdated(record: VerifiedTraining | None, request: Request, stack: str, devices: Mapping[str, Any]) -> str:
+def _outdated(record: VerifiedTraining | None, request: TrainingOptions, stack: str, devices: Mapping[str, Any]) -> str:
     """Return why a recorded training says nothing of the host as it is; empty if it does."""
     if record is None:
         return "no training is recorded"
@@ -204,7 +204,7 @@ def _outdated(record: VerifiedTraining | None, request: Request, stack: str, dev
     return ""
 
 
-def _reused(framework: str, record: VerifiedTraining, request: Request) -> Training:
+def _reused(framework: str, record: VerifiedTraining, request: TrainingOptions) -> Training:
     reason = (
         f"trained on {record.finished} with the same components, locks, GPUs and driver; it is repeated after "
         f"{request.max_age:g} days"

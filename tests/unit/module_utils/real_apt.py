@@ -97,6 +97,6 @@ class RealApt(RealDpkg):
         """Return the Apt of this host."""
         return apt_commands.Apt(self, 5, str(self.state / "packages"), str(self.root))
 
-    def run_transaction(self, request: transaction.Request, check: bool = False) -> transaction.Result:
+    def run_transaction(self, request: transaction.PackageRequest, check: bool = False) -> transaction.Result:
         """Run a package transaction."""
         return transaction.Transaction(request, self.apt(), str(self.state), check=check).run()

@@ -18,11 +18,11 @@ from tests.unit.module_utils.real_apt import RealApt, needs_apt
 from tests.unit.module_utils.real_dpkg import RealDpkg
 
 pytestmark = needs_apt
-EMPTY = transaction.Request([], [], [], [], [], [], [])
+EMPTY = transaction.PackageRequest([], [], [], [], [], [], [])
 OLD, NEW = "570.133.20-0ubuntu0.24.04.1", "595.71.05-1"
 # GoogleCloudDataproc/initialization-actions#1220: the script holds these of what it has installed.
 SET = ("nvidia-utils-570-server", "nvidia-dkms-570-server-open", "libnvidia-compute-570-server")
-REPLACES = transaction.Request(
+REPLACES = transaction.PackageRequest(
     packages=[f"nvidia-driver-cuda={NEW}"],
     helpers=[],
     pins=[],
@@ -52,7 +52,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RealApt:
     return host
 
 
-def refused(host: RealApt, request: transaction.Request, check: bool = False) -> transaction.RefusedError:
+def refused(host: RealApt, request: transaction.PackageRequest, check: bool = False) -> transaction.RefusedError:
     """Run a transaction that must be refused, and return why; the host is as it was before."""
     before = host.shown()
     with pytest.raises(transaction.RefusedError) as caught:

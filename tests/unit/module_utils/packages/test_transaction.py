@@ -30,7 +30,7 @@ OTHER_SIZE = (
 DPKG_FAILED = "E: Sub-process /usr/bin/dpkg returned an error code (1)"
 INTERRUPTED = "E: dpkg was interrupted, you must manually run 'dpkg --configure -a' to correct the problem."
 KILLED = "killed"
-EMPTY = transaction.Request([], [], [], [], [], [], [])
+EMPTY = transaction.PackageRequest([], [], [], [], [], [], [])
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +69,7 @@ class Host(SimulatedPackages):
         return super().__call__(command, **options)
 
     def run_transaction(
-        self, tmp_path: Path, request: transaction.Request | None = None, undo: bool = True, check: bool = False
+        self, tmp_path: Path, request: transaction.PackageRequest | None = None, undo: bool = True, check: bool = False
     ) -> transaction.Result:
         request = request or EMPTY._replace(packages=["a=2"])
         held = {name for name, (_version, _state, want) in self.packages.items() if want == "hold"} - self.theirs

@@ -14,7 +14,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence impor
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification.training import (
     HostFacts,
-    Request,
+    TrainingOptions,
     hardware,
     stack_fingerprint,
     training_frameworks,
@@ -25,7 +25,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification.trainin
 
 from tests.unit.plugin_utils.planning.planning_cases import PLANNED, planned
 
-WHEN_NEEDED = Request(datetime(2026, 11, 20, tzinfo=UTC))
+WHEN_NEEDED = TrainingOptions(datetime(2026, 11, 20, tzinfo=UTC))
 TRAINED, LATER = "2026-11-01T12:00:00Z", datetime(2026, 11, 20, tzinfo=UTC)
 PROBE: dict[str, Any] = {
     "gpus": [
@@ -69,8 +69,10 @@ def verified(trained: Plan = PLAN, probe: dict[str, Any] = PROBE, **changes: Any
     return {"at": TRAINED, "stack": stack_fingerprint(trained), "trainings": {"tensorflow": {**record, **changes}}}
 
 
-def action(host: HostFacts, request: Request | None = None, changed: bool = False, jobs: str = "") -> tuple[str, str]:
-    found = trainings(PLAN, host, request or Request(LATER), changed=changed, jobs=jobs)["tensorflow"]
+def action(
+    host: HostFacts, request: TrainingOptions | None = None, changed: bool = False, jobs: str = ""
+) -> tuple[str, str]:
+    found = trainings(PLAN, host, request or TrainingOptions(LATER), changed=changed, jobs=jobs)["tensorflow"]
     return found.action, found.reason
 
 
@@ -102,7 +104,7 @@ def test_a_planned_framework_is_not_refused(requested):
 
 
 def test_a_training_of_the_same_stack_on_the_same_gpus_is_reused_with_its_date_and_figures():
-    found = trainings(PLAN, host(verified=verified()), Request(LATER), changed=False)["tensorflow"]
+    found = trainings(PLAN, host(verified=verified()), TrainingOptions(LATER), changed=False)["tensorflow"]
     assert found.action == "reused"
     assert found.result is not None
     assert found.result["finished"] == TRAINED
@@ -144,8 +146,8 @@ def test_a_training_is_repeated_if_its_evidence_does_not_serve(record, reason):
 def test_evidence_serves_up_to_the_maximum_age():
     record = host(verified=verified(finished="2026-10-21T00:00:00Z"))  # 30 days
     assert action(record)[0] == "reused"
-    assert action(record, Request(LATER, max_age=29.9))[0] == "train"
-    assert action(record, Request(LATER, max_age=0))[0] == "train"
+    assert action(record, TrainingOptions(LATER, max_age=29.9))[0] == "train"
+    assert action(record, TrainingOptions(LATER, max_age=0))[0] == "train"
 
 
 def test_a_change_is_trained_on_in_this_run_and_while_it_is_pending():
@@ -156,11 +158,11 @@ def test_a_change_is_trained_on_in_this_run_and_while_it_is_pending():
 def test_a_request_trains_with_what_it_names():
     both = planned("driver", "tensorflow", "pytorch")
     record = host(verified=verified(both))
-    always = Request(LATER, always=True)
+    always = TrainingOptions(LATER, always=True)
     assert action(host(verified=verified()), always) == ("train", "it was requested")
     found = {name: entry.action for name, entry in trainings(both, record, always, changed=False).items()}
     assert found == {"tensorflow": "train", "pytorch": "train"}
-    only = Request(LATER, "pytorch", always=True)
+    only = TrainingOptions(LATER, "pytorch", always=True)
     found = {name: entry.action for name, entry in trainings(both, record, only, changed=False).items()}
     assert found == {"tensorflow": "reused", "pytorch": "train"}
     found = {name: entry.action for name, entry in trainings(both, record, only, changed=True).items()}
@@ -169,7 +171,7 @@ def test_a_request_trains_with_what_it_names():
 
 def test_nothing_is_trained_beside_a_job():
     jobs = "4242 (python3)"
-    found = trainings(PLAN, host(), Request(LATER, always=True), changed=True, jobs=jobs)["tensorflow"]
+    found = trainings(PLAN, host(), TrainingOptions(LATER, always=True), changed=True, jobs=jobs)["tensorflow"]
     assert (found.action, found.reason) == ("deferred", "programs use the GPUs: 4242 (python3)")
     assert found.result is not None
     assert (found.result["status"], found.result["checks"][0]["status"]) == ("deferred", "deferred")
@@ -180,7 +182,7 @@ def test_nothing_is_trained_beside_a_job():
 def test_nothing_is_trained_where_mig_hides_gpus(setting: str | None, expected: str) -> None:
     """A check that is skipped for another reason, such as a simulated driver, hides nothing."""
     verify = VerifyEvidence(checks=(Check("cuda.devices", "skip", reason="-", setting=setting),))
-    found = trainings(PLAN, host(), Request(LATER), changed=True, verify=verify)["tensorflow"]
+    found = trainings(PLAN, host(), TrainingOptions(LATER), changed=True, verify=verify)["tensorflow"]
     assert found.action == expected
     if found.result:
         assert (found.result["status"], found.result["checks"]) == (
@@ -190,7 +192,7 @@ def test_nothing_is_trained_where_mig_hides_gpus(setting: str | None, expected: 
 
 
 def test_a_training_deferred_beside_evidence_that_proves_nothing_any_more_says_so():
-    def expired(facts: HostFacts, request: Request = WHEN_NEEDED, changed: bool = False) -> str:
+    def expired(facts: HostFacts, request: TrainingOptions = WHEN_NEEDED, changed: bool = False) -> str:
         found = trainings(PLAN, facts, request, changed=changed, jobs="4242 (python3)")["tensorflow"]
         assert found.action == "deferred"
         assert found.result is not None
@@ -198,9 +200,11 @@ def test_a_training_deferred_beside_evidence_that_proves_nothing_any_more_says_s
         assert found.expired in found.reason
         return found.expired
 
-    recorded, always = host(verified=verified()), Request(LATER, always=True)
+    recorded, always = host(verified=verified()), TrainingOptions(LATER, always=True)
     assert expired(recorded, always) == ""  # it was asked for, beside evidence that holds
-    assert expired(recorded, Request(LATER, max_age=1)).startswith(f"the last training, of {TRAINED}, is not of the")
+    assert expired(recorded, TrainingOptions(LATER, max_age=1)).startswith(
+        f"the last training, of {TRAINED}, is not of the"
+    )
     other = dataclasses.replace(recorded, gpus=())
     assert expired(other) == f"the GPUs or the driver have changed since {TRAINED}"
     # What waits for idle GPUs anyway: a change, and a first verification.
@@ -212,13 +216,15 @@ def test_a_training_deferred_beside_evidence_that_proves_nothing_any_more_says_s
 @pytest.mark.parametrize("value", ["", "a month", None, "-1", "nan", "inf", "1e12"])
 def test_a_maximum_age_must_be_a_number(value):
     with pytest.raises(ValueError, match="smoke_train_max_age is"):
-        Request.from_values("2026-11-20T00:00:00Z", "", "auto", value)
+        TrainingOptions.from_values("2026-11-20T00:00:00Z", "", "auto", value)
 
 
 def test_the_mode_is_auto_or_always():
-    assert Request.from_values("2026-11-20T00:00:00Z", "", "always", "7") == Request(LATER, "", True, 7.0)
+    assert TrainingOptions.from_values("2026-11-20T00:00:00Z", "", "always", "7") == TrainingOptions(
+        LATER, "", True, 7.0
+    )
     with pytest.raises(ValueError, match="gpu_stack_smoke_train is 'yes', expected auto or always"):
-        Request.from_values("2026-11-20T00:00:00Z", "", "yes", 30)
+        TrainingOptions.from_values("2026-11-20T00:00:00Z", "", "yes", 30)
 
 
 # What evidence belongs to ---------------------------------------------------------------------------------------
