@@ -46,7 +46,7 @@ def trainings(
     """Return what happens with each framework; takes gpu_stack_plan, gpu_stack_probe and the checks' `verify`."""
     request = training.TrainingOptions.from_values(now, framework, mode, max_age)
     decided = training.trainings(
-        Plan.from_json(plan), _host(probe), request, changed=changed, jobs=jobs, verify=_verify(verify)
+        Plan.from_json(plan), Probe.from_json(probe), request, changed=changed, jobs=jobs, verify=_verify(verify)
     )
     return {name: records.to_json(entry) for name, entry in decided.items()}
 
@@ -68,7 +68,7 @@ def verified(
     expired = {name: entry["expired"] for name, entry in trainings.items() if entry.get("expired")}
     ran = [TrainingResult.from_json(result) for result in results]
     run = verification.Run(_verify(verify), actions, ran, left_out, changed, expired, tuple(damaged))
-    return dict(records.to_json(verification.verification(Plan.from_json(plan), _host(probe), run, now)))
+    return dict(records.to_json(verification.verification(Plan.from_json(plan), Probe.from_json(probe), run, now)))
 
 
 def damage(probe: Any) -> dict[str, Any]:
@@ -78,10 +78,6 @@ def damage(probe: Any) -> dict[str, Any]:
 
 def _verify(verify: Any) -> VerifyEvidence | None:
     return records.from_json(VerifyEvidence, verify, "verify") if verify is not None else None
-
-
-def _host(probe: Any) -> training.HostFacts:
-    return records.from_json(training.HostFacts, probe, "probe")
 
 
 def _filter(name: str, decide: Callable[..., Any]) -> Callable[..., Any]:

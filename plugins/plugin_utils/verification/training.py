@@ -15,13 +15,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.paths import PR
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import FRAMEWORKS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import TrainingResult, VerifyEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import (
-    Driver,
-    Gpu,
-    Pending,
-    Verified,
-    VerifiedTraining,
-)
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe, VerifiedTraining
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.records import to_json
 
 TRAIN, LEFT_OUT = "train", "left out"  # the other actions are the outcomes REUSED, DEFERRED and SKIP
@@ -29,16 +23,6 @@ MAX_AGE = 30.0  # days
 AUTO, ALWAYS = "auto", "always"
 TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 SCHEMA = 2  # of smoke_train.json
-
-
-@dataclasses.dataclass(frozen=True)
-class HostFacts:
-    """The part of a probe that these decisions read."""
-
-    gpus: tuple[Gpu, ...] = ()
-    driver: Driver = dataclasses.field(default_factory=Driver)
-    verified: Verified | None = None
-    pending: Pending | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,7 +86,7 @@ def stack_fingerprint(plan: Plan, project: Path = PROJECT) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def hardware(host: HostFacts) -> dict[str, Any]:
+def hardware(host: Probe) -> dict[str, Any]:
     """Return what identifies the GPUs of a host, in the order of their addresses, and the loaded driver."""
     listed = {gpu.pci_address: gpu for gpu in host.driver.nvidia_smi.gpus}
     identities = []
@@ -135,7 +119,7 @@ def training_refusal(plan: Plan, requested: str | None = None) -> str:
 
 def trainings(
     plan: Plan,
-    host: HostFacts,
+    host: Probe,
     request: TrainingOptions,
     *,
     changed: bool,
@@ -173,7 +157,7 @@ def trainings(
 
 def _reason_to_train(
     record: VerifiedTraining | None,
-    host: HostFacts,
+    host: Probe,
     request: TrainingOptions,
     stack: str,
     devices: Mapping[str, Any],
@@ -234,7 +218,7 @@ def _time(text: str) -> datetime:
 
 
 def training_records(
-    plan: Plan, host: HostFacts, decided: Mapping[str, str], results: Sequence[TrainingResult], now: str
+    plan: Plan, host: Probe, decided: Mapping[str, str], results: Sequence[TrainingResult], now: str
 ) -> dict[str, VerifiedTraining]:
     """Return the record of each training that verifies a host: those of this run, and those that it reused.
 

@@ -12,11 +12,10 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import LABELS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import TrainingResult, VerifyEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Verified
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe, Verified
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification.training import (
     LEFT_OUT,
     TRAIN,
-    HostFacts,
     stack_fingerprint,
     training_frameworks,
     training_records,
@@ -95,7 +94,7 @@ def _of_checks(verify: VerifyEvidence | None) -> tuple[list[str], list[str]]:
     return ([], [text]) if verify.status == DEFERRED else ([text], [])
 
 
-def verification(plan: Plan, host: HostFacts, run: Run, now: str) -> Verification:
+def verification(plan: Plan, host: Probe, run: Run, now: str) -> Verification:
     """Return what this run verified of a host.
 
     Nothing is recorded, and nothing said, of a host that was verified before in the same way.

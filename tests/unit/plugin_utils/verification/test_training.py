@@ -12,8 +12,8 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import TrainingResult, VerifyEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification.training import (
-    HostFacts,
     TrainingOptions,
     hardware,
     stack_fingerprint,
@@ -58,8 +58,8 @@ def locked_plan(lock: str) -> Plan:
 PLAN = planned("driver", "tensorflow")
 
 
-def host(probe: dict[str, Any] = PROBE, **more: Any) -> HostFacts:
-    return records.from_json(HostFacts, {**probe, **more}, "probe")
+def host(probe: dict[str, Any] = PROBE, **more: Any) -> Probe:
+    return Probe.from_json({**probe, **more})
 
 
 def verified(trained: Plan = PLAN, probe: dict[str, Any] = PROBE, **changes: Any) -> dict[str, Any]:
@@ -70,7 +70,7 @@ def verified(trained: Plan = PLAN, probe: dict[str, Any] = PROBE, **changes: Any
 
 
 def action(
-    host: HostFacts, request: TrainingOptions | None = None, changed: bool = False, jobs: str = ""
+    host: Probe, request: TrainingOptions | None = None, changed: bool = False, jobs: str = ""
 ) -> tuple[str, str]:
     found = trainings(PLAN, host, request or TrainingOptions(LATER), changed=changed, jobs=jobs)["tensorflow"]
     return found.action, found.reason
@@ -192,7 +192,7 @@ def test_nothing_is_trained_where_mig_hides_gpus(setting: str | None, expected: 
 
 
 def test_a_training_deferred_beside_evidence_that_proves_nothing_any_more_says_so():
-    def expired(facts: HostFacts, request: TrainingOptions = WHEN_NEEDED, changed: bool = False) -> str:
+    def expired(facts: Probe, request: TrainingOptions = WHEN_NEEDED, changed: bool = False) -> str:
         found = trainings(PLAN, facts, request, changed=changed, jobs="4242 (python3)")["tensorflow"]
         assert found.action == "deferred"
         assert found.result is not None

@@ -9,7 +9,8 @@ import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Check, summary
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import TrainingResult, VerifyEvidence
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification.training import HostFacts, stack_fingerprint
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification.training import stack_fingerprint
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification.verification import (
     Run,
     Verification,
@@ -123,7 +124,7 @@ def test_a_host_without_a_framework_needs_no_training():
 
 
 def verify(run: Run = RUN, now: str = NOW, **facts: Any) -> Verification:
-    host = records.from_json(HostFacts, records.to_json({"gpus": [], **facts}), "probe")
+    host = Probe.from_json(records.to_json({"gpus": [], **facts}))
     return verification(PLAN, host, run, now)
 
 
