@@ -17,7 +17,7 @@ def main(count: int) -> int:
     """
     catalog = load_catalog()
     gpus = {product.compute_capability: HostGpu(f"10de:{device}") for device, product in catalog.products.items()}
-    kinds = [Host(distro, gpus=(gpu,) * 2) for distro in catalog.distros for gpu in gpus.values()]
+    kinds = [Host(distro, "x86_64", gpus=(gpu,) * 2) for distro in catalog.distros for gpu in gpus.values()]
     plans = [resolve(catalog, Request(), kinds[number % len(kinds)]) for number in range(count)]
     return len({id(kind) for kind in kinds[: len(plans)]})
 

@@ -20,6 +20,7 @@ options:
       - "V(distro) and a distribution id; V(cuda) and C(X.Y); V(driver) and a branch; V(tensorflow) and a version;
         V(gpu) and a PCI id such as C(10de:2335)."
       - "V(repositories) alone: the URL of NVIDIA's repository by distribution id."
+      - "V(repositories_by_architecture) alone: these URLs by distribution id and CPU architecture."
       - "V(driver_packages) alone: apt patterns of the driver packages' names, NVIDIA's and the distributions'."
       - "V(driver_exceptions) alone: apt patterns of names that these match and that are not part of the driver."
       - "V(kernel_drivers) alone: kernel modules other than NVIDIA's that take its GPUs, such as C(nouveau)."
@@ -33,6 +34,13 @@ options:
     description: The URL of a mirror of NVIDIA's site, without distribution and architecture.
     type: str
     default: auto
+  architecture:
+    description:
+      - The CPU architecture of which entries are returned, as C(uname -m) prints it, such as V(x86_64).
+      - V(auto) is that of the host's facts; without facts the only one that the catalog serves.
+    type: str
+    default: auto
+    version_added: "0.1.0"
 """
 
 EXAMPLES = r"""
@@ -58,6 +66,7 @@ from typing import Any
 from ansible.errors import AnsibleLookupError
 from ansible.plugins.lookup import LookupBase
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.architectures import of_architecture, supported
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import (
     gpu_counters,
     repository_facts,
@@ -69,26 +78,59 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.records import
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.locks import UnknownLockError, default_lock
 
 
-def _topics(catalog: Catalog) -> dict[str, dict[str, Any]]:
+def _only_architecture(catalog: Catalog) -> str:
+    """Return the one CPU architecture that the catalog serves; raises AnsibleLookupError where there are more."""
+    served = supported(catalog)
+    if len(served) != 1:
+        raise AnsibleLookupError(
+            f"gpuhost.stack.catalog: the catalog serves {', '.join(served)}; gather the host's facts, or set "
+            "architecture"
+        )
+    return served[0]
+
+
+def _repositories(catalog: Catalog, base_url: str | None) -> dict[str, dict[str, str]]:
     return {
-        "repository": {name: repository_facts(catalog, name) for name in catalog.distros},
-        "distro": catalog.distros,
-        "driver": {b.branch: b for b in catalog.driver.branches},
-        "cuda": {t.version: t for t in catalog.cuda.toolkits},
-        "cudnn": {v.version: v for v in catalog.cudnn.versions},
-        "nccl": {f"{b.version}+cuda{b.cuda}": b for b in catalog.nccl.builds},
-        "tensorflow": {r.version: r for r in catalog.tensorflow.releases},
-        "pytorch": {r.version: r for r in catalog.pytorch.releases},
+        name: {each: repository_facts(catalog, name, each, base_url)["url"] for each in supported(catalog, name)}
+        for name in catalog.distros
+    }
+
+
+def _common(catalog: Catalog) -> dict[str, dict[str, Any]]:
+    """Return the topics that are the same for every CPU architecture."""
+    return {
+        "distro": dict(catalog.distros),
         "packages": {f.name: getattr(catalog.packages, f.name) for f in dataclasses.fields(catalog.packages)},
         "gpu": {f"10de:{device}": product for device, product in catalog.products.items()},
     }
 
 
-def look_up(terms: list[Any], base_url: str | None = None) -> list[Any]:
-    """Return the facts that the terms name, as a list for Ansible; raises AnsibleLookupError."""
+def _of_one(catalog: Catalog, architecture: str) -> dict[str, dict[str, Any]]:
+    """Return the topics with the entries of one CPU architecture."""
+    served = [name for name in catalog.distros if architecture in supported(catalog, name)]
+    own = of_architecture(catalog, architecture)
+    return {
+        "repository": {name: repository_facts(catalog, name, architecture) for name in served},
+        "driver": {b.branch: b for b in own.driver.branches},
+        "cuda": {t.version: t for t in own.cuda.toolkits},
+        "cudnn": {v.version: v for v in own.cudnn.versions},
+        "nccl": {f"{b.version}+cuda{b.cuda}": b for b in own.nccl.builds},
+        "tensorflow": {r.version: r for r in own.tensorflow.releases},
+        "pytorch": {r.version: r for r in own.pytorch.releases},
+    }
+
+
+def look_up(terms: list[Any], base_url: str | None = None, architecture: str | None = None) -> list[Any]:
+    """Return the facts that the terms name, as a list for Ansible; raises AnsibleLookupError.
+
+    architecture: of the host, None where it is not known.
+    """
+    if terms == ["repositories_by_architecture"]:
+        return [_repositories(load_catalog(), base_url)]
     if terms == ["repositories"]:
-        catalog = load_catalog()
-        return [{name: repository_facts(catalog, name, base_url=base_url)["url"] for name in catalog.distros}]
+        machine = architecture or _only_architecture(load_catalog())
+        by_architecture = _repositories(load_catalog(), base_url)
+        return [{name: urls[machine] for name, urls in by_architecture.items() if machine in urls}]
     if terms == ["driver_packages"]:
         return [list(load_catalog().driver.name_patterns)]
     if terms == ["driver_exceptions"]:
@@ -101,10 +143,14 @@ def look_up(terms: list[Any], base_url: str | None = None) -> list[Any]:
         return [gpu_counters(load_catalog())]
     if terms[:1] == ["lock"] and len(terms) == 4:
         try:
-            return [default_lock(load_catalog(), *(str(term) for term in terms[1:]))]
+            machine = architecture or _only_architecture(load_catalog())
+            framework, version, python = (str(term) for term in terms[1:])
+            return [default_lock(load_catalog(), framework, version, python, machine)]
         except UnknownLockError as error:
             raise AnsibleLookupError(f"gpuhost.stack.catalog: {error}") from error
-    topics = _topics(load_catalog())
+    topics = _common(load_catalog())
+    if not terms or str(terms[0]) not in topics:
+        topics |= _of_one(load_catalog(), architecture or _only_architecture(load_catalog()))
     if not terms or str(terms[0]) not in topics:
         raise AnsibleLookupError(
             f"gpuhost.stack.catalog: expected one of {', '.join(topics)} as the first term, "
@@ -119,7 +165,8 @@ def look_up(terms: list[Any], base_url: str | None = None) -> list[Any]:
     if key not in entries:
         near = versions.nearest(key, list(entries)) if key[:1].isdigit() else sorted(entries)[:10]
         raise AnsibleLookupError(
-            f"gpuhost.stack.catalog: the catalog has no {terms[0]} {key!r}; it has, for example, {', '.join(near)}"
+            f"gpuhost.stack.catalog: the catalog has no {terms[0]} {key!r}"
+            f"{f' for {architecture}' if architecture else ''}; it has, for example, {', '.join(near) or 'none'}"
         )
     return [to_json(entries[key])]
 
@@ -131,7 +178,12 @@ class LookupModule(LookupBase):
         """Return the facts that the terms name; called by Ansible."""
         self.set_options(var_options=variables, direct=kwargs)
         try:
-            base_url = self.get_option("base_url")
-            return look_up(list(terms), None if base_url == "auto" else base_url)
+            base_url, architecture = self.get_option("base_url"), self.get_option("architecture")
+            known = ((variables or {}).get("ansible_facts") or {}).get("architecture")
+            return look_up(
+                list(terms),
+                None if base_url == "auto" else base_url,
+                known if architecture == "auto" else architecture,
+            )
         except CatalogError as error:
             raise AnsibleLookupError(f"gpuhost.stack.catalog: {error}") from error

@@ -25,6 +25,7 @@ options:
     description:
       - Base URLs by distribution id (V(debian-12), V(ubuntu-24.04)), of which the host's own is read. For a host whose
         distribution is not among them, C(repository) in RV(probe) is null.
+      - A URL may also be a dictionary of URLs by CPU architecture (V(x86_64)), of which the host's own is read.
     type: dict
     default: {}
   repository_check:
@@ -117,7 +118,7 @@ author: gpuhost contributors (!UNKNOWN)
 EXAMPLES = r"""
 - name: Probe the host
   gpuhost.stack.gpu_probe:
-    repositories: "{{ lookup('gpuhost.stack.catalog', 'repositories') }}"
+    repositories: "{{ lookup('gpuhost.stack.catalog', 'repositories_by_architecture') }}"
   register: gpu_host
 """
 
@@ -354,6 +355,8 @@ probe:
       elements: str
 """
 
+import os
+
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuhost.stack.plugins.module_utils import probe
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, urls
@@ -367,6 +370,12 @@ FROM_THE_CATALOG = (
     "module_compressors",
     "prebuilt_modules",
 )
+
+
+def of_machine(repositories: dict[str, str | dict[str, str]], machine: str) -> dict[str, str]:
+    """Return the URLs for a CPU architecture by distribution id; one that is no dictionary is for every machine."""
+    found = {name: url if isinstance(url, str) else url.get(machine) for name, url in repositories.items()}
+    return {name: url for name, url in found.items() if url}
 
 
 def main() -> None:
@@ -401,12 +410,13 @@ def main() -> None:
             "gpuhost.stack.gpu_probe from a task, with plugins/action/gpu_probe.py installed, or pass these options."
             % ", ".join(missing)
         )
-    addresses = [module.params["repository_url"], *module.params["repositories"].values()]
+    repositories = of_machine(module.params["repositories"], os.uname().machine)
+    addresses = [module.params["repository_url"], *repositories.values()]
     secrets = [urls.user_info(address) for address in addresses if address]
     module.no_log_values.update(secret for secret in secrets if secret)  # they are in the invocation
     options = probe.Options(
         repository_url=module.params["repository_url"],
-        repositories=module.params["repositories"],
+        repositories=repositories,
         repository_check=module.params["repository_check"],
         repository_patterns=tuple(module.params["repository_patterns"]),
         package_patterns=tuple(module.params["package_patterns"]),

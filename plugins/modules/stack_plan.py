@@ -40,7 +40,9 @@ options:
     elements: str
     required: true
   repositories:
-    description: URL of NVIDIA's repository for each distribution release, such as C(ubuntu-24.04).
+    description:
+      - URL of NVIDIA's repository for each distribution release, such as C(ubuntu-24.04), or a dictionary of URLs by
+        CPU architecture.
     type: dict
     required: true
   own_kernel:

@@ -390,7 +390,7 @@ def _compare_distro_cuda(distro: Distro, cuda: DistroCuda, offered: Offered) -> 
 
 
 def _compare_toolchain(distro: Distro, offered: Offered) -> list[Finding]:
-    standard = facts.kernel_headers(distro, facts.kernel_of_series(distro, distro.kernel.default))
+    standard = facts.kernel_headers(distro, facts.kernel_of_series(distro, distro.kernel.default, "x86_64"))
     headers = standard.package if standard else _ABSENT
     newest = {name: _newest(offered, name) or _ABSENT for name in ("python3", "gcc", "libc6", headers)}
     gcc = newest["gcc"].split(".")[0]

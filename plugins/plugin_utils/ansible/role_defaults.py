@@ -11,12 +11,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.architectures import supported
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import repository_facts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import COMPONENTS, PACKAGED
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.architectures import where_supported
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import resolve
 
 _LIBRARIES = ("cudnn", "nccl")
@@ -35,9 +37,21 @@ def distribution(facts: Mapping[str, Any]) -> str:
     raise ValueError(f"the host runs {candidates[0]}; the catalog has {', '.join(sorted(known))}")
 
 
+def architecture(facts: Mapping[str, Any]) -> str:
+    """Return the host's CPU architecture; raise ValueError if the facts have none."""
+    if not facts.get("architecture"):
+        raise ValueError("the host's architecture is not among its facts: expected gather_facts: true in the play")
+    return str(facts["architecture"])
+
+
 def repository(facts: Mapping[str, Any]) -> dict[str, str]:
-    """Return NVIDIA's repository for the host: url, key_url, key_fingerprint, slug."""
-    return repository_facts(load_catalog(), distribution(facts))
+    """Return NVIDIA's repository for the host: url, key_url, key_fingerprint, slug; raise ValueError without one."""
+    catalog, name, machine = load_catalog(), distribution(facts), architecture(facts)
+    if machine not in supported(catalog, name):
+        raise ValueError(
+            f"the catalog has no NVIDIA repository for {name} on {machine}; supported are {where_supported(catalog)}"
+        )
+    return repository_facts(catalog, name, machine)
 
 
 def component(
@@ -58,22 +72,19 @@ def component(
         raise ValueError(f"expected one of {', '.join(PACKAGED)}, found {name!r}")
     if not version:
         return {}
-    return _component(
-        distribution(facts), str(facts.get("kernel") or ""), name, str(version), kernel_modules, str(cuda), profile
-    )
+    host = Host(distribution(facts), architecture(facts), kernel=str(facts.get("kernel") or ""))
+    return _component(host, name, str(version), kernel_modules, str(cuda), profile)
 
 
 @functools.cache
-def _component(
-    distribution: str, kernel: str | None, name: str, version: str, kernel_modules: str, cuda: str, profile: str
-) -> dict[str, Any]:
+def _component(host: Host, name: str, version: str, kernel_modules: str, cuda: str, profile: str) -> dict[str, Any]:
     asked = {**dict.fromkeys(COMPONENTS, "none"), "expect_gpus": "0", name: version}
     if name == "driver":
         asked |= {"driver_kernel_modules": kernel_modules, "driver_profile": profile}
     problems = ""
     for release in _cuda_releases(cuda) if name in _LIBRARIES else [asked["cuda"]]:
         request = Request(**{**asked, "cuda": release})
-        plan = resolve(load_catalog(), request, Host(distribution, kernel=kernel))
+        plan = resolve(load_catalog(), request, host)
         if plan.ok:
             return dict(to_json(plan.components.get(name)))
         problems = problems or "; ".join(problem.message for problem in plan.problems)

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.architectures import supported
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import (
     Catalog,
     Distro,
@@ -20,12 +21,15 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema impor
 
 
 def repository_facts(
-    catalog: Catalog, distribution: str, architecture: str = "x86_64", base_url: str | None = None
+    catalog: Catalog, distribution: str, architecture: str, base_url: str | None = None
 ) -> dict[str, str]:
     """Return `url`, `key_url`, `key_fingerprint` and `slug` of NVIDIA's repository for a distribution release.
 
-    base_url: that of a mirror, without distribution and architecture. Raises KeyError for an unknown distribution.
+    base_url: that of a mirror, without distribution and architecture. Raises KeyError for an unknown distribution, and
+    for an architecture that it has no repository for.
     """
+    if architecture not in supported(catalog, distribution):
+        raise KeyError(architecture)
     entry = catalog.distros[distribution].nvidia_repository
     base = (base_url or catalog.repository.base_url).rstrip("/")
     url = f"{base}/{entry.slug}/{catalog.repository.architectures[architecture]}/"
@@ -111,9 +115,12 @@ def kernel_compiler(distro: Distro, release: str) -> KernelCompiler | None:
     return next((row for row in rows if re.search(row.running, release)), None)
 
 
-def kernel_of_series(distro: Distro, series: str) -> str:
-    """Return the release of a distribution's standard kernel of a series such as 6.8, without a real build number."""
-    return f"{series}.0-0-{'amd64' if distro.family == 'debian' else 'generic'}"
+def kernel_of_series(distro: Distro, series: str, architecture: str) -> str:
+    """Return the release of a distribution's standard kernel of a series such as 6.8, without a real build number.
+
+    Raises KeyError for an architecture that the distribution release does not serve.
+    """
+    return f"{series}.0-0-{distro.kernel.flavours[architecture]}"
 
 
 def proxmox_headers(catalog: Catalog, releases: Iterable[str]) -> list[str]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import gpu_counters
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.architectures import declared, of_architecture
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import (
     Catalog,
     Distro,
@@ -25,8 +26,39 @@ COUNTER_OUTCOMES = ("ignored", "pass", "warn", "fail")
 
 def cross_check(catalog: Catalog) -> list[str]:
     """Return a problem for each missing partner and each duplicate entry."""
-    checks = (_gpus, _xids, _thresholds, _branches, _toolkits, _cudnn, _nccl, _tensorflow, _pytorch, _distros)
-    return [problem for check in checks for problem in check(catalog)]
+    checks = (_architectures, _gpus, _xids, _thresholds, _branches, _toolkits, _cudnn, _nccl, _distros)
+    found = [problem for check in checks for problem in check(catalog)]
+    # An architecture may have its own entry of a version; what an entry names must be there for its architectures.
+    for architecture in catalog.cpu.known_architectures:
+        own = of_architecture(catalog, architecture)
+        for check in (_repeated, _tensorflow, _pytorch, _archives):
+            found += [problem if own is catalog else f"{problem} (for {architecture})" for problem in check(own)]
+    return found
+
+
+def _architectures(catalog: Catalog) -> Iterator[str]:
+    known = catalog.cpu.known_architectures
+    for where, names in declared(catalog):
+        if not names:
+            yield f"{where}: empty; expected one or more of {', '.join(known)}"
+        for name in names:
+            if name not in known:
+                yield f"{where}: {name} is not under known_architectures in cpu.yml; expected one of {', '.join(known)}"
+    for distro in catalog.distros.values():
+        where = f"distro/{distro.id}.yml"
+        for name in distro.cpu_architectures:
+            if name not in catalog.repository.architectures:
+                yield f"{where}.cpu_architectures: {name} is not under architectures in repository.yml"
+            if name not in distro.kernel.flavours:
+                yield f"{where}.kernel.flavours: {name} is missing; name the standard kernel's flavour"
+
+
+def _repeated(catalog: Catalog) -> Iterator[str]:
+    yield from _duplicates("driver.yml.branches", (b.branch for b in catalog.driver.branches))
+    yield from _duplicates("cuda.yml.toolkits", (t.version for t in catalog.cuda.toolkits))
+    yield from _duplicates("cudnn.yml.versions", (v.version for v in catalog.cudnn.versions))
+    yield from _duplicates("nccl.yml.builds", (f"{b.version}+cuda{b.cuda}" for b in catalog.nccl.builds))
+    yield from _duplicates("tensorflow.yml.releases", (r.version for r in catalog.tensorflow.releases))
 
 
 def _toolkit_versions(catalog: Catalog) -> set[str]:
@@ -121,7 +153,6 @@ def _thresholds(catalog: Catalog) -> Iterator[str]:
 
 def _branches(catalog: Catalog) -> Iterator[str]:
     known = {a.name for a in catalog.gpu.architectures}
-    yield from _duplicates("driver.yml.branches", (b.branch for b in catalog.driver.branches))
     for branch in catalog.driver.branches:
         where = f"driver.yml.branches[{branch.branch}]"
         for name in branch.architectures:
@@ -140,7 +171,6 @@ def _branches(catalog: Catalog) -> Iterator[str]:
 
 
 def _toolkits(catalog: Catalog) -> Iterator[str]:
-    yield from _duplicates("cuda.yml.toolkits", (t.version for t in catalog.cuda.toolkits))
     for toolkit in catalog.cuda.toolkits:
         where = f"cuda.yml.toolkits[{toolkit.version}]"
         if not any(versions.key(b.native_cuda) >= versions.key(toolkit.version) for b in catalog.driver.branches):
@@ -185,7 +215,6 @@ def _soname(rules: Iterable[RuntimeLibrary], cuda: str) -> str | None:
 
 def _cudnn(catalog: Catalog) -> Iterator[str]:
     known = [v.version for v in catalog.cudnn.versions]
-    yield from _duplicates("cudnn.yml.versions", known)
     for build in catalog.cudnn.apt_builds:
         where = f"cudnn.yml.apt_builds[{build.version}]"
         yield from _missing_toolkits(catalog, where, build.cuda)
@@ -209,7 +238,6 @@ def _cudnn(catalog: Catalog) -> Iterator[str]:
 
 
 def _nccl(catalog: Catalog) -> Iterator[str]:
-    yield from _duplicates("nccl.yml.builds", (f"{b.version}+cuda{b.cuda}" for b in catalog.nccl.builds))
     for build in catalog.nccl.builds:
         where = f"nccl.yml.builds[{build.version}]"
         yield from _missing_toolkits(catalog, where, [build.cuda])
@@ -224,7 +252,6 @@ def _nccl(catalog: Catalog) -> Iterator[str]:
 
 
 def _tensorflow(catalog: Catalog) -> Iterator[str]:
-    yield from _duplicates("tensorflow.yml.releases", (r.version for r in catalog.tensorflow.releases))
     for release in catalog.tensorflow.releases:
         where = f"tensorflow.yml.releases[{release.version}]"
         yield from _missing_toolkits(catalog, f"{where}.tested.cuda", [release.tested.cuda])
@@ -264,19 +291,25 @@ def _pytorch(catalog: Catalog) -> Iterator[str]:
             yield f"{of_release}.builds: PyPI has one wheel of a release, found {', '.join(on_pypi)}"
 
 
+def _archives(catalog: Catalog) -> Iterator[str]:
+    branches = {b.branch for b in catalog.driver.branches}
+    for distro in catalog.distros.values():
+        where = f"distro/{distro.id}.yml"
+        for driver in distro.distro_drivers:
+            if driver.branch not in branches:
+                yield f"{where}.distro_drivers[{driver.branch}]: the branch is not in driver.yml; add its stanza there"
+        yield from _missing_toolkits(catalog, f"{where}.distro_cuda", (c.version for c in distro.distro_cuda))
+
+
 def _distros(catalog: Catalog) -> Iterator[str]:
     branches = {b.branch for b in catalog.driver.branches}
     for distro in catalog.distros.values():
         where = f"distro/{distro.id}.yml"
         repository = distro.nvidia_repository
-        for driver in distro.distro_drivers:
-            if driver.branch not in branches:
-                yield f"{where}.distro_drivers[{driver.branch}]: the branch is not in driver.yml; add its stanza there"
         limits = distro.nvidia_branches
         for branch in (limits.first, limits.last) if limits else ():
             if branch is not None and branch not in branches:
                 yield f"{where}.nvidia_branches: branch {branch} is not in driver.yml; add its stanza there"
-        yield from _missing_toolkits(catalog, f"{where}.distro_cuda", (c.version for c in distro.distro_cuda))
         named = [c for c in (repository.first_cuda, repository.last_cuda) if c is not None]
         yield from _missing_toolkits(catalog, f"{where}.nvidia_repository", named)
         yield from _own_versions(distro, where)

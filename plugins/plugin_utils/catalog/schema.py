@@ -1,6 +1,7 @@
 """Define the schema of the catalog: a frozen dataclass for each kind of entry in catalog/.
 
-Runs on the controller. A field with a default is optional in the YAML.
+Runs on the controller. A field with a default is optional in the YAML. `cpu_architectures`, as `uname -m` prints them:
+at the head of a file those of all its entries, in an entry its own in place of these; see architectures.py.
 """
 
 from __future__ import annotations
@@ -282,6 +283,7 @@ class Branch:
     versions: tuple[DriverVersion, ...]
     source: str
     newest_kernel: str | None = None
+    cpu_architectures: tuple[str, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -317,6 +319,7 @@ class DriverPackages(DriverSets):
     last_branch: str | None
     revision: str
     source: str
+    cpu_architectures: tuple[str, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -333,6 +336,7 @@ class DriverFile:
     """driver.yml."""
 
     schema: int
+    cpu_architectures: tuple[str, ...]
     branches: tuple[Branch, ...]
     packages: tuple[DriverPackages, ...]
     pinning: Pinning
@@ -390,6 +394,7 @@ class Toolkit:
     max_gcc: int
     max_glibc: str | None
     source: str
+    cpu_architectures: tuple[str, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -397,6 +402,7 @@ class CudaFile:
     """cuda.yml."""
 
     schema: int
+    cpu_architectures: tuple[str, ...]
     minor_version_compatibility: tuple[MinorVersionCompatibility, ...]
     apt: CudaApt
     libcudart: tuple[RuntimeLibrary, ...]
@@ -439,6 +445,7 @@ class CudnnAptBuild:
     cuda: tuple[str, ...]
     slugs: tuple[str, ...] | None
     source: str
+    cpu_architectures: tuple[str, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -448,6 +455,7 @@ class CudnnVersion:
     version: str
     cuda_majors: tuple[int, ...]
     source: str
+    cpu_architectures: tuple[str, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -455,6 +463,7 @@ class CudnnFile:
     """cudnn.yml."""
 
     schema: int
+    cpu_architectures: tuple[str, ...]
     apt: tuple[CudnnApt, ...]
     support: tuple[CudnnSupport, ...]
     apt_builds: tuple[CudnnAptBuild, ...]
@@ -490,6 +499,7 @@ class NcclBuild:
     cuda: str
     slugs: tuple[str, ...] | None
     source: str
+    cpu_architectures: tuple[str, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -497,6 +507,7 @@ class NcclFile:
     """nccl.yml."""
 
     schema: int
+    cpu_architectures: tuple[str, ...]
     apt: NcclApt
     support: tuple[NcclSupport, ...]
     builds: tuple[NcclBuild, ...]
@@ -539,6 +550,7 @@ class TensorflowRelease:
     source: str
     package: str = "tensorflow"
     sass_in_part: tuple[str, ...] = ()
+    cpu_architectures: tuple[str, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -573,6 +585,7 @@ class SourceOnly:
     and_cuda: bool
     pythons: tuple[str, ...] | None
     source: str
+    cpu_architectures: tuple[str, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -580,6 +593,7 @@ class TensorflowFile:
     """tensorflow.yml."""
 
     schema: int
+    cpu_architectures: tuple[str, ...]
     releases: tuple[TensorflowRelease, ...]
     of_their_time: OfTheirTime | None = None
     source_only: tuple[SourceOnly, ...] = ()
@@ -604,6 +618,7 @@ class PytorchBuild:
     nccl: str
     sass: tuple[str, ...]
     source: str
+    cpu_architectures: tuple[str, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -639,6 +654,7 @@ class PytorchFile:
     """pytorch.yml."""
 
     schema: int
+    cpu_architectures: tuple[str, ...]
     own_index: PytorchIndex
     releases: tuple[PytorchRelease, ...]
     triton: Triton | None = None
@@ -652,19 +668,26 @@ class WheelCpu:
     releases: str
     flags: tuple[str, ...]
     source: str
+    cpu_architectures: tuple[str, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class CpuFile:
-    """cpu.yml."""
+    """cpu.yml. unmarked_locks: the architecture of the lock files whose names have none."""
 
     schema: int
+    known_architectures: tuple[str, ...]
+    unmarked_locks: str
+    cpu_architectures: tuple[str, ...]
     wheels: tuple[WheelCpu, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class RepositoryFile:
-    """repository.yml: NVIDIA's apt repositories, and how to recognise conflicting ones."""
+    """repository.yml: NVIDIA's apt repositories, and how to recognise conflicting ones.
+
+    architectures: NVIDIA's names of CPU architectures; which of them a distribution release has is in its own file.
+    """
 
     schema: int
     base_url: str
@@ -838,11 +861,14 @@ class KernelCompiler:
 class DistroKernel:
     """The distribution's kernels; compression: of their modules, such as `zst`, None where they are plain files.
 
+    flavours: of the standard kernel, by CPU architecture.
+
     releases: an expression of the whole releases of the archive's kernels. The rows are for these alone, and the first
     that fits counts; a kernel may fit none.
     """
 
     default: str
+    flavours: dict[str, str]
     releases: str
     compression: str | None
     headers: tuple[KernelHeaders, ...]
@@ -884,6 +910,7 @@ class DistroDriver(DriverSets):
     source: str
     version: str | None = None
     prebuilt: str | None = None
+    cpu_architectures: tuple[str, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -893,6 +920,7 @@ class PrebuiltModules:
     flavour: str
     branches: tuple[str, ...]
     source: str
+    cpu_architectures: tuple[str, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -907,6 +935,7 @@ class DistroCuda:
     host_compilers: tuple[str, ...]
     apt_components: tuple[str, ...]
     source: str
+    cpu_architectures: tuple[str, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -914,6 +943,7 @@ class Distro:
     """distro/<id>.yml. dkms: the version in the archive, where it is too old to sign with a key of the user's own."""
 
     schema: int
+    cpu_architectures: tuple[str, ...]
     id: str
     os_release: OsRelease
     family: str

@@ -73,7 +73,7 @@ class Host:
     """
 
     distribution: str
-    architecture: str = "x86_64"
+    architecture: str
     gpus: tuple[HostGpu, ...] = ()
     pythons: tuple[str, ...] = ()
     default_python: str | None = None
@@ -120,9 +120,11 @@ class Host:
 
 
 def host_from_probe(probe: Probe) -> Host:
-    """Return the resolver's view of a probe; raises PlanInputError where the distribution is unknown."""
+    """Return the resolver's view of a probe; raises PlanInputError where distribution or architecture is unknown."""
     if probe.distribution is None:
         raise PlanInputError("the probe could not read the distribution; expected /etc/os-release on the host")
+    if not probe.architecture:
+        raise PlanInputError("the probe does not name the host's CPU architecture; expected that of uname -m")
     repository = probe.repository
     return Host(
         distribution=probe.distribution.id,

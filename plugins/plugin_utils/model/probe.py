@@ -578,7 +578,8 @@ class Pending:
 class Probe:
     """Everything that gpu_probe reads from a host; distribution: None where os-release could not be read.
 
-    uid: the user that it read as, 0 for root; may_write: whether that user may write to a directory, by path.
+    architecture: as `uname -m` prints it. uid: the user that it read as, 0 for root; may_write: whether that user may
+    write to a directory, by path.
     run: the run that changes the host, as the module run_lock records it, if any.
     requested, verified_plan: of the verified configuration, if any. changed_packages: those that gpuhost changed.
     newer_state: which record a later gpuhost wrote. errors: why parts could not be read, "PART: CAUSE".
@@ -588,7 +589,7 @@ class Probe:
     uid: int = 0
     may_write: Mapping[str, bool] = dataclasses.field(default_factory=dict)
     distribution: Distribution | None = None
-    architecture: str = "x86_64"
+    architecture: str = ""
     cpu: Cpu | None = None
     kernel: Kernel = Kernel()
     python: Python = Python()

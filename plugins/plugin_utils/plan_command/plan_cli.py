@@ -24,7 +24,11 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Ho
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan, plan_table
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError, Reading, Request
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan_command.plan_options import HOST_OPTIONS, parser
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan_command.plan_options import (
+    ARCHITECTURE,
+    HOST_OPTIONS,
+    parser,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan_command.typed_gpus import find_gpus
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_matrix import matrix, support
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.variables import OF_RUNS, PREFIX
@@ -110,6 +114,9 @@ def _described_host(arguments: argparse.Namespace, catalog: Catalog, mistakes: l
         )
     elif meant := _distribution(catalog, arguments.distro):
         mistakes.append(f"--distro {arguments.distro!r}; did you mean {meant}?")
+    known = catalog.cpu.known_architectures
+    if arguments.arch not in (None, *known):
+        mistakes.append(f"--arch {arguments.arch!r}: expected one of {', '.join(known)}, as uname -m prints it")
     gpus: list[HostGpu] = []
     for text in arguments.gpu:
         try:
@@ -128,6 +135,7 @@ def _described_host(arguments: argparse.Namespace, catalog: Catalog, mistakes: l
     python = ".".join(arguments.python.split(".")[:2]) if arguments.python else None
     return Host(
         distribution=arguments.distro or "",
+        architecture=arguments.arch or ARCHITECTURE,
         gpus=tuple(gpus),
         pythons=(python,) if python else (),
         default_python=python,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import command_line
 
+ARCHITECTURE = "x86_64"  # of a described host, where --arch does not say another
 HOST_OPTIONS = (
     "distro",
+    "arch",
     "gpu",
     "python",
     "kernel",
@@ -23,6 +25,9 @@ def parser() -> command_line.Parser:
         epilog="Exit status: 0 a plan (warnings allowed), 1 problems, 2 bad usage.",
     )
     result.add_argument("--distro", metavar="ID", help="distribution release, such as ubuntu-24.04")
+    result.add_argument(
+        "--arch", metavar="NAME", help=f"its CPU architecture as uname -m prints it (default: {ARCHITECTURE})"
+    )
     result.add_argument(
         "--gpu",
         action="append",

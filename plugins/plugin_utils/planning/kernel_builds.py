@@ -50,6 +50,7 @@ class Builds:
     headers: tuple[str, ...]
     compilers: tuple[str, ...]
     distro: Distro
+    architecture: str
 
     def has(self, package: str) -> bool:
         """Return whether a package is installed or apt offers it, as far as that is known."""
@@ -222,5 +223,7 @@ def _image(builds: Builds) -> str:
         offer = offers.get(HEADERS + meta.removeprefix(IMAGE))
         if offer and any(not builds.gcc(name) or builds.has(builds.gcc(name)) for name in offer.headers):
             return meta
-    row = facts.kernel_headers(builds.distro, facts.kernel_of_series(builds.distro, builds.distro.kernel.default))
+    row = facts.kernel_headers(
+        builds.distro, facts.kernel_of_series(builds.distro, builds.distro.kernel.default, builds.architecture)
+    )
     return (row.package if row else HEADERS + "generic").replace(HEADERS, IMAGE)

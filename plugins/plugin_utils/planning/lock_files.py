@@ -1,7 +1,7 @@
 """Lock files: list those that exist, and resolve one with uv against a package index.
 
 Runs on the controller. A lock file pins what one environment consists of, each wheel by its hashes: those for one
-Python on Linux x86_64, with the oldest C library that the catalog has. script/lock NAME... is `main`.
+Python and CPU architecture on Linux, with the oldest C library that the catalog has. script/lock NAME... is `main`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import argparse
 import dataclasses
 import datetime
 import hashlib
+import itertools
 import json
 import os
 import re
@@ -25,6 +26,7 @@ from pathlib import Path
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import urls
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.paths import PROJECT
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.architectures import of_architecture, supported
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError, load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
@@ -149,7 +151,7 @@ def _resolve(
         command = [
             *(uv, "pip", "compile", "--quiet", "--no-header", "--only-binary=:all:", "pyproject.toml", "extra.txt"),
             f"--python-version={recipe.python}",
-            f"--python-platform=x86_64-manylinux_{recipe.glibc.replace('.', '_')}",
+            f"--python-platform={recipe.platform}",
         ]
         if recipe.of_its_time:
             _run([*command, "--no-deps", "--output-file=pylock.release.toml"], directory, variables)
@@ -277,13 +279,15 @@ def planned(catalog: Catalog) -> list[str]:
     gpus = [f"cc:{c}" for a in catalog.gpu.architectures for c in a.compute_capabilities]
     kinds = [(), *((HostGpu(name, compute_capability=name.removeprefix("cc:")),) for name in gpus)]
     found: set[locks.Lock] = set()
-    for python in {python for distro in catalog.distros.values() for python in distro.python.available}:
+    pythons = {python for distro in catalog.distros.values() for python in distro.python.available}
+    for architecture, python in itertools.product(supported(catalog), pythons):
+        own = of_architecture(catalog, architecture)
         for kind in kinds:
-            host = Host(next(iter(catalog.distros)), gpus=kind, pythons=(python,), default_python=python)
+            host = Host(next(iter(catalog.distros)), architecture, kind, (python,), default_python=python)
             identified = identify_gpus(catalog, host, Findings())
             for libraries in ("wheel", "system"):
                 request = Request(tensorflow_cuda_libraries=libraries, pytorch="auto")
-                context = ResolveContext(catalog, host, request, identified)
+                context = ResolveContext(own, host, request, identified)
                 candidates: list[TensorflowCandidate | PytorchCandidate] = [
                     *tensorflow_candidates(context),
                     *(each for each in pytorch_candidates(context) if each.build.index == "pypi"),

@@ -31,6 +31,7 @@ GENERATIONS = (
     ("Blackwell", "10.0", "B200, RTX 5090"),
     ("Rubin", "10.7", "GR100"),
 )
+ARCHITECTURE = "x86_64"  # of the table
 _HEAD = ("GPU", "driver", "CUDA", "cuDNN", "NCCL", "framework", "Python")
 
 
@@ -50,7 +51,7 @@ def rows(catalog: Catalog) -> Iterator[Row]:
     for distribution in catalog.distros:
         for generation, capability, examples in GENERATIONS:
             gpu = HostGpu(f"cc:{capability}", compute_capability=capability)
-            host = Host(distribution, gpus=(gpu,))
+            host = Host(distribution, ARCHITECTURE, gpus=(gpu,))
             yield Row(distribution, f"{generation} {capability}", examples, *_best(catalog, host))
 
 

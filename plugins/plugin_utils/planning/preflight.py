@@ -930,8 +930,9 @@ def _kernel_builds(context: _Context, findings: Findings) -> None:
     distro = load_catalog().distros.get(context.plan.distribution)
     if driver is None or distro is None or not context.builds_modules:
         return
+    probe = context.probe
     builds = kernel_builds.Builds(
-        context.probe.kernel, driver, context.kernel_headers, context.kernel_compilers, distro
+        probe.kernel, driver, context.kernel_headers, context.kernel_compilers, distro, probe.architecture
     )
     kernel_builds.check(builds, findings)
 

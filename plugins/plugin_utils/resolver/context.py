@@ -75,14 +75,14 @@ class ResolveContext:
         return dataclasses.replace(self, gpus=gpus)
 
     def reduced(self, host: Sequence[str] = (), request: Sequence[str] = ()) -> ResolveContext:
-        """Return the question with these fields of host and request alone, and each kind of GPU once.
+        """Return the question with these fields of host and request alone, the architecture, and each kind of GPU once.
 
         A cached function takes such a context, so that its result serves every question that agrees in these fields.
         It must read no other field: the others have their defaults.
         """
         return ResolveContext(
             self.catalog,
-            Host(self.host.distribution, **{name: getattr(self.host, name) for name in host}),
+            Host(self.host.distribution, self.host.architecture, **{name: getattr(self.host, name) for name in host}),
             Request(**{name: getattr(self.request, name) for name in request}),
             self.gpu_kinds,
             self.relaxed & {"repository", "kernel"},

@@ -130,7 +130,8 @@ def _tensorflow_candidate(context: ResolveContext, release: TensorflowRelease) -
     if libraries == "wheel" and release.and_cuda:
         extra, build = _wheel_libraries(context, release, release.and_cuda, problems)
         requirements = [f"{release.package}[and-cuda]=={release.version}", *extra]
-    lock, unserved = _lock(context, locks.Lock("tensorflow", release.version, build, ""), with_, pythons)
+    mark = locks.mark(context.catalog, context.host.architecture)
+    lock, unserved = _lock(context, locks.Lock("tensorflow", release.version, build, "", mark), with_, pythons)
     component = TensorflowComponent(release.version, lock.python, libraries, tuple(requirements), lock.file)
     found = tuple(dict.fromkeys((*unserved, *problems)))
     return TensorflowCandidate(release, component, found, tuple(warnings), _unproven(context, release))
@@ -138,11 +139,14 @@ def _tensorflow_candidate(context: ResolveContext, release: TensorflowRelease) -
 
 def _no_extra(context: ResolveContext, release: TensorflowRelease) -> Problem:
     """Return the problem of a release without [and-cuda]."""
-    first = min((r.version for r in context.catalog.tensorflow.releases if r.and_cuda), key=versions.key)
+    with_it = [r.version for r in context.catalog.tensorflow.releases if r.and_cuda]
+    first = min(with_it, key=versions.key, default=None)
+    began = f" ([and-cuda] began with {first})" if first else ""
+    newer = f", or use TensorFlow {versions.series(first)} or newer" if first else ""
     return Problem(
         "tensorflow-cuda-mismatch",
-        f"TensorFlow {release.version} brings no CUDA libraries of its own ([and-cuda] began with {first})",
-        f"set gpu_stack_tensorflow_cuda_libraries=system, or use TensorFlow {versions.series(first)} or newer",
+        f"TensorFlow {release.version} brings no CUDA libraries of its own{began}",
+        f"set gpu_stack_tensorflow_cuda_libraries=system{newer}",
     )
 
 
@@ -373,7 +377,8 @@ def _preference(candidate: PytorchCandidate, toolkit: str) -> tuple[Any, ...]:
 
 
 def _pytorch_candidate(context: ResolveContext, release: PytorchRelease, build: PytorchBuild) -> PytorchCandidate:
-    lock = locks.Lock("pytorch", release.version, locks.cuda_build(build.cuda), "")
+    mark = locks.mark(context.catalog, context.host.architecture)
+    lock = locks.Lock("pytorch", release.version, locks.cuda_build(build.cuda), "", mark)
     lock, problems = _lock(context, lock, "", release.pythons)
     problems += _pytorch_gpu_problems(context, release, build)
     requirements, index = locks.pytorch_requirements(context.catalog, release, build)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.architectures import supported
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
@@ -14,8 +15,9 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gp
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 
 ARM_ONLY = "arm-only-gpu"
+ARM = "aarch64"
 PROBLEMS = {
-    "arm-only-gpu": "a described GPU that exists with an Arm processor alone, which is not supported",
+    "arm-only-gpu": "a GPU that exists with an Arm processor alone, and a described host with another",
     "no-gpu": "fewer GPUs than `gpu_stack_expect_gpus`, or none",
     "unknown-gpu": "a PCI id that is not in the catalog; a warning where the loaded driver knows the GPU",
 }
@@ -85,18 +87,24 @@ def check_processors(catalog: Catalog, host: Host, findings: Findings) -> bool:
 
     A probed host has the architecture that it has.
     """
-    supported = ", ".join(sorted(catalog.repository.architectures))
     devices = dict.fromkeys(gpu.pci_id.partition(":")[2] for gpu in host.gpus if host.described)
     products = {catalog.products[device] for device in devices if device in catalog.products}
     found = sorted({(p.name, p.arm_only) for p in products if p.arm_only})
-    if not found or host.architecture not in catalog.repository.architectures:
+    if not found or host.architecture == ARM:
         return False
+    served = supported(catalog, host.distribution)
+    remedy = f"describe the machine with --arch {ARM}, or GPUs that exist with {host.architecture}"
+    if ARM not in served:
+        remedy = (
+            f"describe GPUs that exist with {', '.join(served)}; gpuhost installs nothing on Arm, where the maker's "
+            "system has driver and CUDA"
+        )
     for name, source in found:
         findings.problem(
             ARM_ONLY,
-            f"{name} exists with an Arm processor (aarch64) alone ({source}); supported are machines with {supported}",
-            f"describe GPUs that exist with {supported}; gpuhost installs nothing on Arm, where the maker's system has "
-            "driver and CUDA",
+            f"{name} exists with an Arm processor ({ARM}) alone ({source}); supported are machines with "
+            f"{', '.join(served)}",
+            remedy,
         )
     return True
 

@@ -1,7 +1,8 @@
 """Name a framework's lock file, say what it is made from, and report that a plan's is missing.
 
-Runs on the controller; pure functions. A lock belongs to one release, one Python and one CUDA build, and its name says
-so: `tensorflow-2.21.0-cudnn-9.10-py3.12.txt`, `pytorch-2.10.0-cu128-py3.12.txt`.
+Runs on the controller; pure functions. A lock belongs to one release, one Python, one CUDA build and one CPU
+architecture, and its name says so: `tensorflow-2.21.0-cudnn-9.10-py3.12.txt`, `pytorch-2.10.0-cu128-py3.12.txt`,
+`tensorflow-2.21.0-py3.12-aarch64.txt`. A name without an architecture is for the one that cpu.yml names.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import re
 from collections.abc import Iterable
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import spelling, versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.architectures import of_architecture
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import (
     Catalog,
     FrameworkRelease,
@@ -28,7 +30,8 @@ PROBLEMS = {
 SYSTEM = "system"  # the build whose CUDA libraries are the system's
 _NAME = re.compile(
     r"(?P<framework>[a-z]+)-(?P<version>\d[0-9a-z.]*)"
-    r"(?:-(?P<build>system|cudnn-\d+\.\d+|cu\d+))?-py(?P<python>\d+\.\d+)(?:\.txt)?"
+    r"(?:-(?P<build>system|cudnn-\d+\.\d+|cu\d+))?-py(?P<python>\d+\.\d+)"
+    r"(?:-(?P<architecture>[a-z][a-z0-9_]*))?(?:\.txt)?"
 )
 
 
@@ -41,23 +44,31 @@ class Lock:
     """What a lock file is for.
 
     build: empty for the CUDA libraries that a TensorFlow wheel names; `system`; `cudnn-A.B`: with this cuDNN at most;
-    `cu128`: the CUDA release that a PyTorch wheel was built for.
+    `cu128`: the CUDA release that a PyTorch wheel was built for. architecture: empty for the one whose locks are not
+    marked; see `mark`.
     """
 
     framework: str
     version: str
     build: str
     python: str
+    architecture: str = ""
 
     @property
     def name(self) -> str:
         """The lock without its suffix, as `script/lock` takes it."""
-        return "-".join(part for part in (self.framework, self.version, self.build, f"py{self.python}") if part)
+        parts = (self.framework, self.version, self.build, f"py{self.python}", self.architecture)
+        return "-".join(part for part in parts if part)
 
     @property
     def file(self) -> str:
         """The name of the file."""
         return f"{self.name}.txt"
+
+
+def mark(catalog: Catalog, architecture: str) -> str:
+    """Return how the names of an architecture's locks say so: empty for the one whose locks are not marked."""
+    return "" if architecture == catalog.cpu.unmarked_locks else architecture
 
 
 def cuda_build(cuda: str) -> str:
@@ -73,18 +84,30 @@ def parse(name: str) -> Lock:
             f"{name!r} is not the name of a lock; expected tensorflow-X.Y.Z-pyA.B, tensorflow-X.Y.Z-system-pyA.B, "
             "tensorflow-X.Y.Z-cudnn-N.M-pyA.B or pytorch-X.Y.Z-cuNNN-pyA.B"
         )
-    return Lock(match["framework"], match["version"], match["build"] or "", match["python"])
+    return Lock(
+        match["framework"], match["version"], match["build"] or "", match["python"], match["architecture"] or ""
+    )
 
 
-def default_lock(catalog: Catalog, framework: str, version: str, python: str) -> str:
+def default_lock(catalog: Catalog, framework: str, version: str, python: str, architecture: str) -> str:
     """Return the lock file of a release for a Python, with the CUDA libraries that its wheel names itself."""
-    build = ""
+    build, known = "", of_architecture(catalog, architecture)
+    if version in _releases(catalog, framework) - _releases(known, framework):
+        raise UnknownLockError(
+            f"catalog/{framework}.yml has no wheel of {version} for {architecture}; set {framework}_env_lock to a lock "
+            "file of it"
+        )
     if framework == "pytorch":
-        release = next((r for r in catalog.pytorch.releases if r.version == version), None)
+        release = next((r for r in known.pytorch.releases if r.version == version), None)
         if release is None:
             raise UnknownLockError(f"catalog/pytorch.yml has no {version}; set pytorch_env_lock to a lock file of it")
         build = cuda_build(release.pypi_build.cuda) if release.pypi_build else ""
-    return Lock(framework, version, build, python).file
+    return Lock(framework, version, build, python, mark(catalog, architecture)).file
+
+
+def _releases(catalog: Catalog, framework: str) -> set[str]:
+    releases: Iterable[FrameworkRelease] = getattr(catalog, framework).releases
+    return {release.version for release in releases}
 
 
 def choose_python(catalog: Catalog, lock: Lock, default: str, pythons: list[str]) -> Lock:
@@ -161,13 +184,14 @@ def make_command(catalog: Catalog, names: tuple[str, ...]) -> str:
 class Recipe:
     """What a lock is resolved from.
 
-    glibc: the oldest C library that the wheels must serve; of_its_time: only dependencies that are as old as the
-    release, but for those of any_age; extra_index: the one that has the first requirement, if PyPI has it not.
+    platform: uv's name of the architecture with the oldest C library that the wheels must serve; of_its_time: only
+    dependencies that are as old as the release, but for those of any_age; extra_index: the one that has the first
+    requirement, if PyPI has it not.
     """
 
     requirements: tuple[str, ...]
     python: str
-    glibc: str
+    platform: str
     of_its_time: bool = False
     any_age: tuple[str, ...] = ()
     extra_index: str = ""
@@ -175,20 +199,27 @@ class Recipe:
 
 def recipe(catalog: Catalog, lock: Lock) -> Recipe:
     """Return what a lock is resolved from; raises UnknownLockError where the catalog has no such wheel."""
+    architecture = lock.architecture or catalog.cpu.unmarked_locks
+    if lock.architecture != mark(catalog, architecture) or architecture not in catalog.cpu.known_architectures:
+        unmarked = catalog.cpu.unmarked_locks
+        expected = ", ".join(known for known in catalog.cpu.known_architectures if known != unmarked)
+        raise UnknownLockError(f"{lock.name}: expected no architecture for {unmarked}, else one of {expected}")
+    catalog = of_architecture(catalog, architecture)
     glibc = min((distro.glibc for distro in catalog.distros.values()), key=versions.key)
+    platform = f"{architecture}-manylinux_{glibc.replace('.', '_')}"
     if lock.framework == "tensorflow":
-        return _tensorflow(catalog, lock, glibc)
-    return _pytorch(catalog, lock, glibc)
+        return _tensorflow(catalog, lock, platform)
+    return _pytorch(catalog, lock, platform)
 
 
-def _pytorch(catalog: Catalog, lock: Lock, glibc: str) -> Recipe:
+def _pytorch(catalog: Catalog, lock: Lock, platform: str) -> Recipe:
     release = next((r for r in catalog.pytorch.releases if r.version == lock.version), None)
     build = next((b for b in release.builds if cuda_build(b.cuda) == lock.build), None) if release else None
     if release is None or build is None or lock.python not in release.pythons:
         builds = [(r, cuda_build(b.cuda)) for r in catalog.pytorch.releases for b in r.builds]
         raise _unknown(lock, builds)
     requirements, index = pytorch_requirements(catalog, release, build)
-    return Recipe(requirements, lock.python, glibc, extra_index=index)
+    return Recipe(requirements, lock.python, platform, extra_index=index)
 
 
 def pytorch_requirements(catalog: Catalog, release: PytorchRelease, build: PytorchBuild) -> tuple[tuple[str, ...], str]:
@@ -202,7 +233,7 @@ def pytorch_requirements(catalog: Catalog, release: PytorchRelease, build: Pytor
     return (f"torch=={version}", "numpy"), index
 
 
-def _tensorflow(catalog: Catalog, lock: Lock, glibc: str) -> Recipe:
+def _tensorflow(catalog: Catalog, lock: Lock, platform: str) -> Recipe:
     release = next((r for r in catalog.tensorflow.releases if r.version == lock.version), None)
     wheel = release.and_cuda if release else None
     if release is None or lock.python not in release.pythons or (lock.build != SYSTEM and wheel is None):
@@ -215,16 +246,17 @@ def _tensorflow(catalog: Catalog, lock: Lock, glibc: str) -> Recipe:
         requirements.append(f"{cudnn}<{major}.{int(minor) + 1}")
     old = catalog.tensorflow.of_their_time
     if old is None or not versions.satisfies(release.version, old.releases):
-        return Recipe(tuple(requirements), lock.python, glibc)
-    return Recipe(tuple(requirements), lock.python, glibc, True, old.any_age)
+        return Recipe(tuple(requirements), lock.python, platform)
+    return Recipe(tuple(requirements), lock.python, platform, True, old.any_age)
 
 
 def _unknown(lock: Lock, builds: Iterable[tuple[FrameworkRelease, str]]) -> UnknownLockError:
     """Return the error of a lock that is not in the catalog; builds: those of every release there."""
-    known = [Lock(lock.framework, r.version, build, python) for r, build in builds for python in r.pythons]
+    known = [dataclasses.replace(lock, version=r.version, build=b, python=p) for r, b in builds for p in r.pythons]
     of_series = [each for each in known if versions.has_prefix(each.version, lock.version)]
     near = spelling.nearest(lock.name, [each.name for each in of_series or known])
     return UnknownLockError(
-        f"{lock.name}: catalog/{lock.framework}.yml has no such release, CUDA build and Python; "
+        f"{lock.name}: catalog/{lock.framework}.yml has no such release, CUDA build and Python"
+        f"{f' for {lock.architecture}' if lock.architecture else ''}; "
         f"{f'take {near}, or ' if near else ''}add it there first"
     )

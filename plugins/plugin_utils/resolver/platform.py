@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.architectures import supported
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.references import loaded_libraries
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Branch
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import LABELS
@@ -228,9 +229,11 @@ def explain_missing(context: ResolveContext, name: str, wanted: str, known: list
     where = context.archive_name if source == "distro" else context.repository_name
     if wanted != "auto" and not any(versions.has_prefix(version, wanted) for version in known):
         near = ", ".join(versions.nearest(wanted, known)) or "none"
+        architecture = context.host.architecture
+        served = f" for {architecture}" if supported(context.catalog) != (architecture,) else ""
         findings.problem(
             "unknown-version",
-            f"there is no {LABELS[name]} {wanted} in the catalog; the nearest that exist: {near}"
+            f"there is no {LABELS[name]} {wanted}{served} in the catalog; the nearest that exist: {near}"
             + quote_hint(name, wanted, known),
             f"set gpu_stack_{name} to one of those, or leave it at auto",
         )

@@ -4,6 +4,7 @@ Runs on the controller; a pure function. The modules beside this one, in the ord
 
     foreign_drivers                   refuse hosts whose driver is not theirs to install
     gpus                              identify the host's GPUs
+    architectures                     refuse what the catalog has no entry of for the host's processors
     scope                             leave out all but the frameworks where the request says so
     drivers, toolkits, frameworks     list candidates, each with its problems on this host
     platform                          select driver, toolkit and TensorFlow, which depend on each other
@@ -22,6 +23,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.architectures import of_architecture
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import repository_facts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
@@ -31,7 +33,12 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Ho
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu, Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError, Reading, Request
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import frameworks, known_bad, libraries
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import (
+    architectures,
+    frameworks,
+    known_bad,
+    libraries,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext, quote_hint
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.driver import (
     driver_sets,
@@ -73,7 +80,7 @@ WARNINGS = {
 
 
 PROBLEMS = {
-    "distro-not-supported": "`catalog/distro/` has no file for the release, or the architecture is not supported",
+    "distro-not-supported": "the catalog has no file for the release, or no entries for the CPU architecture",
     "invalid-request": "a `gpu_stack_*` variable has an invalid value; the message lists the valid ones",
 }
 
@@ -97,6 +104,7 @@ def plan_for_reading(catalog: Catalog, read: Reading, host: Host) -> Plan:
 
     It says what limits each version, and what was interpreted.
     """
+    catalog = of_architecture(catalog, host.architecture)
     once = functools.partial(plan_once, catalog)
     kept = keeping.keep(catalog, read.request, host, once)
     plan = resolve(catalog, kept.request, kept.host, functools.partial(_plan_kept, catalog, once))
@@ -116,6 +124,7 @@ def resolve(catalog: Catalog, request: Request, host: Host, attempt: keeping.Att
 
     What is there does not count; see plan_for_reading. attempt: plans a remedy, as if nothing were there by default.
     """
+    catalog = of_architecture(catalog, host.architecture)
     plan = plan_once(catalog, request, host)
     # The remedy for a foreign driver, a hold or another processor is no change of the request or distribution.
     if plan.ok or (host.described and not host.gpus):  # what would fit unknown GPUs is unknown, too
@@ -163,7 +172,7 @@ def plan_once(catalog: Catalog, request: Request, host: Host, relaxed: frozenset
     Where no TensorFlow works and none is asked for, it has PyTorch alone. relaxed: see ResolveContext, and `gpu NAME`:
     this kind of GPU.
     """
-    request = request.newest()
+    request, catalog = request.newest(), of_architecture(catalog, host.architecture)
     plan = _plan_as_asked(catalog, request, host, relaxed)
     if plan.ok or request.pytorch == "none":
         return plan
@@ -181,8 +190,9 @@ def plan_once(catalog: Catalog, request: Request, host: Host, relaxed: frozenset
     # Whatever is a problem here and none without TensorFlow is about TensorFlow.
     why = "; ".join(dict.fromkeys(problem.message for problem in plan.problems))
     # Those are of the closest release; the newest one may lack something else.
-    newest = frameworks.tensorflow_candidates(ResolveContext(catalog, host, request, plan.gpus, relaxed))[0]
-    why = "; ".join([why, *(problem.message for problem in newest.problems if problem.message not in why)])
+    found = frameworks.tensorflow_candidates(ResolveContext(catalog, host, request, plan.gpus, relaxed))
+    of_newest = found[0].problems if found else ()
+    why = "; ".join([why, *(problem.message for problem in of_newest if problem.message not in why)])
     because = {"tensorflow": f"no release works here: {why}"}
     if request.pytorch == "fallback":
         because["pytorch"] = "in place of TensorFlow: " + next(
@@ -215,11 +225,11 @@ def _plan_around_holds(catalog: Catalog, request: Request, host: Host, relaxed: 
         return _plan(host, request, (), Components(), None, findings)
     gpus = identify_gpus(catalog, host, findings)
     check_gpu_count(request, host, gpus, findings)
-    if host.distribution not in catalog.distros or host.architecture not in catalog.repository.architectures:
+    if host.distribution not in catalog.distros:
         findings.problem(
-            "distro-not-supported",
+            architectures.CODE,
             f"{host.distribution} on {host.architecture} is not supported; supported are "
-            f"{', '.join(sorted(catalog.distros))} on {', '.join(sorted(catalog.repository.architectures))}",
+            f"{architectures.where_supported(catalog)}",
             "use one of those",
         )
         return _plan(host, request, gpus, Components(), None, findings)
@@ -227,6 +237,8 @@ def _plan_around_holds(catalog: Catalog, request: Request, host: Host, relaxed: 
         return _plan(host, request, gpus, Components(), None, findings)
     limiting = tuple(gpu for gpu in gpus if f"gpu {gpu.name}" not in relaxed)
     context = ResolveContext(catalog, host, limit(request, host, findings), limiting, relaxed)
+    if architectures.check(context, findings):
+        return _plan(host, request, gpus, Components(), None, findings)
     if host.offers is None and request.scope == "host":
         why = f": {host.offers_error}" if host.offers_error else ""
         findings.warn(

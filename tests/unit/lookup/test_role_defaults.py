@@ -7,6 +7,7 @@ from ansible.errors import AnsibleLookupError
 from ansible_collections.gpuhost.stack.plugins.lookup.role_defaults import look_up
 
 FACTS = {"distribution": "Debian", "distribution_version": "12.9", "distribution_major_version": "12"}
+FACTS["architecture"] = "x86_64"
 
 
 def test_facts_of_the_host_choose_the_packages():

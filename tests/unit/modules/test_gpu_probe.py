@@ -43,3 +43,16 @@ def test_every_part_of_the_probe_is_documented(tmp_path):
     options = probe.Options(None, {}, True, (), (), "/opt/gpuhost/tensorflow", "(?!)", "nvidia-cuda-toolkit")
     found = probe.probe(str(tmp_path), options)
     assert list(yaml.safe_load(gpu_probe.RETURN)["probe"]["contains"]) == list(found)
+
+
+def test_of_the_repositories_the_one_for_this_machines_architecture_is_read(tmp_path, capsys):
+    """Both are for the machine's distribution; only the one for its architecture is asked."""
+    (tmp_path / "own").mkdir()
+    machine, own = os.uname().machine, f"file://{tmp_path}/own/"
+    found = probe.os_release.read("/")
+    for urls, expected in (({machine: own, "other": "file:///nowhere/"}, own), ({"other": own}, None), (own, own)):
+        options = {**facts.probe_options(load_catalog()), "repositories": {found["id"]: urls}}
+        with patch_module_args(options), pytest.raises(SystemExit):
+            gpu_probe.main()
+        repository = json.loads(capsys.readouterr().out)["probe"]["repository"]
+        assert (repository or {}).get("url") == expected

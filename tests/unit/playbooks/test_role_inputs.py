@@ -54,6 +54,16 @@ def test_nvidias_driver_must_not_replace_the_distributions(tmp_path, source, kep
     assert ("libnvidia-*" in json.loads((tmp_path / "blocked.json").read_text())) == blocked
 
 
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
+def test_the_repository_is_that_of_the_hosts_architecture(tmp_path, machine):
+    shown = "    - ansible.builtin.debug: {msg: 'reads {{ nvidia_repo_url }}'}\n"
+    play = PLAY.split("    - ansible.builtin.copy:")[0] + shown
+    urls = {"ubuntu-24.04": {name: f"https://mirror.example/{name}/" for name in ("x86_64", "aarch64")}}
+    variables = {"gpu_stack_repositories": urls, "gpu_stack_probe": {"architecture": machine}}
+    done = run_play(tmp_path, play, "-e", json.dumps({**variables, "gpu_stack_plan": {"distribution": "ubuntu-24.04"}}))
+    assert f"reads https://mirror.example/{machine}/" in done.stdout, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize(("framework", "count"), [("tensorflow", "1"), ("pytorch", "2")])
 def test_a_framework_trains_on_the_gpus_that_it_does_not_leave_out(tmp_path, framework, count):
     play = PLAY.split("    - ansible.builtin.copy:")[0] + "    - ansible.builtin.debug: {var: smoke_train_gpus}\n"

@@ -66,7 +66,7 @@ def is_series(release: str) -> bool:
 def releases(context: ResolveContext) -> tuple[str, ...]:
     """Return the kernels that modules are built for: the running and the next-boot one, or the distribution's own."""
     return tuple(
-        facts.kernel_of_series(context.distro, release) if is_series(release) else release
+        facts.kernel_of_series(context.distro, release, context.host.architecture) if is_series(release) else release
         for release in context.host.kernel_releases or (context.distro.kernel.default,)
     )
 

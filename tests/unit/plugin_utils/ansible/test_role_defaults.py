@@ -13,12 +13,14 @@ DEBIAN = {
     "distribution": "Debian",
     "distribution_version": "12.9",
     "distribution_major_version": "12",
+    "architecture": "x86_64",
     "kernel": "6.1.0-37-cloud-amd64",
 }
 UBUNTU = {
     "distribution": "Ubuntu",
     "distribution_version": "24.04",
     "distribution_major_version": "24",
+    "architecture": "x86_64",
     "kernel": "6.8.0-60-generic",
 }
 
@@ -44,6 +46,29 @@ def test_distribution_is_found_by_release_or_major_release(facts, expected):
 def test_a_host_without_facts_or_of_another_distribution_is_refused(facts, message):
     with pytest.raises(ValueError, match=message):
         role_defaults.component(facts, "driver", "580")
+
+
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        (("driver", "580"), "has no NVIDIA repository for ubuntu-24.04 and driver branch for aarch64"),
+        (("cuda", "13.0"), "has no NVIDIA repository for ubuntu-24.04 and CUDA toolkit for aarch64"),
+        (("cudnn", "9"), "CUDA toolkit and cuDNN for aarch64"),
+        ((), "the catalog has no NVIDIA repository for ubuntu-24.04 on aarch64; supported are debian-12"),
+    ],
+)
+def test_another_architecture_gets_nothing_of_x86_64(asked, message):
+    arm = {**UBUNTU, "architecture": "aarch64"}
+    with pytest.raises(ValueError, match=message):
+        role_defaults.component(arm, *asked) if asked else role_defaults.repository(arm)
+
+
+def test_facts_without_an_architecture_are_refused():
+    facts = {name: value for name, value in UBUNTU.items() if name != "architecture"}
+    with pytest.raises(ValueError, match="architecture is not among its facts: expected gather_facts: true"):
+        role_defaults.component(facts, "driver", "580")
+    with pytest.raises(ValueError, match="architecture is not among its facts"):
+        role_defaults.repository(facts)
 
 
 def test_repository_has_the_distributions_own_key():

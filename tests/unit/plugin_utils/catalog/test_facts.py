@@ -7,7 +7,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts
 
 def test_repository_has_the_key_of_its_slug():
     loaded = loader.load_catalog()
-    keys = {name: facts.repository_facts(loaded, name)["key_fingerprint"][-8:] for name in loaded.distros}
+    keys = {name: facts.repository_facts(loaded, name, "x86_64")["key_fingerprint"][-8:] for name in loaded.distros}
     assert keys == {
         "debian-12": "3BF863CC",
         "debian-13": "8793F200",
@@ -17,7 +17,7 @@ def test_repository_has_the_key_of_its_slug():
         "ubuntu-26.04": "60DF8A40",
     }
     assert (
-        facts.repository_facts(loaded, "debian-12", base_url="http://mirror/repos/")["url"]
+        facts.repository_facts(loaded, "debian-12", "x86_64", base_url="http://mirror/repos/")["url"]
         == "http://mirror/repos/debian12/x86_64/"
     )
 

@@ -73,6 +73,7 @@ def test_every_problem_is_reported(tmp_path):
         loader.read_catalog(folder)
     assert {p.split(":")[0] for p in caught.value.problems} == {
         "cudnn.yml",
+        "pytorch.yml.cpu_architectures",
         "pytorch.yml.own_index",
         "pytorch.yml.releases",
         "pytorch.yml.schema",

@@ -78,7 +78,7 @@ def planned_by_the_frozen_catalog() -> Iterator[Plan]:
     yield from (row.plan for row in plan_matrix.rows(frozen_catalog()))
     requests: list[dict[str, str]] = [{}, {"cuda": "12.7"}, {"driver_source": "distro", "cuda_source": "distro"}]
     for request, packages, *gpus in itertools.product(requests, ((), KEPT_DRIVER), (H200, A100), (H200, K80)):
-        host = Host("ubuntu-24.04", gpus=tuple(map(HostGpu, gpus)), packages=packages)
+        host = Host("ubuntu-24.04", "x86_64", gpus=tuple(map(HostGpu, gpus)), packages=packages)
         yield plan_for_reading(frozen_catalog(), Request.read(request), host)
 
 

@@ -89,4 +89,4 @@ def make_plan(
 
 def make_probe(**parts: Any) -> Probe:
     """Return the probe of a Debian 12 host with these parts, as the module's JSON has them."""
-    return Probe.from_json({"distribution": {"id": "debian-12"}, "gpus": [], **parts})
+    return Probe.from_json({"distribution": {"id": "debian-12"}, "architecture": "x86_64", "gpus": [], **parts})

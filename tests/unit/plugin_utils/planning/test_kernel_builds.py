@@ -79,7 +79,8 @@ class Host:
         }
         found |= kernels.building(root, found, {"": list(load_catalog().packages.kernel_tools)}, True, command.run)
         gpu = {"pci_address": "0000:05:00.0", "pci_id": "10de:20b0", "class": "0302"}
-        return Probe.from_json({"distribution": {"id": "debian-12"}, "gpus": [gpu], "kernel": found})
+        host = {"distribution": {"id": "debian-12"}, "architecture": "x86_64"}
+        return Probe.from_json({**host, "gpus": [gpu], "kernel": found})
 
     def check(self, options: Options | None = None) -> Preflight:
         probe = self.probe()

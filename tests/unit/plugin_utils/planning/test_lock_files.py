@@ -15,7 +15,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.locks impor
 
 from tests.unit.package_index import PackageIndex, serve
 
-RECIPE = Recipe(("framework==2.0",), "3.11", "2.31")
+RECIPE = Recipe(("framework==2.0",), "3.11", "x86_64-manylinux_2_31")
 LINUX = "manylinux_2_17_x86_64"
 
 
@@ -44,6 +44,13 @@ def test_the_hashes_are_those_of_the_wheels_that_fit(index: PackageIndex) -> Non
     assert locking.resolve(RECIPE, {}) == (
         f"framework==2.0 \\\n    --hash=sha256:{fits}\nnumbers==2.0 \\\n    {hashes}\n"
     )
+
+
+def test_the_wheels_are_those_of_the_locks_architecture(index: PackageIndex) -> None:
+    index.add("framework", "2.0", f"cp311-cp311-{LINUX}")
+    fits = index.add("framework", "2.0", "cp311-cp311-manylinux_2_17_aarch64")
+    arm = dataclasses.replace(RECIPE, platform="aarch64-manylinux_2_31")
+    assert locking.resolve(arm, {}) == f"framework==2.0 \\\n    --hash=sha256:{fits}\n"
 
 
 def test_a_pin_stays_where_it_fits(index: PackageIndex) -> None:

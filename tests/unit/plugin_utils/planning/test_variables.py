@@ -221,7 +221,7 @@ def test_a_version_of_a_role_is_the_plans_unless_its_packages_are_the_users(
     values: dict[str, Any], mistakes: list[str]
 ) -> None:
     """What a role installs comes from the plan: with another version it would fail after the packages have changed."""
-    host = Host("ubuntu-24.04", gpus=(HostGpu("10de:2330"),))
+    host = Host("ubuntu-24.04", "x86_64", gpus=(HostGpu("10de:2330"),))
     plan = resolve(frozen_catalog(), Request(), host)
     found = variables.other_than_planned(values, plan.components)
     assert len(found) == len(mistakes)

@@ -55,7 +55,7 @@ def plan_untried(distro, *gpus, offers=None, host=None, catalog=None, **request)
 
 def _planned(by, distro, gpus, offers, host, catalog, request):
     devices = tuple(HostGpu(GPUS[g][0] if g in GPUS else g) for g in gpus)
-    made = Host(distro, **{"gpus": devices, "offers": offers, **(host or {})})
+    made = Host(distro, **{"architecture": "x86_64", "gpus": devices, "offers": offers, **(host or {})})
     return by(catalog or frozen_catalog(), Request.from_mapping(request), made).to_json()
 
 
@@ -69,9 +69,8 @@ def with_published_run(first, capability):
 def problems(distro, *gpus, host=None, catalog=None, **request):
     """Return code, message and general remedy of each problem, which users see where no plan is a remedy."""
     devices = tuple(HostGpu(GPUS[g][0] if g in GPUS else g) for g in gpus)
-    made = plan_once(
-        catalog or frozen_catalog(), Request.from_mapping(request), Host(distro, gpus=devices, **(host or {}))
-    )
+    made = Host(distro, **{"architecture": "x86_64", "gpus": devices, **(host or {})})
+    made = plan_once(catalog or frozen_catalog(), Request.from_mapping(request), made)
     return [(problem.code, problem.message, problem.remedy) for problem in made.problems]
 
 

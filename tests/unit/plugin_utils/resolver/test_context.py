@@ -32,6 +32,7 @@ V100 = Gpu("10de:1db4", "Tesla V100", "7.0", "Volta", "proprietary")
 # Every field of host and request has a value that is not its default; the profile is that of a display.
 HOST = Host(
     "debian-12",
+    "x86_64",
     pythons=("3.12", "3.13"),
     default_python="3.12",
     gcc=15,
@@ -81,7 +82,7 @@ def context(host: Host = HOST) -> ResolveContext:
     ids=lambda function: function.__name__,
 )
 @pytest.mark.parametrize(
-    "host", [HOST, Host("debian-13", kernel="6.12.41+deb13-rt-amd64", gcc=16)], ids=["read", "unread"]
+    "host", [HOST, Host("debian-13", "x86_64", kernel="6.12.41+deb13-rt-amd64", gcc=16)], ids=["read", "unread"]
 )
 def test_a_cached_function_reads_no_more_than_its_key(cached, reduced, host):
     whole = context(host)
@@ -89,7 +90,7 @@ def test_a_cached_function_reads_no_more_than_its_key(cached, reduced, host):
     assert cached(reduced(whole)), "nothing was compared"
 
 
-@pytest.mark.parametrize("host", [HOST, Host("debian-13")], ids=["read", "unread"])
+@pytest.mark.parametrize("host", [HOST, Host("debian-13", "x86_64")], ids=["read", "unread"])
 def test_a_cached_list_of_libraries_reads_no_more_than_its_key(host):
     whole = context(host)
     cudnn, nccl = libraries._reduced(whole, "cudnn"), libraries._reduced(whole, "nccl")
@@ -162,10 +163,10 @@ def test_eight_offered_versions_are_named(count, offers):
     ("host", "name"),
     [
         (HOST, "http://mirror.example/debian12/x86_64/"),
-        (Host("debian-12", offers={}), "NVIDIA's repository for debian-12"),
-        (Host("debian-13"), "according to the catalog, NVIDIA's repository for debian-13"),
+        (Host("debian-12", "x86_64", offers={}), "NVIDIA's repository for debian-12"),
+        (Host("debian-13", "x86_64"), "according to the catalog, NVIDIA's repository for debian-13"),
         (
-            Host("debian-13", repository_url="http://mirror.example/"),
+            Host("debian-13", "x86_64", repository_url="http://mirror.example/"),
             "according to the catalog, http://mirror.example/",
         ),
     ],

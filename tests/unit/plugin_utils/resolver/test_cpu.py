@@ -28,7 +28,7 @@ def host(root: Path, distribution: str, *cpus: str, **parts: object) -> Host:
     put(root, system.CPUS, "".join((FIXTURES / name).read_text() for name in cpus))
     seen = host_from_probe(make_probe(cpu=system.cpu(str(root))))
     known = {"cpu": seen.cpu, "cpu_flags": seen.cpu_flags, "gpus": (T4,), **parts}
-    return dataclasses.replace(Host(distribution), **known)  # type: ignore[arg-type]
+    return dataclasses.replace(Host(distribution, "x86_64"), **known)  # type: ignore[arg-type]
 
 
 def plan(found: Host, **request: str) -> Plan:
@@ -46,7 +46,7 @@ def test_without_avx_auto_takes_the_newest_pytorch(tmp_path: Path, distribution:
     made = plan(host(tmp_path, distribution, "celeron-j4105"))
     assert made.ok, made.problems
     assert made.components.tensorflow is None
-    newest = plan(Host(distribution, gpus=(T4,)), tensorflow="none", pytorch="auto")
+    newest = plan(Host(distribution, "x86_64", gpus=(T4,)), tensorflow="none", pytorch="auto")
     assert made.components.pytorch == newest.components.pytorch
     because = {reason.component: reason.because for reason in made.reasons}
     assert "(Intel(R) Celeron(R) J4105 CPU @ 1.50GHz) lacks what the wheels need: avx" in because["tensorflow"]
@@ -88,7 +88,7 @@ def test_the_remedy_is_one(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("cpus", [("i5-3230m",), ()], ids=["AVX", "not known"])
 def test_a_processor_that_lacks_nothing_or_is_not_known_changes_nothing(tmp_path: Path, cpus: tuple[str, ...]) -> None:
-    made, described = plan(host(tmp_path, "debian-12", *cpus)), plan(Host("debian-12", gpus=(T4,)))
+    made, described = plan(host(tmp_path, "debian-12", *cpus)), plan(Host("debian-12", "x86_64", gpus=(T4,)))
     assert made.ok
     assert (made.components, made.reasons) == (described.components, described.reasons)
 

@@ -22,7 +22,7 @@ T4 = HostGpu(GPUS["T4"][0])
 
 def identify(*gpus: HostGpu) -> tuple[tuple[Gpu, ...], Findings]:
     findings = Findings()
-    return identify_gpus(load_catalog(), Host("debian-12", gpus=gpus), findings), findings
+    return identify_gpus(load_catalog(), Host("debian-12", "x86_64", gpus=gpus), findings), findings
 
 
 def test_products_are_those_of_the_table():
@@ -98,7 +98,7 @@ def test_expected_gpus(expected, count, found):
     findings = Findings()
     devices = (HostGpu(GPUS["H200"][0]),) * count
     gpus, _ = identify(*devices)
-    check_gpu_count(Request(expect_gpus=expected), Host("debian-12", gpus=devices), gpus, findings)
+    check_gpu_count(Request(expect_gpus=expected), Host("debian-12", "x86_64", gpus=devices), gpus, findings)
     assert [problem.code for problem in findings.problems] == found
     if found and count:
         assert findings.problems[0].message == "found 1 usable NVIDIA GPU(s), expected 2"
@@ -110,7 +110,7 @@ def test_the_plan_of_a_host_with_an_unknown_gpu():
 
 @pytest.mark.parametrize(("expected", "has_problem"), [("auto", True), ("2", True), ("0", False)])
 def test_a_described_host_without_gpus_lacks_the_option(expected, has_problem):
-    described = Host("debian-12", described=True)
+    described = Host("debian-12", "x86_64", described=True)
     problems = resolve(load_catalog(), Request(expect_gpus=expected), described).problems
     assert [problem.code for problem in problems] == ["no-gpu"] * has_problem
     for problem in problems:
@@ -185,9 +185,9 @@ def test_devices_that_no_driver_serves(gpu, code, message, remedy):
 
 
 def test_a_described_host_is_told_which_options_to_add():
-    (problem,) = resolve(load_catalog(), Request(), Host("debian-12", described=True)).problems
+    (problem,) = resolve(load_catalog(), Request(), Host("debian-12", "x86_64", described=True)).problems
     assert problem.message == "no --gpu was given; expected one for each GPU of the host"
-    counted = resolve(load_catalog(), Request(expect_gpus="2"), Host("debian-12", described=True, gpus=(T4,)))
+    counted = resolve(load_catalog(), Request(expect_gpus="2"), Host("debian-12", "x86_64", described=True, gpus=(T4,)))
     assert [p.message for p in counted.problems] == ["found 1 usable NVIDIA GPU(s), expected 2"]
 
 
@@ -218,7 +218,7 @@ def test_small_gpu_beside_a_larger_one_is_left_out_by_tensorflow(devices, reques
 
 @pytest.mark.parametrize("device", [device for device, row in products().items() if row.get("arm_only")])
 def test_a_described_gpu_that_exists_on_arm_alone_is_refused(device):
-    described = Host("ubuntu-24.04", gpus=(HostGpu("10de:2330"), HostGpu(f"10de:{device}")), described=True)
+    described = Host("ubuntu-24.04", "x86_64", gpus=(HostGpu("10de:2330"), HostGpu(f"10de:{device}")), described=True)
     made = resolve(load_catalog(), Request(), described)
     assert [problem.code for problem in made.problems] == ["arm-only-gpu"]
     assert made.problems[0].message.startswith(products()[device]["name"])
@@ -228,12 +228,12 @@ def test_a_described_gpu_that_exists_on_arm_alone_is_refused(device):
 
 @pytest.mark.parametrize("device", ["2330", "2901", "3182", "2bb1"])
 def test_a_described_gpu_that_exists_with_both_is_not(device):
-    described = Host("ubuntu-24.04", gpus=(HostGpu(f"10de:{device}"),), described=True)
+    described = Host("ubuntu-24.04", "x86_64", gpus=(HostGpu(f"10de:{device}"),), described=True)
     assert "arm-only-gpu" not in {problem.code for problem in resolve(load_catalog(), Request(), described).problems}
 
 
 def test_a_probed_host_has_the_processor_that_it_has():
-    probed = Host("ubuntu-24.04", gpus=(HostGpu("10de:2342"),))
+    probed = Host("ubuntu-24.04", "x86_64", gpus=(HostGpu("10de:2342"),))
     assert resolve(load_catalog(), Request(), probed).ok
     arm = Host("ubuntu-24.04", "aarch64", gpus=(HostGpu("10de:2342"),))
     assert [problem.code for problem in resolve(load_catalog(), Request(), arm).problems] == ["distro-not-supported"]

@@ -25,7 +25,7 @@ def asked(host=(), capability="7.5", distro="ubuntu-24.04", pci_id="10de:ffff", 
     made = plan_once(
         load_catalog(),
         Request.from_mapping({**NOTHING, "cuda_source": "nvidia", **request}),
-        Host(distro, gpus=(gpu,), **dict(host)),
+        Host(distro, "x86_64", gpus=(gpu,), **dict(host)),
     )
     return made, [problem.code for problem in made.problems]
 

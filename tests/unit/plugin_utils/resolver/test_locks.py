@@ -34,11 +34,12 @@ def with_locks(*names: str) -> Catalog:
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("tensorflow-2.21.0-py3.12", ("tensorflow", "2.21.0", "", "3.12")),
-        ("tensorflow-2.15.0.post1-py3.9.txt", ("tensorflow", "2.15.0.post1", "", "3.9")),
-        ("tensorflow-2.20.0-cudnn-9.10-py3.9", ("tensorflow", "2.20.0", "cudnn-9.10", "3.9")),
-        ("tensorflow-2.8.4-system-py3.8", ("tensorflow", "2.8.4", "system", "3.8")),
-        ("pytorch-2.10.0-cu128-py3.14.txt", ("pytorch", "2.10.0", "cu128", "3.14")),
+        ("tensorflow-2.21.0-py3.12", ("tensorflow", "2.21.0", "", "3.12", "")),
+        ("tensorflow-2.15.0.post1-py3.9.txt", ("tensorflow", "2.15.0.post1", "", "3.9", "")),
+        ("tensorflow-2.20.0-cudnn-9.10-py3.9", ("tensorflow", "2.20.0", "cudnn-9.10", "3.9", "")),
+        ("tensorflow-2.8.4-system-py3.8", ("tensorflow", "2.8.4", "system", "3.8", "")),
+        ("pytorch-2.10.0-cu128-py3.14.txt", ("pytorch", "2.10.0", "cu128", "3.14", "")),
+        ("tensorflow-2.21.0-system-py3.12-aarch64.txt", ("tensorflow", "2.21.0", "system", "3.12", "aarch64")),
     ],
 )
 def test_a_name_says_release_build_and_python(name: str, expected: tuple[str, ...]) -> None:
@@ -111,7 +112,7 @@ def test_a_series_in_the_place_of_a_release_is_asked_about(name: str, meant: str
 def test_recipes(name: str, requirements: tuple[str, ...], index: str) -> None:
     """The C library is that of Ubuntu 20.04, the oldest."""
     recipe = locks.recipe(frozen_catalog(), locks.parse(name))
-    assert recipe == locks.Recipe(requirements, name.split("-py")[1], "2.31", extra_index=index)
+    assert recipe == locks.Recipe(requirements, name.split("-py")[1], "x86_64-manylinux_2_31", extra_index=index)
 
 
 def with_rules(*rules: SourceOnly, of_their_time: OfTheirTime | None = None) -> Catalog:
@@ -166,12 +167,12 @@ def test_packages_without_a_wheel(name: str, package: str | None) -> None:
     ],
 )
 def test_the_default_lock_is_that_of_pypis_wheel(framework: str, version: str, lock: str) -> None:
-    assert locks.default_lock(frozen_catalog(), framework, version, "3.12") == lock
+    assert locks.default_lock(frozen_catalog(), framework, version, "3.12", "x86_64") == lock
 
 
 def test_a_pytorch_that_the_catalog_does_not_know_has_no_default_lock() -> None:
     with pytest.raises(locks.UnknownLockError) as error:
-        locks.default_lock(frozen_catalog(), "pytorch", "9.9.9", "3.12")
+        locks.default_lock(frozen_catalog(), "pytorch", "9.9.9", "3.12", "x86_64")
     assert str(error.value) == "catalog/pytorch.yml has no 9.9.9; set pytorch_env_lock to a lock file of it"
 
 
@@ -195,6 +196,31 @@ def test_a_release_that_cannot_be_locked_names_the_package() -> None:
         "wheels alone",
         "leave gpu_stack_tensorflow at auto, or set it to another release",
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "tensorflow-2.21.0-py3.12-aarch64",
+            "tensorflow-2.21.0-py3.12-aarch64: catalog/tensorflow.yml has no such release, CUDA build and Python for "
+            "aarch64; add it there first",
+        ),
+        (
+            "tensorflow-2.21.0-py3.12-x86_64",
+            "tensorflow-2.21.0-py3.12-x86_64: expected no architecture for x86_64, else ",
+        ),
+        (
+            "tensorflow-2.21.0-py3.12-arm64",
+            "tensorflow-2.21.0-py3.12-arm64: expected no architecture for x86_64, else one ",
+        ),
+    ],
+    ids=["without a wheel", "of the unmarked ones", "unknown"],
+)
+def test_a_lock_of_an_architecture_without_wheels_is_not_made(name: str, message: str) -> None:
+    with pytest.raises(locks.UnknownLockError) as error:
+        locks.recipe(frozen_catalog(), locks.parse(name))
+    assert str(error.value).startswith(message)
 
 
 # Plans ----------------------------------------------------------------------------------------------------------------
@@ -291,7 +317,7 @@ def test_a_lock_that_does_not_exist_is_named_where_it_is_what_limits(
     locked: tuple[str, ...], version: str, limits: set[tuple[str, str]]
 ) -> None:
     catalog = with_locks("pytorch-2.7.1-cu126-py3.11.txt", "pytorch-2.15.0-cu132-py3.11.txt", *locked)
-    host = Host("debian-12", gpus=(HostGpu("10de:2335"),))
+    host = Host("debian-12", "x86_64", gpus=(HostGpu("10de:2335"),))
     request = Request.from_mapping({"cuda": "12.6", "tensorflow": "none", "pytorch": "auto"})
     made = with_limits(catalog, resolve(catalog, request, host), host)
     (reason,) = (reason for reason in made.reasons if reason.component == "pytorch")

@@ -233,7 +233,7 @@ NFB = {"nvidia-open": ("590.48.01-1ubuntu1",), "cuda-toolkit-13-0": ("13.0.2-1",
     ],
 )
 def test_nvidias_packages_come_before_the_archives_of_a_better_branch(relaxed, driver, source):
-    host = Host("ubuntu-22.04", gpus=(HostGpu(GPUS["T4"][0]),), offers=NFB)
+    host = Host("ubuntu-22.04", "x86_64", gpus=(HostGpu(GPUS["T4"][0]),), offers=NFB)
     made = plan_once(frozen_catalog(), Request(tensorflow="none"), host, frozenset(relaxed)).to_json()
     assert (picked(made)["driver"], made["components"]["driver"]["source"]) == (driver, source)
 

@@ -50,6 +50,7 @@ REQUESTS = st.fixed_dictionaries(
 HOSTS = st.builds(
     lambda distro, gpus, pythons, kernel: Host(
         distro,
+        "x86_64",
         gpus=tuple(HostGpu(GPUS[g][0]) for g in gpus),
         pythons=pythons,
         default_python=(pythons or (None,))[0],
@@ -75,7 +76,7 @@ def applied(remedy, request, host):
     request = dataclasses.replace(request, **dict(remedy.request))
     changes = dict(remedy.host)
     if "distribution" in changes:
-        host = Host(changes["distribution"][0], gpus=host.gpus)
+        host = Host(changes["distribution"][0], "x86_64", gpus=host.gpus)
     if "python" in changes:
         distro = load_catalog().distros[host.distribution]
         own = host.pythons or distro.python.available
@@ -183,7 +184,10 @@ def _steps(catalog, hosts):
 def test_planning_stays_linear_in_the_hosts():
     """A host takes the same work however many were planned before it."""
     gpus = (HostGpu(GPUS["H200"][0]),) * 8
-    hosts = [Host("debian-12", gpus=gpus, offers=debian_offers(), kernel=f"6.1.0-{n}-amd64") for n in range(1000, 1100)]
+    hosts = [
+        Host("debian-12", "x86_64", gpus=gpus, offers=debian_offers(), kernel=f"6.1.0-{n}-amd64")
+        for n in range(1000, 1100)
+    ]
     catalog = read_catalog(CATALOG_FOLDER)  # what other tests left in the caches belongs to other catalogs
     _steps(catalog, hosts[:10])  # the caches are warm
     first = _steps(catalog, hosts[10:20])

@@ -40,7 +40,7 @@ REQUESTS = [
 
 def plan(distro, *gpus, host=None, catalog=CATALOG, **request):
     """Return a plan with limits as JSON."""
-    made = Host(distro, gpus=tuple(HostGpu(GPUS[gpu][0]) for gpu in gpus), **(host or {}))
+    made = Host(distro, "x86_64", gpus=tuple(HostGpu(GPUS[gpu][0]) for gpu in gpus), **(host or {}))
     return with_limits(catalog, resolve(catalog, Request.from_mapping(request), made), made).to_json()
 
 

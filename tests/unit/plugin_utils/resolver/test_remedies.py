@@ -16,7 +16,7 @@ from tests.unit.plugin_utils.resolver.resolver_cases import codes, plan
 def test_equally_frequent_gpu_kinds_keep_the_order_of_the_host():
     """A set's order changes from process to process, and with it the remedy that is found first."""
     kinds = [f"10de:{device}" for device in ("2335", "1b80", "13f2", "1db4", "20b0", "2684", "102d", "2901")]
-    host = Host("debian-12", gpus=tuple(HostGpu(kind) for kind in kinds))
+    host = Host("debian-12", "x86_64", gpus=tuple(HostGpu(kind) for kind in kinds))
     assert [kept for kept in remedies._subsets(host) if len(kept) == 1] == [(kind,) for kind in kinds]
 
 
@@ -161,9 +161,9 @@ def test_the_kernel_of_the_release_is_a_remedy_for_a_newer_one(kernel, code, why
 
 
 def test_sets_of_gpus_without_the_rarest_kind_come_first():
-    host = Host("debian-12", gpus=tuple(HostGpu(kind) for kind in "abbccc"))
+    host = Host("debian-12", "x86_64", gpus=tuple(HostGpu(kind) for kind in "abbccc"))
     assert remedies._subsets(host) == [("c", "b"), ("c", "a"), ("b", "a"), ("c",), ("b",), ("a",)]
-    assert remedies._subsets(Host("debian-12", gpus=(HostGpu("a"), HostGpu("a")))) == []
+    assert remedies._subsets(Host("debian-12", "x86_64", gpus=(HostGpu("a"), HostGpu("a")))) == []
 
 
 @pytest.mark.parametrize(

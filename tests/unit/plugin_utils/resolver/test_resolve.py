@@ -506,7 +506,14 @@ NO_TOOLKIT = "needs a CUDA toolkit; there is none"
             "debian-12",
             {"architecture": "aarch64"},
             {},
-            [("distro-not-supported", f"debian-12 on aarch64 is not supported; supported are {SUPPORTED}")],
+            [
+                (
+                    "distro-not-supported",
+                    "debian-12 on aarch64 is not supported: the catalog has no NVIDIA repository for debian-12, driver "
+                    "branch, CUDA toolkit, TensorFlow wheel and PyTorch wheel for aarch64; supported are "
+                    f"{SUPPORTED}",
+                )
+            ],
         ),
         (
             "ubuntu-22.04",

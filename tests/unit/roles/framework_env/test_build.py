@@ -254,7 +254,7 @@ def test_a_build_of_pytorchs_own_index_is_locked_and_installed(host: Host, tmp_p
         own.add("torch", "2.14.1+cu126", tag)
         own.add("numpy", "1.26.3", tag)
         uv = {"UV_DEFAULT_INDEX": pypi.url, "UV_CACHE_DIR": str(tmp_path / "cache"), "NO_PROXY": "127.0.0.1"}
-        recipe = Recipe(("torch==2.14.1+cu126", "numpy"), PYTHON, "2.31", extra_index=own.url)
+        recipe = Recipe(("torch==2.14.1+cu126", "numpy"), PYTHON, "x86_64-manylinux_2_31", extra_index=own.url)
         (host.uv / "bin/uv").unlink()
         (host.uv / "bin/uv").symlink_to(Path(find_uv()).resolve())
         status, output, errors = host.build(

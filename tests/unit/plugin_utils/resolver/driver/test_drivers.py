@@ -52,7 +52,7 @@ def test_a_branch_without_the_requested_modules_is_skipped():
 
 
 def test_cached_candidates_depend_on_the_requested_kernel_modules():
-    catalog, host = frozen_catalog(), Host("debian-12", gpus=(HostGpu(GPUS["T4"][0]),))
+    catalog, host = frozen_catalog(), Host("debian-12", "x86_64", gpus=(HostGpu(GPUS["T4"][0]),))
     for asked, expected in (("proprietary", "nvidia-kernel-dkms"), ("auto", "nvidia-kernel-open-dkms")):
         made = plan_once(catalog, Request(driver_kernel_modules=asked), host)
         assert expected in [package.split("=")[0] for package in made.components.driver.packages]
@@ -64,7 +64,7 @@ def test_an_archive_without_the_requested_modules_is_a_problem():
     drivers = tuple(dataclasses.replace(d, proprietary=()) for d in distro.distro_drivers if d.branch == "580")
     distros = {"ubuntu-24.04": dataclasses.replace(distro, distro_drivers=drivers)}
     request = Request(driver_source="distro", driver="580", driver_kernel_modules="proprietary")
-    host = Host("ubuntu-24.04", gpus=(HostGpu(GPUS["T4"][0]),))
+    host = Host("ubuntu-24.04", "x86_64", gpus=(HostGpu(GPUS["T4"][0]),))
     (problem,) = plan_once(dataclasses.replace(catalog, distros=distros), request, host).problems
     assert problem.code == "not-in-repository"
     assert problem.message == (

@@ -103,7 +103,9 @@ def test_a_described_proxmox_kernel_is_refused_as_a_probed_one() -> None:
         ("debian-13", PVE, None),
         ("debian-12", DEBIAN, "6.8.12-9-pve"),  # amkillam/ryzen_smu#35
     ):
-        host = Host(distro, gpus=(HostGpu("10de:2204"),), kernel=kernel, next_kernel=following, described=True)
+        host = Host(
+            distro, "x86_64", gpus=(HostGpu("10de:2204"),), kernel=kernel, next_kernel=following, described=True
+        )
         (problem,) = resolve(frozen_catalog(), Request(), host).problems
         assert problem.code == "proxmox"
         assert f"proxmox-headers-{following or kernel}" in problem.message

@@ -205,7 +205,9 @@ JAMMY = "x86_64-linux-gnu-gcc-12 (Ubuntu 12.3.0-1ubuntu1~22.04.3) 12.3.0"
 
 def probed(kernel: dict[str, Any], distribution: str = "ubuntu-22.04") -> tuple[dict[str, Any], list[str]]:
     gpus = [{"pci_id": "10de:20b0", "class": "0302"}]
-    probe = Probe.from_json({"distribution": {"id": distribution}, "gpus": gpus, "kernel": kernel})
+    probe = Probe.from_json(
+        {"distribution": {"id": distribution}, "architecture": "x86_64", "gpus": gpus, "kernel": kernel}
+    )
     made = resolve(frozen_catalog(), Request(driver_source="nvidia"), host_from_probe(probe)).to_json()
     return made["components"]["driver"], [w["code"] for w in made["warnings"] if w["code"] == "compiler-unknown"]
 
@@ -430,7 +432,9 @@ def test_nothing_is_built_where_the_distribution_has_the_modules() -> None:
 def test_the_warning_names_the_compiler_that_is_taken(release: str, compiler: dict[str, Any], message: str) -> None:
     kernel = {"running": release, "installed": [release], "releases": {release: compiler}}
     gpus = [{"pci_id": "10de:20b0", "class": "0302"}]
-    probe = Probe.from_json({"distribution": {"id": "ubuntu-22.04"}, "gpus": gpus, "kernel": kernel})
+    probe = Probe.from_json(
+        {"distribution": {"id": "ubuntu-22.04"}, "architecture": "x86_64", "gpus": gpus, "kernel": kernel}
+    )
     made = resolve(frozen_catalog(), Request(driver_source="nvidia"), host_from_probe(probe))
     assert [w.message for w in made.warnings if w.code == "compiler-unknown"] == [message]
 

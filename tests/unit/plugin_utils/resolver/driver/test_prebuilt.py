@@ -35,7 +35,7 @@ def plan_untried(
 
 def question(host: dict[str, Any] | None, distribution: str, request: dict[str, str]) -> tuple[Request, Host]:
     described = {"gpus": (H100,), "secure_boot": "enabled", "kernel": NOW, **(host or {})}
-    return Request(**{"tensorflow": "none", "pytorch": "none", **request}), Host(distribution, **described)
+    return Request(**{"tensorflow": "none", "pytorch": "none", **request}), Host(distribution, "x86_64", **described)
 
 
 def driver(found: Plan) -> Any:
