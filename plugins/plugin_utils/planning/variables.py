@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import urls
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import spelling, versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.paths import PROJECT
@@ -22,8 +23,10 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader impor
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
     COMPONENTS,
+    FRAMEWORKS,
     LABELS,
     Components,
+    CudaComponent,
     FrameworkComponent,
     full_version,
 )
@@ -72,8 +75,35 @@ MAX_FACTOR = 100  # of the time limits; some are minutes
 _SERIAL = re.compile(r"[1-9]\d*|(100|[1-9]\d?)(\.\d+)?%")
 _ROLE_COMPONENT = {"nvidia_driver": "driver", "cuda_toolkit": "cuda", "cudnn": "cudnn", "nccl": "nccl"}
 _ROLE_COMPONENT |= {"tensorflow_env": "tensorflow", "pytorch_env": "pytorch"}
-# What the plan decides together: the versions of components, and what has them.
-PLANNED = tuple(f"{role}_{name}" for role in _ROLE_COMPONENT for name in ("version", "python", "packages", "lock"))
+# Variables of roles whose values the plan has, too: those of a component's field, by the name of the variable.
+_PLAN_FIELDS = {
+    "nvidia_driver_kernel_modules": ("driver", "kernel_modules"),
+    "nvidia_driver_profile": ("driver", "profile"),
+    "cuda_toolkit_home": ("cuda", "home"),
+}
+CUDA_LINK = "/usr/local/cuda"
+# What the plan decides together: the versions of components, what has them, and where shells find nvcc.
+PLANNED = (
+    *(f"{role}_{name}" for role in _ROLE_COMPONENT for name in ("version", "python", "packages", "lock")),
+    *_PLAN_FIELDS,
+    *("cuda_toolkit_default", "env_paths_cuda_home", "env_paths_state"),
+)
+# Roles that are used alone obey these. In playbooks others rely on the default, as each entry says: no other value is
+# accepted there.
+_FIXED = {
+    **dict.fromkeys(
+        [f"{name}_env_path" for name in FRAMEWORKS], "the probe, the checks, gpuhost-env and teardown look there"
+    ),
+    **dict.fromkeys([f"{name}_env_uv_path" for name in FRAMEWORKS], "each run compares it, and teardown removes it"),
+    "nvidia_repo_key_path": "the probe, rollback and teardown look there",
+    "nvidia_repo_set_aside_folder": "the plan names it, and teardown removes it",
+    "smoke_train_python": "the run records the environments that it installs as verified",
+}
+# Variables that a role takes from one of gpu_stack_*, which the plan reads as well.
+_ASKED_WITH = {
+    f"nvidia_driver_{name}": f"{PREFIX}{name}" for name in ("module_signing_key", "module_signing_certificate")
+}
+_SHARED_ROLE = "framework_env"  # the roles that use it set all of its variables
 _TYPES = {
     "bool": "true or false",
     "int": "a whole number",
@@ -161,7 +191,7 @@ def wrong_values(values: Mapping[str, Any], catalog: Catalog, today: date) -> li
     options = role_options()
     for name, value in values.items():
         if name in options:
-            mistakes.append(_of_role(name, value, options[name], catalog))
+            mistakes.append(_of_role(name, value, options[name], catalog) or _read_elsewhere(name, value, options))
         elif name.startswith(PREFIX) and name.removeprefix(PREFIX) not in request:
             mistakes += _of_run(name, value, today)
     return [str(urls.without_credentials(mistake)) for mistake in mistakes if mistake]
@@ -236,8 +266,24 @@ def _of_role(name: str, value: Any, option: Mapping[str, Any], catalog: Catalog)
     return _dropped_zero(name, component, value, catalog) if component else None
 
 
+def _read_elsewhere(name: str, value: Any, options: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """Return what is wrong with a value that the role would obey, and that others than the role do not read."""
+    expected = None
+    if name in _FIXED and value != options[name]["default"]:
+        expected = f"the role's default, {options[name]['default']}: {_FIXED[name]}; remove the line"
+    elif name in _ASKED_WITH and not _is_empty(value):
+        expected = f"{_ASKED_WITH[name]}, which the plan reads, too"
+    elif name.startswith(f"{_SHARED_ROLE}_"):
+        own = [f"{framework}_env_{name.removeprefix(f'{_SHARED_ROLE}_')}" for framework in FRAMEWORKS]
+        own = [variable for variable in own if variable in options and variable not in _FIXED]
+        expected = " and ".join(own) or f"no such line: the roles that use {_SHARED_ROLE} set it"
+    elif name == "env_paths_commands" and "nvcc" not in value:
+        expected = "nvcc in it, which the checks start in every kind of shell"
+    return f"{name} is {shown(value)}; expected {expected}" if expected else None
+
+
 def other_than_planned(values: Mapping[str, Any], components: Components) -> list[str]:
-    """Return a mistake for each version or Python of a role that is not the plan's, although the packages are.
+    """Return a mistake for each value of a role that is not the plan's, although the packages are.
 
     values: the variables of PLANNED that the user has set. Who sets the packages or the lock, too, wins over the plan.
     """
@@ -258,6 +304,35 @@ def other_than_planned(values: Mapping[str, Any], components: Components) -> lis
                 f"{role}_python is {shown(python)}, and the plan has Python {component.python} for {LABELS[name]}; "
                 f"expected {role}_lock with wheels for it, too, or no {role}_python"
             )
+        for variable, (whose, field) in _PLAN_FIELDS.items():
+            value = values.get(variable)
+            if whose == name and value is not None and value != (own := getattr(component, field)):
+                option = f"{PREFIX}{variable.removeprefix('nvidia_')}"
+                ask = f"{option} to ask for it, without {variable}" if name == "driver" else f"no {variable}"
+                mistakes.append(f"{variable} is {shown(value)}, and the plan has {own}; expected {ask}")
+    return [*mistakes, *_where_shells_find_cuda(values, components.cuda)]
+
+
+def _where_shells_find_cuda(values: Mapping[str, Any], cuda: CudaComponent | None) -> list[str]:
+    """Return a mistake for each value with which shells would find another nvcc than the planned one, or none."""
+    if cuda is None:
+        return []
+    mistakes = []
+    state, planned = values.get("env_paths_state"), "absent" if cuda.home == "/usr" else "present"
+    if state not in (None, planned):
+        mistakes.append(f"env_paths_state is {shown(state)}, and the plan has {planned}; expected no env_paths_state")
+    home = values.get("env_paths_cuda_home", CUDA_LINK)
+    if home not in (CUDA_LINK, cuda.home):
+        mistakes.append(
+            f"env_paths_cuda_home is {shown(home)}, and the plan has {LABELS['cuda']} {cuda.version} in {cuda.home}; "
+            "expected that, or no env_paths_cuda_home"
+        )
+    selects = values.get("cuda_toolkit_default", True)
+    if home == CUDA_LINK and cuda.home != "/usr" and not boolean(selects, strict=False):
+        mistakes.append(
+            f"cuda_toolkit_default is {shown(selects)}, and {CUDA_LINK} may point to another toolkit than the plan's; "
+            f"expected env_paths_cuda_home: {cuda.home} with it, or no cuda_toolkit_default"
+        )
     return mistakes
 
 

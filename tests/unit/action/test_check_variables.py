@@ -19,7 +19,7 @@ gpu_hosts:
   vars: {ansible_connection: local, ansible_python_interpreter: /no/such/python}
   hosts:
     one: {gpu_stack_cude: "13.2", gpu_stack_wait: soon, gpu_stack_serial: 1}
-    two: {gpu_stack_reboot: "{{ typo }}", tensorflow_env_ca_bundel: /ca.pem}
+    two: {gpu_stack_reboot: "{{ typo }}", tensorflow_env_ca_bundel: /ca.pem, tensorflow_env_path: /srv/tensorflow}
     right: {gpu_stack_cuda: "13.2", gpu_stack_wait: 5}
 """
 MISTAKES = (
@@ -27,6 +27,7 @@ MISTAKES = (
     "gpu_stack_wait is 'soon'; expected a number of seconds",
     "gpu_stack_reboot: 'typo' is undefined",
     "tensorflow_env_ca_bundel: no such variable; did you mean tensorflow_env_ca_bundle?",
+    "tensorflow_env_path is '/srv/tensorflow'; expected the role's default, /opt/gpuhost/tensorflow: the probe, the",
 )
 
 

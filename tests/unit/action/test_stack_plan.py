@@ -549,11 +549,17 @@ def test_a_host_without_a_plan_is_an_error_and_has_no_actions(tmp_path: Path) ->
 def test_a_version_of_a_role_that_is_not_the_plans_is_refused(tmp_path: Path) -> None:
     """The plan promises another one, whose packages are installed."""
     asked = {**NO_GPU, "gpu_stack_cuda": "13.0"}
-    answer = run(tmp_path, "-e", json.dumps({**asked, "cuda_toolkit_version": "12.9"}))
+    other = {"cuda_toolkit_version": "12.9", "env_paths_cuda_home": "/usr/local/cuda-12.9"}
+    answer = run(tmp_path, "-e", json.dumps({**asked, **other}))
     assert answer.returncode == 2, answer.stdout + answer.stderr
+    output = " ".join(answer.stdout.split())
     assert (
         "cuda_toolkit_version is '12.9', and the plan has CUDA toolkit 13.0.3; expected gpu_stack_cuda to ask for it,"
-        in " ".join(answer.stdout.split())
+        in output
+    )
+    assert (
+        "env_paths_cuda_home is '/usr/local/cuda-12.9', and the plan has CUDA toolkit 13.0 in /usr/local/cuda-13.0;"
+        in output
     )
     assert run(tmp_path, "-e", json.dumps({**asked, "cuda_toolkit_version": "13.0"})).returncode == 0
 

@@ -46,7 +46,7 @@ def values(tmp_path_factory: pytest.TempPathFactory) -> str:
     (setting,) = (task for task in tasks if task["name"] == "Set the role variables that the inventory sets")
     show = {
         "ansible.builtin.debug": {
-            "msg": "{{ [cudnn_packages, nvidia_driver_kernel_headers, nccl_packages, cuda_toolkit_home] }}"
+            "msg": "{{ [cudnn_packages, nvidia_driver_kernel_headers, nccl_packages, cuda_toolkit_host_compilers] }}"
         }
     }
     play = {"hosts": "gpu_hosts", "gather_facts": False, "tasks": [setting, show]}
@@ -56,7 +56,7 @@ def values(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = inventory(
         folder / "inventory",
         {"all": {"nvidia_driver_kernel_headers": ["of-all"]}, "gpu_hosts": {"nccl_packages": ["of-gpu-hosts"]}},
-        all={"vars": {"cuda_toolkit_home": "/of/{{ inventory_hostname }}"}},
+        all={"vars": {"cuda_toolkit_host_compilers": ["of-{{ inventory_hostname }}"]}},
         gpu_hosts={"hosts": {"one": None}, "vars": {"cudnn_packages": ["of-the-file"], "gpu_stack_expect_gpus": 0}},
     )
     words = ("site.yml", "-i", path, "-c", "local", *INTERPRETER)
@@ -65,6 +65,6 @@ def values(tmp_path_factory: pytest.TempPathFactory) -> str:
     return answer.stdout
 
 
-@pytest.mark.parametrize("value", ["of-the-file", "of-all", "of-gpu-hosts", "/of/one"])
+@pytest.mark.parametrize("value", ["of-the-file", "of-all", "of-gpu-hosts", "of-one"])
 def test_role_variables_of_the_inventory_win_wherever_it_sets_them(values: str, value: str) -> None:
     assert value in values

@@ -159,6 +159,18 @@ def test_choices_are_those_of_who_reads_them() -> None:
         ("pytorch_env_index_url", "pypi.org/simple", "expected an address such as https://"),
         ("nvidia_repo_url", "mirror.example.org", "expected an address such as https://"),
         ("nvidia_driver_persistence", None, "is empty; remove the line to get the role's default"),
+        ("tensorflow_env_path", "/opt/gpuhost/tensorflow/", "expected the role's default, /opt/gpuhost/tensorflow: "),
+        ("pytorch_env_path", "/srv/pytorch", "expected the role's default, /opt/gpuhost/pytorch: "),
+        ("tensorflow_env_uv_path", "/srv/uv", "expected the role's default, /opt/gpuhost/uv: "),
+        ("nvidia_repo_key_path", "/etc/apt/keyrings/cuda.asc", "expected the role's default, /etc/apt/keyrings/nv"),
+        ("nvidia_repo_set_aside_folder", "/root", "expected the role's default, /var/lib/gpuhost/set_aside: "),
+        ("smoke_train_python", "/opt/gpuhost/tensorflow/bin/python", "expected the role's default, /opt/gpuhost/{{ "),
+        ("framework_env_path", "/srv/tensorflow", "expected no such line: the roles that use framework_env set it"),
+        ("framework_env_cache", "/srv/uv", "expected tensorflow_env_cache and pytorch_env_cache"),
+        ("framework_env_extra_index_url", "https://a.example.org", "expected pytorch_env_extra_index_url"),
+        ("nvidia_driver_module_signing_key", "/k", "expected gpu_stack_module_signing_key, which the plan reads, too"),
+        ("nvidia_driver_module_signing_certificate", "/c", "expected gpu_stack_module_signing_certificate, which"),
+        ("env_paths_commands", [], "expected nvcc in it, which the checks start in every kind of shell"),
     ],
 )
 def test_a_value_that_is_not_accepted(name: str, value: Any, expected: str) -> None:
@@ -193,6 +205,11 @@ def test_a_value_that_is_not_accepted(name: str, value: Any, expected: str) -> N
         ("tensorflow_env_index_url", "/srv/wheels"),
         ("nvidia_repo_url", "file:/srv/cuda"),
         ("tensorflow_env_python", "3.10"),
+        ("tensorflow_env_path", "/opt/gpuhost/tensorflow"),
+        ("pytorch_env_cache", "/srv/uv"),
+        ("smoke_train_data_directory", "/srv/cifar10"),
+        ("env_paths_commands", ["nvcc", "nsys"]),
+        ("nvidia_driver_module_signing_key", ""),
     ],
 )
 def test_a_value_that_is_accepted(name: str, value: Any) -> None:
@@ -214,6 +231,27 @@ def test_a_value_that_is_accepted(name: str, value: Any) -> None:
         ),
         ({"tensorflow_env_version": "2.99", "tensorflow_env_lock": "/srv/own.txt"}, []),
         ({"cudnn_version": "8", "cudnn_packages": ["libcudnn8=8.9.6.50-1"]}, []),
+        (
+            {"nvidia_driver_kernel_modules": "proprietary"},
+            ["the plan has open; expected gpu_stack_driver_kernel_modules to ask for it, without nvidia_driver"],
+        ),
+        ({"nvidia_driver_profile": "full"}, ["the plan has compute; expected gpu_stack_driver_profile to ask for it"]),
+        ({"nvidia_driver_profile": "compute", "nvidia_driver_kernel_modules": "open"}, []),
+        ({"nvidia_driver_kernel_modules": "proprietary", "nvidia_driver_packages": ["nvidia-driver-580"]}, []),
+        ({"cuda_toolkit_home": "/usr/local/cuda-12.9"}, ["the plan has /usr/local/cuda-13.2; expected no cuda_toolki"]),
+        ({"cuda_toolkit_home": "/usr/local/cuda-13.2"}, []),
+        (
+            {"env_paths_cuda_home": "/usr/local/cuda-12.9"},
+            ["and the plan has CUDA toolkit 13.2 in /usr/local/cuda-13.2; expected that, or no env_paths_cuda_home"],
+        ),
+        ({"env_paths_cuda_home": "/usr/local/cuda-13.2", "cuda_toolkit_default": False}, []),
+        ({"env_paths_cuda_home": "/usr/local/cuda", "cuda_toolkit_default": "yes"}, []),
+        (
+            {"cuda_toolkit_default": "no"},
+            ["/usr/local/cuda may point to another toolkit than the plan's; expected env_paths_cuda_home: /usr/loca"],
+        ),
+        ({"env_paths_state": "present"}, []),
+        ({"env_paths_state": "absent"}, ["the plan has present; expected no env_paths_state"]),
         ({"pytorch_env_version": "2.7"}, []),
     ],
 )
@@ -226,6 +264,22 @@ def test_a_version_of_a_role_is_the_plans_unless_its_packages_are_the_users(
     found = variables.other_than_planned(values, plan.components)
     assert len(found) == len(mistakes)
     assert all(mistake in text for mistake, text in zip(mistakes, found, strict=True))
+
+
+# What all read that use it. The playbooks leave a directory outside of gpuhost's own ones to the user at a teardown.
+FOLLOWED = {
+    *("gpu_benchmark_python", "gpu_benchmark_data_directory"),
+    *("smoke_train_directory", "smoke_train_data_directory", "smoke_train_job_directory"),
+    *("tensorflow_env_cache", "pytorch_env_cache"),
+}
+
+
+def test_each_path_of_a_role_is_followed_by_all_or_is_not_the_users() -> None:
+    """Else the role obeys, and the probe, the checks and the teardown look elsewhere."""
+    paths = {name for name, option in variables.role_options().items() if option["type"] == "path"}
+    assert {"tensorflow_env_path", "nvidia_repo_key_path"} <= paths
+    refused = {name for name in paths if name in variables.PLANNED or wrong(**{name: "/srv/elsewhere"})}
+    assert paths - refused == FOLLOWED
 
 
 def test_every_mistake_is_listed_without_passwords() -> None:
