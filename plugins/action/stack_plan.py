@@ -62,6 +62,7 @@ PROBE = "gpuhost.stack.gpu_probe"
 TRANSACTION, TRANSACTION_OPTIONS = "gpuhost.stack.apt_transaction", "__gpu_stack_apt_transaction"
 REFUSED = "transaction-refused"
 PERSISTENCE = "nvidia_driver_persistence"
+REPOSITORY_URL = "nvidia_repo_url"
 ARGUMENTS = {
     "request": {"type": "dict", "required": True},
     "variables": {"type": "list", "elements": "str", "required": True},
@@ -325,9 +326,12 @@ class ActionModule(VariablesAction):
             contents = drift.compares_contents(args["converge"])
         except (CatalogError, ValueError) as error:
             raise AnsibleActionFail(f"cannot plan: {error}") from error
+        repositories = args["repositories"]
+        if (url := variables_.set_by_user(variables, ()).get(REPOSITORY_URL)) and REPOSITORY_URL not in later:
+            repositories = dict.fromkeys(repositories, self._templar.template(url))  # the one that the role will add
         options = {
             **names,
-            "repositories": args["repositories"],
+            "repositories": repositories,
             "kernel_header_offers": args["own_kernel"],
             "contents": contents,
             "accept_damage": args["accept_damage"],

@@ -59,19 +59,24 @@ def with_secret(folder: Path) -> list[str]:
     return [str(path) for path in files if any(secret in path.read_bytes() for secret in secrets)]
 
 
+@pytest.mark.parametrize(
+    ("name", "path"), [("gpu_stack_repository_url", ""), ("nvidia_repo_url", "/flat/")], ids=["the request", "the role"]
+)
 def test_the_plan_of_a_mirror_with_a_password_does_not_contain_it(
-    tmp_path: Path, mirror: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, mirror: str, name: str, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The repository that the role will add is the one that is read, whichever variable has it."""
     monkeypatch.setitem(FILES, "Release.gpg", b"a signature")
     variables = tmp_path / "input" / "vars.json"
     variables.parent.mkdir()
-    variables.write_text(json.dumps({"gpu_stack_repository_url": mirror}))
+    variables.write_text(json.dumps({name: mirror + path}))
     answer = ansible(tmp_path, f"{PROJECT}/playbooks/preflight.yml", "-vvv", "--diff", "-e", f"@{variables}")
     assert ("Packages.gz", 200) in Mirror.asked, answer.stdout + answer.stderr
     (evidence,) = tmp_path.glob("reports/*/localhost")
     repository = json.loads((evidence / "probe.json").read_text())["repository"]
     assert repository["error"] is None
     assert "@" not in repository["url"]
+    assert repository["url"].partition("/cuda")[2].startswith(path or "/")
     assert (evidence / "plan.json").exists()
     # The plan is no fact, so that none of it is in a fact cache, whose files others may read.
     assert not list((tmp_path / "cache").iterdir())

@@ -14,37 +14,50 @@ import yaml
 from tests.unit.ansible_runs import printed, run_play
 
 PROJECT = Path(__file__).resolve().parents[3]
+FACTOR = str(1 / 1800)
 WAITING = ("Wait for an environment that is still being built", "Fail if it is still being built")
 
 
-def wait(tmp_path: Path, *words: str) -> tuple[int, str]:
-    """Run the tasks on directories below tmp_path, within 4 s; return the exit status and the output in one line."""
+def wait(tmp_path: Path, *words: str, **factors: str) -> tuple[int, str]:
+    """Run the tasks on directories below tmp_path, within 4 s; return the exit status and the output in one line.
+
+    factors: other variables with factors of the time limit, in place of gpu_stack_timeout_factor.
+    """
     (play,) = (each for each in yaml.safe_load((PROJECT / "playbooks/teardown.yml").read_text()) if "tasks" in each)
     tasks = [task for task in play["tasks"] if task["name"] in WAITING]
     assert len(tasks) == len(WAITING)
-    files = [str(PROJECT / "playbooks" / name) for name in play["vars_files"]]
+    files = [str(PROJECT / "playbooks" / name) for name in ("group_vars/all/role_inputs.yml", *play["vars_files"])]
     alone = {"hosts": "localhost", "gather_facts": False, "vars_files": files, "tasks": tasks}
     variables = {
         "gpu_stack_managed": {"tensorflow_env": {"environments": [str(tmp_path / "tensorflow")]}},
-        "gpu_stack_timeout_factor": str(1 / 1800),
+        **(factors or {"gpu_stack_timeout_factor": FACTOR}),
     }
     done = run_play(tmp_path, alone, "-e", json.dumps(variables), *words, timeout=60)
     return done.returncode, printed(done)
 
 
-def test_a_build_is_waited_for_as_long_as_it_may_take(tmp_path: Path) -> None:
-    """By the time limit of the role and the factor: 4 s."""
+@pytest.mark.parametrize(
+    "factors",
+    [
+        {},
+        {"gpu_stack_timeout_factor": str(1 / 7200), "tensorflow_env_timeout_factor": FACTOR},
+        {"gpu_stack_timeout_factor": str(1 / 7200), "pytorch_env_timeout_factor": FACTOR},
+    ],
+    ids=["of the run", "of TensorFlow's role", "of PyTorch's role"],
+)
+def test_a_build_is_waited_for_as_long_as_it_may_take(tmp_path: Path, factors: dict[str, str]) -> None:
+    """By the time limit of the role and the factor, the larger one of both frameworks: 4 s."""
     (tmp_path / "environments").mkdir()
     held = os.open(tmp_path / "environments", os.O_RDONLY)
     fcntl.flock(held, fcntl.LOCK_EX)
     begin = time.monotonic()
-    status, output = wait(tmp_path)
+    status, output = wait(tmp_path, **factors)
     assert time.monotonic() - begin > 4
     assert status == 2, output
     assert f"still holds the lock of {tmp_path}/environments after 4 s" in output
     assert "nothing was restored" in output
     os.close(held)
-    assert wait(tmp_path)[0] == 0
+    assert wait(tmp_path, **factors)[0] == 0
 
 
 @pytest.mark.parametrize("words", [(), ("--check",)])
