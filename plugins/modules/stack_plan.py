@@ -52,7 +52,7 @@ options:
   managed:
     description:
       - What each part of the stack manages on a host. C(for) names the components that need the part, C(with) further
-        roles that it includes; all other keys name what is watched for changes.
+        roles that it includes, C(commands) files in /usr/local/bin; all other keys name what is watched for changes.
     type: dict
     required: true
   accept_damage:

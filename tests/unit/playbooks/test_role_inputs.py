@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import framework_checks
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.drift import ManagedPart
 
 from tests.unit.ansible_runs import run_play
 
@@ -102,6 +103,28 @@ def test_gpu_stack_unknown_is_also_for_the_training(tmp_path, variables, expecte
     assert f"unknown is {expected}" in done.stdout, done.stdout + done.stderr
 
 
+def managed(tmp_path, **variables):
+    """Return gpu_stack_managed and gpu_stack_managed_files as Ansible renders them."""
+    inputs = f"{PROJECT}/playbooks/group_vars/all/managed.yml"
+    content = "{{ [gpu_stack_managed, gpu_stack_managed_files] | to_json }}"
+    tasks = [{"ansible.builtin.copy": {"content": content, "dest": f"{tmp_path}/managed.json", "mode": "0644"}}]
+    play = {"hosts": "localhost", "gather_facts": False, "vars_files": [inputs], "tasks": tasks}
+    done = run_play(tmp_path, play, "-e", json.dumps({"__gpu_stack_is_whole": True, **variables}))
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads((tmp_path / "managed.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("scope", "is_recorded"), [(True, True), (False, False)], ids=["the whole host", "frameworks alone"]
+)
+def test_commands_of_the_users_own_are_watched_and_restored(tmp_path, scope, is_recorded):
+    parts, files = managed(tmp_path, env_paths_commands=["nvcc", "nsys"], __gpu_stack_is_whole=scope)
+    watched = ManagedPart.from_json(parts["env_paths"]).watch
+    assert "commands" not in watched
+    assert watched["files"].count("/usr/local/bin/nvcc") == watched["files"].count("/usr/local/bin/nsys") == 1
+    assert ("/usr/local/bin/nsys" in files) == ("/usr/local/bin/nvcc" in files) == is_recorded
+
+
 @pytest.mark.parametrize(
     ("variables", "driver", "modules"),
     [
@@ -113,17 +136,11 @@ def test_gpu_stack_unknown_is_also_for_the_training(tmp_path, variables, expecte
     ids=["a host", "a container", "an image"],
 )
 def test_what_of_the_driver_is_watched(tmp_path, variables, driver, modules):
-    inputs = f"{PROJECT}/playbooks/group_vars/all/managed.yml"
-    content = "{{ gpu_stack_managed | to_json }}"
-    tasks = [{"ansible.builtin.copy": {"content": content, "dest": f"{tmp_path}/managed.json", "mode": "0644"}}]
-    play = {"hosts": "localhost", "gather_facts": False, "vars_files": [inputs], "tasks": tasks}
-    done = run_play(tmp_path, play, "-e", json.dumps({"__gpu_stack_is_whole": True, **variables}))
-    assert done.returncode == 0, done.stdout + done.stderr
-    managed = json.loads((tmp_path / "managed.json").read_text())
+    parts, _files = managed(tmp_path, **variables)
     # Services that start with the host, uv, and each environment with all its files.
-    assert managed["nvidia_driver"]["services"] == ["nvidia-persistenced", "nvidia-fabricmanager"]
-    assert managed["nvidia_driver"]["blacklists"] is True
-    assert (managed["nvidia_driver"]["driver"], managed["nvidia_driver"]["modules"]) == (driver, modules)
+    assert parts["nvidia_driver"]["services"] == ["nvidia-persistenced", "nvidia-fabricmanager"]
+    assert parts["nvidia_driver"]["blacklists"] is True
+    assert (parts["nvidia_driver"]["driver"], parts["nvidia_driver"]["modules"]) == (driver, modules)
     for framework in ("tensorflow", "pytorch"):
-        assert managed[f"{framework}_env"]["environments"] == [f"/opt/gpuhost/{framework}"]
-        assert managed[f"{framework}_env"]["trees"] == ["/opt/gpuhost/uv"]
+        assert parts[f"{framework}_env"]["environments"] == [f"/opt/gpuhost/{framework}"]
+        assert parts[f"{framework}_env"]["trees"] == ["/opt/gpuhost/uv"]

@@ -43,8 +43,11 @@ class ManagedPart:
 
     @classmethod
     def from_json(cls, entry: Mapping[str, Any]) -> ManagedPart:
-        """Read an entry of gpu_stack_managed: `for`, `with`, and what is watched."""
-        watch = {key: value for key, value in entry.items() if key not in ("for", "with") and value}
+        """Read an entry of gpu_stack_managed: `for`, `with` and what is watched; `commands` are in /usr/local/bin."""
+        watch = {key: value for key, value in entry.items() if key not in ("for", "with", "commands") and value}
+        if entry.get("commands"):
+            commands = [f"/usr/local/bin/{name}" for name in entry["commands"]]
+            watch["files"] = list(dict.fromkeys([*watch.get("files", ()), *commands]))
         return cls(tuple(entry["for"]), tuple(entry.get("with", ())), watch)
 
 
