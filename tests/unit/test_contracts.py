@@ -2,12 +2,17 @@
 
 import collections
 import configparser
+import contextlib
+import os
 import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import jinja2
 import pytest
 import yaml
 
@@ -158,19 +163,72 @@ def test_lock_files_have_hashes_and_no_url():
         assert "://" not in lock.read_text(), lock
 
 
-def test_system_files_of_roles_are_restored_by_a_rollback():
+def tasks_of(path: Path) -> Iterator[dict[str, Any]]:
+    pending = yaml.safe_load(path.read_text())
+    while pending:
+        task = pending.pop(0)
+        yield task
+        pending = [*(task.get("block") or []), *(task.get("rescue") or []), *(task.get("always") or []), *pending]
+
+
+TEMPLATES = jinja2.Environment(undefined=jinja2.StrictUndefined)
+TEMPLATES.filters["dirname"] = os.path.dirname
+
+
+def role_values(*roles: str) -> dict[str, Any]:
+    """Return the defaults and vars of roles, the later ones win; those that need a host stay templates."""
+    files = [PROJECT / "roles" / role / kind / "main.yml" for role in roles for kind in ("defaults", "vars")]
+    values: dict[str, Any] = {}
+    for path in files:
+        values |= (yaml.safe_load(path.read_text()) or {}) if path.exists() else {}
+    for _unused in range(3):  # a variable of a variable of a variable
+        known = {name: value for name, value in values.items() if "{{" not in str(value)}
+        for name in values.keys() - known.keys():
+            with contextlib.suppress(jinja2.TemplateError, TypeError):
+                values[name] = TEMPLATES.from_string(values[name]).render(known)
+    return values
+
+
+READING = ("find", "slurp", "stat")
+# Where the run's own temporary directory, the controller, or an environment below /opt/gpuhost is meant.
+ELSEWHERE = ("__gpu_benchmark_directory", "gpu_benchmark_results_directory")
+
+
+def written_paths(path: Path, values: dict[str, Any]) -> Iterator[str]:
+    """Yield what the tasks of a file write with these variables; a path that cannot be rendered is an error."""
+    for task in tasks_of(path):
+        for module, options in task.items():
+            target = options.get("dest", options.get("path")) if isinstance(options, dict) else None
+            if (
+                module == "vars"
+                or module.rpartition(".")[2] in READING
+                or not target
+                or options.get("state") == "absent"
+            ):
+                continue
+            loop = task.get("loop", [None])
+            items = values.get(loop.strip("{ }"), ["*"]) if isinstance(loop, str) else loop
+            if not any(name in target for name in ELSEWHERE):
+                yield from (TEMPLATES.from_string(target).render({**values, "item": item}) for item in items)
+
+
+def test_what_roles_write_is_restored_by_a_rollback_or_removed_by_teardown():
+    """Whatever module writes it, under whatever variable."""
     managed = yaml.safe_load((PROJECT / "playbooks/group_vars/all/managed.yml").read_text())
     parts = managed["gpu_stack_managed"].values()
     known = {path for part in parts for kind in ("files", "environments") for path in part.get(kind, [])}
-    known |= set(managed["gpu_stack_own_folders"])
-    texts = "\n".join(path.read_text() for path in PROJECT.glob("roles/*/tasks/*.yml"))
-    written = set(re.findall(r"^ +(?:- )?(?:dest|path): (/(?:etc|usr)/\S+)$", texts, re.MULTILINE))
-    defaults = {role.name: yaml.safe_load((role / "defaults/main.yml").read_text()) or {} for role in ROLES}
-    written |= {f"/usr/local/bin/{name}" for name in defaults["env_paths"]["env_paths_commands"]}
-    written |= {defaults["nvidia_repo"]["nvidia_repo_key_path"]}
-    written |= {defaults[f"{name}_env"][f"{name}_env_path"] for name in ("tensorflow", "pytorch")}
-    assert len(written) > 12
-    assert written - known == set()
+    known |= set(re.findall(r"'(/[^']+)'", managed["gpu_stack_shared_folders"]))
+    written = set()
+    for role in (role.name for role in ROLES):
+        for user in ("tensorflow_env", "pytorch_env") if role == "framework_env" else (role,):
+            values = role_values(role, user)
+            for path in (PROJECT / "roles" / role).glob("tasks/*.yml"):
+                written |= set(written_paths(path, values))
+    assert {"/etc/profile.d/cuda.sh", "/usr/local/bin/nvcc", "/etc/grub.d/07_gpuhost"} <= written
+    assert {"/usr/local/lib/gpuhost/cuda-command", "/opt/gpuhost/pytorch", "/opt/gpuhost/bin/gpuhost-env"} <= written
+    own = tuple(managed["gpu_stack_own_folders"])
+    data = ("/opt/gpuhost/", "/var/lib/gpuhost/", "/var/cache/gpuhost/")  # which no rollback needs
+    assert {path for path in written - known if path not in own and not path.startswith(data)} == set()
 
 
 def test_systemd_is_reloaded_only_after_a_unit_has_changed():
@@ -187,17 +245,33 @@ def test_systemd_is_reloaded_only_after_a_unit_has_changed():
     assert found == ["kernel_guard.yml"]
 
 
+def step(task: dict[str, Any]) -> str:
+    """Return what a task includes: a file of tasks, or a role with the name of its file."""
+    for module in ("ansible.builtin.import_role", "ansible.builtin.include_role"):
+        if role := task.get(module):
+            return f"{role['name'].rpartition('.')[2]} {role.get('tasks_from', 'main')}"
+    return str(task.get("ansible.builtin.import_tasks", task.get("ansible.builtin.include_tasks", "")))
+
+
 @pytest.mark.parametrize(
     ("path", "preparation", "packages"),
     [
-        ("playbooks/tasks/install.yml", "tasks_from: prepare", "install_packages_"),
+        ("playbooks/tasks/install.yml", "nvidia_driver prepare", "install_packages_"),
         ("roles/nvidia_driver/tasks/main.yml", "prepare.yml", "install.yml"),
     ],
 )
 def test_nouveau_is_blacklisted_before_packages_build_the_initramfs(path, preparation, packages):
-    text = (PROJECT / path).read_text()
-    assert 0 < text.index(preparation) < text.index(packages)
-    assert "gpuhost-nouveau.conf" in (PROJECT / "roles/nvidia_driver/tasks/prepare.yml").read_text()
+    steps = [step(task) for task in tasks_of(PROJECT / path)]
+    (first,) = (number for number, found in enumerate(steps) if found == preparation)
+    (second,) = (number for number, found in enumerate(steps) if found.startswith(packages))
+    assert first < second
+    (task,) = (
+        task
+        for task in tasks_of(PROJECT / "roles/nvidia_driver/tasks/prepare.yml")
+        if task.get("ansible.builtin.copy", {}).get("dest") == "/etc/modprobe.d/gpuhost-nouveau.conf"
+    )
+    assert "when" not in task
+    assert "blacklist {{ module }}" in task["ansible.builtin.copy"]["content"]
 
 
 def test_results_of_tasks_are_not_taken_for_misspelled_variables():
