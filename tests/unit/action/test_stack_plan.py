@@ -607,8 +607,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
 def test_what_is_decided_reaches_the_plays_and_the_evidence(runs: dict[str, dict[str, Any]], cuda: str) -> None:
     kept = runs[cuda]
     assert set(kept) == {"probe", "plan", "diff", "drift", "preflight"}
-    assert len(kept["plan"]["gpus"]) <= len(kept["probe"]["gpus"])
-    assert kept["plan"]["ok"] or kept["plan"]["problems"]
+    assert kept["plan"]["ok"] is True
+    assert kept["plan"]["components"]["cuda"]["version"] == cuda
+    (row,) = (row for row in kept["diff"]["components"] if row["component"] == "cuda")
+    assert row["planned"].startswith(f"{cuda}.")
+    assert "cuda_toolkit" in kept["drift"]
 
 
 def test_each_run_has_its_own_plan(runs: dict[str, dict[str, Any]]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import shutil
 
 import pytest
 import yaml
@@ -25,7 +26,7 @@ def test_this_machine_is_probed_and_not_changed(capsys: pytest.CaptureFixture[st
     assert result["probe"]["kernel"]["running"] == os.uname().release
     assert result["probe"]["toolchain"]["glibc"] in (platform.libc_ver()[1], None)
     assert result["probe"]["repository"] is None
-    assert set(result["probe"]["packages"]) <= {"dpkg"}
+    assert set(result["probe"]["packages"]) == ({"dpkg"} if shutil.which("dpkg") else set())
 
 
 def test_missing_package_names_of_the_catalog_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from tests.unit.ansible_runs import INTERPRETER, printed, run_playbook
 
 PROJECT = Path(__file__).resolve().parents[3]
 STATE = Path("/var/lib/gpuhost")
+ROLL_BACK = yaml.safe_load((PROJECT / "playbooks/tasks/roll_back.yml").read_text())
+CHANGING = [task["name"] for task in ROLL_BACK if "gpuhost.stack.stack_state" in task]
 
 
 def run(tmp_path: Path, playbook: str, *words: str, answers: str = "", **settings: str) -> tuple[int, str]:
@@ -45,9 +49,10 @@ def cached(tmp_path: Path) -> dict[str, str]:
         ("_provision", ()),
         ("_verify", ()),
         ("_smoke_train", ()),
+        ("_record_verified", ()),
         ("gpu_host", ("--start-at-task", "Check the host")),
     ],
-    ids=["preflight", "provision", "verify", "smoke_train", "start in the middle"],
+    ids=["preflight", "provision", "verify", "smoke_train", "record_verified", "start in the middle"],
 )
 def test_a_play_without_the_plan_of_this_run_names_a_playbook_and_touches_nothing(
     tmp_path: Path, cached: dict[str, str], playbook: str, words: tuple[str, ...]
@@ -57,12 +62,8 @@ def test_a_play_without_the_plan_of_this_run_names_a_playbook_and_touches_nothin
     assert status != 0, output
     assert "this play needs the plan of the same run" in output
     assert "Run playbooks/gpu_host.yml" in output
-    assert "TASK [Have the next run apply every part" not in output
-    assert not STATE.exists()
-
-
-def test_recording_without_a_plan_does_nothing(tmp_path: Path, cached: dict[str, str]) -> None:
-    run(tmp_path, "_record_verified", **cached)
+    assert CHANGING
+    assert [name for name in CHANGING if f"TASK [{name}]" in output] == []
     assert not STATE.exists()
 
 
@@ -73,28 +74,44 @@ def test_a_plan_that_was_answered_with_no_is_missed(tmp_path: Path) -> None:
     assert not STATE.exists()
 
 
-def test_verify_runs_its_checks_in_check_mode_and_changes_nothing(tmp_path: Path) -> None:
-    """This machine has no stack, so that checks fail, as without check mode."""
-    status, output = run(tmp_path, "verify", "--check")
+def verified(folder: Path) -> dict[str, Any]:
+    (evidence,) = folder.glob("reports/*/localhost/verify.json")
+    found: dict[str, Any] = json.loads(evidence.read_text())
+    return found
+
+
+def with_status(verify: dict[str, Any], status: str) -> set[str]:
+    return {check["id"] for check in verify["checks"] if check["status"] == status}
+
+
+@pytest.fixture(scope="module")
+def failed(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
+    """Verify this machine, which has no stack, in check mode; return the checks that fail."""
+    folder = tmp_path_factory.mktemp("verify")
+    status, output = run(folder, "verify", "--check")
     assert status == 2, output
     assert "Checks failed: " in output
-    (verify,) = tmp_path.glob("reports/*/localhost/verify.json")
-    assert json.loads(verify.read_text())["counts"]["fail"] > 0
-    assert not (tmp_path / "reports/latest").exists()
+    assert not (folder / "reports/latest").exists()
     assert not STATE.exists()
+    return with_status(verified(folder), "fail")
 
 
-def test_waivers_and_unknown_reach_the_checks(tmp_path: Path) -> None:
-    """This machine has no stack: what fails is waived, and nothing was measured, so that it is still not verified."""
-    failing = ("cuda.nvcc_version", "packages.installed", "tensorflow.version")
-    waivers = [{"check": check, "reason": "no stack here", "until": "2999-12-31"} for check in failing]
+def test_verify_runs_its_checks_in_check_mode_and_changes_nothing(failed: set[str]) -> None:
+    """What fails is what fails without check mode."""
+    assert {"cuda.nvcc_version", "packages.installed", "tensorflow.version"} <= failed
+
+
+def test_waivers_and_unknown_reach_the_checks(tmp_path: Path, failed: set[str]) -> None:
+    """All that fails is waived. What is left is unknown, and as nothing was measured, `warn` does not accept it."""
+    waivers = [{"check": check, "reason": "no stack here", "until": "2999-12-31"} for check in failed]
     variables = {"gpu_stack_waivers": waivers, "gpu_stack_unknown": "warn"}
     status, output = run(tmp_path, "verify", "--check", "-e", json.dumps(variables))
+    verify = verified(tmp_path)
+    assert with_status(verify, "waived") == failed
+    assert {check["reason"] for check in verify["checks"] if check["status"] == "waived"} == {
+        "waived until 2999-12-31: no stack here"
+    }
+    assert with_status(verify, "fail") == with_status(verify, "pass") == set()
+    assert (verify["status"], verify["unknown_counts"]) == ("unknown", False)
     assert status == 2, output
-    (evidence,) = tmp_path.glob("reports/*/localhost/verify.json")
-    verify = json.loads(evidence.read_text())
-    found = {check["id"]: check for check in verify["checks"]}
-    assert {found[check]["status"] for check in failing} == {"waived"}
-    assert {found[check]["reason"] for check in failing} == {"waived until 2999-12-31: no stack here"}
-    assert verify["unknown_counts"] is False
-    assert "cuda.nvcc_version: found" not in output
+    assert "Checks failed: tensorflow.built_for_cuda is unknown: " in output

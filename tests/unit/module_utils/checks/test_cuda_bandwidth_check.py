@@ -543,9 +543,11 @@ def test_without_thresholds_it_is_skipped_and_the_figures_shown(hgx_4: Board) ->
 def test_every_model_in_the_catalog_has_a_rate_for_its_links() -> None:
     """The links of a model times the rate of one are the figure of the model."""
     rates = {rate.gb_per_second for rate in CATALOG.gpu_thresholds.nvlink_rates}
-    for item in CATALOG.gpu_thresholds.models:
-        if item.nvlink and item.links:
-            assert item.nvlink / item.links in rates, item.name
+    of_a_link = {
+        item.name: item.nvlink / item.links for item in CATALOG.gpu_thresholds.models if item.nvlink and item.links
+    }
+    assert of_a_link
+    assert {name: rate for name, rate in of_a_link.items() if rate not in rates} == {}
 
 
 def test_one_failed_link_of_four_is_below_the_threshold() -> None:

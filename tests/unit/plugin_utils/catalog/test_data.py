@@ -66,9 +66,10 @@ SPACK_CONFLICTS = (("11.0", 10), ("11.4.0", 11), ("11.5", 11.2), ("11.8", 12))
 @pytest.mark.parametrize(("last", "gcc"), SPACK_CONFLICTS)
 def test_no_toolkit_allows_a_compiler_that_spack_excludes(last, gcc):
     """Of a major that is excluded from a minor release on, distributions have the later ones."""
-    for toolkit in loader.load_catalog().cuda.toolkits:
-        if versions.key(toolkit.version) <= versions.key(last):
-            assert toolkit.max_gcc < int(gcc), toolkit.version
+    toolkits = loader.load_catalog().cuda.toolkits
+    newest = {each.version: each.max_gcc for each in toolkits if versions.key(each.version) <= versions.key(last)}
+    assert newest
+    assert {version: found for version, found in newest.items() if found >= int(gcc)} == {}
 
 
 @pytest.mark.parametrize("wheel", CUDNN_CODE, ids=[f"{w['package'][-4:]}-{w['version']}" for w in CUDNN_CODE])

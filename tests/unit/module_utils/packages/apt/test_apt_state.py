@@ -26,12 +26,21 @@ def test_a_lock_and_its_holder_are_found_without_waiting(tmp_path: Path) -> None
     assert found["locks"][0]["command"].startswith(sys.executable)
 
 
-def test_finding_a_lock_takes_none(tmp_path: Path) -> None:
+def test_finding_a_lock_takes_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even for a moment, in which apt would fail. A process never sees locks of its own, so the calls are asked."""
+    calls = []
+    for name in ("fcntl", "flock", "lockf"):
+        real = getattr(fcntl, name)
+
+        def call(*arguments: Any, name: str = name, real: Any = real) -> Any:
+            calls.append((name, arguments[1]))
+            return real(*arguments)
+
+        monkeypatch.setattr(fcntl, name, call)
     put(tmp_path, dpkg.STATUS_FILE)
-    path = put(tmp_path, "/var/lib/dpkg/lock")
-    with path.open("r+b") as handle:
-        apt_state.read(str(tmp_path), {})
-        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    put(tmp_path, "/var/lib/dpkg/lock")
+    apt_state.read(str(tmp_path), {})
+    assert calls == [("fcntl", fcntl.F_GETLK)]
 
 
 def broken(tmp_path: Path, status: bytes) -> list[dict[str, Any]]:

@@ -209,7 +209,9 @@ def test_debian_with_secure_boot_builds_its_modules() -> None:
 
 def test_every_branch_with_prebuilt_modules_is_in_the_archive() -> None:
     """The rows of the catalog name a flavour that a header metapackage has, and a set of the archive."""
-    for distro in load_catalog().distros.values():
+    with_sets = [distro for distro in load_catalog().distros.values() if distro.prebuilt_modules]
+    assert with_sets
+    for distro in with_sets:
         flavours = {row.package.removeprefix("linux-headers-") for row in distro.kernel.headers}
         series = {entry.prebuilt for entry in distro.distro_drivers if entry.prebuilt}
         for row in distro.prebuilt_modules:
