@@ -1,6 +1,7 @@
 """molecule/shared/state.sh on a directory tree, and its comparison: what a run could change must be seen."""
 
 import importlib.util
+import json
 import os
 import re
 import subprocess
@@ -31,6 +32,9 @@ def tree(tmp_path: Path) -> Path:
         (root / place).mkdir(parents=True)
         (root / place / "file").write_text("content\n")
         (root / place / "link").symlink_to("file")
+    fact = root / "etc/ansible/facts.d/gpu_stack.fact"
+    fact.parent.mkdir(parents=True)
+    fact.write_text(json.dumps({"components": {"cuda": {"version": "13.2.1"}}, "reasons": ["the newest that fits"]}))
     return root
 
 
@@ -95,6 +99,14 @@ def test_times_and_bytecode_are_not_compared(tree, state):
     (tree / "opt/x/__pycache__").mkdir()
     (tree / "opt/x/__pycache__/a.pyc").write_text("")
     assert conftest().compare(before, state()) == []
+
+
+def test_the_applied_plan_is_compared_without_its_reasons(tree, state):
+    before, fact = state(), tree / "etc/ansible/facts.d/gpu_stack.fact"
+    fact.write_text(fact.read_text().replace("the newest that fits", "kept: verified 2026-11-26"))
+    assert conftest().compare(before, state()) == []
+    fact.write_text(fact.read_text().replace("13.2.1", "13.2.2"))
+    assert any(line.startswith("applied plan: ") for line in conftest().compare(before, state()))
 
 
 def test_a_program_that_fails_is_no_empty_section(state, tmp_path):

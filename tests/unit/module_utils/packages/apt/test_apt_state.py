@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_state, dpkg
 
 from tests.unit.module_utils.host_files import put
