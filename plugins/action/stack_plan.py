@@ -85,10 +85,12 @@ STEP_TAGS = ("preflight", "verify", "smoke_train", "record", "report")
 SPECIAL_TAGS = ("all", "always", "never", "tagged", "untagged")
 
 
-# Ansible imports this file before it forks a process for each host, so the catalog is read once for all of them. Errors
-# are ignored here: each host reads the catalog again and reports them.
+# Ansible imports this file before it forks a process for each host, so catalog and code are read once for all of them.
+# Errors are ignored here: each host reads them again and reports them.
 with contextlib.suppress(CatalogError, ImportError):
     load_catalog()
+with contextlib.suppress(OSError, SyntaxError, ValueError):
+    fingerprints.preload()
 # Catalog and modules stay until the end: no garbage collection, here or in a host's process, needs to visit them.
 gc.freeze()
 

@@ -32,35 +32,35 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present imp
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.remedies import asked_for
 
 PLATFORM = ("driver", "cuda", "tensorflow")
-LOCKS = "locks"  # in Question.relaxed: as if every lock existed
+LOCKS = "locks"  # in Scenario.relaxed: as if every lock existed
 
 
 @dataclasses.dataclass(frozen=True)
-class Question:
-    """A question to the resolver; relaxed: what it disregards, see ResolveContext, and LOCKS."""
+class Scenario:
+    """What a plan would be for; relaxed: what is disregarded, see ResolveContext, and LOCKS."""
 
     request: Request
     host: Host
     relaxed: frozenset[str] = frozenset()
 
-    def without(self, what: str) -> Question:
-        """Return the question with one thing more to disregard."""
+    def without(self, what: str) -> Scenario:
+        """Return the scenario with one thing more to disregard."""
         return dataclasses.replace(self, relaxed=self.relaxed | {what})
 
-    def on(self, **changes: Any) -> Question:
-        """Return the question for another host."""
+    def on(self, **changes: Any) -> Scenario:
+        """Return the scenario for another host."""
         return dataclasses.replace(self, host=dataclasses.replace(self.host, **changes))
 
-    def freed(self, name: str) -> Question:
-        """Return the question without the request of one field."""
+    def freed(self, name: str) -> Scenario:
+        """Return the scenario without the request of one field."""
         return self.asking(**{name: "auto"})
 
-    def asking(self, **changes: str) -> Question:
-        """Return the question with another request."""
+    def asking(self, **changes: str) -> Scenario:
+        """Return the scenario with another request."""
         return dataclasses.replace(self, request=dataclasses.replace(self.request, **changes))
 
 
-Attempt = Callable[[Question], Plan]
+Attempt = Callable[[Scenario], Plan]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Constraint:
     """One constraint; by: its stable name; relax: takes it away; text: of a message, which follows a version."""
 
     by: str
-    relax: Callable[[Question], Question]
+    relax: Callable[[Scenario], Scenario]
     text: str
 
 
@@ -82,16 +82,16 @@ def explain_limits(
 ) -> tuple[Reason, ...]:
     """Return the reasons of a plan with what limits each version, where something does.
 
-    attempt: answers a question without reasons. kept: by component, what is requested where it is not kept; asked: the
-    host of which nothing is kept.
+    attempt: returns the plan of a scenario, without reasons. kept: by component, what is requested where it is not
+    kept; asked: the host of which nothing is kept.
     """
-    question = Question(plan.request, host)
+    scenario = Scenario(plan.request, host)
     constraints = [*_of_kept(kept, asked), *_constraints(catalog, plan, host, kept)]
     found = {
         # NCCL limits nothing.
-        **_limits(catalog, plan, PLATFORM, question.asking(nccl="none"), constraints, attempt),
-        **_limits_of_libraries(catalog, plan, question, attempt),
-        **_limits_of_pytorch(catalog, plan, question, attempt, kept),
+        **_limits(catalog, plan, PLATFORM, scenario.asking(nccl="none"), constraints, attempt),
+        **_limits_of_libraries(catalog, plan, scenario, attempt),
+        **_limits_of_pytorch(catalog, plan, scenario, attempt, kept),
     }
     return tuple(_explained(catalog, reason, plan, found.get(reason.component)) for reason in plan.reasons)
 
@@ -127,9 +127,9 @@ def _sentence(newer: str, limits: Sequence[Limit]) -> str:
 
 
 def _of_kept(kept: Mapping[str, Mapping[str, str]], asked: Host) -> list[Constraint]:
-    def relax(name: str, asks: Mapping[str, str]) -> Callable[[Question], Question]:
+    def relax(name: str, asks: Mapping[str, str]) -> Callable[[Scenario], Scenario]:
         staying = {"staying": None} if name == "driver" else {}
-        return lambda question: question.asking(**asks).on(offers=asked.offers, **staying)
+        return lambda scenario: scenario.asking(**asks).on(offers=asked.offers, **staying)
 
     return [Constraint(name, relax(name, asks), f"with gpu_stack_{name}={LATEST}") for name, asks in kept.items()]
 
@@ -162,14 +162,14 @@ def _constraints(catalog: Catalog, plan: Plan, host: Host, kept: Mapping[str, Ma
 
 def _of_request(request: Request, name: str) -> Constraint:
     return Constraint(
-        name, functools.partial(Question.freed, name=name), f"without gpu_stack_{name}={getattr(request, name)}"
+        name, functools.partial(Scenario.freed, name=name), f"without gpu_stack_{name}={getattr(request, name)}"
     )
 
 
 def _of_host(catalog: Catalog, plan: Plan, host: Host) -> list[Constraint]:
     """Return the constraints of every component: each kind of GPU, Python, and what is offered."""
     found = [
-        Constraint(f"gpu {name}", functools.partial(Question.without, what=f"gpu {name}"), f"without the {name}")
+        Constraint(f"gpu {name}", functools.partial(Scenario.without, what=f"gpu {name}"), f"without the {name}")
         for name in dict.fromkeys(gpu.name for gpu in plan.gpus)
     ]
     pythons = host.pythons or catalog.distros[host.distribution].python.available
@@ -195,7 +195,7 @@ def _of_host(catalog: Catalog, plan: Plan, host: Host) -> list[Constraint]:
 
 
 def _limits_of_libraries(
-    catalog: Catalog, plan: Plan, question: Question, attempt: Attempt
+    catalog: Catalog, plan: Plan, scenario: Scenario, attempt: Attempt
 ) -> dict[str, tuple[Limit, ...]]:
     """Return the limits of cuDNN and NCCL beside the driver, toolkit and TensorFlow of the plan."""
     pinned, cuda, tensorflow = _pinned(plan), plan.components.cuda, plan.components.tensorflow
@@ -206,12 +206,12 @@ def _limits_of_libraries(
     if tensorflow:
         text = f"without TensorFlow {tensorflow.version}"
         constraints.append(Constraint("tensorflow", lambda q: q.asking(tensorflow="none"), text))
-    constraints += _of_host(catalog, plan, question.host)
-    return _limits(catalog, plan, ("cudnn", "nccl"), question.asking(**pinned), constraints, attempt)
+    constraints += _of_host(catalog, plan, scenario.host)
+    return _limits(catalog, plan, ("cudnn", "nccl"), scenario.asking(**pinned), constraints, attempt)
 
 
 def _limits_of_pytorch(
-    catalog: Catalog, plan: Plan, question: Question, attempt: Attempt, kept: Mapping[str, Mapping[str, str]]
+    catalog: Catalog, plan: Plan, scenario: Scenario, attempt: Attempt, kept: Mapping[str, Mapping[str, str]]
 ) -> dict[str, tuple[Limit, ...]]:
     """Return the limits of PyTorch beside the driver and TensorFlow of the plan; a requested toolkit is one."""
     pinned, driver = _pinned(plan), plan.components.driver
@@ -219,11 +219,11 @@ def _limits_of_pytorch(
         pinned |= {"tensorflow": "none", "pytorch": plan.request.pytorch.replace("fallback", "auto")}
     pinned |= {name: getattr(plan.request, name) for asks in kept.values() for name in asks if name not in pinned}
     constraints = [_of_request(plan.request, name) for name in asked_for(plan.request) if name not in pinned]
-    version = driver.version if driver else question.host.loaded_driver
+    version = driver.version if driver else scenario.host.loaded_driver
     if version:
         constraints.append(Constraint("driver", lambda q: q.without("driver"), f"with a newer driver than {version}"))
-    constraints += _of_host(catalog, plan, question.host)
-    return _limits(catalog, plan, ("pytorch",), question.asking(**pinned), constraints, attempt)
+    constraints += _of_host(catalog, plan, scenario.host)
+    return _limits(catalog, plan, ("pytorch",), scenario.asking(**pinned), constraints, attempt)
 
 
 def _pinned(plan: Plan) -> dict[str, str]:
@@ -240,25 +240,25 @@ def _limits(
     catalog: Catalog,
     plan: Plan,
     names: Iterable[str],
-    question: Question,
+    scenario: Scenario,
     constraints: Sequence[Constraint],
     attempt: Attempt,
 ) -> dict[str, tuple[Limit, ...]]:
     """Return the limits of those of the components of which a newer version is known."""
     chosen = {name: full_version(part) for name in names if (part := plan.components.get(name))}
-    behind = [name for name, version in chosen.items() if _newer_is_known(catalog, plan, question.host, name, version)]
+    behind = [name for name, version in chosen.items() if _newer_is_known(catalog, plan, scenario.host, name, version)]
     found: dict[str, list[Limit]] = {name: [] for name in behind}
     if not behind:
         return {}
     for constraint in constraints:
-        made = attempt(constraint.relax(question))
+        made = attempt(constraint.relax(scenario))
         for name in behind:
             newer = _newer(made, name, chosen[name])
             if newer and constraint.by != name:
                 found[name].append(Limit(constraint.by, _text(catalog, constraint, made), newer))
     for name in behind:
         if not found[name]:
-            found[name] = _together(catalog, question, name, chosen[name], constraints, attempt)
+            found[name] = _together(catalog, scenario, name, chosen[name], constraints, attempt)
     return {name: tuple(limits) for name, limits in found.items()}
 
 
@@ -291,7 +291,7 @@ def _newer_is_known(catalog: Catalog, plan: Plan, host: Host, name: str, chosen:
 
 def _together(
     catalog: Catalog,
-    question: Question,
+    scenario: Scenario,
     name: str,
     chosen: str,
     constraints: Sequence[Constraint],
@@ -299,22 +299,22 @@ def _together(
 ) -> list[Limit]:
     """Return a smallest set of constraints without which a component is newer: each of them alone is not enough."""
     needed = [constraint for constraint in constraints if constraint.by != name]
-    made = attempt(_relaxed(question, needed))
+    made = attempt(_relaxed(scenario, needed))
     if not _newer(made, name, chosen):
         return []
     for constraint in list(needed):
         fewer = [other for other in needed if other is not constraint]
-        without = attempt(_relaxed(question, fewer))
+        without = attempt(_relaxed(scenario, fewer))
         if _newer(without, name, chosen):
             needed, made = fewer, without
     newer = _newer(made, name, chosen) or chosen
     return [Limit(c.by, _text(catalog, c, made), newer, together=True) for c in needed]
 
 
-def _relaxed(question: Question, constraints: Iterable[Constraint]) -> Question:
+def _relaxed(scenario: Scenario, constraints: Iterable[Constraint]) -> Scenario:
     for constraint in constraints:
-        question = constraint.relax(question)
-    return question
+        scenario = constraint.relax(scenario)
+    return scenario
 
 
 def _text(catalog: Catalog, constraint: Constraint, made: Plan) -> str:

@@ -67,7 +67,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.platform im
     usable_candidates,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.present import holds, keeping
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.relaxation import LOCKS, Question, explain_limits
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.relaxation import LOCKS, Scenario, explain_limits
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.remedies import find_remedies
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.scope import check_frameworks, limit
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.toolkits import CudaCandidate, cuda_candidates
@@ -155,9 +155,9 @@ def with_limits(catalog: Catalog, plan: Plan, host: Host, kept: keeping.Kept | N
     return dataclasses.replace(plan, reasons=reasons)
 
 
-def _answer(catalog: Catalog, question: Question) -> Plan:
-    known = with_every_lock(catalog) if LOCKS in question.relaxed else catalog
-    return plan_once(known, question.request, question.host, question.relaxed - {LOCKS})
+def _answer(catalog: Catalog, scenario: Scenario) -> Plan:
+    known = with_every_lock(catalog) if LOCKS in scenario.relaxed else catalog
+    return plan_once(known, scenario.request, scenario.host, scenario.relaxed - {LOCKS})
 
 
 @functools.lru_cache(maxsize=4)

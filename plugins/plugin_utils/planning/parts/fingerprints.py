@@ -101,6 +101,12 @@ def of_transaction(variables: Mapping[str, Any], project: Path = PROJECT) -> str
     return _hash([used, *(_content(project / name, project) for name in (_TRANSACTION_TASKS, _TRANSACTION_VARIABLES))])
 
 
+def preload(project: Path = PROJECT) -> None:
+    """Read the tasks of all roles and the code that they run, which takes most of the time of a fingerprint."""
+    for path in project.glob("roles/*/tasks/*.yml"):
+        _content(path, project)
+
+
 def _hash(data: Any) -> str:
     return hashlib.sha256(json.dumps(data, sort_keys=True, default=str).encode()).hexdigest()
 
