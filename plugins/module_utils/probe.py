@@ -7,11 +7,12 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-from dataclasses import dataclass, field
-from typing import Any, Callable
+from dataclasses import dataclass
+from typing import Any, Callable, Dict, List, Optional
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, files, store
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
+from ansible_collections.gpuhost.stack.plugins.module_utils.base.module_options import option
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import (
     cloud_init,
     display,
@@ -43,25 +44,29 @@ OWN_FOLDERS = (os.path.dirname(installed_stack.TENSORFLOW),)  # all that a run w
 
 @dataclass(frozen=True)
 class Options:
-    """What to probe; the options of the module gpu_probe, where they are documented."""
+    """What to probe; the options of the module gpu_probe, where they are documented.
 
-    repository_url: str | None
-    repositories: dict[str, str]
-    repository_check: bool
-    repository_patterns: tuple[str, ...]
-    package_patterns: tuple[str, ...]
-    tensorflow_path: str
-    driver_packages: str  # a regular expression of their names
-    distro_cuda_package: str
+    Those with the default None in the specification are names from the catalog, which the action plugin gives.
+    """
+
+    repository_url: Optional[str] = None
+    repositories: Dict[str, Any] = option({})
+    repository_check: bool = True
+    repository_patterns: List[str] = option([], default=None)
+    package_patterns: List[str] = option([], default=None)
+    tensorflow_path: str = option(installed_stack.TENSORFLOW, type="path")
+    driver_packages: str = option("(?!)", default=None)  # a regular expression of their names
+    distro_cuda_package: str = option("", default=None)
     kernel_header_offers: bool = False
-    kernel_tools: tuple[str, ...] = ()
-    module_compressors: dict[str, str] = field(default_factory=dict)
-    prebuilt_modules: str = ""  # a glob of their packages
-    pytorch_path: str = installed_stack.PYTORCH
+    kernel_tools: List[str] = option([], default=None)
+    module_compressors: Dict[str, Any] = option({}, default=None)
+    prebuilt_modules: str = option("", default=None)  # a glob of their packages
+    pytorch_path: str = option(installed_stack.PYTORCH, type="path")
     contents: bool = False
-    accept_damage: tuple[str, ...] = ()
-    managed: dict[str, dict[str, Any]] = field(default_factory=dict)
-    state_directory: str = store.DIRECTORY
+    accept_damage: List[str] = option([])
+    managed: Dict[str, Any] = option({})
+    state_directory: str = option(store.DIRECTORY, type="path")
+    timeout_factor: float = 1
 
 
 def probe(root: str, options: Options, run: Run = command.run) -> dict[str, Any]:

@@ -57,11 +57,13 @@ apt_held_by:
   type: str
 """
 
+import dataclasses
 import os
-from typing import Any
+from typing import Any, List
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import files, module_options
+from ansible_collections.gpuhost.stack.plugins.module_utils.base.module_options import option
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import (
     apt_commands,
     apt_locks,
@@ -73,12 +75,21 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import 
 ORIGINS = ["Debian", "Ubuntu"]
 
 
-def find_suites(module: AnsibleModule, budget: apt_locks.Budget) -> list[archive_components.Suite]:
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The options that DOCUMENTATION describes."""
+
+    components: List[str]
+    path: str = option("/etc/apt/sources.list.d/gpuhost-components.sources", type="path")
+    lock_timeout: int = 600
+
+
+def find_suites(module: AnsibleModule, options: Options, budget: apt_locks.Budget) -> list[archive_components.Suite]:
     """Return the archive's suites, after a refresh of missing lists; fail the module where there is none."""
 
     def read() -> list[archive_components.Suite]:
         output = module.run_command(["apt-get"] + archive_components.TARGETS, check_rc=True)[1]
-        return archive_components.suites(output, ORIGINS, module.params["components"], module.params["path"])
+        return archive_components.suites(output, ORIGINS, options.components, options.path)
 
     suites = read()
     if not suites and not module.check_mode:
@@ -107,23 +118,20 @@ def update(module: AnsibleModule, sources: list[str], budget: apt_locks.Budget) 
 def main() -> None:
     """Run the module."""
     module = AnsibleModule(
-        argument_spec={
-            "components": {"type": "list", "elements": "str", "required": True},
-            "path": {"type": "path", "default": "/etc/apt/sources.list.d/gpuhost-components.sources"},
-            "lock_timeout": {"type": "int", "default": 600},
-        },
+        argument_spec=module_options.argument_spec(Options),
         supports_check_mode=True,
     )
     try:
-        module.exit_json(**enable(module, apt_locks.Budget(module.params["lock_timeout"])))
+        options = module_options.read(Options, module.params)
+        module.exit_json(**enable(module, options, apt_locks.Budget(options.lock_timeout)))
     except apt_locks.HeldError as error:
         module.fail_json(msg=str(error), apt_held_by=error.by)
 
 
-def enable(module: AnsibleModule, budget: apt_locks.Budget) -> dict[str, Any]:
+def enable(module: AnsibleModule, options: Options, budget: apt_locks.Budget) -> dict[str, Any]:
     """Enable the components; return the module's result. Raise HeldError before anything is changed."""
-    path = module.params["path"]
-    suites = find_suites(module, budget)
+    path = options.path
+    suites = find_suites(module, options, budget)
     signed = [(suite, apt_sources.signed_by(open_text(suite.path), suite.path, suite.position)) for suite in suites]
     current, wanted = open_text(path) if os.path.exists(path) else "", archive_components.render(signed)
     if current != wanted and not module.check_mode:

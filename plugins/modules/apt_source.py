@@ -58,25 +58,34 @@ dest:
   type: str
 """
 
+import dataclasses
 import os
+from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuhost.stack.plugins.module_utils.base import files, workspace
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import files, module_options, workspace
+from ansible_collections.gpuhost.stack.plugins.module_utils.base.module_options import option
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_trial
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The options that DOCUMENTATION describes."""
+
+    content: str
+    dest: str = option(type="path")
+    mode: Any = "0644"
 
 
 def main() -> None:
     """Run the module."""
     module = AnsibleModule(
-        argument_spec={
-            "dest": {"type": "path", "required": True},
-            "content": {"type": "str", "required": True},
-            "mode": {"type": "raw", "default": "0644"},
-        },
+        argument_spec=module_options.argument_spec(Options),
         add_file_common_args=True,
         supports_check_mode=True,
     )
-    dest, content = module.params["dest"], module.params["content"]
+    options = module_options.read(Options, module.params)
+    dest, content = options.dest, options.content
     current = files.read_text("/", dest)
     changed = current != content
     if changed and not module.check_mode:

@@ -174,12 +174,37 @@ make_logs:
   type: dict
 """
 
+import dataclasses
 import os
+from typing import List
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import module_options
+from ansible_collections.gpuhost.stack.plugins.module_utils.base.module_options import option
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import installed_driver
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import transaction, transaction_lock
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_commands
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The options that DOCUMENTATION describes."""
+
+    packages: List[str]
+    helpers: List[str] = option([])
+    pins: List[str] = option([])
+    pins_replace: List[str] = option([])
+    hold_dependencies: List[str] = option([])
+    replaces: List[str] = option([])
+    may_remove: List[str] = option([])
+    reinstall: List[str] = option([])
+    needs: List[str] = option([])
+    needs_version: List[str] = option([])
+    undo: bool = True
+    state_directory: str = option("/var/lib/gpuhost", type="path")
+    lock_timeout: int = 600
+    simulate: bool = False
+    only_if_met: bool = False
 
 
 def versions(names: list[str], state: transaction.PackageState) -> dict[str, str]:
@@ -189,43 +214,26 @@ def versions(names: list[str], state: transaction.PackageState) -> dict[str, str
 
 def main() -> None:
     """Run the module."""
-    names = {"type": "list", "elements": "str", "default": []}
     module = AnsibleModule(
-        argument_spec={
-            "packages": {"type": "list", "elements": "str", "required": True},
-            "helpers": names,
-            "pins": names,
-            "pins_replace": names,
-            "hold_dependencies": names,
-            "replaces": names,
-            "may_remove": names,
-            "reinstall": names,
-            "needs": names,
-            "needs_version": names,
-            "undo": {"type": "bool", "default": True},
-            "state_directory": {"type": "path", "default": "/var/lib/gpuhost"},
-            "lock_timeout": {"type": "int", "default": 600},
-            "simulate": {"type": "bool", "default": False},
-            "only_if_met": {"type": "bool", "default": False},
-        },
+        argument_spec=module_options.argument_spec(Options),
         supports_check_mode=True,
     )
-    options = module.params
-    request = transaction.PackageRequest(*(options[name] for name in transaction.PackageRequest._fields))
-    directory = options["state_directory"]
-    kept = os.path.join(directory, "packages") if options["undo"] else ""
+    options = module_options.read(Options, module.params)
+    request = transaction.PackageRequest(*(getattr(options, name) for name in transaction.PackageRequest._fields))
+    directory = options.state_directory
+    kept = os.path.join(directory, "packages") if options.undo else ""
     progress = os.path.join(directory, transaction_lock.PROGRESS)
     apt = apt_commands.Apt(
         module.run_command,
-        options["lock_timeout"],
+        options.lock_timeout,
         kept,
         progress=progress,
         builds_driver=installed_driver.builds_driver,
     )
-    check = module.check_mode or options["simulate"]
-    work = transaction.Transaction(request, apt, directory, options["undo"], check)
+    check = module.check_mode or options.simulate
+    work = transaction.Transaction(request, apt, directory, options.undo, check)
     try:
-        if options["only_if_met"] and work.state().remaining:
+        if options.only_if_met and work.state().remaining:
             module.exit_json(changed=False, met=False)
         result = work.run()
     except transaction.TransactionError as error:

@@ -49,26 +49,37 @@ apt_held_by:
   type: str
 """
 
+import dataclasses
+from typing import List
+
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import module_options
+from ansible_collections.gpuhost.stack.plugins.module_utils.base.module_options import option
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_commands, apt_locks, apt_update
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The options that DOCUMENTATION describes."""
+
+    sources: List[str] = option([], elements="path")
+    lock_timeout: int = 600
 
 
 def main() -> None:
     """Run the module."""
     module = AnsibleModule(
-        argument_spec={
-            "sources": {"type": "list", "elements": "path", "default": []},
-            "lock_timeout": {"type": "int", "default": 600},
-        },
+        argument_spec=module_options.argument_spec(Options),
         supports_check_mode=True,
     )
+    options = module_options.read(Options, module.params)
     if not module.check_mode:
         try:
             apt_locks.check()
             warning = apt_update.update(
                 module.run_command,
-                apt_locks.Budget(module.params["lock_timeout"]),
-                module.params["sources"],
+                apt_locks.Budget(options.lock_timeout),
+                list(options.sources),
                 environ_update=apt_commands.ENVIRONMENT,
             )
         except apt_locks.HeldError as error:

@@ -88,26 +88,35 @@ boot_id:
   type: str
 """
 
+import dataclasses
+
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, files
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, files, module_options
+from ansible_collections.gpuhost.stack.plugins.module_utils.base.module_options import option
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import driver_load, proc_driver
 
 ROOT = "/"
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The options that DOCUMENTATION describes."""
+
+    version: str
+    kernel_modules: str = option(choices=["open", "proprietary"])
+    timeout_factor: float = 1
+
+
 def main() -> None:
     """Run the module."""
     module = AnsibleModule(
-        argument_spec={
-            "version": {"type": "str", "required": True},
-            "kernel_modules": {"type": "str", "required": True, "choices": ["open", "proprietary"]},
-            "timeout_factor": {"type": "float", "default": 1},
-        },
+        argument_spec=module_options.argument_spec(Options),
         supports_check_mode=True,
     )
-    version, flavour = module.params["version"], module.params["kernel_modules"]
-    run = command.patient(module.params["timeout_factor"])
+    options = module_options.read(Options, module.params)
+    version, flavour = options.version, options.kernel_modules
+    run = command.patient(options.timeout_factor)
     planned = {"version": version, "kernel_modules": flavour}
     try:
         before = driver_load.read(ROOT, run, assume_built=planned if module.check_mode else None)

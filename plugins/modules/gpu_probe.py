@@ -355,21 +355,12 @@ probe:
       elements: str
 """
 
+import dataclasses
 import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuhost.stack.plugins.module_utils import probe
-from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, urls
-
-FROM_THE_CATALOG = (
-    "package_patterns",
-    "repository_patterns",
-    "driver_packages",
-    "distro_cuda_package",
-    "kernel_tools",
-    "module_compressors",
-    "prebuilt_modules",
-)
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, module_options, urls
 
 
 def of_machine(repositories: dict[str, str | dict[str, str]], machine: str) -> dict[str, str]:
@@ -381,29 +372,11 @@ def of_machine(repositories: dict[str, str | dict[str, str]], machine: str) -> d
 def main() -> None:
     """Run the module."""
     module = AnsibleModule(
-        argument_spec={
-            "repository_url": {"type": "str"},
-            "repositories": {"type": "dict", "default": {}},
-            "repository_check": {"type": "bool", "default": True},
-            "package_patterns": {"type": "list", "elements": "str"},
-            "repository_patterns": {"type": "list", "elements": "str"},
-            "driver_packages": {"type": "str"},
-            "distro_cuda_package": {"type": "str"},
-            "tensorflow_path": {"type": "path", "default": "/opt/gpuhost/tensorflow"},
-            "pytorch_path": {"type": "path", "default": "/opt/gpuhost/pytorch"},
-            "kernel_header_offers": {"type": "bool", "default": False},
-            "kernel_tools": {"type": "list", "elements": "str"},
-            "module_compressors": {"type": "dict"},
-            "prebuilt_modules": {"type": "str"},
-            "contents": {"type": "bool", "default": False},
-            "accept_damage": {"type": "list", "elements": "str", "default": []},
-            "managed": {"type": "dict", "default": {}},
-            "state_directory": {"type": "path", "default": "/var/lib/gpuhost"},
-            "timeout_factor": {"type": "float", "default": 1},
-        },
+        argument_spec=module_options.argument_spec(probe.Options),
         supports_check_mode=True,
     )
-    missing = [name for name in FROM_THE_CATALOG if module.params[name] is None]
+    spec = module_options.argument_spec(probe.Options)
+    missing = [name for name in spec if name != "repository_url" and module.params[name] is None]
     if missing:
         module.fail_json(
             msg="%s missing: the action plugin of this name, which adds the catalog's package names, did not run. Call "
@@ -414,26 +387,8 @@ def main() -> None:
     addresses = [module.params["repository_url"], *repositories.values()]
     secrets = [urls.user_info(address) for address in addresses if address]
     module.no_log_values.update(secret for secret in secrets if secret)  # they are in the invocation
-    options = probe.Options(
-        repository_url=module.params["repository_url"],
-        repositories=repositories,
-        repository_check=module.params["repository_check"],
-        repository_patterns=tuple(module.params["repository_patterns"]),
-        package_patterns=tuple(module.params["package_patterns"]),
-        driver_packages=module.params["driver_packages"],
-        distro_cuda_package=module.params["distro_cuda_package"],
-        tensorflow_path=module.params["tensorflow_path"],
-        pytorch_path=module.params["pytorch_path"],
-        kernel_header_offers=module.params["kernel_header_offers"],
-        kernel_tools=tuple(module.params["kernel_tools"]),
-        module_compressors=module.params["module_compressors"],
-        prebuilt_modules=module.params["prebuilt_modules"],
-        contents=module.params["contents"],
-        state_directory=module.params["state_directory"],
-        accept_damage=tuple(module.params["accept_damage"]),
-        managed=module.params["managed"],
-    )
-    probed = probe.probe("/", options, command.patient(module.params["timeout_factor"]))
+    options = dataclasses.replace(module_options.read(probe.Options, module.params), repositories=repositories)
+    probed = probe.probe("/", options, command.patient(options.timeout_factor))
     module.exit_json(changed=False, probe=urls.without_credentials(probed))
 
 

@@ -263,82 +263,39 @@ verify:
 """
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import module_options, store
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import model, verify
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import last_result
-
-WAIVER = {
-    "check": {"type": "str", "required": True},
-    "reason": {"type": "str", "required": True},
-    "until": {"type": "str", "required": True},
-    "gpu": {"type": "str"},
-}
 
 
 def main() -> None:
     """Run the module."""
     module = AnsibleModule(
-        argument_spec={
-            "plan": {"type": "dict", "required": True},
-            "expect_gpus": {"type": "int"},
-            "kernel_module": {"choices": ["loaded", "built", "not_managed"], "default": "loaded"},
-            "driver_state": {"choices": ["auto", "working", "not_loaded"], "default": "auto"},
-            "tensorflow_path": {"type": "path", "default": "/opt/gpuhost/tensorflow"},
-            "state_directory": {"type": "path", "default": "/var/lib/gpuhost"},
-            # Not a secret: no_log keeps 20 kB of C++ out of the system journal.
-            "cuda_check_source": {"type": "str", "no_log": True},
-            "gpu_thresholds": {"type": "dict"},
-            "link_thresholds": {"type": "dict"},
-            "fabric_manager_packages": {"type": "list", "elements": "str"},
-            "user_settings": {"type": "list", "elements": "dict"},
-            "gpu_counters": {"type": "list", "elements": "dict"},
-            "xid_errors": {"type": "dict"},
-            "waivers": {"type": "list", "elements": "dict", "default": [], "options": WAIVER},
-            "unknown": {"choices": [model.FAIL, model.WARN], "default": model.FAIL},
-            "timeout_factor": {"type": "float", "default": 1},
-            "fail": {"type": "bool", "default": False},
-        },
+        argument_spec=module_options.argument_spec(verify.Options),
         supports_check_mode=True,
     )
-    params = module.params
-    if not isinstance(params["plan"].get("components"), dict):
+    options = module_options.read(verify.Options, module.params)
+    if not isinstance(options.plan.get("components"), dict):
         module.fail_json(
             msg="`plan` has no key `components`: found the keys %s, expected the complete plan, "
-            "`{{ gpu_stack_plan }}`." % (", ".join(sorted(params["plan"])) or "(none)")
+            "`{{ gpu_stack_plan }}`." % (", ".join(sorted(options.plan)) or "(none)")
         )
-    if not params["cuda_check_source"]:
+    if not options.cuda_check_source:
         module.fail_json(
             msg="cuda_check_source is missing: the module runs without its action plugin, which adds the CUDA program. "
             "Call gpuhost.stack.gpu_verify in a task, with plugins/action/gpu_verify.py installed beside "
             "plugins/modules, or pass the text of plugins/module_utils/nvidia/cuda_check.cu."
         )
-    newer = store.newer(params["state_directory"])
+    newer = store.newer(options.state_directory)
     if newer:
         module.fail_json(msg=str(newer))
-    context = verify.context(
-        params["plan"],
-        params["expect_gpus"],
-        params["kernel_module"],
-        params["driver_state"],
-        params["tensorflow_path"],
-        cuda_check_source=params["cuda_check_source"],
-        gpu_thresholds=params["gpu_thresholds"],
-        link_thresholds=params["link_thresholds"],
-        fabric_manager_packages=params["fabric_manager_packages"],
-        user_settings=params["user_settings"],
-        gpu_counters=params["gpu_counters"],
-        xid_errors=params["xid_errors"],
-        waivers=[model.Waiver(**waiver) for waiver in params["waivers"]],
-        unknown=params["unknown"],
-        state_directory=params["state_directory"],
-        timeout_factor=params["timeout_factor"],
-    )
+    context = verify.context(options)
     result = verify.verify(context)
     if not module.check_mode:
-        problem = last_result.write(params["state_directory"], last_result.compose(context.root, context.smi, result))
+        problem = last_result.write(options.state_directory, last_result.compose(context.root, context.smi, result))
         if problem:
             module.warn(problem)
-    if params["fail"] and result["status"] not in (model.PASS, model.DEFERRED):
+    if options.fail and result["status"] not in (model.PASS, model.DEFERRED):
         module.fail_json(msg=model.failure_message(result), verify=result)
     module.exit_json(changed=False, verify=result)
 

@@ -74,13 +74,27 @@ found:
   elements: str
 """
 
+import dataclasses
 import os
 import re
+from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuhost.stack.plugins.module_utils.base import download, files, openpgp, urls
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import download, files, module_options, openpgp, urls
+from ansible_collections.gpuhost.stack.plugins.module_utils.base.module_options import option
 
 LIMIT_BYTES = 1024 * 1024
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The options that DOCUMENTATION describes."""
+
+    url: str
+    fingerprint: str
+    dest: str = option(type="path")
+    timeout: int = 30
+    mode: Any = "0644"
 
 
 def installed(dest: str) -> list[str]:
@@ -92,11 +106,11 @@ def installed(dest: str) -> list[str]:
         return []
 
 
-def fetch(module: AnsibleModule, wanted: str) -> bytes:
+def fetch(module: AnsibleModule, options: Options, wanted: str) -> bytes:
     """Return the download; fail the module unless it contains the expected key."""
-    url, dest = urls.without_credentials(module.params["url"]), module.params["dest"]
+    url, dest = urls.without_credentials(options.url), options.dest
     try:
-        data = download.fetch(module.params["url"], module.params["timeout"], LIMIT_BYTES)
+        data = download.fetch(options.url, options.timeout, LIMIT_BYTES)
     except download.DownloadError as error:
         module.fail_json(
             msg="The key could not be downloaded. %s. Expected the key %s there. Check the URL, name resolution and "
@@ -121,27 +135,22 @@ def fetch(module: AnsibleModule, wanted: str) -> bytes:
 def main() -> None:
     """Run the module."""
     module = AnsibleModule(
-        argument_spec={
-            "url": {"type": "str", "required": True},
-            "dest": {"type": "path", "required": True},
-            "fingerprint": {"type": "str", "required": True},
-            "timeout": {"type": "int", "default": 30},
-            "mode": {"type": "raw", "default": "0644"},
-        },
+        argument_spec=module_options.argument_spec(Options),
         add_file_common_args=True,
         supports_check_mode=True,
     )
-    module.no_log_values.update(filter(None, [urls.user_info(module.params["url"])]))  # it is in the invocation
-    wanted = re.sub(r"\s", "", module.params["fingerprint"]).upper()
+    options = module_options.read(Options, module.params)
+    module.no_log_values.update(filter(None, [urls.user_info(options.url)]))  # it is in the invocation
+    wanted = re.sub(r"\s", "", options.fingerprint).upper()
     if not re.match(r"^[0-9A-F]{40}$", wanted):
         module.fail_json(
             msg="The fingerprint is %r, expected 40 hexadecimal digits. A key id is too short to identify a key: use "
-            "the full fingerprint that the key's owner publishes." % module.params["fingerprint"]
+            "the full fingerprint that the key's owner publishes." % options.fingerprint
         )
-    dest = os.path.abspath(module.params["dest"])
+    dest = os.path.abspath(options.dest)
     result = {"changed": False, "fingerprint": wanted, "dest": dest}
     if installed(dest) != [wanted]:
-        data = fetch(module, wanted)
+        data = fetch(module, options, wanted)
         result["found"] = [key.fingerprint for key in openpgp.public_keys(data)]
         new = openpgp.extract(data, wanted, dest.endswith(".gpg"))
         result["changed"] = new != files.read_bytes("/", dest)  # the owner's file itself may have trailing text

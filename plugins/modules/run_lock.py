@@ -65,30 +65,40 @@ waited:
   type: bool
 """
 
+import dataclasses
+from typing import Any, Dict
+
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import module_options
+from ansible_collections.gpuhost.stack.plugins.module_utils.base.module_options import option
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import run_lock
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The options that DOCUMENTATION describes."""
+
+    run: Dict[str, Any] = option(required=False)  # given by the action plugin
+    state: str = option(choices=["acquired", "released"])
+    wait: int = 600  # seconds; read by the action plugin
+    directory: str = option("/var/lib/gpuhost", type="path")
+    dead: str = ""
 
 
 def main() -> None:
     """Run the module."""
     module = AnsibleModule(
-        argument_spec={
-            "state": {"type": "str", "choices": ["acquired", "released"], "required": True},
-            "wait": {"type": "int", "default": 600},
-            "directory": {"type": "path", "default": "/var/lib/gpuhost"},
-            "run": {"type": "dict"},
-            "dead": {"type": "str", "default": ""},
-        },
+        argument_spec=module_options.argument_spec(Options),
         supports_check_mode=True,
     )
-    options, owner = module.params, None
-    if not options["run"]:
+    options, owner = module_options.read(Options, module.params), None
+    if not options.run:
         module.fail_json(msg="run missing: the action plugin of this name, which adds it, did not run")
     if not module.check_mode:
-        if options["state"] == "acquired":
-            owner = run_lock.acquire(options["directory"], options["run"], options["dead"])
+        if options.state == "acquired":
+            owner = run_lock.acquire(options.directory, options.run, options.dead)
         else:
-            run_lock.release(options["directory"], options["run"]["id"])
+            run_lock.release(options.directory, options.run["id"])
     module.exit_json(changed=False, owner=owner)
 
 

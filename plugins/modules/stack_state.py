@@ -143,22 +143,44 @@ plan:
   type: dict
 """
 
+import dataclasses
 import os
-from typing import Any, Dict
+from typing import Any, Dict, List
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import module_options, store
+from ansible_collections.gpuhost.stack.plugins.module_utils.base.module_options import option
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import installed_driver
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import transaction_lock
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_commands
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, recording, rollback, run_lock
 
 
-def restore(module: AnsibleModule, apt: apt_commands.Apt) -> dict[str, Any]:
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """The options that DOCUMENTATION describes."""
+
+    action: str = option(
+        choices=["record_baseline", "record_verified", "record_applied", "doubt_applied", "clear_restoring", "restore"]
+    )
+    plan: Dict[str, Any] = option(required=False)  # with record_verified
+    to: str = option("verified", choices=["verified", "previous", "baseline"])
+    evidence: Dict[str, Any] = option({})
+    parts: Dict[str, Any] = option({})
+    repaired: List[str] = option([])
+    accepted: List[str] = option([])
+    files: List[str] = option([], elements="path")
+    alternatives: List[str] = option([])
+    own_folders: List[str] = option([], elements="path")
+    shared_folders: List[str] = option([], elements="path")
+    directory: str = option("/var/lib/gpuhost", type="path")
+    lock_timeout: int = 600
+
+
+def restore(module: AnsibleModule, options: Options, apt: apt_commands.Apt) -> dict[str, Any]:
     """Restore a record; return the module's result, like every action below."""
-    options = module.params
-    work = rollback.Rollback(options["directory"], apt, module.run_command, module.check_mode)
-    result = work.restore(options["to"], options["own_folders"])
+    work = rollback.Rollback(options.directory, apt, module.run_command, module.check_mode)
+    result = work.restore(options.to, options.own_folders)
     if result is None:
         nothing: Dict[str, Any] = {"restored": [], "warnings_of_restore": [], "kept": []}
         return {"changed": False, "available": False, "resumed": False, **nothing}
@@ -174,54 +196,50 @@ def restore(module: AnsibleModule, apt: apt_commands.Apt) -> dict[str, Any]:
     }
 
 
-def record_baseline(module: AnsibleModule, _apt: apt_commands.Apt) -> dict[str, Any]:
+def record_baseline(module: AnsibleModule, options: Options, _apt: apt_commands.Apt) -> dict[str, Any]:
     """Record the baseline, a pending change, and which parts are about to be changed."""
-    options = module.params
     if not module.check_mode:
-        recording.record_pending(options["directory"])
-        applied.begin(options["directory"], {name: part["fingerprint"] for name, part in options["parts"].items()})
+        recording.record_pending(options.directory)
+        applied.begin(options.directory, {name: part["fingerprint"] for name, part in options.parts.items()})
     return {
         "changed": recording.record_baseline(
-            options["directory"], options["files"], options["shared_folders"], module.check_mode
+            options.directory, options.files, options.shared_folders, module.check_mode
         )
     }
 
 
-def record_verified(module: AnsibleModule, apt: apt_commands.Apt) -> dict[str, Any]:
+def record_verified(module: AnsibleModule, options: Options, apt: apt_commands.Apt) -> dict[str, Any]:
     """Record the verified configuration."""
-    options = module.params
     return {
         "changed": recording.record_verified(
-            options["directory"],
+            options.directory,
             apt,
-            options["plan"],
-            options["files"],
-            options["alternatives"],
-            options["evidence"],
+            options.plan,
+            options.files,
+            options.alternatives,
+            options.evidence,
             module.check_mode,
         )
     }
 
 
-def record_applied(module: AnsibleModule, _apt: apt_commands.Apt) -> dict[str, Any]:
+def record_applied(module: AnsibleModule, options: Options, _apt: apt_commands.Apt) -> dict[str, Any]:
     """Record what a complete run left."""
-    options = module.params
     changed = recording.record_applied(
-        options["directory"], options["parts"], module.check_mode, options["repaired"], options["accepted"]
+        options.directory, options.parts, module.check_mode, options.repaired, options.accepted
     )
     return {"changed": changed}
 
 
-def doubt_applied(module: AnsibleModule, _apt: apt_commands.Apt) -> dict[str, Any]:
+def doubt_applied(module: AnsibleModule, options: Options, _apt: apt_commands.Apt) -> dict[str, Any]:
     """Have the next run apply every part, unless it has damage to repair."""
-    options = module.params
-    return {"changed": not module.check_mode and applied.doubt(options["directory"], options["accepted"])}
+    return {"changed": not module.check_mode and applied.doubt(options.directory, options.accepted)}
 
 
-def clear_restoring(module: AnsibleModule, _apt: apt_commands.Apt) -> dict[str, Any]:
+def clear_restoring(module: AnsibleModule, options: Options, _apt: apt_commands.Apt) -> dict[str, Any]:
     """Drop the record of a rollback that was begun."""
     if not module.check_mode:
-        store.remove(module.params["directory"], store.RESTORING)
+        store.remove(options.directory, store.RESTORING)
     return {"changed": False}
 
 
@@ -237,46 +255,30 @@ ACTIONS = {
 
 def main() -> None:
     """Run the module."""
-    names = {"type": "list", "elements": "str", "default": []}
-    paths = {"type": "list", "elements": "path", "default": []}
     module = AnsibleModule(
-        argument_spec={
-            "action": {"type": "str", "choices": list(ACTIONS), "required": True},
-            "to": {"type": "str", "choices": ["verified", "previous", "baseline"], "default": "verified"},
-            "plan": {"type": "dict"},
-            "evidence": {"type": "dict", "default": {}},
-            "parts": {"type": "dict", "default": {}},
-            "repaired": names,
-            "accepted": names,
-            "files": paths,
-            "alternatives": names,
-            "own_folders": paths,
-            "shared_folders": paths,
-            "directory": {"type": "path", "default": "/var/lib/gpuhost"},
-            "lock_timeout": {"type": "int", "default": 600},
-        },
+        argument_spec=module_options.argument_spec(Options),
         required_if=[("action", "record_verified", ["plan"])],
         supports_check_mode=True,
     )
-    options = module.params
-    newer = store.newer(options["directory"])
+    options = module_options.read(Options, module.params)
+    newer = store.newer(options.directory)
     if newer:
-        module.fail_json(msg="The action %s changed nothing. %s" % (options["action"], newer))
-    packages = os.path.join(options["directory"], "packages")
-    progress = os.path.join(options["directory"], transaction_lock.PROGRESS)
+        module.fail_json(msg="The action %s changed nothing. %s" % (options.action, newer))
+    packages = os.path.join(options.directory, "packages")
+    progress = os.path.join(options.directory, transaction_lock.PROGRESS)
     apt = apt_commands.Apt(
         module.run_command,
-        options["lock_timeout"],
+        options.lock_timeout,
         packages,
         progress=progress,
         builds_driver=installed_driver.builds_driver,
     )
     try:
-        result = ACTIONS[options["action"]](module, apt)
+        result = ACTIONS[options.action](module, options, apt)
     except (apt_commands.AptError, ValueError) as error:
-        module.fail_json(msg="The action %s failed. %s" % (options["action"], error))
-    if not module.check_mode and not options["action"].startswith("clear_"):
-        run_lock.refresh(options["directory"])
+        module.fail_json(msg="The action %s failed. %s" % (options.action, error))
+    if not module.check_mode and not options.action.startswith("clear_"):
+        run_lock.refresh(options.directory)
     module.exit_json(**result)
 
 

@@ -9,7 +9,7 @@ import re
 import threading
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, Iterable
+from typing import Any, Iterable, Optional
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import workspace
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
@@ -106,7 +106,7 @@ class Waiver:
     check: str
     reason: str
     until: str
-    gpu: str | None = None
+    gpu: Optional[str] = None  # Python 3.8 reads the types of options
 
     def __str__(self) -> str:
         return "waived until %s: %s" % (self.until, self.reason)

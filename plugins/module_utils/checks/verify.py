@@ -8,10 +8,11 @@ import dataclasses
 import os
 import traceback
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, Dict, List, Optional
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, files, store
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, files, module_options, store
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
+from ansible_collections.gpuhost.stack.plugins.module_utils.base.module_options import option
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import (
     cuda_checks,
     driver_checks,
@@ -45,31 +46,37 @@ LAST = "idle"  # after all others: it looks for what they left
 OF_THE_DRIVER = ("driver", "gpu")
 
 
-def context(
-    plan: dict[str, Any],
-    expect_gpus: int | None,
-    kernel_module: str,
-    driver_state: str,
-    tensorflow_path: str,
-    root: str = "/",
-    run: Run = command.run,
-    cuda_check_source: str = "",
-    gpu_thresholds: dict[str, Any] | None = None,
-    link_thresholds: dict[str, Any] | None = None,
-    fabric_manager_packages: list[str] | None = None,
-    user_settings: list[dict[str, str]] | None = None,
-    gpu_counters: list[dict[str, Any]] | None = None,
-    xid_errors: dict[str, Any] | None = None,
-    waivers: list[model.Waiver] | None = None,
-    unknown: str = model.FAIL,
-    state_directory: str = store.DIRECTORY,
-    timeout_factor: float = 1.0,
-) -> model.Context:
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What to check, and by which data; the options of the module gpu_verify, where they are documented."""
+
+    plan: Dict[str, Any]
+    expect_gpus: Optional[int] = None
+    kernel_module: str = option("loaded", choices=["loaded", "built", "not_managed"])
+    driver_state: str = option("auto", choices=["auto", "working", "not_loaded"])
+    tensorflow_path: str = option(installed_stack.TENSORFLOW, type="path")
+    state_directory: str = option(store.DIRECTORY, type="path")
+    # Not a secret: no_log keeps 20 kB of C++ out of the system journal.
+    cuda_check_source: str = option("", default=None, no_log=True)
+    gpu_thresholds: Dict[str, Any] = option({}, default=None)
+    link_thresholds: Dict[str, Any] = option({}, default=None)
+    fabric_manager_packages: List[str] = option([], default=None)
+    user_settings: List[Dict[str, Any]] = option([], default=None)
+    gpu_counters: List[Dict[str, Any]] = option([], default=None)
+    xid_errors: Dict[str, Any] = option({}, default=None)
+    waivers: List[Dict[str, Any]] = option([], options=module_options.argument_spec(model.Waiver))
+    unknown: str = option(model.FAIL, choices=[model.FAIL, model.WARN])
+    timeout_factor: float = 1
+    fail: bool = False
+
+
+def context(options: Options, root: str = "/", run: Run = command.run) -> model.Context:
     """Return the input of the checks. With `expect_gpus` None the plan's number of GPUs is expected."""
-    run = command.patient(timeout_factor, run)
+    run = command.patient(options.timeout_factor, run)
+    driver_state = options.driver_state
     if driver_state == "auto":
-        driver_state = "not_loaded" if kernel_module == "built" else "working"
-    planned_gpus = list(plan.get("gpus") or [])
+        driver_state = "not_loaded" if options.kernel_module == "built" else "working"
+    planned_gpus = list(options.plan.get("gpus") or [])
     smi = nvidia_smi.read(nvidia_smi.find(), run)
     try:
         pci_gpus = len(pci.read(root)[0])
@@ -77,27 +84,27 @@ def context(
         pci_gpus = 0
     smi = nvidia_smi.without_lost_rows(smi, pci_gpus)
     return model.Context(
-        plan=plan,
+        plan=options.plan,
         root=root,
         run=run,
-        expect_gpus=len(planned_gpus) if expect_gpus is None else expect_gpus,
-        kernel_module=kernel_module,
+        expect_gpus=len(planned_gpus) if options.expect_gpus is None else options.expect_gpus,
+        kernel_module=options.kernel_module,
         driver_state=driver_state,
-        tensorflow_path=tensorflow_path,
+        tensorflow_path=options.tensorflow_path,
         pci_gpus=pci_gpus,
         smi=smi,
         simulated=installed_stack.simulated(root),
-        cuda_check_source=cuda_check_source,
-        gpu_thresholds=gpu_thresholds or {},
-        link_thresholds=link_thresholds or {},
-        fabric_manager_packages=fabric_manager_packages or [],
-        user_settings=user_settings or [],
-        gpu_counters=gpu_counters or [],
-        xid_errors=xid_errors or {},
-        waivers=waivers or [],
-        unknown=unknown,
-        state_directory=state_directory,
-        timeout_factor=timeout_factor,
+        cuda_check_source=options.cuda_check_source or "",
+        gpu_thresholds=options.gpu_thresholds or {},
+        link_thresholds=options.link_thresholds or {},
+        fabric_manager_packages=options.fabric_manager_packages or [],
+        user_settings=options.user_settings or [],
+        gpu_counters=options.gpu_counters or [],
+        xid_errors=options.xid_errors or {},
+        waivers=[model.Waiver(**waiver) for waiver in options.waivers],
+        unknown=options.unknown,
+        state_directory=options.state_directory,
+        timeout_factor=options.timeout_factor,
         gpu_jobs=gpu_processes.listed(_jobs(root, smi, run)),
     )
 

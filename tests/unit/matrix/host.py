@@ -315,14 +315,9 @@ chmod +x "$2"
     def context(self) -> model.Context:
         """Return the context that gpu_verify creates on this host."""
         catalog = load_catalog()
-        context = verify.context(
+        options = verify.Options(
             self.plan,
-            None,
-            kernel_module="loaded",
-            driver_state="auto",
             tensorflow_path="/" + TENSORFLOW,
-            root=str(self.root),
-            run=self.run,
             cuda_check_source=simulated_cuda.SOURCE.read_text(),
             gpu_thresholds=facts.gpu_thresholds(catalog, [f"10de:{H100}"]),
             link_thresholds=facts.link_thresholds(catalog),
@@ -331,6 +326,7 @@ chmod +x "$2"
             gpu_counters=facts.gpu_counters(catalog),
             xid_errors=facts.xid_errors(catalog),
         )
+        context = verify.context(options, str(self.root), self.run)
         return dataclasses.replace(context, workspaces=(tempfile.gettempdir(),))
 
     def verify(self) -> dict[str, dict[str, Any]]:

@@ -101,7 +101,7 @@ class SimulatedHost:
             "xid_errors": facts.xid_errors(load_catalog()),
             **changes,
         }
-        return verify.context(plan, None, root=str(self.root), run=self.run, **arguments)
+        return verify.context(verify.Options(plan, **arguments), root=str(self.root), run=self.run)
 
     def verify(self, **changes: Any) -> dict[str, dict[str, Any]]:
         """Return every result of gpu_verify by check id."""

@@ -983,7 +983,9 @@ class ProcessHost:
         plan = {"components": {"driver": {"version": "580.105.08", "kernel_modules": "open"}}}
         expected = self.gpus if expect_gpus is None else expect_gpus
         rows = facts.gpu_counters(load_catalog())
-        return verify.context(plan, expected, "loaded", "auto", "/none", root=str(self.root), gpu_counters=rows)
+        return verify.context(
+            verify.Options(plan, expected, tensorflow_path="/none", gpu_counters=rows), root=str(self.root)
+        )
 
     def checked(self, expect_gpus: int | None = None, **changes: Any) -> dict[str, model.Check]:
         return by_id(gpu_checks.run(dataclasses.replace(self.context(expect_gpus), **changes)))

@@ -71,7 +71,7 @@ def test_context_has_defaults_from_the_plan(
     tmp_path: Any, arguments: tuple[Any, ...], expect_gpus: int, driver_state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(verify.nvidia_smi, "find", lambda: None)
-    context = verify.context({"gpus": [{}, {}]}, *arguments, "/opt/tf", root=str(tmp_path))
+    context = verify.context(verify.Options({"gpus": [{}, {}]}, *arguments), root=str(tmp_path))
     assert (context.expect_gpus, context.driver_state) == (expect_gpus, driver_state)
 
 
@@ -79,7 +79,7 @@ def test_pci_devices_that_cannot_be_read_make_the_drivers_checks_unknown(tmp_pat
     """It is a result, not the end of the module, after which a change would be rolled back."""
     (tmp_path / "sys/bus/pci/devices/0000:1a:00.0/vendor").mkdir(parents=True)
     plan = {"components": {"driver": {"version": "595.71.05", "kernel_modules": "open"}}, "gpus": [{}]}
-    context = verify.context(plan, None, "loaded", "auto", "/opt/tf", root=str(tmp_path))
+    context = verify.context(verify.Options(plan), root=str(tmp_path))
     found = {check["id"]: check for check in verify.verify(context)["checks"]}
     drivers = [check for id_, check in found.items() if id_.startswith("driver.")]
     assert {check["status"] for check in drivers} == {"unknown"}
@@ -137,7 +137,7 @@ def test_without_nvidia_smi_an_open_device_is_a_job(tmp_path: Path, monkeypatch:
         return command.Answer(255, b"", b"Unknown Error") if is_query else command.Answer(0, b"", b"")
 
     monkeypatch.setattr(verify.nvidia_smi, "find", lambda: "/usr/bin/nvidia-smi")
-    context = verify.context({"gpus": []}, None, "loaded", "auto", "/opt/tf", root=str(tmp_path), run=run)
+    context = verify.context(verify.Options({"gpus": []}), root=str(tmp_path), run=run)
     assert context.gpu_jobs.startswith("77 (")
 
 
@@ -192,8 +192,8 @@ def test_time_limits_are_multiplied(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         return command.Answer(9, b"", b"")
 
     monkeypatch.setattr(verify.nvidia_smi, "find", lambda: "/usr/bin/nvidia-smi")
-    verify.context({}, None, "loaded", "auto", "/opt/tf", root=str(tmp_path), run=run, timeout_factor=3.0)
-    verify.context({}, None, "loaded", "auto", "/opt/tf", root=str(tmp_path), run=run)
+    verify.context(verify.Options({}, timeout_factor=3.0), root=str(tmp_path), run=run)
+    verify.context(verify.Options({}), root=str(tmp_path), run=run)
     assert limits == [270.0, 90.0]
 
 
@@ -223,5 +223,5 @@ def test_waiver_does_not_change_what_passes_or_is_unknown(tmp_path: Path, monkey
     use_simulated_nvidia_smi(monkeypatch)
     machine = SimulatedHost(tmp_path, [H200])
     waivers = [model.Waiver(name, "later", "2027-06-30") for name in ("driver.nvidia_smi", "gpu.xid_errors")]
-    found = machine.verify(waivers=waivers)
+    found = machine.verify(waivers=[dataclasses.asdict(waiver) for waiver in waivers])
     assert [found[name]["status"] for name in ("driver.nvidia_smi", "gpu.xid_errors")] == ["pass", "unknown"]
