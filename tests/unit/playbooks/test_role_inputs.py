@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import framework_checks
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.drift import ManagedPart
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.drift import ManagedPart
 
 from tests.unit.ansible_runs import run_play
 

@@ -12,7 +12,8 @@ import yaml
 from ansible_collections.gpuhost.stack.plugins.modules import gpu_verify
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts import drift, variables
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import variables
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts import drift
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import resolve
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification import training
 
