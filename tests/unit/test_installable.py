@@ -107,7 +107,7 @@ def hosts(distro: str) -> Iterator[Host]:
     for python in CATALOG.distros[distro].python.available:
         for capability in GPUS:
             gpu = HostGpu(f"cc:{capability}", compute_capability=capability)
-            yield Host(distro, gpus=(gpu,), pythons=(python,), default_python=python)
+            yield Host(distro, "x86_64", gpus=(gpu,), pythons=(python,), default_python=python)
 
 
 @pytest.mark.parametrize("distro", sorted(CATALOG.distros))

@@ -32,7 +32,7 @@ PROBE: dict[str, Any] = {
     "schema": 1,
     "distribution": {"id": DISTRO, "name": "ubuntu", "version": "24.04", "codename": "noble"},
     "architecture": "aarch64",
-    "kernel": {"running": "6.8.0-1040-nvidia-64k", "installed": [], "headers": []},
+    "kernel": {"running": "6.8.0-1013-nvidia-64k", "installed": [], "headers": []},
     "python": {"default": "3.12", "interpreters": {"3.12": "/usr/bin/python3.12"}},
     "toolchain": {"gcc": "13", "glibc": "2.39"},
     "gpus": [{"pci_address": "0009:01:00.0", "pci_id": GH200, "class": "0302", "kernel_driver": None}],
