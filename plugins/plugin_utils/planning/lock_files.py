@@ -31,6 +31,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader impor
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver import locks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
@@ -269,6 +270,45 @@ def extend(
 
 
 # script/lock ----------------------------------------------------------------------------------------------------------
+
+
+def make_missing(plan: Plan, folder: Path, indexes: dict[str, str]) -> tuple[list[str], list[str]]:
+    """Resolve the locks without which there is no plan; return those that were written, and why others were not.
+
+    indexes: the package index of a framework where it is not PyPI.
+    """
+    names = [name for remedy in plan.remedies for name in remedy.host.get("locks", ())]
+    written, failed = [], []
+    for name in dict.fromkeys(names):
+        path = folder / f"{name}.txt"
+        index = indexes.get(name.split("-", 1)[0])
+        try:
+            make(load_catalog(), name, path, variables={"UV_DEFAULT_INDEX": index} if index else None)
+            written.append(f"{name} was locked by the package index: {path}. Keep it with the inventory.")
+        except (LockError, OSError) as error:
+            failed.append(f"{name} could not be locked: {error}")
+    return written, failed
+
+
+def extend_planned(
+    plan: Plan, folder: Path, extra: dict[str, str], indexes: dict[str, str]
+) -> tuple[dict[str, Extended], list[str]]:
+    """Return the lock file of each planned framework with packages of the user's own, and why others have none.
+
+    extra: the requirements file by framework; indexes: as for `make_missing`.
+    """
+    found, failed = {}, []
+    for framework, file in extra.items():
+        component = plan.components.framework(framework)
+        if not file or component is None:
+            continue
+        index = indexes.get(framework)
+        variables = {"UV_DEFAULT_INDEX": index} if index else None
+        try:
+            found[framework] = extend(load_catalog(), component.lock, folder, Path(file), variables)
+        except (LockError, OSError) as error:
+            failed.append(f"gpu_stack_{framework}_extra ({file}) cannot be added to {component.lock}: {error}")
+    return found, failed
 
 
 def planned(catalog: Catalog) -> list[str]:

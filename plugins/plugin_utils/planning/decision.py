@@ -1,0 +1,137 @@
+"""Decide about one host: the plan, what differs from it on the host, what prevents it, and the parts to apply.
+
+Everything that a run of the playbooks knows about a host before it changes anything is decided here, by the probe, the
+catalog and the values of role variables. Runs on the controller.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ansible.module_utils.parsing.convert_bool import boolean
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import urls
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog, with_locks
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import FRAMEWORKS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan, plan_table
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.records import to_json
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import lock_files, plan_diff, preflight
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.disk_space import ExtraPackages
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts import drift, fingerprints
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.drift import ManagedPart
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.fingerprints import (
+    KERNEL_PACKAGES,
+    TRITON_PACKAGES,
+    RoleVariables,
+)
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_diff import PlanDiff
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import Preflight
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.signing_key import SigningCertificate
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_for_probe
+
+PERSISTENCE = "nvidia_driver_persistence"
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """What was decided for a host."""
+
+    plan: Plan
+    diff: PlanDiff
+    preflight: Preflight
+    facts: dict[str, Any]
+    damage: drift.Damage
+
+    def text(self, host: str) -> str:
+        """Return the plan beside what is installed, and what prevents it, for a terminal."""
+        plan = dataclasses.replace(self.plan, warnings=(*self.plan.warnings, *self.preflight.warnings))
+        cells = plan_diff.table_cells(self.diff)
+        lines = plan_diff.diff_lines(self.diff, self.facts["gpu_stack_drift"])
+        lines += self.damage.lines(is_shown=self.plan.ok and not self.diff.changes)
+        return f"{host}, {plan_table(plan, changes=cells, lines=lines, refused=self.preflight.problems)}\n"
+
+
+def decide(
+    probed: dict[str, Any],
+    args: dict[str, Any],
+    role_variables: RoleVariables,
+    extra_locks: Mapping[str, lock_files.Extended] | None = None,
+    signing: SigningCertificate | None = None,
+    refused: Problem | None = None,
+    other_run: str = "",
+) -> Decision:
+    """Decide by a probe's JSON and the task's arguments.
+
+    role_variables(facts, prefixes): the values of the role variables with these prefixes, templated with these facts.
+    extra_locks: the lock files of frameworks with packages of the user's own, by framework.
+    signing: the certificate of the user's own key for kernel modules. refused: why the host would refuse the package
+    transaction. other_run: the run that changes the host now, for people.
+    Raises CatalogError and ValueError (PlanInputError and RecordError among them).
+    """
+    probe = Probe.from_json(probed)
+    # What is planned is printed, cached and recorded; the roles get passwords from the request itself.
+    folder = args.get("locks")
+    catalog = with_locks(load_catalog(), Path(folder)) if folder else load_catalog()
+    plan = plan_for_probe(probe, urls.without_credentials(args["request"]), catalog)
+    diff = plan_diff.plan_diff(plan, probe)
+    facts = {"gpu_stack_probe": probed, "gpu_stack_plan": plan.to_json(), "gpu_stack_diff": diff.to_json()}
+    extended = extra_locks or {}
+    own_locks = {name: str(each.path) for name, each in extended.items()}
+    facts["gpu_stack_lock_files"] = {**_locks_of(plan, folder or ""), **own_locks}
+    values = role_variables(facts, KERNEL_PACKAGES) if plan.components.driver else dict.fromkeys(KERNEL_PACKAGES, ())
+    headers, compilers = (tuple(values[name]) for name in KERNEL_PACKAGES)
+    extra = {name: ExtraPackages(each.digest, each.sizes) for name, each in extended.items()}
+    factor = args.get("timeout_factor", 1.0)
+    kept = tuple(f"{name}_env_keep_cache" for name in FRAMEWORKS if plan.components.framework(name))  # of one cache
+    keeps_cache = not kept or all(boolean(value, strict=False) for value in role_variables(facts, kept).values())
+    persistence = role_variables(facts, (PERSISTENCE,)).get(PERSISTENCE, True) if plan.components.driver else True
+    options = preflight.Options(
+        args["own_kernel"],
+        headers,
+        compilers,
+        signing,
+        extra,
+        factor,
+        keeps_cache,
+        persistence=boolean(persistence, strict=False),
+        refused=refused,
+        other_run=other_run,
+    )
+    findings = preflight.preflight(plan, probe, diff, options)
+    facts |= {"gpu_stack_preflight": findings.to_json(), "gpu_stack_parts": {}, "gpu_stack_drift": {}}
+    facts["gpu_stack_repairs"] = to_json(drift.repairs(probe.applied))
+    damage = drift.Damage.of(probe.applied)
+    if plan.ok:
+        managed = {name: ManagedPart.from_json(entry) for name, entry in args["managed"].items()}
+        known = fingerprints.of_parts(plan, managed, args["transitions"], facts, role_variables, signing)
+        parts = drift.parts(plan, managed, known)
+        # What is no longer planned is not repaired, and no longer recorded when the plan was applied.
+        damage = drift.Damage.of({name: part for name, part in probe.applied.items() if name in parts})
+        facts["gpu_stack_parts"] = to_json(parts)
+        triton = role_variables(facts, (TRITON_PACKAGES,)).get(TRITON_PACKAGES, ()) if plan.components.pytorch else ()
+        missing = _missing_build_packages(plan, probe, {"driver": {*headers, *compilers}, "pytorch": set(triton)})
+        facts["gpu_stack_drift"] = drift.drift(parts, probe.applied, diff, managed, args["converge"], missing)
+    facts["gpu_stack_damage"] = damage.to_json()
+    return Decision(plan, diff, findings, facts, damage)
+
+
+def _locks_of(plan: Plan, folder: str) -> dict[str, str]:
+    """Return the lock file of each planned framework: that of the folder with the user's own, or the name of ours."""
+    planned = {name: component.lock for name in FRAMEWORKS if (component := plan.components.framework(name))}
+    own = {name: Path(folder, lock) for name, lock in planned.items() if folder}
+    return planned | {name: str(path) for name, path in own.items() if path.is_file()}
+
+
+def _missing_build_packages(plan: Plan, probe: Probe, wanted: Mapping[str, set[str]]) -> dict[str, list[str]]:
+    """Return those of the plan's packages to compile with that this host wants and does not have, by component."""
+    driver, pytorch = plan.components.driver, plan.components.pytorch
+    planned = driver.build_packages if driver else ()
+    missing = {
+        "driver": [name for name in planned if name not in probe.kernel.installed_packages],
+        "pytorch": preflight.missing_to_compile(pytorch, probe) if pytorch else (),
+    }
+    return {component: [name for name in names if name in wanted[component]] for component, names in missing.items()}

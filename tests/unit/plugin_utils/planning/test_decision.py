@@ -1,0 +1,412 @@
+"""From a probe to the decision: the real probe of an empty root with a GPU, and the playbooks' own settings."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from ansible_collections.gpuhost.stack.plugins.module_utils import probe
+from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog, with_locks
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import LockFiles
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import decision as deciding
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import lock_files
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.preflight import Preflight
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.signing_key import SigningCertificate
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_for_probe
+
+from tests.unit.package_index import serve
+
+PROJECT = Path(__file__).resolve().parents[4]
+GROUP_VARS = PROJECT / "playbooks/group_vars/all"
+MANAGED: dict[str, Any] = yaml.safe_load((GROUP_VARS / "managed.yml").read_text())
+ARGS: dict[str, Any] = {
+    "request": {"cuda": "13.0", "tensorflow": "none"},  # the newest CUDA may have no NCCL yet
+    "own_kernel": False,
+    "managed": MANAGED["gpu_stack_managed"],
+    "transitions": MANAGED["gpu_stack_transitions"],
+    "converge": "drift",
+}
+
+
+@pytest.fixture
+def probed(tmp_path: Path) -> dict[str, Any]:
+    options = probe.Options(None, {}, False, (), (), "/opt/gpuhost/tensorflow", ".*nvidia.*", "nvidia-cuda-toolkit")
+    found = probe.probe(str(tmp_path), options)
+    gpu = {"pci_address": "0000:05:00.0", "pci_id": "10de:2335", "class": "0302", "kernel_driver": None}
+    return {**found, "gpus": [gpu], "distribution": {"id": "debian-12"}, "disk": None, "gpu_processes": []}
+
+
+def role_variables(facts: dict[str, Any], prefixes: tuple[str, ...]) -> dict[str, Any]:
+    """Replace Ansible's templating: some of the values that role_inputs.yml gives."""
+    known = {
+        "nvidia_driver_version": facts["gpu_stack_plan"]["components"]["driver"]["version"],
+        "nvidia_driver_kernel_headers": [],
+        "nvidia_driver_module_signing_key": "/keys/lab.key",
+        "nvidia_driver_kernel_compilers": [],
+        "nvidia_driver_replaces": facts["gpu_stack_diff"]["replaces"]["driver"],
+        "nccl_version": (facts["gpu_stack_plan"]["components"]["nccl"] or {}).get("version"),
+    }
+    return {name: value for name, value in known.items() if name.startswith(prefixes)}
+
+
+def decide(found: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    return deciding.decide(found, {**ARGS, **changes}, role_variables).facts
+
+
+def test_all_parts_of_a_bare_host_drift_and_none_of_a_converged_one(probed: dict[str, Any]) -> None:
+    facts = decide(probed)
+    assert facts["gpu_stack_plan"]["ok"], facts["gpu_stack_plan"]["problems"]
+    assert facts["gpu_stack_plan"]["components"]["cuda"]
+    expected = set(MANAGED["gpu_stack_managed"]) - {"tensorflow_env", "pytorch_env"}
+    assert set(facts["gpu_stack_drift"]) == set(facts["gpu_stack_parts"]) == expected
+    applied = {n: {"fingerprint": p["fingerprint"], "changed": []} for n, p in facts["gpu_stack_parts"].items()}
+    again = decide({**probed, "applied": applied})
+    # The probe has no packages, so all parts with packages still drift; nvidia_repo has none.
+    assert set(again["gpu_stack_drift"]) == expected - {"nvidia_repo"}
+    assert set(decide(probed, converge="always")["gpu_stack_drift"]) == expected
+
+
+def test_damage_goes_from_the_probe_to_the_roles_without_changing_a_fingerprint(probed: dict[str, Any]) -> None:
+    before = decide(probed)["gpu_stack_parts"]
+    damage = {
+        "packages": ["libnccl2"],
+        "environments": [],
+        "services": [],
+        "lines": [["/etc/environment", "LD_LIBRARY_PATH=/x"]],
+    }
+    applied = {n: {"fingerprint": p["fingerprint"], "changed": []} for n, p in before.items()}
+    applied["env_paths"] |= {"changed": ["LD_LIBRARY_PATH in /etc/environment"], "repairs": damage}
+    facts = decide({**probed, "applied": applied})
+    line = {"file": "/etc/environment", "line": "LD_LIBRARY_PATH=/x"}
+    assert facts["gpu_stack_repairs"] == {**damage, "lines": [line]}
+    assert "LD_LIBRARY_PATH in /etc/environment" in facts["gpu_stack_drift"]["env_paths"]
+    assert facts["gpu_stack_parts"] == before
+
+
+def test_damage_is_that_of_what_is_planned(probed: dict[str, Any]) -> None:
+    """The environment of a framework that is no longer planned is neither repaired nor recorded any more."""
+    applied = {
+        "env_paths": {
+            "fingerprint": "f",
+            "damage": {"file /a": "file /a was x"},
+            "accepted": {"file /b": "file /b was y"},
+        },
+        "tensorflow_env": {"fingerprint": "f", "damage": {"files of /opt": "files of /opt: /opt is missing"}},
+    }
+    found = decide({**probed, "applied": applied})["gpu_stack_damage"]
+    assert (found["left"], found["accepted"]) == ({"file /a": "file /a was x"}, {"file /b": "file /b was y"})
+
+
+def test_transition_variables_do_not_change_the_fingerprint(probed: dict[str, Any]) -> None:
+    before = decide(probed)["gpu_stack_parts"]["nvidia_driver"]["fingerprint"]
+
+    def other(facts: dict[str, Any], prefixes: tuple[str, ...]) -> dict[str, Any]:
+        found = role_variables(facts, prefixes)
+        return {**found, "nvidia_driver_replaces": ["^nouveau$"]} if prefixes == ("nvidia_driver_",) else found
+
+    assert deciding.decide(probed, ARGS, other).facts["gpu_stack_parts"]["nvidia_driver"]["fingerprint"] == before
+
+    def desired(facts: dict[str, Any], prefixes: tuple[str, ...]) -> dict[str, Any]:
+        found = role_variables(facts, prefixes)
+        return {**found, "nvidia_driver_persistence": False} if prefixes == ("nvidia_driver_",) else found
+
+    assert deciding.decide(probed, ARGS, desired).facts["gpu_stack_parts"]["nvidia_driver"]["fingerprint"] != before
+
+
+RUNNING, NEWER = "6.1.0-50-amd64", "6.1.0-56-amd64"
+
+
+def with_kernels(
+    probed: dict[str, Any], *kernels: str, built_for: tuple[str, ...] | None = None, users: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """Return the facts of a host that runs the first kernel and boots the last one next.
+
+    built_for: the kernels whose headers are installed, all by default; users: headers that the user adds to the plan's.
+    """
+    headers = list(kernels if built_for is None else built_for)
+    kernel = {
+        **probed["kernel"], "running": kernels[0], "next_boot": kernels[-1], "installed": list(kernels),
+        "headers": headers, "installed_packages": [f"linux-headers-{name}" for name in headers], "offers": {},
+        "headers_from": {name: [f"linux-headers-{name}"] for name in kernels if name not in headers},
+    }  # fmt: skip
+
+    def templated(facts: dict[str, Any], prefixes: tuple[str, ...]) -> dict[str, Any]:
+        planned = facts["gpu_stack_plan"]["components"]["driver"]["kernel_headers"]
+        assert planned == [f"linux-headers-{name}" for name in kernels]
+        values = {"nvidia_driver_kernel_headers": [*planned, *users]}
+        return {name: values.get(name, value) for name, value in role_variables(facts, prefixes).items()}
+
+    return deciding.decide({**probed, "kernel": kernel}, ARGS, templated).facts
+
+
+def test_a_kernel_update_that_brought_its_headers_is_no_drift(probed: dict[str, Any]) -> None:
+    before = with_kernels(probed, RUNNING)["gpu_stack_parts"]
+    assert {"packages", "nvidia_driver", "plan"} <= set(before)
+    assert with_kernels(probed, RUNNING, NEWER)["gpu_stack_parts"] == before
+    # What the user adds to the plan's own is a variable like any other.
+    changed = with_kernels(probed, RUNNING, users=("linux-headers-amd64",))["gpu_stack_parts"]
+    assert {name for name in before if before[name] != changed[name]} == {"packages", "nvidia_driver"}
+
+
+def test_a_kernel_without_its_headers_is_drift(probed: dict[str, Any]) -> None:
+    """Even where the modules are not watched, as with nvidia_driver_load_module=false."""
+    missing = f"linux-headers-{NEWER} is not installed"
+    assert missing not in str(with_kernels(probed, RUNNING, NEWER)["gpu_stack_drift"])
+    found = with_kernels(probed, RUNNING, NEWER, built_for=(RUNNING,))["gpu_stack_drift"]
+    assert {name for name, reasons in found.items() if missing in reasons} == {"packages", "nvidia_driver", "plan"}
+
+
+def test_what_pytorch_compiles_with_is_drift_only_where_it_is_missing(probed: dict[str, Any]) -> None:
+    """A host from before these packages were planned does not apply the role for them alone."""
+    own: list[list[str]] = []
+
+    def decided(compilers: list[str], headers: list[str], scope: str = "host") -> dict[str, Any]:
+        def templated(facts: dict[str, Any], prefixes: tuple[str, ...]) -> dict[str, Any]:
+            pytorch = facts["gpu_stack_plan"]["components"]["pytorch"]
+            names = [*pytorch["compiler_packages"], *pytorch["header_packages"]] if scope == "host" else []
+            values = {**role_variables(facts, prefixes), "pytorch_env_build_packages": own[0] if own else names}
+            return {name: value for name, value in values.items() if name.startswith(prefixes)}
+
+        found = {**probed, "toolchain": {"c_compilers": compilers}}
+        found["python"] = {**probed["python"], "interpreters": {"3.11": "/usr/bin/python3.11"}, "headers": headers}
+        request = {**ARGS["request"], "pytorch": "auto"}
+        return deciding.decide(found, {**ARGS, "request": request}, templated).facts
+
+    def drifts(facts: dict[str, Any]) -> dict[str, list[str]]:
+        found = {name: [r for r in why if "is not installed" in r] for name, why in facts["gpu_stack_drift"].items()}
+        return {name: reasons for name, reasons in found.items() if reasons}
+
+    there = decided(["/usr/bin/gcc"], ["3.11"])
+    assert there["gpu_stack_plan"]["components"]["pytorch"]["header_packages"] == ["python3.11-dev"]
+    assert drifts(there) == {}
+    reason = "python3.11-dev is not installed"
+    assert drifts(decided(["/usr/bin/clang"], [])) == {"pytorch_env": [reason], "plan": [reason]}
+    reasons = ["gcc is not installed", "libc6-dev is not installed", reason]
+    assert drifts(decided([], [])) == {"pytorch_env": reasons, "plan": reasons}
+    assert drifts(decided([], [], scope="frameworks")) == {}  # which installs none, and warns
+    parts = there["gpu_stack_parts"]
+    assert decided([], [], scope="frameworks")["gpu_stack_parts"]["pytorch_env"] == parts["pytorch_env"]
+    own.append(["gcc", "libc6-dev", "python3.11-dev", "ccache"])  # what the user adds is a variable like any other
+    assert decided(["/usr/bin/gcc"], ["3.11"])["gpu_stack_parts"]["pytorch_env"] != parts["pytorch_env"]
+
+
+def test_a_host_without_a_plan_has_no_drift(probed: dict[str, Any]) -> None:
+    facts = decide({**probed, "gpus": []})
+    assert not facts["gpu_stack_plan"]["ok"]
+    assert (facts["gpu_stack_parts"], facts["gpu_stack_drift"]) == ({}, {})
+    assert "problems" in facts["gpu_stack_preflight"]
+
+
+def test_a_missing_lock_is_resolved_and_kept(
+    probed: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the index of the framework's role, here one of our own."""
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+    folder, name = tmp_path / "gpu_stack_locks", "pytorch-2.10.0-cu128-py3.11"
+    without = dataclasses.replace(load_catalog(), locks=LockFiles(frozenset(), "script/lock {names}"))
+    python = {"interpreters": {"3.11": "/usr/bin/python3.11"}, "default": "3.11"}
+    asked = {"tensorflow": "none", "cuda": "none", "pytorch": "2.10", "pytorch_cuda": "12.8"}
+    plan = plan_for_probe(Probe.from_json({**probed, "python": python}), asked, without)
+    assert [problem.code for problem in plan.problems] == ["no-lock"]
+    with serve() as index:
+        written, failed = lock_files.make_missing(plan, folder, {"pytorch": index.url})
+        assert (written, len(failed)) == ([], 1)
+        assert failed[0].startswith(f"{name} could not be locked: ")
+        assert not (folder / f"{name}.txt").exists()
+        index.add("torch", "2.10.0", "cp311-cp311-manylinux_2_28_x86_64")
+        index.add("numpy", "2.0.0", "py3-none-any")
+        monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "later"))
+        written, failed = lock_files.make_missing(plan, folder, {"pytorch": index.url})
+    assert (len(written), failed) == (1, [])
+    assert f"{folder}/{name}.txt" in written[0]
+    assert (folder / f"{name}.txt").read_text().startswith("numpy==2.0.0 ")
+    found = with_locks(load_catalog(), folder).locks
+    assert found
+    assert f"{name}.txt" in found.files
+
+
+def test_packages_of_the_users_own_are_part_of_the_environment(
+    probed: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+    python = {"interpreters": {"3.11": "/usr/bin/python3.11"}, "default": "3.11"}
+    probed, args = {**probed, "python": python}, {**ARGS, "request": {}, "locks": str(tmp_path)}
+    before = deciding.decide(probed, args, role_variables)
+    plan, component = before.plan, before.plan.components.tensorflow
+    assert component
+    assert before.facts["gpu_stack_lock_files"] == {"tensorflow": component.lock}
+    (tmp_path / component.lock).write_text(f"tensorflow=={component.version} \\\n    --hash=sha256:{'0' * 64}\n")
+    requirements = tmp_path / "requirements.txt"
+    requirements.write_text("words\n")
+    extra = {"tensorflow": str(requirements), "pytorch": str(tmp_path / "of nothing planned.txt")}
+    with serve() as index:
+        found, failed = lock_files.extend_planned(plan, tmp_path, extra, {"tensorflow": index.url})
+        assert found == {}
+        assert len(failed) == 1
+        assert failed[0].startswith(
+            f"gpu_stack_tensorflow_extra ({requirements}) cannot be added to {component.lock}: "
+        )
+        index.add("tensorflow", component.version, "py3-none-any")
+        index.add("words", "1.0", "py3-none-any")
+        monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "later"))
+        found, failed = lock_files.extend_planned(plan, tmp_path, extra, {"tensorflow": index.url})
+    assert failed == []
+    lock = found["tensorflow"].path
+    assert "words==1.0" in lock.read_text()
+    assert deciding.decide(probed, args, role_variables).facts["gpu_stack_lock_files"] == {
+        "tensorflow": str(tmp_path / component.lock)
+    }
+    after = deciding.decide(probed, args, role_variables, found)
+    assert after.facts["gpu_stack_lock_files"] == {"tensorflow": str(lock)}
+    warnings = [warning.message for warning in after.preflight.warnings if warning.code == "extra-size-unknown"]
+    assert len(warnings) == 1
+    assert "words" in warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({}, True),
+        ({"tensorflow_env_keep_cache": True, "pytorch_env_keep_cache": "no"}, True),
+        ({"tensorflow_env_keep_cache": False}, False),
+        ({"tensorflow_env_keep_cache": "no"}, False),
+    ],
+)
+def test_the_disk_check_knows_whether_the_cache_of_packages_is_kept(
+    probed: dict[str, Any], monkeypatch: pytest.MonkeyPatch, values: dict[str, Any], expected: bool
+) -> None:
+    """By the variables of the planned frameworks' roles, which share the cache; only TensorFlow is planned here."""
+    seen: list[bool] = []
+
+    def check(*given: Any) -> Preflight:
+        seen.append(given[3].keeps_cache)
+        return Preflight((), ())
+
+    def variables(facts: dict[str, Any], prefixes: tuple[str, ...]) -> dict[str, Any]:
+        own = {name: value for name, value in values.items() if name.startswith(prefixes)}
+        return {**role_variables(facts, prefixes), **own}
+
+    monkeypatch.setattr(deciding.preflight, "preflight", check)
+    decision = deciding.decide(probed, {**ARGS, "request": {"pytorch": "none"}}, variables)
+    assert decision.plan.components.tensorflow
+    assert seen == [expected]
+
+
+def test_every_fact_is_a_variable_of_the_playbooks(probed: dict[str, Any]) -> None:
+    """Nothing is read from ansible_facts: a fact that has the name of a variable is injected over it, or warned of."""
+    variables = yaml.safe_load((PROJECT / "playbooks/group_vars/all/facts.yml").read_text())
+    for name in decide(probed):
+        assert variables[name].startswith(
+            f"{{{{ __gpu_stack_planned.decided.{name} if __gpu_stack_planned is defined else "
+        )
+
+
+def test_every_part_is_a_role_or_packages_or_the_plan() -> None:
+    roles = {path.name for path in (PROJECT / "roles").iterdir()}
+    assert set(MANAGED["gpu_stack_managed"]) - roles == {"packages", "plan"}
+    included = {name for entry in MANAGED["gpu_stack_managed"].values() for name in entry.get("with", [])}
+    assert included <= roles
+
+
+def test_the_text_has_plan_diff_and_warnings(probed: dict[str, Any]) -> None:
+    decision = deciding.decide(probed, ARGS, role_variables)
+    findings = Preflight((), (PlanWarning("some-code", "Something to keep in mind"),))
+    text = dataclasses.replace(decision, preflight=findings).text("gpu-01")
+    assert text.startswith("gpu-01, debian-12: 1 x NVIDIA H200 (9.0)\n")
+    version = decision.facts["gpu_stack_plan"]["components"]["driver"]["version"]
+    (row,) = [line.split() for line in text.splitlines() if line.startswith("NVIDIA driver")]
+    assert row[2:5] == ["-", version, "install"]
+    assert text.endswith("\nwarning  some-code: Something to keep in mind\n")
+
+
+def test_a_damaged_host_is_not_said_to_match_the_plan(probed: dict[str, Any]) -> None:
+    """The driver's packages are installed and a complete run is recorded; a file of them is missing, or none is."""
+    args = {**ARGS, "request": dict.fromkeys(("cuda", "cudnn", "nccl", "tensorflow", "pytorch"), "none")}
+    driver = deciding.decide(probed, args, role_variables).plan.components.driver
+    assert driver
+    named = [(*package.split("="), "1")[:2] for package in (*driver.packages, *driver.pinning_packages)]
+    installed = {**probed, "packages": {name: {"version": version} for name, version in named}}
+    parts = deciding.decide(installed, args, role_variables).facts["gpu_stack_parts"]
+    applied = {name: {"fingerprint": part["fingerprint"], "changed": []} for name, part in parts.items()}
+    text = deciding.decide({**installed, "applied": applied}, args, role_variables).text("gpu-01")
+    assert "The host matches the plan.\n" in text
+    applied["packages"]["changed"] = ["/usr/bin/nvidia-smi is missing"]
+    text = deciding.decide({**installed, "applied": applied}, args, role_variables).text("gpu-01")
+    assert "Parts to apply, and why:\n  packages: /usr/bin/nvidia-smi is missing\n" in text
+    assert "matches the plan" not in text
+
+
+def test_damage_is_named_where_versions_change_as_well(probed: dict[str, Any]) -> None:
+    """The bare host gets its packages, for which the plan does not list the parts."""
+    damage = {"file /a": "file /a was x, is y"}
+    applied = {"env_paths": {"fingerprint": "f", "damage": damage, "accepted": {"file /b": "file /b is new"}}}
+    text = deciding.decide({**probed, "applied": applied}, ARGS, role_variables).text("gpu-01")
+    assert "Damaged, and repaired by the run: file /a was x, is y\n" in text
+    assert "Accepted damage: file /b is new\n" in text
+
+
+@pytest.mark.parametrize(("factor", "is_slow"), [(1.0, True), (2.0, False)])
+def test_what_is_slow_is_multiplied_by_the_timeout_factor(probed: dict[str, Any], factor: float, is_slow: bool) -> None:
+    answer = {"path": "/usr/bin/nvidia-smi", "exit_code": 0, "message": "", "seconds": 25.0}
+    gpus = [{"pci_address": gpu["pci_address"], "driver_version": "580.95.05"} for gpu in probed["gpus"]]
+    found = {**probed, "driver": {**probed["driver"], "nvidia_smi": {**answer, "gpus": gpus}}}
+    warnings = decide(found, timeout_factor=factor)["gpu_stack_preflight"]["warnings"]
+    assert ("slow-gpu-query" in {warning["code"] for warning in warnings}) == is_slow
+
+
+def test_the_text_of_a_refusing_host_has_its_problems(probed: dict[str, Any]) -> None:
+    decision = deciding.decide({**probed, "uid": 1000}, ARGS, role_variables)
+    text = decision.text("gpu-01")
+    assert "problem  not-root: " in text
+    assert "ACTION" not in text
+    assert text.rstrip().splitlines()[-1].startswith("Refused: ")
+
+
+RECORDED = ("verified", "requested", "verified_plan")
+
+
+@pytest.mark.parametrize(
+    ("request_", "said"),
+    [
+        # CUDA 13.0 stays, as `auto` keeps it.
+        ({}, ["since this host was verified, gpu_stack_tensorflow was none and is auto"]),
+        ({"cuda": "12.9", "tensorflow": "none"}, ["gpu_stack_cuda was 13.0 and is 12.9"]),
+        ({"cuda": "13.0", "tensorflow": "none", "leftovers": "remove"}, []),
+    ],
+    ids=["no longer given", "another value", "the same"],
+)
+def test_a_run_that_changes_what_was_verified_says_so(
+    tmp_path: Path, probed: dict[str, Any], request_: dict[str, str], said: list[str]
+) -> None:
+    """The record on the host is what the run before has left, whose values came with -e."""
+    before = deciding.decide(probed, ARGS, role_variables)
+    assert "request-changed" not in before.text("gpu-01"), "nothing was verified yet"
+    state = tmp_path / "var/lib/gpuhost"
+    state.mkdir(parents=True)
+    store.write(str(state), store.VERIFIED, {"plan": before.facts["gpu_stack_plan"], "packages": {}, "evidence": {}})
+    options = probe.Options(None, {}, False, (), (), "/opt/gpuhost/tensorflow", ".*nvidia.*", "nvidia-cuda-toolkit")
+    again = {**probed, **{name: probe.probe(str(tmp_path), options)[name] for name in RECORDED}}
+    text = deciding.decide(again, {**ARGS, "request": request_}, role_variables).text("gpu-01")
+    assert ("request-changed: since this host was verified, " in text) == bool(said)
+    for sentence in said:
+        assert sentence in text
+    assert "gpu_stack_leftovers" not in text
+
+
+def test_another_key_in_the_same_file_is_drift(probed: dict[str, Any]) -> None:
+    def fingerprint(signing: SigningCertificate | None) -> str:
+        decision = deciding.decide(probed, ARGS, role_variables, signing=signing)
+        return str(decision.facts["gpu_stack_parts"]["nvidia_driver"]["fingerprint"])
+
+    first, second = (SigningCertificate("/keys/lab.der", digit * 64) for digit in "ab")
+    moved = SigningCertificate("/other/lab.der", "a" * 64)
+    assert len({fingerprint(None), fingerprint(first), fingerprint(second)}) == 3
+    assert fingerprint(moved) == fingerprint(first)
