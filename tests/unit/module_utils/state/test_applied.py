@@ -554,6 +554,27 @@ def test_corruption_with_size_and_time_kept_is_found_by_contents_alone(packaged:
         applied.record(str(packaged / "var/lib/gpuhost"), parts, str(packaged), systemd, repaired=["libnccl2"])
 
 
+def test_every_damaged_package_is_repaired(packaged: Path, systemd: Systemd) -> None:
+    status = packaged / "var/lib/dpkg/status"
+    status.write_text(f"{status.read_text()}\nPackage: tool\nStatus: install ok installed\nVersion: 1\n")
+    put(packaged, "usr/bin/tool", "whole")
+    put(packaged, "var/lib/dpkg/info/tool.list", "/usr/bin/tool\n")
+    put(packaged, "var/lib/dpkg/info/tool.md5sums", f"{hashlib.md5(b'whole').hexdigest()}  usr/bin/tool\n")
+    parts = {
+        "packages": {
+            "fingerprint": "f",
+            "watch": {"packages": ["libnccl2", "tool"], "exact_packages": ["libnccl2", "tool"]},
+        }
+    }
+    assert applied.record(str(packaged / "var/lib/gpuhost"), parts, str(packaged), systemd)
+    for path in ("usr/lib/libnccl.so.2.32.3", "usr/bin/tool"):
+        corrupt(packaged / path)
+    place = ("/var/lib/gpuhost", str(packaged), systemd)
+    found = applied.differences(*place, contents=True, managed={"packages": {}})["packages"]
+    assert sorted(found["repairs"]["packages"]) == ["libnccl2", "tool"]
+    assert len(found["changed"]) == 2
+
+
 def test_damage_without_a_record_is_found_by_contents(packaged: Path, systemd: Systemd) -> None:
     """After a first run that failed: nothing is recorded, but the journal names the packages."""
     store.record_packages(str(packaged / "var/lib/gpuhost"), {"libnccl2": None, "bash": None})
