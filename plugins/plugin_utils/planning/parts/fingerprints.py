@@ -1,8 +1,9 @@
 """Fingerprints of the parts of a stack: a hash of all that determines what a part does on a host.
 
 These are its variables, its role's tasks, templates, files and defaults, and the statements of our modules and action
-plugins that those tasks run. Comments, docstrings, documents and code that a part does not run do not enter it, so that
-a new release of gpuhost applies to a host what has changed for it and nothing else. Reads the project's files alone.
+plugins that those tasks run, and the facts of the catalog that they look up. Comments, docstrings, documents and code
+that a part does not run do not enter it, so that a new release of gpuhost applies to a host what has changed for it and
+nothing else. Reads the project's files alone.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.paths import PROJECT
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_yaml
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import gpu_counters, user_settings
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog, load_yaml
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts import drift, running_code
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.signing_key import SigningCertificate
@@ -28,17 +30,22 @@ TRITON_PACKAGES = "pytorch_env_build_packages"
 # Returns the role variables whose names begin with one of the prefixes, rendered with the facts of a plan.
 RoleVariables = Callable[[dict[str, Any], tuple[str, ...]], dict[str, Any]]
 
-_DOCUMENTS = ("README.md", "argument_specs.yml")
-_LOCK = re.compile(r"-py\d+\.\d+\.txt$")  # of a framework: only the planned one is used
+# Documents, and what editors leave.
+_DOCUMENTS = re.compile(r"meta/(main|argument_specs)\.yml|(.*/)?(README\.md|[^/]*(~|\.swp|\.pyc)|\.[^/]+)")
+_LOCK = re.compile(r"-py\d+\.\d+(-\w+)?\.txt$")  # of a framework: only the planned one is used
 _PLUGIN = re.compile(r"\bgpuhost\.stack\.(\w+)")
 _FILE_OUTSIDE = re.compile(r"\.\./\.\./(plugins/[\w/]+\.py)")  # that a role copies to the host
-_TEMPLATE_COMMENT = re.compile(r"\{#.*?#\}", re.DOTALL)
+_TEMPLATE_COMMENT = re.compile(r"^\{#(?!-).*?(?<!-)#\}\n", re.DOTALL | re.MULTILINE)
 _SHELL_COMMENT = re.compile(r"^[ \t]*#(?!!).*\n", re.MULTILINE)
 _HERE_DOCUMENT = re.compile(r"(?<!<)<<(?!<)")  # whose lines may look like comments
+_FACTS = re.compile(r"lookup\('gpuhost\.stack\.catalog', ('\w+'(?:, '\w+')*)\)")
 # What starts in a plugin: of a module its main, of an action plugin its class.
 _ENTRIES = {"plugins/modules": "main", "plugins/action": "ActionModule"}
+_FILTER = r'"{}": ([a-z_]+)'  # in the table of a file of filters
+_PRINTING = ("plugins/plugin_utils/report/", "plugins/plugin_utils/base/escaping.py")  # on the controller
 _TRANSACTION_TASKS = "playbooks/tasks/install_packages_apt.yml"
 _TRANSACTION_VARIABLES = "playbooks/group_vars/all/transaction.yml"
+_CALLS = ("install", "start_environments", "finish_environments")  # of the roles, in playbooks/tasks
 
 
 def of_parts(
@@ -82,7 +89,7 @@ def of_role(variables: Mapping[str, Any], roles: Sequence[str], project: Path = 
     """Return the fingerprint of a role and those that it includes, with their variables.
 
     A variable that ends in `_lock` is the name of the lock that is used, or the content of a user's own. Raises
-    FileNotFoundError for a role that does not exist.
+    FileNotFoundError for a role that does not exist, and ValueError for code that cannot be followed.
     """
     locks = {str(value) for name, value in variables.items() if name.endswith("_lock")}
     files = []
@@ -91,7 +98,8 @@ def of_role(variables: Mapping[str, Any], roles: Sequence[str], project: Path = 
         if not directory.is_dir():
             raise FileNotFoundError(f"{directory} is not a role of this project")
         files += [path for path in _files(directory) if not _LOCK.search(path.name) or path.name in locks]
-    return _hash([variables, [[_name(path, project), _content(path, project)] for path in files]])
+    calls = _calls(roles[0], project)
+    return _hash([variables, calls, [[str(path.relative_to(project)), _content(path, project)] for path in files]])
 
 
 def of_transaction(variables: Mapping[str, Any], project: Path = PROJECT) -> str:
@@ -107,46 +115,71 @@ def preload(project: Path = PROJECT) -> None:
         _content(path, project)
 
 
+def _calls(role: str, project: Path) -> list[Any]:
+    """Return the tasks of the playbooks that run a role."""
+    tasks = [task for name in _CALLS for task in load_yaml(project / "playbooks/tasks" / f"{name}.yml")]
+    return [task for task in tasks if f'"gpuhost.stack.{role}"' in json.dumps(task)]
+
+
 def _hash(data: Any) -> str:
     return hashlib.sha256(json.dumps(data, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def _files(directory: Path) -> list[Path]:
     found = (path for path in directory.rglob("*") if path.is_file())
-    return sorted(path for path in found if path.name not in _DOCUMENTS and "__pycache__" not in path.parts)
-
-
-def _name(path: Path, project: Path) -> str:
-    return str(path.relative_to(project))
+    return sorted(path for path in found if not _DOCUMENTS.fullmatch(str(path.relative_to(directory))))
 
 
 @functools.cache
 def _content(path: Path, project: Path) -> str:
     """Return a hash of what a file does; computed once a process, since parts share roles and modules."""
+    data = path.read_bytes()
     if path.suffix == ".py":
         return _hash(running_code.statements(path, project))
-    data = path.read_bytes()
-    if path.suffix in (".yml", ".j2") or data.startswith(b"#!/bin/sh") or path.suffix == ".sh":
-        text = data.decode()
-        meaning = _without_comments(path, text)
-        return _hash([meaning, list(_code(text, project))])
-    return hashlib.sha256(data).hexdigest()
+    is_shell = data.startswith(b"#!/bin/sh") or path.suffix == ".sh"
+    if path.suffix not in (".yml", ".j2") and not is_shell:
+        return hashlib.sha256(data).hexdigest()
+    text = data.decode()
+    return _hash([_without_comments(path, text), list(_code(text, project)), _facts(text, project)])
 
 
 def _without_comments(path: Path, text: str) -> Any:
+    """Return what a text says; the text itself where what looks like a comment may be part of it."""
     if path.suffix == ".yml":
         return load_yaml(path)
     if path.suffix == ".j2":
-        return _TEMPLATE_COMMENT.sub("", text)
-    return text if _HERE_DOCUMENT.search(text) else _SHELL_COMMENT.sub("", text)
+        return text if "raw %}" in text else _TEMPLATE_COMMENT.sub("", text)
+    code = _SHELL_COMMENT.sub("", text)
+    has_long_strings = any(line.count(quote) % 2 for line in code.splitlines() for quote in "\"'") or "\\\n" in text
+    return text if has_long_strings or _HERE_DOCUMENT.search(text) else code
 
 
 def _code(text: str, project: Path) -> Iterator[tuple[str, ...]]:
-    """Yield the statements of the modules and action plugins that a text names, and of the files that it copies."""
+    """Yield the statements of the plugins that a text names, and of the files of this project that it copies."""
+    routes = (load_yaml(project / "meta/runtime.yml").get("plugin_routing") or {}).get("modules") or {}
     for name in sorted(set(_PLUGIN.findall(text))):
         for folder, entry in _ENTRIES.items():
-            path = project / folder / f"{name}.py"
+            plugin = name
+            if folder == "plugins/action" and name in routes:
+                plugin = routes[name]["action_plugin"].rpartition(".")[2]
+            path = project / folder / f"{plugin}.py"
             if path.exists():
-                yield running_code.statements(path, project, [entry])
+                yield running_code.statements(path, project, [entry], _PRINTING)
+        for path in sorted(project.glob("plugins/filter/*.py")):
+            if found := re.search(_FILTER.format(name), path.read_text(encoding="utf-8")):
+                yield running_code.statements(path, project, [found[1]])
     for name in sorted(set(_FILE_OUTSIDE.findall(text))):
         yield running_code.statements(project / name, project)
+
+
+def _facts(text: str, project: Path) -> list[Any]:
+    """Return the facts of the catalog that a text looks up by name; those of a release come with its variables."""
+    catalog = load_catalog(project / "catalog")
+    topics: dict[str, Callable[..., Any]] = {
+        "packages": lambda key: getattr(catalog.packages, key),
+        "kernel_drivers": lambda: [driver.module for driver in catalog.known_bad.kernel_drivers],
+        "user_settings": lambda: user_settings(catalog),
+        "gpu_counters": lambda: gpu_counters(catalog),
+    }
+    found = [re.findall(r"\w+", terms) for terms in _FACTS.findall(text)]
+    return [[terms, topics[terms[0]](*terms[1:])] for terms in found]

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import loader
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import AppliedPart
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.leftovers import Cleanup
@@ -30,6 +31,7 @@ MANAGED = {
 }
 LOCK = PLAN.components.tensorflow.lock if PLAN.components.tensorflow else ""
 HAVE_PACKAGES = {"packages", "nvidia_driver", "cuda_toolkit", "cudnn", "nccl", "tensorflow_env"}
+PACKAGED = HAVE_PACKAGES | {"nvidia_repo"}  # with the repository's packages of before
 UTILS, TRANSACTION = "plugins/module_utils", "plugins/module_utils/packages/transaction.py"
 
 Change = Callable[[Path], list[str]]  # changes a copy of the project, and returns the names of the files
@@ -44,6 +46,7 @@ def variables(_facts: Any, prefixes: tuple[str, ...]) -> dict[str, Any]:
 def computed(project: Path, values: Any = variables, **options: Any) -> dict[str, str]:
     fingerprints._content.cache_clear()
     running_code._module.cache_clear()
+    loader.load_catalog.cache_clear()
     return fingerprints.of_parts(PLAN, MANAGED, ["tensorflow_env_damaged"], {}, values, project=project, **options)
 
 
@@ -51,7 +54,7 @@ def computed(project: Path, values: Any = variables, **options: Any) -> dict[str
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return a copy of what the parts are made of."""
     copy = tmp_path_factory.mktemp("project")
-    for name in ("roles", "plugins", "playbooks"):
+    for name in ("roles", "plugins", "playbooks", "catalog", "meta"):
         shutil.copytree(PROJECT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", "*.pyc"))
     return copy
 
@@ -123,14 +126,68 @@ CHANGES: dict[str, tuple[Change, set[str]]] = {
     "the resolver": (statement("plugins/plugin_utils/resolver/resolve.py", "resolve"), NOTHING),
     "the place of a function": (edit(f"{UTILS}/base/command.py", "\ndef ", "\nOTHER = 1\n\n\ndef "), NOTHING),
     "a comment of a role": (edit("roles/nccl/tasks/main.yml", "\n", "\n# Changed.\n"), NOTHING),
-    "a comment of a script": (edit("roles/nvidia_driver/files/kernel-guard.sh", "\n\n", "\n# Changed.\n\n"), NOTHING),
+    "a comment of a script": (
+        edit("roles/nvidia_driver/files/update_grub.sh", "\n\n", "\n# Changed.\n\n"),
+        NOTHING,
+    ),
     "a comment of a template": (edit("roles/nvidia_repo/templates/auth.conf.j2", "Tokens", "Changed: tokens"), NOTHING),
     "a comment of a copied file": (insert(f"{UTILS}/host/grub.py", "_tokens", "# Changed."), NOTHING),
     "what a role's README says": (write("roles/nccl/README.md"), NOTHING),
     "what a role's specification says": (write("roles/nccl/meta/argument_specs.yml"), NOTHING),
+    "what a role's documents say of it": (write("roles/nccl/meta/main.yml"), NOTHING),
+    "what an editor left": (write("roles/nccl/tasks/.main.yml.swp"), NOTHING),
+    "a lock for another architecture": (
+        write("roles/tensorflow_env/files/tensorflow-2.21.0-py3.12-aarch64.txt"),
+        NOTHING,
+    ),
+    "what the controller prints": (statement("plugins/plugin_utils/report/terminal.py", "show"), NOTHING),
+    "a release of the catalog": (
+        edit("catalog/nccl.yml", 'first: "2.13", last: "2.21.5"', 'first: "2.13", last: "2.21.4"'),
+        NOTHING,
+    ),
     "a lock of another release": (write("roles/tensorflow_env/files/tensorflow-2.2.0-system-py3.8.txt"), NOTHING),
     "a new file": (write("roles/tensorflow_env/files/new.sh"), {"tensorflow_env"}),
     "the planned lock": (write(f"roles/tensorflow_env/files/{LOCK}"), {"tensorflow_env"}),
+    "a condition beside a byte string with #": (
+        edit("roles/framework_env/files/gpuhost_env.py", "theirs.encode() in head", "theirs.encode() not in head"),
+        {"tensorflow_env"},
+    ),
+    "the order of assignments": (
+        edit(f"{UTILS}/host/grub.py", "\n_LEAVE |= ", "\n_LEAVE = _LEAVE | "),
+        {"nvidia_driver"},
+    ),
+    "an import": (
+        edit("roles/framework_env/files/build.py", "\nimport time\n", "\nimport fast as time\n"),
+        {"tensorflow_env"},
+    ),
+    "a pattern of packages": (
+        edit("catalog/packages.yml", "driver_parts: [", "driver_parts: ['x-new', "),
+        {"nvidia_driver", "packages"},
+    ),
+    "a driver that rivals NVIDIA's": (
+        edit(
+            "catalog/known_bad.yml",
+            "\nkernel_drivers:\n",
+            "\nkernel_drivers:\n  - {module: x_new, symptom: x, instead: x, source: x}\n",
+        ),
+        {"nvidia_driver"},
+    ),
+    "what composes the transaction": (
+        statement("plugins/plugin_utils/planning/package_transaction.py", "package_transaction"),
+        {"packages"},
+    ),
+    "how a role is run": (
+        edit(
+            "playbooks/tasks/install.yml",
+            "    name: gpuhost.stack.nccl\n",
+            "    name: gpuhost.stack.nccl\n    tasks_from: x\n",
+        ),
+        {"nccl"},
+    ),
+    "what waits for apt's lock": (
+        statement("plugins/action/apt_update.py", "run"),
+        {"nvidia_repo", "nvidia_driver", "cuda_toolkit", "packages"},
+    ),
     "a task": (edit("roles/nccl/tasks/main.yml", "- name: ", "- name: Changed "), {"nccl"}),
     "a default": (edit("roles/cudnn/defaults/main.yml", "cudnn_cuda: auto", "cudnn_cuda: none"), {"cudnn"}),
     "a template": (edit("roles/env_paths/templates/cuda.sh.j2", "\n", "\n# Changed, on the host.\n"), {"env_paths"}),
@@ -148,10 +205,10 @@ CHANGES: dict[str, tuple[Change, set[str]]] = {
     "a module": (statement("plugins/modules/openpgp_key.py", "main"), {"nvidia_repo"}),
     "what a module runs": (statement(f"{UTILS}/base/openpgp.py", "public_keys"), {"nvidia_repo"}),
     "what that uses": (statement(f"{UTILS}/nvidia/driver_load.py", "decide"), {"nvidia_driver"}),
-    "the transaction": (statement(TRANSACTION, "_hold"), HAVE_PACKAGES | {"nvidia_repo"}),
+    "the transaction": (statement(TRANSACTION, "_hold"), PACKAGED),
     "the job that runs it": (
         statement("plugins/plugin_utils/ansible/host_job.py", "run_as_job"),
-        HAVE_PACKAGES | {"nvidia_repo"},
+        PACKAGED,
     ),
     "what the transaction gets": (edit("playbooks/group_vars/all/transaction.yml", "undo: ", "undo: 1"), {"packages"}),
     "the transaction's task": (
