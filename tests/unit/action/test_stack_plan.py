@@ -16,19 +16,8 @@ from tests.unit.ansible_runs import INTERPRETER, Done, run_playbook
 from tests.unit.module_utils.real_apt import RealApt, needs_apt
 
 PROJECT = Path(__file__).resolve().parents[3]
-GROUP_VARS = PROJECT / "playbooks/group_vars/all"
-MANAGED: dict[str, Any] = yaml.safe_load((GROUP_VARS / "managed.yml").read_text())
-ARGS: dict[str, Any] = {
-    "request": {"cuda": "13.0", "tensorflow": "none"},  # the newest CUDA may have no NCCL yet
-    "own_kernel": False,
-    "managed": MANAGED["gpu_stack_managed"],
-    "transitions": MANAGED["gpu_stack_transitions"],
-    "converge": "drift",
-}
+MANAGED: dict[str, Any] = yaml.safe_load((PROJECT / "playbooks/group_vars/all/managed.yml").read_text())
 NO_GPU = {"gpu_stack_expect_gpus": 0, "gpu_stack_tensorflow": "none", "gpu_stack_pytorch": "none"}
-
-
-# Under ansible-playbook, on this machine --------------------------------------------------------------------------
 
 
 def run(tmp_path: Path, *words: str, **settings: str) -> Done:
