@@ -7,8 +7,7 @@ read_arguments() {
   [ -x "$python" ] || python=python3
   # With an older Python, or none, arguments are read by the one that script/bootstrap installs.
   "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || return 0
-  module="$1" status=0
-  shift
-  GPUHOST_ONLY_ARGUMENTS=1 PYTHONPATH="$root:$root/collections" "$python" -P -m "$module" "$@" || status=$?
+  status=0
+  GPUHOST_ONLY_ARGUMENTS=1 PYTHONPATH="$root:$root/collections" "$python" -P -m "$@" || status=$?
   [ "$status" = 100 ] || exit "$status"
 }

@@ -162,6 +162,22 @@ def test_options_that_are_right_install_what_is_needed(clone: Path) -> None:
         (clone / "installed").unlink()
 
 
+def test_the_first_plan_goes_on_once_the_environment_is_there(clone: Path, tmp_path: Path) -> None:
+    """script/bootstrap makes it, here as a link to the programs of this one."""
+    copy = tmp_path / "clone"
+    shutil.copytree(clone, copy, symlinks=True)
+    python = copy / "environment"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    for name in ("mkdir", "ln"):
+        (copy / "bin" / name).symlink_to(str(shutil.which(name)))
+    bin_ = copy / ".venv/bin"
+    (copy / "script/bootstrap").write_text(f"#!/bin/sh\nmkdir -p {bin_}\nln -s {python} {bin_}/python\n")
+    status, out, err = run(copy, "plan", "--distro", "debian-12", "--gpu", "H100", "--python", "3.11")
+    assert status == 0, err
+    assert "TensorFlow " in out
+
+
 def test_an_incomplete_catalog_is_no_traceback(clone: Path, tmp_path: Path) -> None:
     broken = tmp_path / "clone"
     shutil.copytree(clone, broken, symlinks=True)
