@@ -1,6 +1,6 @@
 """Fingerprints of the parts of a stack: a hash of all that determines what a part does on a host.
 
-These are its variables, its role's tasks, templates, files and defaults, and the statements of our modules and action
+These are its variables, its role's tasks, templates, files and defaults, the statements of our modules and action
 plugins that those tasks run, and the facts of the catalog that they look up. Comments, docstrings, documents and code
 that a part does not run do not enter it, so that a new release of gpuhost applies to a host what has changed for it and
 nothing else. Reads the project's files alone.
@@ -8,6 +8,7 @@ nothing else. Reads the project's files alone.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import yaml
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.paths import PROJECT
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import gpu_counters, user_settings
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog, load_yaml
@@ -146,7 +148,10 @@ def _content(path: Path, project: Path) -> str:
 def _without_comments(path: Path, text: str) -> Any:
     """Return what a text says; the text itself where what looks like a comment may be part of it."""
     if path.suffix == ".yml":
-        return load_yaml(path)
+        # What only Ansible's own loader reads (`!vault`, `!unsafe`) counts as it is written.
+        with contextlib.suppress(yaml.YAMLError):
+            return load_yaml(path)
+        return text
     if path.suffix == ".j2":
         return text if "raw %}" in text else _TEMPLATE_COMMENT.sub("", text)
     code = _SHELL_COMMENT.sub("", text)

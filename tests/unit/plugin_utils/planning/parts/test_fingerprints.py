@@ -264,3 +264,19 @@ def test_a_variable_concerns_its_part_and_the_transaction_that_gets_it(
 def test_a_role_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="roles/none is not a role"):
         fingerprints.of_role({}, ["none"], tmp_path)
+
+
+def test_a_file_that_only_ansible_reads_counts_as_it_is_written(tmp_path: Path) -> None:
+    (tmp_path / "playbooks/tasks").mkdir(parents=True)
+    (tmp_path / "meta").mkdir()
+    (tmp_path / "roles/nccl/vars").mkdir(parents=True)
+    for name in ("install", "start_environments", "finish_environments"):
+        (tmp_path / f"playbooks/tasks/{name}.yml").write_text("[]")
+    (tmp_path / "meta/runtime.yml").write_text("{}")
+    shutil.copytree(PROJECT / "catalog", tmp_path / "catalog")
+    found = set()
+    for value in ("!unsafe a", "!unsafe b"):
+        (tmp_path / "roles/nccl/vars/main.yml").write_text(f"x: {value}\n")
+        fingerprints._content.cache_clear()
+        found.add(fingerprints.of_role({}, ["nccl"], tmp_path))
+    assert len(found) == 2
