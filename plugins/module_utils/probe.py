@@ -35,6 +35,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import (
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import kernels, transaction_lock
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_lists, apt_sources, apt_state, dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.model import Journal, foreign_holds
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, file_contents, last_result, run_lock
 
 SCHEMA = 1
@@ -205,13 +206,11 @@ def _newer_state(directory: str) -> str | None:
     return error.found if error else None
 
 
-def _foreign_holds(root: str, journal: dpkg.Journal) -> dict[str, str]:
+def _foreign_holds(root: str, journal: Journal) -> dict[str, str]:
     """Return the installed versions of the packages that somebody else holds, "" for one that is not installed."""
     held = dpkg.held(root)
     absent = ("config-files", "not-installed")
-    return {
-        name: "" if held[name].status in absent else held[name].version for name in dpkg.foreign_holds(held, journal)
-    }
+    return {name: "" if held[name].status in absent else held[name].version for name in foreign_holds(held, journal)}
 
 
 def _applied(root: str, options: Options, run: Run) -> dict[str, Any]:

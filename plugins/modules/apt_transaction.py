@@ -182,8 +182,9 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import module_options
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.module_options import option
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import installed_driver
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import transaction, transaction_lock
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_commands
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import manager, transaction, transaction_lock
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.model import Package
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import PackageError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -219,28 +220,24 @@ def main() -> None:
         supports_check_mode=True,
     )
     options = module_options.read(Options, module.params)
-    request = transaction.PackageRequest(*(getattr(options, name) for name in transaction.PackageRequest._fields))
+    given = {name: getattr(options, name) for name in transaction.PackageRequest._fields}
+    given.update((name, list(map(Package.parse, given[name]))) for name in ("packages", "helpers", "pins"))
+    request = transaction.PackageRequest(**given)
     directory = options.state_directory
     kept = os.path.join(directory, "packages") if options.undo else ""
     progress = os.path.join(directory, transaction_lock.PROGRESS)
-    apt = apt_commands.Apt(
-        module.run_command,
-        options.lock_timeout,
-        kept,
-        progress=progress,
-        builds_driver=installed_driver.builds_driver,
-    )
+    packages = manager.manager(module.run_command, options.lock_timeout, kept, progress, installed_driver.builds_driver)
     check = module.check_mode or options.simulate
-    work = transaction.Transaction(request, apt, directory, options.undo, check)
+    work = transaction.Transaction(request, packages, directory, options.undo, check)
     try:
         if options.only_if_met and work.state().remaining:
             module.exit_json(changed=False, met=False)
         result = work.run()
     except transaction.TransactionError as error:
         module.fail_json(msg=str(error), **error.details)
-    except (apt_commands.AptError, ValueError) as error:
+    except (PackageError, ValueError) as error:
         module.fail_json(msg=str(error))
-    for text in apt.warnings:
+    for text in packages.warnings:
         module.warn(text)
     if result.not_kept:
         module.warn(

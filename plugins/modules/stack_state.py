@@ -151,8 +151,8 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import module_options, store
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.module_options import option
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import installed_driver
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import transaction_lock
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_commands
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import manager, transaction_lock
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import PackageError, PackageManager
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, recording, rollback, run_lock
 
 
@@ -177,9 +177,9 @@ class Options:
     lock_timeout: int = 600
 
 
-def restore(module: AnsibleModule, options: Options, apt: apt_commands.Apt) -> dict[str, Any]:
+def restore(module: AnsibleModule, options: Options, packages: PackageManager) -> dict[str, Any]:
     """Restore a record; return the module's result, like every action below."""
-    work = rollback.Rollback(options.directory, apt, module.run_command, module.check_mode)
+    work = rollback.Rollback(options.directory, packages, module.run_command, module.check_mode)
     result = work.restore(options.to, options.own_folders)
     if result is None:
         nothing: Dict[str, Any] = {"restored": [], "warnings_of_restore": [], "kept": []}
@@ -196,7 +196,7 @@ def restore(module: AnsibleModule, options: Options, apt: apt_commands.Apt) -> d
     }
 
 
-def record_baseline(module: AnsibleModule, options: Options, _apt: apt_commands.Apt) -> dict[str, Any]:
+def record_baseline(module: AnsibleModule, options: Options, _packages: PackageManager) -> dict[str, Any]:
     """Record the baseline, a pending change, and which parts are about to be changed."""
     if not module.check_mode:
         recording.record_pending(options.directory)
@@ -208,12 +208,12 @@ def record_baseline(module: AnsibleModule, options: Options, _apt: apt_commands.
     }
 
 
-def record_verified(module: AnsibleModule, options: Options, apt: apt_commands.Apt) -> dict[str, Any]:
+def record_verified(module: AnsibleModule, options: Options, packages: PackageManager) -> dict[str, Any]:
     """Record the verified configuration."""
     return {
         "changed": recording.record_verified(
             options.directory,
-            apt,
+            packages,
             options.plan,
             options.files,
             options.alternatives,
@@ -223,7 +223,7 @@ def record_verified(module: AnsibleModule, options: Options, apt: apt_commands.A
     }
 
 
-def record_applied(module: AnsibleModule, options: Options, _apt: apt_commands.Apt) -> dict[str, Any]:
+def record_applied(module: AnsibleModule, options: Options, _packages: PackageManager) -> dict[str, Any]:
     """Record what a complete run left."""
     changed = recording.record_applied(
         options.directory, options.parts, module.check_mode, options.repaired, options.accepted
@@ -231,12 +231,12 @@ def record_applied(module: AnsibleModule, options: Options, _apt: apt_commands.A
     return {"changed": changed}
 
 
-def doubt_applied(module: AnsibleModule, options: Options, _apt: apt_commands.Apt) -> dict[str, Any]:
+def doubt_applied(module: AnsibleModule, options: Options, _packages: PackageManager) -> dict[str, Any]:
     """Have the next run apply every part, unless it has damage to repair."""
     return {"changed": not module.check_mode and applied.doubt(options.directory, options.accepted)}
 
 
-def clear_restoring(module: AnsibleModule, options: Options, _apt: apt_commands.Apt) -> dict[str, Any]:
+def clear_restoring(module: AnsibleModule, options: Options, _packages: PackageManager) -> dict[str, Any]:
     """Drop the record of a rollback that was begun."""
     if not module.check_mode:
         store.remove(options.directory, store.RESTORING)
@@ -264,18 +264,12 @@ def main() -> None:
     newer = store.newer(options.directory)
     if newer:
         module.fail_json(msg="The action %s changed nothing. %s" % (options.action, newer))
-    packages = os.path.join(options.directory, "packages")
+    kept = os.path.join(options.directory, "packages")
     progress = os.path.join(options.directory, transaction_lock.PROGRESS)
-    apt = apt_commands.Apt(
-        module.run_command,
-        options.lock_timeout,
-        packages,
-        progress=progress,
-        builds_driver=installed_driver.builds_driver,
-    )
+    packages = manager.manager(module.run_command, options.lock_timeout, kept, progress, installed_driver.builds_driver)
     try:
-        result = ACTIONS[options.action](module, options, apt)
-    except (apt_commands.AptError, ValueError) as error:
+        result = ACTIONS[options.action](module, options, packages)
+    except (PackageError, ValueError) as error:
         module.fail_json(msg="The action %s failed. %s" % (options.action, error))
     if not module.check_mode and not options.action.startswith("clear_"):
         run_lock.refresh(options.directory)

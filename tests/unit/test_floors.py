@@ -9,9 +9,21 @@ import pytest
 
 PLUGINS = Path(__file__).resolve().parents[2] / "plugins"
 PREFIX = "ansible_collections.gpuhost.stack.plugins."
-# From the bottom up. A name with .py is a module; `packages/apt` is apt behind what `packages` does with it.
+# From the bottom up. A name with .py is a module; `packages/apt` is what is behind the port.
 FLOORS = {
-    "module_utils": ["base", "host", "packages/apt", "packages", "nvidia", "state", "checks", "probe.py"],
+    "module_utils": [
+        "base",
+        "host",
+        "packages/model.py",
+        "packages/decisions.py",
+        "packages/port.py",
+        "packages/apt",
+        "packages",
+        "nvidia",
+        "state",
+        "checks",
+        "probe.py",
+    ],
     "plugin_utils": [
         "base",
         "catalog",

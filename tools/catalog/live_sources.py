@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import download, openpgp
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_lists, apt_output
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.decisions import missing
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.paths import PROJECT
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import repository_facts
@@ -315,7 +316,8 @@ def simulate_driver(
         return [], " ".join(answer.out.split("unmet dependencies:")[-1].split())[-300:] or _last_line(answer)
     changes = apt_output.parse_simulation(answer.out)
     needs = catalog.packages.driver_essentials
-    return apt_output.missing(needs, [driver.version or driver.branch], {}, changes), ""
+    release = [driver.version or driver.branch]
+    return missing(needs, release, {}, changes, apt_output.is_of_release), ""
 
 
 def packaged_file(package: str, path: str, environment: Mapping[str, str]) -> tuple[str, bytes] | None:

@@ -29,7 +29,8 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import (
     nvidia_smi,
     proc_driver,
 )
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_output, dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import decisions
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import dpkg
 
 NOT_LOADED_EXIT = 9
 LOST_EXIT = 15  # some releases exit with 255 and print the reason
@@ -391,7 +392,7 @@ def _modinfo(context: Context, options: list[str], field: str, module: str) -> s
 def _make_log(root: str, driver: dict[str, Any]) -> str:
     """Return the end of the DKMS build log of the driver's module: of a planned package, or else of no package."""
     names = [str(spec).split("=")[0] for spec in driver.get("packages") or []]
-    below = apt_output.dependencies(names, dpkg.read(root), [".*"])
+    below = decisions.dependencies(names, dpkg.read(root), [".*"])
     found = ["", ""]
     for name in files.names(root, dpkg.DKMS_TREE):
         for version in files.names(root, "%s/%s" % (dpkg.DKMS_TREE, name)):

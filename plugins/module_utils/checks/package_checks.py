@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import REAPPLY, Check, CheckSpec, Context
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.model import InstalledPackage
 
 INSTALLED = CheckSpec(
     "packages.installed",
@@ -56,11 +57,11 @@ def run(context: Context, machine: str | None = None) -> list[Check]:
     ]
 
 
-def _is_complete(package: dpkg.Package) -> bool:
+def _is_complete(package: InstalledPackage) -> bool:
     return bool(package.status) and (bool(package.version) or package.status == "not-installed")
 
 
-def _difference(name: str, version: str, package: dpkg.Package | None) -> str | None:
+def _difference(name: str, version: str, package: InstalledPackage | None) -> str | None:
     if package is None or package.status == "not-installed":
         return "%s is not installed" % name
     if package.status != "installed":

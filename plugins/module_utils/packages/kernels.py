@@ -14,6 +14,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.base import debian_v
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_lists, dpkg
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt.apt_lists import HEADERS, IMAGE
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.model import InstalledPackage
 
 # Make's own file quotes the value up to Linux 6.5 and from 6.12 on, and does not in between.
 _COMPILER = re.compile(r'^CONFIG_CC_VERSION_TEXT="?(.*?)"?$', re.MULTILINE)
@@ -25,7 +26,7 @@ _DKMS_NAME = re.compile(r"""^\s*(?:PACKAGE_NAME|BUILT_MODULE_NAME\[\d+\])=["']?(
 _COMPRESSED = re.compile(r"\.ko(?:\.(gz|xz|zst))?:")
 
 
-def release(root: str, name: str, running: bool, packages: dict[str, dpkg.Package]) -> dict[str, Any]:
+def release(root: str, name: str, running: bool, packages: dict[str, InstalledPackage]) -> dict[str, Any]:
     """Return what is known of a kernel by its release, such as 6.8.0-90-generic.
 
     `package`: the one with its image. `metas`: the installed metapackages that follow its flavour. `compiler`: its
@@ -41,7 +42,7 @@ def release(root: str, name: str, running: bool, packages: dict[str, dpkg.Packag
     }
 
 
-def images(root: str) -> dict[str, dpkg.Package]:
+def images(root: str) -> dict[str, InstalledPackage]:
     """Return the installed packages with kernels, and the metapackages that depend on them."""
     found = dpkg.read(root, [IMAGE + "*"])
     return {name: package for name, package in found.items() if package.status == "installed"}
@@ -84,7 +85,7 @@ def _owner(root: str, name: str) -> str | None:
     return next((package for package in packages if image in dpkg.info(root, package, "list")), None)
 
 
-def _metas(name: str, packages: dict[str, dpkg.Package]) -> list[str]:
+def _metas(name: str, packages: dict[str, InstalledPackage]) -> list[str]:
     """Return the metapackages of the newest installed kernel of the same flavour that has any.
 
     A metapackage depends on the newest kernel alone, so that an older one has no metapackage of its own.

@@ -1,6 +1,6 @@
 # Copyright: the gpuhost contributors
 # SPDX-License-Identifier: Apache-2.0
-"""Install exact package versions in one apt transaction: simulated first, held afterwards, undone when it fails.
+"""Install exact package versions in one transaction: simulated first, held afterwards, undone when it fails.
 
 Runs on the managed host.
 """
@@ -13,23 +13,37 @@ import tempfile
 from typing import Any, NamedTuple, Sequence
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages import restore, transaction_lock
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_commands, apt_output, dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import decisions, restore, transaction_lock
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import words
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.model import (
+    Change,
+    InstalledPackage,
+    Journal,
+    Package,
+    foreign_holds,
+    foreign_unfinished,
+)
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import (
+    Operation,
+    PackageError,
+    PackageManager,
+    UnmetDependencies,
+)
 
 
 class PackageRequest(NamedTuple):
-    """What to install (NAME=VERSION or NAME) and which package names, as regular expressions, it concerns.
+    """What to install and which package names, as regular expressions, it concerns.
 
-    packages: held afterwards; helpers: not held; pins: packages with apt preferences, which bind the transaction.
-    replaces, pins_replace: purged where installed; may_remove: apt may remove them; hold_dependencies: of those that
-    `packages` depend on, the ones to hold too. reinstall: names of damaged packages; those of this request, and held
-    ones that match hold_dependencies, are installed again in their version. needs: "label: expression" of packages
+    packages: held afterwards; helpers: not held; pins: packages with preferences, which bind the transaction.
+    replaces, pins_replace: purged where installed; may_remove: may go where they conflict; hold_dependencies: of those
+    that `packages` depend on, the ones to hold too. reinstall: names of damaged packages; those of this request, and
+    held ones that match hold_dependencies, are installed again in their version. needs: "label: expression" of packages
     that must be there afterwards, in the version needs_version (one item) or with its branch in their names.
     """
 
-    packages: list[str]
-    helpers: list[str]
-    pins: list[str]
+    packages: list[Package]
+    helpers: list[Package]
+    pins: list[Package]
     pins_replace: list[str]
     hold_dependencies: list[str]
     replaces: list[str]
@@ -39,29 +53,29 @@ class PackageRequest(NamedTuple):
     needs_version: Sequence[str] = ()
 
     @property
-    def wanted(self) -> list[str]:
-        """All specs of the request, packages with preferences first."""
+    def wanted(self) -> list[Package]:
+        """All packages to install, those with preferences first."""
         return self.pins + self.packages + self.helpers
 
     @property
     def names(self) -> list[str]:
         """The names in `wanted`, in its order."""
-        return [apt_output.split_spec(spec)[0] for spec in self.wanted]
+        return [package.name for package in self.wanted]
 
 
 class PackageState(NamedTuple):
-    """The installed packages, and what remains: specs to install, names to purge, names to hold, specs to repair."""
+    """The installed packages, and what remains: to install, names to purge, names to hold, to install again."""
 
-    packages: dict[str, dpkg.Package]
-    unmet: list[str]
+    packages: dict[str, InstalledPackage]
+    unmet: list[Package]
     obsolete: list[str]
     unheld: list[str]
-    damaged: list[str]
+    damaged: list[Package]
 
     @property
     def remaining(self) -> list[str]:
         """Everything that remains to do; empty when the request is met."""
-        return self.unmet + self.obsolete + self.unheld + self.damaged
+        return [*map(str, self.unmet), *self.obsolete, *self.unheld, *map(str, self.damaged)]
 
     @property
     def changes_packages(self) -> bool:
@@ -83,7 +97,7 @@ class Result(NamedTuple):
 
     def diff(self) -> str:
         """Return a line for each change and each new hold; the request itself where check mode cannot simulate it."""
-        requested = self.before.unmet + ["%s (removed)" % name for name in self.before.obsolete]
+        requested = [*map(str, self.before.unmet), *("%s (removed)" % name for name in self.before.obsolete)]
         lines = (self.changes or requested) + ["%s (hold)" % name for name in self.before.unheld]
         return "".join("%s\n" % line for line in lines)
 
@@ -108,18 +122,18 @@ class Transaction:
     """One transaction. `directory` holds the journal; `undo`: undo what fails; `check`: report, change nothing."""
 
     def __init__(
-        self, request: PackageRequest, apt: apt_commands.Apt, directory: str, undo: bool = True, check: bool = False
+        self, request: PackageRequest, manager: PackageManager, directory: str, undo: bool = True, check: bool = False
     ) -> None:
-        self.request, self.apt, self.directory = request, apt, directory
-        self.apt.planned = request.names
+        self.request, self.manager, self.directory = request, manager, directory
+        self.manager.planned = request.names
         self.undo, self.check = undo, check
         self.unfinished = ""  # what could not be finished of an interrupted run
         self.reinstalled = False
-        self.unmet: list[str] = []  # apt's list of the packages whose dependencies are not met
-        self.fix = False  # apt may repair those
+        self.unmet = UnmetDependencies([], [])
+        self.fix = False  # those may be repaired
         self.left_out: list[str] = []
         self.foreign: list[str] = []  # the packages that somebody else holds
-        self.repaired: list[apt_output.Change] = []
+        self.repaired: list[Change] = []
 
     def run(self) -> Result:
         """Bring the packages to their versions. Raise TransactionError, whose message states what was undone."""
@@ -127,7 +141,7 @@ class Transaction:
             return self._run()
         try:
             what = "the installation of packages"
-            with transaction_lock.hold(self.directory, what, self.apt.budget.seconds) as record:
+            with transaction_lock.hold(self.directory, what, self.manager.lock_timeout) as record:
                 result = self._run()
                 record["changes"] = len(result.changes)
         except ValueError as error:  # the lock is not free
@@ -140,25 +154,26 @@ class Transaction:
             if not before.remaining:
                 return Result(before, before, [], [])
             if not self.check:
-                self.apt.wait_for_locks()
-            with tempfile.TemporaryDirectory(prefix="gpuhost-apt-") as preferences:
-                os.chmod(preferences, 0o755)  # apt's unprivileged user reads it
+                self.manager.wait_for_locks()
+            with tempfile.TemporaryDirectory(prefix="gpuhost-packages-") as preferences:
+                os.chmod(preferences, 0o755)  # the package manager's unprivileged user reads it
                 changes, not_kept = self._change(before, preferences)
             after = self.state()
-        except apt_commands.AptError as error:
+        except PackageError as error:
             raise self._error(str(error), rc=error.rc, make_logs=error.make_logs) from error
         except ValueError as error:
             raise self._error(str(error)) from error
         if after.remaining and not self.check:
-            raise self._error("apt succeeded, but these packages are not as planned: %s" % ", ".join(after.remaining))
-        before = before._replace(unmet=[spec for spec in before.unmet if spec not in self.left_out])
+            found = (words.NAME, ", ".join(after.remaining))
+            raise self._error("%s succeeded, but these packages are not as planned: %s" % found)
+        before = before._replace(unmet=[package for package in before.unmet if package.name not in self.left_out])
         return Result(before, after, changes, not_kept, self.left_out)
 
     def state(self) -> PackageState:
         """Return the installed packages and what remains to do for the request."""
-        packages = self.apt.packages()
-        unmet = apt_output.unmet(self.request.wanted, packages)
-        held = [apt_output.split_spec(spec)[0] for spec in self.request.pins + self.request.packages]
+        packages = self.manager.packages()
+        unmet = decisions.unmet(self.request.wanted, packages)
+        held = [package.name for package in self.request.pins + self.request.packages]
         return PackageState(
             packages,
             unmet,
@@ -167,37 +182,37 @@ class Transaction:
             self._damaged(packages, unmet),
         )
 
-    def _damaged(self, packages: dict[str, dpkg.Package], unmet: list[str]) -> list[str]:
-        """Return the specs of the damaged packages of this request that no other change replaces."""
-        replaced = [apt_output.split_spec(spec)[0] for spec in unmet]
+    def _damaged(self, packages: dict[str, InstalledPackage], unmet: list[Package]) -> list[Package]:
+        """Return the damaged packages of this request that no other change replaces, in their versions."""
+        replaced = [package.name for package in unmet]
         parts = [name for name in self.request.reinstall if name in packages and packages[name].held]
-        names = self.request.names + [n for n in parts if apt_output.matches(n, self.request.hold_dependencies)]
+        names = self.request.names + [n for n in parts if decisions.matches(n, self.request.hold_dependencies)]
         return [
-            "%s=%s" % (name, packages[name].version)
+            Package(name, packages[name].version)
             for name in self.request.reinstall
             if not self.reinstalled and name in names and name in packages and name not in replaced
         ]
 
-    def _dependencies_to_hold(self, names: list[str], packages: dict[str, dpkg.Package]) -> list[str]:
-        return apt_output.dependencies(names, packages, self.request.hold_dependencies)
+    def _dependencies_to_hold(self, names: list[str], packages: dict[str, InstalledPackage]) -> list[str]:
+        return decisions.dependencies(names, packages, self.request.hold_dependencies)
 
-    def _obsolete(self, packages: dict[str, dpkg.Package]) -> list[str]:
+    def _obsolete(self, packages: dict[str, InstalledPackage]) -> list[str]:
         """Return what the request replaces, and what earlier transactions removed and were interrupted before purging.
 
         The plan of the next run does not replace the latter: only their settings are left. Settings of a package that
         somebody else holds stay: they are purged without a simulation.
         """
         journal = store.journal(self.directory)
-        replaced = apt_output.replaced(self.request.names, packages, self.request.replaces)
+        replaced = decisions.replaced(self.request.names, packages, self.request.replaces)
         left = [name for name in journal if name in packages and name not in self.request.names]
-        settings = [name for name in left if packages[name].status == "config-files" and name not in replaced]
+        settings = [name for name in left if packages[name].has_only_settings and name not in replaced]
         pins = self._obsolete_pins(packages)
         found = pins + [name for name in replaced + sorted(settings) if name not in pins]
-        foreign = dpkg.foreign_holds(packages, journal)
-        return [name for name in found if not (packages[name].status == "config-files" and name in foreign)]
+        foreign = foreign_holds(packages, journal)
+        return [name for name in found if not (packages[name].has_only_settings and name in foreign)]
 
-    def _obsolete_pins(self, packages: dict[str, dpkg.Package]) -> list[str]:
-        return apt_output.replaced(self.request.names, packages, self.request.pins_replace)
+    def _obsolete_pins(self, packages: dict[str, InstalledPackage]) -> list[str]:
+        return decisions.replaced(self.request.names, packages, self.request.pins_replace)
 
     def _error(self, message: str, **details: Any) -> TransactionError:
         if self.unfinished:
@@ -209,77 +224,77 @@ class Transaction:
     def _change(self, before: PackageState, preferences: str) -> tuple[list[str], list[str]]:
         """Run every step from the simulation to the holds; return (changes, packages whose files were not kept)."""
         journal = store.journal(self.directory)
-        self.foreign = dpkg.foreign_holds(before.packages, journal)
+        self.foreign = foreign_holds(before.packages, journal)
         if before.changes_packages:
             self._refuse_unfinished(before, journal)
             if self.check and any(state.unfinished for state in before.packages.values()):
                 return [], []  # finished first, which cannot be simulated
         if not self._make_available(before):
-            self.unmet = self.apt.unmet()
+            self.unmet = self.manager.unmet()
             self._refuse_unmet(journal)
             return [], []
-        exact = self.apt.exact_dependencies(self.request.wanted)
-        self.apt.bind(preferences, self.request.pins, self._obsolete_pins(before.packages), exact)
+        exact = self.manager.exact_dependencies(self.request.wanted)
+        self.manager.bind(preferences, self.request.pins, self._obsolete_pins(before.packages), exact)
         if before.changes_packages and not self.check:
-            self.unfinished = self.apt.recover(before.packages)
+            self.unfinished = self.manager.recover(before.packages)
             before = self.state()
-        changes: list[apt_output.Change] = []
+        changes: list[Change] = []
         if before.changes_packages:
-            self.unmet = self.apt.unmet()
+            self.unmet = self.manager.unmet()
             before, changes = self._simulate(before, list(exact), journal)
         described = [change.describe() for change in self.repaired + changes]
         if self.check:
             return described, []
-        automatic = self.apt.automatic()
+        automatic = self.manager.automatic()
         states = restore.states([change.name for change in changes], before.packages, automatic)
         store.record_packages(self.directory, states)
         replaced = {change.name: change.old for change in changes if change.old}
-        not_kept = self.apt.keep(replaced) if self.undo else []
+        not_kept = self.manager.keep(replaced) if self.undo else []
         if changes:
             self._install(before, states)
-        # apt leaves the settings of what an interrupted run removed, and of what it removes to resolve conflicts.
-        restore.purge_settings(self.apt, sorted({*before.obsolete, *self._obsolete(self.apt.packages())}))
+        # Left are the settings of what an interrupted run removed, and of what is removed to resolve conflicts.
+        restore.purge_settings(self.manager, sorted({*before.obsolete, *self._obsolete(self.manager.packages())}))
         self._hold(before, automatic)
         return described, not_kept
 
-    def _refuse_unfinished(self, before: PackageState, journal: dpkg.Journal) -> None:
-        """Refuse a host on which dpkg left packages of others: apt would finish them, and no simulation shows how."""
-        others = dpkg.foreign_unfinished(before.packages, self.request.names, journal)
+    def _refuse_unfinished(self, before: PackageState, journal: Journal) -> None:
+        """Refuse a host with unfinished packages of others: they would be finished, and no simulation shows how."""
+        others = foreign_unfinished(before.packages, self.request.names, journal)
         if others:
             listed = ", ".join("%s is %s" % (name, before.packages[name].status) for name in others)
             raise RefusedError(
                 "packages-broken",
-                "dpkg was interrupted and left packages of others unfinished, which apt would finish, too: %s" % listed,
-                dpkg.FINISH,
+                "%s and left packages of others unfinished, which %s would finish, too: %s"
+                % (words.INTERRUPTED, words.NAME, listed),
+                words.FINISH,
             )
 
-    def _refuse_unmet(self, journal: dpkg.Journal) -> None:
-        """Refuse a host on which the dependencies of packages of others are not met: apt could remove them."""
-        names = apt_output.with_unmet_dependencies(self.unmet)
-        others = [name for name in names if name not in self.request.names and name not in journal]
+    def _refuse_unmet(self, journal: Journal) -> None:
+        """Refuse a host on which the dependencies of packages of others are not met: they could be removed."""
+        others = [name for name in self.unmet.names if name not in self.request.names and name not in journal]
         if others:
             raise RefusedError(
                 "packages-broken",
-                "dependencies of %s are not met, and this change does not meet them (apt-get check):\n%s"
-                % (", ".join(others), "\n".join(self.unmet)),
-                dpkg.REPAIR,
+                "dependencies of %s are not met, and this change does not meet them (%s):\n%s"
+                % (", ".join(others), words.CHECK, "\n".join(self.unmet.lines)),
+                words.REPAIR,
             )
 
     def _make_available(self, before: PackageState) -> bool:
         """Refresh the package lists if they lack a version; return False where check mode must not do that."""
         # What is installed and whole need not be on offer any more for a repair.
         wanted = (before.unmet if before.damaged else self._wanted(before)) + [
-            spec for spec in before.damaged if not self._kept(spec)
+            package for package in before.damaged if not self.manager.is_kept(package)
         ]
-        names = [apt_output.split_spec(spec)[0] for spec in wanted]
-        offered = self.apt.offered(names)
-        missing = apt_output.not_offered(wanted, offered)
+        names = [package.name for package in wanted]
+        offered = self.manager.offered(names)
+        missing = decisions.not_offered(wanted, offered)
         if not missing and all(name in offered for name in names):
             return True
         if self.check:
             return False
-        failed = self.apt.update()
-        missing = apt_output.not_offered(wanted, self.apt.offered(names))
+        failed = self.manager.update()
+        missing = decisions.not_offered(wanted, self.manager.offered(names))
         if missing:
             raise self._error(
                 "No configured repository offers these versions:\n  %s\nCheck the repository's configuration, or plan "
@@ -288,91 +303,85 @@ class Transaction:
             )
         return True
 
-    def _kept(self, spec: str) -> str | None:
-        name, version = apt_output.split_spec(spec)
-        return self.apt.file_of(name, version or "")
-
-    def _wanted(self, before: PackageState) -> list[str]:
-        """Return the specs to install.
+    def _wanted(self, before: PackageState) -> list[Package]:
+        """Return what to install.
 
         A helper that is there stays as it is, and need not be on offer any more, and so does what somebody else holds.
         """
-        held = [spec for spec in self.request.wanted if apt_output.split_spec(spec)[0] in self.foreign]
+        held = [package for package in self.request.wanted if package.name in self.foreign]
         there = {*self.request.helpers, *held} - set(before.unmet)
-        return [spec for spec in self.request.wanted if spec not in there]
+        return [package for package in self.request.wanted if package not in there]
 
-    def _command(self, before: PackageState) -> list[str]:
-        """Return what `apt-get install` gets. With --reinstall it would install again all that it gets."""
-        wanted = before.unmet if before.damaged else self._wanted(before)
-        damaged = [self._kept(spec) or spec for spec in before.damaged]
-        return wanted + damaged + [name + "-" for name in before.obsolete]
+    def _operation(self, before: PackageState) -> Operation:
+        """Return what to change; where something is installed again, only what is not there: all of it would be."""
+        return Operation(
+            install=tuple(before.unmet if before.damaged else self._wanted(before)),
+            restore=tuple(before.damaged),
+            remove=tuple(before.obsolete),
+            purge=bool(before.obsolete),
+            reinstall=bool(before.damaged),
+            fix=self.fix,
+        )
 
-    def _options(self, before: PackageState) -> tuple[bool, bool, bool]:
-        """Return the options of apt_commands: purge, reinstall, fix."""
-        return bool(before.obsolete), bool(before.damaged), self.fix
-
-    def _brings_kernel(self, changes: list[apt_output.Change]) -> bool:
-        return any(apt_output.is_other_kernel(change, self.request.names) for change in changes)
+    def _brings_kernel(self, changes: list[Change]) -> bool:
+        names = self.request.names
+        return any(self.manager.is_kernel(change.name) and change.name not in names for change in changes)
 
     def _without_other_kernels(self, before: PackageState) -> PackageState:
         """Leave out the metapackages that follow updates of the kernel where they would install another one.
 
-        A plan takes none of those. But apt's lists may be newer now, or there were none, as in many images of servers.
+        A plan takes none of those. But the lists may be newer now, or there were none, as in many images of servers.
         """
-        helpers = [name for name in before.unmet if name in self.request.helpers]
-        following = [name for name in helpers if apt_output.follows_kernels(name)]
-        self.left_out = [n for n in following if self._brings_kernel(self.apt.simulate([n], fix=self.fix))]
-        helpers = [name for name in self.request.helpers if name not in self.left_out]
-        self.request = self.request._replace(helpers=helpers)
-        return before._replace(unmet=[name for name in before.unmet if name not in self.left_out])
+        helpers = [package for package in before.unmet if package in self.request.helpers]
+        following = [package for package in helpers if self.manager.follows_kernels(package.name)]
+        left_out = [p for p in following if self._brings_kernel(self.manager.simulate(Operation((p,), fix=self.fix)))]
+        self.left_out = [package.name for package in left_out]
+        self.request = self.request._replace(helpers=[p for p in self.request.helpers if p not in left_out])
+        return before._replace(unmet=[package for package in before.unmet if package not in left_out])
 
-    def _first_simulation(
-        self, before: PackageState, journal: dpkg.Journal
-    ) -> tuple[PackageState, list[apt_output.Change]]:
+    def _first_simulation(self, before: PackageState, journal: Journal) -> tuple[PackageState, list[Change]]:
         """Return what remains to do, and the changes; repair first what is gpuhost's where these do not meet it.
 
-        apt then refuses every command: what is in its version already is no change, whatever it lacks.
+        Every operation is then refused: what is in its version already is no change, whatever it lacks.
         """
         try:
-            return before, self.apt.simulate(self._command(before), *self._options(before))
-        except apt_commands.AptError:
-            if not self.unmet:
+            return before, self.manager.simulate(self._operation(before))
+        except PackageError:
+            if not self.unmet.lines:
                 raise
         self._refuse_unmet(journal)
         before = self._repair(before, journal)
         if self.check and self.repaired:
             return before, []
         try:
-            return before, self.apt.simulate(self._command(before), *self._options(before))
-        except apt_commands.AptError:
+            return before, self.manager.simulate(self._operation(before))
+        except PackageError:
             self.fix = True
-            return before, self.apt.simulate(self._command(before), *self._options(before))
+            return before, self.manager.simulate(self._operation(before))
 
-    def _repair(self, before: PackageState, journal: dpkg.Journal) -> PackageState:
-        """Let apt meet the dependencies of gpuhost's packages, if that changes no package but these."""
+    def _repair(self, before: PackageState, journal: Journal) -> PackageState:
+        """Meet the dependencies of gpuhost's packages, if that changes no package but these."""
         ours = {*self.request.names, *journal}
         try:
-            repair = self.apt.simulate([], fix=True)
-        except apt_commands.AptError:  # the planned packages may be the solution
+            repair = self.manager.simulate(Operation(fix=True))
+        except PackageError:  # the planned packages may be the solution
             return before
         if not repair or any(change.name not in ours or change.name in self.foreign for change in repair):
             return before
         self.repaired = repair
         if self.check:
             return before
-        states = restore.states([change.name for change in repair], before.packages, self.apt.automatic())
+        states = restore.states([change.name for change in repair], before.packages, self.manager.automatic())
         store.record_packages(self.directory, states)
         if self.undo:
-            self.apt.keep({change.name: change.old for change in repair if change.old})
+            self.manager.keep({change.name: change.old for change in repair if change.old})
         try:
-            self.apt.install([], fix=True)
-        except apt_commands.AptError as error:  # such as a kernel module that does not build: it may be replaced now
+            self.manager.install(Operation(fix=True))
+        except PackageError as error:  # such as a kernel module that does not build: it may be replaced now
             self.unfinished = "\n".join(text for text in (self.unfinished, str(error)) if text)
         return self.state()
 
-    def _simulate(
-        self, before: PackageState, exact: list[str], journal: dpkg.Journal
-    ) -> tuple[PackageState, list[apt_output.Change]]:
+    def _simulate(self, before: PackageState, exact: list[str], journal: Journal) -> tuple[PackageState, list[Change]]:
         """Return what remains to do, and the changes. Raise TransactionError if one of them is unexpected.
 
         exact: the names of the exact dependencies of the request.
@@ -381,35 +390,38 @@ class Transaction:
         if self._brings_kernel(changes):
             before = self._without_other_kernels(before)
             if self.left_out:
-                changes = self.apt.simulate(self._command(before), *self._options(before))
-        damaged = [apt_output.split_spec(spec)[0] for spec in before.damaged]
+                changes = self.manager.simulate(self._operation(before))
         ours = (
             self.request.names
-            + damaged
+            + [package.name for package in before.damaged]
             + before.obsolete
             + self._dependencies_to_hold(self.request.names, before.packages)
             # After an interrupted run the package may be gone whose part this one is.
-            + [name for name in exact if apt_output.matches(name, self.request.hold_dependencies)]
+            + [name for name in exact if decisions.matches(name, self.request.hold_dependencies)]
         )
         may_remove = self.request.may_remove + [re.escape(name) for name in before.obsolete]
         held = self.foreign + [
             name
             for name, state in before.packages.items()
-            if state.held and name not in ours and not apt_output.matches(name, may_remove)
+            if state.held and name not in ours and not decisions.matches(name, may_remove)
         ]
-        unexpected = apt_output.unexpected(changes, self.request.wanted, may_remove, held)
+        unexpected = decisions.unexpected(changes, self.request.names, may_remove, held, self.manager.is_kernel)
+        described = self.manager.describe(self._operation(before))
         if unexpected:
-            raise self._refusal(self._command(before), unexpected)
-        missing = apt_output.missing(self.request.needs, self.request.needs_version, before.packages, changes)
+            raise self._refusal(described, unexpected)
+        missing = decisions.missing(
+            self.request.needs, self.request.needs_version, before.packages, changes, self.manager.is_of_release
+        )
         if missing:
             raise RefusedError(
                 "transaction-refused",
-                "after installing %s the host would have no package with %s of version %s; apt "
+                "after installing %s the host would have no package with %s of version %s; %s "
                 "would change\n  %s"
                 % (
-                    " ".join(self._command(before)),
+                    described,
                     " and ".join(missing),
                     ", ".join(self.request.needs_version),
+                    words.NAME,
                     "\n  ".join(change.describe() for change in changes),
                 ),
                 "the repository's packages of this version are incomplete, such as a metapackage without dependencies: "
@@ -418,23 +430,23 @@ class Transaction:
             )
         return before, changes
 
-    def _refusal(self, command: list[str], unexpected: list[apt_output.Change]) -> RefusedError:
-        kernels = [change for change in unexpected if apt_output.is_kernel(change.name)]
+    def _refusal(self, described: str, unexpected: list[Change]) -> RefusedError:
+        kernels = [change for change in unexpected if self.manager.is_kernel(change.name)]
         held = sorted(change.name for change in unexpected if change.name in self.foreign)
         remedies = []
         if kernels:
             remedies.append(
-                "gpuhost installs no other kernel. Run this again, since apt's lists may be newer than those of the "
-                "plan, or install that kernel and boot it first."
+                "gpuhost installs no other kernel. Run this again, since %s's lists may be newer than those of the "
+                "plan, or install that kernel and boot it first." % words.NAME
             )
         if held:
-            remedies.append(dpkg.RELEASE % (", ".join(held), " ".join(held)))
+            remedies.append(words.release(held))
         if any(change not in kernels and change.name not in held for change in unexpected):
             remedies.append("Remove the packages of others, or allow their removal, then run this again.")
         listed = [change.describe() for change in unexpected]
         return RefusedError(
             "package-held" if held else "transaction-refused",
-            "installing %s would also change\n  %s" % (" ".join(command), "\n  ".join(listed)),
+            "installing %s would also change\n  %s" % (described, "\n  ".join(listed)),
             " ".join(remedies),
             unplanned=listed,
         )
@@ -442,55 +454,55 @@ class Transaction:
     def _install(self, before: PackageState, states: dict[str, Any]) -> None:
         """Run one transaction; on failure restore `states`.
 
-        A failure that changed nothing is tried once more with fresh lists: apt downloads everything before it unpacks
-        the first package, and a repository that was published again in between has files of another size.
+        A failure that changed nothing is tried once more with fresh lists: everything is downloaded before the first
+        package is unpacked, and a repository that was published again in between has files of another size.
         """
-        command, options = self._command(before), self._options(before)
-        self.apt.discard_preferences([apt_output.split_spec(spec)[0] for spec in before.damaged])
+        operation = self._operation(before)
+        self.manager.discard_preferences([package.name for package in before.damaged])
         os.sync()  # what was written before the transaction must survive a power failure in the middle of it
         try:
             try:
-                self.apt.install(command, *options)
-            except apt_commands.AptError as error:
+                self.manager.install(operation)
+            except PackageError as error:
                 if not self._failed_unchanged(error, before):
                     raise
-                self.apt.update()
-                self.apt.install(command, *options)
-        except apt_commands.AptError as error:
+                self.manager.update()
+                self.manager.install(operation)
+        except PackageError as error:
             unchanged = self._failed_unchanged(error, before)
             outcome = "No package was changed." if unchanged else self._restore(states)
             raise self._error("%s\n%s" % (error, outcome), rc=error.rc, make_logs=error.make_logs) from error
         self.reinstalled = True
 
-    def _failed_unchanged(self, error: apt_commands.AptError, before: PackageState) -> bool:
-        """Return whether apt ended by itself and changed no package."""
-        return error.rc == apt_commands.APT_FAILED and self.apt.packages() == before.packages
+    def _failed_unchanged(self, error: PackageError, before: PackageState) -> bool:
+        """Return whether the package manager ended by itself and changed no package."""
+        return error.ended and self.manager.packages() == before.packages
 
     def _restore(self, states: dict[str, Any]) -> str:
         """Undo the transaction; return the outcome in words."""
         if not self.undo:
             return "It was not undone, because gpu_stack_rollback (the option undo) is false: the next run finishes it."
-        self.apt.report("undoing the failed installation")
-        self.apt.bound = []  # the preferences of the new packages must not bind the undo
+        self.manager.report("undoing the failed installation")
+        self.manager.unbind()  # the preferences of the new packages must not bind the undo
         try:
             try:
-                restore.restore(self.apt, states, self.foreign)
-            except apt_commands.AptError:
-                # After a killed dpkg, apt refuses to work until that run is finished. The first attempt goes without,
-                # because finishing it builds a failed kernel module again, which takes minutes.
-                self.apt.recover(self.apt.packages())
-                restore.restore(self.apt, states, self.foreign)
-        except (apt_commands.AptError, ValueError) as error:
+                restore.restore(self.manager, states, self.foreign)
+            except PackageError:
+                # A killed run must be finished before another one can work. The first attempt goes without, because
+                # finishing it builds a failed kernel module again, which takes minutes.
+                self.manager.recover(self.manager.packages())
+                restore.restore(self.manager, states, self.foreign)
+        except (PackageError, ValueError) as error:
             return "It could not be undone: %s\nThe next run tries to finish the change." % error
         return "It was undone: all %d packages of the transaction are in their state before it." % len(states)
 
     def _hold(self, before: PackageState, automatic: set[str]) -> None:
         """Hold what the request holds, and what was held before it was installed again."""
         after = self.state()
-        damaged = [apt_output.split_spec(spec)[0] for spec in before.damaged]
+        damaged = [package.name for package in before.damaged]
         lost = [n for n in damaged if before.packages[n].held and not after.packages[n].held and n not in after.unheld]
         unheld = after.unheld + lost
         if unheld:
             states = restore.states(unheld, after.packages, automatic)
             store.record_packages(self.directory, states)
-            self.apt.mark("hold", unheld)
+            self.manager.mark("hold", unheld)

@@ -13,7 +13,7 @@ from typing import Any, Iterable
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import restore
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_commands
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import PackageManager
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import alternatives, applied, file_state, last_result
 
 FACTS = "/etc/ansible/facts.d/"  # the plan, which may change where the host does not
@@ -66,7 +66,7 @@ def record_applied(
 
 def record_verified(
     directory: str,
-    apt: apt_commands.Apt,
+    manager: PackageManager,
     plan: dict[str, Any],
     paths: list[str],
     names: list[str],
@@ -75,15 +75,14 @@ def record_verified(
 ) -> bool:
     """Record the plan, packages, files and alternatives (`names`) as the verified configuration, with its evidence.
 
-    The configuration that was verified before becomes the previous one, unless only the plan differs; .deb files that
-    neither of them installs are removed. The record of the last complete run is kept with it. A change is no longer
-    pending. Newer evidence of the same configuration is
-    recorded, but the configuration has not changed.
+    The configuration that was verified before becomes the previous one, unless only the plan differs; kept files of
+    packages that neither of them installs are removed. The record of the last complete run is kept with it. A change
+    is no longer pending. Newer evidence of the same configuration is recorded, but the configuration has not changed.
     """
     before = store.read(directory, store.VERIFIED)
     now = {
         "plan": plan,
-        "packages": restore.states(sorted(store.journal(directory)), apt.packages(), apt.automatic()),
+        "packages": restore.states(sorted(store.journal(directory)), manager.packages(), manager.automatic()),
         "files": {path: file_state.capture(path) for path in paths},
         "alternatives": {name: alternatives.read("/", name) for name in names},
     }
@@ -96,7 +95,7 @@ def record_verified(
         store.remove(directory, store.PENDING)
         store.remove(directory, store.RESTORING)
         if changed:
-            apt.prune(_versions(now) | _versions(store.read(directory, store.PREVIOUS) or now))
+            manager.prune(_versions(now) | _versions(store.read(directory, store.PREVIOUS) or now))
     return changed
 
 

@@ -10,7 +10,9 @@ from typing import Any, NamedTuple, Tuple
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files as files_
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import restore, transaction_lock
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_commands, dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import words
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.model import foreign_holds, foreign_unfinished
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import PackageError, PackageManager
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import (
     alternatives,
     applied,
@@ -24,8 +26,6 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.state import (
 
 UNITS = "/etc/systemd/system/"
 BOOT_COUNT = "/etc/grub.d/07_gpuhost"  # reads the variables that the kernel guard writes (role nvidia_driver)
-# A restored file below these directories changes what apt may install.
-APT_SOURCES = ("/etc/apt/sources.list.d/", "/etc/apt/keyrings/")
 
 
 class Restored(NamedTuple):
@@ -42,22 +42,23 @@ class Restored(NamedTuple):
 class Rollback:
     """One rollback. `run_command` is AnsibleModule's; with `check` nothing is changed."""
 
-    def __init__(self, directory: str, apt: apt_commands.Apt, run_command: Any, check: bool = False) -> None:
-        self.directory, self.apt, self.run_command, self.check = directory, apt, run_command, check
+    def __init__(self, directory: str, manager: PackageManager, run_command: Any, check: bool = False) -> None:
+        self.directory, self.manager, self.run_command, self.check = directory, manager, run_command, check
         self.warnings: list[str] = []
 
     def restore(self, to: str, own_directories: list[str]) -> Restored | None:
         """Restore the record `to` (store.VERIFIED, PREVIOUS or BASELINE); return None where there is none.
 
-        Files come first, as sources and preferences bind apt, then packages, then the alternatives that they register.
-        `own_directories` are removed with the baseline alone. Where a rollback to another record was interrupted, that
-        one is restored in place of store.VERIFIED. Raise AptError or ValueError where packages stay changed.
+        Files come first, as sources and preferences bind what is installed, then packages, then the alternatives that
+        they register. `own_directories` are removed with the baseline alone. Where a rollback to another record was
+        interrupted, that one is restored in place of store.VERIFIED. Raise PackageError or ValueError where packages
+        stay changed.
         """
         if store.read(self.directory, to) is None:
             return None
         if self.check:
             return self._resume(to, own_directories)
-        with transaction_lock.hold(self.directory, "the rollback", self.apt.budget.seconds) as result:
+        with transaction_lock.hold(self.directory, "the rollback", self.manager.lock_timeout) as result:
             restored = self._resume(to, own_directories)
             result["changes"] = len(restored.changes) if restored else 0
         return restored
@@ -86,7 +87,7 @@ class Rollback:
     def _restore(self, record: dict[str, Any], to: str, own_directories: list[str]) -> Restored:
         if not self.check:
             if self._targets(record):
-                self.apt.wait_for_locks()
+                self.manager.wait_for_locks()
                 self._refuse_unfinished(record)
             applied.begin_all(self.directory)
         parts = applied.restored_parts(record.get("applied"))
@@ -135,14 +136,14 @@ class Rollback:
         return found
 
     def _refuse_unfinished(self, record: dict[str, Any]) -> None:
-        """Raise ValueError where dpkg left packages of others unfinished: apt would finish them with ours."""
-        packages, journal = self.apt.packages(), store.journal(self.directory)
-        others = dpkg.foreign_unfinished(packages, self._targets(record), journal)
+        """Raise ValueError where packages of others were left unfinished: they would be finished with ours."""
+        packages, journal = self.manager.packages(), store.journal(self.directory)
+        others = foreign_unfinished(packages, self._targets(record), journal)
         if others:
             listed = ", ".join("%s is %s" % (name, packages[name].status) for name in others)
             raise ValueError(
-                "Nothing was restored: dpkg was interrupted and left packages of others unfinished, which apt would "
-                "finish, too: %s. First %s." % (listed, dpkg.FINISH)
+                "Nothing was restored: %s and left packages of others unfinished, which %s would finish, too: %s. "
+                "First %s." % (words.INTERRUPTED, words.NAME, listed, words.FINISH)
             )
 
     def _packages(self, record: dict[str, Any]) -> list[str]:
@@ -151,11 +152,11 @@ class Rollback:
         if not targets:
             return []
         if not self.check:
-            unfinished = self.apt.recover(self.apt.packages())
+            unfinished = self.manager.recover(self.manager.packages())
             self.warnings += [unfinished] if unfinished else []
-        foreign = dpkg.foreign_holds(self.apt.packages(), store.journal(self.directory))
-        changes = restore.restore(self.apt, targets, foreign, self.check)
-        self.warnings += self.apt.warnings
+        foreign = foreign_holds(self.manager.packages(), store.journal(self.directory))
+        changes = restore.restore(self.manager, targets, foreign, self.check)
+        self.warnings += self.manager.warnings
         return changes
 
     def _targets(self, record: dict[str, Any]) -> dict[str, Any]:
@@ -190,9 +191,9 @@ class Rollback:
         if BOOT_COUNT in files:
             self._try(["grub-editenv", "-", "unset", "gpuhost_kernel", "gpuhost_tries", "gpuhost_entry"])
             self._try(["update-grub"])
-        if any(path.startswith(APT_SOURCES) for path in files):
+        if any(path.startswith(words.SOURCES) for path in files):
             try:
-                failed = self.apt.update()
+                failed = self.manager.update()
                 self.warnings += [failed] if failed else []
-            except apt_commands.AptError as error:
+            except PackageError as error:
                 self.warnings.append(str(error))

@@ -14,6 +14,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import 
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import system
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import kernel_modules, proc_driver
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.model import InstalledPackage
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import (
     alternatives,
     file_listing,
@@ -107,7 +108,7 @@ def _packages(root: str, watch: dict[str, Any]) -> dict[str, Any]:
     return state
 
 
-def managed(packages: dict[str, dpkg.Package], watch: dict[str, Any]) -> list[str]:
+def managed(packages: dict[str, InstalledPackage], watch: dict[str, Any]) -> list[str]:
     """Return the names of the installed packages that are planned or held: the stack and the parts of a toolkit.
 
     Other dependencies, such as a compiler, are upgraded with the system.

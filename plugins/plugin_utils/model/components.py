@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.model import Package
+
 # In the order of tables. The keys are also the request's names and those of the plan's JSON.
 LABELS = {
     "driver": "NVIDIA driver",
@@ -23,8 +25,8 @@ FRAMEWORKS = ("tensorflow", "pytorch")
 class DriverComponent:
     """The driver to install.
 
-    kernel_modules: `open` or `proprietary`; source: `nvidia` (its repository) or `distro`; packages: `name=version`, or
-    a bare name where the archive decides. apt_components: sections of the distribution's archive that must be enabled.
+    kernel_modules: `open` or `proprietary`; source: `nvidia` (its repository) or `distro`; apt_components: sections of
+    the distribution's archive that must be enabled.
     profile: `compute`, or `full` with OpenGL, X and Wayland.
     module_source: `dkms`, or `prebuilt` by the distribution, whose module_metas follow updates of the kernel.
     security_floor: the first version of the branch with the fixes of published vulnerabilities, None if none is known.
@@ -36,8 +38,8 @@ class DriverComponent:
     branch: str
     kernel_modules: str
     source: str
-    packages: tuple[str, ...]
-    pinning_packages: tuple[str, ...]
+    packages: tuple[Package, ...]
+    pinning_packages: tuple[Package, ...]
     apt_components: tuple[str, ...]
     profile: str = "compute"
     module_source: str = "dkms"
@@ -61,7 +63,7 @@ class CudaComponent:
     release: str
     source: str
     home: str
-    packages: tuple[str, ...]
+    packages: tuple[Package, ...]
     host_compilers: tuple[str, ...]
     apt_components: tuple[str, ...]
 
@@ -71,7 +73,7 @@ class LibraryComponent:
     """cuDNN or NCCL to install."""
 
     version: str
-    packages: tuple[str, ...]
+    packages: tuple[Package, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,18 +147,7 @@ def full_version(component: Component) -> str:
     return component.release if isinstance(component, CudaComponent) else component.version
 
 
-def package_specs(component: PackagedComponent) -> tuple[str, ...]:
-    """Return the specs of all packages of a component, those that pin its versions first."""
+def all_packages(component: PackagedComponent) -> tuple[Package, ...]:
+    """Return all packages of a component, those that pin its versions first."""
     pinning = component.pinning_packages if isinstance(component, DriverComponent) else ()
     return (*pinning, *component.packages)
-
-
-def split_spec(spec: str) -> tuple[str, str | None]:
-    """Return the name and the version of a spec such as `libnccl2=2.29.7-1+cuda13.2`; None where it has no version."""
-    name, _unused, version = spec.partition("=")
-    return name, version or None
-
-
-def package_name(spec: str) -> str:
-    """Return the name in a package's spec."""
-    return split_spec(spec)[0]

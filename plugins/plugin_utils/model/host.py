@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.model import Package
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import KeptDriver
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import (
@@ -93,8 +94,8 @@ class Host:
     described: bool = False
     foreign_driver: ForeignDriver | None = None
     display: str = ""
-    packages: tuple[str, ...] = ()
-    foreign_holds: tuple[str, ...] = ()
+    packages: tuple[Package, ...] = ()
+    foreign_holds: tuple[Package, ...] = ()
     installed_driver: InstalledDriver | None = None
     present: Present = dataclasses.field(default_factory=Present, hash=False)
     staying: KeptDriver | None = None
@@ -150,8 +151,8 @@ def host_from_probe(probe: Probe) -> Host:
         loaded_driver=_loaded_driver(probe),
         foreign_driver=probe.foreign_driver,
         display=_display(probe.display),
-        packages=tuple(f"{name}={package.version}" for name, package in probe.present_packages.items()),
-        foreign_holds=tuple(f"{name}={version}" if version else name for name, version in probe.foreign_holds.items()),
+        packages=tuple(Package(name, package.version) for name, package in probe.present_packages.items()),
+        foreign_holds=tuple(Package(name, version or None) for name, version in probe.foreign_holds.items()),
         installed_driver=probe.driver.installed,
         present=_present(probe),
     )

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.model import Package
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
 
 
@@ -260,7 +261,7 @@ class GpuProcess:
 
 
 @dataclasses.dataclass(frozen=True)
-class Package:
+class InstalledPackage:
     """A package in dpkg's database, with dpkg's name of its state; depends: the names in its dependencies."""
 
     version: str
@@ -537,8 +538,8 @@ class VerifiedComponent:
     module_source: str = ""
     cuda: str = ""
     cuda_libraries: str = ""
-    packages: tuple[str, ...] = ()
-    pinning_packages: tuple[str, ...] = ()
+    packages: tuple[Package, ...] = ()
+    pinning_packages: tuple[Package, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -601,7 +602,7 @@ class Probe:
     foreign_driver: ForeignDriver | None = None
     modules_of_others: tuple[ModulesOfOthers, ...] = ()
     gpu_processes: tuple[GpuProcess, ...] = ()
-    packages: Mapping[str, Package] | None = None
+    packages: Mapping[str, InstalledPackage] | None = None
     foreign_holds: Mapping[str, str] = dataclasses.field(default_factory=dict)
     package_manager: PackageManager | None = None
     transaction: Transaction = Transaction()
@@ -639,7 +640,7 @@ class Probe:
         return records.from_json(cls, data, "probe")
 
     @property
-    def present_packages(self) -> dict[str, Package]:
+    def present_packages(self) -> dict[str, InstalledPackage]:
         """The packages with files on the host, by name; none where dpkg's database could not be read."""
         return {name: package for name, package in (self.packages or {}).items() if package.is_present}
 

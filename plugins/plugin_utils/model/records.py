@@ -1,6 +1,7 @@
 """Read JSON into frozen dataclasses and write them as JSON, at the edge of the process.
 
-Field types may be str, int, float, bool, Any, other dataclasses, `X | None`, `tuple[X, ...]` and `Mapping[str, X]`.
+Field types may be str, int, float, bool, Any, Package (in JSON its text), other dataclasses, `X | None`,
+`tuple[X, ...]` and `Mapping[str, X]`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
+
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.model import Package
 
 T = TypeVar("T")
 _Reader = Callable[[Any], Any]
@@ -44,6 +47,8 @@ def from_json(kind: type[T], data: Any, path: str) -> T:
 
 def to_json(value: Any) -> Any:
     """Return dataclasses, mappings and sequences, however nested, as dicts and lists."""
+    if isinstance(value, Package):
+        return str(value)
     if dataclasses.is_dataclass(value):
         return {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
@@ -59,6 +64,8 @@ def _reader(kind: Any) -> _Reader:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
         return lambda value: value
+    if kind is Package:
+        return lambda value: Package.parse(_read_scalar(str, value))
     if isinstance(kind, type) and dataclasses.is_dataclass(kind):
         return functools.partial(_read_record, kind)
     if origin in (typing.Union, types.UnionType):

@@ -14,9 +14,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.base import debian_v
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import RepositoryFile
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
-    package_name,
-    package_specs,
-    split_spec,
+    all_packages,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import PreferredSource, Probe, SourceEntry
@@ -192,13 +190,14 @@ def _is_rival(entry: SourceEntry, catalog: RepositoryFile) -> bool:
 
 def _planned(plan: Plan) -> dict[str, str | None]:
     """Return the planned packages with their versions, None where the archive decides."""
-    return dict(split_spec(spec) for part in plan.components.packaged() for spec in package_specs(part))
+    packages = (package for part in plan.components.packaged() for package in all_packages(part))
+    return {package.name: package.version for package in packages}
 
 
 def _won(plan: Plan, source: PreferredSource) -> dict[str, str]:
     """Return the planned packages that apt would take from a source of others, with their versions there."""
     planned, driver = _planned(plan), plan.components.driver
-    of_driver = set(map(package_name, driver.packages)) if driver else set()
+    of_driver = {package.name for package in driver.packages} if driver else set()
     won = {}
     for name, version in source.packages.items():
         if version == planned.get(name, version):  # not planned, or the same: a mirror

@@ -20,13 +20,11 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components imp
     FrameworkComponent,
     PackagedComponent,
     PytorchComponent,
+    all_packages,
     full_version,
-    package_name,
-    package_specs,
-    split_spec,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Environment, Package, Probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Environment, InstalledPackage, Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import leftovers, removals
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.leftovers import Cleanup
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.removals import Removal
@@ -121,7 +119,7 @@ def _removals(plan: Plan, probe: Probe, catalog: Catalog) -> dict[str, Removal]:
     return found
 
 
-def _packaged_driver(probe: Probe, native: Mapping[str, Package], catalog: Catalog) -> str | None:
+def _packaged_driver(probe: Probe, native: Mapping[str, InstalledPackage], catalog: Catalog) -> str | None:
     """Return the version of the driver whose packages are there; what is left of one is replaced like one."""
     driver = installed_driver.on_probe(catalog, probe)
     if driver is None or driver.packaged is None:
@@ -173,9 +171,9 @@ def installed_version(name: str, planned: Component | None, probe: Probe, catalo
 def _installed_cuda(planned: CudaComponent | None, probe: Probe, catalog: Catalog) -> str | None:
     """Return the version of the planned toolkit if it is installed, by its package, else the newest of the others."""
     present = probe.present_packages
-    for name in map(package_name, planned.packages if planned else ()):
-        if name in present:
-            return versions.upstream(present[name].version)
+    for package in planned.packages if planned else ():
+        if package.name in present:
+            return versions.upstream(present[package.name].version)
     toolkits = _toolkits(probe)
     if planned and planned.version in toolkits:
         return planned.version
@@ -205,15 +203,15 @@ def _toolkits(probe: Probe) -> list[str]:
 def _packages(planned: PackagedComponent, probe: Probe, removal: Removal) -> tuple[PackageChange, ...]:
     present = probe.present_packages
     changes = []
-    for name, wanted in map(split_spec, package_specs(planned)):
-        package = present.get(name)
-        installed = package.version if package else None
-        changes.append(PackageChange(name, installed, wanted, _package_action(package, wanted)))
+    for wanted in all_packages(planned):
+        found = present.get(wanted.name)
+        installed = found.version if found else None
+        changes.append(PackageChange(wanted.name, installed, wanted.version, _package_action(found, wanted.version)))
     changes += [PackageChange(name, present[name].version, None, REMOVE) for name in removal.packages]
     return tuple(changes)
 
 
-def _package_action(package: Package | None, wanted: str | None) -> str:
+def _package_action(package: InstalledPackage | None, wanted: str | None) -> str:
     """Return the action; a package that dpkg left half installed is installed again, whatever its version."""
     if package is None:
         return INSTALL

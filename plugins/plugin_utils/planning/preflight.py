@@ -13,7 +13,7 @@ from typing import Any
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import debian_version, processes, store
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_processes, module_loading, nvidia_smi
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia.installed_stack import PYTORCH, TENSORFLOW
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import words
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import run_lock
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
@@ -24,9 +24,8 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components imp
     PACKAGED,
     Components,
     PytorchComponent,
+    all_packages,
     full_version,
-    package_name,
-    package_specs,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, PlanWarning, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
@@ -301,9 +300,9 @@ class _Context:
     @property
     def packages(self) -> list[str]:
         """The names of all packages that the plan installs, those to build modules with included."""
-        specs = [spec for part in self.components.packaged() for spec in package_specs(part)]
+        planned = [package.name for part in self.components.packaged() for package in all_packages(part)]
         pytorch = self.components.pytorch.build_packages if self.components.pytorch else ()
-        return [*map(package_name, specs), *self.kernel_headers, *self.kernel_compilers, *pytorch]
+        return [*planned, *self.kernel_headers, *self.kernel_compilers, *pytorch]
 
     @property
     def kernel_headers(self) -> tuple[str, ...]:
@@ -572,7 +571,7 @@ def _package_manager(context: _Context, findings: Findings) -> None:
                 "packages-broken",
                 f"dpkg was interrupted and left packages of others unfinished: {_states(others)}; with what is "
                 "planned, apt would finish them, too",
-                dpkg.FINISH,
+                words.FINISH,
             )
             return
         found = _states(state.broken) if state.broken else "its journal is unfinished"

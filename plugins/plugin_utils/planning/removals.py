@@ -18,12 +18,10 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components imp
     CudaComponent,
     DriverComponent,
     LibraryComponent,
-    package_name,
-    split_spec,
 )
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Package, PackageSize, Probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import InstalledPackage, PackageSize, Probe
 
-Packages = Mapping[str, Package]
+Packages = Mapping[str, InstalledPackage]
 
 _DRIVER_VERSION = re.compile(r"^\d{3}\.\d+")
 
@@ -54,8 +52,8 @@ def of_driver(
     installed: the present driver's version; sizes: of the repository's packages.
     """
     pattern = driver_name_pattern(catalog)
-    names = set(map(package_name, (*planned.packages, *planned.module_metas)))
-    pins = set(map(package_name, planned.pinning_packages))
+    names = {*(package.name for package in planned.packages), *planned.module_metas}
+    pins = {package.name for package in planned.pinning_packages}
     others = [name for name in present if re.fullmatch(pattern, name) and name not in names | pins]
     why = _replacement(planned, names, others, present, installed, catalog)
     pinning = catalog.driver.pinning.package.partition("{")[0]
@@ -158,12 +156,11 @@ def _is_nvidias(name: str, planned: DriverComponent, catalog: Catalog) -> bool:
 def _included(planned: DriverComponent, sizes: Mapping[str, Mapping[str, PackageSize]]) -> set[str]:
     """Return the planned packages with their dependencies; none if the repository's index was not read."""
     found: set[str] = set()
-    for spec in planned.packages:
-        name, version = split_spec(spec)
-        size = sizes.get(name, {}).get(version or "")
+    for package in planned.packages:
+        size = sizes.get(package.name, {}).get(package.version or "")
         if size is None:
             return set()
-        found |= {name, *size.includes}
+        found |= {package.name, *size.includes}
     return found
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import SKIP, Check
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.model import Package
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import VerifyEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning, Problem, Reason
@@ -26,7 +27,7 @@ class PlannedComponent:
     release: str | None = None
     kernel_modules: str | None = None
     cuda_libraries: str | None = None
-    packages: tuple[str, ...] = ()
+    packages: tuple[Package, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -34,7 +34,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import COMPONENTS, FRAMEWORKS, package_name
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import COMPONENTS, FRAMEWORKS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import VerifyEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff
@@ -500,7 +500,7 @@ def _installed(name: str, planned: PlannedComponent | None, evidence: HostEviden
         return f"{environment.version}{suffix}" if environment else NOTHING
     if probe.packages is None:
         return "could not be read"
-    names = [package_name(spec) for spec in planned.packages] if planned else []
+    names = [package.name for package in planned.packages] if planned else []
     found = [probe.packages[name] for name in names if name in probe.packages]
     installed = [package for package in found if package.status == "installed"]
     if names and len(installed) == len(names):

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.model import Package
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import CudnnApt
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import LibraryComponent
@@ -131,12 +132,12 @@ def _cudnn_build(
     development = [name.format(cuda_major=cuda_major) for name in apt.development]
     names, problems = [runtime, *development], []
     if context.host.offers is None:
-        packages = [f"{name}={apt.version.format(version=version, cuda=suffix)}" for name in names]
+        packages = [Package(name, apt.version.format(version=version, cuda=suffix)) for name in names]
     else:
         # Older repositories have no package for the headers alone; they are in the -dev package then.
         names = [n for n in names if "headers" not in n or offered(context, n)]
         found = {name: offered_version(context, name, version, suffix) for name in names}
-        packages = [f"{name}={v}" for name, v in found.items() if v]
+        packages = [Package(name, v) for name, v in found.items() if v]
         missing = [name for name, v in found.items() if not v]
         if missing:
             exist = _offered_whole(context, names)
@@ -252,7 +253,7 @@ def _nccl_build(context: ResolveContext, version: str, suffix: str) -> LibraryCa
         problems = [
             not_in_repository(context, f"NCCL {version} for CUDA {suffix}", missing or apt.packages, exist, "nccl")
         ]
-    packages = tuple(f"{name}={v}" for name, v in found.items() if v)
+    packages = tuple(Package(name, v) for name, v in found.items() if v)
     return LibraryCandidate(version, suffix, LibraryComponent(version, packages), tuple(problems))
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.model import Package
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import DistroCuda, Toolkit
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import CudaComponent
@@ -117,7 +118,7 @@ def _nvidia_toolkit(context: ResolveContext, toolkit: Toolkit, package: str, rel
         release=release,
         source="nvidia",
         home=apt.home.format(major=number[0], minor=number[1]),
-        packages=(f"{package}={found}",) if found else (),
+        packages=(Package(package, found),) if found else (),
         host_compilers=compilers,
         apt_components=(),
     )
@@ -171,7 +172,7 @@ def _distro_toolkit(context: ResolveContext, toolkit: Toolkit, entry: DistroCuda
         release=entry.release,
         source="distro",
         home=entry.home,
-        packages=entry.packages,
+        packages=tuple(map(Package, entry.packages)),
         host_compilers=entry.host_compilers,
         apt_components=entry.apt_components,
     )

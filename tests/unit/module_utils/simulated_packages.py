@@ -10,6 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_commands
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.model import Package
+
+
+def parse(*texts: str) -> list[Package]:
+    """Return the packages of texts such as NAME=VERSION."""
+    return list(map(Package.parse, texts))
 
 
 class SimulatedPackages:

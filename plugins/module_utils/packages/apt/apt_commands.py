@@ -17,7 +17,15 @@ import time
 from typing import Any, Callable, Collection, NamedTuple, Optional, Sequence
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages import decisions
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_locks, apt_output, apt_update, dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.model import Change, InstalledPackage, Package
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import (
+    Operation,
+    PackageError,
+    PackageManager,
+    UnmetDependencies,
+)
 
 APT_FAILED = 100  # apt's own exit status; a killed apt has another
 # While this file exists, DKMS's hooks build nothing and succeed (dkms 2.8 to 3.4).
@@ -44,6 +52,8 @@ DKMS_FAILED = re.compile(
 DKMS_STARTED = "Autoinstall of module %s for kernel "
 DKMS_LISTED = re.compile(r"(?:dkms a|A)utoinstall on \S+ failed for (?:module\(s\) )?(.+?)\.?$")
 DKMS_INSTALL = re.compile(r"Error! (?:pre|post)_install failed\b")
+# Without the source, dkms 2.8 and 3.0 remove only what they have never built, and dkms 3.2 nothing.
+FORGET = "dkms remove %s --all, or where dkms refuses, since the source is gone, rm -r /var/lib/dkms/%s"
 DKMS_FILE = re.compile(r"(\S+\.ko)(?:\.(?:gz|xz|zst))?:$")
 ERROR_LINES = 25
 COMMAND_WORDS = 5
@@ -82,10 +92,10 @@ class FailedModule(NamedTuple):
     lost: bool = False
 
 
-class AptError(Exception):
+class AptError(PackageError):
     """A command of apt or dpkg failed. The message has its output, and the build log of a module that did not build.
 
-    rc: the command's exit status; modules: the kernel modules that did not build.
+    modules: the kernel modules that did not build.
     """
 
     def __init__(self, command: list[str], rc: int, output: str, modules: Sequence[FailedModule] = ()) -> None:
@@ -100,17 +110,14 @@ class AptError(Exception):
             message += "\n%s; then run this again. Another driver branch does not help." % _others(others)
         super().__init__(message)
         self.rc = rc
+        self.ended = rc == APT_FAILED
         self.modules = modules
-
-    @property
-    def make_logs(self) -> dict[str, str]:
-        """The explanation of each module that did not build, by the path of its log or by NAME/VERSION."""
-        return {module.path: module.text for module in self.modules}
+        self.make_logs = {module.path: module.text for module in modules}
 
     @property
     def is_of_others(self) -> bool:
         """Whether apt ended by itself, and none of the modules that did not build is of a planned package."""
-        return self.rc == APT_FAILED and bool(self.modules) and not any(module.planned for module in self.modules)
+        return self.ended and bool(self.modules) and not any(module.planned for module in self.modules)
 
 
 def _explained(modules: Sequence[FailedModule]) -> str:
@@ -118,10 +125,7 @@ def _explained(modules: Sequence[FailedModule]) -> str:
 
 
 def _others(modules: Sequence[FailedModule]) -> str:
-    """Return which modules of others did not build, with their logs and what can be done, without a full stop.
-
-    Without the source, dkms 3.0 removes only what it has never built, and dkms 3.2 nothing.
-    """
+    """Return which modules of others did not build, with their logs and what can be done, without a full stop."""
     lost = [module for module in modules if module.lost]
     others = [module for module in modules if not module.lost]
     texts = []
@@ -143,7 +147,7 @@ def _others(modules: Sequence[FailedModule]) -> str:
                 ", ".join(module.name for module in lost),
                 _explained(lost),
                 "it" if len(lost) == 1 else "them",
-                "; ".join(dpkg.FORGET % (module.name, module.name) for module in lost),
+                "; ".join(FORGET % (module.name, module.name) for module in lost),
             )
         )
     return ".\n".join(texts)
@@ -164,7 +168,7 @@ def _summary(command: list[str]) -> str:
     return " ".join(words[:COMMAND_WORDS] + (["..."] if len(words) > COMMAND_WORDS else []))
 
 
-class Apt:
+class Apt(PackageManager):
     """apt and dpkg on one host.
 
     `run_command` is AnsibleModule's; `kept` is the directory where downloaded .deb files are kept, "" to keep none;
@@ -182,6 +186,7 @@ class Apt:
         builds_driver: Callable[[str, str], bool] = lambda _root, _module: False,
     ) -> None:
         self.run_command = run_command
+        self.lock_timeout = lock_timeout
         self.budget = apt_locks.Budget(lock_timeout, self.report)
         self.kept = kept
         self.root = root
@@ -207,7 +212,7 @@ class Apt:
         """Return the modules that did not build, by their logs and by what a command printed, and whose they are."""
         found = with_unlogged(output, self.root, logs)
         packages = self.packages() if found else {}
-        below = apt_output.dependencies(list(self.planned), packages, [".*"])
+        below = decisions.dependencies(list(self.planned), packages, [".*"])
         modules = []
         for path, text in found.items():
             name = _module(path)
@@ -234,7 +239,7 @@ class Apt:
         with contextlib.suppress(OSError), open(self.progress, "a") as stream:
             stream.write("step:%s\n" % step)
 
-    def packages(self) -> dict[str, dpkg.Package]:
+    def packages(self) -> dict[str, InstalledPackage]:
         """Return all packages in dpkg's database."""
         return dpkg.read(self.root)
 
@@ -261,13 +266,13 @@ class Apt:
             self.warnings.append(failed)
         return failed
 
-    def exact_dependencies(self, specs: list[str]) -> dict[str, str]:
-        """Return {name: version} of the direct and indirect dependencies of `specs` on exactly one version.
+    def exact_dependencies(self, packages: Sequence[Package]) -> dict[str, str]:
+        """Return {name: version} of the direct and indirect dependencies on exactly one version.
 
         apt itself selects the newest version of such a package, and then reports a conflict.
         """
         found: dict[str, str] = {}
-        waiting = [spec for spec in specs if "=" in spec]
+        waiting = [_word(package) for package in packages if package.version]
         while waiting:
             text = self.run(["apt-cache", "show"] + waiting, accepted=(0, 100))
             needed = apt_output.parse_exact_depends(text)
@@ -275,7 +280,7 @@ class Apt:
             found.update({name: version for name, version in needed.items() if name not in found})
         return found
 
-    def bind(self, directory: str, pins: list[str], obsolete: list[str], exact: dict[str, str]) -> None:
+    def bind(self, directory: str, pins: Sequence[Package], obsolete: list[str], exact: dict[str, str]) -> None:
         """Make later commands follow the preferences in `pins` and the `exact` versions, before they are installed.
 
         `directory` becomes a copy of apt's preferences.d without the files of the packages `obsolete`.
@@ -287,7 +292,7 @@ class Apt:
         if pins:
             with tempfile.TemporaryDirectory() as unpacked:
                 os.chmod(unpacked, 0o755)  # apt's unprivileged user reads it
-                self.run(["apt-get", "download"] + pins, cwd=unpacked)
+                self.run(["apt-get", "download"] + [_word(package) for package in pins], cwd=unpacked)
                 for package in glob.glob(unpacked + "/*.deb"):
                     self.run(["dpkg-deb", "--extract", package, unpacked + "/root"])
                 for path in glob.glob(unpacked + "/root" + PREFERENCES + "/*"):
@@ -296,6 +301,10 @@ class Apt:
             for name, version in sorted(exact.items()):
                 stream.write("Package: %s\nPin: version %s\nPin-Priority: 1001\n\n" % (name, version))
         self.bound = ["-o", "Dir::Etc::PreferencesParts=%s" % directory]
+
+    def unbind(self) -> None:
+        """Make later commands follow the host's preferences."""
+        self.bound = []
 
     def discard_preferences(self, names: list[str]) -> None:
         """Remove apt's preferences of packages, so that dpkg, which keeps edited settings, installs them again."""
@@ -309,33 +318,36 @@ class Apt:
 
     # Changes ------------------------------------------------------------------------------------------------------
 
-    def simulate(
-        self, wanted: list[str], purge: bool = False, reinstall: bool = False, fix: bool = False
-    ) -> list[apt_output.Change]:
-        """Return the changes that `apt-get install WANTED` would make; `NAME-` removes a package."""
-        options = APT_OPTIONS + (["--purge"] if purge else []) + (["--reinstall"] if reinstall else [])
-        options += ["--fix-broken"] if fix else []
-        return apt_output.parse_simulation(
-            self.run(["apt-get", "--simulate"] + options + self.bound + ["install"] + wanted)
-        )
+    def simulate(self, operation: Operation) -> list[Change]:
+        """Return the changes that `apt-get install` would make."""
+        options = APT_OPTIONS + _options(operation) + self.bound
+        output = self.run(["apt-get", "--simulate"] + options + ["install"] + self._words(operation))
+        return apt_output.parse_simulation(output)
 
-    def install(self, wanted: list[str], purge: bool = False, reinstall: bool = False, fix: bool = False) -> None:
-        """Run `apt-get install WANTED`, which downloads everything before it unpacks the first package.
+    def describe(self, operation: Operation) -> str:
+        """Return what `apt-get install` gets."""
+        return " ".join(self._words(operation))
+
+    def _words(self, operation: Operation) -> list[str]:
+        """Return what `apt-get install` gets; `NAME-` removes a package."""
+        kept = [self._file_of(package) or _word(package) for package in operation.restore]
+        return [*map(_word, operation.install), *kept, *(name + "-" for name in operation.remove)]
+
+    def install(self, operation: Operation) -> None:
+        """Run `apt-get install`, which downloads everything before it unpacks the first package.
 
         A DKMS module of others that does not build is a warning, if all packages of this command can be configured.
-        `reinstall`: packages of `wanted` that are installed are unpacked again, with the settings that are missing.
-        `fix`: dependencies of installed packages are not met (`unmet`), and apt may repair them.
+        What is installed again gets the settings that are missing.
         """
-        options = APT_OPTIONS + DPKG_OPTIONS + self.bound
-        options += ["--reinstall", "-o", "Dpkg::Options::=--force-confmiss"] if reinstall else []
-        options += ["--fix-broken"] if fix else []
+        options = APT_OPTIONS + DPKG_OPTIONS + self.bound + _options(operation)
+        options += ["-o", "Dpkg::Options::=--force-confmiss"] if operation.reinstall else []
         if self.kept:
             os.makedirs(self.kept + "/partial", exist_ok=True)
             options += ["-o", "Dir::Cache::Archives=%s/" % self.kept, "-o", "APT::Keep-Downloaded-Packages=true"]
         before = self.packages()
-        self.planned = {*self.planned, *(apt_output.name_of(word) for word in wanted if not word.endswith("-"))}
+        self.planned = {*self.planned, *(package.name for package in operation.install + operation.restore)}
         try:
-            self._run_with_progress(options + (["--purge"] if purge else []) + ["install"] + wanted)
+            self._run_with_progress(options + ["install"] + self._words(operation))
         except AptError as error:
             if not error.is_of_others or not self._configure_despite_others(before):
                 raise
@@ -350,7 +362,7 @@ class Apt:
             descriptor = stream.fileno()
             self.run(["apt-get", "-o", "APT::Status-Fd=%d" % descriptor] + words, pass_fds=[descriptor])
 
-    def _configure_despite_others(self, before: dict[str, dpkg.Package]) -> bool:
+    def _configure_despite_others(self, before: dict[str, InstalledPackage]) -> bool:
         """Configure what a module of others prevented; return whether everything that changed is configured.
 
         The scripts of kernels and their headers fail if DKMS fails to build any module of the host. What has a module
@@ -369,10 +381,10 @@ class Apt:
                 os.unlink(path)
         return not self._unfinished(before)
 
-    def _unfinished(self, before: dict[str, dpkg.Package]) -> list[str]:
+    def _unfinished(self, before: dict[str, InstalledPackage]) -> list[str]:
         """Return the packages that are neither configured nor as they were `before`."""
         found = self.packages().items()
-        return [name for name, state in found if state.status not in dpkg.SETTLED and state != before.get(name)]
+        return [name for name, state in found if not state.is_settled and state != before.get(name)]
 
     def _has_module(self, name: str) -> bool:
         return any(path.endswith("/dkms.conf") for path in dpkg.info(self.root, name, "list"))
@@ -382,10 +394,10 @@ class Apt:
         if files.read_text(self.root, NO_AUTOINSTALL) == TEMPORARY:
             os.unlink(files.under(self.root, NO_AUTOINSTALL))
 
-    def recover(self, packages: dict[str, dpkg.Package]) -> str:
+    def recover(self, packages: dict[str, InstalledPackage]) -> str:
         """Finish an interrupted run of dpkg; return the errors of what could not be finished, "" for none.
 
-        Only where no unfinished package is others' (dpkg.foreign_unfinished): this cannot be simulated. What dpkg
+        Only where no unfinished package is others' (foreign_unfinished): this cannot be simulated. What dpkg
         cannot finish, unmet dependencies, is repaired by the next `install`, with `fix`.
         A package that cannot be configured, such as a kernel module that does not build, may be the one that is about
         to be replaced: therefore this raises nothing.
@@ -396,19 +408,20 @@ class Apt:
         for name, state in packages.items():
             if state.unpack_again:
                 errors.append(self._unpack_again(name, state.version))
-        is_unsettled = any(state.status not in dpkg.SETTLED for state in packages.values())
+        is_unsettled = any(not state.is_settled for state in packages.values())
         if is_unsettled or dpkg.journal_files(self.root):
             self.report("configuring what an interrupted run of dpkg left")
             errors.append(self._try(DPKG + ["--configure", "-a"]))
         return "\n".join(text for text in errors if text)
 
-    def unmet(self) -> list[str]:
-        """Return apt's list of the installed and unpacked packages whose dependencies are not met, a line each.
+    def unmet(self) -> UnmetDependencies:
+        """Return the installed and unpacked packages whose dependencies are not met.
 
         There are some after a killed dpkg, and where somebody has installed packages with dpkg. Takes no lock.
         """
         rc, out, err = self._run_unlocked(["apt-get", "-s", "check"])
-        return apt_output.unmet_dependencies(out + "\n" + err) if rc else []
+        lines = apt_output.unmet_dependencies(out + "\n" + err) if rc else []
+        return UnmetDependencies(lines, apt_output.with_unmet_dependencies(lines))
 
     def _try(self, command: list[str], cwd: str | None = None) -> str:
         """Run a command; return its error, "" for none."""
@@ -421,9 +434,10 @@ class Apt:
     def _unpack_again(self, name: str, version: str) -> str:
         """Unpack a package with dpkg: apt refuses while an unpacked package needs another version of this one."""
         with tempfile.TemporaryDirectory(dir=self._downloads()) as directory:
-            path = self.file_of(name, version)
+            package = Package(name, version)
+            path = self._file_of(package)
             if path is None:
-                error = self._try(["apt-get", "download", "%s=%s" % (name, version)], cwd=directory)
+                error = self._try(["apt-get", "download", _word(package)], cwd=directory)
                 if error:
                     return error
                 path = glob.glob(directory + "/*.deb")[0]
@@ -449,16 +463,25 @@ class Apt:
             return str(error)
         return ""
 
-    def mark(self, how: str, names: list[str]) -> None:
+    def purge_settings(self, names: Sequence[str]) -> None:
+        """Purge settings that an earlier removal left: `apt-get install NAME-` ignores them."""
+        if names:
+            self.run(["dpkg", "--purge", *names])
+
+    def mark(self, how: str, names: Sequence[str]) -> None:
         """Run `apt-mark hold|unhold|auto|manual NAME...`; nothing without names."""
         if names:
             self.run(["apt-mark", how] + sorted(names))
 
     # Kept packages ------------------------------------------------------------------------------------------------
 
-    def file_of(self, name: str, version: str) -> str | None:
+    def is_kept(self, package: Package) -> bool:
+        """Return whether the .deb file of a package's version was kept."""
+        return self._file_of(package) is not None
+
+    def _file_of(self, package: Package) -> str | None:
         """Return the kept .deb file of a package's version, None where there is none."""
-        found = self._files(name, glob.escape(version.replace(":", "%3a")))
+        found = self._files(package.name, glob.escape((package.version or "").replace(":", "%3a")))
         return found[0] if found else None
 
     def _files(self, name: str, version: str, directory: str | None = None) -> list[str]:
@@ -473,7 +496,7 @@ class Apt:
 
     def prune(self, versions: set[tuple[str, str]]) -> None:
         """Remove the kept .deb files that are not of one of `versions`, (name, version) each."""
-        needed = {self.file_of(name, version) for name, version in versions}
+        needed = {self._file_of(Package(name, version)) for name, version in versions}
         for path in glob.glob(glob.escape(self.kept) + "/*.deb"):
             if path not in needed:
                 os.unlink(path)
@@ -483,14 +506,39 @@ class Apt:
         os.makedirs(self.kept, exist_ok=True)
         lost = []
         for name, version in sorted(versions.items()):
-            if self.file_of(name, version) is None:
+            package = Package(name, version)
+            if not self.is_kept(package):
                 self.report("keeping %s %s for a rollback" % (name, version))
                 cached = self._files(name, glob.escape(version.replace(":", "%3a")), ARCHIVES)
                 if cached:
                     shutil.copy(cached[0], self.kept)
-                elif self._run_unlocked(["apt-get", "download", "%s=%s" % (name, version)], cwd=self.kept)[0]:
+                elif self._run_unlocked(["apt-get", "download", _word(package)], cwd=self.kept)[0]:
                     lost.append("%s %s" % (name, version))
         return lost
+
+    # Names and versions -------------------------------------------------------------------------------------------
+
+    def is_kernel(self, name: str) -> bool:
+        """Return whether a package is a kernel, or the metapackage of one."""
+        return apt_output.is_kernel(name)
+
+    def follows_kernels(self, name: str) -> bool:
+        """Return whether a package follows updates of a kernel."""
+        return apt_output.follows_kernels(name)
+
+    def is_of_release(self, package: Package, release: str) -> bool:
+        """Return whether a package is of an upstream release, or of its branch by its name."""
+        return apt_output.is_of_release(package, release)
+
+
+def _word(package: Package) -> str:
+    """Return a package as apt's commands take it."""
+    return package.name if package.version is None else "%s=%s" % (package.name, package.version)
+
+
+def _options(operation: Operation) -> list[str]:
+    chosen = {"--purge": operation.purge, "--reinstall": operation.reinstall, "--fix-broken": operation.fix}
+    return [option for option, is_chosen in chosen.items() if is_chosen]
 
 
 def with_unlogged(output: str, root: str, logs: dict[str, str]) -> dict[str, str]:

@@ -9,6 +9,7 @@ from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files, processes
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.model import Journal, foreign_unfinished
 
 LOCKS = (
     "/var/lib/dpkg/lock-frontend",
@@ -18,7 +19,7 @@ LOCKS = (
 )
 
 
-def read(root: str, journal: dpkg.Journal) -> dict[str, Any] | None:
+def read(root: str, journal: Journal) -> dict[str, Any] | None:
     """Return the probe's `package_manager`; None where dpkg is not the package manager.
 
     journal: of the packages that gpuhost changed. locks: {"path", "pid", "command"} of each lock that a process holds;
@@ -28,7 +29,7 @@ def read(root: str, journal: dpkg.Journal) -> dict[str, Any] | None:
     if not os.path.exists(files.under(root, dpkg.STATUS_FILE)):
         return None
     unfinished = dpkg.unfinished(root)
-    others = dpkg.foreign_unfinished(unfinished, (), journal)
+    others = foreign_unfinished(unfinished, (), journal)
     broken = [
         {
             "name": name,

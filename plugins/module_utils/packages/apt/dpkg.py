@@ -2,19 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Read dpkg's database: the status file, and the journal that an interrupted dpkg leaves. Runs on the managed host.
 
-Names are those that dpkg prints: a package of a foreign architecture is NAME:ARCHITECTURE, a row of its own. Whose a
-hold or an unfinished package is, gpuhost's journal says: {package: its state before gpuhost first changed it}, as
-`store.journal` returns it.
+Names are those that dpkg prints: a package of a foreign architecture is NAME:ARCHITECTURE, a row of its own.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from typing import Any, Collection, Dict, Iterator, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Collection, Iterator, Optional
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import deb822
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.model import InstalledPackage
 
 MACHINE_TO_DEBIAN = {"x86_64": "amd64", "aarch64": "arm64"}
 STATUS_FILE = "/var/lib/dpkg/status"
@@ -22,76 +21,9 @@ STATUS_FILE = "/var/lib/dpkg/status"
 JOURNAL = "/var/lib/dpkg/updates"
 INFO = "/var/lib/dpkg/info"
 DKMS_TREE = "/var/lib/dkms"
-# In these states nothing is left to do; any other is what an interrupted dpkg leaves.
-SETTLED = ("installed", "config-files", "not-installed")
 _UNFINISHED = re.compile(rb"\nStatus: \S+ (?:reinstreq \S+|ok (?:half-installed|unpacked|half-configured))[ \t]*(?=\n)")
 _HELD = re.compile(rb"\nStatus: hold \S+ \S+[ \t]*(?=\n)")
 _DEPENDENCY = re.compile(r"(?:^|[,|])\s*([a-z0-9][a-z0-9+.-]+)")
-
-Journal = Mapping[str, Optional[Dict[str, Any]]]
-# What to type, in messages of the transaction, of a rollback and of the preflight.
-FINISH = (
-    "run sudo dpkg --configure -a, and sudo apt-get install --reinstall NAME for a package that is half-installed; "
-    "then run this again"
-)
-REPAIR = (
-    "run sudo apt-get --fix-broken install, which shows what it would install and remove, and asks; then run this again"
-)
-# Without the source, dkms 2.8 and 3.0 remove only what they have never built, and dkms 3.2 nothing.
-FORGET = "dkms remove %s --all, or where dkms refuses, since the source is gone, rm -r /var/lib/dkms/%s"
-RELEASE = "%s: on hold, which gpuhost did not set. To let it change them, run sudo apt-mark unhold %s."
-
-
-class Package(NamedTuple):
-    """A package in dpkg's database. `status` is dpkg's word, such as "installed" or "half-configured"."""
-
-    version: str
-    status: str
-    held: bool
-    depends: Tuple[str, ...] = ()  # the names in Pre-Depends and Depends, alternatives included
-    reinstall: bool = False  # dpkg's flag reinstreq: the package must be unpacked again
-    configured: str = ""  # the version that was configured last, where that is not the state
-
-    @property
-    def unpack_again(self) -> bool:
-        """Whether dpkg was killed while it unpacked the package, so that configuring it is not enough."""
-        return self.reinstall or self.status == "half-installed"
-
-    @property
-    def unfinished(self) -> bool:
-        """Whether neither apt nor dpkg finishes this state by itself, as they do with pending triggers."""
-        return self.reinstall or self.status in ("half-installed", "unpacked", "half-configured")
-
-    @property
-    def is_triggered(self) -> bool:
-        """Whether this version was configured before, so that dpkg was interrupted while it processed a trigger."""
-        return self.status == "half-configured" and not self.reinstall and self.configured == self.version
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the package as it is in the probe and in applied.json."""
-        return {"version": self.version, "status": self.status, "held": self.held}
-
-
-def foreign_holds(packages: Mapping[str, Package], journal: Journal) -> List[str]:
-    """Return the packages that somebody else holds: a hold is gpuhost's if it was not there before its first change.
-
-    Without a journal all are others'. A package that is not installed can be on hold as well: it must stay so.
-    """
-    ours = {name for name, before in journal.items() if not (before or {}).get("held")}
-    return [name for name, package in packages.items() if package.held and name not in ours]
-
-
-def foreign_unfinished(packages: Mapping[str, Package], names: Collection[str], journal: Journal) -> List[str]:
-    """Return the packages that dpkg left between two states and that are neither in `names` nor in the journal.
-
-    Where gpuhost has changed packages, one that had been configured is not others' either: dpkg was interrupted while
-    it processed a trigger, such as that of initramfs-tools, which the journal does not name.
-    """
-    return [
-        name
-        for name, package in packages.items()
-        if package.unfinished and name not in names and name not in journal and not (journal and package.is_triggered)
-    ]
 
 
 def native_architecture(machine: str | None = None) -> str:
@@ -113,7 +45,7 @@ def unreadable(root: str) -> str | None:
     return None if data.endswith(b"\n") else STATUS_FILE + " ends within a line"
 
 
-def read(root: str, globs: list[str] | None = None, machine: str | None = None) -> dict[str, Package]:
+def read(root: str, globs: list[str] | None = None, machine: str | None = None) -> dict[str, InstalledPackage]:
     """Return the packages whose names match one of `globs` (None: all), by name.
 
     `machine` is the architecture as uname prints it (None: this one). A package that is only known (`not-installed`) is
@@ -123,17 +55,17 @@ def read(root: str, globs: list[str] | None = None, machine: str | None = None) 
     return _packages(index, index.names(globs), native_architecture(machine))
 
 
-def unfinished(root: str) -> dict[str, Package]:
+def unfinished(root: str) -> dict[str, InstalledPackage]:
     """Return the packages that dpkg left between two states."""
     return {name: package for name, package in _containing(root, _UNFINISHED).items() if package.unfinished}
 
 
-def held(root: str) -> dict[str, Package]:
+def held(root: str) -> dict[str, InstalledPackage]:
     """Return the packages on hold, whether they are installed or not."""
     return {name: package for name, package in _containing(root, _HELD).items() if package.held}
 
 
-def _containing(root: str, pattern: re.Pattern[bytes]) -> dict[str, Package]:
+def _containing(root: str, pattern: re.Pattern[bytes]) -> dict[str, InstalledPackage]:
     """Return the packages of which a paragraph of the database or its journal matches."""
     index = deb822.Index(_database(root))
     names = sorted({fields["package"] for fields in index.containing(pattern) if "package" in fields})
@@ -215,8 +147,8 @@ def _database(root: str) -> bytes:
     return b"\n\n".join(part.strip(b"\n") for part in parts if part) + b"\n"
 
 
-def _packages(index: deb822.Index, names: list[str], native: str) -> dict[str, Package]:
-    rows: dict[str, Package | None] = {}
+def _packages(index: deb822.Index, names: list[str], native: str) -> dict[str, InstalledPackage]:
+    rows: dict[str, InstalledPackage | None] = {}
     for name in names:
         for fields in index.paragraphs(name):
             architecture = fields.get("architecture", native)
@@ -225,13 +157,13 @@ def _packages(index: deb822.Index, names: list[str], native: str) -> dict[str, P
     return {row: package for row, package in sorted(rows.items()) if package is not None}
 
 
-def _package(fields: dict[str, str]) -> Optional[Package]:
+def _package(fields: dict[str, str]) -> Optional[InstalledPackage]:
     want, flag, status = (fields.get("status", "") + "   ").split(" ")[:3]
     held = want == "hold"
     if status == "not-installed" and not held:
         return None
     depends = "%s, %s" % (fields.get("pre-depends", ""), fields.get("depends", ""))
-    return Package(
+    return InstalledPackage(
         fields.get("version", ""),
         status,
         held,

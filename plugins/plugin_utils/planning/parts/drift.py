@@ -15,8 +15,7 @@ from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
     COMPONENTS,
-    package_specs,
-    split_spec,
+    all_packages,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import AppliedPart, Repairs
@@ -108,9 +107,9 @@ def _plan_fingerprint(plan: Plan) -> str:
 
 def _packages(plan: Plan) -> dict[str, list[str]]:
     """Return the names of the plan's packages, and of those that are planned in one exact version."""
-    specs = [split_spec(spec) for part in plan.components.packaged() for spec in package_specs(part)]
-    exact = {name for name, version in specs if version}
-    return {"packages": sorted({name for name, _version in specs}), "exact_packages": sorted(exact)}
+    planned = [package for part in plan.components.packaged() for package in all_packages(part)]
+    exact = {package.name for package in planned if package.version}
+    return {"packages": sorted({package.name for package in planned}), "exact_packages": sorted(exact)}
 
 
 # Drift ----------------------------------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ import fnmatch
 import re
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import split_spec
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import KeptDriver
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
@@ -155,8 +154,7 @@ def check_display(context: ResolveContext, findings: Findings) -> None:
 
 def _installed(context: ResolveContext) -> dict[str, str]:
     """Return the versions of the host's own packages; those of other architectures (`:i386`) are left out."""
-    specs = map(split_spec, context.host.packages)
-    return {name: version or "" for name, version in specs if ":" not in name}
+    return {package.name: package.version or "" for package in context.host.packages if ":" not in package.name}
 
 
 def _series(context: ResolveContext, name: str) -> str | None:

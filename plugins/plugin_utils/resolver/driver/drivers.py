@@ -9,6 +9,7 @@ import dataclasses
 import functools
 from collections.abc import Iterable
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.model import Package
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import (
     Branch,
@@ -162,14 +163,14 @@ def _nvidia_driver(context: ResolveContext, branch: Branch, rule: DriverPackages
     flavour, problems = _flavour(context, branch, version, rule, context.repository_name)
     names = [name.format(branch=branch.branch) for name in rule.of(profile, flavour)]
     if context.host.offers is None:
-        packages = [f"{name}={version}-{rule.revision}" for name in names]
+        packages = [Package(name, f"{version}-{rule.revision}") for name in names]
         if not in_nvidia_repository(context, branch.branch):
             packages = []
             exist = [b.branch for b in context.catalog.driver.branches if in_nvidia_repository(context, b.branch)]
             problems.append(not_in_repository(context, f"driver branch {branch.branch}", (), exist, "driver"))
     else:
         found = {name: offered_version(context, name, version) for name in names}
-        packages = [f"{name}={v}" for name, v in found.items() if v]
+        packages = [Package(name, v) for name, v in found.items() if v]
         missing = [name for name, v in found.items() if not v]
         if missing:
             exist = [versions.upstream(v) for name in names for v in offered(context, name)]
@@ -199,16 +200,16 @@ def in_nvidia_repository(context: ResolveContext, branch: str) -> bool:
     )
 
 
-def _pinning(context: ResolveContext, branch: Branch) -> tuple[str, ...]:
+def _pinning(context: ResolveContext, branch: Branch) -> tuple[Package, ...]:
     """Return the pinning package; without a repository its version is unknown, since it has a numbering of its own."""
     pinning = context.catalog.driver.pinning
     if int(branch.branch) < int(pinning.first_branch):
         return ()
     name = pinning.package.format(branch=branch.branch)
     if context.host.offers is None:
-        return (name,)
+        return (Package(name),)
     found = offered(context, name)
-    return (f"{name}={found[0]}",) if found else ()
+    return (Package(name, found[0]),) if found else ()
 
 
 @cached
@@ -234,7 +235,7 @@ def _distro_driver(context: ResolveContext, branch: Branch, entry: DistroDriver)
         branch=entry.branch,
         kernel_modules=flavour,
         source="distro",
-        packages=(*packages, *modules.exact),
+        packages=tuple(map(Package, (*packages, *modules.exact))),
         pinning_packages=(),
         apt_components=entry.apt_components,
         profile=profile,

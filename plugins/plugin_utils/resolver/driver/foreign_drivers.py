@@ -84,7 +84,7 @@ def _sign_of_proxmox(catalog: Catalog, host: Host) -> str:
     suffix = catalog.packages.proxmox_kernels["suffix"]
     own = [name for name in host.kernel_releases if host.kernels is None or name in host.kernels.installed]
     signs = [f"kernel {release}" for release in own if release.endswith(suffix)]
-    signs += [f"package {spec}" for spec in host.packages if spec.partition("=")[0] in catalog.packages.proxmox]
+    signs += [f"package {package}" for package in host.packages if package.name in catalog.packages.proxmox]
     if host.foreign_driver is not None and host.foreign_driver.kind == "proxmox":
         signs.append(host.foreign_driver.found)
     return next(iter(signs), "")
@@ -95,8 +95,8 @@ def _serves_vgpus(catalog: Catalog, host: Host) -> str:
     if host.foreign_driver is not None:
         return host.foreign_driver.found if host.foreign_driver.kind == "vgpu-host" else ""
     patterns = catalog.packages.vgpu_manager
-    found = (name for name in host.packages if any(fnmatchcase(name.split("=")[0], glob) for glob in patterns))
-    return next((f"package {name}" for name in found), "")
+    found = (package for package in host.packages if any(fnmatchcase(package.name, glob) for glob in patterns))
+    return next((f"package {package}" for package in found), "")
 
 
 def _name_of_vgpu(catalog: Catalog, gpu: HostGpu) -> str:

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import debian_version
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import split_spec
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import InstalledDriver, Probe
 
@@ -34,7 +33,7 @@ def on_probe(catalog: Catalog, probe: Probe) -> Installed | None:
 
 def on_host(catalog: Catalog, host: Host) -> Installed | None:
     """Return the driver of a host as the resolver sees it, None without one."""
-    present = {name: version or "" for name, version in map(split_spec, host.packages) if ":" not in name}
+    present = {package.name: package.version or "" for package in host.packages if ":" not in package.name}
     return _driver(catalog, present, host.installed_driver)
 
 

@@ -11,7 +11,6 @@ import fnmatch
 
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import PrebuiltModules
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import package_name
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.driver import driver_sets, kernels
@@ -50,7 +49,7 @@ def source(context: ResolveContext) -> str:
     if not host.needs_signatures or host.module_key_enrolled or context.request.driver_source == "nvidia":
         return DKMS
     pattern = context.catalog.packages.prebuilt_modules
-    is_ours = any(fnmatch.fnmatchcase(package_name(spec), pattern) for spec in host.packages)
+    is_ours = any(fnmatch.fnmatchcase(package.name, pattern) for package in host.packages)
     if not context.distro.prebuilt_modules or (host.loaded_driver is not None and not is_ours):
         return DKMS
     return PREBUILT

@@ -11,9 +11,9 @@ import fnmatch
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.model import Package
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import split_spec
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.context import ResolveContext
@@ -68,8 +68,7 @@ def names(catalog: Catalog, host: Host) -> list[str]:
 
 
 def _held(host: Host) -> dict[str, str]:
-    specs = map(split_spec, host.foreign_holds)
-    return {name: version or "" for name, version in specs if ":" not in name}
+    return {package.name: package.version or "" for package in host.foreign_holds if ":" not in package.name}
 
 
 # The driver -------------------------------------------------------------------------------------------------------
@@ -208,20 +207,20 @@ def libraries(
         others = [n for n in held if _cudnn_major(context.catalog, n) not in (0, versions.major(cuda))]
         fitting = [] if others else fitting
     if getattr(context.request, name) == "auto" and held:
-        fitting = [c for c in fitting if set(held) & {split_spec(spec)[0] for spec in c.component.packages}]
+        fitting = [c for c in fitting if set(held) & {package.name for package in c.component.packages}]
     deciding = held or dict.fromkeys(n for c in candidates for n in _disagreeing(context, c.component.packages))
     return fitting, list(deciding)
 
 
-def _agrees(context: ResolveContext, specs: Iterable[str]) -> bool:
-    return not _disagreeing(context, specs)
+def _agrees(context: ResolveContext, packages: Iterable[Package]) -> bool:
+    return not _disagreeing(context, packages)
 
 
-def _disagreeing(context: ResolveContext, specs: Iterable[str]) -> list[str]:
+def _disagreeing(context: ResolveContext, packages: Iterable[Package]) -> list[str]:
     """Return the names of packages that are on hold in another version, or that must not be installed."""
     held = _held(context.host)
     return [
-        name
-        for name, version in map(split_spec, specs)
-        if name in held and (not held[name] or version not in (None, held[name]))
+        package.name
+        for package in packages
+        if package.name in held and (not held[package.name] or package.version not in (None, held[package.name]))
     ]

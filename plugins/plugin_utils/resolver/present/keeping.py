@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.model import Package
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
@@ -18,7 +19,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components imp
     CudaComponent,
     DriverComponent,
     full_version,
-    split_spec,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, PlanWarning, Reason
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, Present
@@ -51,14 +51,14 @@ DECIDED_BY = {
 class Part:
     """What stays or is planned anew as a whole.
 
-    names: the components; version: of the first one; asks: the request that keeps it; packages: what it consists of,
-    `name=version`; stays: an installed driver that is not managed. of_others: others installed it.
+    names: the components; version: of the first one; asks: the request that keeps it; packages: what it consists of;
+    stays: an installed driver that is not managed. of_others: others installed it.
     """
 
     names: tuple[str, ...]
     version: str
     asks: Mapping[str, str]
-    packages: tuple[str, ...] = ()
+    packages: tuple[Package, ...] = ()
     stays: KeptDriver | None = None
     of_others: bool = False
 
@@ -101,7 +101,7 @@ def keep(catalog: Catalog, request: Request, host: Host, attempt: Attempt) -> Ke
     newest = attempt(free, host)
     unheld = attempt(free, dataclasses.replace(host, foreign_holds=())) if held else newest
     asked = dataclasses.replace(free, **_of_plan(unheld, request.latest, free, held))
-    there = frozenset(split_spec(spec)[0] for parts in choices for part in parts for spec in part.packages)
+    there = frozenset(package.name for parts in choices for part in parts for package in part.packages)
     kept = Kept(asked, host, (request, host), newest=newest, there=there)
     together = _with(kept, [alternatives[0] for alternatives in choices])
     if _misfit(catalog, together, attempt) is None:
@@ -337,8 +337,8 @@ def _host(kept: Kept, parts: Sequence[Part]) -> Host:
     host = dataclasses.replace(host, keeping=names, staying=next((p.stays for p in parts if p.stays), None))
     if host.offers is None:
         return host
-    exact = {name: (version,) for p in parts for name, version in map(split_spec, p.packages) if version}
-    there = {name: (version,) for name, version in map(split_spec, host.packages) if name in kept.there and version}
+    exact = {p.name: (p.version,) for part in parts for p in part.packages if p.version}
+    there = {p.name: (p.version,) for p in host.packages if p.name in kept.there and p.version}
     found = {name: tuple(dict.fromkeys((*host.offers.get(name, ()), *v))) for name, v in there.items()}
     known = {name: v for name, v in exact.items() if v[0] in found.get(name, host.offers.get(name, ()))}
     return dataclasses.replace(host, offers={**host.offers, **found, **known})
@@ -379,9 +379,9 @@ def _misfit_of_driver(catalog: Catalog, part: Part, plan: Plan, kept: Kept) -> s
 
 def _is_installed(component: DriverComponent | None, host: Host) -> bool:
     """Return whether a host has all packages of a driver, in the planned versions where the plan has them."""
-    present = dict(map(split_spec, host.packages))
-    specs = map(split_spec, component.packages if component else ())
-    return all(name in present and version in (None, present[name]) for name, version in specs)
+    present = {package.name: package.version for package in host.packages}
+    planned = component.packages if component else ()
+    return all(p.name in present and p.version in (None, present[p.name]) for p in planned)
 
 
 def _without_ptx(plan: Plan) -> str | None:

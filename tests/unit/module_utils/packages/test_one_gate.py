@@ -16,6 +16,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from tests.unit.module_utils.real_apt import RealApt, needs_apt
 from tests.unit.module_utils.real_dpkg import RealDpkg
+from tests.unit.module_utils.simulated_packages import parse
 
 pytestmark = needs_apt
 EMPTY = transaction.PackageRequest([], [], [], [], [], [], [])
@@ -23,7 +24,7 @@ OLD, NEW = "570.133.20-0ubuntu0.24.04.1", "595.71.05-1"
 # GoogleCloudDataproc/initialization-actions#1220: the script holds these of what it has installed.
 SET = ("nvidia-utils-570-server", "nvidia-dkms-570-server-open", "libnvidia-compute-570-server")
 REPLACES = transaction.PackageRequest(
-    packages=[f"nvidia-driver-cuda={NEW}"],
+    packages=parse(f"nvidia-driver-cuda={NEW}"),
     helpers=[],
     pins=[],
     pins_replace=[],
@@ -81,7 +82,7 @@ def test_a_driver_that_its_administrator_holds_is_not_replaced(
 
 
 def test_a_hold_of_gpuhosts_own_is_none_of_an_administrator(host: RealApt) -> None:
-    host.run_transaction(EMPTY._replace(packages=[f"{name}={OLD}" for name in SET]))
+    host.run_transaction(EMPTY._replace(packages=parse(*(f"{name}={OLD}" for name in SET))))
     assert [line for line in host.shown() if line.startswith("hold ")] == [f"hold {name}" for name in sorted(SET)]
     host.run_transaction(REPLACES)
     assert f"nvidia-driver-cuda {NEW} hold ok installed" in host.shown()
@@ -107,7 +108,7 @@ def test_a_held_package_that_a_planned_one_needs_otherwise_is_not_changed(
     host: RealApt, name: str, package: str
 ) -> None:
     host.hold(name)
-    request = REPLACES._replace(packages=[package])
+    request = REPLACES._replace(packages=parse(package))
     assert refused(host, request).details["problem"]["code"] == "package-held"
 
 
@@ -115,7 +116,7 @@ def test_a_planned_package_that_is_held_in_its_version_stays_and_the_rest_is_ins
     """Without a version in its spec, apt would raise it to the newest."""
     host.offer(host.build(SET[0], {}, "570.172.08-0ubuntu0.24.04.1"))
     host.hold(SET[0])
-    host.run_transaction(EMPTY._replace(packages=[SET[0], f"nvidia-modprobe={NEW}"]))
+    host.run_transaction(EMPTY._replace(packages=parse(SET[0], f"nvidia-modprobe={NEW}")))
     assert f"{SET[0]} {OLD} hold ok installed" in host.shown()
     assert f"nvidia-modprobe {NEW} hold ok installed" in host.shown()
 
@@ -142,14 +143,14 @@ def test_packages_of_others_with_unmet_dependencies_are_not_removed(
     host: RealApt, check: bool, snapshot: SnapshotAssertion
 ) -> None:
     with_unmet_dependencies(host)
-    error = refused(host, EMPTY._replace(packages=[f"nvidia-modprobe={NEW}"]), check)
+    error = refused(host, EMPTY._replace(packages=parse(f"nvidia-modprobe={NEW}")), check)
     assert error.details["problem"]["code"] == "packages-broken"
     assert error.details["problem"] == snapshot
 
 
 def test_unmet_dependencies_that_the_planned_packages_meet_are_no_obstacle(host: RealApt) -> None:
     host.unpacked(host.build("monitoring", {}, "1", depends="nvidia-modprobe"))
-    host.run_transaction(EMPTY._replace(packages=[f"nvidia-modprobe={NEW}"]))
+    host.run_transaction(EMPTY._replace(packages=parse(f"nvidia-modprobe={NEW}")))
     assert {f"nvidia-modprobe {NEW} hold ok installed", "monitoring 1 install ok installed"} <= set(host.shown())
 
 
@@ -181,11 +182,11 @@ def test_a_package_of_others_that_is_half_configured_is_left_alone(
 ) -> None:
     unfinished.touch()
     ran = (tmp_path / "ran").read_text()
-    error = refused(host, EMPTY._replace(packages=[f"nvidia-modprobe={NEW}"]))
+    error = refused(host, EMPTY._replace(packages=parse(f"nvidia-modprobe={NEW}")))
     assert error.details["problem"] == snapshot
     assert (tmp_path / "ran").read_text() == ran
     assert host.do("dpkg", "--configure", "-a").returncode == 0
-    host.run_transaction(EMPTY._replace(packages=[f"nvidia-modprobe={NEW}"]))
+    host.run_transaction(EMPTY._replace(packages=parse(f"nvidia-modprobe={NEW}")))
 
 
 @pytest.mark.parametrize("whose", ["in the journal", "requested"])
@@ -198,9 +199,9 @@ def test_a_package_of_gpuhosts_that_is_half_configured_is_finished(host: RealApt
     else:
         store.record_packages(str(host.state), {"database": None})
     before = host.shown()
-    assert host.run_transaction(EMPTY._replace(packages=packages), check=True).changes == []
+    assert host.run_transaction(EMPTY._replace(packages=parse(*packages)), check=True).changes == []
     assert host.shown() == before
-    host.run_transaction(EMPTY._replace(packages=packages))
+    host.run_transaction(EMPTY._replace(packages=parse(*packages)))
     assert "half-configured" not in str(host.shown())
 
 
@@ -212,7 +213,7 @@ def test_a_trigger_in_which_gpuhost_was_interrupted_is_finished(host: RealApt, t
     assert host.do("dpkg", "--install", str(host.build("kernel", {"/usr/share/kernels/a": ""}, "1"))).returncode == 1
     assert "initramfs-tools 1 install ok half-configured" in host.shown()
     may.touch()
-    request = EMPTY._replace(packages=[f"nvidia-modprobe={NEW}"])
+    request = EMPTY._replace(packages=parse(f"nvidia-modprobe={NEW}"))
     refused(host, request)  # gpuhost has changed no package of this host
     store.record_packages(str(host.state), {"nvidia-modprobe": None})
     host.run_transaction(request)

@@ -64,7 +64,7 @@ def test_packages_that_apt_leaves_as_they_are_are_an_error(tmp_path, kept):
         def _install(self, specs: list[str], simulate: bool) -> str:
             return super()._install(specs, simulate=True)
 
-    with pytest.raises(ValueError, match=r"not restored: /.*a_1%3a2.0_all.deb, b=2, c$"):
+    with pytest.raises(ValueError, match=r"not restored: a=1:2.0, b=2, c$"):
         restore.restore(Idle(tmp_path, PACKAGES).apt(str(kept)), TARGETS)
 
 
@@ -221,6 +221,6 @@ def test_what_was_unpacked_without_what_it_needs_is_restored_with_all_that_belon
     host.failing["check"] = "E: Unmet dependencies. Try 'apt --fix-broken install' with no packages."
     restore.restore(host.apt(str(kept)), {"a": state("1:2.0"), "b": state("2", held=True), "c": None})
     (install,) = host.run("apt-get")
-    assert install[install.index("install") + 1 :] == [str(kept / "a_1%3a2.0_all.deb"), "b=2"]
+    assert set(install[install.index("install") + 1 :]) == {str(kept / "a_1%3a2.0_all.deb"), "b=2"}
     assert "--fix-broken" in install
     assert [("--fix-broken" in c) for c in host.commands if "--simulate" in c] == [False, True]

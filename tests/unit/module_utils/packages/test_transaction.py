@@ -21,7 +21,7 @@ from tests.unit.module_utils.host_files import put
 from tests.unit.module_utils.lock_holder import held
 from tests.unit.module_utils.other_transaction import OtherTransaction
 from tests.unit.module_utils.real_dpkg import RealDpkg, needs_dpkg
-from tests.unit.module_utils.simulated_packages import SimulatedPackages
+from tests.unit.module_utils.simulated_packages import SimulatedPackages, parse
 
 # apt's own words, where a file has another size than its list says, and where dpkg has failed.
 OTHER_SIZE = (
@@ -71,7 +71,7 @@ class Host(SimulatedPackages):
     def run_transaction(
         self, tmp_path: Path, request: transaction.PackageRequest | None = None, undo: bool = True, check: bool = False
     ) -> transaction.Result:
-        request = request or EMPTY._replace(packages=["a=2"])
+        request = request or EMPTY._replace(packages=parse("a=2"))
         held = {name for name, (_version, _state, want) in self.packages.items() if want == "hold"} - self.theirs
         store.record_packages(str(tmp_path), {name: {"version": "0", "held": False, "auto": False} for name in held})
         apt = self.apt(str(tmp_path / "packages") if undo else "")
@@ -109,7 +109,7 @@ def test_nothing_is_begun_while_another_process_holds_a_lock(tmp_path):
     apt = apt_commands.Apt(host, 1, "", str(host.root), str(progress))
     with held(host.root / "var/lib/dpkg/lock-frontend") as holder:
         with pytest.raises(transaction.TransactionError) as error:
-            transaction.Transaction(EMPTY._replace(packages=["a=2"]), apt, str(tmp_path)).run()
+            transaction.Transaction(EMPTY._replace(packages=parse("a=2")), apt, str(tmp_path)).run()
         assert str(error.value).startswith(f"apt is busy: process {holder.pid} (")
         assert shown.read_text().startswith(f"step:waiting, for at most 1 s: apt is busy: process {holder.pid} (")
         host.run_transaction(tmp_path, check=True)
@@ -158,7 +158,7 @@ def test_the_packages_are_read_when_another_transaction_has_ended(tmp_path):
 
     threading.Timer(0.5, end_of_the_other).start()
     result = transaction.Transaction(
-        EMPTY._replace(packages=["a=2"]), apt_commands.Apt(host, 30, "", str(host.root)), str(tmp_path)
+        EMPTY._replace(packages=parse("a=2")), apt_commands.Apt(host, 30, "", str(host.root)), str(tmp_path)
     ).run()
     assert result.changes == []
     assert host.steps == []
@@ -189,7 +189,7 @@ def test_everything_is_on_disk_before_the_first_package_is_unpacked(tmp_path, mo
 def test_the_diff_has_removals_dependencies_and_holds(tmp_path):
     installed = {"a": ("1", "installed", "install"), "old-a": ("1", "installed", "hold")}
     host = Host(tmp_path, packages=installed)
-    request = EMPTY._replace(packages=["a=2"], replaces=["old-.*"])
+    request = EMPTY._replace(packages=parse("a=2"), replaces=["old-.*"])
     expected = "a 1 -> 2\nold-a 1 (removed)\na (hold)\n"
     assert host.run_transaction(tmp_path, request, check=True).diff() == expected
     assert host.run_transaction(tmp_path, request).diff() == expected
@@ -203,7 +203,7 @@ def test_there_is_no_diff_where_nothing_changes(tmp_path):
 def test_without_the_repository_the_diff_of_check_mode_is_the_request(tmp_path):
     host = Host(tmp_path, packages={"old-a": ("1", "installed", "install")})
     host.offered = ""
-    request = EMPTY._replace(packages=["a=2"], replaces=["old-.*"])
+    request = EMPTY._replace(packages=parse("a=2"), replaces=["old-.*"])
     result = host.run_transaction(tmp_path, request, check=True)
     assert result.diff() == "a=2\nold-a (removed)\na (hold)\n"
 
@@ -232,21 +232,21 @@ def test_a_missing_hold_is_set_without_a_transaction(tmp_path):
 def test_helpers_are_installed_and_not_held(tmp_path):
     host = Host(tmp_path, packages={"a": ("2", "installed", "hold")})
     host.offered = "gcc | 1 | http://repository.lab ./ Packages\na | 2 | http://repository.lab ./ Packages"
-    host.run_transaction(tmp_path, EMPTY._replace(packages=["a=2"], helpers=["gcc=1"]))
+    host.run_transaction(tmp_path, EMPTY._replace(packages=parse("a=2"), helpers=parse("gcc=1")))
     assert host.packages["gcc"] == ("1", "installed", "install")
 
 
 def test_a_helper_that_is_there_stays_and_need_not_be_on_offer(tmp_path):
     """The headers of a running kernel leave the archive, and the newest ones of a metapackage bring another kernel."""
     host = Host(tmp_path, packages={"a": ("1", "installed", "install"), "headers": ("1", "installed", "install")})
-    result = host.run_transaction(tmp_path, EMPTY._replace(packages=["a=2"], helpers=["headers"]))
+    result = host.run_transaction(tmp_path, EMPTY._replace(packages=parse("a=2"), helpers=parse("headers")))
     assert result.changes == ["a 1 -> 2"]
     assert host.steps == ["a=2"]
 
 
 def test_replaced_packages_are_purged_in_the_same_command(tmp_path):
     host = Host(tmp_path, packages={"a": ("1", "installed", "hold"), "old-a": ("1", "installed", "hold")})
-    result = host.run_transaction(tmp_path, EMPTY._replace(packages=["a=2"], replaces=["old-.*"]))
+    result = host.run_transaction(tmp_path, EMPTY._replace(packages=parse("a=2"), replaces=["old-.*"]))
     assert host.packages == {"a": ("2", "installed", "hold")}
     assert host.steps == ["old-a-"]
     assert "--purge" in host.run("apt-get")[-1]
@@ -257,7 +257,7 @@ def test_settings_that_an_interrupted_run_left_are_purged(tmp_path):
     """Killed between removing and purging, a package has its settings alone, which apt's NAME- leaves."""
     packages = {"a": ("2", "installed", "hold"), "old-a": ("1", "config-files", "deinstall")}
     host = Host(tmp_path, packages=packages)
-    host.run_transaction(tmp_path, EMPTY._replace(packages=["a=2"], replaces=["old-.*"]))
+    host.run_transaction(tmp_path, EMPTY._replace(packages=parse("a=2"), replaces=["old-.*"]))
     assert host.packages == {"a": ("2", "installed", "hold")}
     assert host.run("dpkg") == [["dpkg", "--purge", "old-a"]]
 
@@ -348,7 +348,7 @@ class NewerKernel(Host):
 
 
 def test_a_metapackage_that_would_install_another_kernel_is_left_out(tmp_path):
-    host, request = NewerKernel(tmp_path), EMPTY._replace(helpers=list(NewerKernel.offered_headers))
+    host, request = NewerKernel(tmp_path), EMPTY._replace(helpers=parse(*NewerKernel.offered_headers))
     result = host.run_transaction(tmp_path, request)
     exact, meta = NewerKernel.offered_headers
     assert exact in host.packages
@@ -363,7 +363,7 @@ def test_a_metapackage_that_would_install_another_kernel_is_left_out(tmp_path):
 def test_after_an_interrupted_run_metapackages_are_simulated_with_the_same_option(tmp_path):
     host = NewerKernel(tmp_path)
     host.failing["check"] = "E: Unmet dependencies. Try 'apt --fix-broken install' with no packages."
-    host.run_transaction(tmp_path, EMPTY._replace(helpers=list(NewerKernel.offered_headers)))
+    host.run_transaction(tmp_path, EMPTY._replace(helpers=parse(*NewerKernel.offered_headers)))
     simulated = [command for command in host.commands if "--simulate" in command]
     assert ["--fix-broken" in command for command in simulated] == [False, True, False, True, True, True], (
         "the whole, a repair, the whole again, the same with it, the metapackage alone, and the rest"
@@ -384,14 +384,14 @@ def test_headers_that_need_another_kernel_by_themselves_are_refused(tmp_path):
         offered_headers = ("linux-headers-6.12.86+deb13-amd64", "linux-headers-6.12.117+deb13-amd64")
 
     with pytest.raises(transaction.TransactionError, match="Run this again, since apt's lists may be newer") as caught:
-        Host(tmp_path).run_transaction(tmp_path, EMPTY._replace(helpers=list(Host.offered_headers)))
+        Host(tmp_path).run_transaction(tmp_path, EMPTY._replace(helpers=parse(*Host.offered_headers)))
     assert caught.value.details["unplanned"] == ["linux-image-6.12.117+deb13-amd64 (new) 6.12.117-1"]
 
 
 def test_a_held_package_that_may_be_removed_is_removed(tmp_path):
     host = Answers(tmp_path, packages=HELD)
     host.simulated = "Remv b [1]\nInst a [1] (2 x [all])\n"
-    result = host.run_transaction(tmp_path, EMPTY._replace(packages=["a=2"], may_remove=["b"]))
+    result = host.run_transaction(tmp_path, EMPTY._replace(packages=parse("a=2"), may_remove=["b"]))
     assert result.changes == ["b 1 (removed)", "a 1 -> 2"]
 
 
@@ -400,7 +400,7 @@ def test_a_held_part_of_our_own_package_is_changed_with_it(tmp_path):
     host.depends = {"a": "a-part (>= 1)"}
     host.set({"a": ("1", "installed", "install"), "a-part": ("1", "installed", "hold")})
     host.simulated = "Inst a-part [1] (2 x [all])\nInst a [1] (2 x [all])\n"
-    result = host.run_transaction(tmp_path, EMPTY._replace(packages=["a=2"], hold_dependencies=["a-.*"]))
+    result = host.run_transaction(tmp_path, EMPTY._replace(packages=parse("a=2"), hold_dependencies=["a-.*"]))
     assert result.changes == ["a-part 1 -> 2", "a 1 -> 2"]
 
 
@@ -418,9 +418,9 @@ def test_a_held_part_of_a_package_that_an_interrupted_run_removed_is_changed_wit
     host.theirs = {"a-part"}
     host.simulated = "Inst a-part [1] (2 x [all])\nInst a (2 x [all])\n"
     with pytest.raises(transaction.TransactionError, match="Nothing was changed"):
-        host.run_transaction(tmp_path, EMPTY._replace(packages=["a=2"]))
+        host.run_transaction(tmp_path, EMPTY._replace(packages=parse("a=2")))
     host.theirs = set()
-    result = host.run_transaction(tmp_path, EMPTY._replace(packages=["a=2"], hold_dependencies=["a-.*"]))
+    result = host.run_transaction(tmp_path, EMPTY._replace(packages=parse("a=2"), hold_dependencies=["a-.*"]))
     assert result.changes == ["a-part 1 -> 2", "a (new) 2"]
 
 
@@ -428,7 +428,7 @@ def test_a_held_part_of_a_package_that_an_interrupted_run_removed_is_changed_wit
 def test_a_held_package_that_is_upgraded_is_refused_unless_it_may_be_removed(tmp_path, may_remove):
     host = Answers(tmp_path, packages=HELD)
     host.simulated = "Inst b [1] (2 x [all])\nInst a [1] (2 x [all])\n"
-    request = EMPTY._replace(packages=["a=2"], may_remove=may_remove)
+    request = EMPTY._replace(packages=parse("a=2"), may_remove=may_remove)
     if may_remove:
         assert host.run_transaction(tmp_path, request).changes == ["b 1 -> 2", "a 1 -> 2"]
     else:
@@ -441,7 +441,7 @@ def test_what_is_replaced_may_be_removed_by_its_name_alone(tmp_path):
     packages = {"a": ("1", "installed", "hold"), "c++1": ("1", "installed", "hold"), "cc1": ("1", "installed", "hold")}
     host = Answers(tmp_path, packages=packages)
     host.simulated = "Inst a [1] (2 x [all])\nRemv c++1 [1]\n"
-    request = EMPTY._replace(packages=["a=2"], replaces=[r"c\+\+.*"])
+    request = EMPTY._replace(packages=parse("a=2"), replaces=[r"c\+\+.*"])
     assert host.run_transaction(tmp_path, request).changes == ["a 1 -> 2", "c++1 1 (removed)"]
     host = Answers(tmp_path / "other", packages=packages)
     host.simulated = "Inst a [1] (2 x [all])\nRemv cc1 [1]\n"
@@ -454,7 +454,7 @@ def test_dependencies_to_hold_are_held_with_their_package(tmp_path):
     host = Host(tmp_path, packages=packages)
     host.depends = {"a": "a-part (= 2), libc6"}
     host.set(packages)
-    result = host.run_transaction(tmp_path, EMPTY._replace(packages=["a=2"], hold_dependencies=["a-.*"]))
+    result = host.run_transaction(tmp_path, EMPTY._replace(packages=parse("a=2"), hold_dependencies=["a-.*"]))
     assert result.before.unheld == ["a", "a-part"]
     assert {name: want for name, (_, _, want) in host.packages.items()} == {
         "a": "hold",
@@ -469,14 +469,16 @@ def test_a_held_part_of_a_package_may_change_with_it(tmp_path):
     host.depends = {"a": "a-part (= 1)"}
     host.set(packages)
     host.simulated = "Inst a [1] (2 x [all])\nInst a-part [1] (2 x [all])\n"
-    result = host.run_transaction(tmp_path, EMPTY._replace(packages=["a=2"], hold_dependencies=["a-.*"]))
+    result = host.run_transaction(tmp_path, EMPTY._replace(packages=parse("a=2"), hold_dependencies=["a-.*"]))
     assert result.changes == ["a 1 -> 2", "a-part 1 -> 2"]
 
 
 def test_pins_packages_and_helpers_are_installed_in_this_order_and_helpers_not_held(tmp_path):
     host = Repository(tmp_path, packages={"other": ("1", "installed", "install")})
     host.offered = "".join(f"{name} | 1 | http://repository.lab ./ Packages\n" for name in ("pin", "a", "gcc"))
-    result = host.run_transaction(tmp_path, EMPTY._replace(packages=["a=1"], helpers=["gcc=1"], pins=["pin=1"]))
+    result = host.run_transaction(
+        tmp_path, EMPTY._replace(packages=parse("a=1"), helpers=parse("gcc=1"), pins=parse("pin=1"))
+    )
     assert result.changes == ["pin (new) 1", "a (new) 1", "gcc (new) 1"]
     held = {name for name, (_, _, want) in host.packages.items() if want == "hold"}
     assert held == {"pin", "a"}
@@ -549,7 +551,7 @@ def test_fresh_lists_that_have_the_version_are_enough(tmp_path):
 def test_a_package_without_a_version_that_is_not_listed_is_looked_for_in_fresh_lists(tmp_path):
     """It may be a virtual one, which only apt finds."""
     host = Host(tmp_path)
-    host.run_transaction(tmp_path, EMPTY._replace(packages=["a=2"], helpers=["virtual"]))
+    host.run_transaction(tmp_path, EMPTY._replace(packages=parse("a=2"), helpers=parse("virtual")))
     assert host.steps == ["update", "virtual"]
 
 
@@ -582,7 +584,7 @@ def test_packages_of_which_an_interrupted_run_unpacked_a_part_are_installed(tmp_
     host = Host(tmp_path, packages={"a": ("2", "unpacked", "install"), "a-part": ("1", "installed", "hold")})
     host.offered = "a | 2 | http://repository.lab ./ Packages\na-part | 2 | http://repository.lab ./ Packages"
     host.failing["check"] = "E: Unmet dependencies. Try 'apt --fix-broken install' with no packages."
-    host.run_transaction(tmp_path, EMPTY._replace(packages=["a=2", "a-part=2"]))
+    host.run_transaction(tmp_path, EMPTY._replace(packages=parse("a=2", "a-part=2")))
     commands = [words for words in host.commands if words[0] == "apt-get" and words[-2:] == ["a=2", "a-part=2"]]
     assert [("--simulate" in command, "--fix-broken" in command) for command in commands] == [
         (True, False),
@@ -650,7 +652,9 @@ def test_the_simulation_follows_the_preferences_of_the_new_pins_and_not_of_the_o
     preferences.mkdir()
     (preferences / "pin-1").write_text("preferences of pin-1\n")
     (preferences / "site").write_text("preferences of the site\n")
-    host.run_transaction(tmp_path, EMPTY._replace(packages=["a=2"], pins=["pin-2=1"], pins_replace=["pin-.*"]))
+    host.run_transaction(
+        tmp_path, EMPTY._replace(packages=parse("a=2"), pins=parse("pin-2=1"), pins_replace=["pin-.*"])
+    )
     (bound,) = host.preferences
     assert {name: text for name, text in bound.items() if "transaction" not in name} == {
         "pin-2": "preferences of pin-2\n",
@@ -687,7 +691,7 @@ DAMAGED = {"a": ("2", "installed", "hold"), "b": ("1", "installed", "hold"), "c"
 
 def repair(host: Host, tmp_path: Path, *names: str, **request: Any) -> transaction.Result:
     host.offered = "a | 2 | http://repository.lab ./ Packages\nb | 1 | http://repository.lab ./ Packages"
-    return host.run_transaction(tmp_path, EMPTY._replace(packages=["a=2"], reinstall=list(names), **request))
+    return host.run_transaction(tmp_path, EMPTY._replace(packages=parse("a=2"), reinstall=list(names), **request))
 
 
 def test_a_damaged_package_is_installed_again_in_its_version_and_no_other_one(tmp_path):
@@ -735,7 +739,7 @@ def test_a_damaged_helper_is_installed_again_and_not_held(tmp_path):
     packages = {**DAMAGED, "gcc": ("1", "installed", "install")}
     host = Host(tmp_path, packages=packages)
     host.offered = "gcc | 1 | http://repository.lab ./ Packages"
-    request = EMPTY._replace(packages=["a=2"], helpers=["gcc"], reinstall=["gcc"])
+    request = EMPTY._replace(packages=parse("a=2"), helpers=parse("gcc"), reinstall=["gcc"])
     assert host.run_transaction(tmp_path, request).changes == ["gcc 1 (installed again)"]
     assert host.packages == packages
 
@@ -744,7 +748,7 @@ def test_a_repair_beside_an_upgrade_installs_both_and_nothing_else_again(tmp_pat
     packages = dict.fromkeys(("a", "b", "c"), ("1", "installed", "hold"))
     host = Host(tmp_path, packages=packages)
     host.offered = "a | 2 | http://repository.lab ./ Packages\nb | 1 | http://repository.lab ./ Packages"
-    request = EMPTY._replace(packages=["a=2", "b=1", "c=1"], reinstall=["b"])
+    request = EMPTY._replace(packages=parse("a=2", "b=1", "c=1"), reinstall=["b"])
     assert host.run_transaction(tmp_path, request).changes == ["a 1 -> 2", "b 1 (installed again)"]
     (install,) = (command for command in host.run("apt-get") if "install" in command)
     assert install[install.index("install") + 1 :] == ["a=2", "b=1"]
@@ -776,7 +780,7 @@ def test_a_version_that_the_repository_has_no_more_is_taken_from_the_kept_files(
     kept.mkdir()
     (kept / "a_2_all.deb").write_text("")
     host = Host(tmp_path, packages=DAMAGED)
-    request = EMPTY._replace(packages=["a=2"], reinstall=["a"])
+    request = EMPTY._replace(packages=parse("a=2"), reinstall=["a"])
     host.offered = "a | 3 | http://repository.lab ./ Packages"
     host.run_transaction(tmp_path, request)
     assert host.steps == [str(kept / "a_2_all.deb")]
@@ -786,7 +790,7 @@ def test_a_damaged_package_that_is_neither_offered_nor_kept_is_refused(tmp_path)
     host = Host(tmp_path, packages=DAMAGED)
     host.offered = "a | 3 | http://repository.lab ./ Packages"
     with pytest.raises(transaction.TransactionError, match=r"offers these versions:\n  a 2: .* offer 3\n"):
-        host.run_transaction(tmp_path, EMPTY._replace(packages=["a=2"], reinstall=["a"]))
+        host.run_transaction(tmp_path, EMPTY._replace(packages=parse("a=2"), reinstall=["a"]))
     assert host.steps == ["update"]
 
 
@@ -895,7 +899,7 @@ def test_an_undo_is_in_the_progress(tmp_path):
     os.link(progress, shown)  # the file of progress is removed at the end
     apt = apt_commands.Apt(host, 1, str(tmp_path / "packages"), str(host.root), str(progress))
     with pytest.raises(transaction.TransactionError, match="It was undone"):
-        transaction.Transaction(EMPTY._replace(packages=["a=2"]), apt, str(tmp_path)).run()
+        transaction.Transaction(EMPTY._replace(packages=parse("a=2")), apt, str(tmp_path)).run()
     assert "step:undoing the failed installation\n" in shown.read_text()
 
 
@@ -946,7 +950,7 @@ def test_a_driver_without_a_module_and_libcuda_is_refused_before_anything_change
     for check in (True, False):
         host = Host(tmp_path, packages=old)
         with pytest.raises(transaction.TransactionError) as refused:
-            host.run_transaction(tmp_path, EMPTY._replace(packages=["a=2"], **NEEDS), check=check)
+            host.run_transaction(tmp_path, EMPTY._replace(packages=parse("a=2"), **NEEDS), check=check)
         assert refused.value.details["missing"] == ["a kernel module", "libcuda"]
         assert refused.value.details["problem"] == snapshot
         assert host.packages == old
@@ -959,5 +963,5 @@ def test_a_driver_with_a_module_and_libcuda_is_installed(tmp_path):
     host.offered += "".join(
         f"\n{spec.replace('=', ' | ')} | http://repository.lab ./ Packages" for spec in packages[1:]
     )
-    host.run_transaction(tmp_path, EMPTY._replace(packages=packages, **NEEDS))
+    host.run_transaction(tmp_path, EMPTY._replace(packages=parse(*packages), **NEEDS))
     assert host.packages["nvidia-dkms-2"] == ("2", "installed", "hold")

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.model import Package
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan, plan_table
@@ -20,7 +21,10 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve imp
 from tests.unit.frozen_catalog import frozen_catalog
 from tests.unit.plugin_utils.planning.planning_cases import PLANNED, PROBE
 
-KEPT_DRIVER = ("nvidia-driver-580=580.126.09-0ubuntu0", "linux-modules-nvidia-580-generic=6.8.0-1")
+KEPT_DRIVER = (
+    Package("nvidia-driver-580", "580.126.09-0ubuntu0"),
+    Package("linux-modules-nvidia-580-generic", "6.8.0-1"),
+)
 H200, A100, K80 = "10de:2335", "10de:20b0", "10de:102d"
 
 

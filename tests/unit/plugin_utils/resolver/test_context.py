@@ -6,6 +6,7 @@ import dataclasses
 import re
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.model import Package
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
@@ -45,7 +46,7 @@ HOST = Host(
     secure_boot="enabled",
     loaded_driver="580.126.16",
     display="display manager gdm3.service",
-    packages=("libnvidia-gl-580=580.126.16-1ubuntu1",),
+    packages=(Package("libnvidia-gl-580", "580.126.16-1ubuntu1"),),
 )
 REQUEST = Request.from_mapping(
     {

@@ -14,9 +14,11 @@ from typing import Any
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import installed_driver
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_commands, dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.model import Package
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import Operation
 
 from tests.unit.module_utils.host_files import link, put
-from tests.unit.module_utils.simulated_packages import SimulatedPackages
+from tests.unit.module_utils.simulated_packages import SimulatedPackages, parse
 
 NATIVE = dpkg.native_architecture()
 
@@ -202,12 +204,19 @@ def test_the_file_of_a_package_is_that_of_its_architecture(tmp_path):
     for name in (f"a_1_{NATIVE}.deb", "a_1_i386.deb", "b_1_i386.deb", "c_1%3a2~x_all.deb"):
         (tmp_path / name).write_bytes(b"")
     apt = Host(tmp_path / "root", {}).apt(str(tmp_path))
-    assert apt.file_of("a", "1") == str(tmp_path / f"a_1_{NATIVE}.deb")
-    assert apt.file_of("a:i386", "1") == str(tmp_path / "a_1_i386.deb")
-    assert apt.file_of("c", "1:2~x") == str(tmp_path / "c_1%3a2~x_all.deb")
-    assert apt.file_of("b", "1") is None
-    assert apt.file_of("a", "2") is None
-    assert Host(tmp_path / "root", {}).apt("").file_of("a", "1") is None, "nothing is kept"
+    files = {
+        text: apt.describe(Operation(restore=tuple(parse(text))))
+        for text in ("a=1", "a:i386=1", "c=1:2~x", "a=2", "b=1")
+    }
+    assert files == {
+        "a=1": f"{tmp_path}/a_1_{NATIVE}.deb",
+        "a:i386=1": f"{tmp_path}/a_1_i386.deb",
+        "c=1:2~x": f"{tmp_path}/c_1%3a2~x_all.deb",
+        "a=2": "a=2",
+        "b=1": "b=1",
+    }
+    assert [apt.is_kept(Package("a", version)) for version in ("1", "2")] == [True, False]
+    assert not Host(tmp_path / "root", {}).apt("").is_kept(Package("a", "1")), "nothing is kept"
 
 
 def test_files_of_other_versions_are_pruned(tmp_path):
@@ -234,9 +243,12 @@ def test_an_error_has_its_cause_and_not_the_steps_that_succeeded():
 @pytest.mark.parametrize(
     ("run", "shown"),
     [
-        (lambda apt: apt.install(["a=1", "b-"], purge=True), "apt-get --purge install a=1 b-"),
-        (lambda apt: apt.install(list("abcd")), "apt-get install a b c ..."),
-        (lambda apt: apt.simulate(["a=1"]), "apt-get --simulate install a=1"),
+        (
+            lambda apt: apt.install(Operation(tuple(parse("a=1")), remove=("b",), purge=True)),
+            "apt-get --purge install a=1 b-",
+        ),
+        (lambda apt: apt.install(Operation(tuple(parse(*"abcd")))), "apt-get install a b c ..."),
+        (lambda apt: apt.simulate(Operation(tuple(parse("a=1")))), "apt-get --simulate install a=1"),
         (lambda apt: apt.mark("hold", ["a"]), "apt-mark hold a"),
         (lambda apt: apt.run([*apt_commands.DPKG, "--configure", "-a"]), "dpkg --configure -a"),
     ],
@@ -293,7 +305,7 @@ def test_the_preferences_of_damaged_packages_are_removed_and_nothing_else(tmp_pa
 def test_a_package_that_cannot_be_downloaded_binds_nothing(tmp_path):
     apt = apt_commands.Apt(lambda *_words, **_options: (100, "", "E: Unable to locate package pin"), 1)
     with pytest.raises(apt_commands.AptError, match="Unable to locate package pin"):
-        apt.bind(str(tmp_path), ["pin=1"], [], {})
+        apt.bind(str(tmp_path), parse("pin=1"), [], {})
     assert apt.bound == []
 
 
@@ -301,8 +313,8 @@ def test_a_simulation_and_an_installation_follow_the_bound_preferences(tmp_path)
     host = Host(tmp_path / "root", {})
     apt = host.apt()
     apt.bind(str(tmp_path), [], [], {})
-    apt.simulate(["a=1"])
-    apt.install(["a=1"])
+    apt.simulate(Operation(tuple(parse("a=1"))))
+    apt.install(Operation(tuple(parse("a=1"))))
     bound = [command[0] for command in host.commands if f"Dir::Etc::PreferencesParts={tmp_path}" in command]
     assert bound == ["apt-get", "apt-get"]
 
@@ -322,7 +334,7 @@ def test_preferences_of_new_pins_bind_before_they_are_installed(tmp_path, monkey
         done = subprocess.run(command, capture_output=True, text=True)
         return done.returncode, done.stdout, done.stderr
 
-    apt_commands.Apt(answer, 1).bind(str(bound), ["pin=1"] if pins else [], [], {})
+    apt_commands.Apt(answer, 1).bind(str(bound), parse("pin=1") if pins else [], [], {})
     assert (bound / "pin-595").exists() == pins
     assert list(installed.iterdir()) == []
 
@@ -339,31 +351,34 @@ OLD_CONFIGURATION = ["-o", "Dpkg::Options::=--force-confdef", "-o", "Dpkg::Optio
     [
         (lambda apt, kept: apt.update(), ["apt-get", "-o", "APT::Update::Error-Mode=any", "update"]),
         (lambda apt, kept: apt.offered(["a", "b"]), ["apt-cache", "madison", "a", "b"]),
-        (lambda apt, kept: apt.exact_dependencies(["a=1", "b"]), ["apt-cache", "show", "a=1"]),
+        (lambda apt, kept: apt.exact_dependencies(parse("a=1", "b")), ["apt-cache", "show", "a=1"]),
         (lambda apt, kept: apt.automatic(), ["apt-mark", "showauto"]),
         (lambda apt, kept: apt.mark("hold", ["b", "a"]), ["apt-mark", "hold", "a", "b"]),
-        (lambda apt, kept: apt.simulate(["a=1"]), ["apt-get", "--simulate", *ALLOW, "install", "a=1"]),
         (
-            lambda apt, kept: apt.simulate(["a-"], purge=True),
+            lambda apt, kept: apt.simulate(Operation(tuple(parse("a=1")))),
+            ["apt-get", "--simulate", *ALLOW, "install", "a=1"],
+        ),
+        (
+            lambda apt, kept: apt.simulate(Operation(remove=("a",), purge=True)),
             ["apt-get", "--simulate", *ALLOW, "--purge", "install", "a-"],
         ),
         (
-            lambda apt, kept: apt.install(["a-"], purge=True),
+            lambda apt, kept: apt.install(Operation(remove=("a",), purge=True)),
             ["apt-get", *ALLOW, *OLD_CONFIGURATION, "--purge", "install", "a-"],
         ),
         (
-            lambda apt, kept: apt.simulate(["a=1"], reinstall=True),
+            lambda apt, kept: apt.simulate(Operation(tuple(parse("a=1")), reinstall=True)),
             ["apt-get", "--simulate", *ALLOW, "--reinstall", "install", "a=1"],
         ),
         (
-            lambda apt, kept: apt.install(["a=1"], reinstall=True),
+            lambda apt, kept: apt.install(Operation(tuple(parse("a=1")), reinstall=True)),
             [
                 *("apt-get", *ALLOW, *OLD_CONFIGURATION, "--reinstall"),
                 *("-o", "Dpkg::Options::=--force-confmiss", "install", "a=1"),
             ],
         ),
         (
-            lambda apt, kept: (setattr(apt, "kept", kept), apt.install(["a=1"])),
+            lambda apt, kept: (setattr(apt, "kept", kept), apt.install(Operation(tuple(parse("a=1"))))),
             [
                 *("apt-get", *ALLOW, *OLD_CONFIGURATION, "-o", "Dir::Cache::Archives={kept}/"),
                 *("-o", "APT::Keep-Downloaded-Packages=true", "install", "a=1"),
@@ -390,7 +405,7 @@ def test_the_database_is_that_of_the_host():
 
 
 def test_the_folder_of_kept_files_is_one_that_apt_can_download_to(tmp_path):
-    Host(tmp_path / "root", {}).apt(str(tmp_path / "new/kept")).install(["a=1"])
+    Host(tmp_path / "root", {}).apt(str(tmp_path / "new/kept")).install(Operation(tuple(parse("a=1"))))
     assert (tmp_path / "new/kept/partial").is_dir()
 
 
@@ -429,7 +444,7 @@ def test_nothing_is_asked_about_no_packages(tmp_path):
     host = Host(tmp_path / "root", {})
     apt = host.apt()
     assert apt.offered([]) == {}
-    assert apt.exact_dependencies(["a", "b"]) == {}
+    assert apt.exact_dependencies(parse("a", "b")) == {}
     apt.mark("hold", [])
     assert host.commands == []
 
@@ -438,7 +453,7 @@ def test_apts_status_for_unknown_packages_is_an_answer():
     """apt-cache ends with 100 where it knows none of them."""
     apt = apt_commands.Apt(lambda *_words, **_options: (100, "", "E: No packages found"), 1)
     assert apt.offered(["a"]) == {}
-    assert apt.exact_dependencies(["a=1"]) == {}
+    assert apt.exact_dependencies(parse("a=1")) == {}
     with pytest.raises(apt_commands.AptError):
         apt.automatic()
 
@@ -449,7 +464,7 @@ def test_exact_dependencies_are_followed_through_each_other():
         "b1=2": "Package: b1\nVersion: 2\nPre-Depends: a1 (= 1), d1 (= 4)\n",
     }
     apt = apt_commands.Apt(lambda words, **_options: (0, "\n".join(shown.get(word, "") for word in words[2:]), ""), 1)
-    assert apt.exact_dependencies(["a1=1"]) == {"b1": "2", "a1": "1", "d1": "4"}
+    assert apt.exact_dependencies(parse("a1=1")) == {"b1": "2", "a1": "1", "d1": "4"}
 
 
 def test_a_dependency_keeps_the_version_in_which_it_was_found_first():
@@ -463,7 +478,7 @@ def test_a_dependency_keeps_the_version_in_which_it_was_found_first():
         asked.append(words[2:])
         return 0, "\n".join(shown.get(word, "") for word in words[2:]), ""
 
-    assert apt_commands.Apt(answer, 1).exact_dependencies(["a1=1"]) == {"b1": "2", "c1": "3", "d1": "5"}
+    assert apt_commands.Apt(answer, 1).exact_dependencies(parse("a1=1")) == {"b1": "2", "c1": "3", "d1": "5"}
     assert asked == [["a1=1"], ["b1=2", "c1=3"], ["d1=5"]]
 
 
@@ -511,7 +526,9 @@ def failing(root: Path, output: str, planned: list[str]) -> apt_commands.AptErro
         return 100, output, ""
 
     with pytest.raises(apt_commands.AptError) as caught:
-        apt_commands.Apt(answer, 0, root=str(root), builds_driver=installed_driver.builds_driver).install(planned)
+        apt_commands.Apt(answer, 0, root=str(root), builds_driver=installed_driver.builds_driver).install(
+            Operation(tuple(parse(*planned)))
+        )
     return caught.value
 
 
@@ -538,7 +555,7 @@ BAD = "Error! Bad return status for module build on kernel: 6.8.0-60 (x86_64)\nC
         ("nvidia-current/535.161.08", "nvidia-kernel-dkms", "nvidia-kernel-dkms=535.161.08-2~deb12u1"),
         # https://github.com/pop-os/pop/issues/3811
         ("nvidia/580.119.02", "nvidia-dkms-580-open", "nvidia-dkms-580-open"),
-        ("nvidia-srv/580.159.03", "nvidia-dkms-580-server", "/var/cache/nvidia-dkms-580-server_580.159.03_amd64.deb"),
+        ("nvidia-srv/580.159.03", "nvidia-dkms-580-server", "nvidia-dkms-580-server=580.159.03"),
         ("nvidia-tesla-470/470.256.02", "nvidia-tesla-470-kernel-dkms", "nvidia-tesla-470-driver"),
         ("a-name-of-tomorrow/700.1", "nvidia-dkms-open", "nvidia-dkms-open=700.1-1ubuntu1"),
     ],
@@ -864,7 +881,7 @@ def test_a_module_of_others_that_does_not_build_for_new_headers_is_a_warning(tmp
     before = {"zfs-dkms": ("1", zfs, "install"), **({HEADERS: ("1", headers, "install")} if headers else {})}
     host = Dkms(tmp_path, ZFS, before)
     apt = host.apt()
-    apt.install(["nvidia-dkms=1", HEADERS])
+    apt.install(Operation(tuple(parse("nvidia-dkms=1", HEADERS))))
     assert {name: state for name, (_, state, _) in host.packages.items()} == {
         "zfs-dkms": zfs,
         HEADERS: "installed",
@@ -882,7 +899,7 @@ def test_a_driver_that_does_not_build_is_an_error_beside_a_module_of_others_too(
     host = Dkms(tmp_path, broken, {})
     apt = host.apt()
     with pytest.raises(apt_commands.AptError, match=r"nvidia/580\.1/build/make\.log"):
-        apt.install(["nvidia-dkms=1", HEADERS])
+        apt.install(Operation(tuple(parse("nvidia-dkms=1", HEADERS))))
     assert apt.warnings == []
     assert host.packages["nvidia-dkms"][1] == "half-configured"
 
@@ -890,7 +907,7 @@ def test_a_driver_that_does_not_build_is_an_error_beside_a_module_of_others_too(
 def test_a_planned_package_that_arrives_broken_is_an_error(tmp_path):
     host = Dkms(tmp_path, ZFS, {})
     with pytest.raises(apt_commands.AptError, match=r"A kernel module did not build:\n\S+/zfs/2\.1\.5/build/make\.log"):
-        host.apt().install(["zfs-dkms=1", HEADERS])
+        host.apt().install(Operation(tuple(parse("zfs-dkms=1", HEADERS))))
     assert host.packages["zfs-dkms"][1] == "half-configured"
 
 
@@ -914,7 +931,7 @@ def test_apt_reports_its_progress_in_a_file(tmp_path):
         return host(command, **options)
 
     apt.run_command = run
-    apt.install(["a=1"])
+    apt.install(Operation(tuple(parse("a=1"))))
     assert path.read_text() == "step:a step\npmstatus:a:50.0000:Unpacking a (amd64)\n"
 
 
@@ -943,7 +960,7 @@ def test_what_a_module_of_others_leaves_unconfigured_is_an_error_where_it_stays_
     host = Broken(tmp_path, ZFS, {"zfs-dkms": ("1", "installed", "install")})
     apt = host.apt()
     with pytest.raises(apt_commands.AptError, match="not the planned driver"):
-        apt.install(["nvidia-dkms=1", HEADERS])
+        apt.install(Operation(tuple(parse("nvidia-dkms=1", HEADERS))))
     assert apt.warnings == []
     assert not host.no_autoinstall.exists()
 
@@ -956,7 +973,7 @@ def test_a_driver_that_apt_left_behind_a_module_of_others_is_built(tmp_path):
             return super()._configure(names[:1] if failure == apt_commands.APT_FAILED else names, failure)
 
     host = Stopping(tmp_path, ZFS, {"zfs-dkms": ("1", "installed", "install")})
-    host.apt().install([HEADERS, "nvidia-dkms=1"])
+    host.apt().install(Operation(tuple(parse(HEADERS, "nvidia-dkms=1"))))
     assert host.built == ["nvidia-dkms"]
     assert {state for _version, state, _want in host.packages.values()} == {"installed"}
 
@@ -971,7 +988,7 @@ def test_while_packages_are_configured_without_dkms_the_reason_is_in_its_file(tm
             return super()._configure(names, failure)
 
     host = Watched(tmp_path, ZFS, {"zfs-dkms": ("1", "installed", "install")})
-    host.apt().install(["nvidia-dkms=1", HEADERS])
+    host.apt().install(Operation(tuple(parse("nvidia-dkms=1", HEADERS))))
     assert seen == [([HEADERS], "# Written by gpuhost while it configures packages, and removed by it.\n")]
 
 
@@ -988,7 +1005,7 @@ def test_what_dkms_has_kept_of_an_older_driver_does_not_undo_the_new_one(tmp_pat
     link(tmp_path, "/var/lib/dkms/nvidia/390.48/source", "/usr/src/nvidia-390.48")
     host = Orphaned(tmp_path, {}, {})
     apt = host.apt()
-    apt.install(["nvidia-dkms=1", HEADERS])
+    apt.install(Operation(tuple(parse("nvidia-dkms=1", HEADERS))))
     assert {state for _version, state, _want in host.packages.values()} == {"installed"}
     (warning,) = apt.warnings
     assert "dkms remove nvidia/390.48 --all" in warning

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.model import InstalledPackage
 
 from tests.unit.module_utils.host_files import put
 
@@ -38,7 +39,7 @@ def query(*options: str) -> dict[str, tuple[str, str, bool]]:
     return found
 
 
-def rows(found: dict[str, dpkg.Package]) -> dict[str, tuple[str, str, bool]]:
+def rows(found: dict[str, InstalledPackage]) -> dict[str, tuple[str, str, bool]]:
     return {name: (package.version, package.status, package.held) for name, package in found.items()}
 
 

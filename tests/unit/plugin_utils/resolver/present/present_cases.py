@@ -11,7 +11,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils import probe as host
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import probe_options
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import package_specs, split_spec
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import all_packages
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe, Repository
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff, preflight
@@ -46,9 +46,10 @@ class Root:
 
     def verify(self, plan: Plan, at: str = "2026-11-02T03:04:05Z") -> None:
         """Install the packages of a plan, and record it as the verified configuration."""
-        specs = [split_spec(spec) for part in plan.components.packaged() for spec in package_specs(part)]
-        self.add({name: version or "0" for name, version in specs}, held=dict(specs))
-        self.journal(**dict.fromkeys(dict(specs)))
+        packages = [package for part in plan.components.packaged() for package in all_packages(part)]
+        names = [package.name for package in packages]
+        self.add({package.name: package.version or "0" for package in packages}, held=names)
+        self.journal(**dict.fromkeys(names))
         record = {"plan": json.loads(json.dumps(plan.to_json())), "packages": {}, "files": {}, "evidence": {"at": at}}
         store.write(str(self.root / "var/lib/gpuhost"), store.VERIFIED, record)
 

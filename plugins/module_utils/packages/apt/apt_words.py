@@ -1,0 +1,32 @@
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""What messages say of apt and dpkg, and what people type. Runs on both sides; no I/O."""
+
+from __future__ import annotations
+
+from typing import Iterable, Tuple
+
+NAME = "apt"
+INTERRUPTED = "dpkg was interrupted"
+CONFIGURE = "dpkg --configure -a"
+CHECK = "apt-get check"
+# A file below these directories changes what apt may install.
+SOURCES: Tuple[str, ...] = ("/etc/apt/sources.list.d/", "/etc/apt/keyrings/")
+FINISH = (
+    "run sudo dpkg --configure -a, and sudo apt-get install --reinstall NAME for a package that is half-installed; "
+    "then run this again"
+)
+REPAIR = (
+    "run sudo apt-get --fix-broken install, which shows what it would install and remove, and asks; then run this again"
+)
+
+
+def release(names: Iterable[str]) -> str:
+    """Return what to do about packages that somebody else holds."""
+    held = list(names)
+    return "%s: on hold, which gpuhost did not set. To let it change them, run %s." % (", ".join(held), unhold(held))
+
+
+def unhold(names: Iterable[str]) -> str:
+    """Return the command that releases holds."""
+    return "sudo apt-mark unhold %s" % " ".join(names)

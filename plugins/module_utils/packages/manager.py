@@ -1,0 +1,28 @@
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""Choose the package manager: apt with dpkg, that of all distributions in the catalog. Runs on both sides."""
+
+from __future__ import annotations
+
+from typing import Callable
+
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_commands, apt_words
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import PackageManager, Words
+
+words: Words = apt_words
+
+
+def manager(
+    run_command: Callable[..., "tuple[int, str, str]"],
+    lock_timeout: int,
+    kept: str,
+    progress: str,
+    builds_driver: Callable[[str, str], bool],
+) -> PackageManager:
+    """Return the host's package manager.
+
+    run_command: AnsibleModule's; lock_timeout: in seconds; kept: where files of packages are kept for a rollback, "" to
+    keep none; progress: the file to which progress is written; builds_driver: says of the host's root and a module of
+    DKMS, NAME/VERSION, whether it is a driver's.
+    """
+    return apt_commands.Apt(run_command, lock_timeout, kept, progress=progress, builds_driver=builds_driver)

@@ -1,0 +1,164 @@
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""The package manager of a host as transaction, rollback and recording use it. Runs on the managed host.
+
+`packages/apt` is behind it, for Debian and Ubuntu.
+"""
+
+from __future__ import annotations
+
+from typing import Collection, Dict, Iterable, List, NamedTuple, Protocol, Sequence, Set, Tuple
+
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.model import Change, InstalledPackage, Package
+
+
+class Operation(NamedTuple):
+    """What to change, all at once.
+
+    install: from the repositories; restore: from the files that were kept, where there are; remove: names.
+    purge: settings of what is removed, too. reinstall: also what is in its version already. fix: dependencies of
+    installed packages are not met, and may be repaired.
+    """
+
+    install: Tuple[Package, ...] = ()
+    restore: Tuple[Package, ...] = ()
+    remove: Tuple[str, ...] = ()
+    purge: bool = False
+    reinstall: bool = False
+    fix: bool = False
+
+
+class UnmetDependencies(NamedTuple):
+    """The packages on the host whose dependencies are not met: the package manager's lines about them, their names."""
+
+    lines: List[str]
+    names: List[str]
+
+
+class PackageError(Exception):
+    """A command of the package manager failed; the message has its output.
+
+    rc: its exit status; ended: whether it ended by itself, and was not killed; make_logs: the explanation of each
+    kernel module that did not build, by the path of its log or by NAME/VERSION.
+    """
+
+    rc: int
+    ended: bool
+    make_logs: Dict[str, str]
+
+
+class Words(Protocol):
+    """What messages say of the package manager, and what people type.
+
+    INTERRUPTED: a clause, that it was; CONFIGURE, CHECK: its commands that finish what is unpacked, and that list unmet
+    dependencies; SOURCES: directories with the sources of packages and their keys; FINISH, REPAIR: the remedies of an
+    interrupted run and of unmet dependencies.
+    """
+
+    NAME: str
+    INTERRUPTED: str
+    CONFIGURE: str
+    CHECK: str
+    SOURCES: Tuple[str, ...]
+    FINISH: str
+    REPAIR: str
+
+    def release(self, names: Iterable[str]) -> str:
+        """Return what to do about packages that somebody else holds."""
+
+    def unhold(self, names: Iterable[str]) -> str:
+        """Return the command that releases holds."""
+
+
+class PackageManager(Protocol):
+    """The package manager of one host. Every call that runs a command raises PackageError if it fails.
+
+    lock_timeout: the seconds that all calls together wait for other processes that work on packages. warnings: what a
+    call could not do and that did not prevent it. planned: the packages whose kernel modules are the driver's.
+    """
+
+    lock_timeout: float
+    warnings: List[str]
+    planned: Collection[str]
+
+    def report(self, step: str) -> None:
+        """Show a step that is not the package manager's own to whom waits for the transaction."""
+
+    def wait_for_locks(self) -> None:
+        """Wait until no other process works on packages; raise ValueError if the time is not enough."""
+
+    # The host
+
+    def packages(self) -> Dict[str, InstalledPackage]:
+        """Return what is in the host's database of packages, by name."""
+
+    def automatic(self) -> Set[str]:
+        """Return the packages that were installed as dependencies."""
+
+    def unmet(self) -> UnmetDependencies:
+        """Return the packages whose dependencies are not met; takes no lock."""
+
+    # Repositories
+
+    def update(self) -> str:
+        """Refresh the package lists; return the errors of repositories, "" for none."""
+
+    def offered(self, names: List[str]) -> Dict[str, List[str]]:
+        """Return the versions of each package that the configured repositories offer, newest first."""
+
+    def exact_dependencies(self, packages: Sequence[Package]) -> Dict[str, str]:
+        """Return {name: version} of the direct and indirect dependencies on exactly one version."""
+
+    def bind(self, directory: str, pins: Sequence[Package], obsolete: List[str], exact: Dict[str, str]) -> None:
+        """Make later operations follow the preferences of `pins`, not those of `obsolete`, and the `exact` versions.
+
+        directory: an empty one that stays until `unbind`.
+        """
+
+    def unbind(self) -> None:
+        """Make later operations follow the host's preferences."""
+
+    def discard_preferences(self, names: List[str]) -> None:
+        """Remove the preferences that packages brought, so that they are installed again where somebody edited them."""
+
+    # Changes
+
+    def simulate(self, operation: Operation) -> List[Change]:
+        """Return all changes that an operation would make."""
+
+    def install(self, operation: Operation) -> None:
+        """Perform an operation; everything is downloaded before the first package changes."""
+
+    def describe(self, operation: Operation) -> str:
+        """Return an operation for a message."""
+
+    def recover(self, packages: Dict[str, InstalledPackage]) -> str:
+        """Finish what an interrupted run left; return the errors of what could not be finished, "" for none."""
+
+    def purge_settings(self, names: Sequence[str]) -> None:
+        """Remove the settings that removed packages left."""
+
+    def mark(self, how: str, names: Sequence[str]) -> None:
+        """Mark packages: `hold`, `unhold`, `auto` (installed as dependencies) or `manual`."""
+
+    # Kept packages
+
+    def is_kept(self, package: Package) -> bool:
+        """Return whether the file of a package's version was kept."""
+
+    def keep(self, versions: Dict[str, str]) -> List[str]:
+        """Keep the files of {name: version}; return `NAME VERSION` of those that no repository offers any more."""
+
+    def prune(self, versions: Set[Tuple[str, str]]) -> None:
+        """Remove the kept files that are not of one of `versions`, (name, version) each."""
+
+    # Names and versions
+
+    def is_kernel(self, name: str) -> bool:
+        """Return whether a package is a kernel, or the metapackage of one."""
+
+    def follows_kernels(self, name: str) -> bool:
+        """Return whether a package follows updates of a kernel."""
+
+    def is_of_release(self, package: Package, release: str) -> bool:
+        """Return whether a package is of an upstream release such as 580.95.05, or of its branch by its name."""
