@@ -186,7 +186,9 @@ def _replace(root: str, run: Run, sleep: Callable[[float], None], outcome: Outco
     while True:
         modules = kernel_modules.loaded(root)
         order = kernel_modules.unload_order(modules, MODULE)
-        busy = ["%s (used %d times)" % (n, modules[n].uses - len(modules[n].users)) for n in order if modules[n].busy]
+        if any(modules[name].uses is None for name in order):
+            return "the kernel is built without CONFIG_MODULE_UNLOAD, and unloads no module"
+        busy = ["%s (used %d times)" % (n, modules[n].others) for n in order if modules[n].busy]
         if not busy:
             break
         if deadline <= 0:

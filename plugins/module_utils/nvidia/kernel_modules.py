@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 import re
+from typing import Optional
 from dataclasses import dataclass
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
@@ -20,15 +21,23 @@ _ANY_FILE = re.compile(_NAME + r"(-uvm|-modeset|-drm|-peermem)?\.ko(\.(xz|zst|gz
 
 @dataclass(frozen=True)
 class Loaded:
-    """A line of /proc/modules: `uses` counts the modules in `users` and everything else that prevents unloading."""
+    """A line of /proc/modules: `uses` counts the modules in `users` and everything else that prevents unloading.
 
-    uses: int
+    None where the kernel unloads no modules and does not count (CONFIG_MODULE_UNLOAD, kernel/module/procfs.c of Linux).
+    """
+
+    uses: Optional[int]
     users: tuple[str, ...]
+
+    @property
+    def others(self) -> int:
+        """How often something other than a module uses it, as far as that is counted."""
+        return 0 if self.uses is None else self.uses - len(self.users)
 
     @property
     def busy(self) -> bool:
         """Whether something other than a module uses it."""
-        return self.uses > len(self.users)
+        return self.others > 0
 
 
 def paths(root: str, kernel: str) -> list[str]:
@@ -66,7 +75,7 @@ def loaded(root: str) -> dict[str, Loaded]:
     found = {}
     for line in (files.read_text(root, "/proc/modules") or "").splitlines():
         name, _unused, uses, users = line.split()[:4]
-        found[name] = Loaded(int(uses), tuple(user for user in users.split(",") if user not in ("", "-")))
+        found[name] = Loaded(None if uses == "-" else int(uses), tuple(user for user in users.split(",") if user not in ("", "-")))
     return found
 
 

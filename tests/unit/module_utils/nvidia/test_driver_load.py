@@ -283,6 +283,14 @@ def test_module_of_the_driver_that_cannot_be_loaded_again_fails(machine: Host) -
         machine.apply("reload")
 
 
+def test_a_kernel_that_unloads_no_modules_is_named_at_once(machine: Host) -> None:
+    machine.modules("nvidia_uvm 9 - -", "nvidia 9 - -")
+    assert machine.apply("reload").reasons == [
+        "the kernel is built without CONFIG_MODULE_UNLOAD, and unloads no module"
+    ]
+    assert machine.slept == 0
+
+
 def test_modules_in_use_are_named_with_what_uses_them(machine: Host) -> None:
     machine.modules("nvidia_uvm 9 2 -", "nvidia 9 4 nvidia_uvm,")
     assert machine.apply("reload").reasons == ["modules are in use: nvidia_uvm (used 2 times), nvidia (used 3 times)"]

@@ -28,6 +28,17 @@ def test_modules_that_use_it_are_unloaded_first(tmp_path: Path) -> None:
     assert kernel_modules.unload_order(modules, "nouveau") == []
 
 
+def test_a_kernel_that_unloads_no_modules_does_not_count_their_uses(tmp_path: Path) -> None:
+    """/proc/modules of a virtual machine with an H100, whose kernel 6.18 has no CONFIG_MODULE_UNLOAD."""
+    text = "nvidia_uvm 1830912 - - Live 0xffffffffc080c000 (O)\nnvidia 14299136 - - Live 0xffffffffc0400000 (O)\n"
+    put(tmp_path, "/proc/modules", text)
+    modules = kernel_modules.loaded(str(tmp_path))
+    assert {name: (module.uses, module.busy) for name, module in modules.items()} == {
+        "nvidia_uvm": (None, False),
+        "nvidia": (None, False),
+    }
+
+
 def test_built_modules_have_version_and_flavour(tmp_path: Path) -> None:
     directory = tmp_path / f"lib/modules/{RUNNING}/updates/dkms"
     directory.mkdir(parents=True)
