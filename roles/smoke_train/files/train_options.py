@@ -173,7 +173,7 @@ def add_checks(add: Callable[..., Any]) -> None:
     add(
         "--monitor-interval",
         type=at_least(0, float),
-        default=1.0,
+        default=0.5,
         metavar="SECONDS",
         help="interval between samples of nvidia-smi during the training (default: %(default)s; 0: none)",
     )
