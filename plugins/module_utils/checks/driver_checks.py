@@ -31,6 +31,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import (
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import decisions
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import words
 
 NOT_LOADED_EXIT = 9
 LOST_EXIT = 15  # some releases exit with 255 and print the reason
@@ -62,7 +63,7 @@ NVIDIA_SMI = CheckSpec(
     expected="exit code 0 (or 14, see gpu.inforom) and the planned version; exit code 9 where the driver must not be "
     "loaded. Lines that are no rows are a warning",
     skipped="no driver is planned",
-    remedy=REAPPLY + " If it persists, /var/log/apt/history.log shows which command changed the driver.",
+    remedy=REAPPLY + " If it persists, %s shows which command changed the driver." % words.HISTORY,
 )
 GPU_COUNT = CheckSpec(
     "driver.gpu_count",
@@ -340,7 +341,7 @@ def _built_for(context: Context, driver: dict[str, Any], kernel: str) -> Check:
     if len(paths) > 1:  # open and prebuilt proprietary modules may lie side by side: the one that is loaded counts
         options, module = ["-k", kernel], os.path.basename(paths[0]).partition(".")[0]
         found += "of %d modules, modprobe selects " % len(paths)
-        remedy = "Remove the packages of the other modules (dpkg -S %s). %s" % (" ".join(paths), REAPPLY)
+        remedy = "Remove the packages of the other modules (%s). %s" % (words.owner(paths), REAPPLY)
     try:
         version, licence = (_modinfo(context, options, field, module) for field in ("version", "license"))
         signer = _modinfo(context, options, "signer", module) if signed else ""

@@ -31,6 +31,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     stable,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_errors
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import words
 
 TIMEOUT, LONG_TIMEOUT = 120, 300  # seconds
 # For a release that was asked for and is not known to run on the GPUs (a warning of the plan): the driver compiles its
@@ -139,8 +140,8 @@ def of_sitecustomize(context: Context, check: Check, framework: str, path: str) 
         check,
         cause=HOST,
         setting="%s, which every Python of the host runs at its start" % named,
-        remedy="Without it the import succeeds. Mend it, or remove it: `dpkg -S %s` names the package that it is of, "
-        "if any." % named,
+        remedy="Without it the import succeeds. Mend it, or remove it: `%s` names the package that it is of, "
+        "if any." % words.owner([named]),
     )
 
 

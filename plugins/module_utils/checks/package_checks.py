@@ -6,21 +6,22 @@ from __future__ import annotations
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import REAPPLY, Check, CheckSpec, Context
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import words
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.model import InstalledPackage
 
 INSTALLED = CheckSpec(
     "packages.installed",
-    measures="state and version of the packages in dpkg's status",
+    measures="state and version of the packages in " + words.DATABASE,
     expected="each planned package is installed in its planned version",
     skipped="no package is planned",
-    remedy=REAPPLY + " /var/log/apt/history.log shows which command changed the packages.",
+    remedy=REAPPLY + " %s shows which command changed the packages." % words.HISTORY,
 )
 HELD = CheckSpec(
     "packages.held",
-    measures="selection state of the packages in dpkg's status",
+    measures="selection state of the packages in " + words.DATABASE,
     expected="each planned package is held, so that no upgrade changes one of them alone",
     skipped="no package is planned",
-    remedy="Run `apt-mark hold` with the named packages.",
+    remedy="Run `%s` with the named packages." % words.hold(()).strip(),
 )
 CHECKS = (INSTALLED, HELD)
 PACKAGED = ("driver", "cuda", "cudnn", "nccl")
@@ -52,7 +53,7 @@ def run(context: Context, machine: str | None = None) -> list[Check]:
         HELD.compare(
             not not_held,
             "not held: " + ", ".join(not_held) if not_held else "%s held" % total,
-            remedy="Run `apt-mark hold %s`." % " ".join(not_held),
+            remedy="Run `%s`." % words.hold(not_held),
         ),
     ]
 

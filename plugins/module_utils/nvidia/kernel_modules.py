@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Optional
 from dataclasses import dataclass
+from typing import Optional
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
@@ -75,7 +75,9 @@ def loaded(root: str) -> dict[str, Loaded]:
     found = {}
     for line in (files.read_text(root, "/proc/modules") or "").splitlines():
         name, _unused, uses, users = line.split()[:4]
-        found[name] = Loaded(None if uses == "-" else int(uses), tuple(user for user in users.split(",") if user not in ("", "-")))
+        found[name] = Loaded(
+            None if uses == "-" else int(uses), tuple(user for user in users.split(",") if user not in ("", "-"))
+        )
     return found
 
 

@@ -48,17 +48,24 @@ class PackageError(Exception):
 
 
 class Words(Protocol):
-    """What messages say of the package manager, and what people type.
+    """What messages say of the package manager, and the commands that people type, without sudo.
 
-    INTERRUPTED: a clause, that it was; CONFIGURE, CHECK: its commands that finish what is unpacked, and that list unmet
-    dependencies; SOURCES: directories with the sources of packages and their keys; FINISH, REPAIR: the remedies of an
-    interrupted run and of unmet dependencies.
+    DATABASE: where it has the state of packages; INTERRUPTED: a clause, that it was; CONFIGURE, CHECK: the commands
+    that finish what is unpacked, and that list unmet dependencies; HISTORY: the log of its changes; SOURCES:
+    directories with the sources of packages and their keys; FINISH, REPAIR: the remedies of an interrupted run and of
+    unmet dependencies.
     """
 
     NAME: str
+    DATABASE: str
     INTERRUPTED: str
     CONFIGURE: str
     CHECK: str
+    REFRESH: str
+    SHOW_HOLDS: str
+    REMOVE_UNNEEDED: str
+    REMOVE_DOWNLOADS: str
+    HISTORY: str
     SOURCES: Tuple[str, ...]
     FINISH: str
     REPAIR: str
@@ -66,8 +73,20 @@ class Words(Protocol):
     def release(self, names: Iterable[str]) -> str:
         """Return what to do about packages that somebody else holds."""
 
+    def hold(self, names: Iterable[str]) -> str:
+        """Return the command that holds packages."""
+
     def unhold(self, names: Iterable[str]) -> str:
         """Return the command that releases holds."""
+
+    def install(self, names: Iterable[str]) -> str:
+        """Return the command that installs packages."""
+
+    def remove(self, names: Iterable[str]) -> str:
+        """Return the command that removes packages."""
+
+    def owner(self, paths: Iterable[str]) -> str:
+        """Return the command that names the packages of files."""
 
 
 class PackageManager(Protocol):

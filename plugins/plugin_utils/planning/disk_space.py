@@ -10,6 +10,7 @@ import functools
 import math
 from collections.abc import Collection, Iterator, Mapping
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import words
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CATALOG_FOLDER, load_yaml
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
@@ -150,7 +151,7 @@ def check_disk(
     for mount, needs in by_mount.items():
         free = min(space.free_mib for space in probe.disk.values() if space.mount == mount)
         listed = [f"{need.purpose} {need.mib} MiB" for need in needs]
-        total, what = sum(need.mib for need in needs), "sudo apt-get autoremove --purge, for old kernels"
+        total, what = sum(need.mib for need in needs), f"sudo {words.REMOVE_UNNEEDED}, for old kernels"
         directories = sorted({need.directory for need in needs})
         if set(directories) <= {INITRAMFS_BUILD, TEMPORARY}:
             what = f"remove what programs left in {' and '.join(directories)}"
@@ -160,7 +161,7 @@ def check_disk(
             what = f"sudo du -xhd1 {mount} lists what takes it"
         elif any(need.directory not in WITHOUT_RESERVE for need in needs):
             listed.append(f"reserve {reserve} MiB")
-            total, what = total + reserve, "sudo apt-get clean, old toolkits and environments"
+            total, what = total + reserve, f"sudo {words.REMOVE_DOWNLOADS}, old toolkits and environments"
         if total > free:
             findings.problem(
                 "disk-full",
@@ -215,7 +216,7 @@ def _needs(
 def _temporary_needs(changing: Collection[str], components: Components, probe: Probe) -> Iterator[Need]:
     sizes, jobs = load_sizes(), probe.kernel.build_jobs
     if any(name in changing for name in PACKAGED):
-        yield Need(TEMPORARY, "apt's verification of signatures", sizes.signatures_mib)
+        yield Need(TEMPORARY, f"{words.NAME}'s verification of signatures", sizes.signatures_mib)
     if "driver" in changing and components.driver and components.driver.module_source == "dkms":
         compilers = f"{jobs} compiler{'s' if jobs > 1 else ''} of kernel modules"
         yield Need(TEMPORARY, compilers, sizes.compiler_mib + (jobs - 1) * sizes.compiler_job_mib)

@@ -11,6 +11,7 @@ import dataclasses
 import fnmatch
 from collections.abc import Iterator
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import words
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import LABELS, DriverComponent
@@ -106,9 +107,10 @@ def _install(driver: DriverComponent, plan: Plan) -> str:
     for entry in names:
         if entry.archive == archive and (entry.last is None or int(driver.branch) <= int(entry.last)):
             package = entry.package.format(branch=driver.branch)
+            pattern = f"'{package}={driver.version}*'"
             where = "NVIDIA" if archive == "nvidia" else plan.distribution
             return (
-                f"install it first, from {where}'s repository: sudo apt-get install '{package}={driver.version}*' && "
+                f"install it first, from {where}'s repository: sudo {words.install([pattern])} && "
                 "sudo systemctl enable nvidia-fabricmanager; then run this again"
             )
     return f"{plan.distribution}'s archive has no Fabric Manager: set gpu_stack_driver_source=nvidia"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import words
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Distro
@@ -18,13 +19,13 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import K
 CODES = {
     "kernel-headers-missing": (
         "The headers of the running or the next-boot kernel are not installed, and no package of them can be had or "
-        "is planned (a warning while apt has no lists)",
+        f"is planned (a warning while {words.NAME} has no lists)",
         "Boot a kernel whose headers the archive has; or leave `nvidia_driver_kernel_headers` to the plan",
     ),
     "kernel-compiler-missing": (
-        "A compiler or tool that the kernel's modules are built with is not installed, and apt does not offer it (a "
-        "warning while apt has no lists)",
-        "`sudo apt-get update` with the archive's components; or boot another kernel",
+        f"A compiler or tool that the kernel's modules are built with is not installed, and {words.NAME} does not "
+        f"offer it (a warning while {words.NAME} has no lists)",
+        f"`sudo {words.REFRESH}` with the archive's components; or boot another kernel",
     ),
     "proxmox": (
         "The host runs a kernel of Proxmox and has none, as a container on a hypervisor, and modules are to be built "
@@ -94,15 +95,15 @@ def check(builds: Builds, findings: Findings) -> None:
     if held and held not in roles and kernel.headers_from is not None and not builds.is_possible(held):
         findings.warn(
             "kernel-headers-missing",
-            f"no module can be built for kernel {held}, which is kept from being the default: apt does not offer its "
-            "headers or its compiler",
+            f"no module can be built for kernel {held}, which is kept from being the default: {words.NAME} does not "
+            "offer its headers or its compiler",
         )
     named = {builds.gcc(release) for release in roles if release}
     missing = [name for name in builds.compilers if name not in named and not builds.has(name)]
     if missing:
         findings.problem(
             "kernel-compiler-missing",
-            f"modules are built with {', '.join(missing)}, which is not installed, and apt does not offer it",
+            f"modules are built with {', '.join(missing)}, which is not installed, and {words.NAME} does not offer it",
             _read_archive(builds.distro),
         )
     if kernel.offers is None and kernel.headers_from is None:
@@ -110,8 +111,8 @@ def check(builds: Builds, findings: Findings) -> None:
         if unknown:
             findings.warn(
                 "kernel-compiler-missing",
-                f"modules are built with {', '.join(unknown)}; whether that can be installed is unknown (apt has no "
-                "lists yet)",
+                f"modules are built with {', '.join(unknown)}; whether that can be installed is unknown "
+                f"({words.NAME} has no lists yet)",
             )
 
 
@@ -140,7 +141,8 @@ def _check_headers(builds: Builds, release: str, role: str, findings: Findings) 
     names = ", ".join(builds.headers)
     if builds.kernel.headers_from is None and builds.headers:
         findings.warn(
-            "kernel-headers-missing", f"{missing}; whether {names} provides them is unknown (apt has no lists yet)"
+            "kernel-headers-missing",
+            f"{missing}; whether {names} provides them is unknown ({words.NAME} has no lists yet)",
         )
     elif builds.providers(release):
         findings.problem(
@@ -153,7 +155,7 @@ def _check_headers(builds: Builds, release: str, role: str, findings: Findings) 
     else:
         findings.problem(
             "kernel-headers-missing",
-            f"{missing}, and apt offers no package with them: no module can be built for it",
+            f"{missing}, and {words.NAME} offers no package with them: no module can be built for it",
             _another_kernel(builds, release),
         )
 
@@ -165,16 +167,16 @@ def _check_compiler(builds: Builds, release: str, role: str, findings: Findings)
     in_archive = int(name.removeprefix("gcc-")) in builds.distro.gcc.available
     findings.problem(
         "kernel-compiler-missing",
-        f"kernel {release} ({role}) was built with {name}, which is not installed, and apt does not offer it: no "
-        "module can be built for it",
+        f"kernel {release} ({role}) was built with {name}, which is not installed, and {words.NAME} does not "
+        "offer it: no module can be built for it",
         _read_archive(builds.distro) if in_archive else _another_kernel(builds, release),
     )
 
 
 def _read_archive(distro: Distro) -> str:
     return (
-        f"let apt read the whole archive of {distro.id}, which has it (the components of its source, then type: "
-        "sudo apt-get update)"
+        f"let {words.NAME} read the whole archive of {distro.id}, which has it (the components of its source, then "
+        f"type: sudo {words.REFRESH})"
     )
 
 
@@ -192,7 +194,7 @@ def _another_kernel(builds: Builds, release: str) -> str:
         chosen = kernel.running if kernel.running in usable else usable[-1]
         return _start(kernel, chosen)
     image = _image(builds)
-    return f"install a kernel of the archive, which has its headers. Type: sudo apt-get install {image} && sudo reboot"
+    return f"install a kernel of the archive, which has its headers. Type: sudo {words.install([image])} && sudo reboot"
 
 
 def _start(kernel: Kernel, release: str) -> str:

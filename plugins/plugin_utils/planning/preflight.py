@@ -569,14 +569,14 @@ def _package_manager(context: _Context, findings: Findings) -> None:
         if others:
             findings.problem(
                 "packages-broken",
-                f"dpkg was interrupted and left packages of others unfinished: {_states(others)}; with what is "
-                "planned, apt would finish them, too",
+                f"{words.INTERRUPTED} and left packages of others unfinished: {_states(others)}; with what is "
+                f"planned, {words.NAME} would finish them, too",
                 words.FINISH,
             )
             return
         found = _states(state.broken) if state.broken else "its journal is unfinished"
         findings.warn(
-            "dpkg-interrupted", f"dpkg was interrupted: {found}; this run finishes that first (dpkg --configure -a)"
+            "dpkg-interrupted", f"{words.INTERRUPTED}: {found}; this run finishes that first ({words.CONFIGURE})"
         )
 
 
@@ -794,13 +794,13 @@ def _enrolment(context: _Context) -> str:
         prepare = f"sudo mokutil --import {keys[0].path}"
     elif context.plan.distribution.startswith("ubuntu"):
         prepare = (
-            "sudo apt-get install shim-signed mokutil, sudo update-secureboot-policy --new-key and "
+            f"sudo {words.install(('shim-signed', 'mokutil'))}, sudo update-secureboot-policy --new-key and "
             "sudo update-secureboot-policy --enroll-key"
         )
     else:
         prepare = (  # what DKMS runs when it has no key; `dkms generate_mok` is newer than Debian 12's
-            "sudo apt-get install mokutil openssl, sudo install -d /var/lib/dkms, sudo openssl req -new -x509 -nodes "
-            "-newkey rsa:2048 -days 36500 -subj '/CN=DKMS module signing key' -keyout /var/lib/dkms/mok.key "
+            f"sudo {words.install(('mokutil', 'openssl'))}, sudo install -d /var/lib/dkms, sudo openssl req -new -x509 "
+            "-nodes -newkey rsa:2048 -days 36500 -subj '/CN=DKMS module signing key' -keyout /var/lib/dkms/mok.key "
             "-outform DER -out /var/lib/dkms/mok.pub and sudo mokutil --import /var/lib/dkms/mok.pub"
         )
     return (

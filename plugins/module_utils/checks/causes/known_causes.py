@@ -37,6 +37,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import (
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia.nvidia_smi_log import Gpu, Log
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import words
 
 CEILING = "gpu_ceiling_power_limit"
 COMPUTE_MODES = ("Default", "Exclusive_Process", "Exclusive_Thread", "Prohibited")
@@ -308,7 +309,7 @@ def _find_libcuda(host: Host) -> Found | None:
         first.set_in or "in a directory that is always searched"
     )
     commands = ["Remove %s from %s and run `ldconfig`." % (first.directory, first.set_in)] if first.set_in else []
-    commands += ["`apt-get remove %s` removes the library itself, if nothing needs it." % owner] if owner else []
+    commands += ["`%s` removes the library itself, if nothing needs it." % words.remove([owner])] if owner else []
     remedy = " ".join(commands) + " The driver's own libcuda runs every program that this driver supports."
     gpus = frozenset(gpu["pci_address"] for gpu in host.pci[0])
     return Found(text, remedy, gpus | _addresses(host.log.gpus))

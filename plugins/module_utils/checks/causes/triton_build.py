@@ -13,6 +13,7 @@ import re
 from typing import Any, Iterable
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import FAIL, HOST, REAPPLY, Check
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import words
 
 CHECKS = ("pytorch.triton",)
 # triton/runtime/build.py: its own words without a compiler; else subprocess's, of a compiler's call that failed. Older
@@ -36,7 +37,7 @@ def explain(plan: dict[str, Any], check: Check, output: dict[str, Any]) -> Check
         missing, names = "no %s/Python.h" % found["headers"], planned.get("header_packages")
     else:
         return check
-    install = "`apt-get install %s`" % " ".join(names) if names else "that of the environment's Python"
+    install = "`%s`" % words.install(names) if names else "that of the environment's Python"
     remedy = "Triton, with which PyTorch compiles operations, finds %s on this host: %s. " % (missing, install)
     if (plan.get("request") or {}).get("scope") == "frameworks":
         return dataclasses.replace(check, cause=HOST, setting=missing, remedy=remedy.strip())

@@ -7,9 +7,15 @@ from __future__ import annotations
 from typing import Iterable, Tuple
 
 NAME = "apt"
+DATABASE = "dpkg's status"
 INTERRUPTED = "dpkg was interrupted"
 CONFIGURE = "dpkg --configure -a"
 CHECK = "apt-get check"
+REFRESH = "apt-get update"
+SHOW_HOLDS = "apt-mark showhold"
+REMOVE_UNNEEDED = "apt-get autoremove --purge"
+REMOVE_DOWNLOADS = "apt-get clean"
+HISTORY = "/var/log/apt/history.log"
 # A file below these directories changes what apt may install.
 SOURCES: Tuple[str, ...] = ("/etc/apt/sources.list.d/", "/etc/apt/keyrings/")
 FINISH = (
@@ -24,9 +30,32 @@ REPAIR = (
 def release(names: Iterable[str]) -> str:
     """Return what to do about packages that somebody else holds."""
     held = list(names)
-    return "%s: on hold, which gpuhost did not set. To let it change them, run %s." % (", ".join(held), unhold(held))
+    return "%s: on hold, which gpuhost did not set. To let it change them, run sudo %s." % (
+        ", ".join(held),
+        unhold(held),
+    )
 
 
 def unhold(names: Iterable[str]) -> str:
     """Return the command that releases holds."""
-    return "sudo apt-mark unhold %s" % " ".join(names)
+    return "apt-mark unhold %s" % " ".join(names)
+
+
+def hold(names: Iterable[str]) -> str:
+    """Return the command that holds packages."""
+    return "apt-mark hold %s" % " ".join(names)
+
+
+def install(names: Iterable[str]) -> str:
+    """Return the command that installs packages."""
+    return "apt-get install %s" % " ".join(names)
+
+
+def remove(names: Iterable[str]) -> str:
+    """Return the command that removes packages."""
+    return "apt-get remove %s" % " ".join(names)
+
+
+def owner(paths: Iterable[str]) -> str:
+    """Return the command that names the packages of files."""
+    return "dpkg -S %s" % " ".join(paths)

@@ -11,6 +11,7 @@ import fnmatch
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import words
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.model import Package
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
@@ -26,7 +27,7 @@ CODE = "package-held"
 PROBLEMS = {
     "package-held": "packages are on hold that gpuhost did not hold: the request contradicts it, or nothing else fits",
 }
-_WHOSE = "held by this host's administrator (apt-mark showhold)"
+_WHOSE = f"held by this host's administrator ({words.SHOW_HOLDS})"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +42,7 @@ class HeldDriver:
 def problem(names: Iterable[str], why: str, instead: str = "") -> Problem:
     """Return the problem of packages on hold; why: what they prevent; instead: what else can be done."""
     listed = sorted(names)
-    remedy = f"sudo apt-mark unhold {' '.join(listed)}, if they may change" + (f"; or {instead}" if instead else "")
+    remedy = f"sudo {words.unhold(listed)}, if they may change" + (f"; or {instead}" if instead else "")
     return Problem(CODE, f"{', '.join(listed)} {'are' if len(listed) > 1 else 'is'} {_WHOSE}: {why}", remedy)
 
 
