@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import for_terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import TrainingResult, VerifyEvidence
@@ -48,7 +49,7 @@ def trainings(
     decided = training.trainings(
         Plan.from_json(plan), Probe.from_json(probe), request, changed=changed, jobs=jobs, verify=_verify(verify)
     )
-    return {name: records.to_json(entry) for name, entry in decided.items()}
+    return {name: to_json(entry) for name, entry in decided.items()}
 
 
 def verified(
@@ -68,7 +69,7 @@ def verified(
     expired = {name: entry["expired"] for name, entry in trainings.items() if entry.get("expired")}
     ran = [TrainingResult.from_json(result) for result in results]
     run = verification.Run(_verify(verify), actions, ran, left_out, changed, expired, tuple(damaged))
-    return dict(records.to_json(verification.verification(Plan.from_json(plan), Probe.from_json(probe), run, now)))
+    return dict(to_json(verification.verification(Plan.from_json(plan), Probe.from_json(probe), run, now)))
 
 
 def damage(probe: Any) -> dict[str, Any]:

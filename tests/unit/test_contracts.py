@@ -307,6 +307,10 @@ TESTED_BY = {
     "tools/catalog/options.py": "test_scripts.py",
     # Types, used by all tests of these files.
     "plugins/plugin_utils/catalog/schema.py": "plugin_utils/catalog/test_loader.py",
+    **dict.fromkeys(
+        [f"plugins/module_utils/model/{name}.py" for name in ("host", "nvidia", "packages", "state")],
+        "module_utils/model/test_probe.py",
+    ),
     "plugins/plugin_utils/model/findings.py": "plugin_utils/planning/test_preflight.py",
     # Programs: tested by running the program that includes or starts them.
     "roles/pytorch_env/files/verify.py": "roles/framework_env/test_verify.py",

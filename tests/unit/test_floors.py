@@ -12,9 +12,10 @@ PREFIX = "ansible_collections.gpuhost.stack.plugins."
 # From the bottom up. A name with .py is a module; `packages/apt` is what is behind the port.
 FLOORS = {
     "module_utils": [
+        "model",
         "base",
         "host",
-        "packages/model.py",
+        "packages/installed.py",
         "packages/decisions.py",
         "packages/port.py",
         "packages/apt",

@@ -6,16 +6,11 @@ import dataclasses
 from collections.abc import Mapping
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.model import Package
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Display, Kernel
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import ForeignDriver, InstalledDriver
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import KeptDriver
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import (
-    Display,
-    ForeignDriver,
-    InstalledDriver,
-    Kernel,
-    Probe,
-    VerifiedPlan,
-)
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe, VerifiedPlan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError
 
 _PACKAGED = "/usr/bin/"  # where Debian's and Ubuntu's packages have interpreters
@@ -159,7 +154,7 @@ def host_from_probe(probe: Probe) -> Host:
 
 
 def _present(probe: Probe) -> Present:
-    loaded, smi = _loaded_driver(probe), probe.driver.nvidia_smi.gpus
+    loaded, smi = _loaded_driver(probe), probe.driver.smi.gpus
     return Present(
         verified=probe.verified_plan or VerifiedPlan(),
         requested=probe.requested or {},
@@ -180,7 +175,7 @@ def _loaded_driver(probe: Probe) -> str | None:
     """Return the loaded kernel module's version, as /proc or, where a container lacks that, nvidia-smi reports it."""
     if probe.driver.loaded:
         return probe.driver.loaded.version
-    return next((gpu.driver_version for gpu in probe.driver.nvidia_smi.gpus if gpu.driver_version), None)
+    return next((gpu.driver_version for gpu in probe.driver.smi.gpus if gpu.driver_version), None)
 
 
 def _display(found: Display) -> str:
@@ -196,7 +191,7 @@ def _is_configured(probe: Probe) -> bool:
 
 
 def _gpus(probe: Probe) -> tuple[HostGpu, ...]:
-    reported = {gpu.pci_address: gpu for gpu in probe.driver.nvidia_smi.gpus}
+    reported = {gpu.pci_address: gpu for gpu in probe.driver.smi.gpus}
     gpus = []
     for device in probe.gpus:
         if device.pci_class.startswith(_DISPLAY_CLASS):

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import for_terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.tables import text_table
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
@@ -123,7 +124,7 @@ class Plan:
             {name: getattr(gpu, name) for name in (*gpu_fields, *(["left_out_by"] if gpu.left_out_by else []))}
             for gpu in self.gpus
         ]
-        return {"schema": SCHEMA, "ok": self.ok, **records.to_json(self), "gpus": gpus}
+        return {"schema": SCHEMA, "ok": self.ok, **to_json(self), "gpus": gpus}
 
 
 # The table ------------------------------------------------------------------------------------------------------

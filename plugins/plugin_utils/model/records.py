@@ -1,6 +1,6 @@
-"""Read JSON into frozen dataclasses and write them as JSON, at the edge of the process.
+"""Read JSON into frozen dataclasses, at the edge of the process; module_utils/model/records.py writes them.
 
-Field types may be str, int, float, bool, Any, Package (in JSON its text), other dataclasses, `X | None`,
+Field types may be str, int, float, bool, Any, Package (in JSON its text), other dataclasses and named tuples, `X | None`,
 `tuple[X, ...]` and `Mapping[str, X]`.
 """
 
@@ -13,7 +13,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.model import Package
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import Package
 
 T = TypeVar("T")
 _Reader = Callable[[Any], Any]
@@ -33,7 +33,7 @@ class RecordError(ValueError):
 
 
 def from_json(kind: type[T], data: Any, path: str) -> T:
-    """Return `data` as an instance of the dataclass `kind`; `path` is the name of `data` in error messages.
+    """Return `data` as an instance of `kind`, a dataclass or named tuple; `path` is its name in error messages.
 
     Unknown keys are ignored. An absent key and null give the field's default. A list instead of an object holds the
     fields in their order. Raises RecordError for a value of the wrong type and for a missing field without a default.
@@ -45,19 +45,6 @@ def from_json(kind: type[T], data: Any, path: str) -> T:
     return record
 
 
-def to_json(value: Any) -> Any:
-    """Return dataclasses, mappings and sequences, however nested, as dicts and lists."""
-    if isinstance(value, Package):
-        return str(value)
-    if dataclasses.is_dataclass(value):
-        return {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {key: to_json(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [to_json(item) for item in value]
-    return value
-
-
 @functools.cache
 def _reader(kind: Any) -> _Reader:
     """Return the function that reads a value of a type; cached, since a probe has thousands of values."""
@@ -66,7 +53,7 @@ def _reader(kind: Any) -> _Reader:
         return lambda value: value
     if kind is Package:
         return lambda value: Package.parse(_read_scalar(str, value))
-    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+    if isinstance(kind, type) and (dataclasses.is_dataclass(kind) or hasattr(kind, "_field_defaults")):
         return functools.partial(_read_record, kind)
     if origin in (typing.Union, types.UnionType):
         (inner,) = (argument for argument in arguments if argument is not type(None))
@@ -82,6 +69,8 @@ def _reader(kind: Any) -> _Reader:
 def _fields(kind: type) -> list[tuple[str, str, _Reader, bool]]:
     """Return (name, key in JSON, reader, whether there is a default) of each field."""
     hints = typing.get_type_hints(kind)
+    if not dataclasses.is_dataclass(kind):  # a named tuple
+        return [(name, name, _reader(hint), name in kind._field_defaults) for name, hint in hints.items()]  # type: ignore[attr-defined]
     missing = dataclasses.MISSING
     return [
         (

@@ -13,12 +13,12 @@ from typing import Any
 
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import urls
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog, with_locks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import FRAMEWORKS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan, plan_table
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import lock_files, plan_diff, preflight
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.disk_space import ExtraPackages
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts import drift, fingerprints
@@ -103,7 +103,7 @@ def decide(
     )
     findings = preflight.preflight(plan, probe, diff, options)
     facts |= {"gpu_stack_preflight": findings.to_json(), "gpu_stack_parts": {}, "gpu_stack_drift": {}}
-    facts["gpu_stack_repairs"] = to_json(drift.repairs(probe.applied))
+    facts["gpu_stack_repairs"] = _repairs(probe)
     damage = drift.Damage.of(probe.applied)
     if plan.ok:
         managed = {name: ManagedPart.from_json(entry) for name, entry in args["managed"].items()}
@@ -117,6 +117,12 @@ def decide(
         facts["gpu_stack_drift"] = drift.drift(parts, probe.applied, diff, managed, args["converge"], missing)
     facts["gpu_stack_damage"] = damage.to_json()
     return Decision(plan, diff, findings, facts, damage)
+
+
+def _repairs(probe: Probe) -> dict[str, Any]:
+    """Return the fact gpu_stack_repairs; the roles take a line as an object, the probe has a list."""
+    found = drift.repairs(probe.applied)
+    return {**to_json(found), "lines": [line._asdict() for line in found.lines]}
 
 
 def _locks_of(plan: Plan, folder: str) -> dict[str, str]:

@@ -8,10 +8,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import debian_version
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import Environment
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import Package
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
     COMPONENTS,
     FRAMEWORKS,
@@ -24,7 +26,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components imp
     full_version,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Environment, InstalledPackage, Probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import leftovers, removals
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.leftovers import Cleanup
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.removals import Removal
@@ -83,8 +85,8 @@ class PlanDiff:
         return {
             "schema": SCHEMA,
             "changes": self.changes,
-            "components": records.to_json(self.components),
-            "leftovers": records.to_json(self.leftovers),
+            "components": to_json(self.components),
+            "leftovers": to_json(self.leftovers),
             "others": list(self.others),
             "replaces": {name: list(removal.replaces) for name, removal in self.removals.items()},
             "may_remove": {name: list(removal.may_remove) for name, removal in self.removals.items()},

@@ -11,12 +11,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import debian_version, processes, store
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import PcieLink
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import BrokenPackage, PackageLock
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_processes, module_loading, nvidia_smi
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia.installed_stack import PYTORCH, TENSORFLOW
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import words
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import run_lock
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
     COMPONENTS,
     FRAMEWORKS,
@@ -29,13 +31,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components imp
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Findings, PlanWarning, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import (
-    BrokenPackage,
-    PackageLock,
-    PcieLink,
-    Probe,
-    VerifiedPlan,
-)
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe, VerifiedPlan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import (
     fabric_manager,
     kernel_builds,
@@ -279,7 +275,7 @@ class Preflight:
 
     def to_json(self) -> dict[str, Any]:
         """Return the findings as plain data: the fact gpu_stack_preflight."""
-        return {"schema": SCHEMA, "ok": self.ok, **records.to_json(self)}
+        return {"schema": SCHEMA, "ok": self.ok, **to_json(self)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -650,7 +646,7 @@ def _gpu_users(context: _Context, findings: Findings) -> None:
     if not context.is_changed("driver"):
         return
     processes = [process for process in context.probe.gpu_processes if process.program not in gpu_processes.SERVICES]
-    users = records.to_json(processes)  # the functions of module_utils take plain data
+    users = to_json(processes)  # the functions of module_utils take plain data
     jobs = gpu_processes.jobs(users)
     others = [user for user in users if user not in jobs]
     if jobs:
@@ -735,7 +731,7 @@ def _dkms_leftovers(context: _Context, findings: Findings) -> None:
 
 def _nvidia_smi(context: _Context, findings: Findings) -> None:
     """Warn of a driver that answers slowly, as the check driver.nvidia_smi will: slow is not dead."""
-    answer = context.probe.driver.nvidia_smi
+    answer = context.probe.driver.smi
     if answer.gpus and answer.seconds > nvidia_smi.SLOW * context.options.timeout_factor:
         findings.warn(
             "slow-gpu-query",
@@ -956,7 +952,7 @@ def _masked_services(context: _Context, findings: Findings) -> None:
 
 def _links(context: _Context, findings: Findings) -> None:
     for address, gpu in context.probe.pcie.gpus.items():
-        limits = _link_limits(gpu.link, gpu.slot, is_loaded=context.probe.driver.loaded is not None)
+        limits = _link_limits(gpu.link, gpu.slot or PcieLink(), is_loaded=context.probe.driver.loaded is not None)
         if limits:
             findings.warn(
                 "pcie-link-below-ability",
@@ -981,7 +977,7 @@ def _slot_limit(slot: float | None, card: float, unit: str) -> str:
 
 def _mig(context: _Context, findings: Findings) -> None:
     """Warn of MIG where the driver changes: what that means for it, and what it means for what is planned."""
-    gpus = context.probe.driver.nvidia_smi.mig
+    gpus = context.probe.driver.smi.mig
     if not gpus or context.components.driver is None or not context.is_changed("driver"):
         return
     text = (

@@ -11,6 +11,7 @@ import fnmatch
 import re
 from collections.abc import Mapping
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import Package, PackageSize
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import driver_name_pattern
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
@@ -19,7 +20,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components imp
     DriverComponent,
     LibraryComponent,
 )
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import InstalledPackage, PackageSize, Probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 
 Packages = Mapping[str, InstalledPackage]
 

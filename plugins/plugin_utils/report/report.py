@@ -32,6 +32,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     Check,
     count,
 )
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import COMPONENTS, FRAMEWORKS
@@ -157,7 +158,7 @@ class HostReport:
     def to_json(self) -> dict[str, Any]:
         """Return the host's part of report.json."""
         trainings = [_training_json(training) for training in self.trainings]
-        return {**records.to_json(self), "checks": self.checks.to_json(), "trainings": trainings}
+        return {**to_json(self), "checks": self.checks.to_json(), "trainings": trainings}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -189,7 +190,7 @@ class Report:
         simulated = {"on_simulated_values": self.on_simulated_values}
         return {
             "schema": SCHEMA,
-            **records.to_json(self),
+            **to_json(self),
             **simulated,
             "hosts": [host.to_json() for host in self.hosts],
         }
@@ -443,7 +444,7 @@ def _checks(evidence: HostEvidence) -> CheckReport:
 
 def _training_json(training: TrainingEvidence) -> dict[str, Any]:
     return {
-        **{name: records.to_json(getattr(training, name)) for name in _TRAINING_FIELDS},
+        **{name: to_json(getattr(training, name)) for name in _TRAINING_FIELDS},
         "simulated": bool(training.simulated),
         "data": training.data.kind,
         "model": training.model.name,

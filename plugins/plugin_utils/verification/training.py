@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import DEFERRED, PASS, REUSED, SKIP, Check
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.paths import PROJECT
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import FRAMEWORKS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import TrainingResult, VerifyEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe, VerifiedTraining
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.records import to_json
 
 TRAIN, LEFT_OUT = "train", "left out"  # the other actions are the outcomes REUSED, DEFERRED and SKIP
 MAX_AGE = 30.0  # days
@@ -88,7 +88,7 @@ def stack_fingerprint(plan: Plan, project: Path = PROJECT) -> str:
 
 def hardware(host: Probe) -> dict[str, Any]:
     """Return what identifies the GPUs of a host, in the order of their addresses, and the loaded driver."""
-    listed = {gpu.pci_address: gpu for gpu in host.driver.nvidia_smi.gpus}
+    listed = {gpu.pci_address: gpu for gpu in host.driver.smi.gpus}
     identities = []
     for gpu in sorted(host.gpus, key=lambda gpu: gpu.pci_address):
         uuid = listed[gpu.pci_address].uuid if gpu.pci_address in listed else None

@@ -10,10 +10,11 @@ import re
 from collections.abc import Mapping
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import debian_version
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import InstalledDriver
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import InstalledDriver, Probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 
 
 @dataclasses.dataclass(frozen=True)

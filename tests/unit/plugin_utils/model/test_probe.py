@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils import probe as module
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import PackageSize, PcieLink, Probe
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import PackageSize
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.records import RecordError
 
 from tests.unit.plugin_utils.planning.planning_cases import PROBE, make_probe
@@ -41,7 +42,7 @@ def test_sizes_links_and_packages_are_named_fields() -> None:
     probe = make_probe(**FULL)
     size = probe.package_sizes["libcudnn9-dev-cuda-13"]["9.28-1"]
     assert size == PackageSize(401 * 1024, 1001 * 1024, ("libcudnn9-cuda-13",))
-    assert probe.pcie.gpus["0000:05:00.0"].slot == PcieLink()
+    assert probe.pcie.gpus["0000:05:00.0"].slot is None
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Check
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import TrainingResult, VerifyEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
@@ -65,7 +65,7 @@ def host(probe: dict[str, Any] = PROBE, **more: Any) -> Probe:
 def verified(trained: Plan = PLAN, probe: dict[str, Any] = PROBE, **changes: Any) -> dict[str, Any]:
     """Return what the probe reads on a host that was verified with a training of this plan on these GPUs."""
     result = TrainingResult.from_json(RESULT)
-    record = records.to_json(training_records(trained, host(probe), {}, [result], TRAINED)["tensorflow"])
+    record = to_json(training_records(trained, host(probe), {}, [result], TRAINED)["tensorflow"])
     return {"at": TRAINED, "stack": stack_fingerprint(trained), "trainings": {"tensorflow": {**record, **changes}}}
 
 
@@ -272,5 +272,5 @@ def test_the_hardware_has_each_gpu_and_the_driver_in_use():
 def test_a_reused_training_keeps_its_record():
     earlier = host(verified=verified())
     records_now = training_records(PLAN, earlier, {"tensorflow": "reused"}, [], "2026-11-20T00:00:00Z")
-    assert records.to_json(records_now) == verified()["trainings"]
+    assert to_json(records_now) == verified()["trainings"]
     assert training_records(PLAN, earlier, {"tensorflow": "left out"}, [], "2026-11-20T00:00:00Z") == {}

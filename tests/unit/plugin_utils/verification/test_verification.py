@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Check, summary
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import TrainingResult, VerifyEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
@@ -124,7 +125,7 @@ def test_a_host_without_a_framework_needs_no_training():
 
 
 def verify(run: Run = RUN, now: str = NOW, **facts: Any) -> Verification:
-    host = Probe.from_json(records.to_json({"gpus": [], **facts}))
+    host = Probe.from_json(to_json({"gpus": [], **facts}))
     return verification(PLAN, host, run, now)
 
 

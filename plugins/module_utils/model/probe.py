@@ -1,0 +1,110 @@
+# Copyright: the gpuhost contributors
+# SPDX-License-Identifier: Apache-2.0
+"""A probe: what `gpuhost.stack.gpu_probe` reads on a host. The controller reads its JSON into a class of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Mapping
+
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import (
+    Cpu,
+    DiskSpace,
+    Display,
+    Distribution,
+    Gpu,
+    Kernel,
+    NvSwitch,
+    Pcie,
+    Python,
+    SigningKey,
+    Toolchain,
+)
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import (
+    Driver,
+    Environment,
+    ForeignDriver,
+    GpuProcess,
+    InstalledCuda,
+    ModulesDisabled,
+    Runfile,
+    SignaturesEnforced,
+)
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import (
+    ModulesOfOthers,
+    Package,
+    PackageManager,
+    Repository,
+    RepositoryFiles,
+    Transaction,
+)
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.state import (
+    AppliedPart,
+)
+
+SCHEMA = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Probe:
+    """Everything that gpu_probe reads from a host; a part that could not be read is None, with a message in `errors`.
+
+    architecture: as `uname -m` prints it. uid: the user that it read as, 0 for root; may_write: whether that user may
+    write to a directory, by path. changed_packages: those that gpuhost changed. newer_state: which record a later
+    gpuhost wrote. errors: why parts could not be read, "PART: CAUSE".
+
+    Records in the host's state directory, and the applied plan, are JSON as gpuhost of some version left it, which a
+    host passes on: run (the run that changes the host), verified, requested and verified_plan (of the verified
+    configuration), pending, last_result, applied_plan.
+    """
+
+    gpus: tuple[Gpu, ...]
+    schema: int = SCHEMA
+    uid: int = 0
+    may_write: Mapping[str, bool] = dataclasses.field(default_factory=dict)
+    distribution: Distribution | None = None
+    architecture: str = ""
+    cpu: Cpu | None = None
+    kernel: Kernel | None = None
+    python: Python | None = None
+    toolchain: Toolchain | None = None
+    nvswitches: tuple[NvSwitch, ...] = ()
+    pcie: Pcie | None = None
+    display: Display | None = None
+    driver: Driver = dataclasses.field(default_factory=Driver)
+    foreign_driver: ForeignDriver | None = None
+    modules_of_others: tuple[ModulesOfOthers, ...] = ()
+    gpu_processes: tuple[GpuProcess, ...] | None = ()
+    packages: Mapping[str, Package] | None = None
+    foreign_holds: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    package_manager: PackageManager | None = None
+    transaction: Transaction | None = None
+    run: Any = None
+    cloud_init_running: bool = False
+    runfile: Runfile | None = None
+    repository: Repository | None = None
+    repository_files: RepositoryFiles | None = None
+    cuda: InstalledCuda | None = None
+    tensorflow: Environment | None = None
+    tensorflow_in_the_way: str | None = None
+    pytorch: Environment | None = None
+    pytorch_in_the_way: str | None = None
+    secure_boot: str = "unknown"
+    secure_boot_keys: tuple[SigningKey, ...] = ()
+    trusted_certificates: tuple[str, ...] | None = None
+    signatures_enforced: SignaturesEnforced | None = None
+    kernel_keys: tuple[str, ...] | None = None
+    modules_disabled: ModulesDisabled | None = None
+    disk: Mapping[str, DiskSpace] | None = None
+    applied: Mapping[str, AppliedPart] = dataclasses.field(default_factory=dict)
+    masked_services: tuple[str, ...] = ()
+    verified: Any = None
+    requested: Any = None
+    verified_plan: Any = None
+    changed_packages: tuple[str, ...] = ()
+    pending: Any = None
+    last_result: Any = None
+    newer_state: str | None = None
+    applied_plan: Any = None
+    simulated: tuple[str, ...] = ()
+    errors: tuple[str, ...] = ()
