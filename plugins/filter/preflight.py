@@ -10,7 +10,6 @@ from typing import Any
 
 from ansible.errors import AnsibleFilterError
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import GpuProcess
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_processes
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import for_terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
@@ -41,7 +40,7 @@ def gpu_jobs(probe: Any) -> str:
         processes = records.from_json(_Processes, probe, "probe").gpu_processes
     except records.RecordError as error:
         raise AnsibleFilterError(f"gpuhost.stack.gpu_jobs: {error}") from error
-    return for_terminal(gpu_processes.listed(gpu_processes.jobs(to_json(processes))))
+    return for_terminal(gpu_processes.listed(gpu_processes.jobs(processes)))
 
 
 class FilterModule:

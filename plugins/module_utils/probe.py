@@ -7,8 +7,8 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-from dataclasses import dataclass
-from typing import Any, Callable, Dict, List, Optional
+from dataclasses import dataclass, replace
+from typing import Any, Callable, Dict, List, Optional, TypeVar
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, files, store
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
@@ -23,6 +23,11 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.host import (
     secure_boot,
     system,
 )
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Distribution, Kernel
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import Driver, NvidiaSmi, SignaturesEnforced
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import Package, Repository, RepositoryFiles
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.probe import Probe
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.state import AppliedPart
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import (
     foreign_driver,
     gpu_processes,
@@ -38,7 +43,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import 
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.model import Journal, foreign_holds
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, file_contents, last_result, run_lock
 
-SCHEMA = 1
+Part = TypeVar("Part")
 UNIT_DIRECTORIES = ("/etc/systemd/system", "/run/systemd/system")
 OWN_FOLDERS = (os.path.dirname(installed_stack.TENSORFLOW),)  # all that a run with frameworks alone writes to
 
@@ -70,135 +75,137 @@ class Options:
     timeout_factor: float = 1
 
 
-def probe(root: str, options: Options, run: Run = command.run) -> dict[str, Any]:
-    """Return the probe. A part that cannot be read is None and has a message in `errors`."""
-    errors: list[str] = []
+class _Attempts:
+    """Reads the parts of a probe: one that cannot be read is None, and has a message in `errors`."""
 
-    def attempt(part: str, read: Callable[[], Any], default: Any = None) -> Any:
+    def __init__(self) -> None:
+        self.errors: list[str] = []
+
+    def __call__(self, part: str, read: Callable[[], Part]) -> Part | None:
+        """Return what `read` does."""
         try:
             return read()
         except (OSError, ValueError) as error:
-            errors.append("%s: %s" % (part, error))
-            return default
+            self.errors.append("%s: %s" % (part, error))
+            return None
 
+
+def probe(root: str, options: Options, run: Run = command.run) -> Probe:
+    """Return the probe of a host, which is at `root`."""
+    attempt = _Attempts()
     machine = os.uname().machine
     distribution = attempt("distribution", lambda: os_release.read(root))
-    gpus, switches = attempt("PCI devices", lambda: pci.read(root), ([], []))
+    gpus, switches = attempt("PCI devices", lambda: pci.read(root)) or ((), ())
     tf_path, torch_path = options.tensorflow_path, options.pytorch_path
     driver = _driver(root, run, attempt)
-    smi = driver["nvidia_smi"]
     repository = _repository(root, options, machine, run, distribution)
-    source = (repository or {}).get("url")
-    sources = attempt("package sources", lambda: apt_sources.read(root, source))
-    if sources is not None:
-        found = attempt("preferred sources", lambda: _preferred(root, options, sources, repository, distribution, run))
-        sources["preferred"] = found or []
     state = files.under(root, options.state_directory)
-    journal = attempt("record of changed packages", lambda: store.journal(state), {})
+    journal = attempt("record of changed packages", lambda: store.journal(state)) or {}
     kernel = attempt("kernel", lambda: _kernel(root, system.running(root), options, run))
-    signed = attempt("enforced module signatures", lambda: _signatures_enforced(root, kernel or {}))
-    result = {
-        "schema": SCHEMA,
-        "uid": os.geteuid(),
-        "may_write": {path: system.may_write(root, path) for path in OWN_FOLDERS},
-        "distribution": distribution,
-        "architecture": machine,
-        "cpu": attempt("CPU", lambda: system.cpu(root)),
-        "kernel": kernel,
-        "python": attempt("python", lambda: system.python(root)),
-        "toolchain": attempt("toolchain", lambda: system.toolchain(root, run)),
-        "gpus": gpus,
-        "nvswitches": switches,
-        "pcie": attempt("PCIe links", lambda: pcie.read(root, [gpu["pci_address"] for gpu in gpus])),
-        "display": attempt("display", lambda: display.read(root)),
-        "driver": driver,
-        "modules_of_others": attempt("kernel modules of others", lambda: kernels.of_others(root), []),
-        "foreign_driver": attempt("driver of others", lambda: foreign_driver.read(root)),
-        "gpu_processes": attempt("GPU processes", lambda: gpu_processes.read(root, smi, run)),
-        "packages": attempt("packages", lambda: _packages(root, options)),
-        "foreign_holds": attempt("packages on hold", lambda: _foreign_holds(root, journal), {}),
-        "package_manager": attempt("package manager", lambda: apt_state.read(root, journal)),
-        "transaction": attempt("package transaction", lambda: transaction_lock.read(root, options.state_directory), {}),
-        "run": attempt("run that changes the host", lambda: run_lock.living(state, root)),
-        "cloud_init_running": attempt("cloud-init", lambda: cloud_init.running(root, run), False),
-        "runfile": attempt("run file installations", lambda: runfile.read(root)),
-        "repository": repository,
-        "repository_files": sources,
-        "cuda": attempt("CUDA", lambda: installed_stack.cuda(root, options.distro_cuda_package)),
-        "tensorflow": attempt("TensorFlow", lambda: installed_stack.tensorflow(root, tf_path)),
-        "tensorflow_in_the_way": attempt("TensorFlow's path", lambda: installed_stack.in_the_way(root, tf_path)),
-        "pytorch": attempt("PyTorch", lambda: installed_stack.pytorch(root, torch_path)),
-        "pytorch_in_the_way": attempt("PyTorch's path", lambda: installed_stack.in_the_way(root, torch_path)),
-        "secure_boot": attempt("Secure Boot", lambda: secure_boot.state(root), "unknown"),
-        "secure_boot_keys": attempt("module signing keys", lambda: module_keys.dkms_keys(root), []),
-        "trusted_certificates": attempt("trusted certificates", lambda: secure_boot.trusted_certificates(root)),
-        "signatures_enforced": signed,
-        "kernel_keys": module_keys.key_ids(root) if signed else None,
-        "modules_disabled": attempt("kernel.modules_disabled", lambda: module_loading.disabled(root)),
-        "disk": attempt("disk", lambda: system.disk(root)),
-        "applied": attempt("record of the last run", lambda: _applied(root, options, run), {}),
-        "masked_services": attempt("masked services", lambda: _masked(root, options), []),
-        "verified": attempt("record of the verified configuration", lambda: store.evidence(state)),
-        "requested": attempt("request of the verified configuration", lambda: store.requested(state)),
-        "verified_plan": attempt("plan of the verified configuration", lambda: store.verified_plan(state)),
-        "changed_packages": sorted(journal),
-        "pending": attempt("record of a pending change", lambda: store.read(state, store.PENDING)),
-        "last_result": attempt("last result", lambda: last_result.read(state)),
-        "newer_state": attempt("newer records", lambda: _newer_state(state)),
-        "applied_plan": attempt("applied plan", lambda: installed_stack.applied_plan(root)),
-        "simulated": attempt("simulated parts", lambda: installed_stack.simulated(root), []),
-    }
+    signed = attempt("enforced module signatures", lambda: _signatures_enforced(root, kernel or Kernel()))
+    found = Probe(
+        uid=os.geteuid(),
+        may_write={path: system.may_write(root, path) for path in OWN_FOLDERS},
+        distribution=distribution,
+        architecture=machine,
+        cpu=attempt("CPU", lambda: system.cpu(root)),
+        kernel=kernel,
+        python=attempt("python", lambda: system.python(root)),
+        toolchain=attempt("toolchain", lambda: system.toolchain(root, run)),
+        gpus=gpus,
+        nvswitches=switches,
+        pcie=attempt("PCIe links", lambda: pcie.read(root, [gpu.pci_address for gpu in gpus])),
+        display=attempt("display", lambda: display.read(root)),
+        driver=driver,
+        modules_of_others=attempt("kernel modules of others", lambda: kernels.of_others(root)) or (),
+        foreign_driver=attempt("driver of others", lambda: foreign_driver.read(root)),
+        gpu_processes=attempt("GPU processes", lambda: gpu_processes.read(root, driver.nvidia_smi, run)),
+        packages=attempt("packages", lambda: _packages(root, options)),
+        foreign_holds=attempt("packages on hold", lambda: _foreign_holds(root, journal)) or {},
+        package_manager=attempt("package manager", lambda: apt_state.read(root, journal)),
+        transaction=attempt("package transaction", lambda: transaction_lock.read(root, options.state_directory)),
+        run=attempt("run that changes the host", lambda: run_lock.living(state, root)),
+        cloud_init_running=attempt("cloud-init", lambda: cloud_init.running(root, run)) or False,
+        runfile=attempt("run file installations", lambda: runfile.read(root)),
+        repository=repository,
+        repository_files=_sources(root, options, repository, distribution, run, attempt),
+        cuda=attempt("CUDA", lambda: installed_stack.cuda(root, options.distro_cuda_package)),
+        tensorflow=attempt("TensorFlow", lambda: installed_stack.tensorflow(root, tf_path)),
+        tensorflow_in_the_way=attempt("TensorFlow's path", lambda: installed_stack.in_the_way(root, tf_path)),
+        pytorch=attempt("PyTorch", lambda: installed_stack.pytorch(root, torch_path)),
+        pytorch_in_the_way=attempt("PyTorch's path", lambda: installed_stack.in_the_way(root, torch_path)),
+        secure_boot=attempt("Secure Boot", lambda: secure_boot.state(root)) or "unknown",
+        secure_boot_keys=attempt("module signing keys", lambda: module_keys.dkms_keys(root)) or (),
+        trusted_certificates=attempt("trusted certificates", lambda: secure_boot.trusted_certificates(root)),
+        signatures_enforced=signed,
+        kernel_keys=module_keys.key_ids(root) if signed else None,
+        modules_disabled=attempt("kernel.modules_disabled", lambda: module_loading.disabled(root)),
+        disk=attempt("disk", lambda: system.disk(root)),
+        applied=attempt("record of the last run", lambda: _applied(root, options, run)) or {},
+        masked_services=attempt("masked services", lambda: _masked(root, options)) or (),
+        verified=attempt("record of the verified configuration", lambda: store.evidence(state)),
+        requested=attempt("request of the verified configuration", lambda: store.requested(state)),
+        verified_plan=attempt("plan of the verified configuration", lambda: store.verified_plan(state)),
+        changed_packages=tuple(sorted(journal)),
+        pending=attempt("record of a pending change", lambda: store.read(state, store.PENDING)),
+        last_result=attempt("last result", lambda: last_result.read(state)),
+        newer_state=attempt("newer records", lambda: _newer_state(state)),
+        applied_plan=attempt("applied plan", lambda: installed_stack.applied_plan(root)),
+        simulated=attempt("simulated parts", lambda: tuple(installed_stack.simulated(root))) or (),
+    )
     if options.contents:
         attempt("content of packages", file_contents.check_md5)
-    return dict(result, errors=errors)
+    return replace(found, errors=tuple(attempt.errors))
 
 
-def _kernel(root: str, running: str, options: Options, run: Run) -> dict[str, Any]:
+def _kernel(root: str, running: str, options: Options, run: Run) -> Kernel:
     """Return the kernels, what is known of each, and what apt has to build modules."""
     found = system.kernel(root, running)
     packages = kernels.images(root)
-    found["releases"] = {
-        name: kernels.release(root, name, name == running, packages) for name in sorted({running, *found["installed"]})
-    }
+    names = sorted({running, *found.installed})
+    found = replace(found, releases={n: kernels.release(root, n, n == running, packages) for n in names})
     tools = {"": list(options.kernel_tools), **{how: [name] for how, name in options.module_compressors.items()}}
-    found.update(kernels.building(root, found, tools, options.kernel_header_offers, run))
+    found = kernels.building(root, found, tools, options.kernel_header_offers, run)
     signed = secure_boot.state(root) != "disabled" or _signatures_enforced(root, found)
     if options.prebuilt_modules and options.kernel_header_offers and signed:
-        releases = list(found["releases"])
-        found["prebuilt"] = apt_lists.prebuilt_modules(root, options.prebuilt_modules, releases, run)
+        found = replace(found, prebuilt=apt_lists.prebuilt_modules(root, options.prebuilt_modules, names, run))
     return found
 
 
-def _preferred(
+def _sources(
     root: str,
     options: Options,
-    sources: dict[str, Any],
-    repository: dict[str, Any] | None,
-    distribution: dict[str, str] | None,
+    repository: Repository | None,
+    distribution: Distribution | None,
     run: Run,
-) -> list[dict[str, Any]]:
-    """Return the sources whose packages apt prefers; say of the entries whether they offer what a plan may install."""
-    if repository is None or repository["error"] or distribution is None:
-        return []
+    attempt: _Attempts,
+) -> RepositoryFiles | None:
+    """Return NVIDIA's sources and those whose packages apt prefers, and which of them offer what a plan may install."""
+    url = repository.url if repository else None
+    sources = attempt("package sources", lambda: apt_sources.read(root, url))
+    if sources is None or repository is None or url is None or repository.error or distribution is None:
+        return sources
     globs = sorted({*options.repository_patterns, *options.package_patterns})
-    name = distribution["id"].partition("-")[0]
-    others = apt_sources.Others(root, name, repository["url"], repository["packages"], globs, run)
+    name, offers = distribution.id.partition("-")[0], repository.packages
+    others = attempt("preferred sources", lambda: apt_sources.Others(root, name, url, offers, globs, run))
+    if others is None:
+        return sources
     matches = re.compile("|".join(fnmatch.translate(glob) for glob in options.repository_patterns) or r"(?!)").match
-    for entry in sources["entries"]:
-        offering = others.offering(entry["uri"])
-        entry["offers"] = None if offering is None else any(map(matches, offering))
-    return others.preferred()
+    entries = []
+    for entry in sources.entries:
+        offering = others.offering(entry.uri)
+        entries.append(replace(entry, offers=None if offering is None else any(map(matches, offering))))
+    return replace(sources, entries=tuple(entries), preferred=attempt("preferred sources", others.preferred) or ())
 
 
-def _signatures_enforced(root: str, kernel: dict[str, Any]) -> dict[str, list[str]] | None:
-    following = kernel.get("next_boot")
-    running = kernel.get("running") or system.running(root)
-    return module_loading.signatures_enforced(root, running, [following] if following else [])
+def _signatures_enforced(root: str, kernel: Kernel) -> SignaturesEnforced | None:
+    running = kernel.running or system.running(root)
+    return module_loading.signatures_enforced(root, running, [kernel.next_boot] if kernel.next_boot else [])
 
 
-def _packages(root: str, options: Options) -> dict[str, dict[str, Any]]:
+def _packages(root: str, options: Options) -> dict[str, Package]:
     found = dpkg.read(root, list(options.package_patterns))
-    return {name: dict(package.to_json(), depends=list(package.depends)) for name, package in found.items()}
+    return {name: Package(row.version, row.status, row.held, row.depends) for name, row in found.items()}
 
 
 def _newer_state(directory: str) -> str | None:
@@ -213,36 +220,36 @@ def _foreign_holds(root: str, journal: Journal) -> dict[str, str]:
     return {name: "" if held[name].status in absent else held[name].version for name in foreign_holds(held, journal)}
 
 
-def _applied(root: str, options: Options, run: Run) -> dict[str, Any]:
+def _applied(root: str, options: Options, run: Run) -> dict[str, AppliedPart]:
     place, names = options.state_directory, options.accept_damage
     return applied.differences(place, root, run, options.contents, options.managed, names)
 
 
-def _masked(root: str, options: Options) -> list[str]:
+def _masked(root: str, options: Options) -> tuple[str, ...]:
     """Return the managed services that an administrator has masked (systemctl mask), which nothing can enable."""
     names = sorted({name for watch in options.managed.values() for name in watch.get("services") or []})
     units = {name: [os.path.join(place, name + ".service") for place in UNIT_DIRECTORIES] for name in names}
-    return [name for name in names if any(files.link_target(root, path) == "/dev/null" for path in units[name])]
+    return tuple(name for name in names if any(files.link_target(root, path) == "/dev/null" for path in units[name]))
 
 
-def _driver(root: str, run: Run, attempt: Callable[..., Any]) -> dict[str, Any]:
-    def smi() -> Any:
+def _driver(root: str, run: Run, attempt: _Attempts) -> Driver:
+    def smi() -> NvidiaSmi | None:
         found = nvidia_smi.read(nvidia_smi.find() if root == "/" else None, run)
-        return dict(found, mig=nvidia_smi.in_mig_mode(found, run)) if found else None
+        return replace(found, mig=tuple(nvidia_smi.in_mig_mode(found, run))) if found else None
 
-    return {
-        "loaded": attempt("loaded driver", lambda: proc_driver.read(root)),
-        "nouveau_loaded": proc_driver.nouveau_loaded(root),
-        "nvidia_smi": attempt("nvidia-smi", smi),
-        "installed": attempt("installed driver", lambda: installed_driver.read(root)),
-        "dkms_leftovers": attempt("modules of DKMS", lambda: installed_driver.dkms_leftovers(root), []),
-    }
+    return Driver(
+        loaded=attempt("loaded driver", lambda: proc_driver.read(root)),
+        nouveau_loaded=proc_driver.nouveau_loaded(root),
+        nvidia_smi=attempt("nvidia-smi", smi),
+        installed=attempt("installed driver", lambda: installed_driver.read(root)),
+        dkms_leftovers=attempt("modules of DKMS", lambda: installed_driver.dkms_leftovers(root)) or (),
+    )
 
 
 def _repository(
-    root: str, options: Options, machine: str, run: Run, distribution: dict[str, str] | None
-) -> dict[str, Any] | None:
-    name = (distribution or {}).get("id", "")
+    root: str, options: Options, machine: str, run: Run, distribution: Distribution | None
+) -> Repository | None:
+    name = distribution.id if distribution else ""
     url = options.repository_url or options.repositories.get(name)
     if not url:
         return None

@@ -7,6 +7,8 @@
 from __future__ import annotations
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.versions import is_version
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import KernelModule
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 
 DOCUMENTATION = r"""
 module: driver_load
@@ -117,7 +119,7 @@ def main() -> None:
     options = module_options.read(Options, module.params)
     version, flavour = options.version, options.kernel_modules
     run = command.patient(options.timeout_factor)
-    planned = {"version": version, "kernel_modules": flavour}
+    planned = KernelModule(version, flavour)
     try:
         before = driver_load.read(ROOT, run, assume_built=planned if module.check_mode else None)
         decision = driver_load.decide(version, flavour, before)
@@ -132,10 +134,10 @@ def main() -> None:
     except (driver_load.NotPossible, OSError, ValueError) as error:
         module.fail_json(msg="%s." % str(error).rstrip("."))
     done = outcome.action in (driver_load.LOAD, driver_load.RELOAD)
-    if done and not module.check_mode and (not after or not is_version(after["version"], version)):
+    if done and not module.check_mode and (not after or not is_version(after.version, version)):
         module.fail_json(
             msg="Found the module of driver %s after loading, expected %s: `modinfo nvidia` shows the loaded file."
-            % (after["version"] if after else "(none)", version)
+            % (after.version if after else "(none)", version)
         )
     for warning in outcome.warnings:
         module.warn(warning)
@@ -145,7 +147,7 @@ def main() -> None:
         reboot_needed=outcome.action == driver_load.REBOOT,
         reasons=outcome.reasons,
         services=outcome.services,
-        loaded={"before": before.loaded, "after": after},
+        loaded=to_json({"before": before.loaded, "after": after}),
         boot_id=(files.read_text(ROOT, BOOT_ID) or "").strip(),
     )
 

@@ -128,6 +128,12 @@ probe:
   returned: success
   type: dict
   contains:
+    gpus:
+      description:
+        - Each GPU with C(pci_address), C(pci_id), C(subsystem_id), C(class), C(kernel_driver). C(vgpu) is the
+          hypervisor's driver version for a vGPU, null for a whole GPU.
+      type: list
+      elements: dict
     schema:
       description: Version of this structure.
       type: int
@@ -168,12 +174,6 @@ probe:
     toolchain:
       description: Major version of C(gcc), version of C(glibc), and the C(c_compilers) that PyTorch's Triton can use.
       type: dict
-    gpus:
-      description:
-        - Each GPU with C(pci_address), C(pci_id), C(subsystem_id), C(class), C(kernel_driver). C(vgpu) is the
-          hypervisor's driver version for a vGPU, null for a whole GPU.
-      type: list
-      elements: dict
     nvswitches:
       description: Each NVSwitch with C(pci_address) and C(pci_id).
       type: list
@@ -361,6 +361,7 @@ import os
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuhost.stack.plugins.module_utils import probe
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, module_options, urls
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 
 
 def of_machine(repositories: dict[str, str | dict[str, str]], machine: str) -> dict[str, str]:
@@ -389,7 +390,7 @@ def main() -> None:
     module.no_log_values.update(secret for secret in secrets if secret)  # they are in the invocation
     options = dataclasses.replace(module_options.read(probe.Options, module.params), repositories=repositories)
     probed = probe.probe("/", options, command.patient(options.timeout_factor))
-    module.exit_json(changed=False, probe=urls.without_credentials(probed))
+    module.exit_json(changed=False, probe=urls.without_credentials(to_json(probed)))
 
 
 if __name__ == "__main__":

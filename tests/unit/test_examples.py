@@ -19,6 +19,7 @@ import pytest
 import yaml
 from ansible_collections.gpuhost.stack.plugins.module_utils import probe
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci as host_pci
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import proc_driver
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import COMPONENTS
@@ -83,7 +84,7 @@ def probed(root: Path, name: str) -> dict[str, Any]:
     if driver:
         put(root, proc_driver.PATH, (FIXTURES / driver).read_text())
     options = probe.Options(None, {}, False, (), (), "/opt/gpuhost/tensorflow", ".*nvidia.*", "nvidia-cuda-toolkit")
-    found = probe.probe(str(root), options)
+    found = to_json(probe.probe(str(root), options))
     assert len(found["gpus"]) == len(gpus)
     return {**found, "toolchain": None}  # that of the machine of the tests
 

@@ -22,8 +22,9 @@ COMPILE = "import sys\nfor name in sys.argv[1:]:\n    compile(open(name, encodin
 PROBE = """\
 import json, sys
 from ansible_collections.gpuhost.stack.plugins.module_utils import probe
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 options = probe.Options(None, {}, False, (), (), "/opt/gpuhost/tensorflow", ".*nvidia.*", "nvidia-cuda-toolkit")
-print(json.dumps(probe.probe("/", options), sort_keys=True))
+print(json.dumps(to_json(probe.probe("/", options)), sort_keys=True))
 """
 # What may be another one a moment later.
 VOLATILE = ("disk", "gpu_processes", "package_manager")

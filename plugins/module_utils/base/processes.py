@@ -7,23 +7,24 @@ from __future__ import annotations
 import fcntl
 import os
 import struct
-from typing import Any, Iterable
+from typing import Iterable
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import PackageLock
 
 _FLOCK = "hhqqi0q"  # struct flock of 64-bit Linux
 
 
-def describe(locks: Iterable[tuple[str, int | None, str | None]]) -> str:
-    """Return who holds (path, pid, command) locks, for people: each process once, with all its locks."""
+def describe(locks: Iterable[PackageLock]) -> str:
+    """Return who holds locks, for people: each process once, with all its locks."""
     by_process: dict[str, list[str]] = {}
-    for path, pid, command in locks:
-        who = "process %d (%s)" % (pid, command or "unknown command") if pid else "a process"
-        by_process.setdefault(who, []).append(path)
+    for lock in locks:
+        who = "process %d (%s)" % (lock.pid, lock.command or "unknown command") if lock.pid else "a process"
+        by_process.setdefault(who, []).append(lock.path)
     return "; ".join("%s holds %s" % (who, ", ".join(paths)) for who, paths in by_process.items())
 
 
-def holder(root: str, path: str) -> dict[str, Any] | None:
+def holder(root: str, path: str) -> PackageLock | None:
     """Return the process that holds a lock, by fcntl or, where the file cannot be opened, by /proc/locks."""
     try:
         with open(files.under(root, path), "rb") as handle:
@@ -34,7 +35,7 @@ def holder(root: str, path: str) -> dict[str, Any] | None:
         pid = _holder_by_proc(root, path)
     if pid is None:
         return None
-    return {"path": path, "pid": pid or None, "command": command_line("/", pid) if pid else None}
+    return PackageLock(path, pid or None, command_line("/", pid) if pid else None)
 
 
 def _holder_by_fcntl(descriptor: int) -> int | None:

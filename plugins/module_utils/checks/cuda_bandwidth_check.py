@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import Any, Iterator
+from typing import Iterator
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import cuda_device_checks
@@ -22,6 +22,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.cuda_device_c
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import UNKNOWN, Check, CheckSpec, Context
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci, pcie
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import PcieLink
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi_log, topology
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia.cuda_program import Document
 
@@ -99,7 +100,7 @@ class Thresholds:
     def __init__(self, context: Context, document: Document) -> None:
         self._links = context.link_thresholds
         gpus, switches = pci.read(context.root)
-        self._ids = {gpu["pci_address"]: gpu["pci_id"] for gpu in gpus}
+        self._ids = {gpu.pci_address: gpu.pci_id for gpu in gpus}
         self._switched = bool(switches)
         self._names = {device["index"]: str(device.get("name")) for device in document["devices"]}
         self._addresses = {device["index"]: cuda_device_checks.address(device) for device in document["devices"]}
@@ -116,7 +117,7 @@ class Thresholds:
         if any(pair["access"] for pair in document["peers"]) and self._links.get("nvlink"):
             self._read_nvlinks(context)
 
-    def _read_paths(self, context: Context) -> dict[int, list[dict[str, Any]]]:
+    def _read_paths(self, context: Context) -> dict[int, list[PcieLink]]:
         """Return the links of the PCIe path of each GPU; in a virtual machine they are not those of the hardware."""
         return {
             index: pcie.path(context.root, str(self._addresses[index]))
@@ -125,14 +126,13 @@ class Thresholds:
         }
 
     def _read_nvlinks(self, context: Context) -> None:
-        smi = context.smi or {}
-        indexes = {gpu.get("pci_address"): gpu.get("index") for gpu in smi.get("gpus") or []}
+        indexes = {gpu.pci_address: gpu.index for gpu in context.smi_gpus}
         numbers = {index: indexes.get(address) for index, address in self._addresses.items()}
-        if None in numbers.values() or not smi.get("path"):
+        if None in numbers.values() or not context.smi_path:
             raise ValueError("nvidia-smi does not list the GPUs that CUDA lists")
         own = {int(number): index for index, number in numbers.items() if number is not None}
-        links = nvidia_smi_log.nvlinks(str(smi["path"]), context.run, smi.get("notices") or ())
-        pairs = topology.read(str(smi["path"]), context.run)
+        links = nvidia_smi_log.nvlinks(context.smi_path, context.run, context.smi_notices)
+        pairs = topology.read(context.smi_path, context.run)
         for number, second in itertools.permutations(own, 2):
             if (number, second) not in pairs:
                 raise ValueError("nvidia-smi topo -m does not list GPU%d and GPU%d" % (number, second))
@@ -161,7 +161,8 @@ class Thresholds:
         ends = self._paths.get(index) or []
         minima = []
         for one, other in zip(ends, ends[1:]):  # noqa: B905, RUF007
-            speed, width = (min(one[name] or 0, other[name] or 0) for name in ("max_speed", "max_width"))
+            speed = min(one.max_speed or 0, other.max_speed or 0)
+            width = min(one.max_width or 0, other.max_width or 0)
             lane = lanes.get("%g" % speed)
             if not lane or not width:
                 return self.model(index, "host"), "the model's"

@@ -14,6 +14,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     Context,
     Symptom,
 )
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import SmiGpu
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import cuda_errors, cuda_program, nvidia_smi
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia.cuda_program import Document
 
@@ -203,9 +204,9 @@ def address(device: dict[str, Any]) -> str | None:
 
 def _device_query(context: Context, document: Document) -> Check:
     """Compare CUDA's devices with nvidia-smi's GPU at the same PCI address, and with the plan."""
-    smi = {gpu.get("pci_address"): gpu for gpu in (context.smi or {}).get("gpus") or []}
-    unnamed = [str(at) for at, gpu in smi.items() if not (gpu.get("name") and gpu.get("uuid"))]
-    unreadable = [str(at) for at, gpu in smi.items() if "compute_cap" in (gpu.get("unreadable") or [])]
+    smi = {gpu.pci_address: gpu for gpu in context.smi_gpus}
+    unnamed = [str(at) for at, gpu in smi.items() if not (gpu.name and gpu.uuid)]
+    unreadable = [str(at) for at, gpu in smi.items() if "compute_cap" in gpu.unreadable]
     planned = sorted(str(gpu.get("compute_capability")) for gpu in context.plan.get("gpus") or [])
     shown, wrong = [], []
     for device in document["devices"]:
@@ -234,7 +235,7 @@ def _device_query(context: Context, document: Document) -> Check:
     return DEVICE_QUERY.compare(not wrong, "; ".join(wrong or shown), expected)
 
 
-def _differences(device: dict[str, Any], smi: dict[Any, dict[str, Any]]) -> Iterator[str]:
+def _differences(device: dict[str, Any], smi: dict[str | None, SmiGpu]) -> Iterator[str]:
     """Yield where nvidia-smi reports other values; drivers before branch 510 do not report the capability."""
     if not smi:
         return
@@ -246,8 +247,9 @@ def _differences(device: dict[str, Any], smi: dict[Any, dict[str, Any]]) -> Iter
         yield "%s: unknown to nvidia-smi, which lists %s" % (at, ", ".join(sorted(map(str, smi))))
         return
     for name in ("name", "compute_capability", "uuid"):
-        if other.get(name) is not None and other[name] != device[name]:
-            yield "%s: %s %s, in nvidia-smi %s" % (at, name, device[name], other[name])
+        value = getattr(other, name)
+        if value is not None and value != device[name]:
+            yield "%s: %s %s, in nvidia-smi %s" % (at, name, device[name], value)
 
 
 def figure(rate: float | None) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from typing import Any
+from typing import Any, Sequence
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, debian_version, files
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.versions import is_version
@@ -23,6 +23,8 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     not_planned,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import module_keys, pci, secure_boot, system
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Gpu, NvSwitch
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import NvidiaSmi
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import (
     installed_driver,
     kernel_modules,
@@ -175,28 +177,27 @@ def run(context: Context) -> list[Check]:
 
 
 def _smi_versions(context: Context) -> list[str]:
-    gpus = (context.smi or {}).get("gpus") or []
-    return sorted({str(gpu["driver_version"]) for gpu in gpus if gpu["driver_version"]})
+    return sorted({gpu.driver_version for gpu in context.smi_gpus if gpu.driver_version})
 
 
-def _smi_problem(smi: dict[str, Any]) -> str | None:
+def _smi_problem(smi: NvidiaSmi) -> str | None:
     """Return why nvidia-smi's answer says nothing: it hangs, crashes or prints nonsense. None if it does answer."""
     if nvidia_smi.answers(smi):
-        return smi["message"] or None
-    if smi["exit_code"] in nvidia_smi.FAILURES or _lost(smi):
+        return smi.message or None
+    if smi.exit_code in nvidia_smi.FAILURES or _lost(smi):
         return None
     return _smi_found(smi, [])
 
 
-def _lost(smi: dict[str, Any]) -> bool:
-    return "unable to determine the device handle" in str(smi["message"]).lower()
+def _lost(smi: NvidiaSmi) -> bool:
+    return "unable to determine the device handle" in smi.message.lower()
 
 
-def _smi_found(smi: dict[str, Any], versions: list[str]) -> str:
+def _smi_found(smi: NvidiaSmi, versions: list[str]) -> str:
     if nvidia_smi.answers(smi):
         driver = ", ".join(versions) or "not reported: no GPU is listed"
-        return "exit %d, driver %s" % (smi["exit_code"], driver)
-    return "exit %s: %s" % (smi["exit_code"], smi["message"] or nvidia_smi.meaning(int(str(smi["exit_code"]))))
+        return "exit %d, driver %s" % (smi.exit_code, driver)
+    return "exit %s: %s" % (smi.exit_code, smi.message or nvidia_smi.meaning(smi.exit_code))
 
 
 def _nvidia_smi(context: Context, driver: dict[str, Any]) -> Check:
@@ -210,14 +211,14 @@ def _nvidia_smi(context: Context, driver: dict[str, Any]) -> Check:
         return NVIDIA_SMI.unknown("nvidia-smi: " + problem)
     versions = _smi_versions(context)
     if not must_work:
-        passed = smi["exit_code"] == NOT_LOADED_EXIT
+        passed = smi.exit_code == NOT_LOADED_EXIT
         remedy = (
             "If the driver should be loaded here, set gpu_stack_kernel_module=loaded, or in a task of your own "
             "`driver_state: working`."
         )
         return NVIDIA_SMI.compare(passed, _smi_found(smi, versions), expected, remedy)
-    passed = nvidia_smi.answers(smi) and bool(smi["gpus"]) and all(is_version(found, version) for found in versions)
-    if passed and not all(gpu["driver_version"] for gpu in smi["gpus"]):
+    passed = nvidia_smi.answers(smi) and bool(smi.gpus) and all(is_version(found, version) for found in versions)
+    if passed and not all(gpu.driver_version for gpu in smi.gpus):
         return NVIDIA_SMI.unknown(
             "nvidia-smi does not report the driver version of each GPU", _smi_found(smi, versions)
         )
@@ -225,27 +226,27 @@ def _nvidia_smi(context: Context, driver: dict[str, Any]) -> Check:
     odd = _oddities(smi) if passed else {}
     if odd:
         return NVIDIA_SMI.warn("; ".join([_smi_found(smi, versions), *odd]), " ".join(odd.values()), expected, reported)
-    remedy = _smi_remedy(LOST_EXIT if _lost(smi) else int(str(smi["exit_code"])))
-    seconds = float(smi.get("seconds", 0))
+    remedy = _smi_remedy(LOST_EXIT if _lost(smi) else smi.exit_code)
+    seconds = smi.seconds
     if passed and seconds > nvidia_smi.SLOW * context.timeout_factor:
         found = "%s; slow: took %.0f s" % (_smi_found(smi, versions), seconds)
         return NVIDIA_SMI.warn(found, _SLOW_REMEDY, expected, reported)
     return NVIDIA_SMI.compare(passed, _smi_found(smi, versions), expected, remedy, reported)
 
 
-def _oddities(smi: dict[str, Any]) -> dict[str, str]:
+def _oddities(smi: NvidiaSmi) -> dict[str, str]:
     """Return what is odd in an answer, with its remedies; a check that needs a value which is missing is unknown."""
     odd = {}
-    unreadable = dict.fromkeys(field for gpu in smi["gpus"] for field in gpu.get("unreadable") or [])
+    unreadable = dict.fromkeys(field for gpu in smi.gpus for field in gpu.unreadable)
     if unreadable:
         odd["%s of a GPU cannot be read" % ", ".join(unreadable)] = _UNREADABLE_REMEDY
-    if smi.get("notices"):
+    if smi.notices:
         odd["beside its rows: %s" % _notices(smi)] = _NOTICES_REMEDY
     return odd
 
 
-def _notices(smi: dict[str, Any]) -> str:
-    notices = list(smi.get("notices") or ())
+def _notices(smi: NvidiaSmi) -> str:
+    notices = list(smi.notices)
     more = " and %d more lines" % (len(notices) - 3) if len(notices) > 3 else ""
     return " | ".join(notice[:100] for notice in notices[:3]) + more
 
@@ -255,9 +256,9 @@ def _smi_remedy(exit_code: int) -> str:
     return _EXIT_CODE_REMEDIES.get(exit_code, other)
 
 
-def _gpu_count(context: Context, gpus: list[dict[str, Any]]) -> Check:
+def _gpu_count(context: Context, gpus: Sequence[Gpu]) -> Check:
     works = nvidia_smi.answers(context.smi)
-    listed = len((context.smi or {}).get("gpus") or [])
+    listed = len(context.smi_gpus)
     found = "%d on the PCI bus, %s by nvidia-smi" % (context.pci_gpus, listed if works else "not counted")
     if context.pci_gpus == context.expect_gpus and not works and context.driver_state == "not_loaded":
         return GPU_COUNT.skip("nvidia-smi cannot count: the driver is not loaded, as requested", found)
@@ -265,9 +266,8 @@ def _gpu_count(context: Context, gpus: list[dict[str, Any]]) -> Check:
     if context.pci_gpus == context.expect_gpus and problem is not None:
         return GPU_COUNT.unknown("nvidia-smi does not count: " + problem, found)
     passed = context.pci_gpus == listed == context.expect_gpus and works
-    by_smi = (context.smi or {}).get("gpus") or []
-    addresses = [", ".join(sorted(str(gpu.get("pci_address")) for gpu in where)) for where in (gpus, by_smi)]
-    finding = "on the PCI bus: %s; by nvidia-smi: %s" % tuple(addresses)
+    addresses = [[gpu.pci_address for gpu in gpus], [str(gpu.pci_address) for gpu in context.smi_gpus]]
+    finding = "on the PCI bus: %s; by nvidia-smi: %s" % tuple(", ".join(sorted(each)) for each in addresses)
     return GPU_COUNT.compare(passed, found, "%d by both" % context.expect_gpus, finding=finding)
 
 
@@ -289,12 +289,12 @@ def _module_matches(context: Context, driver: dict[str, Any]) -> Check:
         remedy = _smi_remedy(NOT_LOADED_EXIT)
         return MODULE_MATCHES.compare(False, "no NVIDIA module is loaded", expected, remedy)
     found = "%s modules %s, libraries %s" % (
-        loaded["kernel_modules"], loaded["version"], ", ".join(libraries) or "unknown",
+        loaded.kernel_modules, loaded.version, ", ".join(libraries) or "unknown",
     )  # fmt: skip
-    as_planned = loaded["kernel_modules"] == flavour
+    as_planned = loaded.kernel_modules == flavour
     if as_planned and not libraries and (context.smi is None or _smi_problem(context.smi) is not None):
         return MODULE_MATCHES.unknown("the version of the libraries is unknown, see driver.nvidia_smi", found)
-    return MODULE_MATCHES.compare(as_planned and libraries == [loaded["version"]], found, expected)
+    return MODULE_MATCHES.compare(as_planned and libraries == [loaded.version], found, expected)
 
 
 def _not_loaded_reason(context: Context) -> str:
@@ -315,7 +315,7 @@ def _module_built(context: Context, driver: dict[str, Any]) -> Check:
     checks = [_built_for(context, driver, kernel) for kernel in kernels]
     worst = min(checks, key=lambda check: (FAIL, UNKNOWN, PASS).index(check.status))
     check = dataclasses.replace(worst, found="; ".join(str(check.found) for check in checks))
-    held = system.kernel(context.root, system.running(context.root))["held_back"]
+    held = system.kernel(context.root, system.running(context.root)).held_back
     if check.status != PASS or context.kernel_module != "loaded" or held is None or held in kernels:
         return check
     other = _built_for(context, driver, held)
@@ -374,11 +374,11 @@ def _signature(context: Context, options: list[str], module: str, signer: str, f
 def _kernels(context: Context) -> list[str]:
     """Return the running and the next-boot kernel, if installed; the newest where these are unknown or none runs."""
     kernel = system.kernel(context.root, system.running(context.root))
-    candidates = kernel["installed"] or kernel["headers"]
-    wanted = [kernel["running"], kernel["next_boot"]] if context.kernel_module == "loaded" else []
+    candidates = list(kernel.installed or kernel.headers)
+    wanted = [kernel.running, kernel.next_boot] if context.kernel_module == "loaded" else []
     if context.kernel_module == "built":
-        candidates = sorted(set(candidates) | set(kernel["headers"]), key=debian_version.key)
-    return list(dict.fromkeys(name for name in wanted if name in kernel["installed"])) or candidates[-1:]
+        candidates = sorted({*candidates, *kernel.headers}, key=debian_version.key)
+    return list(dict.fromkeys(name for name in wanted if name in kernel.installed)) or candidates[-1:]
 
 
 def _modinfo(context: Context, options: list[str], field: str, module: str) -> str:
@@ -408,9 +408,9 @@ def _make_log(root: str, driver: dict[str, Any]) -> str:
     return found[0] or found[1]
 
 
-def _nouveau_absent(context: Context, gpus: list[dict[str, Any]]) -> Check:
+def _nouveau_absent(context: Context, gpus: Sequence[Gpu]) -> Check:
     """Bound to a GPU, nouveau keeps NVIDIA's module from it; merely loaded, it binds the next GPU that appears."""
-    bound = [gpu["pci_address"] for gpu in gpus if gpu["kernel_driver"] in proc_driver.RIVALS]
+    bound = [gpu.pci_address for gpu in gpus if gpu.kernel_driver in proc_driver.RIVALS]
     if bound:
         return NOUVEAU_ABSENT.compare(False, "bound to " + ", ".join(bound), "not loaded")
     if context.kernel_module != "loaded":
@@ -435,9 +435,9 @@ def _loaded(context: Context, module: str) -> bool:
     return module in modules
 
 
-def _pci_binding(context: Context, gpus: list[dict[str, Any]]) -> Check:
-    texts = ["%s: %s" % (gpu["pci_address"], gpu["kernel_driver"] or "none") for gpu in gpus]
-    drivers = [gpu["kernel_driver"] for gpu in gpus]
+def _pci_binding(context: Context, gpus: Sequence[Gpu]) -> Check:
+    texts = ["%s: %s" % (gpu.pci_address, gpu.kernel_driver or "none") for gpu in gpus]
+    drivers = [gpu.kernel_driver for gpu in gpus]
     if context.driver_simulated and not any(drivers):
         return PCI_BINDING.skip("the NVIDIA driver and the PCI devices are simulated: no kernel driver is bound")
     if context.driver_state == "not_loaded":
@@ -463,7 +463,7 @@ def _security_floor(context: Context, driver: dict[str, Any]) -> Check:
     return SECURITY_FLOOR.compare(True, "driver %s" % ", ".join(versions), "%s or newer" % floor)
 
 
-def _fabric_manager(context: Context, driver: dict[str, Any], switches: list[dict[str, Any]]) -> Check:
+def _fabric_manager(context: Context, driver: dict[str, Any], switches: Sequence[NvSwitch]) -> Check:
     unreadable = dpkg.unreadable(context.root)
     if unreadable:
         return FABRIC_MANAGER.unknown(unreadable)

@@ -295,7 +295,7 @@ def computed(
 
 def _of_results(context: Context, results: list[dict[str, Any]], tolerance: float, wanted: int) -> Symptom:
     """Return what a known cause may explain of the results: each GPU's errors of CUDA."""
-    addresses = {gpu.get("index"): gpu.get("pci_address") for gpu in (context.smi or {}).get("gpus") or []}
+    addresses = {gpu.index: gpu.pci_address for gpu in context.smi_gpus}
     errors, other = set(), False
     for result in results:
         if right(result, tolerance):

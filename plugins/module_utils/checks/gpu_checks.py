@@ -534,11 +534,10 @@ def run(context: Context) -> list[Check]:
     for reason, outcome in ((_not_needed(context), SKIP), (_unavailable(context), UNKNOWN)):
         if reason is not None:
             return [*(Check(spec.id, outcome, reason=reason) for spec in CHECKS[:-1]), _xid_errors(context, [])]
-    path = str((context.smi or {})["path"])
-    log = nvidia_smi_log.read(path, context.run)
+    log = nvidia_smi_log.read(context.smi_path, context.run)
     if any(_hardware_slowdowns(gpu) == ["hw_slowdown"] for gpu in log.gpus):
         # NVML reports it briefly while clocks change; only a slowdown that lasts is still there in a second reading.
-        log = nvidia_smi_log.read(path, context.run)
+        log = nvidia_smi_log.read(context.smi_path, context.run)
     log = _with_corrupted(context, log)
     missing, problem = _missing(context, log), log.problem or _others(context, log)
     checks = []
@@ -569,14 +568,14 @@ def _unavailable(context: Context) -> str | None:
     if context.smi is None:
         return "nvidia-smi is not installed"
     # With a lost GPU it exits with 15 or 255 and still lists the others; with these codes it lists none.
-    if context.smi["exit_code"] in (6, 9, 12, 18, 124, 127):
-        return "nvidia-smi exits with %s, see driver.nvidia_smi" % context.smi["exit_code"]
+    if context.smi.exit_code in (6, 9, 12, 18, 124, 127):
+        return "nvidia-smi exits with %s, see driver.nvidia_smi" % context.smi.exit_code
     return None
 
 
 def _with_corrupted(context: Context, log: Log) -> Log:
     """Return the document with each GPU marked of whose infoROM one of the two queries warns."""
-    named = {*log.corrupted, *((context.smi or {}).get("corrupted") or ())}
+    named = {*log.corrupted, *(context.smi.corrupted if context.smi else ())}
     gpus = [dataclasses.replace(gpu, corrupted=known_causes.address(gpu) in named) for gpu in log.gpus]
     return dataclasses.replace(log, gpus=gpus, corrupted=tuple(sorted(named)))
 
@@ -585,7 +584,7 @@ def _inforoms(context: Context, log: Log, problem: str | None) -> Check:
     """Judge the warnings; one that names no GPU of the document, or only the exit code, is a failure as well."""
     check = _judge(context, INFOROM, log.gpus, [_inforom(gpu) for gpu in log.gpus], problem)
     absent = [name for name in log.corrupted if name not in {known_causes.address(gpu) for gpu in log.gpus}]
-    has_exit = nvidia_smi.CORRUPTED_EXIT in ((context.smi or {})["exit_code"], log.exit_code)
+    has_exit = nvidia_smi.CORRUPTED_EXIT in (context.smi.exit_code if context.smi else 0, log.exit_code)
     if check.status in (FAIL, WAIVED) or not (absent or has_exit):
         return check
     named = ", ".join(absent) or "nvidia-smi exits with %d and names no GPU" % nvidia_smi.CORRUPTED_EXIT
@@ -594,7 +593,7 @@ def _inforoms(context: Context, log: Log, problem: str | None) -> Check:
 
 def _with_notices(context: Context, log: Log, check: Check) -> Check:
     """Warn of lines around the document, unless driver.nvidia_smi does: an error may be reported there alone."""
-    new = [line for line in log.notices if line not in ((context.smi or {}).get("notices") or ())]
+    new = [line for line in log.notices if line not in context.smi_notices]
     if check.id != PER_GPU[0].spec.id or check.status not in (PASS, WARN) or not new:
         return check
     found = "%s; around the document: %s" % (check.found, " | ".join(new)[:200])
@@ -604,7 +603,7 @@ def _with_notices(context: Context, log: Log, check: Check) -> Check:
 
 def _missing(context: Context, log: Log) -> str | None:
     """Return how many GPUs the document lacks, None if it lists as many as are expected, or could not be read."""
-    expected = max(context.expect_gpus, len((context.smi or {})["gpus"]))
+    expected = max(context.expect_gpus, len(context.smi_gpus))
     if len(log.gpus) >= expected or (log.problem and not log.gpus):
         return None
     return "nvidia-smi -q -x lists %d of %d GPUs" % (len(log.gpus), expected)
@@ -614,10 +613,10 @@ def _others(context: Context, log: Log) -> str | None:
     """Return which GPUs the two queries of nvidia-smi do not agree on."""
     if not nvidia_smi.answers(context.smi):
         return None
-    rows = (context.smi or {})["gpus"]
-    queried = {str(gpu["pci_address"]) for gpu in rows if gpu.get("pci_address")}
+    rows = context.smi_gpus
+    queried = {gpu.pci_address for gpu in rows if gpu.pci_address}
     listed = {known_causes.address(gpu) for gpu in log.gpus}
-    uuids = {gpu.get("pci_address"): gpu.get("uuid") for gpu in rows}
+    uuids = {gpu.pci_address: gpu.uuid for gpu in rows}
     for gpu in log.gpus:
         uuid = uuids.get(known_causes.address(gpu))
         if uuid and gpu.uuid != uuid:
@@ -681,9 +680,8 @@ def _accept_disabled_daemon(context: Context, check: Check) -> Check:
 
 def _nvlinks(context: Context, gpus: list[Gpu]) -> list[Reading]:
     """Read the links; if nvidia-smi does not list them, each GPU is unknown."""
-    smi = context.smi or {}
     try:
-        links = nvidia_smi_log.nvlinks(str(smi["path"]), context.run, smi.get("notices") or ()) if gpus else {}
+        links = nvidia_smi_log.nvlinks(context.smi_path, context.run, context.smi_notices) if gpus else {}
     except ValueError as error:
         return [Reading(UNKNOWN, str(error)) for _unused in gpus]
     return [_nvlink(context, gpu, gpus, links) for gpu in gpus]
@@ -691,11 +689,10 @@ def _nvlinks(context: Context, gpus: list[Gpu]) -> list[Reading]:
 
 def _error_counters(context: Context, gpus: list[Gpu]) -> list[Reading]:
     """Read what was counted; a GPU of which nvidia-smi does not print the links' counters is unknown."""
-    smi = context.smi or {}
 
     def run(arguments: Sequence[str]) -> tuple[int, str]:
-        answer = nvidia_smi.ask(context.run, [str(smi["path"]), *arguments])
-        return answer.exit_code, "\n".join(nvidia_smi.lines(answer.output, smi.get("notices") or ()))
+        answer = nvidia_smi.ask(context.run, [context.smi_path, *arguments])
+        return answer.exit_code, "\n".join(nvidia_smi.lines(answer.output, context.smi_notices))
 
     links = gpu_counters.read_links(run, len(gpus)) if gpus else gpu_counters.Links()
     counted = [gpu_counters.of_document(gpu.element, gpu.index) for gpu in gpus]

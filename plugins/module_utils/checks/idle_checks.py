@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import inspect
 import time
+from dataclasses import replace
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import TIMED_OUT
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import cuda_unprivileged_check, framework_probe
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import Check, CheckSpec, Context, not_planned
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import GpuProcess
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_processes, nvidia_smi
 
 TRIES, PAUSE = 5, 1.0  # the driver frees a context's memory shortly after its process has ended
@@ -34,16 +36,14 @@ CHECKS = (GPUS,)
 
 def read(context: Context) -> dict[str, int | None]:
     """Return the memory in use in MiB by GPU, None where a GPU reports none. Raise ValueError without an answer."""
-    path = (context.smi or {}).get("path")
-    if not path:
+    if context.smi is None:
         raise ValueError("nvidia-smi is not installed")
-    if (context.smi or {}).get("exit_code") == TIMED_OUT:  # it was asked twice already
+    if context.smi.exit_code == TIMED_OUT:  # it was asked twice already
         raise ValueError("nvidia-smi did not answer in time, see driver.nvidia_smi")
-    argv = [str(path), "--query-gpu=index,memory.used", "--format=csv,noheader,nounits"]
+    argv = [context.smi.path, "--query-gpu=index,memory.used", "--format=csv,noheader,nounits"]
     answer = nvidia_smi.ask(context.run, argv)
     used: dict[str, int | None] = {}
-    notices = (context.smi or {}).get("notices") or ()
-    for line in nvidia_smi.lines(answer.output, notices) if answer.exit_code in nvidia_smi.ANSWERS else []:
+    for line in nvidia_smi.lines(answer.output, context.smi.notices) if answer.exit_code in nvidia_smi.ANSWERS else []:
         index, _unused, value = line.partition(", ")
         if not index.isdecimal() or not (value in ABSENT or value.isdecimal()):
             raise ValueError("nvidia-smi printed %r in place of a GPU's memory" % line[:200])
@@ -85,18 +85,18 @@ def run(context: Context, pause: float = PAUSE) -> list[Check]:
         if not users and not grown:
             total = "%d GPUs" % len(used)
             return [GPUS.compare(True, "no process, and no more memory in use than before, on %s" % total)]
-    own = [user for user in users if any(word in user["name"] for word in OWN)]
+    own = [user for user in users if any(word in user.name for word in OWN)]
     if own:
-        finding = "left by the checks: " + ", ".join(sorted({str(user["name"]) for user in _short(own)}))
+        finding = "left by the checks: " + ", ".join(sorted({user.name for user in _short(own)}))
         return [GPUS.compare(False, "left by the checks: " + gpu_processes.listed(_short(own)), finding=finding)]
     if users:
         return [GPUS.deferred("programs use the GPUs since the checks began: " + gpu_processes.listed(_short(users)))]
     texts = ["GPU %s: %s MiB in use, %s before" % (i, used[i], context.idle_before["used"].get(i)) for i in grown]
-    places = {str(gpu["index"]): gpu["pci_address"] for gpu in (context.smi or {}).get("gpus") or []}
+    places = {str(gpu.index): gpu.pci_address for gpu in context.smi_gpus}
     finding = "memory in use: " + ", ".join(sorted(str(places.get(index) or index) for index in grown))
     return [GPUS.compare(False, "; ".join(texts), finding=finding)]
 
 
-def _short(users: list[Any]) -> list[Any]:
+def _short(users: list[GpuProcess]) -> list[GpuProcess]:
     """Return the processes with the first words of their command lines: a probe's has its source."""
-    return [dict(user, name=" ".join(str(user["name"]).split()[:3])) for user in users]
+    return [replace(user, name=" ".join(user.name.split()[:3])) for user in users]

@@ -13,6 +13,7 @@ from typing import Any, Iterable, Optional
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import workspace
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import NvidiaSmi, SmiGpu
 
 # The outcomes of a check:
 PASS = "pass"  # measured, within limits
@@ -300,7 +301,7 @@ class Context:
     driver_state: str
     tensorflow_path: str
     pci_gpus: int
-    smi: dict[str, Any] | None
+    smi: NvidiaSmi | None
     simulated: list[str] = field(default_factory=list)
     cuda_check_source: str = ""
     gpu_thresholds: dict[str, Any] = field(default_factory=dict)
@@ -317,6 +318,21 @@ class Context:
     timeout_factor: float = 1.0
     idle_before: dict[str, Any] = field(default_factory=dict)
     gpus_alone: Any = field(default_factory=threading.Lock, compare=False)
+
+    @property
+    def smi_path(self) -> str:
+        """The path of nvidia-smi; empty where it is not installed."""
+        return self.smi.path if self.smi else ""
+
+    @property
+    def smi_gpus(self) -> tuple[SmiGpu, ...]:
+        """The GPUs that nvidia-smi lists; none where it is not installed."""
+        return self.smi.gpus if self.smi else ()
+
+    @property
+    def smi_notices(self) -> tuple[str, ...]:
+        """The lines that nvidia-smi prints beside its rows."""
+        return self.smi.notices if self.smi else ()
 
     def component(self, name: str) -> dict[str, Any] | None:
         """Return the planned component, None if the plan has none."""

@@ -26,6 +26,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks import (
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.causes import known_causes, module_blacklists
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import GpuProcess, NvidiaSmi
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_processes, installed_stack, nvidia_smi
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import last_result
 
@@ -109,7 +110,7 @@ def context(options: Options, root: str = "/", run: Run = command.run) -> model.
     )
 
 
-def _jobs(root: str, smi: dict[str, Any] | None, run: Run) -> list[Any]:
+def _jobs(root: str, smi: NvidiaSmi | None, run: Run) -> list[GpuProcess]:
     """Return the jobs of others on the GPUs; where nvidia-smi cannot list them, those that have a device open."""
     try:
         return gpu_processes.jobs(gpu_processes.read(root, smi, run))

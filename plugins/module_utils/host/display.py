@@ -8,9 +8,9 @@ Runs on the managed host.
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Display
 
 # Where systemd looks for units, the first one wins. /lib is a link to /usr/lib on all but old releases.
 UNITS = (
@@ -26,11 +26,11 @@ DRM = "/sys/class/drm"
 VENDORS = ("0x10de", "0x1002", "0x8086")
 
 
-def read(root: str) -> dict[str, Any]:
-    """Return `manager`, `graphical` and `connected` of the probe."""
+def read(root: str) -> Display:
+    """Return the signs that this host has a local user with a display."""
     manager = _unit(root, "display-manager.service")
     target = _unit(root, "default.target")
-    return {"manager": manager, "graphical": target == "graphical.target", "connected": connected(root)}
+    return Display(manager, graphical=target == "graphical.target", connected=tuple(connected(root)))
 
 
 def _unit(root: str, alias: str) -> str | None:

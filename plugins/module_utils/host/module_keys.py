@@ -11,10 +11,12 @@ one shows its serial number instead (crypto/asymmetric_keys/x509_public_key.c).
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import NamedTuple
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import secure_boot
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import SigningKey
 
 KEYS = "/proc/keys"
 # Serial, flags, usage, timeout, permissions, owner, group, type (its first nine characters), description:
@@ -101,17 +103,18 @@ def _firmware(root: str) -> tuple[list[Certificate] | None, str]:
     return None, problem
 
 
-def key_ids(root: str) -> list[str] | None:
+def key_ids(root: str) -> tuple[str, ...] | None:
     """Return the identifiers of the kernel's keys in hexadecimal digits; None where not all of them are seen."""
     try:
-        return sorted({"%x" % key.identifier for key in kernel_keys(root)})
+        return tuple(sorted({"%x" % key.identifier for key in kernel_keys(root)}))
     except (OSError, ValueError):
         return None
 
 
-def dkms_keys(root: str) -> list[dict[str, Any]]:
+def dkms_keys(root: str) -> tuple[SigningKey, ...]:
     """Return secure_boot.dkms_keys() with the `key_id` by which the kernel would know each; None: unknown."""
-    return [dict(key, key_id=key_id(files.read_bytes(root, key["path"]) or b"")) for key in secure_boot.dkms_keys(root)]
+    keys = secure_boot.dkms_keys(root)
+    return tuple(replace(key, key_id=key_id(files.read_bytes(root, key.path) or b"")) for key in keys)
 
 
 def key_id(content: bytes) -> str | None:

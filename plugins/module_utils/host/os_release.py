@@ -7,6 +7,7 @@ from __future__ import annotations
 import shlex
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Distribution
 
 PATHS = ("/etc/os-release", "/usr/lib/os-release")
 
@@ -21,20 +22,20 @@ def parse(text: str) -> dict[str, str]:
     return variables
 
 
-def distribution(variables: dict[str, str]) -> dict[str, str]:
+def distribution(variables: dict[str, str]) -> Distribution:
     """Return the probe's `distribution`; a rolling release has no version, and its id is the bare name."""
     name = variables.get("ID", "linux")
     version = variables.get("VERSION_ID", "")
-    return {
-        "id": "%s-%s" % (name, version) if version else name,
-        "name": name,
-        "version": version,
-        "codename": variables.get("VERSION_CODENAME", variables.get("UBUNTU_CODENAME", "")),
-        "pretty_name": variables.get("PRETTY_NAME", name),
-    }
+    return Distribution(
+        id="%s-%s" % (name, version) if version else name,
+        name=name,
+        version=version,
+        codename=variables.get("VERSION_CODENAME", variables.get("UBUNTU_CODENAME", "")),
+        pretty_name=variables.get("PRETTY_NAME", name),
+    )
 
 
-def read(root: str) -> dict[str, str]:
+def read(root: str) -> Distribution:
     """Return the distribution of a host. Raise ValueError where there is no os-release file."""
     for path in PATHS:
         text = files.read_text(root, path)

@@ -5,9 +5,9 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Gpu, NvSwitch
 
 DEVICES = "/sys/bus/pci/devices"
 NVIDIA = "10de"
@@ -76,24 +76,28 @@ def virtual_functions(root: str) -> list[str]:
     return [a for a in files.names(root, DEVICES) if is_nvidia(root, a) and _is_virtual_function(root, a)]
 
 
-def read(root: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def read(root: str) -> tuple[tuple[Gpu, ...], tuple[NvSwitch, ...]]:
     """Return (gpus, nvswitches) of the probe, in the order of their PCI addresses, without virtual functions."""
-    gpus: list[dict[str, Any]] = []
-    switches: list[dict[str, Any]] = []
+    gpus, switches = [], []
     for address in files.names(root, DEVICES):
         if not is_nvidia(root, address) or _is_virtual_function(root, address):
             continue
         pci_class = _hex(root, address, "class")[:4]
         device = _hex(root, address, "device")
-        found: dict[str, Any] = {"pci_address": address, "pci_id": "%s:%s" % (NVIDIA, device)}
+        pci_id = "%s:%s" % (NVIDIA, device)
         if pci_class.startswith(DISPLAY_CLASS):
             vendor = _hex(root, address, "subsystem_vendor")
             subsystem = _hex(root, address, "subsystem_device")
-            found["subsystem_id"] = "%s:%s" % (vendor, subsystem) if vendor else None
-            found["class"] = pci_class
-            found["kernel_driver"] = _driver(root, address)
-            found["vgpu"] = _vgpu(root, address)
-            gpus.append(found)
+            gpus.append(
+                Gpu(
+                    pci_id=pci_id,
+                    pci_address=address,
+                    pci_class=pci_class,
+                    kernel_driver=_driver(root, address),
+                    vgpu=_vgpu(root, address),
+                    subsystem_id="%s:%s" % (vendor, subsystem) if vendor else None,
+                )
+            )
         elif pci_class == BRIDGE_CLASS and device in NVSWITCH_IDS:
-            switches.append(found)
-    return gpus, switches
+            switches.append(NvSwitch(pci_id, address))
+    return tuple(gpus), tuple(switches)

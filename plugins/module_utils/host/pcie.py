@@ -11,10 +11,11 @@ from __future__ import annotations
 import os
 import re
 import struct
-from typing import Any
+from typing import Iterable
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Pcie, PcieGpu, PcieLink
 
 GROUPS = "/sys/kernel/iommu_groups"
 EXTENDED_CAPABILITIES = 0x100  # only root may read `config` beyond its first 64 bytes
@@ -25,50 +26,54 @@ _IOMMU_OPTION = re.compile(r"^(?:intel_iommu|amd_iommu|iommu|iommu\.passthrough|
 _SPEED = re.compile(r"^(\d+(?:\.\d+)?) GT/s")
 
 
-def read(root: str, addresses: list[str]) -> dict[str, Any]:
-    """Return the probe's `pcie`: `gpus` by address, `acs` by bridge (None: unreadable), `kernel_options`."""
+def read(root: str, addresses: Iterable[str]) -> Pcie:
+    """Return the links of GPUs by their addresses, and what decides whether these reach each other directly."""
     gpus = {address: _gpu(root, address) for address in addresses}
-    bridges = sorted({bridge for gpu in gpus.values() for bridge in gpu["bridges"]})
+    bridges = sorted({bridge for gpu in gpus.values() for bridge in gpu.bridges})
     options = (files.read_text(root, "/proc/cmdline") or "").split()
-    return {
-        "gpus": gpus,
-        "acs": {bridge: _acs(root, bridge) for bridge in bridges},
-        "kernel_options": [option for option in options if _IOMMU_OPTION.match(option)],
-    }
+    return Pcie(
+        gpus=gpus,
+        acs={bridge: _acs(root, bridge) for bridge in bridges},
+        kernel_options=tuple(option for option in options if _IOMMU_OPTION.match(option)),
+    )
 
 
-def _gpu(root: str, address: str) -> dict[str, Any]:
+def _gpu(root: str, address: str) -> PcieGpu:
     group = files.under(root, "%s/%s/iommu_group" % (pci.DEVICES, address))
     number = os.path.basename(os.readlink(group)) if os.path.islink(group) else None
     kind = files.read_text(root, "%s/%s/type" % (GROUPS, number)) if number else None
     bridges = _bridges(root, address)
-    return {
-        "link": _link(root, address),
-        "slot": _link(root, bridges[0]) if bridges else None,
-        "iommu_group": number,
-        "iommu_type": kind.strip() if kind else None,
-        "bridges": bridges,
-    }
+    return PcieGpu(
+        link=_link(root, address),
+        slot=_link(root, bridges[0]) if bridges else None,
+        iommu_group=number,
+        iommu_type=kind.strip() if kind else None,
+        bridges=tuple(bridges),
+    )
 
 
-def _link(root: str, address: str) -> dict[str, Any]:
-    def number(name: str) -> float | None:
-        text = (files.read_text(root, "%s/%s/%s" % (pci.DEVICES, address, name)) or "").strip()
-        speed = _SPEED.match(text)
-        if speed:
-            return float(speed.group(1))
-        return int(text) if text.isdigit() and 0 < int(text) < 255 else None  # 0 and 255: no link is reported
+def _link(root: str, address: str) -> PcieLink:
+    def text(name: str) -> str:
+        return (files.read_text(root, "%s/%s/%s" % (pci.DEVICES, address, name)) or "").strip()
 
-    return {
-        "speed": number("current_link_speed"),
-        "max_speed": number("max_link_speed"),
-        "width": number("current_link_width"),
-        "max_width": number("max_link_width"),
-    }
+    def speed(name: str) -> float | None:
+        match = _SPEED.match(text(name))
+        return float(match.group(1)) if match else None
+
+    def width(name: str) -> int | None:
+        lanes = text(name)
+        return int(lanes) if lanes.isdigit() and 0 < int(lanes) < 255 else None  # 0 and 255: no link is reported
+
+    return PcieLink(
+        speed=speed("current_link_speed"),
+        max_speed=speed("max_link_speed"),
+        width=width("current_link_width"),
+        max_width=width("max_link_width"),
+    )
 
 
-def path(root: str, address: str) -> list[dict[str, Any]]:
-    """Return the links of a device and of each bridge above it, nearest first: `speed` in GT/s, `width` and maxima."""
+def path(root: str, address: str) -> list[PcieLink]:
+    """Return the links of a device and of each bridge above it, nearest first."""
     return [_link(root, each) for each in [address, *_bridges(root, address)]]
 
 
@@ -79,13 +84,13 @@ def _bridges(root: str, address: str) -> list[str]:
     return [name for name in reversed(parents) if _ADDRESS.match(name)]
 
 
-def _acs(root: str, bridge: str) -> list[str] | None:
+def _acs(root: str, bridge: str) -> tuple[str, ...] | None:
     """Return the enabled ACS controls, none for a bridge without the capability, None where it is unreadable."""
     try:
         config = files.read_bytes(root, "%s/%s/config" % (pci.DEVICES, bridge)) or b""
     except OSError:
         return None
-    return None if len(config) <= EXTENDED_CAPABILITIES else acs_controls(config)
+    return None if len(config) <= EXTENDED_CAPABILITIES else tuple(acs_controls(config))
 
 
 def acs_controls(config: bytes) -> list[str]:

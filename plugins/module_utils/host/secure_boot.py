@@ -8,10 +8,11 @@ import hashlib
 import os
 import ssl
 import struct
-from typing import Any, Iterator
+from typing import Iterator
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import system
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import SigningKey
 
 EFI = "/sys/firmware/efi"
 SECURE_BOOT = EFI + "/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
@@ -42,10 +43,12 @@ def state(root: str) -> str:
     return "unknown" if not firmware or "efi" in firmware else "disabled"
 
 
-def trusted_certificates(root: str) -> list[str] | None:
+def trusted_certificates(root: str) -> tuple[str, ...] | None:
     """Return the SHA-256 of each certificate in the firmware's db and among the owner's keys; None if unreadable."""
     found = certificates(root)
-    return None if found is None else sorted({hashlib.sha256(certificate).hexdigest() for certificate in found})
+    if found is None:
+        return None
+    return tuple(sorted({hashlib.sha256(certificate).hexdigest() for certificate in found}))
 
 
 def certificates(root: str) -> list[bytes] | None:
@@ -86,7 +89,7 @@ def _certificates(data: bytes) -> Iterator[bytes]:
         start = end
 
 
-def dkms_keys(root: str) -> list[dict[str, Any]]:
+def dkms_keys(root: str) -> list[SigningKey]:
     """Return the certificates with which DKMS signs modules, and whether the kernel trusts them (None: unreadable).
 
     That is the one in DKMS's settings, but for gpuhost's own; else the one that DKMS has generated.
@@ -98,7 +101,7 @@ def dkms_keys(root: str) -> list[dict[str, Any]]:
         certificate = files.read_bytes(root, path)
         if certificate:
             enrolled = None if trusted is None else hashlib.sha256(der(certificate)).hexdigest() in trusted
-            found.append({"path": path, "enrolled": enrolled})
+            found.append(SigningKey(path, enrolled))
     return found
 
 

@@ -7,11 +7,12 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from typing import Any, Iterable
+from typing import Iterable
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import debian_version, files
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import grub
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Cpu, DiskSpace, Kernel, Python, Toolchain
 
 MOUNTS = (
     "/",
@@ -36,8 +37,8 @@ _GCC = re.compile(r"(?:^|-)gcc-(\d+)$")
 _ASSIGNMENT = re.compile(r"^[ \t]*(?:export[ \t]+)?(\w+)[ \t]*=[ \t]*(.*?)[ \t]*$", re.MULTILINE)
 
 
-def cpu(root: str) -> dict[str, Any] | None:
-    """Return `model` and `flags` of the processors, the flags that all of them have; None where none is listed.
+def cpu(root: str) -> Cpu | None:
+    """Return name and flags of the processors, the flags that all of them have; None where none is listed.
 
     Arm's list has neither under these names.
     """
@@ -46,10 +47,10 @@ def cpu(root: str) -> dict[str, Any] | None:
     if not flags:
         return None
     model = _CPU_MODEL.search(text)
-    return {"model": model.group(1) if model else "", "flags": sorted(set.intersection(*flags))}
+    return Cpu(model.group(1) if model else "", tuple(sorted(set.intersection(*flags))))
 
 
-def kernel(root: str, running: str) -> dict[str, Any]:
+def kernel(root: str, running: str) -> Kernel:
     """Return the kernel releases: running, installed (bootable or with modules), with headers, next-boot, held back.
 
     Also why the next-boot kernel is unknown, the entries of kernels in GRUB's menu, what each file of GRUB's settings
@@ -61,18 +62,18 @@ def kernel(root: str, running: str) -> dict[str, Any]:
     installed = booted | {v for v in modules if os.path.isdir(files.under(root, "/lib/modules/%s/kernel" % v))}
     boots = grub.ask(root, _by_version(booted))
     headers = [v for v in modules if files.resolve(root, "/lib/modules/%s/build" % v)]
-    return {
-        "running": running,
-        "installed": _by_version(installed),
-        "headers": _by_version(headers),
-        "next_boot": boots.next,
-        "next_boot_unknown": boots.reason,
-        "menu_entries": {release: entry for release, entry in boots.entries if entry},
-        "grub_defaults": _grub_defaults(root),
-        "held_back": held_back(root, booted),
-        "initramfs_mib": _largest_initramfs(root),
-        "build_jobs": len(os.sched_getaffinity(0)),  # DKMS asks nproc
-    }
+    return Kernel(
+        running=running,
+        installed=tuple(_by_version(installed)),
+        headers=tuple(_by_version(headers)),
+        next_boot=boots.next,
+        next_boot_unknown=boots.reason,
+        menu_entries={release: entry for release, entry in boots.entries if entry},
+        grub_defaults=_grub_defaults(root),
+        held_back=held_back(root, booted),
+        initramfs_mib=_largest_initramfs(root),
+        build_jobs=len(os.sched_getaffinity(0)),  # DKMS asks nproc
+    )
 
 
 def _without_copies(images: set[str], modules: set[str]) -> set[str]:
@@ -130,7 +131,7 @@ def _by_version(releases: Iterable[str]) -> list[str]:
     return sorted(releases, key=debian_version.key)
 
 
-def python(root: str) -> dict[str, Any]:
+def python(root: str) -> Python:
     """Return the interpreters by version; one in /usr/bin takes precedence over one in /usr/local/bin."""
     interpreters: dict[str, str] = {}
     for directory in _PLACES:
@@ -141,13 +142,13 @@ def python(root: str) -> dict[str, Any]:
     default = _PYTHON.match(os.path.basename(files.resolve(root, "/usr/bin/python3") or ""))
     ordered = sorted(interpreters, key=lambda version: int(version.split(".")[1]))
     version = default.group(1) if default else None
-    return {
-        "default": version,
+    return Python(
+        default=version,
         # Debian has it in a package of its own, python3-venv; without it `python3 -m venv` fails.
-        "ensurepip": os.path.exists(files.under(root, "/usr/lib/python%s/ensurepip/__init__.py" % version)),
-        "interpreters": {version: interpreters[version] for version in ordered},
-        "headers": [v for v in ordered if _has_headers(root, v, interpreters[v])],
-    }
+        ensurepip=os.path.exists(files.under(root, "/usr/lib/python%s/ensurepip/__init__.py" % version)),
+        interpreters={version: interpreters[version] for version in ordered},
+        headers=tuple(v for v in ordered if _has_headers(root, v, interpreters[v])),
+    )
 
 
 def _has_headers(root: str, version: str, interpreter: str) -> bool:
@@ -199,12 +200,12 @@ def glibc() -> str | None:
     return version if name == "glibc" else None
 
 
-def toolchain(root: str, run: Run) -> dict[str, Any]:
+def toolchain(root: str, run: Run) -> Toolchain:
     """Return the versions of the default gcc and of glibc, and the C compilers that Triton finds."""
-    return {"gcc": gcc(root, run), "glibc": glibc(), "c_compilers": c_compilers(root)}
+    return Toolchain(gcc(root, run), glibc(), tuple(c_compilers(root)))
 
 
-def disk(root: str) -> dict[str, dict[str, Any]]:
+def disk(root: str) -> dict[str, DiskSpace]:
     """Return, by directory of MOUNTS, the space for ordinary users in MiB and the mount point of the file system.
 
     TEMPORARY is the directory of TMPDIR if that is set, as it is for what the tasks run.
@@ -214,11 +215,9 @@ def disk(root: str) -> dict[str, dict[str, Any]]:
         path = _existing(root, (directory == TEMPORARY and os.environ.get("TMPDIR")) or directory)
         found = os.statvfs(files.under(root, path))
         unit = found.f_frsize
-        space[directory] = {
-            "free_mib": found.f_bavail * unit >> 20,
-            "total_mib": found.f_blocks * unit >> 20,
-            "mount": _mount(root, path),
-        }
+        space[directory] = DiskSpace(
+            free_mib=found.f_bavail * unit >> 20, total_mib=found.f_blocks * unit >> 20, mount=_mount(root, path)
+        )
     return space
 
 

@@ -10,8 +10,8 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model import records
 
 
 @dataclasses.dataclass(frozen=True)
-class LoadedDriver:
-    """The loaded NVIDIA kernel module; kernel_modules: `open` or `proprietary`."""
+class KernelModule:
+    """NVIDIA's kernel module, loaded or built; kernel_modules: its flavour, `open` or `proprietary`."""
 
     version: str
     kernel_modules: str = ""
@@ -76,7 +76,7 @@ class Driver:
     read.
     """
 
-    loaded: LoadedDriver | None = None
+    loaded: KernelModule | None = None
     nouveau_loaded: bool = False
     nvidia_smi: NvidiaSmi | None = None
     installed: InstalledDriver | None = None

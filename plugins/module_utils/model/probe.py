@@ -72,8 +72,8 @@ class Probe:
     pcie: Pcie | None = None
     display: Display | None = None
     driver: Driver = dataclasses.field(default_factory=Driver)
-    foreign_driver: ForeignDriver | None = None
     modules_of_others: tuple[ModulesOfOthers, ...] = ()
+    foreign_driver: ForeignDriver | None = None
     gpu_processes: tuple[GpuProcess, ...] | None = ()
     packages: Mapping[str, Package] | None = None
     foreign_holds: Mapping[str, str] = dataclasses.field(default_factory=dict)

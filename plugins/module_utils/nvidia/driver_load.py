@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Any, Callable
+from typing import Callable, Iterable
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.versions import is_version
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import system
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import GpuProcess, KernelModule
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import (
     gpu_processes,
     kernel_modules,
@@ -54,12 +55,12 @@ class Situation:
     users: the processes that use the GPUs (gpu_processes.read)
     """
 
-    loaded: dict[str, str] | None
+    loaded: KernelModule | None
     nouveau: bool
     running: str
     next_boot: str | None
-    built: dict[str, list[dict[str, str]]]
-    users: list[dict[str, Any]] = field(default_factory=list)
+    built: dict[str, list[KernelModule]]
+    users: tuple[GpuProcess, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -80,18 +81,19 @@ class Outcome:
     warnings: list[str] = field(default_factory=list)
 
 
-def read(root: str, run: Run, assume_built: dict[str, str] | None = None) -> Situation:
+def read(root: str, run: Run, assume_built: KernelModule | None = None) -> Situation:
     """Read the facts from the host. In check mode, `assume_built` is a module to assume for the running kernel."""
-    kernel = system.kernel(root, system.running(root))
-    releases = {kernel["running"], kernel["next_boot"] or kernel["running"]}
+    running = system.running(root)
+    next_boot = system.kernel(root, running).next_boot
+    releases = {running, next_boot or running}
     built = {release: kernel_modules.built(root, release, run) for release in releases}
     if assume_built:
-        built[kernel["running"]] = [assume_built]
+        built[running] = [assume_built]
     return Situation(
         loaded=proc_driver.read(root),
         nouveau=proc_driver.nouveau_loaded(root),
-        running=kernel["running"],
-        next_boot=kernel["next_boot"],
+        running=running,
+        next_boot=next_boot,
         built=built,
         users=gpu_processes.read(root, nvidia_smi.read(nvidia_smi.find(), run), run),
     )
@@ -103,8 +105,8 @@ def decide(version: str, flavour: str, now: Situation) -> Decision:
     Raise NotPossible if the module is built for neither kernel, or if jobs would lose their driver.
     """
 
-    def planned(module: dict[str, str] | None) -> bool:
-        return module is not None and is_version(module["version"], version) and module["kernel_modules"] == flavour
+    def planned(module: KernelModule | None) -> bool:
+        return module is not None and is_version(module.version, version) and module.kernel_modules == flavour
 
     if planned(now.loaded) and not now.nouveau:
         return Decision(KEEP)
@@ -118,7 +120,7 @@ def decide(version: str, flavour: str, now: Situation) -> Decision:
             "the module is built for the next-boot kernel %s, not for the running kernel %s"
             % (now.next_boot, now.running)
         )
-    users = [user for user in now.users if user["program"] not in gpu_processes.SERVICES]
+    users = [user for user in now.users if user.program not in gpu_processes.SERVICES]
     refuse_under_jobs(version, users)
     if now.loaded and users:
         reasons.append("programs have the GPUs open: %s" % gpu_processes.listed(users))
@@ -127,7 +129,7 @@ def decide(version: str, flavour: str, now: Situation) -> Decision:
     return Decision(RELOAD if now.loaded else LOAD)
 
 
-def refuse_under_jobs(version: str, users: list[dict[str, Any]]) -> None:
+def refuse_under_jobs(version: str, users: Iterable[GpuProcess]) -> None:
     """Raise NotPossible if a job uses the GPUs."""
     jobs = gpu_processes.jobs(users)
     if jobs:
@@ -140,7 +142,7 @@ def refuse_under_jobs(version: str, users: list[dict[str, Any]]) -> None:
 
 def _not_built(version: str, flavour: str, now: Situation) -> str:
     found = [
-        "%s: %s" % (kernel, ", ".join("%s %s" % (m["kernel_modules"], m["version"]) for m in modules) or "none")
+        "%s: %s" % (kernel, ", ".join("%s %s" % (m.kernel_modules, m.version) for m in modules) or "none")
         for kernel, modules in sorted(now.built.items())
     ]
     return (

@@ -8,6 +8,7 @@ import os
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import ForeignDriver
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import kernel_modules
 
 KERNEL = "/proc/sys/kernel/osrelease"
@@ -24,19 +25,19 @@ MEDIATED, MEDIATED_PARTS, VGPU_TYPE = "/sys/class/mdev_bus", "/sys/bus/mdev/devi
 PROXMOX = "/etc/pve"  # where Proxmox VE mounts the configuration of its cluster, which always has entries (.version)
 
 
-def read(root: str) -> dict[str, str] | None:
-    """Return the `kind` (wsl, driver-container, vgpu-host or proxmox) and by what it was found; None for neither."""
+def read(root: str) -> ForeignDriver | None:
+    """Return why this host is to have no driver of its own, None if it is."""
     kernel = (files.read_text(root, KERNEL) or "").strip()
     if "microsoft" in kernel.lower():
-        return {"kind": "wsl", "found": "kernel %s" % kernel}
+        return ForeignDriver("wsl", "kernel %s" % kernel)
     if os.path.lexists(files.under(root, WSL_LIBRARY)):  # a kernel that the user has built
-        return {"kind": "wsl", "found": WSL_LIBRARY}
+        return ForeignDriver("wsl", WSL_LIBRARY)
     if "usr" in files.names(root, CONTAINER_ROOT):
-        return {"kind": "driver-container", "found": CONTAINER_ROOT + "/usr"}
+        return ForeignDriver("driver-container", CONTAINER_ROOT + "/usr")
     sign = _sign_of_vgpus(root)
     if sign:
-        return {"kind": "vgpu-host", "found": sign}
-    return {"kind": "proxmox", "found": PROXMOX} if files.names(root, PROXMOX) else None
+        return ForeignDriver("vgpu-host", sign)
+    return ForeignDriver("proxmox", PROXMOX) if files.names(root, PROXMOX) else None
 
 
 def _sign_of_vgpus(root: str) -> str | None:

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, Iterable
+from typing import Iterable
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files, processes
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import GpuProcess, NvidiaSmi
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi
 
 FIELDS = ("pid", "process_name", "used_memory")
@@ -58,8 +59,8 @@ def _rows(lines: Iterable[str]) -> list[str]:
     return rows
 
 
-def read(root: str, smi: dict[str, Any] | None, run: Run) -> list[dict[str, Any]]:
-    """Return the processes in order of their ids: pid, name (command line), program, computes, devices (open files).
+def read(root: str, smi: NvidiaSmi | None, run: Run) -> tuple[GpuProcess, ...]:
+    """Return the processes that use the GPUs, in order of their ids.
 
     `smi` is the result of nvidia_smi.read. If it failed, open devices alone identify the processes: after an upgrade
     nvidia-smi fails (18) while programs continue to use the loaded module. Raise ValueError if the query fails although
@@ -67,39 +68,39 @@ def read(root: str, smi: dict[str, Any] | None, run: Run) -> list[dict[str, Any]
     """
     computing = _computing(smi, run) if smi and nvidia_smi.answers(smi) else {}
     holding = holders(root)
-    return [
-        {
-            "pid": pid,
-            "name": processes.command_line(root, pid) or computing.get(pid, ""),
-            "program": _program(root, pid) or computing.get(pid, "").rsplit("/", 1)[-1],
-            "computes": pid in computing,
-            "devices": holding.get(pid, []),
-        }
+    return tuple(
+        GpuProcess(
+            pid=pid,
+            name=processes.command_line(root, pid) or computing.get(pid, ""),
+            program=_program(root, pid) or computing.get(pid, "").rsplit("/", 1)[-1],
+            computes=pid in computing,
+            devices=tuple(holding.get(pid, ())),
+        )
         for pid in sorted(set(computing) | set(holding))
-    ]
+    )
 
 
-def _computing(smi: dict[str, Any], run: Run) -> dict[int, str]:
-    answer = nvidia_smi.ask(run, argv(smi["path"]))
+def _computing(smi: NvidiaSmi, run: Run) -> dict[int, str]:
+    answer = nvidia_smi.ask(run, argv(smi.path))
     if answer.exit_code not in nvidia_smi.ANSWERS:
-        raise ValueError("%s exited with %d: %s" % (" ".join(argv(smi["path"])), answer.exit_code, answer.text()[:200]))
-    return parse(answer.output, smi.get("notices") or ())
+        raise ValueError("%s exited with %d: %s" % (" ".join(argv(smi.path)), answer.exit_code, answer.text()[:200]))
+    return parse(answer.output, smi.notices)
 
 
-def is_job(user: Any) -> bool:
+def is_job(user: GpuProcess) -> bool:
     """Return whether a process computes: CUDA programs have nvidia-uvm open, displays and monitors do not."""
-    return bool(user["computes"] or "nvidia-uvm" in user["devices"])
+    return user.computes or "nvidia-uvm" in user.devices
 
 
-def jobs(users: Iterable[Any]) -> list[Any]:
+def jobs(users: Iterable[GpuProcess]) -> list[GpuProcess]:
     """Return the processes that would lose work if the driver changed, without NVIDIA's own services."""
-    return [user for user in users if user["program"] not in SERVICES and is_job(user)]
+    return [user for user in users if user.program not in SERVICES and is_job(user)]
 
 
-def listed(users: Iterable[Any]) -> str:
+def listed(users: Iterable[GpuProcess]) -> str:
     """Return the first five processes as text: process id and name."""
     every = list(users)
-    shown = ", ".join("%s (%s)" % (user["pid"], user["name"] or "unknown") for user in every[:5])
+    shown = ", ".join("%s (%s)" % (user.pid, user.name or "unknown") for user in every[:5])
     return shown + (" and %d more" % (len(every) - 5) if len(every) > 5 else "")
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import debian_version, files
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import DkmsLeftover, InstalledDriver
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import ld_so
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import dpkg
 
@@ -25,28 +25,28 @@ _BUILDS_DRIVER = re.compile(
 )
 
 
-def read(root: str) -> dict[str, str | None] | None:
-    """Return `version` and `package` of the driver's libcuda; both are None without a driver.
+def read(root: str) -> InstalledDriver | None:
+    """Return version and package of the driver's libcuda; both are None without a driver.
 
-    The one that programs load, or if that is not there, the newest in the packages' file lists. `package` is None where
-    no package has it, as after NVIDIA's .run installer. Return None where there is neither such a file nor a list.
+    The one that programs load, or if that is not there, the newest in the packages' file lists. Return None where there
+    is neither such a file nor a list.
     """
     found = _loaded_by_programs(root) or _listed(root)
     if found or not any(name.endswith(".list") for name in files.names(root, dpkg.INFO)):
         return found
-    return {"version": None, "package": None}
+    return InstalledDriver()
 
 
-def _loaded_by_programs(root: str) -> dict[str, str | None] | None:
+def _loaded_by_programs(root: str) -> InstalledDriver | None:
     for directory, _set_in in ld_so.directories(root):
         cuda, management = (files.resolve(root, "%s/%s.so.1" % (directory, name)) for name in (CUDA, MANAGEMENT))
         match = _FILE.match(cuda or "")
         if cuda and management and match and not ld_so.is_32_bit(root, cuda):
-            return {"version": match.group(2), "package": dpkg.owners(root, [cuda]).get(cuda)}
+            return InstalledDriver(match.group(2), dpkg.owners(root, [cuda]).get(cuda))
     return None
 
 
-def _listed(root: str) -> dict[str, str | None] | None:
+def _listed(root: str) -> InstalledDriver | None:
     found: dict[str, dict[str, tuple[str, str]]] = {}
     for package, text in dpkg.file_lists(root, ("/%s.so." % CUDA, "/%s.so." % MANAGEMENT)):
         if ":" not in package:  # of a foreign architecture
@@ -56,7 +56,7 @@ def _listed(root: str) -> dict[str, str | None] | None:
     if not drivers:
         return None
     version, package = max(drivers, key=lambda driver: debian_version.key(driver[0]))
-    return {"version": version, "package": package}
+    return InstalledDriver(version, package)
 
 
 def builds_driver(root: str, module: str) -> bool:
@@ -64,8 +64,8 @@ def builds_driver(root: str, module: str) -> bool:
     return bool(_BUILDS_DRIVER.search(dpkg.module_settings(root, module) or ""))
 
 
-def dkms_leftovers(root: str) -> list[dict[str, Any]]:
-    """Return what DKMS has of removed packages: `module` (NAME/VERSION) and whether its source is there (`has_source`).
+def dkms_leftovers(root: str) -> tuple[DkmsLeftover, ...]:
+    """Return what DKMS has of removed packages.
 
     Without a package and a source, whosever it was: dkms 2.8 to 3.0 end at it, and build nothing for a new kernel.
     Without a package alone, a version of NVIDIA's driver: DKMS builds it, too.
@@ -77,8 +77,8 @@ def dkms_leftovers(root: str) -> list[dict[str, Any]]:
     for module in trees:
         conf = dpkg.module_settings(root, module)
         if (conf is None or _BUILDS_DRIVER.search(conf)) and dpkg.module_owner(root, module) is None:
-            found.append({"module": module, "has_source": conf is not None})
-    return found
+            found.append(DkmsLeftover(module, has_source=conf is not None))
+    return tuple(found)
 
 
 def _versions(root: str, name: str) -> list[str]:

@@ -10,6 +10,7 @@ import re
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import Environment, InstalledCuda
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import dpkg
 
 APPLIED_PLAN = "/etc/ansible/facts.d/gpu_stack.fact"
@@ -20,11 +21,10 @@ _ENVIRONMENT = re.compile(r"/environments/[^/]+-([0-9a-f]{8})(?:-\d+)?$")
 _CUDA_TREE = re.compile(r"^cuda-(\d+\.\d+)$")
 
 
-def cuda(root: str, distro_package: str) -> dict[str, Any]:
-    """Return `installed` (versions of NVIDIA's toolkits), `default` (target of /usr/local/cuda) and `distro`.
+def cuda(root: str, distro_package: str) -> InstalledCuda:
+    """Return the toolkits. A tree counts if it has nvcc.
 
-    A tree counts if it has nvcc. `distro` is the version of the distribution's own toolkit, read from its package,
-    since no file in /usr contains it.
+    The version of the distribution's own toolkit is read from its package, since no file in /usr contains it.
     """
     found = (_CUDA_TREE.match(name) for name in files.names(root, "/usr/local"))
     versions = [match.group(1) for match in found if match and _has_nvcc(root, match.group(0))]
@@ -32,41 +32,41 @@ def cuda(root: str, distro_package: str) -> dict[str, Any]:
     package = dpkg.read(root, [distro_package]).get(distro_package)
     is_installed = package is not None and package.status not in ("config-files", "not-installed")
     distro = re.match(r"(?:\d+:)?(\d+\.\d+)", package.version) if package and is_installed else None
-    return {
-        "installed": sorted(versions, key=lambda version: [int(part) for part in version.split(".")]),
-        "default": default.group(1) if default else None,
-        "distro": distro.group(1) if distro else None,
-    }
+    return InstalledCuda(
+        installed=tuple(sorted(versions, key=lambda version: [int(part) for part in version.split(".")])),
+        default=default.group(1) if default else None,
+        distro=distro.group(1) if distro else None,
+    )
 
 
 def _has_nvcc(root: str, tree: str) -> bool:
     return os.path.exists(files.under(root, "/usr/local/%s/bin/nvcc" % tree))
 
 
-def tensorflow(root: str, path: str = TENSORFLOW) -> dict[str, str] | None:
-    """Return path, version, Python and lock of the TensorFlow environment, None without one.
+def tensorflow(root: str, path: str = TENSORFLOW) -> Environment | None:
+    """Return the TensorFlow environment, None without one.
 
-    The lock is the beginning of its SHA-256, by which the role framework_env names the environments.
-    The version is read from the name of the metadata directory: an import takes six seconds. `path` may be a link.
+    The lock is known by the name that the role framework_env gives an environment. The version is read from the
+    name of the metadata directory: an import takes six seconds. `path` may be a link.
     """
     return _framework(root, path, "tensorflow")
 
 
-def pytorch(root: str, path: str = PYTORCH) -> dict[str, str] | None:
-    """Return path, version, Python and lock of the PyTorch environment, None without one."""
+def pytorch(root: str, path: str = PYTORCH) -> Environment | None:
+    """Return the PyTorch environment, None without one."""
     return _framework(root, path, "torch")
 
 
-def _framework(root: str, path: str, package: str) -> dict[str, str] | None:
+def _framework(root: str, path: str, package: str) -> Environment | None:
     dist_info = re.compile(r"^%s-(.+)\.dist-info$" % package)
     environment = files.resolve(root, path) or path
     for python in files.names(root, environment + "/lib"):
         for name in files.names(root, "%s/lib/%s/site-packages" % (environment, python)):
             match = dist_info.match(name)
             if match:
-                found = {"path": path, "version": match.group(1), "python": python.replace("python", "")}
                 lock = _ENVIRONMENT.search(environment)
-                return dict(found, lock=lock.group(1)) if lock else found
+                version = python.replace("python", "")
+                return Environment(match.group(1), version, path, lock.group(1) if lock else None)
     return None
 
 

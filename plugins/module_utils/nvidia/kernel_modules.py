@@ -11,6 +11,7 @@ from typing import Optional
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import KernelModule
 
 MODINFO = "/sbin/modinfo"
 LICENCES = {"open": "Dual MIT/GPL", "proprietary": "NVIDIA"}
@@ -53,14 +54,14 @@ def all_paths(root: str, kernel: str) -> list[str]:
     return sorted(found)
 
 
-def built(root: str, kernel: str, run: Run) -> list[dict[str, str]]:
-    """Return `version` and `kernel_modules` (open or proprietary) of each nvidia.ko of a kernel."""
+def built(root: str, kernel: str, run: Run) -> list[KernelModule]:
+    """Return version and flavour of each nvidia.ko of a kernel."""
     flavours = {licence: flavour for flavour, licence in LICENCES.items()}
     found = []
     for path in paths(root, kernel):
         version, licence = (modinfo(path, field, run) for field in ("version", "license"))
         if version and licence:
-            found.append({"version": version, "kernel_modules": flavours.get(licence, licence)})
+            found.append(KernelModule(version, flavours.get(licence, licence)))
     return found
 
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import fnmatch
 import os
 import re
-from typing import Any, Iterable, Iterator
+from typing import Iterable, Iterator
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import ModulesDisabled, SignaturesEnforced
 
 MODULES_DISABLED = "/proc/sys/kernel/modules_disabled"  # 1: until the next boot (sysctl/kernel.rst of the kernel)
 COMMAND_LINE = "/proc/cmdline"
@@ -34,16 +35,16 @@ _CHECKED = re.compile(r"^CONFIG_MODULE_SIG=y$", re.MULTILINE)
 _BORN_LOCKED = re.compile(r"^CONFIG_LOCK_DOWN_KERNEL_FORCE_(?:INTEGRITY|CONFIDENTIALITY)=y$", re.MULTILINE)
 
 
-def disabled(root: str) -> dict[str, Any] | None:
+def disabled(root: str) -> ModulesDisabled | None:
     """Return what has the kernel load no module any more; None if it loads them.
 
-    `by`: files, "GLOB in FILE" where a key there only matches it, and kernel options. It is empty where a program sets
-    it, as a service may do after the boot.
+    That is files, "GLOB in FILE" where a key there only matches it, and kernel options; nothing where a program
+    sets it, as a service may do after the boot.
     """
     if (files.read_text(root, MODULES_DISABLED) or "0").strip() == "0":
         return None
     option = _OPTION.search(files.read_text(root, COMMAND_LINE) or "")
-    return {"by": [*_sysctl_files(root), *([option.group(1)] if option else [])]}
+    return ModulesDisabled((*_sysctl_files(root), *([option.group(1)] if option else [])))
 
 
 def _sysctl_files(root: str) -> list[str]:
@@ -87,8 +88,8 @@ def _is_glob(key: str) -> bool:
     return parts != wanted and len(parts) == len(wanted) and all(map(fnmatch.fnmatchcase, wanted, parts))
 
 
-def signatures_enforced(root: str, running: str, others: Iterable[str] = ()) -> dict[str, list[str]] | None:
-    """Return what has the kernel load nothing but modules with a trusted signature (`by`), None if nothing does.
+def signatures_enforced(root: str, running: str, others: Iterable[str] = ()) -> SignaturesEnforced | None:
+    """Return what has the kernel load nothing but modules with a trusted signature, None if nothing does.
 
     By kernel options, by "OPTION in FILE" of a kernel's configuration, or else by the file that says so. others: the
     kernels that may be booted next, of which the configuration alone counts.
@@ -107,7 +108,7 @@ def signatures_enforced(root: str, running: str, others: Iterable[str] = ()) -> 
     for release in others:
         if release != running:
             by += _configured(root, release, _ENFORCED) + _configured(root, release, _BORN_LOCKED)
-    return {"by": by} if by else None
+    return SignaturesEnforced(tuple(by)) if by else None
 
 
 def _causes(root: str, options: str, running: str, option: re.Pattern[str], setting: re.Pattern[str]) -> list[str]:

@@ -8,10 +8,12 @@ import os
 import re
 import shutil
 import time
-from typing import Any, Iterable, Mapping
+from dataclasses import replace
+from typing import Iterable
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import NvidiaSmi, SmiGpu
 
 FIELDS: tuple[str, ...] = ("index", "name", "uuid", "driver_version", "memory.total", "compute_cap", "pci.bus_id")
 # Seconds. The first call after a boot initialises each GPU: more than 25 s with eight of them (Azure/AgentBaker#2829).
@@ -79,9 +81,9 @@ def pci_address(bus_id: str) -> str:
     return "%04x:%s" % (int(domain, 16), rest)
 
 
-def answers(smi: Mapping[str, Any] | None) -> bool:
+def answers(smi: NvidiaSmi | None) -> bool:
     """Return whether nvidia-smi answered, with a warning or without; `smi` is the result of read()."""
-    return smi is not None and smi["exit_code"] in ANSWERS
+    return smi is not None and smi.exit_code in ANSWERS
 
 
 def lines(output: str, known: Iterable[str] = ()) -> list[str]:
@@ -99,7 +101,7 @@ def corrupted(text: str) -> list[str]:
     return list(dict.fromkeys(pci_address(match.group(1)) for match in matches if match))
 
 
-def parse(output: str, fields: tuple[str, ...] = FIELDS) -> tuple[list[dict[str, Any]], list[str]]:
+def parse(output: str, fields: tuple[str, ...] = FIELDS) -> tuple[list[SmiGpu], list[str]]:
     """Parse `--format=csv,noheader,nounits`; return the GPUs, and the lines that are no rows.
 
     A value that is not of its field's kind is None: [N/A], [Unknown Error], ERR! and whatever else a driver prints; its
@@ -143,22 +145,22 @@ def _is_value(name: str, value: str) -> bool:
     return is_error or (name != "name" and name in _KINDS and bool(_KINDS[name].match(value)))
 
 
-def _gpu(row: dict[str, str]) -> dict[str, Any]:
+def _gpu(row: dict[str, str]) -> SmiGpu:
     known = {name: value for name, value in row.items() if name in _KINDS and _KINDS[name].match(value)}
     index, memory, bus_id = (known.get(name) for name in ("index", "memory.total", "pci.bus_id"))
     unreadable = [
         name for name, value in row.items() if name in _KINDS and name not in known and not _ABSENT.match(value)
     ]
-    return {
-        "index": None if index is None else int(index),
-        "name": known.get("name"),
-        "uuid": known.get("uuid"),
-        "driver_version": known.get("driver_version"),
-        "memory_mib": None if memory is None else int(memory),
-        "compute_capability": known.get("compute_cap"),
-        "pci_address": None if bus_id is None else pci_address(bus_id),
-        "unreadable": unreadable,
-    }
+    return SmiGpu(
+        index=None if index is None else int(index),
+        name=known.get("name"),
+        uuid=known.get("uuid"),
+        driver_version=known.get("driver_version"),
+        memory_mib=None if memory is None else int(memory),
+        compute_capability=known.get("compute_cap"),
+        pci_address=None if bus_id is None else pci_address(bus_id),
+        unreadable=tuple(unreadable),
+    )
 
 
 def find() -> str | None:
@@ -172,11 +174,10 @@ def ask(run: Run, argv: list[str]) -> command.Answer:
     return command.ask(run, argv, TIMEOUT, None, 2 * TIMEOUT)
 
 
-def read(path: str | None, run: Run) -> dict[str, Any] | None:
-    """Return `nvidia_smi` of the probe: path, exit code, message, GPUs, seconds. None if the program is not installed.
+def read(path: str | None, run: Run) -> NvidiaSmi | None:
+    """Return the answer of nvidia-smi, without what MIG is. None if the program is not installed.
 
-    The query is repeated once if it hangs. Where nvidia-smi answers, a message states that the output is not
-    understood; `notices` are the lines beside the rows, `corrupted` the PCI addresses of GPUs with a corrupted infoROM.
+    The query is repeated once if it hangs.
     """
     if path is None:
         return None
@@ -186,7 +187,7 @@ def read(path: str | None, run: Run) -> dict[str, Any] | None:
         fields = tuple(field for field in FIELDS if field != NEWER_FIELD)
         answer = ask(run, argv(path, fields))
     seconds = round(time.monotonic() - start, 1)
-    gpus: list[dict[str, Any]] = []
+    gpus: list[SmiGpu] = []
     notices: list[str] = []
     message = "" if answer.exit_code in ANSWERS else " ".join(answer.text().split())
     if answer.exit_code in ANSWERS:
@@ -196,35 +197,35 @@ def read(path: str | None, run: Run) -> dict[str, Any] | None:
             message = str(error)
         if notices and not gpus:
             message = "nvidia-smi printed no row: %r" % " | ".join(notices)[:200]
-    return {
-        "path": path,
-        "exit_code": answer.exit_code,
-        "message": message,
-        "gpus": gpus,
-        "seconds": seconds,
-        "notices": list(dict.fromkeys(notices)),
-        "corrupted": corrupted(answer.text()),
-    }
+    return NvidiaSmi(
+        path=path,
+        exit_code=answer.exit_code,
+        message=message,
+        gpus=tuple(gpus),
+        seconds=seconds,
+        notices=tuple(dict.fromkeys(notices)),
+        corrupted=tuple(corrupted(answer.text())),
+    )
 
 
-def in_mig_mode(smi: Mapping[str, Any], run: Run) -> list[str]:
+def in_mig_mode(smi: NvidiaSmi, run: Run) -> list[str]:
     """Return the PCI addresses of the GPUs in MIG mode; `smi` is the result of read(). Only GPUs since A100 have it."""
-    capabilities = [str(gpu["compute_capability"] or "0") for gpu in smi["gpus"]]
+    capabilities = [gpu.compute_capability or "0" for gpu in smi.gpus]
     if not answers(smi) or not any(int(text.split(".")[0]) >= 8 for text in capabilities):
         return []
-    answer = ask(run, argv(str(smi["path"]), ("pci.bus_id", "mig.mode.current")))
+    answer = ask(run, argv(smi.path, ("pci.bus_id", "mig.mode.current")))
     rows = [line.split(", ") for line in lines(answer.output)] if answer.exit_code in ANSWERS else []
     pattern = _KINDS["pci.bus_id"]
     return [pci_address(row[0]) for row in rows if len(row) == 2 and row[1] == "Enabled" and pattern.match(row[0])]
 
 
-def without_lost_rows(smi: dict[str, Any] | None, expected: int) -> dict[str, Any] | None:
+def without_lost_rows(smi: NvidiaSmi | None, expected: int) -> NvidiaSmi | None:
     """Return the result of read() without its rows where another line may stand in the place of one.
 
     expected: the number of GPUs on the PCI bus
     """
-    if smi is None or not smi["notices"] or len(smi["gpus"]) >= expected:
+    if smi is None or not smi.notices or len(smi.gpus) >= expected:
         return smi
-    shown = " | ".join(smi["notices"])[:200]
-    message = "nvidia-smi printed %d rows for %d GPUs, and beside them: %s" % (len(smi["gpus"]), expected, shown)
-    return dict(smi, gpus=[], message=smi["message"] or message)
+    shown = " | ".join(smi.notices)[:200]
+    message = "nvidia-smi printed %d rows for %d GPUs, and beside them: %s" % (len(smi.gpus), expected, shown)
+    return replace(smi, gpus=(), message=smi.message or message)

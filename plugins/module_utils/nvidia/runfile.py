@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import Runfile, RunfileDriver, RunfileToolkit
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import dpkg
 
 DRIVER_UNINSTALLERS = ("/usr/bin/nvidia-uninstall", "/usr/local/bin/nvidia-uninstall")
@@ -23,32 +23,32 @@ _TREE = re.compile(r"^cuda-(\d+\.\d+)$")
 _LOG_VERSION = re.compile(r"NVIDIA-Linux-\S+?-(\d+\.\d+(?:\.\d+)?)|Driver Version: *(\d+\.\d+(?:\.\d+)?)")
 
 
-def read(root: str) -> dict[str, Any]:
-    """Return `driver` (uninstaller, traces, version; None without traces) and `toolkits` (with their uninstallers)."""
-    return {"driver": _driver(root), "toolkits": _toolkits(root)}
+def read(root: str) -> Runfile:
+    """Return the driver, if there are traces of one, and the toolkits."""
+    return Runfile(_driver(root), tuple(_toolkits(root)))
 
 
-def _driver(root: str) -> dict[str, Any] | None:
+def _driver(root: str) -> RunfileDriver | None:
     found = [path for path in DRIVER_UNINSTALLERS if _is_foreign(root, path)]
     log = files.read_text(root, DRIVER_LOG)
     libraries = [path for path in DRIVER_LIBRARIES if log is not None and _is_foreign(root, path)]
     if not found and not libraries:
         return None
     version = _LOG_VERSION.search(log or "")
-    return {
-        "uninstaller": found[0] if found else None,
-        "traces": found + ([DRIVER_LOG] if log is not None else []) + libraries,
-        "version": next((group for group in version.groups() if group), None) if version else None,
-    }
+    return RunfileDriver(
+        uninstaller=found[0] if found else None,
+        traces=(*found, *([DRIVER_LOG] if log is not None else []), *libraries),
+        version=next((group for group in version.groups() if group), None) if version else None,
+    )
 
 
-def _toolkits(root: str) -> list[dict[str, str]]:
+def _toolkits(root: str) -> list[RunfileToolkit]:
     found = []
     for name in files.names(root, "/usr/local"):
         match = _TREE.match(name)
         path = "/usr/local/%s/bin/cuda-uninstaller" % name
         if match and _is_foreign(root, path):
-            found.append({"version": match.group(1), "uninstaller": path})
+            found.append(RunfileToolkit(match.group(1), path))
     return found
 
 

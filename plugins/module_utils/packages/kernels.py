@@ -8,10 +8,12 @@ Runs on the managed host.
 from __future__ import annotations
 
 import re
-from typing import Any
+from dataclasses import replace
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import debian_version, files
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Kernel, KernelRelease
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import ModulesOfOthers
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_lists, dpkg
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt.apt_lists import HEADERS, IMAGE
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.model import InstalledPackage
@@ -26,20 +28,16 @@ _DKMS_NAME = re.compile(r"""^\s*(?:PACKAGE_NAME|BUILT_MODULE_NAME\[\d+\])=["']?(
 _COMPRESSED = re.compile(r"\.ko(?:\.(gz|xz|zst))?:")
 
 
-def release(root: str, name: str, running: bool, packages: dict[str, InstalledPackage]) -> dict[str, Any]:
-    """Return what is known of a kernel by its release, such as 6.8.0-90-generic.
-
-    `package`: the one with its image. `metas`: the installed metapackages that follow its flavour. `compiler`: its
-    description in the kernel's configuration, `gcc`: the major of that. `compression`: of its modules (zst, xz, gz).
-    """
+def release(root: str, name: str, running: bool, packages: dict[str, InstalledPackage]) -> KernelRelease:
+    """Return what is known of a kernel by its release, such as 6.8.0-90-generic."""
     compiler = _compiler(root, name, running)
-    return {
-        "package": _owner(root, name),
-        "metas": _metas(name, packages),
-        "compiler": compiler,
-        "gcc": gcc_major(compiler or ""),
-        "compression": _compression(root, name),
-    }
+    return KernelRelease(
+        package=_owner(root, name),
+        metas=tuple(_metas(name, packages)),
+        compiler=compiler,
+        gcc=gcc_major(compiler or ""),
+        compression=_compression(root, name),
+    )
 
 
 def images(root: str) -> dict[str, InstalledPackage]:
@@ -104,38 +102,40 @@ def _flavour(name: str) -> str:
     return match.group(1) if match else ""
 
 
-def building(root: str, found: dict[str, Any], tools: dict[str, list[str]], search: bool, run: Run) -> dict[str, Any]:
-    """Return which of the packages to build modules with are installed, and what apt offers.
+def building(root: str, kernel: Kernel, tools: dict[str, list[str]], search: bool, run: Run) -> Kernel:
+    """Return the kernels with the installed packages to build modules with, and what apt offers.
 
-    found: the kernels, with `releases`. tools: the packages that a build needs by the compression of the modules, those
-    that each needs under "". `offers`: by package, the kernel releases whose `headers` it brings and the kernel
-    `images` that it would install; None: not searched, or apt has no lists. `headers_from`: by kernel without headers,
-    all packages that bring them; None: apt has no lists. The lists are searched only where something is missing or a
-    compiler is not known, which takes a few tenths of a second.
+    tools: the packages that a build needs by the compression of the modules, those that each needs under "". The lists
+    are searched only where something is missing or a compiler is not known, which takes a few tenths of a second.
     """
-    built_for = {found["running"], found["next_boot"] or found["running"], found.get("held_back")}
-    releases = {name: row for name, row in found["releases"].items() if name in built_for}
+    built_for = {kernel.running, kernel.next_boot or kernel.running, kernel.held_back}
+    releases = {name: row for name, row in kernel.releases.items() if name in built_for}
     needed = {HEADERS + name for name in releases}
     for row in releases.values():
-        needed |= {HEADERS + meta[len(IMAGE) :] for meta in row["metas"]}
-        needed |= {"gcc-%s" % row["gcc"]} | {*tools[""], *tools.get(row["compression"] or "", ())}
+        needed |= {HEADERS + meta[len(IMAGE) :] for meta in row.metas}
+        needed |= {"gcc-%s" % row.gcc} | {*tools[""], *tools.get(row.compression or "", ())}
     globs = sorted({*needed, *(name for names in tools.values() for name in names), "gcc-?", "gcc-??"})
     installed = sorted(n for n, package in dpkg.read(root, globs).items() if package.status == "installed")
-    without = sorted({*releases, *found["installed"]} - set(found["headers"]))
+    kernel = replace(kernel, installed_packages=tuple(installed))
+    without = sorted({*releases, *kernel.installed} - set(kernel.headers))
     if not search or (needed.issubset(installed) and not set(without) & set(releases)):
-        return {"installed_packages": installed, "offers": None, "headers_from": {}}
-    offers, providers = apt_lists.kernel_offers(root, globs, without, run)
+        return replace(kernel, headers_from={})
+    offered = apt_lists.kernel_offers(root, globs, without, run)
+    if offered is None:
+        return kernel
+    offers, providers = offered
     present = images(root)
-    for offer in (offers or {}).values():
-        offer["images"] = [name for name in offer["images"] if name not in present]
-    return {"installed_packages": installed, "offers": offers, "headers_from": providers}
+    offers = {
+        name: replace(offer, images=tuple(image for image in offer.images if image not in present))
+        for name, offer in offers.items()
+    }
+    return replace(kernel, offers=offers, headers_from=providers)
 
 
-def of_others(root: str) -> list[dict[str, Any]]:
+def of_others(root: str) -> tuple[ModulesOfOthers, ...]:
     """Return whose kernel modules the host depends on beside NVIDIA's: `zfs` and `ofed`, with the evidence.
 
-    dkms: whether DKMS builds them for each kernel whose headers are installed; the evidence is state: what is mounted
-    or loaded, DKMS's sources, the program `ofed_info`. peermem: whether nvidia-peermem is loaded (GPUDirect RDMA).
+    The evidence is state: what is mounted or loaded, DKMS's sources, the program `ofed_info`.
     """
     built = set()
     for folder in files.names(root, "/usr/src"):
@@ -144,14 +144,14 @@ def of_others(root: str) -> list[dict[str, Any]]:
     pools = [words[1] for words in mounts if len(words) > 2 and words[2] == "zfs"]
     found = []
     if "/" in pools:
-        found.append({"name": "zfs", "found": "the root file system is ZFS", "dkms": "zfs" in built})
+        found.append(ModulesOfOthers("zfs", "the root file system is ZFS", "zfs" in built))
     elif pools:
-        found.append({"name": "zfs", "found": "ZFS is mounted at %s" % ", ".join(pools[:3]), "dkms": "zfs" in built})
+        found.append(ModulesOfOthers("zfs", "ZFS is mounted at %s" % ", ".join(pools[:3]), "zfs" in built))
     elif "zfs" in built or "zfs" in (files.read_text(root, "/proc/filesystems") or "").split():
-        found.append({"name": "zfs", "found": "the module of ZFS is installed", "dkms": "zfs" in built})
+        found.append(ModulesOfOthers("zfs", "the module of ZFS is installed", "zfs" in built))
     ofed = bool(built & {"mlx5_core", "mlnx-ofed-kernel"})
     if ofed or files.read_bytes(root, "/usr/bin/ofed_info") is not None:
         modules = (files.read_text(root, "/proc/modules") or "").splitlines()
         loaded = any(line.split(" ")[0] == "nvidia_peermem" for line in modules)
-        found.append({"name": "ofed", "found": "NVIDIA's DOCA-OFED is installed", "dkms": ofed, "peermem": loaded})
-    return found
+        found.append(ModulesOfOthers("ofed", "NVIDIA's DOCA-OFED is installed", ofed, peermem=loaded))
+    return tuple(found)

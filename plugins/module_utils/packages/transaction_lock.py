@@ -16,6 +16,7 @@ import time
 from typing import Any, Dict, Iterator
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files, processes, store
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import PackageLock, Transaction
 
 LOCK = "transaction.lock"
 PROGRESS = "transaction.progress"  # what apt writes to APT::Status-Fd, and lines `step:TEXT`
@@ -68,18 +69,15 @@ def _wait(descriptor: int, path: str, timeout: float) -> None:
             return
         except (BlockingIOError, PermissionError) as error:
             if time.monotonic() >= end:
-                holder = processes.holder("/", path) or {"path": path, "pid": None, "command": None}
+                holder = processes.holder("/", path) or PackageLock(path)
                 raise ValueError(
                     "Nothing was changed: another package transaction is running on this host: %s. Waited %d seconds; "
-                    "run this again when it has ended."
-                    % (processes.describe([(path, holder["pid"], holder["command"])]), timeout)
+                    "run this again when it has ended." % (processes.describe([holder]), timeout)
                 ) from error
         time.sleep(min(INTERVAL, max(0.0, end - time.monotonic())))
 
 
-def read(root: str, directory: str) -> Dict[str, Any]:
-    """Return the probe's `transaction`: the running process in `running`, and in `ended` a result that no run got."""
-    return {
-        "running": processes.holder(root, os.path.join(directory, LOCK)),
-        "ended": store.read(files.under(root, directory), store.TRANSACTION),
-    }
+def read(root: str, directory: str) -> Transaction:
+    """Return the process that runs a transaction, and the result that no run got."""
+    running = processes.holder(root, os.path.join(directory, LOCK))
+    return Transaction(running, store.read(files.under(root, directory), store.TRANSACTION))

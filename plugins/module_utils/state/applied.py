@@ -22,10 +22,12 @@ Earlier versions dropped a part before it was changed ("dropped" in applied.json
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any, Dict, Iterable
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, files, store
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.state import AppliedPart
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import dpkg
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import (
     damage,
@@ -117,7 +119,7 @@ def doubt(directory: str, accepted: Iterable[str] = (), root: str = "/", run: Ru
     content = store.read(directory, store.APPLIED)
     if content is None or content.get("doubted"):
         return False
-    if any(part["damage"] for part in _compare(directory, root, run, accepted=accepted).values()):
+    if any(part.damage for part in _compare(directory, root, run, accepted=accepted).values()):
         return False
     store.write(directory, store.APPLIED, dict(content, doubted=True))
     return True
@@ -130,12 +132,8 @@ def differences(
     contents: bool = False,
     managed: Parts | None = None,
     accepted: Iterable[str] = (),
-) -> Parts:
-    """Return {part: {"fingerprint", "why", "changed", "damage", "accepted", "repairs"}}.
-
-    changed: a message for each difference from the record; damage: {name: message} of those that a run has to repair;
-    accepted: the damage whose name is in `accepted`, which is in neither; why: the reason to apply a part whose record
-    does not show whether it is whole, else "".
+) -> dict[str, AppliedPart]:
+    """Return how the parts differ from the record; damage whose name is in `accepted` is no change.
 
     contents: compare the content of files, too. That of parts in `managed` ({part: what it watches}) is always compared
     if no run was ever complete, or if the record does not show whether a part is whole. A part without a whole record
@@ -151,10 +149,10 @@ def _compare(
     contents: bool = False,
     managed: Parts | None = None,
     accepted: Iterable[str] = (),
-) -> Parts:
+) -> dict[str, AppliedPart]:
     content, managed, names = store.read(place, store.APPLIED), managed or {}, set(accepted)
     recorded, doubted = _recorded(place, managed), bool((content or {}).get("doubted"))
-    found: Parts = {}
+    found: dict[str, AppliedPart] = {}
     for name, part in recorded.items():
         now, begun = observe(root, part["watch"], run), part["begun"]
         if begun:
@@ -163,24 +161,27 @@ def _compare(
         else:
             damaged, changed = damage.damage(part, now), damage.messages(part["state"], now)
         changed = {thing: text for thing, text in changed.items() if thing not in names & set(damaged)}
-        found[name] = {
-            "fingerprint": part["fingerprint"] if part["is_whole"] else None,
-            "why": BEGUN if begun else "",
-            "changed": list(changed.values()),
-            "damage": {thing: text for thing, text in damaged.items() if thing not in names},
-            "accepted": {thing: text for thing, text in damaged.items() if thing in names},
-            "repairs": damage.repairs(root, part["state"], now, changed),
-        }
-    if content is not None and not any(part["damage"] for part in found.values()):
+        found[name] = AppliedPart(
+            fingerprint=part["fingerprint"] if part["is_whole"] else None,
+            why=BEGUN if begun else "",
+            changed=tuple(changed.values()),
+            damage={thing: text for thing, text in damaged.items() if thing not in names},
+            accepted={thing: text for thing, text in damaged.items() if thing in names},
+            repairs=damage.repairs(root, part["state"], now, changed),
+        )
+    if content is not None and not any(compared.damage for compared in found.values()):
         doubted = doubted or _failed_since(place)
-    for part in found.values():
-        part["why"] = part["why"] or (DOUBTED if doubted else "")
+    if doubted:
+        found = {name: replace(compared, why=compared.why or DOUBTED) for name, compared in found.items()}
     dropped = set(managed) if content is None else set(content.get("dropped") or [])
     for name, watch in managed.items():
         part_of = recorded.get(name)
         is_open = name in dropped if part_of is None else doubted or bool(part_of["begun"])
         if contents or is_open:
-            _add_contents(root, found, name, part_of["watch"] if part_of else watch, place, names)
+            watch = part_of["watch"] if part_of else watch
+            compared = _with_contents(root, found.get(name) or AppliedPart(), name, watch, place, names)
+            if name in found or compared.changed or compared.accepted:
+                found[name] = compared
     return found
 
 
@@ -321,29 +322,31 @@ def _keep_expected(state: dict[str, Any], expected: dict[str, Any], things: Iter
             state.pop(thing, None)
 
 
-def _add_contents(
-    root: str, found: Parts, name: str, watch: dict[str, Any], directory: str, accepted: Iterable[str]
-) -> None:
-    """Add what differs in the content of a part's packages and environments."""
-    nothing: dict[str, Any] = {"fingerprint": None, "why": "", "changed": [], "damage": {}, "accepted": {}}
-    part = found.get(name) or dict(nothing, repairs=damage.repairs(root, {}, {}, ()))
+def _with_contents(
+    root: str, part: AppliedPart, name: str, watch: dict[str, Any], directory: str, accepted: Iterable[str]
+) -> AppliedPart:
+    """Return a part with what differs in the content of its packages and environments."""
     wrong = []
     if name == PACKAGES:
         names = with_journal(directory, watch)["packages"]
         for package in watched.managed(dpkg.read(root, names), watch):
-            wrong.append(("packages", package, file_contents.of_package(root, package)))
+            wrong.append((package, file_contents.of_package(root, package)))
     for path in (watch.get("environments") or []) + (watch.get("trees") or []):
         target = files.resolve(root, path) or path
-        wrong.append(("environments", target, file_contents.of_environment(root, target)))
-    for kind, thing, paths in wrong:
-        if not paths:
-            continue
-        text = damage.name_files(CONTENT + thing, paths)
-        if CONTENT + thing in accepted:
-            part["accepted"][CONTENT + thing] = text
-            continue
-        part["changed"].append(text)
-        part["damage"][CONTENT + thing] = text
-        part["repairs"][kind] += [thing] if thing not in part["repairs"][kind] else []
-    if part["changed"] or part["accepted"]:
-        found[name] = part
+        wrong.append((target, file_contents.of_environment(root, target)))
+    texts = {thing: damage.name_files(CONTENT + thing, paths) for thing, paths in wrong if paths}
+    left = {thing: text for thing, text in texts.items() if CONTENT + thing not in accepted}
+    kept = {CONTENT + thing: text for thing, text in texts.items() if thing not in left}
+    packages = [thing for thing in left if not thing.startswith("/")]
+    environments = [thing for thing in left if thing.startswith("/")]
+    return replace(
+        part,
+        changed=(*part.changed, *left.values()),
+        damage={**part.damage, **{CONTENT + thing: text for thing, text in left.items()}},
+        accepted={**part.accepted, **kept},
+        repairs=replace(
+            part.repairs,
+            packages=tuple(dict.fromkeys((*part.repairs.packages, *packages))),
+            environments=tuple(dict.fromkeys((*part.repairs.environments, *environments))),
+        ),
+    )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from typing import Any, Iterable
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.state import Repairs, SettingsLine
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import dpkg
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import file_listing, foreign_settings
 from ansible_collections.gpuhost.stack.plugins.module_utils.state.watched import (
@@ -138,29 +139,36 @@ def _is_enforced(thing: str, expected: Any, now: Any, watch: dict[str, Any]) -> 
 # Repairs --------------------------------------------------------------------------------------------------------
 
 
-def repairs(root: str, before: dict[str, Any], now: dict[str, Any], things: Iterable[str]) -> dict[str, list[Any]]:
+def repairs(root: str, before: dict[str, Any], now: dict[str, Any], things: Iterable[str]) -> Repairs:
     """Return what roles need to know for the repair of the differences of `things`.
 
-    packages: to install again; environments: paths to rebuild; services: to enable; lines: [file, line] to disable. A
-    line of a shell script that does more than set LD_LIBRARY_PATH stays: it is left as damage.
+    A line of a shell script that does more than set LD_LIBRARY_PATH stays: it is left as damage.
     """
-    found: dict[str, list[Any]] = {"packages": [], "environments": [], "services": [], "lines": []}
+    packages: list[str] = []
+    environments: list[str] = []
+    services: list[str] = []
+    lines: list[SettingsLine] = []
     for thing in things:
         was, state = before.get(thing), now.get(thing)
         if thing.startswith(LISTING):
             name = thing[len(LISTING) :].partition("=")[0]
-            found["environments" if name.startswith("/") else "packages"].append(name)
+            (environments if name.startswith("/") else packages).append(name)
         elif thing.startswith(MODULES) and was is not None and state is not None:
-            found["packages"] += _module_packages(root)
+            packages += _module_packages(root)
         elif thing.startswith(SERVICE) and was and was.get("enabled") == "enabled":
-            found["services"].append(thing[len(SERVICE) :])
+            services.append(thing[len(SERVICE) :])
         elif thing.startswith((LIBRARY_PATH, BLACKLIST)) and not thing.endswith(foreign_settings.COMMAND_LINE):
             path = thing[thing.index("/") :]
             added = [line for line in state or [] if line not in (was or [])]
             if thing.startswith(LIBRARY_PATH):
                 added = [line for line in added if foreign_settings.can_be_disabled(path, line)]
-            found["lines"] += [[path, line] for line in added]
-    return {kind: [item for i, item in enumerate(items) if item not in items[:i]] for kind, items in found.items()}
+            lines += [SettingsLine(path, line) for line in added]
+    return Repairs(
+        packages=tuple(dict.fromkeys(packages)),
+        environments=tuple(dict.fromkeys(environments)),
+        services=tuple(dict.fromkeys(services)),
+        lines=tuple(dict.fromkeys(lines)),
+    )
 
 
 def _module_packages(root: str) -> list[str]:

@@ -15,6 +15,7 @@ from typing import Any, Dict, List
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files, store
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import NvidiaSmi
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import proc_driver
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -26,17 +27,17 @@ Gpus = List[
 ]  # of {"pci_address", "uuid"}, by address; the UUID is None where nvidia-smi does not report it
 
 
-def gpus(root: str, smi: dict[str, Any] | None) -> Gpus | None:
+def gpus(root: str, smi: NvidiaSmi | None) -> Gpus | None:
     """Return the GPUs on the PCI bus; None where that cannot be read. smi: the result of nvidia_smi.read."""
     try:
-        addresses = sorted(gpu["pci_address"] for gpu in pci.read(root)[0])
+        addresses = sorted(gpu.pci_address for gpu in pci.read(root)[0])
     except OSError:
         return None
-    uuids = {gpu.get("pci_address"): gpu.get("uuid") for gpu in (smi or {}).get("gpus") or []}
+    uuids = {gpu.pci_address: gpu.uuid for gpu in (smi.gpus if smi else ())}
     return [{"pci_address": address, "uuid": uuids.get(address)} for address in addresses]
 
 
-def compose(root: str, smi: dict[str, Any] | None, evidence: dict[str, Any]) -> dict[str, Any]:
+def compose(root: str, smi: NvidiaSmi | None, evidence: dict[str, Any]) -> dict[str, Any]:
     """Return the record of the `verify` evidence; what cannot be read is None."""
     try:
         loaded = proc_driver.read(root)
@@ -46,7 +47,7 @@ def compose(root: str, smi: dict[str, Any] | None, evidence: dict[str, Any]) -> 
     return {
         "at": time.strftime(store.NOW, time.gmtime()),
         "boot_id": boot.strip() if boot else None,
-        "driver": loaded["version"] if loaded else None,
+        "driver": loaded.version if loaded else None,
         "gpus": gpus(root, smi),
         "kernel_log": evidence.get("kernel_log"),
         "status": evidence["status"],

@@ -12,6 +12,7 @@ from typing import Any
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, files
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import system
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import kernel_modules, proc_driver
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import dpkg
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.model import InstalledPackage
@@ -68,7 +69,7 @@ def observe(root: str, watch: dict[str, Any], run: Run = command.run) -> dict[st
     state.update(_packages(root, watch))
     state.update(_services(watch.get("services") or [], bool(watch.get("driver")), run))
     if watch.get("driver"):
-        state[LOADED] = proc_driver.read(root)
+        state[LOADED] = to_json(proc_driver.read(root))
         state["nouveau"] = {"loaded": proc_driver.nouveau_loaded(root)}
     if watch.get("modules"):
         state.update(_modules(root))
@@ -154,7 +155,7 @@ def _modules(root: str) -> dict[str, Any]:
     A running kernel that is not installed, as in a container or while an image is built, is another computer's.
     """
     kernels, state = system.kernel(root, system.running(root)), {}
-    for kernel in sorted({kernels["running"], kernels["next_boot"], kernels["held_back"]} & set(kernels["installed"])):
+    for kernel in sorted(set(kernels.installed) & {kernels.running, kernels.next_boot, kernels.held_back}):
         built = {os.path.basename(path): os.stat(path) for path in kernel_modules.all_paths(root, kernel)}
         modules = {name: "%d bytes of %d" % (found.st_size, found.st_mtime) for name, found in built.items()}
         state[MODULES + kernel] = modules or dict(NO_MODULES)

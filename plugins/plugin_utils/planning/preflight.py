@@ -624,7 +624,7 @@ def _repository(context: _Context, findings: Findings) -> None:
 
 
 def _holders(locks: Iterable[PackageLock]) -> str:
-    return processes.describe((lock.path, lock.pid, lock.command) for lock in locks)
+    return processes.describe(locks)
 
 
 def _leftovers(context: _Context, findings: Findings) -> None:
@@ -645,8 +645,7 @@ def _gpu_users(context: _Context, findings: Findings) -> None:
     """Check for jobs on the GPUs; displays and monitors may keep running with the old driver."""
     if not context.is_changed("driver"):
         return
-    processes = [process for process in context.probe.gpu_processes if process.program not in gpu_processes.SERVICES]
-    users = to_json(processes)  # the functions of module_utils take plain data
+    users = [user for user in context.probe.gpu_processes if user.program not in gpu_processes.SERVICES]
     jobs = gpu_processes.jobs(users)
     others = [user for user in users if user not in jobs]
     if jobs:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils import probe
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import installed_stack, proc_driver
 
 from tests.unit.module_utils.host_files import put
@@ -18,13 +20,18 @@ FIXTURES = Path(__file__).parents[2] / "fixtures/probe"
 OPTIONS = probe.Options(None, {}, True, (), ("*",), "/opt/gpuhost/tensorflow", ".*nvidia.*", "nvidia-cuda-toolkit")
 
 
+def probed(root: str, options: probe.Options) -> Any:
+    """Return a probe as the module prints it."""
+    return to_json(probe.probe(root, options))
+
+
 def test_the_running_kernel_is_the_one_that_every_other_part_of_a_run_reads(tmp_path: Path) -> None:
     put(tmp_path, "/proc/sys/kernel/osrelease", "6.12.57+deb13-amd64\n")
-    assert probe.probe(str(tmp_path), OPTIONS)["kernel"]["running"] == "6.12.57+deb13-amd64"
+    assert probed(str(tmp_path), OPTIONS)["kernel"]["running"] == "6.12.57+deb13-amd64"
 
 
 def test_the_probe_of_an_empty_root_has_every_part(tmp_path: Path) -> None:
-    found = probe.probe(str(tmp_path), OPTIONS)
+    found = probed(str(tmp_path), OPTIONS)
     assert set(found) == {
         "schema",
         "uid",
@@ -96,12 +103,12 @@ def test_a_part_that_fails_is_none_and_an_error(tmp_path: Path) -> None:
     put(tmp_path, "/usr/share/gpuhost-simulated/pci.txt", "PCI devices\n")
     put(tmp_path, "/usr/share/gpuhost-simulated/driver.txt", "NVIDIA driver 595.71.05\n\n")
     put(tmp_path, proc_driver.PATH, "nonsense")
-    found = probe.probe(str(tmp_path), OPTIONS)
+    found = probed(str(tmp_path), OPTIONS)
     assert found["applied_plan"] == {"ok": True}
     assert found["simulated"] == ["NVIDIA driver 595.71.05", "PCI devices"]
-    assert found["packages"]["gcc"]["version"] == "4:12.2.0-3"  # type: ignore[index]
-    assert "gcc-12" in found["packages"]["gcc"]["depends"]  # type: ignore[index]
-    assert [error.split(":")[0] for error in found["errors"]] == ["loaded driver"]  # type: ignore[attr-defined]
+    assert found["packages"]["gcc"]["version"] == "4:12.2.0-3"
+    assert "gcc-12" in found["packages"]["gcc"]["depends"]
+    assert [error.split(":")[0] for error in found["errors"]] == ["loaded driver"]
 
 
 @pytest.mark.parametrize(
@@ -120,38 +127,38 @@ def test_the_repository_of_the_hosts_distribution_is_read(
     tmp_path: Path, given: tuple[str | None, dict[str, str]], asked: str | None
 ) -> None:
     put(tmp_path, "/etc/os-release", (FIXTURES / "os-release-debian-12.txt").read_text())
-    repository = probe.probe(
-        str(tmp_path), dataclasses.replace(OPTIONS, repository_url=given[0], repositories=given[1])
-    )["repository"]
-    assert (repository and repository["url"]) == asked  # type: ignore[index]
+    repository = probed(str(tmp_path), dataclasses.replace(OPTIONS, repository_url=given[0], repositories=given[1]))[
+        "repository"
+    ]
+    assert (repository and repository["url"]) == asked
 
 
 def test_the_evidence_of_the_verified_configuration_is_read_and_a_pending_change(tmp_path: Path) -> None:
     put(tmp_path, "/var/lib/gpuhost/verified.json", '{"plan": {}, "evidence": {"at": "2026-11-01T00:00:00Z"}}')
     put(tmp_path, "/var/lib/gpuhost/pending.json", '{"since": "2026-11-02T00:00:00Z", "schema": 1}')
-    found = probe.probe(str(tmp_path), OPTIONS)
+    found = probed(str(tmp_path), OPTIONS)
     assert found["verified"] == {"at": "2026-11-01T00:00:00Z"}
-    assert found["pending"]["since"] == "2026-11-02T00:00:00Z"  # type: ignore[index]
+    assert found["pending"]["since"] == "2026-11-02T00:00:00Z"
 
 
 @pytest.mark.parametrize("name", ["baseline", "last_result", "unheard-of"])
 def test_a_record_of_a_later_release_is_named(tmp_path: Path, name: str) -> None:
     put(tmp_path, f"/var/lib/gpuhost/{name}.json", '{"schema": 2}')
     message = f"{tmp_path}/var/lib/gpuhost/{name}.json was written by a newer gpuhost (schema 2); expected at most 1"
-    assert probe.probe(str(tmp_path), OPTIONS)["newer_state"] == message
+    assert probed(str(tmp_path), OPTIONS)["newer_state"] == message
 
 
 def test_a_verified_configuration_of_an_earlier_version_has_no_evidence(tmp_path: Path) -> None:
     put(tmp_path, "/var/lib/gpuhost/verified.json", '{"plan": {}, "packages": {}, "files": {}, "alternatives": {}}')
-    assert probe.probe(str(tmp_path), OPTIONS)["verified"] == {}
-    assert probe.probe(str(tmp_path / "new"), OPTIONS)["verified"] is None
+    assert probed(str(tmp_path), OPTIONS)["verified"] == {}
+    assert probed(str(tmp_path / "new"), OPTIONS)["verified"] is None
 
 
 def test_a_damaged_applied_plan_is_an_error(tmp_path: Path) -> None:
     put(tmp_path, installed_stack.APPLIED_PLAN, '{"ok": tr')
-    found = probe.probe(str(tmp_path), OPTIONS)
+    found = probed(str(tmp_path), OPTIONS)
     assert found["applied_plan"] is None
-    assert any(installed_stack.APPLIED_PLAN in error for error in found["errors"])  # type: ignore[attr-defined]
+    assert any(installed_stack.APPLIED_PLAN in error for error in found["errors"])
 
 
 @pytest.mark.parametrize("is_refused", [True, False])
@@ -166,6 +173,6 @@ def test_contents_that_cannot_be_compared_are_an_error_where_they_should_be(
 
     if is_refused:
         monkeypatch.setattr("hashlib.new", refuse)
-    found = probe.probe(str(tmp_path), dataclasses.replace(OPTIONS, contents=contents))
+    found = probed(str(tmp_path), dataclasses.replace(OPTIONS, contents=contents))
     errors = [error.partition(",")[0] for error in found["errors"]]
     assert errors == (["content of packages: not compared"] if is_refused and contents else [])

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from ansible.module_utils.testing import patch_module_args
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import KernelModule
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia.driver_load import NotPossible, Outcome, Situation
 from ansible_collections.gpuhost.stack.plugins.modules import driver_load
 
@@ -25,7 +26,8 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
             assert applied is not None, "nothing may be applied"
             return Outcome(*applied)
 
-        situation = Situation(loaded, False, "6.1", "6.1", {"6.1": [OPEN_595]}, **facts)
+        loaded, after = (module and KernelModule(**module) for module in (loaded, after))
+        situation = Situation(loaded, False, "6.1", "6.1", {"6.1": [KernelModule(**OPEN_595)]}, **facts)
         monkeypatch.setattr(driver_load.driver_load, "read", lambda *_, **__: situation)
         monkeypatch.setattr(driver_load.driver_load, "apply", apply)
         monkeypatch.setattr(driver_load.proc_driver, "read", lambda _: after)

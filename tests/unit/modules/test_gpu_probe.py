@@ -12,6 +12,7 @@ import yaml
 from ansible.module_utils.testing import patch_module_args
 from ansible_collections.gpuhost.stack.plugins.module_utils import probe
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import module_options
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.modules import gpu_probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
@@ -46,7 +47,7 @@ def test_the_action_adds_the_options_that_the_module_needs() -> None:
 def test_every_part_of_the_probe_is_documented(tmp_path):
     options = probe.Options(None, {}, True, (), (), "/opt/gpuhost/tensorflow", "(?!)", "nvidia-cuda-toolkit")
     found = probe.probe(str(tmp_path), options)
-    assert list(yaml.safe_load(gpu_probe.RETURN)["probe"]["contains"]) == list(found)
+    assert list(yaml.safe_load(gpu_probe.RETURN)["probe"]["contains"]) == list(to_json(found))
 
 
 def test_of_the_repositories_the_one_for_this_machines_architecture_is_read(tmp_path, capsys):
@@ -55,7 +56,7 @@ def test_of_the_repositories_the_one_for_this_machines_architecture_is_read(tmp_
     machine, own = os.uname().machine, f"file://{tmp_path}/own/"
     found = probe.os_release.read("/")
     for urls, expected in (({machine: own, "other": "file:///nowhere/"}, own), ({"other": own}, None), (own, own)):
-        options = {**facts.probe_options(load_catalog()), "repositories": {found["id"]: urls}}
+        options = {**facts.probe_options(load_catalog()), "repositories": {found.id: urls}}
         with patch_module_args(options), pytest.raises(SystemExit):
             gpu_probe.main()
         repository = json.loads(capsys.readouterr().out)["probe"]["repository"]

@@ -27,6 +27,9 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
     Symptom,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Gpu as PciGpu
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import NvSwitch
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import GpuProcess
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import (
     cuda_errors,
     gpu_processes,
@@ -84,9 +87,8 @@ class Host:
     def log(self) -> Log:
         """The document of `nvidia-smi -q -x`; without GPUs where nvidia-smi does not answer."""
         if self._log is None:
-            smi = self.context.smi
-            is_there = smi is not None and nvidia_smi.answers(smi)
-            self._log = nvidia_smi_log.read(str((smi or {})["path"]), self.context.run) if is_there else Log([])
+            is_there = nvidia_smi.answers(self.context.smi)
+            self._log = nvidia_smi_log.read(self.context.smi_path, self.context.run) if is_there else Log([])
         return self._log
 
     def find(self, cause: Cause) -> Found | None:
@@ -99,12 +101,12 @@ class Host:
         return self._found[cause.name]
 
     @property
-    def pci(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    def pci(self) -> tuple[tuple[PciGpu, ...], tuple[NvSwitch, ...]]:
         """GPUs and NVSwitches on the PCI bus; none where it cannot be read, which the checks of the driver report."""
         try:
             return pci.read(self.context.root)
         except OSError:
-            return [], []
+            return (), ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -232,13 +234,13 @@ def _find_compute_mode(host: Host) -> Found | None:
     return Found(text, remedy, _addresses(closed))
 
 
-def _holders(context: Context) -> list[dict[str, Any]]:
+def _holders(context: Context) -> list[GpuProcess]:
     """Return the programs that have a GPU open, none where they cannot be listed: they only illustrate the mode."""
     try:
         users = gpu_processes.read(context.root, context.smi, context.run)
     except (OSError, ValueError):
         return []
-    return [user for user in users if user["computes"] or any(re.match(r"nvidia\d", d) for d in user["devices"])]
+    return [user for user in users if user.computes or any(re.match(r"nvidia\d", d) for d in user.devices)]
 
 
 def _find_mig(host: Host) -> Found | None:
@@ -280,7 +282,7 @@ def _conf_compute(host: Host, option: str) -> str:
     """Return what nvidia-smi prints of confidential computing, nothing where it does not know the option."""
     if not host.log.gpus:
         return ""
-    answer = nvidia_smi.ask(host.context.run, [str((host.context.smi or {})["path"]), "conf-compute", option])
+    answer = nvidia_smi.ask(host.context.run, [host.context.smi_path, "conf-compute", option])
     return answer.output if answer.exit_code in nvidia_smi.ANSWERS else ""
 
 
@@ -298,7 +300,7 @@ def _find_libcuda(host: Host) -> Found | None:
     planned = str((context.component("driver") or {}).get("version"))
     loaded = proc_driver.read(context.root)
     first = ld_so.first(context.root, "libcuda.so")
-    if first is None or (loaded is not None and loaded["version"] != planned):
+    if first is None or (loaded is not None and loaded.version != planned):
         return None
     match = _VERSION.match(os.path.basename(first.real))
     if (match and match.group(1) == planned) or first.set_in is None:
@@ -311,7 +313,7 @@ def _find_libcuda(host: Host) -> Found | None:
     commands = ["Remove %s from %s and run `ldconfig`." % (first.directory, first.set_in)] if first.set_in else []
     commands += ["`%s` removes the library itself, if nothing needs it." % words.remove([owner])] if owner else []
     remedy = " ".join(commands) + " The driver's own libcuda runs every program that this driver supports."
-    gpus = frozenset(gpu["pci_address"] for gpu in host.pci[0])
+    gpus = frozenset(gpu.pci_address for gpu in host.pci[0])
     return Found(text, remedy, gpus | _addresses(host.log.gpus))
 
 
@@ -435,7 +437,7 @@ def _explained(check: Check, host: Host, of_all: frozenset[tuple[str | None, int
     symptom = check.symptom
     if not symptom.errors and symptom.seen == 0:
         symptom = dataclasses.replace(symptom, errors=of_all)
-    gpus = frozenset(gpu["pci_address"] for gpu in host.pci[0]) or _addresses(host.log.gpus)
+    gpus = frozenset(gpu.pci_address for gpu in host.pci[0]) or _addresses(host.log.gpus)
     for cause in CAUSES:
         if cause.find is None or check.id not in cause.checks or not cause.concerns(symptom):
             continue

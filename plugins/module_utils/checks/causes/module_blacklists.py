@@ -89,7 +89,7 @@ def _is_not_explained_otherwise(context: Context, found: dict[str, Check]) -> bo
     log, _problem = kernel_log.read(context.run)
     if log is None or kernel_log.has_load_attempt(log):
         return False
-    return all(gpu["kernel_driver"] is None for gpu in pci.read(context.root)[0])
+    return all(gpu.kernel_driver is None for gpu in pci.read(context.root)[0])
 
 
 def _follows(context: Context, check: Check, found: dict[str, Check]) -> bool:
@@ -97,7 +97,7 @@ def _follows(context: Context, check: Check, found: dict[str, Check]) -> bool:
     if check.cause != STACK or check.id not in CHECKS:
         return False
     if check.id == "driver.nvidia_smi":
-        return context.smi is not None and context.smi["exit_code"] == NOT_LOADED_EXIT
+        return context.smi is not None and context.smi.exit_code == NOT_LOADED_EXIT
     if check.id == "driver.gpu_count":
         return context.pci_gpus == context.expect_gpus
     if check.id == "cuda.devices":

@@ -14,10 +14,11 @@ import os
 import re
 import time
 import zlib
-from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import debian_version, download, files, urls
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import KernelOffer
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import Repository
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_sizes, deb822, dpkg
 
 LISTS = "/var/lib/apt/lists"
@@ -32,19 +33,19 @@ LOCAL = ("file:/", "copy:/")
 NO = ("no", "false", "without", "off", "disable", "0")
 
 
-def parse(data: bytes, globs: list[str], architecture: str) -> dict[str, list[str]]:
+def parse(data: bytes, globs: list[str], architecture: str) -> dict[str, tuple[str, ...]]:
     """Return the versions in a Packages file by package name, newest first, without foreign architectures."""
     return _offered(deb822.Index(data), globs, architecture)
 
 
-def _offered(index: deb822.Index, globs: list[str], architecture: str) -> dict[str, list[str]]:
+def _offered(index: deb822.Index, globs: list[str], architecture: str) -> dict[str, tuple[str, ...]]:
     native = dpkg.native_architecture(architecture)
-    offered: dict[str, list[str]] = {}
+    offered: dict[str, tuple[str, ...]] = {}
     for name in index.names(globs):
         rows = [row for row in index.paragraphs(name) if row.get("architecture", native) in (native, "all")]
         versions = [row["version"] for row in rows if row.get("version")]
         if versions:
-            offered[name] = debian_version.newest_first(versions)
+            offered[name] = tuple(debian_version.newest_first(versions))
     return offered
 
 
@@ -65,63 +66,62 @@ def list_name(url: str) -> str:
 
 def read(
     root: str, url: str, globs: list[str], driver_packages: str, architecture: str, check: bool, run: Run
-) -> dict[str, Any]:
-    """Return the probe's `repository`: {"url", "source", "packages", "sizes", "error", "unreachable"}.
+) -> Repository:
+    """Return what a repository offers.
 
-    With `check`, apt's lists are used only while the server's release file is the one that apt has. `error`: why it
-    could not be read, as text or None; `unreachable`: why apt could not refresh it, although there are lists.
+    With `check`, apt's lists are used only while the server's release file is the one that apt has.
     """
-    shown = urls.without_credentials(url)
-    result: dict[str, Any] = {"url": shown, "source": "http", "packages": {}, "sizes": {}}
-    result.update(error=None, unreachable=None)
+    shown, unreachable, source = urls.without_credentials(url), None, "http"
     try:
         packages = _cached_packages(root, url, run)
         if packages is not None and check:
             try:
                 packages = packages if _is_current(root, url, run) else None
             except download.DownloadError as error:
-                result["unreachable"] = str(error)
+                unreachable = str(error)
         if packages is None:
             server_release(url, DOWNLOAD_TIMEOUT, run)
             archive = download.fetch(url.rstrip("/") + "/Packages.gz", DOWNLOAD_TIMEOUT, run=run)
             packages = gzip.decompress(archive)
         else:
-            result["source"] = "apt-lists"
+            source = "apt-lists"
         index = deb822.Index(packages)
-        result["packages"] = _offered(index, globs, architecture)
-        result["sizes"] = apt_sizes.sizes(index, result["packages"], driver_packages)
+        offered = _offered(index, globs, architecture)
+        sizes = apt_sizes.sizes(index, offered, driver_packages)
     except download.DownloadError as error:
-        result["error"] = str(error)
+        unread = str(error)
     except (OSError, EOFError, zlib.error) as error:
-        result["error"] = "%s: the package list cannot be read: %s" % (shown, error)
-    return result
+        unread = "%s: the package list cannot be read: %s" % (shown, error)
+    else:
+        return Repository(shown, offered, sizes, source, unreachable=unreachable)
+    return Repository(shown, source=source, error=unread, unreachable=unreachable)
 
 
 def kernel_offers(
     root: str, globs: list[str], releases: list[str], run: Run
-) -> tuple[dict[str, dict[str, list[str]]] | None, dict[str, list[str]] | None]:
-    """Return what apt offers to build kernel modules with; None twice where apt has no lists that can be read.
+) -> tuple[dict[str, KernelOffer], dict[str, tuple[str, ...]]] | None:
+    """Return what apt offers to build kernel modules with; None where apt has no lists that can be read.
 
-    The packages that match `globs`, each with the kernel releases whose `headers` it brings and the kernel `images`
-    that it depends on; and for each of `releases` the packages that bring its headers.
+    The packages that match `globs`, each with the kernel releases whose headers it brings and the kernels that it
+    depends on; and for each of `releases` the packages that bring its headers.
     """
     newest = _newest(root, [*globs, HEADERS + "*"], run)
     if newest is None:
-        return None, None
+        return None
     brought = {name: _brought(name, newest) for name in newest if name.startswith(HEADERS)}
     matches = re.compile("|".join(fnmatch.translate(glob) for glob in globs)).match
     offers = {
-        name: {
-            "headers": sorted(n[len(HEADERS) :] for n in brought.get(name, ()) if _is_exact(n, newest)),
-            "images": sorted(n for n in brought.get(name, ()) if n.startswith(IMAGE)),
-        }
+        name: KernelOffer(
+            headers=tuple(sorted(n[len(HEADERS) :] for n in brought.get(name, ()) if _is_exact(n, newest))),
+            images=tuple(sorted(n for n in brought.get(name, ()) if n.startswith(IMAGE))),
+        )
         for name in sorted(newest)
         if matches(name)
     }
-    providers = {r: sorted(name for name in brought if HEADERS + r in brought[name]) for r in releases}
+    providers = {r: {name for name in brought if HEADERS + r in brought[name]} for r in releases}
     for release in (release for release in releases if HEADERS + release not in newest):
-        providers[release] = sorted({*providers[release], *_providing(root, HEADERS + release, run)})
-    return offers, providers
+        providers[release].update(_providing(root, HEADERS + release, run))
+    return offers, {release: tuple(sorted(names)) for release, names in providers.items()}
 
 
 def _providing(root: str, name: str, run: Run) -> list[str]:

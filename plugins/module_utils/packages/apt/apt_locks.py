@@ -79,8 +79,7 @@ def _pause(budget: Budget, root: str) -> None:
 
 
 def _holders(root: str) -> str:
-    held = apt_state.locks(root)
-    return processes.describe([(lock["path"], lock["pid"], lock["command"]) for lock in held])
+    return processes.describe(apt_state.locks(root))
 
 
 def run(

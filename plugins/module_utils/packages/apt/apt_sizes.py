@@ -8,9 +8,10 @@ Dependencies outside the repository (the distribution's own) are small beside NV
 from __future__ import annotations
 
 import re
-from typing import Any, NamedTuple, Optional, Tuple
+from typing import Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import debian_version
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import PackageSize
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import deb822
 
 _RELATION = re.compile(r"^\s*([a-z0-9][a-z0-9+.-]*)(?::\w+)?\s*(?:\(\s*([<>=]+)\s*([^)\s]+)\s*\))?")
@@ -84,24 +85,24 @@ class Repository:
 
 
 def sizes(
-    index: deb822.Index, offered: dict[str, list[str]], driver_packages: str
-) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return {name: {version: {"download_kib", "installed_kib", "includes"}}} of the `offered` packages.
+    index: deb822.Index, offered: Mapping[str, Sequence[str]], driver_packages: str
+) -> dict[str, dict[str, PackageSize]]:
+    """Return the sizes of the `offered` packages by name and version.
 
     `includes` names the packages whose sizes are part of the sum, as far as they are in `offered` (so that they are
     not counted twice) or match the regular expression `driver_packages` (to find what an old driver leaves behind).
     """
     repository, driver = Repository(index), re.compile(driver_packages)
-    found: dict[str, dict[str, dict[str, Any]]] = {}
+    found: dict[str, dict[str, PackageSize]] = {}
     for name in sorted(offered):
         versions = repository.versions(name)
         for version in [version for version in offered[name] if version in versions]:
             closure = repository.closure(name, version)
             packages = [repository.versions(other)[its_version] for other, its_version in closure]
             names = {other for other, _unused in closure} - {name}
-            found.setdefault(name, {})[version] = {
-                "download_kib": sum(package.download_kib for package in packages),
-                "installed_kib": sum(package.installed_kib for package in packages),
-                "includes": sorted(other for other in names if other in offered or driver.fullmatch(other)),
-            }
+            found.setdefault(name, {})[version] = PackageSize(
+                download_kib=sum(package.download_kib for package in packages),
+                installed_kib=sum(package.installed_kib for package in packages),
+                includes=tuple(sorted(other for other in names if other in offered or driver.fullmatch(other))),
+            )
     return found

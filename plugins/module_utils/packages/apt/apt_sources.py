@@ -15,10 +15,15 @@ import re
 import tempfile
 import zlib
 from dataclasses import replace
-from typing import Any, Collection, Mapping, Sequence
+from typing import Collection, Mapping, Sequence
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import download, files, openpgp, urls
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import (
+    PreferredSource,
+    RepositoryFiles,
+    SourceEntry,
+)
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_lists, apt_output, deb822, dpkg
 
 ONE_LINE = "/etc/apt/sources.list"
@@ -33,27 +38,21 @@ _ESSENTIAL = re.compile(rb"\nEssential: *yes", re.IGNORECASE)
 _LINE = re.compile(r"^(deb|deb-src)\s+(?:\[([^\]]*)\]\s+)?(\S+)\s+(\S+)")
 
 
-def read(root: str, repository_url: str | None) -> dict[str, Any]:
-    """Return the probe's `repository_files`.
-
-    entries: {"file", "uri", "suite", "signed_by"} of each source of NVIDIA's software; keys: {file: [fingerprint]} of
-    NVIDIA's keys that apt trusts for every repository; mixed: those files that also contain other repositories or keys.
-    """
+def read(root: str, repository_url: str | None) -> RepositoryFiles:
+    """Return the sources of NVIDIA's software, that of `repository_url` among them, and NVIDIA's keys."""
     entries = all_entries(root)
     own = (repository_url or "").rstrip("/")
     wanted = [
-        e
-        for e in entries
-        if any(word in e["uri"] for word in NVIDIA_URI_WORDS) or (own and e["uri"].rstrip("/") == own)
+        e for e in entries if any(word in e.uri for word in NVIDIA_URI_WORDS) or (own and e.uri.rstrip("/") == own)
     ]
     keys, mixed = _keys(root)
-    mixed += [entry["file"] for entry in entries if entry not in wanted]
-    concerned = {entry["file"] for entry in wanted} | set(keys)
-    return {"entries": wanted, "keys": keys, "mixed": sorted(concerned & set(mixed))}
+    mixed += [entry.file for entry in entries if entry not in wanted]
+    concerned = {entry.file for entry in wanted} | set(keys)
+    return RepositoryFiles(tuple(wanted), keys, tuple(sorted(concerned & set(mixed))))
 
 
-def all_entries(root: str) -> list[dict[str, Any]]:
-    """Return {"file", "uri", "suite", "signed_by"} of each source of packages that apt reads."""
+def all_entries(root: str) -> list[SourceEntry]:
+    """Return each source of packages that apt reads."""
     entries = parse_list(files.read_text(root, ONE_LINE) or "", ONE_LINE)
     for name in files.names(root, DIRECTORY):
         path = "%s/%s" % (DIRECTORY, name)
@@ -64,7 +63,7 @@ def all_entries(root: str) -> list[dict[str, Any]]:
     return entries
 
 
-def parse_list(text: str, path: str) -> list[dict[str, Any]]:
+def parse_list(text: str, path: str) -> list[SourceEntry]:
     """Return the entries of a one-line file: `deb [signed-by=/key arch=amd64] URI SUITE ...`."""
     found = []
     for line in text.splitlines():
@@ -74,7 +73,7 @@ def parse_list(text: str, path: str) -> list[dict[str, Any]]:
     return found
 
 
-def parse_sources(text: str, path: str) -> list[dict[str, Any]]:
+def parse_sources(text: str, path: str) -> list[SourceEntry]:
     """Return the entries of a deb822 file, whose Signed-By is a path, fingerprints, or a whole key."""
     found = []
     for fields in deb822.paragraphs(text):
@@ -99,13 +98,13 @@ def _options(match: re.Match[str]) -> dict[str, str]:
     return {name.lower(): value for name, value in options.items()}
 
 
-def _entry(path: str, uri: str, suite: str, signed_by: str | None) -> dict[str, Any]:
+def _entry(path: str, uri: str, suite: str, signed_by: str | None) -> SourceEntry:
     if signed_by and "BEGIN PGP" in signed_by:
         signed_by = "a key within the file"
-    return {"file": path, "uri": uri, "suite": suite, "signed_by": signed_by or None}
+    return SourceEntry(path, uri, suite, signed_by or None)
 
 
-def _keys(root: str) -> tuple[dict[str, list[str]], list[str]]:
+def _keys(root: str) -> tuple[dict[str, tuple[str, ...]], list[str]]:
     """Return NVIDIA's keys by file, and the files that contain other keys too."""
     keyring, directory = KEYRINGS
     paths = [keyring] + ["%s/%s" % (directory, name) for name in files.names(root, directory)]
@@ -116,7 +115,7 @@ def _keys(root: str) -> tuple[dict[str, list[str]], list[str]]:
             if not data or not _names_nvidia(_plain(data)):
                 continue
             all_keys = openpgp.public_keys(data)
-            keys = [key.fingerprint for key in all_keys if _names_nvidia(key.raw)]
+            keys = tuple(key.fingerprint for key in all_keys if _names_nvidia(key.raw))
         except (ValueError, OSError):
             continue  # apt ignores such a file too, with a warning
         if keys:
@@ -183,7 +182,7 @@ class Others:
                 suites.append((address, suite))
         return [base for base in bases if any(_belongs(_split(base), suite) for suite in suites)]
 
-    def _is_archive(self, entry: Mapping[str, Any]) -> bool:
+    def _is_archive(self, entry: SourceEntry) -> bool:
         return any(base.startswith(_start(entry)) for base in self._archive)
 
     def offering(self, uri: str) -> Collection[str] | None:
@@ -192,20 +191,17 @@ class Others:
         found = [rows for base, rows in self._lists.items() if base.startswith(start)]
         return {row["package"] for rows in found for row in rows} if found else None
 
-    def preferred(self) -> list[dict[str, Any]]:
+    def preferred(self) -> tuple[PreferredSource, ...]:
         """Return the sources whose packages apt would take in place of NVIDIA's or the distribution's.
 
-        Each with `file`, `uri`, `suite`, whether the file is `mixed`, the `priority`, the files of `pins` that give it
-        (none where it is apt's own), and the `packages` with the versions that apt would take; `refused`: the files
-        with the negative pin, if one keeps apt from what NVIDIA or the distribution offer of these. As if NVIDIA's
-        repository were configured already, and nothing installed.
+        As if NVIDIA's repository were configured already, and nothing installed.
         """
         names = sorted({row["package"] for rows in self._lists.values() for row in rows})
         archive = {base: self._rows(base, names) for base in self._archive} if names else {}
         theirs = {row["package"] for rows in archive.values() for row in rows}
         contested = [name for name in names if name in theirs or name in self._offers]
         if not contested:
-            return []
+            return ()
         with tempfile.TemporaryDirectory(prefix="gpuhost-apt-") as directory:
             self._lay_out(directory, archive)
             without = self._policy(directory, contested)
@@ -218,7 +214,7 @@ class Others:
                 if (best.version != without[name].version if name in without else name in refused)
             }
             won = {n: best for n, best in won.items() if any(self._has_list(uri) for uri, _place in best.origins)}
-            return self._sources(directory, won, refused) if won else []
+            return tuple(self._sources(directory, won, refused)) if won else ()
 
     def _refused(self, directory: str, names: list[str]) -> dict[str, tuple[str, ...]]:
         """Return which of the packages a negative pin keeps from apt, and the files with it."""
@@ -231,28 +227,28 @@ class Others:
 
     def _sources(
         self, directory: str, won: dict[str, apt_output.Candidate], refused: Mapping[str, tuple[str, ...]]
-    ) -> list[dict[str, Any]]:
+    ) -> list[PreferredSource]:
         """Return the sources of the packages that they win."""
         entries, names = all_entries(self._root), sorted(won)
         # apt does not say which file of preferences has the record that counts: the one that alone has its effect.
         without = self._policy(directory, names, os.devnull)
         alone = {path: self._policy(directory, names, files.under(self._root, path)) for path in self._preferences()}
-        groups: dict[tuple[Any, ...], dict[str, str]] = {}
+        groups: dict[tuple[str, str, int, tuple[str, ...], tuple[str, ...]], dict[str, str]] = {}
         for name, best in won.items():
             origin = next(pair for pair in best.origins if self._has_list(pair[0]))
-            pins = [
+            pins = tuple(
                 path
                 for path, found in alone.items()
                 if found.get(name) == best and (name not in without or without[name].priority != best.priority)
-            ]
+            )
             groups.setdefault((*origin, best.priority, tuple(pins), refused.get(name, ())), {})[name] = best.version
         result = []
         for (uri, place, priority, pins, away), packages in groups.items():
             entry = next((e for e in entries if _is_at(e, uri, place)), None)
-            beside = [e for e in entries if entry and e["file"] == entry["file"]]
-            others = [e for e in beside if e["uri"] != (entry or e)["uri"] or self._is_archive(e)]
-            found = {"file": entry["file"] if entry else "", "uri": uri, "suite": place, "mixed": bool(others)}
-            result.append(dict(found, priority=priority, pins=list(pins), refused=list(away), packages=packages))
+            beside = [e for e in entries if entry and e.file == entry.file]
+            others = [e for e in beside if e.uri != (entry or e).uri or self._is_archive(e)]
+            file = entry.file if entry else ""
+            result.append(PreferredSource(file, uri, place, priority, packages, pins, away, mixed=bool(others)))
         return result
 
     def _lay_out(self, directory: str, archive: Mapping[str, Rows]) -> None:
@@ -282,11 +278,11 @@ class Others:
                 stanzas.append(stanza)
                 continue
             for entry in kept:
-                fields = dict(deb822.parse(stanza), uris=entry["uri"], suites=entry["suite"])
+                fields = dict(deb822.parse(stanza), uris=entry.uri, suites=entry.suite)
                 stanzas.append("\n".join("%s: %s" % pair for pair in fields.items()))
         return "\n\n".join([*stanzas, ""])
 
-    def _is_own(self, entry: Mapping[str, Any]) -> bool:
+    def _is_own(self, entry: SourceEntry) -> bool:
         return _start(entry).replace("_._", "_") == self._own  # `deb URL ./` is the same as `deb URL /`
 
     def _write_lists(self, directory: str, lists: Mapping[str, Rows]) -> None:
@@ -382,9 +378,9 @@ def _belongs(place: tuple[str, str], archive: tuple[str, str]) -> bool:
     return address.partition("_")[0] == at.partition("_")[0] and suite.startswith(of + "-")
 
 
-def _start(entry: Mapping[str, Any]) -> str:
+def _start(entry: SourceEntry) -> str:
     """Return the start of the names of the lists of an entry."""
-    uri, suite = _as_apt_reads(entry["uri"]).rstrip("/"), entry["suite"]
+    uri, suite = _as_apt_reads(entry.uri).rstrip("/"), entry.suite
     flat, parts = suite.endswith("/"), [part for part in suite.split("/") if part]
     return apt_lists.list_name("/".join([uri, *([] if flat else ["dists"]), *parts])) + "_"
 
@@ -393,9 +389,9 @@ def _as_apt_reads(uri: str) -> str:
     return uri.replace("$(ARCH)", dpkg.native_architecture())
 
 
-def _is_at(entry: Mapping[str, Any], uri: str, place: str) -> bool:
+def _is_at(entry: SourceEntry, uri: str, place: str) -> bool:
     """Return whether apt's words for a source, such as `URI jammy/main`, are those of an entry."""
-    (scheme, _, _), at = entry["uri"].partition(":"), apt_lists.list_name(_as_apt_reads(entry["uri"]))
+    (scheme, _, _), at = entry.uri.partition(":"), apt_lists.list_name(_as_apt_reads(entry.uri))
     same = uri.startswith(scheme + ":") and apt_lists.list_name(uri) == at
-    suite = entry["suite"].strip("/")
+    suite = entry.suite.strip("/")
     return same and (suite in ("", ".") or (place + "/").startswith(suite + "/"))

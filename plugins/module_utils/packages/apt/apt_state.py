@@ -5,9 +5,13 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files, processes
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import (
+    BrokenPackage,
+    PackageLock,
+    PackageManager,
+)
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import dpkg
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.model import Journal, foreign_unfinished
 
@@ -19,33 +23,22 @@ LOCKS = (
 )
 
 
-def read(root: str, journal: Journal) -> dict[str, Any] | None:
-    """Return the probe's `package_manager`; None where dpkg is not the package manager.
+def read(root: str, journal: Journal) -> PackageManager | None:
+    """Return whether apt could start now; None where dpkg is not the package manager.
 
-    journal: of the packages that gpuhost changed. locks: {"path", "pid", "command"} of each lock that a process holds;
-    broken: {"name", "state", "of_others"} of each package that dpkg left between two states; interrupted: whether
-    dpkg's journal is not merged.
+    journal: of the packages that gpuhost changed
     """
     if not os.path.exists(files.under(root, dpkg.STATUS_FILE)):
         return None
     unfinished = dpkg.unfinished(root)
     others = foreign_unfinished(unfinished, (), journal)
     broken = [
-        {
-            "name": name,
-            "state": ("reinstreq " if package.reinstall else "") + package.status,
-            "of_others": name in others,
-        }
+        BrokenPackage(name, ("reinstreq " if package.reinstall else "") + package.status, of_others=name in others)
         for name, package in unfinished.items()
     ]
-    return {
-        "name": "apt",
-        "locks": locks(root),
-        "broken": broken,
-        "interrupted": bool(dpkg.journal_files(root)),
-    }
+    return PackageManager("apt", locks(root), tuple(broken), interrupted=bool(dpkg.journal_files(root)))
 
 
-def locks(root: str) -> list[dict[str, Any]]:
-    """Return {"path", "pid", "command"} of each lock that a process holds."""
-    return [lock for lock in (processes.holder(root, path) for path in LOCKS) if lock]
+def locks(root: str) -> tuple[PackageLock, ...]:
+    """Return the locks that a process holds."""
+    return tuple(lock for lock in (processes.holder(root, path) for path in LOCKS) if lock)

@@ -10,6 +10,7 @@ from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import model
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import NvidiaSmi, SmiGpu
 
 from tests.doubles import simulated_cuda
 
@@ -29,10 +30,15 @@ PLAN: dict[str, Any] = {
 }
 
 
-def nvidia_smi(count: int = 2, version: str = "580.95.05", exit_code: int = 0, message: str = "") -> dict[str, Any]:
+def nvidia_smi(count: int = 2, version: str = "580.95.05", exit_code: int = 0, message: str = "") -> NvidiaSmi:
     """Return nvidia_smi.read's result for GPUs of one driver version."""
-    gpus = [{"index": i, "driver_version": version} for i in range(count)]
-    return {"path": "/usr/bin/nvidia-smi", "exit_code": exit_code, "message": message, "gpus": gpus}
+    return of_versions(*[version] * count, exit_code=exit_code, message=message)
+
+
+def of_versions(*versions: str | None, exit_code: int = 0, message: str = "") -> NvidiaSmi:
+    """Return nvidia_smi.read's result for GPUs with these driver versions."""
+    gpus = tuple(SmiGpu(index=i, driver_version=version) for i, version in enumerate(versions))
+    return NvidiaSmi(gpus, path="/usr/bin/nvidia-smi", exit_code=exit_code, message=message)
 
 
 def refuse(*args: object) -> command.Answer:
@@ -71,19 +77,19 @@ NO_DEVICE = (CUDA_FIXTURES / "no-device.json").read_text()
 GPU_CODES = (CUDA_FIXTURES / "nvcc-13.2-list-gpu-code.txt").read_bytes()
 
 
-def simulated_gpus(**changes: Any) -> dict[str, Any]:
+def simulated_gpus(**changes: Any) -> NvidiaSmi:
     """Return nvidia_smi.read's result for the simulated GPUs, with changes to the one at 1b:00.0."""
     gpus = [
-        {
-            "name": "Simulated GPU",
-            "compute_capability": "9.0",
-            "uuid": f"GPU-f0f1f2f3-f4f5-f6f7-f8f9-fafbfcfdfe{i:02}",
-            "pci_address": f"0000:{0x1A + i:02x}:00.0",
-        }
+        SmiGpu(
+            name="Simulated GPU",
+            compute_capability="9.0",
+            uuid=f"GPU-f0f1f2f3-f4f5-f6f7-f8f9-fafbfcfdfe{i:02}",
+            pci_address=f"0000:{0x1A + i:02x}:00.0",
+        )
         for i in range(3)
     ]
-    gpus[1].update(changes)
-    return {"path": "/usr/bin/nvidia-smi", "exit_code": 0, "message": "", "gpus": gpus}
+    gpus[1] = dataclasses.replace(gpus[1], **changes)
+    return NvidiaSmi(tuple(gpus), path="/usr/bin/nvidia-smi")
 
 
 def cuda_host(run: Run, **changes: Any) -> model.Context:

@@ -13,6 +13,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks import (
     cuda_device_checks,
     model,
 )
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import NvidiaSmi, SmiGpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts, loader
 
 from tests.unit.module_utils.checks.contexts import CUDA_FIXTURES, cuda_host
@@ -118,10 +119,10 @@ class Board:
         return answer if isinstance(answer, command.Answer) else command.Answer(0, answer.encode(), b"")
 
     def judge(self, device: str | None = None, **changes: Any) -> model.Check:
-        gpus = [{"index": i, "pci_address": f"0000:{0x1A + i:02x}:00.0"} for i in range(self.count)]
+        gpus = tuple(SmiGpu(index=i, pci_address=f"0000:{0x1A + i:02x}:00.0") for i in range(self.count))
         ids = {path.read_text().strip()[2:] for path in (self.root / "sys/bus/pci/devices").glob("*/device")}
         context = cuda_host(
-            self.run, root=str(self.root), expect_gpus=self.count, smi={"path": "/usr/bin/nvidia-smi", "gpus": gpus},
+            self.run, root=str(self.root), expect_gpus=self.count, smi=NvidiaSmi(gpus, path="/usr/bin/nvidia-smi"),
             gpu_thresholds=facts.gpu_thresholds(CATALOG, [f"10de:{one}" for one in ids]), link_thresholds=LINKS,
         )  # fmt: skip
         for name, value in changes.items():
@@ -337,20 +338,20 @@ def test_fewer_devices_than_expected_are_unknown(hgx_4: Board) -> None:
     )
 
 
-GPUS = [{"index": i, "pci_address": f"0000:{0x1A + i:02x}:00.0"} for i in range(4)]
+GPUS = tuple(SmiGpu(index=i, pci_address=f"0000:{0x1A + i:02x}:00.0") for i in range(4))
 
 
 @pytest.mark.parametrize(
     "smi",
     [
         None,
-        {"path": "/usr/bin/nvidia-smi", "gpus": GPUS[:3]},
-        {"path": None, "gpus": GPUS},
-        {"path": "/x", "gpus": None},
+        NvidiaSmi(GPUS[:3], path="/usr/bin/nvidia-smi"),
+        NvidiaSmi(GPUS),
+        NvidiaSmi(path="/x"),
     ],
     ids=["no nvidia-smi", "one is absent", "no path", "no list"],
 )
-def test_gpus_that_nvidia_smi_does_not_list_are_unknown(hgx_4: Board, smi: dict[str, Any] | None) -> None:
+def test_gpus_that_nvidia_smi_does_not_list_are_unknown(hgx_4: Board, smi: NvidiaSmi | None) -> None:
     check = hgx_4.judge(smi=smi)
     assert (check.status, check.reason) == (
         "unknown",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import cuda_checks, cuda_device_checks, model
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import NvidiaSmi
 
 from tests.doubles import simulated_cuda
 from tests.unit.module_utils.checks.contexts import (
@@ -195,7 +197,7 @@ def test_device_query_compares_with_nvidia_smi_and_the_plan(program: Path, chang
     [
         ({"smi": simulated_gpus(compute_capability=None)}, "pass"),
         ({"smi": None}, "unknown"),
-        ({"smi": {"path": "/usr/bin/nvidia-smi", "exit_code": 9, "message": "", "gpus": []}}, "unknown"),
+        ({"smi": NvidiaSmi(path="/usr/bin/nvidia-smi", exit_code=9)}, "unknown"),
         ({"smi": simulated_gpus(name=None)}, "unknown"),
         ({"smi": simulated_gpus(uuid=None)}, "unknown"),
     ],
@@ -241,7 +243,7 @@ def test_what_a_crash_prevented_is_unknown(live: Callable[..., Run]) -> None:
 
 def test_single_gpu_has_no_pair_and_reduces_alone(live: Callable[..., Run]) -> None:
     one = {**CUDA_PLAN, "gpus": CUDA_PLAN["gpus"][:1]}
-    smi = {**simulated_gpus(), "gpus": simulated_gpus()["gpus"][:1]}
+    smi = dataclasses.replace(simulated_gpus(), gpus=simulated_gpus().gpus[:1])
     found = by_id(cuda_checks.run(cuda_host(live(devices="1"), plan=one, expect_gpus=1, smi=smi)))
     assert found["cuda.peer_access"].reason == "there is one GPU and therefore no pair"
     assert found["cuda.nccl_all_reduce"].found == "the exact sum over 1 GPUs"

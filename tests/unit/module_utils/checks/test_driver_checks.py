@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,8 +12,9 @@ import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import driver_checks
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import module_keys, secure_boot
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import NvidiaSmi
 
-from tests.unit.module_utils.checks.contexts import PLAN, PROBE_FIXTURES, by_id, host, nvidia_smi, without
+from tests.unit.module_utils.checks.contexts import PLAN, PROBE_FIXTURES, by_id, host, nvidia_smi, of_versions, without
 from tests.unit.module_utils.host.test_module_keys import (
     BUILD,
     BUILT_6_1,
@@ -119,7 +121,7 @@ def test_remedy_is_that_of_the_exit_code(tmp_path: Path, changes: dict[str, Any]
 def test_slow_answer_is_a_warning(
     tmp_path: Path, seconds: float, factor: float, version: str, status: str, found: str
 ) -> None:
-    smi = {**nvidia_smi(version=version), "seconds": seconds}
+    smi = dataclasses.replace(nvidia_smi(version=version), seconds=seconds)
     check = by_id(driver_checks.run(host(tmp_path, smi=smi, timeout_factor=factor)))["driver.nvidia_smi"]
     assert (check.status, check.found, check.expected) == (status, found, WORKS)
     assert check.versions == {"driver": version}
@@ -127,8 +129,7 @@ def test_slow_answer_is_a_warning(
 
 
 def test_each_version_that_is_reported_counts(tmp_path: Path) -> None:
-    smi = nvidia_smi()
-    smi["gpus"][1]["driver_version"] = "570.1"
+    smi = of_versions("580.95.05", "570.1")
     check = by_id(driver_checks.run(host(tmp_path, smi=smi)))["driver.nvidia_smi"]
     assert (check.status, check.found) == ("fail", "exit 0, driver 570.1, 580.95.05")
     assert check.versions == {"driver": "570.1, 580.95.05"}
@@ -156,11 +157,10 @@ def test_answer_that_says_nothing_is_unknown(tmp_path: Path, exit_code: int, mes
 
 
 def test_version_that_one_gpu_does_not_report_is_unknown(tmp_path: Path) -> None:
-    smi = nvidia_smi()
-    smi["gpus"][1]["driver_version"] = None
+    smi = of_versions("580.95.05", None)
     check = by_id(driver_checks.run(host(driver_tree(tmp_path, OPEN_580), smi=smi)))["driver.nvidia_smi"]
     assert (check.status, check.found) == ("unknown", "exit 0, driver 580.95.05")
-    smi["gpus"][0]["driver_version"] = "570.1"
+    smi = of_versions("570.1", None)
     check = by_id(driver_checks.run(host(tmp_path, smi=smi)))["driver.nvidia_smi"]
     assert check.status == "fail"
 
@@ -255,7 +255,7 @@ def test_module_matches_user_space(
     ids=["none loaded", "another version", "no GPU"],
 )
 def test_module_that_does_not_match_has_a_remedy(
-    tmp_path: Path, version_file: str | None, smi: dict[str, Any], remedy: str, libraries: str
+    tmp_path: Path, version_file: str | None, smi: NvidiaSmi, remedy: str, libraries: str
 ) -> None:
     context = host(driver_tree(tmp_path, version_file), smi=smi)
     check = by_id(driver_checks.run(context))["driver.module_matches_user_space"]
@@ -826,8 +826,7 @@ def test_security_floor_without_a_version_is_unknown(simulated: SimulatedHost) -
 
 
 def test_security_floor_counts_for_each_gpu(tmp_path: Path) -> None:
-    smi = nvidia_smi()
-    smi["gpus"][1]["driver_version"] = "580.82.07"
+    smi = of_versions("580.95.05", "580.82.07")
     driver = {**PLAN["components"]["driver"], "security_floor": "580.95.05", "branch": 580}
     plan = {"components": {"driver": driver}}
     check = by_id(driver_checks.run(host(tmp_path, smi=smi, plan=plan)))["driver.security_floor"]

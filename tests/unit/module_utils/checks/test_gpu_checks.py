@@ -18,6 +18,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks import (
     model,
     verify,
 )
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import NvidiaSmi, SmiGpu
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi, nvidia_smi_log
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
@@ -813,9 +814,9 @@ NVLINKS: dict[str, tuple[list[tuple[dict[str, str], str]], str, str]] = {
 
 def nvlink_check(context: model.Context, gpus: list[tuple[dict[str, str], str]]) -> model.Check:
     listed = [with_elements(elements, n, f"00000000:{5 + n:02x}:00.0") for n, (elements, _) in enumerate(gpus)]
-    rows = [{"index": gpu.index, "pci_address": "0000" + gpu.bus_id[8:]} for gpu in listed]
+    rows = tuple(SmiGpu(index=gpu.index, pci_address="0000" + gpu.bus_id[8:]) for gpu in listed)
     links = "".join(f"GPU {n}: NVIDIA X (UUID: GPU-{n})\n{text}\n" for n, (_, text) in enumerate(gpus) if text)
-    smi = {"path": "/usr/bin/nvidia-smi", "exit_code": 0, "message": "", "gpus": rows}
+    smi = NvidiaSmi(rows, path="/usr/bin/nvidia-smi")
     context = dataclasses.replace(context, run=printing(listed, links), smi=smi, expect_gpus=len(gpus))
     return by_id(gpu_checks.run(context))["gpu.nvlink"]
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks import framework_probe, idle_checks, model
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import NvidiaSmi
 
 from tests.doubles import simulated_driver
 from tests.unit.module_utils.simulated_host import H200, SimulatedHost, use_simulated_nvidia_smi
@@ -142,7 +143,7 @@ def test_gpu_without_memory_of_its_own_is_judged_by_its_processes(host: Simulate
         ),
         ({"smi": None}, "unknown", "before the checks: nvidia-smi is not installed"),
         (
-            {"smi": {"path": "/usr/bin/nvidia-smi", "exit_code": command.TIMED_OUT}},
+            {"smi": NvidiaSmi(path="/usr/bin/nvidia-smi", exit_code=command.TIMED_OUT)},
             "unknown",
             "before the checks: nvidia-smi did not answer in time, see driver.nvidia_smi",
         ),

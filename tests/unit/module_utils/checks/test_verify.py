@@ -178,7 +178,7 @@ def test_context_has_what_the_host_has(tmp_path: Path, monkeypatch: pytest.Monke
     machine = SimulatedHost(tmp_path, [H200, H200])
     machine.write("usr/share/gpuhost-simulated/nvidia-driver.txt", "NVIDIA driver 580.95.05 (simulated)\n")
     context = machine.context(timeout_factor=2.0, unknown="warn", state_directory="/srv/state")
-    assert (context.pci_gpus, context.expect_gpus, len((context.smi or {})["gpus"])) == (2, 2, 2)
+    assert (context.pci_gpus, context.expect_gpus, len(context.smi_gpus)) == (2, 2, 2)
     assert context.simulated == ["NVIDIA driver 580.95.05 (simulated)"]
     assert (context.timeout_factor, context.unknown, context.state_directory) == (2.0, "warn", "/srv/state")
     assert (context.waivers, context.gpu_thresholds, context.link_thresholds, context.gpu_jobs) == ([], {}, {}, "")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import display
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 
 from tests.unit.module_utils.host_files import link, put
 
@@ -37,8 +38,8 @@ def connector(root: Path, name: str, status: str, vendor: str = "0x10de") -> Non
 def test_a_server_has_no_display_although_it_boots_to_the_graphical_target(tmp_path: Path) -> None:
     """graphical.target is the default of every Debian and Ubuntu server."""
     boots_to(tmp_path, "graphical.target")
-    assert display.read(str(tmp_path)) == {**NONE, "graphical": True}
-    assert display.read(str(tmp_path / "empty")) == NONE
+    assert to_json(display.read(str(tmp_path))) == {**NONE, "graphical": True}
+    assert to_json(display.read(str(tmp_path / "empty"))) == NONE
 
 
 @pytest.mark.parametrize("directory", ["/usr/lib/systemd/system", "/lib/systemd/system"])
@@ -46,14 +47,14 @@ def test_the_display_manager_is_the_unit_behind_the_alias(tmp_path: Path, direct
     unit(tmp_path, "lightdm.service", directory)
     link(tmp_path, ALIAS, f"{directory}/lightdm.service")
     boots_to(tmp_path, "graphical.target")
-    assert display.read(str(tmp_path)) == {"manager": "lightdm.service", "graphical": True, "connected": []}
+    assert to_json(display.read(str(tmp_path))) == {"manager": "lightdm.service", "graphical": True, "connected": []}
 
 
 def test_a_display_manager_of_a_host_that_boots_to_a_console(tmp_path: Path) -> None:
     unit(tmp_path, "gdm3.service")
     link(tmp_path, ALIAS, "/usr/lib/systemd/system/gdm3.service")
     boots_to(tmp_path, "multi-user.target")
-    assert display.read(str(tmp_path)) == {"manager": "gdm3.service", "graphical": False, "connected": []}
+    assert to_json(display.read(str(tmp_path))) == {"manager": "gdm3.service", "graphical": False, "connected": []}
 
 
 @pytest.mark.parametrize("target", ["/dev/null", "/usr/lib/systemd/system/gdm3.service"], ids=["masked", "purged"])
@@ -61,7 +62,7 @@ def test_an_alias_without_a_unit_is_no_display_manager(tmp_path: Path, target: s
     put(tmp_path, "/dev/null")
     link(tmp_path, ALIAS, target)
     unit(tmp_path, "display-manager.service", "/lib/systemd/system")  # the mask is above it
-    assert display.read(str(tmp_path))["manager"] is None
+    assert display.read(str(tmp_path)).manager is None
 
 
 def test_connected_displays_of_graphics_cards(tmp_path: Path) -> None:
@@ -70,7 +71,7 @@ def test_connected_displays_of_graphics_cards(tmp_path: Path) -> None:
     connector(tmp_path, "card1-DP-2", "unknown")
     connector(tmp_path, "card2-eDP-1", "connected", "0x8086")
     put(tmp_path, "/sys/class/drm/version", "drm 1.1.0 20060810\n")
-    assert display.read(str(tmp_path))["connected"] == ["card1-HDMI-A-1", "card2-eDP-1"]
+    assert display.read(str(tmp_path)).connected == ("card1-HDMI-A-1", "card2-eDP-1")
 
 
 @pytest.mark.parametrize(

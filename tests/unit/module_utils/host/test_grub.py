@@ -311,7 +311,7 @@ def installed(root: Path, configuration: str | None, environment: str, files: di
 
 def probed(root: Path) -> str:
     found = system.kernel(str(root), OLD12)
-    return found["next_boot"] or f"unknown: {found['next_boot_unknown']}"
+    return found.next_boot or f"unknown: {found.next_boot_unknown}"
 
 
 def guarded(root: Path, programs: Path) -> str:
@@ -395,7 +395,7 @@ def test_a_copy_of_an_image_is_no_kernel(tmp_path: Path, suffix: str) -> None:
     installed(root, None, "")
     put(root, f"/boot/vmlinuz-{NEW12}{suffix}")
     assert [probed(root), guarded(root, tmp_path / "bin")] == [NEW12, NEW12]
-    assert system.kernel(str(root), OLD12)["installed"] == [OLD12, NEW12]
+    assert system.kernel(str(root), OLD12).installed == (OLD12, NEW12)
 
 
 def test_a_release_that_goes_on_after_another_has_modules_of_its_own(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import os_release
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 
 from tests.unit.module_utils.host_files import put
 
@@ -24,7 +25,7 @@ FIXTURES = Path(__file__).parents[3] / "fixtures/probe"
 def test_the_distribution_is_read_from_os_release(tmp_path: Path, name: str, expected: tuple[str, ...]) -> None:
     put(tmp_path, "/usr/lib/os-release", (FIXTURES / f"os-release-{name}.txt").read_text())
     keys = ("id", "name", "version", "codename", "pretty_name")
-    assert os_release.read(str(tmp_path)) == dict(zip(keys, expected, strict=True))
+    assert to_json(os_release.read(str(tmp_path))) == dict(zip(keys, expected, strict=True))
 
 
 def test_a_host_without_os_release_is_an_error(tmp_path: Path) -> None:

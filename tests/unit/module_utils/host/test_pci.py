@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 
 from tests.unit.module_utils.host_files import link, put
 
@@ -32,7 +33,7 @@ def test_gpus_and_nvswitches_are_found_among_other_devices(tmp_path: Path) -> No
     device(tmp_path, "0000:00:02.0", ids="8086:3e92", pci_class="030000")
     device(tmp_path, "10000:01:00.0", ids="10de:2901", pci_class="030200")
     gpus, switches = pci.read(str(tmp_path))
-    assert gpus == [
+    assert to_json(gpus) == [
         {
             "pci_address": "0000:05:00.0",
             "pci_id": "10de:2335",
@@ -58,7 +59,7 @@ def test_gpus_and_nvswitches_are_found_among_other_devices(tmp_path: Path) -> No
             "vgpu": None,
         },
     ]
-    assert switches == [{"pci_address": "0000:07:00.0", "pci_id": "10de:22a3"}]
+    assert to_json(switches) == [{"pci_address": "0000:07:00.0", "pci_id": "10de:22a3"}]
 
 
 def test_a_virtual_function_is_no_gpu_of_the_host(tmp_path: Path) -> None:
@@ -70,7 +71,7 @@ def test_a_virtual_function_is_no_gpu_of_the_host(tmp_path: Path) -> None:
     device(tmp_path, "0000:52:00.4", ids="10de:2235", pci_class="030200", subsystem="10de:14d9")
     device(tmp_path, "0000:61:00.2", ids="15b3:101e", pci_class="020000")
     link(tmp_path, f"{pci.DEVICES}/0000:61:00.2/physfn", "../0000:61:00.0")
-    assert [gpu["pci_address"] for gpu in pci.read(str(tmp_path))[0]] == ["0000:51:00.0", "0000:52:00.4"]
+    assert [gpu.pci_address for gpu in pci.read(str(tmp_path))[0]] == ["0000:51:00.0", "0000:52:00.4"]
     assert pci.virtual_functions(str(tmp_path)) == ["0000:51:00.4"]
 
 
@@ -116,4 +117,4 @@ def test_a_vgpu_is_recognised_without_a_driver(tmp_path: Path, space: bytes, ver
     device(tmp_path, "0000:02:00.0", ids="10de:1eb8", pci_class="030000", subsystem="10de:130f")
     put(tmp_path, f"{pci.DEVICES}/0000:02:00.0/config", space)
     (gpu,), _unused = pci.read(str(tmp_path))
-    assert gpu["vgpu"] == version
+    assert gpu.vgpu == version

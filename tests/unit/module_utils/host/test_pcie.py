@@ -7,6 +7,7 @@ import re
 from pathlib import Path
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import pcie
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 
 from tests.unit.module_utils.host_files import put
 
@@ -59,7 +60,7 @@ def test_links_iommu_groups_and_bridges_are_read_from_sysfs(tmp_path: Path) -> N
     (tmp_path / real.lstrip("/") / "iommu_group").symlink_to("../../../../../kernel/iommu_groups/7")
     put(tmp_path, "/sys/kernel/iommu_groups/7/type", "DMA-FQ\n")
     put(tmp_path, "/proc/cmdline", "BOOT_IMAGE=/vmlinuz ro quiet intel_iommu=on iommu=pt\n")
-    found = pcie.read(str(tmp_path), ["0000:05:00.0"])
+    found = to_json(pcie.read(str(tmp_path), ["0000:05:00.0"]))
     assert found == {
         "gpus": {
             "0000:05:00.0": {
@@ -84,4 +85,4 @@ def test_path_has_the_links_of_the_device_and_of_each_bridge_above(tmp_path: Pat
         place = "/".join(real.split("/")[: depth + 1])
         put(tmp_path, f"{place}/max_link_width", width + "\n")
         (devices / place.rsplit("/", 1)[1]).symlink_to(tmp_path / place[1:])
-    assert [link["max_width"] for link in pcie.path(str(tmp_path), "0000:05:00.0")] == [16, 8, 4]
+    assert [link.max_width for link in pcie.path(str(tmp_path), "0000:05:00.0")] == [16, 8, 4]

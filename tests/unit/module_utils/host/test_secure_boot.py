@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import secure_boot
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import SigningKey
 
 from tests.unit.module_utils.host_files import put
 
@@ -59,16 +60,18 @@ def test_without_validation_by_shim_the_kernel_takes_secure_boot_for_disabled(
 def test_certificates_of_the_firmware_and_of_the_owner_are_trusted(tmp_path: Path) -> None:
     assert secure_boot.trusted_certificates(str(tmp_path)) is None
     put(tmp_path, secure_boot.SIGNATURES, (FIXTURES / "db-ovmf-ms").read_bytes())
-    assert secure_boot.trusted_certificates(str(tmp_path)) == MICROSOFT
+    assert secure_boot.trusted_certificates(str(tmp_path)) == tuple(MICROSOFT)
     put(tmp_path, VARIABLE, MOK_LIST)
-    assert secure_boot.trusted_certificates(str(tmp_path)) == sorted([*MICROSOFT, digest("one.der"), digest("two.der")])
+    assert secure_boot.trusted_certificates(str(tmp_path)) == (
+        *sorted([*MICROSOFT, digest("one.der"), digest("two.der")]),
+    )
 
 
 def test_a_divided_list_and_the_table_of_newer_kernels(tmp_path: Path) -> None:
     half = 4 + (len(MOK_LIST) - 4) // 2  # two lists of the same size
     put(tmp_path, VARIABLE, MOK_LIST[:half])
     put(tmp_path, VARIABLE.replace("RT-", "RT1-"), MOK_LIST[:4] + MOK_LIST[half:])
-    both = sorted([digest("one.der"), digest("two.der")])
+    both = tuple(sorted([digest("one.der"), digest("two.der")]))
     assert secure_boot.trusted_certificates(str(tmp_path)) == both
     other = tmp_path / "other"
     put(other, secure_boot.OWNER_KEYS_TABLE, MOK_LIST[4:])
@@ -95,7 +98,7 @@ def test_keys_of_dkms_are_looked_up_in_the_firmware(
     put(tmp_path, "/var/lib/dkms/mok.pub", content)
     if variables:
         put(tmp_path, VARIABLE, MOK_LIST)
-    assert secure_boot.dkms_keys(str(tmp_path)) == [{"path": "/var/lib/dkms/mok.pub", "enrolled": expected}]
+    assert secure_boot.dkms_keys(str(tmp_path)) == [SigningKey("/var/lib/dkms/mok.pub", expected)]
 
 
 def test_the_key_in_dkms_settings_takes_the_place_of_generated_ones(tmp_path: Path) -> None:
@@ -110,4 +113,4 @@ def test_the_key_in_dkms_settings_takes_the_place_of_generated_ones(tmp_path: Pa
     )
     own = f"/etc/dkms/framework.conf.d/{secure_boot.OWN_SETTINGS}"
     put(tmp_path, own, "mok_certificate=/var/lib/gpuhost/module_signing/certificate\n")
-    assert secure_boot.dkms_keys(str(tmp_path)) == [{"path": "/root/lab.der", "enrolled": True}]
+    assert secure_boot.dkms_keys(str(tmp_path)) == [SigningKey("/root/lab.der", True)]

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import grub, system
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Kernel
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 
 from tests.unit.module_utils.host_files import link, put
 
@@ -23,25 +25,25 @@ def test_kernels_and_headers_follow_links_within_the_root(tmp_path: Path) -> Non
     put(tmp_path, "/lib/modules/6.8.0-45-generic/kernel/x.ko")
     put(tmp_path, "/boot/initrd.img-6.1.0-9-amd64", "x")
     put(tmp_path, "/boot/initramfs-6.1.0-56-amd64.img", "x" * (2 * 2**20 + 1))  # as dracut names it
-    assert system.kernel(str(tmp_path), "6.1.0-9-amd64") == {
-        "running": "6.1.0-9-amd64",
-        "installed": ["6.1.0-9-amd64", "6.1.0-56-amd64", "6.8.0-45-generic"],
-        "headers": ["6.1.0-56-amd64"],
-        "next_boot": "6.1.0-56-amd64",
-        "next_boot_unknown": "",
-        "menu_entries": {},
-        "grub_defaults": {},
-        "held_back": None,
-        "initramfs_mib": 3,
-        "build_jobs": int(subprocess.run(["nproc"], capture_output=True, check=True).stdout),
-    }
+    assert system.kernel(str(tmp_path), "6.1.0-9-amd64") == Kernel(
+        running="6.1.0-9-amd64",
+        installed=("6.1.0-9-amd64", "6.1.0-56-amd64", "6.8.0-45-generic"),
+        headers=("6.1.0-56-amd64",),
+        next_boot="6.1.0-56-amd64",
+        next_boot_unknown="",
+        menu_entries={},
+        grub_defaults={},
+        held_back=None,
+        initramfs_mib=3,
+        build_jobs=int(subprocess.run(["nproc"], capture_output=True, check=True).stdout),
+    )
 
 
 def test_an_image_that_vanishes_meanwhile_is_not_counted(tmp_path: Path) -> None:
     """At boot, update-initramfs may rename its new image; a dangling link is as gone."""
     link(tmp_path, "/boot/initrd.img-6.1.0-56-amd64.new", "gone")
     put(tmp_path, "/boot/initrd.img-6.1.0-56-amd64", "x" * 2**20)
-    assert system.kernel(str(tmp_path), "6.1.0-56-amd64")["initramfs_mib"] == 1
+    assert system.kernel(str(tmp_path), "6.1.0-56-amd64").initramfs_mib == 1
 
 
 def test_interpreters_in_usr_bin_take_precedence(tmp_path: Path) -> None:
@@ -51,28 +53,28 @@ def test_interpreters_in_usr_bin_take_precedence(tmp_path: Path) -> None:
     put(tmp_path, "/usr/local/bin/python3.13")
     link(tmp_path, "/usr/bin/python3", "python3.11")
     found = system.python(str(tmp_path))
-    assert found["default"] == "3.11"
-    assert list(found["interpreters"].items()) == [  # type: ignore[attr-defined]
+    assert found.default == "3.11"
+    assert list(found.interpreters.items()) == [
         ("3.9", "/usr/bin/python3.9"),
         ("3.11", "/usr/bin/python3.11"),
         ("3.13", "/usr/local/bin/python3.13"),
     ]
-    assert not found["ensurepip"]  # Debian's python3-venv, which has it, is a package of its own
+    assert not found.ensurepip  # Debian's python3-venv, which has it, is a package of its own
     put(tmp_path, "/usr/lib/python3.11/ensurepip/__init__.py")
     put(tmp_path, "/usr/include/python3.11/Python.h")
     put(tmp_path, "/usr/include/python3.9/pyconfig.h")
-    assert system.python(str(tmp_path))["headers"] == ["3.11"]
+    assert system.python(str(tmp_path)).headers == ("3.11",)
     put(tmp_path, "/usr/include/python3.13/Python.h")  # which one in /usr/local does not find
-    assert system.python(str(tmp_path))["headers"] == ["3.11"]
+    assert system.python(str(tmp_path)).headers == ("3.11",)
     put(tmp_path, "/usr/local/include/python3.13/Python.h")
-    assert system.python(str(tmp_path))["headers"] == ["3.11", "3.13"]
+    assert system.python(str(tmp_path)).headers == ("3.11", "3.13")
     link(tmp_path, "/usr/local/bin/python3.14", "/opt/python3.14/bin/python3.14")
     put(tmp_path, "/opt/python3.14/bin/python3.14")
     put(tmp_path, "/opt/python3.14/include/python3.14/Python.h")
-    assert system.python(str(tmp_path))["headers"] == ["3.11", "3.13", "3.14"]
-    assert system.python(str(tmp_path))["ensurepip"]
+    assert system.python(str(tmp_path)).headers == ("3.11", "3.13", "3.14")
+    assert system.python(str(tmp_path)).ensurepip
     nothing = {"default": None, "ensurepip": False, "interpreters": {}, "headers": []}
-    assert system.python(str(tmp_path / "nothing")) == nothing
+    assert to_json(system.python(str(tmp_path / "nothing"))) == nothing
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
@@ -155,18 +157,18 @@ def test_disk_space_is_that_of_statvfs(tmp_path: Path) -> None:
         "/var/tmp",
         "/tmp",
     }
-    assert {space["mount"] for space in found.values()} == {"/"}
-    assert {space["total_mib"] for space in found.values()} == {here.f_blocks * here.f_frsize // 2**20}
-    assert abs(found["/usr"]["free_mib"] - here.f_bavail * here.f_frsize // 2**20) < 512
+    assert {space.mount for space in found.values()} == {"/"}
+    assert {space.total_mib for space in found.values()} == {here.f_blocks * here.f_frsize // 2**20}
+    assert abs(found["/usr"].free_mib - here.f_bavail * here.f_frsize // 2**20) < 512
 
 
 def test_temporary_files_are_where_tmpdir_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TMPDIR", raising=False)
-    assert system.disk("/")["/tmp"]["mount"] == system.disk("/")["/"]["mount"] or os.path.ismount("/tmp")
+    assert system.disk("/")["/tmp"].mount == system.disk("/")["/"].mount or os.path.ismount("/tmp")
     monkeypatch.setenv("TMPDIR", "/proc/self")
-    assert system.disk("/")["/tmp"]["mount"] == "/proc"
+    assert system.disk("/")["/tmp"].mount == "/proc"
     monkeypatch.setenv("TMPDIR", "/nonexistent/folder")
-    assert system.disk("/")["/tmp"]["mount"] == "/"
+    assert system.disk("/")["/tmp"].mount == "/"
 
 
 # As the role's kernel guard writes them, with an entry of tests/fixtures/grub/debian-12.cfg. Which kernel GRUB boots
@@ -192,7 +194,7 @@ def test_the_kernel_that_the_guard_holds_back(tmp_path: Path, environment: str, 
     for release in ("6.1.0-9-amd64", "6.1.0-50-amd64", "6.1.0-56-amd64"):
         put(tmp_path, f"/boot/vmlinuz-{release}")
     put(tmp_path, grub.ENVIRONMENT, "# GRUB Environment Block\n" + environment)
-    assert system.kernel(str(tmp_path), "6.1.0-50-amd64")["held_back"] == held
+    assert system.kernel(str(tmp_path), "6.1.0-50-amd64").held_back == held
 
 
 def test_mount_points_are_on_the_device_of_their_directory() -> None:
@@ -200,5 +202,5 @@ def test_mount_points_are_on_the_device_of_their_directory() -> None:
         path = directory
         while not os.path.exists(path):
             path = os.path.dirname(path)
-        assert os.stat(space["mount"]).st_dev == os.stat(path).st_dev
-        assert path.startswith(space["mount"])
+        assert os.stat(space.mount).st_dev == os.stat(path).st_dev
+        assert path.startswith(space.mount)

@@ -9,19 +9,20 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import GpuProcess, KernelModule
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import driver_load
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia.driver_load import Decision, NotPossible, Situation
 
 from tests.unit.module_utils.host_files import put
 
 RUNNING, NEXT = "6.1.0-50-amd64", "6.1.0-56-amd64"
-OPEN_595 = {"version": "595.71.05", "kernel_modules": "open"}
-OPEN_580 = {"version": "580.126.16", "kernel_modules": "open"}
-PROPRIETARY_595 = {"version": "595.71.05", "kernel_modules": "proprietary"}
+OPEN_595 = KernelModule("595.71.05", "open")
+OPEN_580 = KernelModule("580.126.16", "open")
+PROPRIETARY_595 = KernelModule("595.71.05", "proprietary")
 
 
-def user(program: str, *devices: str, computes: bool = False) -> dict[str, Any]:
-    return {"pid": 7, "name": f"/usr/bin/{program} -x", "program": program, "computes": computes, "devices": devices}
+def user(program: str, *devices: str, computes: bool = False) -> GpuProcess:
+    return GpuProcess(7, f"/usr/bin/{program} -x", program, computes, devices)
 
 
 JOB = user("python3", "nvidia-uvm", "nvidia0")
@@ -306,7 +307,7 @@ def test_facts_of_a_host_without_a_driver(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "proc/sys/kernel").mkdir(parents=True)
     (tmp_path / "proc/sys/kernel/osrelease").write_text(f"{RUNNING}\n")
     facts = driver_load.read(str(tmp_path), lambda *_: command.Answer(127, b"", b""))
-    assert (facts.loaded, facts.nouveau, facts.running, facts.users) == (None, True, RUNNING, [])
+    assert (facts.loaded, facts.nouveau, facts.running, facts.users) == (None, True, RUNNING, ())
     assert facts.built[RUNNING] == []
     assumed = driver_load.read(str(tmp_path), lambda *_: command.Answer(127, b"", b""), assume_built=OPEN_595)
     assert assumed.built[RUNNING] == [OPEN_595]
@@ -333,6 +334,6 @@ def test_facts_of_a_host_with_a_driver(tmp_path: Path, monkeypatch: pytest.Monke
     facts = driver_load.read(str(tmp_path), run)
     assert (facts.loaded, facts.nouveau, facts.next_boot) == (OPEN_580, False, NEXT)
     assert facts.built == {RUNNING: [OPEN_580], NEXT: [OPEN_595]}
-    assert [(user["pid"], user["computes"]) for user in facts.users] == [(42, True)]
+    assert [(user.pid, user.computes) for user in facts.users] == [(42, True)]
     assumed = driver_load.read(str(tmp_path), run, assume_built=PROPRIETARY_595)
     assert assumed.built == {RUNNING: [PROPRIETARY_595], NEXT: [OPEN_595]}

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import ForeignDriver
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import foreign_driver
 
 from tests.unit.module_utils.host_files import link, put
@@ -26,14 +27,14 @@ KERNEL = foreign_driver.KERNEL
 def test_wsl_is_recognised_by_its_kernel(tmp_path: Path, release: str, kind: str | None) -> None:
     put(tmp_path, KERNEL, release + "\n")
     found = foreign_driver.read(str(tmp_path))
-    assert (found and found["kind"]) == kind
-    assert found is None or release in found["found"]
+    assert (found and found.kind) == kind
+    assert found is None or release in found.found
 
 
 def test_wsl_with_a_kernel_of_the_user_is_recognised_by_the_mounted_libraries(tmp_path: Path) -> None:
     put(tmp_path, KERNEL, "6.6.36-custom\n")
     link(tmp_path, "/usr/lib/wsl/lib/libcuda.so.1", "libcuda.so")
-    assert foreign_driver.read(str(tmp_path)) == {"kind": "wsl", "found": "/usr/lib/wsl/lib/libcuda.so.1"}
+    assert foreign_driver.read(str(tmp_path)) == ForeignDriver("wsl", "/usr/lib/wsl/lib/libcuda.so.1")
 
 
 def test_the_root_directory_of_a_driver_container(tmp_path: Path) -> None:
@@ -42,7 +43,7 @@ def test_the_root_directory_of_a_driver_container(tmp_path: Path) -> None:
     (tmp_path / "run/nvidia/driver").mkdir()  # the operator makes it on each node, the host's own driver or not
     assert foreign_driver.read(str(tmp_path)) is None
     put(tmp_path, "/run/nvidia/driver/usr/bin/nvidia-smi")
-    assert foreign_driver.read(str(tmp_path)) == {"kind": "driver-container", "found": "/run/nvidia/driver/usr"}
+    assert foreign_driver.read(str(tmp_path)) == ForeignDriver("driver-container", "/run/nvidia/driver/usr")
 
 
 def gpu(root: Path, address: str, vendor: str = "0x10de", pci_class: str = "0x030200") -> None:
@@ -94,7 +95,7 @@ def test_a_host_that_divides_its_gpus_among_virtual_machines(tmp_path: Path, sig
     gpu(tmp_path, "0000:84:00.0")
     assert foreign_driver.read(str(tmp_path)) is None
     sign(tmp_path)
-    assert foreign_driver.read(str(tmp_path)) == {"kind": "vgpu-host", "found": found}
+    assert foreign_driver.read(str(tmp_path)) == ForeignDriver("vgpu-host", found)
 
 
 def test_devices_and_remains_of_others_divide_no_gpu(tmp_path: Path) -> None:
@@ -122,9 +123,9 @@ def test_a_proxmox_hypervisor_is_recognised_by_its_file_system(tmp_path: Path) -
     (tmp_path / "etc/pve").mkdir()  # without its file system: left by a removed cluster, or by a tool of a guest
     assert foreign_driver.read(str(tmp_path)) is None
     put(tmp_path, "/etc/pve/.version", "{}\n")
-    assert foreign_driver.read(str(tmp_path)) == {"kind": "proxmox", "found": "/etc/pve"}
+    assert foreign_driver.read(str(tmp_path)) == ForeignDriver("proxmox", "/etc/pve")
     mediated(tmp_path, "0000:84:00.0")
     gpu(tmp_path, "0000:84:00.0")
     found = foreign_driver.read(str(tmp_path))
     assert found is not None
-    assert found["kind"] == "vgpu-host"
+    assert found.kind == "vgpu-host"

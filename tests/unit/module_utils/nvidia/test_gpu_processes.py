@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import GpuProcess, NvidiaSmi
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_processes
 
 from tests.unit.module_utils.host_files import put
@@ -21,11 +22,11 @@ def test_processes_of_nvidia_smi_and_with_open_devices(tmp_path: Path) -> None:
         directory.mkdir(parents=True)
         (directory / "3").symlink_to(device)
     answer = command.Answer(0, b"42, python3, 6144\n42, python3, 512\n77, /opt/a, b/prog, [N/A]\n", b"")
-    found = gpu_processes.read(str(tmp_path), {"path": "/usr/bin/nvidia-smi", "exit_code": 0}, lambda *_: answer)
-    assert [(p["pid"], p["name"], p["program"], p["computes"], p["devices"]) for p in found] == [
-        (41, "nvidia-persiste", "nvidia-persiste", False, ["nvidia0"]),
-        (42, "python3 train.py", "python3", True, ["nvidia-uvm"]),
-        (77, "/opt/a,b/prog", "prog", True, []),
+    found = gpu_processes.read(str(tmp_path), NvidiaSmi(path="/usr/bin/nvidia-smi"), lambda *_: answer)
+    assert [(p.pid, p.name, p.program, p.computes, p.devices) for p in found] == [
+        (41, "nvidia-persiste", "nvidia-persiste", False, ("nvidia0",)),
+        (42, "python3 train.py", "python3", True, ("nvidia-uvm",)),
+        (77, "/opt/a,b/prog", "prog", True, ()),
     ]
 
 
@@ -35,15 +36,15 @@ def test_programs_are_asked_for_as_rows(tmp_path: Path) -> None:
         assert argv == ["/usr/bin/nvidia-smi", query, "--format=csv,noheader,nounits"]
         return command.Answer(0, b"\n", b"")
 
-    assert gpu_processes.read(str(tmp_path), {"path": "/usr/bin/nvidia-smi", "exit_code": 0}, run) == []
+    assert gpu_processes.read(str(tmp_path), NvidiaSmi(path="/usr/bin/nvidia-smi"), run) == ()
 
 
 def test_without_a_working_driver_there_are_no_processes(tmp_path: Path) -> None:
     def refuse(*_: object) -> command.Answer:
         raise AssertionError("nvidia-smi must not be called")
 
-    assert gpu_processes.read(str(tmp_path), None, refuse) == []
-    assert gpu_processes.read(str(tmp_path), {"path": "x", "exit_code": 9}, refuse) == []
+    assert gpu_processes.read(str(tmp_path), None, refuse) == ()
+    assert gpu_processes.read(str(tmp_path), NvidiaSmi(path="x", exit_code=9), refuse) == ()
 
 
 def test_job_on_the_old_module_is_found_after_an_upgrade(tmp_path: Path) -> None:
@@ -56,8 +57,8 @@ def test_job_on_the_old_module_is_found_after_an_upgrade(tmp_path: Path) -> None
     def refuse(*_: object) -> command.Answer:
         raise AssertionError("nvidia-smi must not be called")
 
-    (found,) = gpu_processes.read(str(tmp_path), {"path": "nvidia-smi", "exit_code": 18}, refuse)
-    assert (found["pid"], found["program"], found["computes"]) == (42, "python3", False)
+    (found,) = gpu_processes.read(str(tmp_path), NvidiaSmi(path="nvidia-smi", exit_code=18), refuse)
+    assert (found.pid, found.program, found.computes) == (42, "python3", False)
     assert gpu_processes.is_job(found)
 
 
@@ -68,16 +69,16 @@ def test_job_on_the_old_module_is_found_after_an_upgrade(tmp_path: Path) -> None
 def test_line_that_is_no_process_is_an_error_and_not_an_idle_gpu(tmp_path: Path, line: str) -> None:
     answer = command.Answer(0, f"42, python3, 512\n{line}\n".encode(), b"")
     with pytest.raises(ValueError, match="in place of a process"):
-        gpu_processes.read(str(tmp_path), {"path": "nvidia-smi", "exit_code": 0}, lambda *_: answer)
+        gpu_processes.read(str(tmp_path), NvidiaSmi(path="nvidia-smi"), lambda *_: answer)
 
 
 def test_a_name_with_a_line_break_is_one_process(tmp_path: Path) -> None:
     """`python3 -c` with a program of several lines; what could be a row of its own is one, or an error."""
 
     def read(printed: str) -> list[tuple[int, str]]:
-        smi = {"path": "nvidia-smi", "exit_code": 0}
+        smi = NvidiaSmi(path="nvidia-smi")
         found = gpu_processes.read(str(tmp_path), smi, lambda *_: command.Answer(0, printed.encode(), b""))
-        return [(process["pid"], process["name"]) for process in found]
+        return [(process.pid, process.name) for process in found]
 
     assert read("42, python3 -c import torch\nprint(1, 2)\n, 512\n77, b, [N/A]\n") == [
         (42, "python3 -c import torch\nprint(1,2)"),
@@ -92,15 +93,15 @@ def test_a_name_with_a_line_break_is_one_process(tmp_path: Path) -> None:
 def test_names_and_warnings_are_no_lines_of_their_own(tmp_path: Path) -> None:
     """A vertical tab or U+2028 in a name, nvidia-smi's warning, and a line that it prints beside its rows, too."""
     printed = "Authorized users only.\n42, a\vb\u2028c, 512\nWARNING: infoROM is corrupted at gpu 0000:1A:00.0\n"
-    smi = {"path": "nvidia-smi", "exit_code": 14, "notices": ["Authorized users only."]}
+    smi = NvidiaSmi(path="nvidia-smi", exit_code=14, notices=("Authorized users only.",))
     (found,) = gpu_processes.read(str(tmp_path), smi, lambda *_: command.Answer(14, printed.encode(), b""))
-    assert (found["pid"], found["name"]) == (42, "a\vb\u2028c")
+    assert (found.pid, found.name) == (42, "a\vb\u2028c")
 
 
 def test_failed_query_is_an_error_and_not_an_idle_gpu(tmp_path: Path) -> None:
     failed = command.Answer(15, b"GPU is lost\n", b"")
     with pytest.raises(ValueError, match="exited with 15: GPU is lost"):
-        gpu_processes.read(str(tmp_path), {"path": "nvidia-smi", "exit_code": 0}, lambda *_: failed)
+        gpu_processes.read(str(tmp_path), NvidiaSmi(path="nvidia-smi"), lambda *_: failed)
 
 
 def test_an_answer_after_a_minute_is_slow_and_not_an_error(tmp_path: Path) -> None:
@@ -111,13 +112,13 @@ def test_an_answer_after_a_minute_is_slow_and_not_an_error(tmp_path: Path) -> No
             return command.Answer(command.TIMED_OUT, b"", b"did not end")
         return command.Answer(0, b"42, python3, 6144\n", b"")
 
-    (found,) = gpu_processes.read(str(tmp_path), {"path": "nvidia-smi", "exit_code": 0}, slow)
-    assert (found["pid"], found["computes"]) == (42, True)
+    (found,) = gpu_processes.read(str(tmp_path), NvidiaSmi(path="nvidia-smi"), slow)
+    assert (found.pid, found.computes) == (42, True)
 
 
 @pytest.mark.parametrize(("count", "more"), [(1, ""), (5, ""), (6, " and 1 more"), (9, " and 4 more")])
 def test_five_processes_are_listed(count: int, more: str) -> None:
-    users = [{"pid": 40 + number, "name": "" if number == 0 else f"job {number}"} for number in range(count)]
+    users = [GpuProcess(40 + number, "" if number == 0 else f"job {number}") for number in range(count)]
     first = ["40 (unknown)", "41 (job 1)", "42 (job 2)", "43 (job 3)", "44 (job 4)"]
     assert gpu_processes.listed(users) == ", ".join(first[:count]) + more
 
@@ -135,7 +136,7 @@ def test_five_processes_are_listed(count: int, more: str) -> None:
     ],
 )
 def test_job_computes_and_is_no_service(program: str, computes: bool, devices: list[str], job: bool) -> None:
-    user = {"pid": 42, "name": program, "program": program, "computes": computes, "devices": devices}
+    user = GpuProcess(42, program, program, computes, tuple(devices))
     assert gpu_processes.jobs([user]) == ([user] if job else [])
 
 
@@ -155,8 +156,8 @@ def test_open_devices_are_those_of_the_driver(tmp_path: Path) -> None:
 
 def test_process_in_another_container_is_named_by_nvidia_smi(tmp_path: Path) -> None:
     answer = command.Answer(0, b"90, /opt/bin/train, 512\n7, , 1\n", b"")
-    found = gpu_processes.read(str(tmp_path), {"path": "nvidia-smi", "exit_code": 0}, lambda *_: answer)
-    assert [(user["pid"], user["name"], user["program"]) for user in found] == [
+    found = gpu_processes.read(str(tmp_path), NvidiaSmi(path="nvidia-smi"), lambda *_: answer)
+    assert [(user.pid, user.name, user.program) for user in found] == [
         (7, "", ""),
         (90, "/opt/bin/train", "train"),
     ]
@@ -165,6 +166,6 @@ def test_process_in_another_container_is_named_by_nvidia_smi(tmp_path: Path) -> 
 def test_long_error_is_cut(tmp_path: Path) -> None:
     failed = command.Answer(15, b"x" * 300, b"")
     with pytest.raises(ValueError, match=r"^nvidia-smi --query-compute-apps=pid,.* exited with 15: x{200}$"):
-        gpu_processes.read(str(tmp_path), {"path": "nvidia-smi", "exit_code": 0}, lambda *_: failed)
+        gpu_processes.read(str(tmp_path), NvidiaSmi(path="nvidia-smi"), lambda *_: failed)
     with pytest.raises(ValueError, match=r"^nvidia-smi printed 'x{200}' in place of a process$"):
         gpu_processes.parse("x" * 300)

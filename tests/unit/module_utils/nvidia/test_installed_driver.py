@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import DkmsLeftover, InstalledDriver
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import installed_driver
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import dpkg
 
@@ -103,7 +103,7 @@ def test_the_installed_driver_is_what_owns_its_libraries(
             )
         else:
             put(tmp_path, path, ELF_32 if "i386" in path else ELF)
-    assert installed_driver.read(str(tmp_path)) == {"version": version, "package": package}
+    assert installed_driver.read(str(tmp_path)) == InstalledDriver(version, package)
 
 
 def test_the_libraries_that_programs_load_count(tmp_path: Path) -> None:
@@ -116,14 +116,14 @@ def test_the_libraries_that_programs_load_count(tmp_path: Path) -> None:
         link(tmp_path, f"{LIB}/lib{name}.so.1", f"/etc/alternatives/glx--lib{name}.so.1")
         link(tmp_path, f"/etc/alternatives/glx--lib{name}.so.1", f"{LIB}/nvidia/tesla-470/lib{name}.so.1")
     found = installed_driver.read(str(tmp_path))
-    assert found == {"version": "470.256.02", "package": "libnvidia-tesla-470-cuda1"}
+    assert found == InstalledDriver("470.256.02", "libnvidia-tesla-470-cuda1")
 
 
 def test_the_driver_of_a_run_file_is_of_no_package(tmp_path: Path) -> None:
     """Above that of packages, as in https://github.com/tinygrad/open-gpu-kernel-modules/issues/47."""
     put_lists(tmp_path, COMPUTE_580)
     unpack(tmp_path, "570.124.04")
-    assert installed_driver.read(str(tmp_path)) == {"version": "570.124.04", "package": None}
+    assert installed_driver.read(str(tmp_path)) == InstalledDriver("570.124.04", None)
 
 
 def test_a_libcuda_before_the_drivers_is_not_the_driver(tmp_path: Path) -> None:
@@ -132,14 +132,14 @@ def test_a_libcuda_before_the_drivers_is_not_the_driver(tmp_path: Path) -> None:
     put(tmp_path, "/usr/local/cuda-13.3/compat/libcuda.so.610.43.02", ELF)
     link(tmp_path, "/usr/local/cuda-13.3/compat/libcuda.so.1", "libcuda.so.610.43.02")
     unpack(tmp_path, "580.126.09")
-    assert installed_driver.read(str(tmp_path)) == {"version": "580.126.09", "package": "libnvidia-compute-580"}
+    assert installed_driver.read(str(tmp_path)) == InstalledDriver("580.126.09", "libnvidia-compute-580")
 
 
 def test_libraries_for_32_bit_programs_are_not_the_driver(tmp_path: Path) -> None:
     put_lists(tmp_path, {})
     put(tmp_path, "/var/lib/dpkg/info/a.list", "/.\n")
     unpack(tmp_path, "580.126.09", "/usr/lib", ELF_32)
-    assert installed_driver.read(str(tmp_path)) == {"version": None, "package": None}
+    assert installed_driver.read(str(tmp_path)) == InstalledDriver(None, None)
 
 
 def test_without_files_and_lists_the_driver_is_unknown(tmp_path: Path) -> None:
@@ -163,17 +163,17 @@ def put_tree(root: Path, module: str, conf: str | None, owner: str | None) -> No
         put(root, f"/var/lib/dpkg/info/{owner}.list", f"/.\n{source}\n{source}/dkms.conf\n")
 
 
-TREES: dict[str, tuple[str, str | None, str | None, dict[str, Any] | None]] = {
+TREES: dict[str, tuple[str, str | None, str | None, DkmsLeftover | None]] = {
     # https://github.com/negativo17/nvidia-driver/issues/56, https://github.com/Frogging-Family/linux-tkg/issues/1129
-    "left, without source": ("nvidia/390.48", None, None, {"module": "nvidia/390.48", "has_source": False}),
+    "left, without source": ("nvidia/390.48", None, None, DkmsLeftover("nvidia/390.48", False)),
     # https://github.com/ROCm/ROCm/issues/1033
-    "left of others, without source": ("amdgpu/2.7-27", None, None, {"module": "amdgpu/2.7-27", "has_source": False}),
-    "left, with source": ("nvidia/570.86.15", NVIDIA, None, {"module": "nvidia/570.86.15", "has_source": True}),
+    "left of others, without source": ("amdgpu/2.7-27", None, None, DkmsLeftover("amdgpu/2.7-27", False)),
+    "left, with source": ("nvidia/570.86.15", NVIDIA, None, DkmsLeftover("nvidia/570.86.15", True)),
     "left of Debian's": (
         "nvidia-current/470.1",
         NVIDIA.replace('"nvidia"', "nvidia"),
         None,
-        {"module": "nvidia-current/470.1", "has_source": True},
+        DkmsLeftover("nvidia-current/470.1", True),
     ),
     "the installed driver": ("nvidia/595.91.07", NVIDIA, "nvidia-dkms", None),
     "an installed driver whose source was deleted": ("nvidia/595.91.07", None, "nvidia-dkms", None),
@@ -185,16 +185,16 @@ TREES: dict[str, tuple[str, str | None, str | None, dict[str, Any] | None]] = {
 
 @pytest.mark.parametrize(("module", "conf", "owner", "found"), TREES.values(), ids=TREES)
 def test_what_dkms_has_kept_of_removed_packages(
-    tmp_path: Path, module: str, conf: str | None, owner: str | None, found: dict[str, Any] | None
+    tmp_path: Path, module: str, conf: str | None, owner: str | None, found: DkmsLeftover | None
 ) -> None:
     put_tree(tmp_path, "zstd/1", "BUILT_MODULE_NAME[0]=zstd\n", "zstd-dkms")
     put_tree(tmp_path, module, conf, owner)
     link(tmp_path, f"/var/lib/dkms/{module.split('/')[0]}/kernel-6.8.0-60-generic-x86_64", module.split("/")[1])
     put(tmp_path, "/var/lib/dkms/mok.pub")
-    assert installed_driver.dkms_leftovers(str(tmp_path)) == ([found] if found else [])
+    assert installed_driver.dkms_leftovers(str(tmp_path)) == ((found,) if found else ())
 
 
 def test_a_tree_that_dkms_does_not_count_is_no_leftover(tmp_path: Path) -> None:
     """As dkms 3.0.10 and 3.2.2 do: without the link to its source it is no module for them."""
     put(tmp_path, "/var/lib/dkms/nvidia/390.48/build/make.log")
-    assert installed_driver.dkms_leftovers(str(tmp_path)) == []
+    assert installed_driver.dkms_leftovers(str(tmp_path)) == ()

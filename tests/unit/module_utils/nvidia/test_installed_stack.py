@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import InstalledCuda
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import installed_stack
 
 from tests.unit.module_utils.host_files import link, put
@@ -19,14 +21,14 @@ def test_cuda_trees_and_default_link(tmp_path: Path) -> None:
     # The package as dpkg has it on a Debian 12 host.
     status = "Package: nvidia-cuda-toolkit\nStatus: hold ok %s\nVersion: 11.8.89~11.8.0-5~deb12u1\n"
     put(tmp_path, "/var/lib/dpkg/status", status % "config-files")
-    assert installed_stack.cuda(str(tmp_path), "nvidia-cuda-toolkit")["distro"] is None
+    assert installed_stack.cuda(str(tmp_path), "nvidia-cuda-toolkit").distro is None
     put(tmp_path, "/var/lib/dpkg/status", status % "installed")
-    assert installed_stack.cuda(str(tmp_path), "nvidia-cuda-toolkit") == {
+    assert to_json(installed_stack.cuda(str(tmp_path), "nvidia-cuda-toolkit")) == {
         "installed": ["9.0", "12.9", "13.2"],
         "default": "12.9",
         "distro": "11.8",
     }
-    assert installed_stack.cuda(str(tmp_path / "nothing"), "nvidia-cuda-toolkit") == {
+    assert to_json(installed_stack.cuda(str(tmp_path / "nothing"), "nvidia-cuda-toolkit")) == {
         "installed": [],
         "default": None,
         "distro": None,
@@ -38,7 +40,7 @@ def test_tensorflow_by_its_metadata(tmp_path: Path) -> None:
     put(tmp_path, f"{site}/tensorflow_io_gcs_filesystem-0.37.dist-info/METADATA")
     assert installed_stack.tensorflow(str(tmp_path)) is None
     put(tmp_path, f"{site}/tensorflow-2.21.0.dist-info/METADATA")
-    assert installed_stack.tensorflow(str(tmp_path)) == {
+    assert to_json(installed_stack.tensorflow(str(tmp_path))) == {
         "path": "/opt/gpuhost/tensorflow",
         "version": "2.21.0",
         "python": "3.11",
@@ -51,7 +53,7 @@ def test_link_is_resolved_within_the_root(tmp_path: Path, directory: str) -> Non
     put(tmp_path, f"{environments}/new/lib/python3.11/site-packages/tensorflow-2.21.0.dist-info/METADATA")
     put(tmp_path, f"{environments}/old/lib/python3.12/site-packages/tensorflow-2.20.0.dist-info/METADATA")
     link(tmp_path, "/opt/gpuhost/tensorflow", f"{directory}/old")
-    assert installed_stack.tensorflow(str(tmp_path)) == {
+    assert to_json(installed_stack.tensorflow(str(tmp_path))) == {
         "path": "/opt/gpuhost/tensorflow",
         "version": "2.20.0",
         "python": "3.12",
@@ -70,7 +72,7 @@ def test_an_environment_is_named_after_its_lock(tmp_path: Path, name: str, lock:
     link(tmp_path, "/opt/gpuhost/tensorflow", f"environments/{name}")
     found = installed_stack.tensorflow(str(tmp_path))
     assert found
-    assert found["lock"] == lock
+    assert found.lock == lock
 
 
 def test_pytorch_by_its_metadata(tmp_path: Path) -> None:
@@ -82,12 +84,12 @@ def test_pytorch_by_its_metadata(tmp_path: Path) -> None:
     link(tmp_path, "/opt/gpuhost/pytorch", "environments/p")
     assert installed_stack.pytorch(str(tmp_path)) is None
     put(tmp_path, f"{environments}/p/lib/python3.11/site-packages/torch-2.15.0.dist-info/METADATA")
-    assert installed_stack.pytorch(str(tmp_path)) == {
+    assert to_json(installed_stack.pytorch(str(tmp_path))) == {
         "path": "/opt/gpuhost/pytorch",
         "version": "2.15.0",
         "python": "3.11",
     }
-    assert installed_stack.tensorflow(str(tmp_path)) == {
+    assert to_json(installed_stack.tensorflow(str(tmp_path))) == {
         "path": "/opt/gpuhost/tensorflow",
         "version": "2.21.0",
         "python": "3.11",
@@ -121,7 +123,7 @@ def test_what_occupies_the_path_of_the_link(tmp_path: Path) -> None:
 def test_toolkit_of_the_distribution(tmp_path: Path, version: str, status: str, distro: str | None) -> None:
     text = f"Package: nvidia-cuda-toolkit\nStatus: hold ok {status}\nVersion: {version}\n"
     put(tmp_path, "/var/lib/dpkg/status", text)
-    assert installed_stack.cuda(str(tmp_path), "nvidia-cuda-toolkit")["distro"] == distro
+    assert installed_stack.cuda(str(tmp_path), "nvidia-cuda-toolkit").distro == distro
 
 
 @pytest.mark.parametrize(("target", "default"), [("cuda-13.2", "13.2"), ("/opt/cuda", None), ("cuda-13", None)])
@@ -129,7 +131,7 @@ def test_default_toolkit_is_the_target_of_the_link(tmp_path: Path, target: str, 
     for path in ("/usr/local/cuda-13.2/bin/nvcc", "/usr/local/cuda-13/bin/nvcc", "/opt/cuda/bin/nvcc"):
         put(tmp_path, path)
     link(tmp_path, "/usr/local/cuda", target)
-    assert installed_stack.cuda(str(tmp_path), "x") == {"installed": ["13.2"], "default": default, "distro": None}
+    assert installed_stack.cuda(str(tmp_path), "x") == InstalledCuda(("13.2",), default)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1, 2]", "5", "null"])

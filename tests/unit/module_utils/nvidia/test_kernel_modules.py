@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import KernelModule
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import kernel_modules
 
 from tests.unit.module_utils.host_files import put
@@ -53,8 +54,8 @@ def test_built_modules_have_version_and_flavour(tmp_path: Path) -> None:
         return command.Answer(0, (fields[Path(argv[-1]).name, argv[2]] + "\n").encode(), b"")
 
     assert kernel_modules.built(str(tmp_path), RUNNING, run) == [
-        {"version": "535.261.03", "kernel_modules": "proprietary"},
-        {"version": "595.71.05", "kernel_modules": "open"},
+        KernelModule("535.261.03", "proprietary"),
+        KernelModule("595.71.05", "open"),
     ]
     assert kernel_modules.built(str(tmp_path), NEXT, run) == []
 
@@ -62,7 +63,7 @@ def test_built_modules_have_version_and_flavour(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("version", "licence", "found"),
     [
-        ("595.71.05", "GPL", [{"version": "595.71.05", "kernel_modules": "GPL"}]),
+        ("595.71.05", "GPL", [KernelModule("595.71.05", "GPL")]),
         ("", "NVIDIA", []),
         ("595.71.05", "", []),
         ("", "", []),
@@ -71,7 +72,7 @@ def test_built_modules_have_version_and_flavour(tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("noise", ["", "modinfo: ERROR"])
 def test_module_that_modinfo_does_not_describe_is_none(
-    tmp_path: Path, version: str, licence: str, found: list[dict[str, str]], noise: str
+    tmp_path: Path, version: str, licence: str, found: list[KernelModule], noise: str
 ) -> None:
     """Where modinfo fails, what it printed does not count."""
     put(tmp_path, f"/lib/modules/{RUNNING}/updates/dkms/nvidia.ko")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import ModulesDisabled, SignaturesEnforced
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import module_loading
 
 from tests.unit.module_utils.host_files import link, put
@@ -61,7 +62,7 @@ def test_what_disables_modules_is_found_in_the_order_of_sysctl_d(
     put(tmp_path, module_loading.MODULES_DISABLED, "1\n")
     for path, text in settings.items():
         put(tmp_path, path, text)
-    assert module_loading.disabled(str(tmp_path)) == {"by": by}
+    assert module_loading.disabled(str(tmp_path)) == ModulesDisabled(tuple(by))
 
 
 def test_links_are_followed_and_one_to_dev_null_masks(tmp_path: Path) -> None:
@@ -70,7 +71,7 @@ def test_links_are_followed_and_one_to_dev_null_masks(tmp_path: Path) -> None:
     link(tmp_path, "/etc/sysctl.d/99-sysctl.conf", "../sysctl.conf")  # as Debian 12 has it
     put(tmp_path, "/usr/lib/sysctl.d/30-hardening.conf", HARDENED)
     link(tmp_path, "/etc/sysctl.d/30-hardening.conf", "/dev/null")
-    assert module_loading.disabled(str(tmp_path)) == {"by": ["/etc/sysctl.conf"]}
+    assert module_loading.disabled(str(tmp_path)) == ModulesDisabled(("/etc/sysctl.conf",))
 
 
 @pytest.mark.parametrize("value", ["0\n", None])
@@ -127,7 +128,7 @@ FORCED = "CONFIG_MODULE_SIG=y\nCONFIG_MODULE_SIG_FORCE=y\n"
 def test_what_enforces_signatures_is_named(tmp_path: Path, contents: dict[str, str], by: list[str]) -> None:
     for path, text in contents.items():
         put(tmp_path, path, text)
-    assert module_loading.signatures_enforced(str(tmp_path), RUNNING, [NEXT, RUNNING]) == {"by": by}
+    assert module_loading.signatures_enforced(str(tmp_path), RUNNING, [NEXT, RUNNING]) == SignaturesEnforced(tuple(by))
 
 
 @pytest.mark.parametrize(

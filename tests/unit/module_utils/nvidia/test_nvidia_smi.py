@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import NvidiaSmi, SmiGpu
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi
 
 FIXTURES = Path(__file__).parents[3] / "fixtures/probe"
@@ -28,8 +31,8 @@ def test_captured_rows() -> None:
     _, output = transcript("nvidia-smi-550.163.01.txt", f"nvidia-smi --query-gpu={fields} --format=csv")
     rows = output.replace(" MiB", "").splitlines()[1:]  # omitted with nounits and noheader
     gpus, _ = nvidia_smi.parse("\n".join(rows), tuple(fields.split(",")))
-    assert [gpu["pci_address"] for gpu in gpus] == ["0000:05:00.0", "0000:06:00.0", "0000:85:00.0", "0000:86:00.0"]
-    assert gpus[1] == {
+    assert [gpu.pci_address for gpu in gpus] == ["0000:05:00.0", "0000:06:00.0", "0000:85:00.0", "0000:86:00.0"]
+    assert to_json(gpus[1]) == {
         "index": 1,
         "name": "Tesla M60",
         "uuid": "GPU-00000000-0000-4000-8000-000000000001",
@@ -44,8 +47,8 @@ def test_captured_rows() -> None:
 def test_value_in_brackets_is_none() -> None:
     row = "0, NVIDIA A100, GPU-1, 535.1, [N/A], [Not Supported], 00000000:05:00.0"
     ((gpu,), _) = nvidia_smi.parse(row)
-    assert (gpu["memory_mib"], gpu["compute_capability"], gpu["name"]) == (None, None, "NVIDIA A100")
-    assert gpu["unreadable"] == []
+    assert (gpu.memory_mib, gpu.compute_capability, gpu.name) == (None, None, "NVIDIA A100")
+    assert gpu.unreadable == ()
 
 
 # Megaminer issue 376 and NVIDIA/dcgm-exporter issue 319 have such rows, with and without brackets.
@@ -56,8 +59,9 @@ def test_error_in_any_field_is_none(word: str, field: int) -> None:
     values[field] = word
     ((gpu,), notices) = nvidia_smi.parse(", ".join(values))
     assert notices == []
-    assert [name for name, value in gpu.items() if value is None] == [list(gpu)[field]]
-    assert gpu["unreadable"] == [nvidia_smi.FIELDS[field]]
+    names = ("index", "name", "uuid", "driver_version", "memory_mib", "compute_capability", "pci_address")
+    assert [name for name in names if getattr(gpu, name) is None] == [names[field]]
+    assert gpu.unreadable == (nvidia_smi.FIELDS[field],)
 
 
 def test_row_of_the_wrong_length_is_an_error(tmp_path: Path) -> None:
@@ -68,7 +72,7 @@ def test_row_of_the_wrong_length_is_an_error(tmp_path: Path) -> None:
     program.chmod(0o755)
     found = nvidia_smi.read(str(program), command.run)
     assert found is not None
-    assert (found["exit_code"], found["gpus"], "2 values for 7 fields" in found["message"]) == (0, [], True)
+    assert (found.exit_code, found.gpus, "2 values for 7 fields" in found.message) == (0, (), True)
 
 
 ROWS = [
@@ -111,8 +115,8 @@ def test_lines_beside_the_rows_hide_no_row(
     found = nvidia_smi.read(str(program), command.run)
     assert found is not None
     assert nvidia_smi.answers(found)
-    assert [gpu["pci_address"] for gpu in found["gpus"]] == ["0000:1a:00.0", "0000:1b:00.0"]
-    assert (found["message"], found["notices"], found["corrupted"]) == ("", notices, corrupted)
+    assert [gpu.pci_address for gpu in found.gpus] == ["0000:1a:00.0", "0000:1b:00.0"]
+    assert (found.message, found.notices, found.corrupted) == ("", tuple(notices), tuple(corrupted))
 
 
 def test_halves_of_two_rows_are_no_row() -> None:
@@ -126,7 +130,7 @@ def test_halves_of_two_rows_are_no_row() -> None:
 def test_lines_without_a_row_are_no_answer(printed: str) -> None:
     found = nvidia_smi.read("nvidia-smi", lambda *_: command.Answer(0, printed.encode(), b""))
     assert found is not None
-    assert (found["gpus"], found["message"].startswith("nvidia-smi printed no row: ")) == ([], True)
+    assert (found.gpus, found.message.startswith("nvidia-smi printed no row: ")) == ((), True)
 
 
 NO_DRIVER = (
@@ -157,8 +161,8 @@ NO_DRIVER = (
 def test_failure_has_exit_code_and_message(answer: command.Answer, code: int, message: str) -> None:
     found = nvidia_smi.read("/usr/bin/nvidia-smi", lambda argv, timeout: answer)
     assert found is not None
-    assert (found["exit_code"], found["gpus"]) == (code, [])
-    assert message in str(found["message"])
+    assert (found.exit_code, found.gpus) == (code, ())
+    assert message in str(found.message)
     assert nvidia_smi.meaning(code) != nvidia_smi.meaning(3)
 
 
@@ -175,8 +179,8 @@ def test_query_is_repeated_without_an_unknown_field() -> None:
 
     found = nvidia_smi.read("/usr/bin/nvidia-smi", run)
     assert found is not None
-    assert (found["exit_code"], len(commands)) == (0, 2)
-    assert found["gpus"] == [
+    assert (found.exit_code, len(commands)) == (0, 2)
+    assert to_json(found.gpus) == [
         {
             "index": 0,
             "name": "Tesla K80",
@@ -199,8 +203,8 @@ def test_a_program_that_takes_a_minute_is_slow_and_not_dead(tmp_path: Path, take
     program.chmod(0o755)
     found = nvidia_smi.read(str(program), command.patient(1 / 60))
     assert found is not None
-    assert (found["exit_code"], len(found["gpus"])) == (code, 0 if code else 1)
-    assert found["seconds"] >= min(takes, 270) / 60
+    assert (found.exit_code, len(found.gpus)) == (code, 0 if code else 1)
+    assert found.seconds >= min(takes, 270) / 60
 
 
 def test_exit_codes_that_are_documented() -> None:
@@ -239,7 +243,7 @@ def test_query_of_all_gpus() -> None:
     query = ["/usr/bin/nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader,nounits"]
     assert calls == [(query, 90), (query, 180)], "another unknown option is no reason to ask without a field"
     assert found is not None
-    assert (found["path"], found["exit_code"], found["message"]) == ("/usr/bin/nvidia-smi", 2, "Invalid option")
+    assert (found.path, found.exit_code, found.message) == ("/usr/bin/nvidia-smi", 2, "Invalid option")
     assert nvidia_smi.read(None, run) is None
 
 
@@ -248,7 +252,7 @@ def test_rows_between_blank_lines() -> None:
     with pytest.raises(ValueError, match=r"printed 8 values for 7 fields: '3, NVIDIA H100"):
         nvidia_smi.parse(row)
     ((gpu,), _) = nvidia_smi.parse("\n  \n" + row.replace(", with a comma", "") + "  \n\n")
-    assert (gpu["index"], gpu["memory_mib"], gpu["pci_address"]) == (3, 81559, "0000:05:00.0")
+    assert (gpu.index, gpu.memory_mib, gpu.pci_address) == (3, 81559, "0000:05:00.0")
 
 
 @pytest.mark.parametrize(
@@ -264,7 +268,8 @@ def test_rows_between_blank_lines() -> None:
     ],
 )
 def test_gpus_in_mig_mode(capability: str | None, output: str, code: int, expected: list[str]) -> None:
-    smi = {"path": "nvidia-smi", "exit_code": 0, "gpus": [{"compute_capability": capability}]}
+    smi = NvidiaSmi(path="nvidia-smi", gpus=(SmiGpu(compute_capability=capability),))
     found = nvidia_smi.in_mig_mode(smi, lambda *_: command.Answer(code, output.encode(), b""))
     assert found == expected
-    assert nvidia_smi.in_mig_mode({**smi, "exit_code": 9}, lambda *_: command.Answer(0, output.encode(), b"")) == []
+    failed = dataclasses.replace(smi, exit_code=9)
+    assert nvidia_smi.in_mig_mode(failed, lambda *_: command.Answer(0, output.encode(), b"")) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import KernelModule
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import proc_driver
 
 from tests.unit.module_utils.host_files import put
@@ -23,7 +24,7 @@ FIXTURES = Path(__file__).parents[3] / "fixtures/probe"
 )
 def test_loaded_driver(tmp_path: Path, name: str, version: str, flavour: str) -> None:
     put(tmp_path, "/proc/driver/nvidia/version", (FIXTURES / f"proc-driver-nvidia-version-{name}.txt").read_text())
-    assert proc_driver.read(str(tmp_path)) == {"version": version, "kernel_modules": flavour}
+    assert proc_driver.read(str(tmp_path)) == KernelModule(version, flavour)
 
 
 def test_without_a_file_none_and_for_another_format_an_error(tmp_path: Path) -> None:

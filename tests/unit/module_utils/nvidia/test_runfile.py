@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import runfile
 
 from tests.unit.module_utils.host_files import put
@@ -34,8 +35,8 @@ def test_driver_of_a_run_file(tmp_path: Path, there: dict[str, str], packaged: s
     put(tmp_path, "/var/lib/dpkg/info/nvidia.list", "/.\n" + packaged)
     for path, text in there.items():
         put(tmp_path, path, text)
-    found = runfile.read(str(tmp_path))["driver"]
-    assert (found and found["traces"]) == traces
+    found = runfile.read(str(tmp_path)).driver
+    assert (found and list(found.traces)) == traces
 
 
 @pytest.mark.parametrize(
@@ -49,13 +50,15 @@ def test_driver_of_a_run_file(tmp_path: Path, there: dict[str, str], packaged: s
 def test_version_of_the_driver_is_in_the_log(tmp_path: Path, line: str, version: str | None) -> None:
     put(tmp_path, "/usr/bin/nvidia-uninstall")
     put(tmp_path, runfile.DRIVER_LOG, line)
-    assert runfile.read(str(tmp_path))["driver"]["version"] == version
+    found = runfile.read(str(tmp_path)).driver
+    assert found is not None
+    assert found.version == version
 
 
 def test_toolkits_of_run_files(tmp_path: Path) -> None:
     put(tmp_path, "/usr/local/cuda-12.4/bin/cuda-uninstaller")
     put(tmp_path, "/usr/local/cuda-13.2/bin/nvcc")
-    assert runfile.read(str(tmp_path))["toolkits"] == [
+    assert to_json(runfile.read(str(tmp_path)).toolkits) == [
         {"version": "12.4", "uninstaller": "/usr/local/cuda-12.4/bin/cuda-uninstaller"}
     ]
 
@@ -63,7 +66,7 @@ def test_toolkits_of_run_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize("path", ["/usr/bin/nvidia-uninstall", "/usr/local/bin/nvidia-uninstall"])
 def test_uninstaller_of_a_driver(tmp_path: Path, path: str) -> None:
     put(tmp_path, path)
-    assert runfile.read(str(tmp_path)) == {
+    assert to_json(runfile.read(str(tmp_path))) == {
         "driver": {"uninstaller": path, "traces": [path], "version": None},
         "toolkits": [],
     }
@@ -79,9 +82,9 @@ def test_uninstaller_of_a_driver(tmp_path: Path, path: str) -> None:
 )
 def test_library_counts_beside_a_log_alone(tmp_path: Path, library: str) -> None:
     put(tmp_path, library)
-    assert runfile.read(str(tmp_path))["driver"] is None
+    assert runfile.read(str(tmp_path)).driver is None
     put(tmp_path, runfile.DRIVER_LOG, "NVIDIA-Linux-aarch64-470.256.run\nDriver Version: 550.54.14\n")
-    assert runfile.read(str(tmp_path))["driver"] == {
+    assert to_json(runfile.read(str(tmp_path)).driver) == {
         "uninstaller": None,
         "traces": [runfile.DRIVER_LOG, library],
         "version": "470.256",
@@ -106,4 +109,4 @@ def test_toolkit_of_a_package_is_none_of_a_run_file(tmp_path: Path, name: str, t
     put(tmp_path, "/usr/local/cuda-old/bin/cuda-uninstaller")
     put(tmp_path, f"/var/lib/dpkg/info/{name}", text)
     put(tmp_path, "/var/lib/dpkg/info/base-files.list", "/.\n/etc\n")
-    assert [found["version"] for found in runfile.read(str(tmp_path))["toolkits"]] == (["12.4"] if foreign else [])
+    assert [found.version for found in runfile.read(str(tmp_path)).toolkits] == (["12.4"] if foreign else [])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import pytest
 import yaml
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import system
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Kernel, KernelOffer
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import kernels
 
 from tests.unit.module_utils.host_files import link, put
@@ -29,12 +32,12 @@ def paragraph(name: str, depends: str = "", status: str = "install ok installed"
     return f"Package: {name}\nStatus: {status}\nVersion: 1\nArchitecture: amd64\nDepends: {depends}\n\n"
 
 
-def read(root: Path, running: str) -> dict[str, Any]:
+def read(root: Path, running: str) -> Kernel:
     packages = kernels.images(str(root))
-    found: dict[str, Any] = system.kernel(str(root), running)
-    names = sorted({running, str(found["next_boot"] or running)})
-    found["releases"] = {name: kernels.release(str(root), name, name == running, packages) for name in names}
-    return found
+    found = system.kernel(str(root), running)
+    names = sorted({running, found.next_boot or running})
+    releases = {name: kernels.release(str(root), name, name == running, packages) for name in names}
+    return dataclasses.replace(found, releases=releases)
 
 
 @pytest.mark.parametrize("pasted", PASTED, ids=lambda row: row["version"].split()[2])
@@ -42,9 +45,9 @@ def test_the_running_kernel_names_its_compiler(tmp_path: Path, pasted: dict[str,
     put(tmp_path, "/proc/version", pasted["version"] + "\n")
     release = pasted["version"].split()[2]
     found = kernels.release(str(tmp_path), release, True, {})
-    assert found["gcc"] == pasted["gcc"]
-    assert re.search(rf"[( ]{re.escape(found['compiler'])}[,)]", pasted["version"])
-    assert kernels.release(str(tmp_path), release, False, {})["compiler"] is None  # of the running kernel alone
+    assert found.gcc == pasted["gcc"]
+    assert re.search(rf"[( ]{re.escape(found.compiler)}[,)]", pasted["version"])
+    assert kernels.release(str(tmp_path), release, False, {}).compiler is None  # of the running kernel alone
 
 
 @pytest.mark.parametrize(
@@ -61,13 +64,13 @@ def test_the_running_kernel_names_its_compiler(tmp_path: Path, pasted: dict[str,
 def test_the_configuration_of_a_kernel_names_its_compiler(tmp_path: Path, path: str, value: str, gcc: Any) -> None:
     put(tmp_path, path, f"CONFIG_CC_IS_GCC=y\nCONFIG_CC_VERSION_TEXT={value}\nCONFIG_64BIT=y\n")
     link(tmp_path, "/lib/modules/6.8.0-1063-aws/build", "/usr/src/h")
-    assert kernels.release(str(tmp_path), "6.8.0-1063-aws", False, {})["gcc"] == gcc
+    assert kernels.release(str(tmp_path), "6.8.0-1063-aws", False, {}).gcc == gcc
 
 
 @pytest.mark.parametrize(("suffix", "expected"), [("", None), (".zst", "zst"), (".xz", "xz")])
 def test_compressed_modules_are_in_the_list_of_depmod(tmp_path: Path, suffix: str, expected: Any) -> None:
     put(tmp_path, "/lib/modules/r/modules.dep", f"kernel/fs/ext4/ext4.ko{suffix}: kernel/lib/crc16.ko{suffix}\n")
-    assert kernels.release(str(tmp_path), "r", True, {})["compression"] == expected
+    assert kernels.release(str(tmp_path), "r", True, {}).compression == expected
 
 
 # Image metapackages and what they depend on, as in Ubuntu's security notices and Debian's indexes.
@@ -92,17 +95,17 @@ def test_the_metapackages_of_a_kernel_are_those_of_its_flavour(
     status += "".join(paragraph(meta, f"linux-image-{name} (= 1)") for meta, name in metas.items())
     put(tmp_path, "/var/lib/dpkg/status", status)
     put(tmp_path, f"/var/lib/dpkg/info/{image}.list", f"/.\n/boot\n/boot/vmlinuz-{release}\n")
-    found = read(tmp_path, release)["releases"][release]
-    assert (found["package"], found["metas"]) == (image, expected)
+    found = read(tmp_path, release).releases[release]
+    assert (found.package, found.metas) == (image, tuple(expected))
 
 
 def test_an_unsigned_image_is_an_owner_and_an_image_of_somebody_has_none(tmp_path: Path) -> None:
     put(tmp_path, "/var/lib/dpkg/status", paragraph("linux-image-unsigned-6.8.0-90-generic"))
     put(tmp_path, "/var/lib/dpkg/info/linux-image-unsigned-6.8.0-90-generic.list", "/boot/vmlinuz-6.8.0-90-generic\n")
     put(tmp_path, "/boot/vmlinuz-6.9.1")
-    found = read(tmp_path, "6.8.0-90-generic")["releases"]
-    assert found["6.8.0-90-generic"]["package"] == "linux-image-unsigned-6.8.0-90-generic"
-    assert found["6.9.1"]["package"] is None
+    found = read(tmp_path, "6.8.0-90-generic").releases
+    assert found["6.8.0-90-generic"].package == "linux-image-unsigned-6.8.0-90-generic"
+    assert found["6.9.1"].package is None
 
 
 def test_the_owner_of_an_image_is_found_by_its_files(tmp_path: Path) -> None:
@@ -110,7 +113,7 @@ def test_the_owner_of_an_image_is_found_by_its_files(tmp_path: Path) -> None:
     release = "6.14.11-2-pve"
     put(tmp_path, "/var/lib/dpkg/info/proxmox-kernel-6.14.11-2-pve-signed.list", f"/.\n/boot/vmlinuz-{release}\n")
     put(tmp_path, "/var/lib/dpkg/info/proxmox-headers-6.14.11-2-pve.list", f"/usr/src/linux-headers-{release}\n")
-    assert read(tmp_path, release)["releases"][release]["package"] == "proxmox-kernel-6.14.11-2-pve-signed"
+    assert read(tmp_path, release).releases[release].package == "proxmox-kernel-6.14.11-2-pve-signed"
 
 
 def debian(root: Path, *installed: str, headers: bool = False) -> None:
@@ -131,23 +134,24 @@ NEEDED = ["gcc", "gcc-12", "linux-headers-6.1.0-50-amd64", "linux-headers-amd64"
 def test_what_is_missing_is_looked_for_in_the_lists_of_apt(tmp_path: Path) -> None:
     debian(tmp_path, "make")
     found = kernels.building(str(tmp_path), read(tmp_path, "6.1.0-50-amd64"), TOOLS, True, command.run)
-    assert found["installed_packages"] == ["make"]
-    assert found["offers"]["linux-headers-amd64"] == {"headers": ["6.1.0-56-amd64"], "images": []}
-    assert found["headers_from"] == {"6.1.0-50-amd64": []}  # the captured lists have the newest kernel alone
+    assert found.installed_packages == ("make",)
+    assert found.offers is not None
+    assert found.offers["linux-headers-amd64"] == KernelOffer(headers=("6.1.0-56-amd64",))
+    assert found.headers_from == {"6.1.0-50-amd64": ()}  # the captured lists have the newest kernel alone
 
 
 def test_nothing_is_looked_for_where_nothing_is_missing(tmp_path: Path) -> None:
     debian(tmp_path, *NEEDED, headers=True)
     (tmp_path / "var/lib/apt/lists").rename(tmp_path / "var/lib/apt/unreadable")
     found = kernels.building(str(tmp_path), read(tmp_path, "6.1.0-50-amd64"), TOOLS, True, command.run)
-    assert found == {"installed_packages": NEEDED, "offers": None, "headers_from": {}}
+    assert (found.installed_packages, found.offers, found.headers_from) == (tuple(NEEDED), None, {})
 
 
 @pytest.mark.parametrize("absent", NEEDED)
 def test_each_package_that_is_missing_is_looked_for(tmp_path: Path, absent: str) -> None:
     debian(tmp_path, *(name for name in NEEDED if name != absent), headers=True)
     found = kernels.building(str(tmp_path), read(tmp_path, "6.1.0-50-amd64"), TOOLS, True, command.run)
-    assert found["offers"] is not None
+    assert found.offers is not None
 
 
 # As zfs-dkms of Debian 12 has it (openzfs/zfs, scripts/dkms.mkconf), and what mlnx-ofed-kernel's is named.
@@ -192,4 +196,4 @@ MOUNTS = "rpool/ROOT/ubuntu_1 / zfs rw,relatime,xattr,posixacl 0 0\n"
 def test_kernel_modules_of_others(tmp_path: Path, files: dict[str, str], expected: list[dict[str, Any]]) -> None:
     for path, text in files.items():
         put(tmp_path, path, text)
-    assert kernels.of_others(str(tmp_path)) == expected
+    assert to_json(kernels.of_others(str(tmp_path))) == expected

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import Transaction
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import transaction_lock
 
 from tests.unit.module_utils.other_transaction import OtherTransaction
@@ -42,15 +43,16 @@ def test_the_wait_ends_with_who_holds_the_lock(directory: str) -> None:
 
 
 def test_the_probe_names_the_transaction_at_work_and_then_its_result(directory: str) -> None:
-    assert transaction_lock.read("/", directory) == {"running": None, "ended": None}
+    assert transaction_lock.read("/", directory) == Transaction()
     other = OtherTransaction(directory)
     found = transaction_lock.read("/", directory)
-    assert found["running"]["pid"] == other.process.pid
-    assert found["ended"] is None
+    assert found.running is not None
+    assert found.running.pid == other.process.pid
+    assert found.ended is None
     other.end()
     found = transaction_lock.read("/", directory)
-    assert found["running"] is None
-    assert {name: found["ended"][name] for name in ("what", "changes", "failed")} == {
+    assert found.running is None
+    assert {name: found.ended[name] for name in ("what", "changes", "failed")} == {
         "what": "the other one",
         "changes": 3,
         "failed": None,
@@ -158,4 +160,4 @@ def test_a_directory_that_a_teardown_removed_meanwhile_is_made_again(directory: 
 def test_the_result_of_a_host_below_another_root_is_read(tmp_path: Path) -> None:
     store.write(str(tmp_path / "var/lib/gpuhost"), store.TRANSACTION, {"what": "it"})
     found = transaction_lock.read(str(tmp_path), "/var/lib/gpuhost")
-    assert found == {"running": None, "ended": {"what": "it", "schema": 1}}
+    assert found == Transaction(ended={"what": "it", "schema": 1})

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Answer
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
+from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied
 
 STATUS = """Package: libnccl2
 Status: hold ok installed
@@ -215,3 +217,8 @@ CHANGES: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "the environment's link dangles": (link("opt/gpuhost/tensorflow", "environments/none"), "is missing"),
 }
+
+
+def differences(*arguments: Any, **options: Any) -> Any:
+    """Return what differs from the record, as the probe prints it."""
+    return to_json(applied.differences(*arguments, **options))

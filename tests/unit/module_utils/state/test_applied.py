@@ -24,6 +24,7 @@ from tests.unit.module_utils.state.applied_host import (
     WATCH,
     Systemd,
     build,
+    differences,
     replace,
 )
 
@@ -45,7 +46,7 @@ def changes(root: Path, systemd: Systemd) -> Callable[[], list[str]]:
     assert applied.record(str(root / "var/lib/gpuhost"), parts, str(root), systemd)
 
     def read() -> list[str]:
-        found = applied.differences("/var/lib/gpuhost", str(root), systemd)
+        found = differences("/var/lib/gpuhost", str(root), systemd)
         assert found["all"]["fingerprint"] == "f"
         return list(found["all"]["changed"])
 
@@ -78,7 +79,7 @@ def test_the_modules_of_all_kernels_may_be_gone(root: Path, systemd: Systemd) ->
             shutil.rmtree(host / f"lib/modules/{kernel}/updates")
 
     repairs_after(remove, root, systemd)
-    changed = applied.differences("/var/lib/gpuhost", str(root), systemd)["all"]["changed"]
+    changed = differences("/var/lib/gpuhost", str(root), systemd)["all"]["changed"]
     assert [kernel for kernel in KERNELS for message in changed if f"{kernel} was" in message] == list(KERNELS)
     assert all(", is modules=none" in message for message in changed), changed
 
@@ -116,7 +117,7 @@ def test_a_part_that_a_run_began_to_change_is_applied_again_and_keeps_its_record
     assert not applied.record(directory, parts, str(root), systemd), "nothing changed"
     assert applied.begin(directory, {"a": "a", "unknown": "u"}, str(root), systemd)
     assert not applied.begin(directory, {"a": "a"}, str(root), systemd), "it began already"
-    found = applied.differences("/var/lib/gpuhost", str(root), systemd)
+    found = differences("/var/lib/gpuhost", str(root), systemd)
     assert {name: (part["fingerprint"], part["why"]) for name, part in found.items()} == {
         "a": ("a", "a run began to change it and did not complete"),
         "b": ("b", ""),
@@ -138,7 +139,7 @@ def test_a_part_that_is_changed_leaves_the_files_of_the_others(root: Path, syste
     applied.record(directory, parts, str(root), systemd)
     (root / "usr/lib/libnccl.so.2").unlink()
     assert applied.begin(directory, {"other": "f"}, str(root), systemd)
-    found = applied.differences("/var/lib/gpuhost", str(root), systemd)
+    found = differences("/var/lib/gpuhost", str(root), systemd)
     assert found["nccl"]["changed"] == ["files of libnccl2=2.32.3-1+cuda13.2: /usr/lib/libnccl.so.2 is missing"]
     assert found["other"]["changed"] == []
 
@@ -161,11 +162,11 @@ def test_a_part_that_is_not_applied_any_more_is_no_longer_recorded(root: Path, s
     applied.record(directory, parts, str(root), systemd)
     del parts["a"]
     assert applied.record(directory, parts, str(root), systemd)
-    assert list(applied.differences("/var/lib/gpuhost", str(root), systemd)) == ["b"]
+    assert list(differences("/var/lib/gpuhost", str(root), systemd)) == ["b"]
 
 
 def test_a_host_without_a_record_has_no_parts(tmp_path: Path) -> None:
-    assert applied.differences("/var/lib/gpuhost", str(tmp_path)) == {}
+    assert differences("/var/lib/gpuhost", str(tmp_path)) == {}
     assert not applied.begin(str(tmp_path), {"all": "f"})
     assert not applied.doubt(str(tmp_path))
     assert list(tmp_path.iterdir()) == []
@@ -194,7 +195,7 @@ def repairs_after(change: Callable[[Path], Any], root: Path, systemd: Systemd) -
         str(root / "var/lib/gpuhost"), {"all": {"fingerprint": "f", "watch": WATCH}}, str(root), systemd
     )
     change(root)
-    found: dict[str, list[Any]] = applied.differences("/var/lib/gpuhost", str(root), systemd)["all"]["repairs"]
+    found: dict[str, list[Any]] = differences("/var/lib/gpuhost", str(root), systemd)["all"]["repairs"]
     return {kind: items for kind, items in found.items() if items}
 
 
@@ -279,14 +280,14 @@ def new_kernel(root: Path, modules: bool) -> None:
 
 def test_a_new_kernel_with_the_modules_is_no_difference(root: Path, systemd: Systemd) -> None:
     assert repairs_after(lambda host: new_kernel(host, True), root, systemd) == {}
-    assert applied.differences("/var/lib/gpuhost", str(root), systemd)["all"]["changed"] == []
+    assert differences("/var/lib/gpuhost", str(root), systemd)["all"]["changed"] == []
 
 
 def test_a_host_whose_kernels_all_have_no_modules_has_no_difference(root: Path, systemd: Systemd) -> None:
     """As in a container, or with a driver that is not installed."""
     shutil.rmtree(root / "lib/modules")
     assert repairs_after(lambda _host: None, root, systemd) == {}
-    assert applied.differences("/var/lib/gpuhost", str(root), systemd)["all"]["changed"] == []
+    assert differences("/var/lib/gpuhost", str(root), systemd)["all"]["changed"] == []
 
 
 @pytest.mark.parametrize("held_back", [False, True], ids=["the next one", "held back by the guard"])
@@ -301,13 +302,13 @@ def test_a_new_kernel_without_modules_is_a_difference_until_it_has_some(
     assert repairs_after(lambda host: new_kernel(host, False), root, systemd) == {}
     directory, parts = str(root / "var/lib/gpuhost"), {"all": {"fingerprint": "f", "watch": WATCH}}
     expected = [f"NVIDIA modules of kernel {NEW}: none, others have some"]
-    assert applied.differences("/var/lib/gpuhost", str(root), systemd)["all"]["changed"] == expected
+    assert differences("/var/lib/gpuhost", str(root), systemd)["all"]["changed"] == expected
     assert applied.begin(directory, {"all": "f"}, str(root), systemd)
     assert applied.record(directory, parts, str(root), systemd)
-    found = applied.differences("/var/lib/gpuhost", str(root), systemd)["all"]
+    found = differences("/var/lib/gpuhost", str(root), systemd)["all"]
     assert (found["changed"], found["damage"]) == (expected, {})
     (root / f"lib/modules/{NEW}/updates/dkms/nvidia.ko").write_text("")
-    assert expected[0] not in applied.differences("/var/lib/gpuhost", str(root), systemd)["all"]["changed"]
+    assert expected[0] not in differences("/var/lib/gpuhost", str(root), systemd)["all"]["changed"]
 
 
 # What was not repaired ----------------------------------------------------------------------------------------
@@ -329,7 +330,7 @@ class Runs:
         applied.record(self.directory, parts, str(self.root), self.systemd, **options)
 
     def found(self, **options: Any) -> dict[str, Any]:
-        return applied.differences("/var/lib/gpuhost", str(self.root), self.systemd, **options)["all"]
+        return differences("/var/lib/gpuhost", str(self.root), self.systemd, **options)["all"]
 
     def changed(self) -> list[str]:
         return list(self.found()["changed"])
@@ -454,7 +455,7 @@ def test_the_differences_of_each_part_are_remembered_over_several_runs(root: Pat
     applied.begin(directory, {"a": "f", "c": "f"}, str(root), systemd)
     CHANGES["a file appears"][0](root)
     applied.begin(directory, {"b": "f"}, str(root), systemd)
-    found = applied.differences("/var/lib/gpuhost", str(root), systemd)
+    found = differences("/var/lib/gpuhost", str(root), systemd)
     assert {name: list(part["damage"]) for name, part in found.items()} == {
         "a": ["file /etc/profile.d/cuda.sh"],
         "b": ["file /etc/absent"],
@@ -546,8 +547,8 @@ def test_corruption_with_size_and_time_kept_is_found_by_contents_alone(packaged:
     assert applied.record(str(packaged / "var/lib/gpuhost"), parts, str(packaged), systemd)
     corrupt(packaged / "usr/lib/libnccl.so.2.32.3")
     place = ("/var/lib/gpuhost", str(packaged), systemd)
-    assert applied.differences(*place, managed={"packages": {}})["packages"]["changed"] == []
-    found = applied.differences(*place, contents=True, managed={"packages": {}})["packages"]
+    assert differences(*place, managed={"packages": {}})["packages"]["changed"] == []
+    found = differences(*place, contents=True, managed={"packages": {}})["packages"]
     assert found["changed"] == ["content of libnccl2: /usr/lib/libnccl.so.2.32.3 has another content"]
     assert found["repairs"]["packages"] == ["libnccl2"]
     with pytest.raises(ValueError, match="content of libnccl2"):
@@ -570,7 +571,7 @@ def test_every_damaged_package_is_repaired(packaged: Path, systemd: Systemd) -> 
     for path in ("usr/lib/libnccl.so.2.32.3", "usr/bin/tool"):
         corrupt(packaged / path)
     place = ("/var/lib/gpuhost", str(packaged), systemd)
-    found = applied.differences(*place, contents=True, managed={"packages": {}})["packages"]
+    found = differences(*place, contents=True, managed={"packages": {}})["packages"]
     assert sorted(found["repairs"]["packages"]) == ["libnccl2", "tool"]
     assert len(found["changed"]) == 2
 
@@ -584,10 +585,10 @@ def test_damage_without_a_record_is_found_by_contents(packaged: Path, systemd: S
         (packaged / metadata).with_name(f"{package}.dist-info").joinpath("RECORD").write_text(
             f"{package}.dist-info/METADATA,,\n{package}.dist-info/RECORD,,\n"
         )
-    assert applied.differences(*place, managed=MANAGED) == {}
+    assert differences(*place, managed=MANAGED) == {}
     (packaged / "usr/lib/libnccl.so.2").unlink()
     (packaged / metadata / "METADATA").unlink()
-    found = applied.differences(*place, managed=MANAGED)
+    found = differences(*place, managed=MANAGED)
     assert {name: part["fingerprint"] for name, part in found.items()} == {"packages": None, "tensorflow_env": None}
     assert found["packages"]["changed"] == ["content of libnccl2: /usr/lib/libnccl.so.2 is missing"]
     assert found["packages"]["repairs"]["packages"] == ["libnccl2"]
@@ -606,7 +607,7 @@ def test_a_damaged_tree_is_rebuilt_once(packaged: Path, systemd: Systemd) -> Non
     watch = {"trees": ["/opt/gpuhost/uv"]}
     applied.record(directory, {"uv": {"fingerprint": "f", "watch": watch}}, str(packaged), systemd)
     metadata.unlink()
-    found = applied.differences("/var/lib/gpuhost", str(packaged), systemd, True, {"uv": {}})["uv"]
+    found = differences("/var/lib/gpuhost", str(packaged), systemd, True, {"uv": {}})["uv"]
     missing = f"of /opt/gpuhost/uv: /opt/gpuhost/uv/{info}/METADATA is missing"
     assert found["changed"] == [f"files {missing}", f"content {missing}"]
     assert found["repairs"]["environments"] == ["/opt/gpuhost/uv"]
@@ -634,12 +635,12 @@ def test_the_content_of_parts_is_read_where_the_record_does_not_show_that_they_a
     store.record_packages(directory, {"libnccl2": None})
     applied.record(directory, parts, str(packaged), systemd)
     (packaged / "usr/lib/libnccl.so.2").unlink()
-    assert [part["damage"] for part in applied.differences(*place, managed=MANAGED).values()] == [{}, {}]
+    assert [part["damage"] for part in differences(*place, managed=MANAGED).values()] == [{}, {}]
     applied.begin(directory, {"packages": "f"}, str(packaged), systemd)
-    assert applied.differences(*place, managed=MANAGED)["packages"]["repairs"]["packages"] == ["libnccl2"]
+    assert differences(*place, managed=MANAGED)["packages"]["repairs"]["packages"] == ["libnccl2"]
     applied.record(directory, parts, str(packaged), systemd)
     assert applied.doubt(directory, (), str(packaged), systemd)
-    found = applied.differences(*place, managed=MANAGED)
+    found = differences(*place, managed=MANAGED)
     assert found["packages"]["repairs"]["packages"] == ["libnccl2"]
     assert "a check failed" in found["tensorflow_env"]["why"], "it is applied as well"
 
@@ -662,5 +663,5 @@ def test_services_that_systemd_does_not_tell_are_drift_and_never_recorded(tmp_pa
     answers.append(silent)
     with pytest.raises(ValueError, match="systemctl show: "):
         applied.record(str(state), parts, str(tmp_path), run)
-    (found,) = applied.differences("/var/lib/gpuhost", str(tmp_path), run).values()
+    (found,) = differences("/var/lib/gpuhost", str(tmp_path), run).values()
     assert "unanswered=systemctl show: " in str(found["changed"])

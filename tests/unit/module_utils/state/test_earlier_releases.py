@@ -10,6 +10,8 @@ import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, store
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, last_result, recording
 
+from tests.unit.module_utils.state.applied_host import differences
+
 FIXTURES = Path(__file__).resolve().parents[3] / "fixtures" / "state"
 DIRECTORIES = sorted(path for path in FIXTURES.glob("*/*") if path.is_dir())
 PARTS = {
@@ -71,7 +73,7 @@ def cuda(record: dict[str, Any] | None) -> str | None:
 
 def test_what_was_recorded_is_missed(state: tuple[str, Path]) -> None:
     name, root = state
-    found = applied.differences(store.DIRECTORY, str(root), no_systemd)
+    found = differences(store.DIRECTORY, str(root), no_systemd)
     missed = {part for part, each in found.items() if any("libnccl2" in text for text in each["changed"])}
     has_record = name in ("installed", "pending")
     assert set(found) == (PARTS if has_record else set())
@@ -88,7 +90,7 @@ def test_damage_that_an_earlier_release_kept_is_repaired(state: tuple[str, Path]
         "env_paths": {"library_path": True},
         "nvidia_driver": {"services": ["nvidia-persistenced"]},
     }
-    found = applied.differences(store.DIRECTORY, str(root), masked, managed=managed)
+    found = differences(store.DIRECTORY, str(root), masked, managed=managed)
     wanted = DAMAGE.get(name, set())
     assert {
         thing for part in found.values() for thing in part["damage"] if "evil" in thing or "service" in thing

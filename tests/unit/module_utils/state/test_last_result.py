@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import NvidiaSmi, SmiGpu
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import last_result
 
 from tests.unit.module_utils.host_files import put
 
 EVIDENCE = {"status": "fail", "checks": [{"id": "a.b", "status": "fail", "finding": "x", "remedy": "do this"}]}
-SMI = {"gpus": [{"pci_address": "0000:1b:00.0", "uuid": "GPU-2"}, {"pci_address": None, "uuid": "GPU-3"}]}
+SMI = NvidiaSmi((SmiGpu(pci_address="0000:1b:00.0", uuid="GPU-2"), SmiGpu(uuid="GPU-3")))
 GPUS = [{"pci_address": "0000:1a:00.0", "uuid": None}, {"pci_address": "0000:1b:00.0", "uuid": "GPU-2"}]
 
 

@@ -22,6 +22,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.state import (
 from tests.unit.module_utils.lock_holder import held
 from tests.unit.module_utils.other_transaction import OtherTransaction
 from tests.unit.module_utils.simulated_packages import SimulatedPackages
+from tests.unit.module_utils.state.applied_host import differences
 
 VERIFIED = {"version": "2.29.7-1", "held": True, "auto": False}
 PLAN = {"components": {}}
@@ -198,7 +199,7 @@ def test_every_part_counts_as_changed_before_anything_is(changed):
     changed.packages.failing = {"install": "E: no"}
     with pytest.raises(apt_commands.AptError):
         changed.restore()
-    (found,) = applied.differences(str(changed.directory)).values()
+    (found,) = differences(str(changed.directory)).values()
     assert found["why"] == "a run began to change it and did not complete"
 
 
@@ -465,10 +466,10 @@ def test_the_record_of_what_was_applied_is_restored_with_the_rest(changed, tmp_p
     applied.record(str(changed.directory), {"part": {"fingerprint": "changed", "watch": {}}})
     other.write_text("by somebody else\n")
     changed.restore()
-    (found,) = applied.differences(str(changed.directory)).values()
+    (found,) = differences(str(changed.directory)).values()
     assert (found["fingerprint"], found["why"], list(found["damage"])) == ("verified", "", [f"file {other}"])
     other.unlink()
-    assert applied.differences(str(changed.directory))["part"]["changed"] == []
+    assert differences(str(changed.directory))["part"]["changed"] == []
 
 
 @pytest.mark.parametrize("text", ["verified\n", "changed\n"], ids=["nothing to restore", "restored"])
@@ -481,14 +482,14 @@ def test_a_doubt_stays_where_nothing_had_to_be_restored(changed, text):
     applied.doubt(str(changed.directory))
     changed.settings.write_text(text)
     result = changed.restore()
-    (found,) = applied.differences(str(changed.directory)).values()
+    (found,) = differences(str(changed.directory)).values()
     assert bool(found["why"]) is not bool(result.changes)
     assert bool(result.changes) is (text == "changed\n")
 
 
 def test_a_record_of_an_earlier_release_has_every_part_applied_again(changed):
     changed.restore()
-    (found,) = applied.differences(str(changed.directory)).values()
+    (found,) = differences(str(changed.directory)).values()
     assert found["why"] == "a run began to change it and did not complete"
 
 
@@ -536,7 +537,7 @@ def test_a_whole_environment_is_kept_in_place_of_a_damaged_one(environments, dam
         assert environments.link.resolve() == environments.new
         assert [sentence.replace(str(tmp_path), "") for sentence in result.kept] == snapshot
         assert str(environments.link) not in result.changes
-    (found,) = applied.differences(str(changed.directory)).values()
+    (found,) = differences(str(changed.directory)).values()
     assert (found["changed"], found["damage"]) == ([], {})
     shutil.rmtree(environments.old)  # as an expired one
     assert changed.restore().kept == ()
@@ -553,7 +554,7 @@ def test_an_environment_is_restored_where_the_other_one_is_no_better(environment
         (environments.new / "gpuhost.lock").write_text("numpy==3\n")
     result = environments.changed.restore()
     assert (environments.link.resolve(), result.kept) == (environments.old, ())
-    (found,) = applied.differences(str(environments.changed.directory)).values()
+    (found,) = differences(str(environments.changed.directory)).values()
     assert bool(found["damage"]) is (reason != "nothing is damaged")
     assert found["repairs"]["environments"] == ([str(environments.old)] if found["damage"] else [])
 
@@ -565,6 +566,6 @@ def test_modules_that_a_rollback_builds_again_are_no_damage(changed, monkeypatch
     with_record(changed, {"modules": True})
     modules["NVIDIA modules of kernel 6.1"] = {"nvidia.ko": "6 bytes of 2"}
     changed.restore()
-    assert applied.differences(str(changed.directory))["part"]["changed"] == []
+    assert differences(str(changed.directory))["part"]["changed"] == []
     modules["NVIDIA modules of kernel 6.1"] = {"nvidia.ko": "0 bytes of 3"}
-    assert applied.differences(str(changed.directory))["part"]["damage"]
+    assert differences(str(changed.directory))["part"]["damage"]

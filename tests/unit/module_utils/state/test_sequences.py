@@ -17,7 +17,7 @@ import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied
 
-from tests.unit.module_utils.state.applied_host import CHANGES, ENVIRONMENT, SERVICE, WATCH, Systemd, build
+from tests.unit.module_utils.state.applied_host import CHANGES, ENVIRONMENT, SERVICE, WATCH, Systemd, build, differences
 
 STATE = "var/lib/gpuhost"
 PARTS: dict[str, tuple[str, ...]] = {
@@ -68,7 +68,7 @@ class Host:
 
     def found(self) -> dict[str, dict[str, Any]]:
         watches = {name: part["watch"] for name, part in self.parts.items()}
-        return applied.differences(f"/{STATE}", str(self.root), self.systemd, managed=watches)
+        return differences(f"/{STATE}", str(self.root), self.systemd, managed=watches)
 
     def begin(self) -> dict[str, dict[str, Any]]:
         found = {name: part for name, part in self.found().items() if part["changed"] or part["why"]}
@@ -236,7 +236,7 @@ def test_accepted_damage_stays_and_is_named_until_it_is_accepted_no_longer(host:
     listing = "files of libnccl2=2.32.3-1+cuda13.2"
     names = ["LD_LIBRARY_PATH in /etc/environment", "file /etc/profile.d/cuda.sh", listing]
     for _unused in range(2):
-        found = applied.differences(f"/{STATE}", str(host.root), host.systemd, accepted=names)
+        found = differences(f"/{STATE}", str(host.root), host.systemd, accepted=names)
         assert {thing for part in found.values() for thing in part["accepted"]} == set(names)
         assert not any(part[kind] for part in found.values() for kind in ("changed", "damage", "why"))
         assert not any(items for part in found.values() for items in part["repairs"].values())
@@ -266,7 +266,7 @@ def test_an_older_cache_of_the_linker_is_damage_whatever_was_recorded(host: Host
     content = store.read(host.directory, store.APPLIED) or {}
     content["parts"]["env_paths"]["state"]["cache of the dynamic linker"] = "older than /etc/ld.so.conf.d/x.conf"
     store.write(host.directory, store.APPLIED, content)
-    damaged = applied.differences("/" + STATE, str(host.root), host.systemd)["env_paths"]["damage"]
+    damaged = differences("/" + STATE, str(host.root), host.systemd)["env_paths"]["damage"]
     assert list(damaged) == ["cache of the dynamic linker"]
     os.utime(cache, ns=(current, current))
-    assert applied.differences("/" + STATE, str(host.root), host.systemd)["env_paths"]["damage"] == {}
+    assert differences("/" + STATE, str(host.root), host.systemd)["env_paths"]["damage"] == {}

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils import probe as module
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import PackageSize
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.records import RecordError
 
@@ -23,7 +24,7 @@ def test_parts_that_could_not_be_read_have_their_defaults() -> None:
 
 def test_the_probe_of_this_machine_is_read() -> None:
     options = module.Options(None, {}, False, (), (), "/opt/gpuhost/tensorflow", ".*nvidia.*", "nvidia-cuda-toolkit")
-    found = module.probe("/", options)
+    found = to_json(module.probe("/", options))
     probe = Probe.from_json(found)
     assert probe.kernel.running == found["kernel"]["running"]
     assert [gpu.pci_id for gpu in probe.gpus] == [gpu["pci_id"] for gpu in found["gpus"]]
@@ -34,7 +35,7 @@ def test_the_probe_of_this_machine_is_read() -> None:
 
 def test_an_empty_root_is_read(tmp_path: Path) -> None:
     options = module.Options(None, {}, False, (), (), "/opt/gpuhost/tensorflow", ".*nvidia.*", "nvidia-cuda-toolkit")
-    probe = Probe.from_json(module.probe(str(tmp_path), options))
+    probe = Probe.from_json(to_json(module.probe(str(tmp_path), options)))
     assert (probe.distribution, probe.package_manager, probe.gpus) == (None, None, ())
 
 

@@ -10,6 +10,7 @@ import pytest
 import yaml
 from ansible_collections.gpuhost.stack.plugins.module_utils import probe
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog, with_locks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import LockFiles
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning
@@ -37,7 +38,7 @@ ARGS: dict[str, Any] = {
 @pytest.fixture
 def probed(tmp_path: Path) -> dict[str, Any]:
     options = probe.Options(None, {}, False, (), (), "/opt/gpuhost/tensorflow", ".*nvidia.*", "nvidia-cuda-toolkit")
-    found = probe.probe(str(tmp_path), options)
+    found = to_json(probe.probe(str(tmp_path), options))
     gpu = {"pci_address": "0000:05:00.0", "pci_id": "10de:2335", "class": "0302", "kernel_driver": None}
     return {**found, "gpus": [gpu], "distribution": {"id": "debian-12"}, "disk": None, "gpu_processes": []}
 
@@ -393,7 +394,7 @@ def test_a_run_that_changes_what_was_verified_says_so(
     state.mkdir(parents=True)
     store.write(str(state), store.VERIFIED, {"plan": before.facts["gpu_stack_plan"], "packages": {}, "evidence": {}})
     options = probe.Options(None, {}, False, (), (), "/opt/gpuhost/tensorflow", ".*nvidia.*", "nvidia-cuda-toolkit")
-    again = {**probed, **{name: probe.probe(str(tmp_path), options)[name] for name in RECORDED}}
+    again = {**probed, **{name: to_json(probe.probe(str(tmp_path), options))[name] for name in RECORDED}}
     text = deciding.decide(again, {**ARGS, "request": request_}, role_variables).text("gpu-01")
     assert ("request-changed: since this host was verified, " in text) == bool(said)
     for sentence in said:

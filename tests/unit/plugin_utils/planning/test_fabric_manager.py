@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils import probe
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci as host_pci
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import proc_driver
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import probe_options
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
@@ -58,7 +59,7 @@ class Host:
 
     def probe(self) -> Probe:
         options = probe.Options(None, {}, False, tensorflow_path="/opt/gpuhost/tensorflow", **self.names())
-        found = probe.probe(str(self.root), options)
+        found = to_json(probe.probe(str(self.root), options))
         # What is this machine's, and not in files.
         return Probe.from_json({**found, "toolchain": None, "disk": {}, "kernel": {"running": "5.15.0-101-generic"}})
 

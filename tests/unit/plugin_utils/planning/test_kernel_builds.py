@@ -6,15 +6,16 @@ replaced by ones that change that directory.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, debian_version
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import grub, system
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import kernels
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
@@ -73,14 +74,13 @@ class Host:
 
     def probe(self) -> Probe:
         root, packages = str(self.root), kernels.images(str(self.root))
-        found: dict[str, Any] = system.kernel(root, self.running)
-        found["releases"] = {
-            name: kernels.release(root, name, name == self.running, packages) for name in found["installed"]
-        }
-        found |= kernels.building(root, found, {"": list(load_catalog().packages.kernel_tools)}, True, command.run)
+        found = system.kernel(root, self.running)
+        releases = {name: kernels.release(root, name, name == self.running, packages) for name in found.installed}
+        tools = {"": list(load_catalog().packages.kernel_tools)}
+        found = kernels.building(root, dataclasses.replace(found, releases=releases), tools, True, command.run)
         gpu = {"pci_address": "0000:05:00.0", "pci_id": "10de:20b0", "class": "0302"}
         host = {"distribution": {"id": "debian-12"}, "architecture": "x86_64"}
-        return Probe.from_json({**host, "gpus": [gpu], "kernel": found})
+        return Probe.from_json({**host, "gpus": [gpu], "kernel": to_json(found)})
 
     def check(self, options: Options | None = None) -> Preflight:
         probe = self.probe()
@@ -102,7 +102,7 @@ class Host:
             elif line == "update-grub":
                 self.update_grub()
             elif line == "reboot":
-                self.running = str(system.kernel(str(self.root), self.running)["next_boot"])
+                self.running = str(system.kernel(str(self.root), self.running).next_boot)
             else:
                 assert "GRUB_DEFAULT=" in line, line
 

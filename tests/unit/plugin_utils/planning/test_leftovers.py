@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.gpuhost.stack.plugins.module_utils import probe as host_probe
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_lists
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog import facts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CATALOG_FOLDER, load_catalog
@@ -212,7 +213,7 @@ def probed(root: Path) -> Probe:
     for name in ("package_patterns", "repository_patterns", "kernel_tools"):
         options[name] = tuple(options[name])
     fixed = {"repository_url": URL, "repositories": {}, "repository_check": False, "tensorflow_path": "/opt/none"}
-    return Probe.from_json(host_probe.probe(str(root), host_probe.Options(**fixed, **options)))
+    return Probe.from_json(to_json(host_probe.probe(str(root), host_probe.Options(**fixed, **options))))
 
 
 def stale(root: Path, components: dict[str, Any], url: str | None = URL, **request: str) -> preflight.Preflight:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils import probe as host_probe
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import module_keys
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_processes
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import KeptDriver
@@ -608,7 +609,7 @@ def masked(root: Path, *links: str) -> Any:
     for path in links:
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).symlink_to("/dev/null")
-    return host_probe.probe(str(root), PROBING)["masked_services"]
+    return to_json(host_probe.probe(str(root), PROBING))["masked_services"]
 
 
 @pytest.mark.parametrize("directory", ["etc/systemd/system", "run/systemd/system"])
@@ -644,7 +645,7 @@ def probed(root: Path, files: dict[str, str | bytes], *parts: str) -> dict[str, 
     """Return parts of the probe of a host with these files."""
     for path, content in files.items():
         put(root, path, content)
-    found = host_probe.probe(str(root), PROBING)
+    found = to_json(host_probe.probe(str(root), PROBING))
     return {part: found[part] for part in parts}
 
 

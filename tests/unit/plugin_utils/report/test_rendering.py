@@ -184,7 +184,7 @@ def kinds(text: str) -> list[str]:
 
 def test_what_a_host_says_is_text_in_the_report(tmp_path: Path) -> None:
     put(tmp_path, "/etc/os-release", f"ID=debian\nVERSION_ID=12\nPRETTY_NAME='{HOSTILE.splitlines()[0]}'\n")
-    name = os_release.read(str(tmp_path))["pretty_name"]
+    name = os_release.read(str(tmp_path)).pretty_name
     verify = failing(VERIFY, "packages.held")
     parts = copy.deepcopy(evidence(plan=WITH_PYTORCH, verify=verify, smoke_train_pytorch=TORCH))
     parts["plan"]["problems"] = [{"code": "no-gpu", "message": "no GPU", "remedy": "put one in"}]

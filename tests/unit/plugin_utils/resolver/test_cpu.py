@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import system
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog, with_locks
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu, host_from_probe
@@ -26,7 +27,7 @@ T4 = HostGpu("10de:1eb8")
 def host(root: Path, distribution: str, *cpus: str, **parts: object) -> Host:
     """Return a host with a T4 and these processors, as its probe has them."""
     put(root, system.CPUS, "".join((FIXTURES / name).read_text() for name in cpus))
-    seen = host_from_probe(make_probe(cpu=system.cpu(str(root))))
+    seen = host_from_probe(make_probe(cpu=to_json(system.cpu(str(root)))))
     known = {"cpu": seen.cpu, "cpu_flags": seen.cpu_flags, "gpus": (T4,), **parts}
     return dataclasses.replace(Host(distribution, "x86_64"), **known)  # type: ignore[arg-type]
 

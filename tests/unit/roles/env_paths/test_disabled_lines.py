@@ -48,7 +48,7 @@ def test_a_login_script_does_everything_else_as_before(tmp_path, text, is_disabl
         found = foreign_settings.library_path(str(tmp_path))
         return {watched.LIBRARY_PATH + path: lines for path, lines in found.items()}
 
-    lines = damage.repairs(str(tmp_path), {}, settings(), list(settings()))["lines"]
+    lines = damage.repairs(str(tmp_path), {}, settings(), list(settings())).lines
     disable(tmp_path, *({"file": f"{tmp_path}{path}", "line": line} for path, line in lines))
     assert (settings() == {}) == is_disabled
     for shell in ("dash", "bash"):

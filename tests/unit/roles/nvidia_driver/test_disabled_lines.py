@@ -30,7 +30,7 @@ def test_the_whole_line_is_commented_out_and_nothing_else(tmp_path: Path, text: 
     settings.parent.mkdir(parents=True)
     settings.write_text(f"options nvidia NVreg_EnableMSI=1\n{text}")
     now = watched.observe(str(tmp_path), {"blacklists": True})
-    lines = damage.repairs(str(tmp_path), {}, now, now)["lines"]
+    lines = damage.repairs(str(tmp_path), {}, now, now).lines
     play = {
         "hosts": "localhost",
         "gather_facts": False,

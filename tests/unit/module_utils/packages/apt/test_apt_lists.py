@@ -7,9 +7,12 @@ import shutil
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, download
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import KernelOffer
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import PackageSize, Repository
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_lists
 
 from tests.unit import web_server
@@ -21,12 +24,12 @@ CAPTURED = FIXTURES / "preflight"
 REPOSITORY = "compute/cuda/repos/debian12/x86_64"
 
 
-def captured_madison() -> dict[str, list[str]]:
+def captured_madison() -> dict[str, tuple[str, ...]]:
     """Return what `apt-cache madison` printed of the same repository, newest first."""
-    offered: dict[str, list[str]] = {}
+    offered: dict[str, tuple[str, ...]] = {}
     for line in (FIXTURES / "apt/madison.txt").read_text().splitlines():
         name, version = line.split("|")
-        offered.setdefault(name, []).append(version)
+        offered[name] = (*offered.get(name, ()), version)
     return offered
 
 
@@ -41,8 +44,8 @@ def test_offered_versions_are_those_of_apt_cache_madison() -> None:
 def test_packages_of_a_foreign_architecture_are_left_out() -> None:
     data = gzip.decompress((FIXTURES / "apt/Packages.gz").read_bytes())
     assert apt_lists.parse(data, ["cuda-*"], "aarch64") == {
-        "cuda-keyring": ["1.1-1"],
-        "cuda-toolkit-13-2": ["13.2.9-1"],
+        "cuda-keyring": ("1.1-1",),
+        "cuda-toolkit-13-2": ("13.2.9-1",),
     }
 
 
@@ -92,22 +95,15 @@ def keep_lists(root: Path, url: str, suffix: str) -> Path:
     return kept
 
 
-def read(root: Path, url: str, check: bool = True) -> dict[str, object]:
+def read(root: Path, url: str, check: bool = True) -> Repository:
     return apt_lists.read(str(root), url, WANTED, "(?!)", "x86_64", check, command.run)
 
 
 def test_without_lists_the_package_list_is_downloaded(tmp_path: Path, server: tuple[str, Path]) -> None:
     found = read(tmp_path / "host", server[0])
     # Package files of 704 to 722 bytes, without Installed-Size and dependencies.
-    size = {"download_kib": 0, "installed_kib": 0, "includes": []}
-    assert found.pop("sizes") == {name: dict.fromkeys(rows, size) for name, rows in captured_madison().items()}
-    assert found == {
-        "url": server[0],
-        "source": "http",
-        "packages": captured_madison(),
-        "error": None,
-        "unreachable": None,
-    }
+    sizes = {name: dict.fromkeys(rows, PackageSize(0, 0)) for name, rows in captured_madison().items()}
+    assert found == Repository(server[0], captured_madison(), sizes, source="http")
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz", ".lz4"])
@@ -117,23 +113,23 @@ def test_current_lists_are_read(tmp_path: Path, server: tuple[str, Path], suffix
     keep_lists(tmp_path, server[0], suffix)
     (server[1] / "Packages.gz").unlink()
     found = read(tmp_path, server[0])
-    assert (found["source"], found["packages"], found["error"]) == ("apt-lists", captured_madison(), None)
+    assert (found.source, found.packages, found.error) == ("apt-lists", captured_madison(), None)
 
 
 def test_lists_older_than_the_repository_are_not_used(tmp_path: Path, server: tuple[str, Path]) -> None:
     keep_lists(tmp_path, server[0], "").write_text("Package: libnccl2\nVersion: 2.1-1\nArchitecture: amd64\n")
     release = (server[1] / "InRelease").read_text()
     (server[1] / "InRelease").write_text(release.replace("Fri, 21 Nov", "Sat, 22 Nov"))
-    assert read(tmp_path, server[0])["packages"] == captured_madison()
-    assert read(tmp_path, server[0], check=False)["packages"] == {"libnccl2": ["2.1-1"]}
+    assert read(tmp_path, server[0]).packages == captured_madison()
+    assert read(tmp_path, server[0], check=False).packages == {"libnccl2": ("2.1-1",)}
 
 
 def test_lists_are_used_while_the_repository_does_not_answer(tmp_path: Path) -> None:
     url = "http://127.0.0.1:9/" + REPOSITORY
     keep_lists(tmp_path, url, "")
     found = read(tmp_path, url)
-    assert (found["source"], found["packages"], found["error"]) == ("apt-lists", captured_madison(), None)
-    assert "Connection refused" in str(found["unreachable"])
+    assert (found.source, found.packages, found.error) == ("apt-lists", captured_madison(), None)
+    assert "Connection refused" in str(found.unreachable)
 
 
 def test_lists_are_used_while_the_repository_has_nothing_that_apt_takes(
@@ -142,22 +138,28 @@ def test_lists_are_used_while_the_repository_has_nothing_that_apt_takes(
     keep_lists(tmp_path, server[0], "")
     (server[1] / "InRelease").write_text("<html>Log in to this network</html>")
     found = read(tmp_path, server[0])
-    assert (found["source"], found["packages"], found["error"]) == ("apt-lists", captured_madison(), None)
-    assert "not signed" in str(found["unreachable"])
+    assert (found.source, found.packages, found.error) == ("apt-lists", captured_madison(), None)
+    assert "not signed" in str(found.unreachable)
 
 
 def test_a_missing_repository_is_an_error(tmp_path: Path, server: tuple[str, Path]) -> None:
     (server[1] / "Packages.gz").unlink()
     found = read(tmp_path / "host", server[0])
-    assert found["packages"] == {}
-    assert "404" in str(found["error"])
-    assert server[0] + "Packages.gz" in str(found["error"])
+    assert found.packages == {}
+    assert "404" in str(found.error)
+    assert server[0] + "Packages.gz" in str(found.error)
 
 
 def test_a_broken_download_is_an_error(tmp_path: Path, server: tuple[str, Path]) -> None:
     cut = (server[1] / "Packages.gz").read_bytes()[:-40]
     (server[1] / "Packages.gz").write_bytes(cut)
-    assert "cannot be read" in str(read(tmp_path / "host", server[0])["error"])
+    assert "cannot be read" in str(read(tmp_path / "host", server[0]).error)
+
+
+def kernel_offers(root: Path, globs: list[str], releases: list[str]) -> Any:
+    found = apt_lists.kernel_offers(str(root), globs, releases, command.run)
+    assert found is not None
+    return found
 
 
 def test_packages_to_build_modules_with_are_those_of_the_newest_version(tmp_path: Path) -> None:
@@ -165,28 +167,26 @@ def test_packages_to_build_modules_with_are_those_of_the_newest_version(tmp_path
     put(tmp_path, "/var/lib/apt/lists/deb.debian.org_debian_dists_bookworm_main_binary-amd64_Packages", archive)
     wanted = ["6.1.0-56-amd64", "6.1.0-50-amd64", "6.18.44"]
     globs = ["linux-headers-amd64", "linux-headers-6.18.44", "gcc-?", "gcc-??", "make", "zstd"]
-    offers, providers = apt_lists.kernel_offers(str(tmp_path), globs, wanted, command.run)
-    nothing: dict[str, list[str]] = {"headers": [], "images": []}
+    offers, providers = kernel_offers(tmp_path, globs, wanted)
     assert offers == {
-        **dict.fromkeys(("gcc-11", "gcc-12", "make", "zstd"), nothing),
-        "linux-headers-amd64": {"headers": ["6.1.0-56-amd64"], "images": []},
+        **dict.fromkeys(("gcc-11", "gcc-12", "make", "zstd"), KernelOffer()),
+        "linux-headers-amd64": KernelOffer(headers=("6.1.0-56-amd64",)),
     }
     assert providers == {
-        "6.1.0-56-amd64": ["linux-headers-6.1.0-56-amd64", "linux-headers-amd64"],
-        "6.1.0-50-amd64": ["linux-headers-6.1.0-50-amd64"],
-        "6.18.44": [],
+        "6.1.0-56-amd64": ("linux-headers-6.1.0-56-amd64", "linux-headers-amd64"),
+        "6.1.0-50-amd64": ("linux-headers-6.1.0-50-amd64",),
+        "6.18.44": (),
     }
-    assert apt_lists.kernel_offers(str(tmp_path / "nothing"), globs, wanted, command.run) == (None, None)
+    assert apt_lists.kernel_offers(str(tmp_path / "nothing"), globs, wanted, command.run) is None
 
 
 def test_headers_that_depend_on_their_kernel_install_it(tmp_path: Path) -> None:
     archive = (KERNELS / "debian-13.packages").read_text()
     put(tmp_path, "/var/lib/apt/lists/deb.debian.org_debian_dists_trixie_main_binary-amd64_Packages", archive)
-    offers, _providers = apt_lists.kernel_offers(str(tmp_path), ["linux-headers-amd64"], [], command.run)
-    assert offers is not None
+    offers, _providers = kernel_offers(tmp_path, ["linux-headers-amd64"], [])
     offer = offers["linux-headers-amd64"]
-    assert len(offer["headers"]) == 1
-    assert offer["images"] == [f"linux-image-{offer['headers'][0]}"]
+    assert len(offer.headers) == 1
+    assert offer.images == (f"linux-image-{offer.headers[0]}",)
 
 
 # The fields of proxmox/pve-kernel, debian/control.in, for one kernel.
@@ -212,11 +212,11 @@ def test_headers_are_found_by_what_a_package_provides(tmp_path: Path) -> None:
     own = "\nPackage: lab-headers-6.9.1\nArchitecture: amd64\nVersion: 1\nProvides: linux-headers-6.9.1 (= 1), lab\n"
     put(tmp_path, f"{apt_lists.LISTS}/download.proxmox.com_debian_pve_Packages", PROXMOX_LISTS + own)
     wanted = ["6.14.11-2-pve", "6.14.11-1-pve", "6.14.11-2", "6.9.1", "6.9"]
-    _offers, providers = apt_lists.kernel_offers(str(tmp_path), ["make"], wanted, command.run)
+    _offers, providers = kernel_offers(tmp_path, ["make"], wanted)
     assert providers == {
-        **{release: [] for release in wanted},
-        "6.14.11-2-pve": ["proxmox-headers-6.14.11-2-pve"],
-        "6.9.1": ["lab-headers-6.9.1"],
+        **dict.fromkeys(wanted, ()),
+        "6.14.11-2-pve": ("proxmox-headers-6.14.11-2-pve",),
+        "6.9.1": ("lab-headers-6.9.1",),
     }
 
 
@@ -275,8 +275,8 @@ def test_a_list_that_ends_within_a_paragraph_has_those_before(tmp_path: Path) ->
     """As after a power failure; the paragraph has no version yet."""
     text = (KERNELS / "debian-12.packages").read_text().rstrip("\n")
     put(tmp_path, BOOKWORM_LIST, f"{text}\n\nPackage: linux-headers-amd64\nArchit")
-    offers, _providers = apt_lists.kernel_offers(str(tmp_path), ["linux-headers-amd64"], [], command.run)
-    assert offers == {"linux-headers-amd64": {"headers": ["6.1.0-56-amd64"], "images": []}}
+    offers, _providers = kernel_offers(tmp_path, ["linux-headers-amd64"], [])
+    assert offers == {"linux-headers-amd64": KernelOffer(headers=("6.1.0-56-amd64",))}
     put(tmp_path, BOOKWORM_LIST, f"{UBUNTU_LISTS}\nPackage: linux-modules-nvidia-580-server-open-generic\nDep")
     glob = "linux-modules-nvidia-*"
     assert apt_lists.prebuilt_modules(str(tmp_path), glob, ["6.8.0-149-generic"], command.run)
@@ -285,7 +285,7 @@ def test_a_list_that_ends_within_a_paragraph_has_those_before(tmp_path: Path) ->
 @pytest.mark.parametrize("content", [gzip.compress(b"Package: gcc-12\n" * 99)[:-9], b"\0" * 512], ids=["cut", "zeros"])
 def test_a_list_that_does_not_decompress_is_none(tmp_path: Path, content: bytes) -> None:
     put(tmp_path, BOOKWORM_LIST + ".gz", content)
-    assert apt_lists.kernel_offers(str(tmp_path), ["gcc-12"], [], command.run) == (None, None)
+    assert apt_lists.kernel_offers(str(tmp_path), ["gcc-12"], [], command.run) is None
     assert apt_lists.prebuilt_modules(str(tmp_path), "linux-modules-nvidia-*", [], command.run) is None
 
 

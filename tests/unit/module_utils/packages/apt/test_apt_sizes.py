@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import PackageSize
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_sizes, deb822
 
 PACKAGES = b"""\
@@ -55,8 +56,8 @@ Size: 1024
 """
 
 
-def size(download: int, installed: int, *includes: str) -> dict[str, object]:
-    return {"download_kib": download, "installed_kib": installed, "includes": list(includes)}
+def size(download: int, installed: int, *includes: str) -> PackageSize:
+    return PackageSize(download, installed, includes)
 
 
 def test_driver_packages_are_included_without_being_offered() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, openpgp
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import PreferredSource
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_lists, apt_sources, dpkg
 
 from tests.unit.module_utils.host_files import listed, put, put_repository
@@ -60,15 +61,15 @@ def test_sources_of_nvidias_software_are_found(
 ) -> None:
     path = f"/etc/apt/sources.list.d/{name}"
     put(tmp_path, path, text)
-    found = apt_sources.read(str(tmp_path), None)["entries"]
-    assert [(e["uri"], e["suite"], e["signed_by"]) for e in found] == entries
-    assert {e["file"] for e in found} <= {path}
+    found = apt_sources.read(str(tmp_path), None).entries
+    assert [(e.uri, e.suite, e.signed_by) for e in found] == entries
+    assert {e.file for e in found} <= {path}
 
 
 def test_a_mirror_is_a_source_if_it_is_the_configured_repository(tmp_path: Path) -> None:
     put(tmp_path, "/etc/apt/sources.list", "deb http://mirror.lab/cuda/debian12/x86_64 /\n")
-    assert apt_sources.read(str(tmp_path), None)["entries"] == []
-    assert len(apt_sources.read(str(tmp_path), "http://mirror.lab/cuda/debian12/x86_64/")["entries"]) == 1
+    assert apt_sources.read(str(tmp_path), None).entries == ()
+    assert len(apt_sources.read(str(tmp_path), "http://mirror.lab/cuda/debian12/x86_64/").entries) == 1
 
 
 @pytest.mark.parametrize(
@@ -83,27 +84,27 @@ def test_a_mirror_is_a_source_if_it_is_the_configured_repository(tmp_path: Path)
 def test_a_file_with_other_repositories_is_mixed(tmp_path: Path, text: str, mixed: bool) -> None:
     put(tmp_path, "/etc/apt/sources.list", text)
     put(tmp_path, "/etc/apt/sources.list.d/debian.list", "deb http://deb.debian.org/debian bookworm contrib\n")
-    assert apt_sources.read(str(tmp_path), None)["mixed"] == (["/etc/apt/sources.list"] if mixed else [])
+    assert apt_sources.read(str(tmp_path), None).mixed == (("/etc/apt/sources.list",) if mixed else ())
 
 
 def test_only_valid_keys_of_nvidia_are_returned(tmp_path: Path) -> None:
     debian = (FIXTURES / "openpgp/debian-archive-bullseye-stable.gpg").read_bytes()
     put(tmp_path, "/etc/apt/trusted.gpg.d/debian.gpg", debian)
     put(tmp_path, "/etc/apt/trusted.gpg.d/broken.gpg", b"nonsense")
-    assert apt_sources.read(str(tmp_path), None)["keys"] == {}
+    assert apt_sources.read(str(tmp_path), None).keys == {}
     uid = b"cudatools <cudatools@nvidia.com>"
     put(tmp_path, "/etc/apt/trusted.gpg.d/cuda.gpg", debian + bytes([0xB4, len(uid)]) + uid)
     put(tmp_path, "/etc/apt/trusted.gpg.d/cuda.asc", openpgp.armour(debian + bytes([0xB4, len(uid)]) + uid))
     found = apt_sources.read(str(tmp_path), None)
     there = openpgp.public_keys(debian)
     files = [f"/etc/apt/trusted.gpg.d/cuda.{form}" for form in ("asc", "gpg")]
-    assert found["keys"] == dict.fromkeys(files, [key.fingerprint for key in there][-1:])
-    assert found["mixed"] == (files if len(there) > 1 else [])
+    assert found.keys == dict.fromkeys(files, tuple(key.fingerprint for key in there)[-1:])
+    assert found.mixed == (tuple(files) if len(there) > 1 else ())
     put(tmp_path, "/etc/apt/trusted.gpg.d/cuda.gpg", there[0].raw + bytes([0xB4, len(uid)]) + uid)
     (tmp_path / "etc/apt/trusted.gpg.d/cuda.asc").unlink()
-    assert apt_sources.read(str(tmp_path), None)["mixed"] == [], "the key is alone in its file"
+    assert apt_sources.read(str(tmp_path), None).mixed == (), "the key is alone in its file"
     put(tmp_path, "/etc/apt/trusted.gpg.d/cuda.gpg", debian + there[0].raw + bytes([0xB4, len(uid)]) + uid)
-    assert apt_sources.read(str(tmp_path), None)["mixed"] == ["/etc/apt/trusted.gpg.d/cuda.gpg"]
+    assert apt_sources.read(str(tmp_path), None).mixed == ("/etc/apt/trusted.gpg.d/cuda.gpg",)
 
 
 DEB822 = """Types: deb
@@ -151,9 +152,9 @@ def put_debian(root: Path, rows: dict[str, str]) -> None:
     put_repository(root, "http://deb.debian.org/debian", "bookworm", listed(rows), "Origin: Debian\nSuite: stable\n")
 
 
-def asked(root: Path) -> list[dict[str, Any]]:
+def asked(root: Path) -> list[PreferredSource]:
     others = apt_sources.Others(str(root), "debian", URL, OFFERS, ["*nvidia*", "libnccl*", "gcc-*"], command.run)
-    return others.preferred()
+    return list(others.preferred())
 
 
 needs_apt = pytest.mark.skipif(not shutil.which("apt-cache"), reason="needs apt-cache")
@@ -270,10 +271,10 @@ def test_the_sources_that_win_are_those_of_apt(
         return
     priority, pins, packages = won
     (source,) = found
-    assert (source["priority"], source["packages"]) == (priority, packages)
-    assert source["pins"] == [f"{PREFERENCES}/{name}" for name in pins]
-    assert (source["uri"], source["mixed"]) == (uri.replace(":///", ":/"), False)
-    assert (tmp_path / source["file"].lstrip("/")).read_text().startswith(f"deb {uri} ")
+    assert (source.priority, source.packages) == (priority, packages)
+    assert source.pins == tuple(f"{PREFERENCES}/{name}" for name in pins)
+    assert (source.uri, source.mixed) == (uri.replace(":///", ":/"), False)
+    assert (tmp_path / source.file.lstrip("/")).read_text().startswith(f"deb {uri} ")
 
 
 @needs_apt
@@ -283,7 +284,7 @@ def test_nvidias_repository_that_is_configured_already_is_not_another(tmp_path: 
     assert asked(tmp_path) == []
     put_repository(tmp_path, LAMBDA, "jammy", listed({"libnccl2": OLD}), OF_LAMBDA)
     put(tmp_path, "/etc/apt/preferences", LAMBDA_PIN)
-    assert [source["pins"] for source in asked(tmp_path)] == [["/etc/apt/preferences"]]
+    assert [source.pins for source in asked(tmp_path)] == [("/etc/apt/preferences",)]
     put(tmp_path, f"{PREFERENCES}/cuda", "Package: *\nPin: release l=NVIDIA CUDA\nPin-Priority: 1002\n")
     assert asked(tmp_path) == []
 
@@ -339,8 +340,8 @@ def test_a_mirror_of_the_distribution_under_another_origin_is_the_archive(
         here = "".join(f"deb {uri} {suite} main\n" for at, suite in lists if at == uri)
         put(tmp_path, "/etc/apt/sources.list.d/" + re.sub(r"\W", "-", uri.partition("://")[2]) + ".list", here)
     found = asked(tmp_path)
-    assert [source["uri"] for source in found] == others
-    assert all(source["mixed"] == (source["uri"] == f"{SITE}/debian") for source in found)
+    assert [source.uri for source in found] == others
+    assert all(source.mixed == (source.uri == f"{SITE}/debian") for source in found)
 
 
 OWN = {
@@ -362,7 +363,7 @@ def test_however_nvidias_repository_is_configured_the_others_are_seen(tmp_path: 
     put_repository(tmp_path, LAMBDA, "jammy", listed({"libnccl2": NEW}), OF_LAMBDA)
     for name, text in own.items():
         put(tmp_path, f"{apt_sources.DIRECTORY}/{name}", text)
-    assert [(source["uri"], source["packages"]) for source in asked(tmp_path)] == [(LAMBDA, {"libnccl2": NEW})]
+    assert [(source.uri, source.packages) for source in asked(tmp_path)] == [(LAMBDA, {"libnccl2": NEW})]
 
 
 @needs_apt
@@ -389,7 +390,7 @@ def test_a_list_of_the_archive_without_a_source_is_nothing_that_others_take(tmp_
 @needs_apt
 def test_a_repository_below_the_address_of_nvidias_mirror_is_another(tmp_path: Path) -> None:
     put_repository(tmp_path, f"{URL}more", "jammy", listed({"libnccl2": NEW}), OF_LAMBDA)
-    assert [source["uri"] for source in asked(tmp_path)] == [f"{URL}more"]
+    assert [source.uri for source in asked(tmp_path)] == [f"{URL}more"]
 
 
 @needs_apt
@@ -400,7 +401,7 @@ def test_a_repository_beside_nvidias_in_a_stanza_is_seen(tmp_path: Path) -> None
     stanza = f"Types: deb\nURIs: {URL}\n {MIRROR}\nSuites: ./\n"
     put(tmp_path, f"{apt_sources.DIRECTORY}/both.sources", stanza)
     (source,) = asked(tmp_path)
-    assert (source["uri"], source["mixed"]) == (MIRROR, True)
+    assert (source.uri, source.mixed) == (MIRROR, True)
 
 
 BROKEN = {
@@ -431,7 +432,7 @@ def test_a_file_with_other_repositories_and_a_password_is_found(tmp_path: Path) 
     (path,) = (tmp_path / "etc/apt/sources.list.d").iterdir()
     path.write_text(f"deb {MIRROR.replace('://', '://user:secret@')} /\ndeb http://deb.debian.org/debian sid main\n")
     (source,) = asked(tmp_path)
-    assert (source["file"], source["mixed"]) == (f"/etc/apt/sources.list.d/{path.name}", True)
+    assert (source.file, source.mixed) == (f"/etc/apt/sources.list.d/{path.name}", True)
     assert "secret" not in str(source)
 
 
@@ -441,9 +442,9 @@ def test_apt_is_not_asked_without_a_repository_of_others(tmp_path: Path) -> None
 
     put_debian(tmp_path, {"nvidia-driver-cuda": "535.261.03-1"})
     others = apt_sources.Others(str(tmp_path), "debian", URL, OFFERS, ["*"], run)
-    assert others.preferred() == []
+    assert others.preferred() == ()
     put_repository(tmp_path, LAMBDA, "jammy", listed({"lambda-stack": "1"}), OF_LAMBDA)
-    assert apt_sources.Others(str(tmp_path), "debian", URL, OFFERS, ["*nvidia*"], run).preferred() == []
+    assert apt_sources.Others(str(tmp_path), "debian", URL, OFFERS, ["*nvidia*"], run).preferred() == ()
 
 
 def test_what_a_repository_offers_is_known_by_its_lists(tmp_path: Path) -> None:

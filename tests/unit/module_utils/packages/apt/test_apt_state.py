@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_state, dpkg
 
 from tests.unit.module_utils.host_files import put
@@ -19,12 +20,17 @@ FIXTURES = Path(__file__).parents[4] / "fixtures"
 def test_a_lock_and_its_holder_are_found_without_waiting(tmp_path: Path) -> None:
     put(tmp_path, dpkg.STATUS_FILE)
     path = put(tmp_path, "/var/lib/dpkg/lock-frontend")
-    assert apt_state.read(str(tmp_path), {}) == {"name": "apt", "locks": [], "broken": [], "interrupted": False}
+    assert to_json(apt_state.read(str(tmp_path), {})) == {
+        "name": "apt",
+        "locks": [],
+        "broken": [],
+        "interrupted": False,
+    }
     with held(path) as holder:
         found = apt_state.read(str(tmp_path), {})
     assert found is not None
-    assert [(lock["path"], lock["pid"]) for lock in found["locks"]] == [("/var/lib/dpkg/lock-frontend", holder.pid)]
-    assert found["locks"][0]["command"].startswith(sys.executable)
+    assert [(lock.path, lock.pid) for lock in found.locks] == [("/var/lib/dpkg/lock-frontend", holder.pid)]
+    assert str(found.locks[0].command).startswith(sys.executable)
 
 
 def test_finding_a_lock_takes_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,7 +54,7 @@ def broken(tmp_path: Path, status: bytes) -> list[dict[str, Any]]:
     put(tmp_path, dpkg.STATUS_FILE, status)
     found = apt_state.read(str(tmp_path), {})
     assert found is not None
-    return list(found["broken"])
+    return list(to_json(found.broken))
 
 
 def test_packages_between_two_states_are_broken(tmp_path: Path) -> None:
@@ -73,9 +79,9 @@ def test_broken_packages_are_those_of_dpkg_query(tmp_path: Path) -> None:
 def test_a_journal_is_an_interrupted_dpkg_and_its_scratch_file_is_not(tmp_path: Path) -> None:
     put(tmp_path, dpkg.STATUS_FILE)
     put(tmp_path, "/var/lib/dpkg/updates/tmp.i")
-    assert apt_state.read(str(tmp_path), {})["interrupted"] is False  # type: ignore[index]
+    assert apt_state.read(str(tmp_path), {}).interrupted is False
     put(tmp_path, "/var/lib/dpkg/updates/0003")
-    assert apt_state.read(str(tmp_path), {})["interrupted"] is True  # type: ignore[index]
+    assert apt_state.read(str(tmp_path), {}).interrupted is True
 
 
 def test_without_dpkg_there_is_no_package_manager(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.host import pci
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
@@ -179,7 +180,7 @@ def on_pci(root: Path, subsystem: str) -> dict[str, Any]:
     }.items():
         put(root, f"{base}/{name}", f"0x{text}\n")
     put(root, f"{base}/class", "0x030200\n")
-    return {"gpus": pci.read(str(root))[0]}
+    return {"gpus": to_json(pci.read(str(root))[0])}
 
 
 @pytest.mark.parametrize(

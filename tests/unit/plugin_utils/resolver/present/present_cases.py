@@ -10,6 +10,7 @@ from typing import Any
 from ansible_collections.gpuhost.stack.plugins.module_utils import probe as host_probe
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import store
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import Repository
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import nvidia_smi
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import probe_options
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import all_packages
@@ -83,7 +84,7 @@ class Root:
             driver_packages=names["driver_packages"],
             distro_cuda_package=names["distro_cuda_package"],
         )
-        read = {**host_probe.probe(str(self.root), options), "disk": None}
+        read = {**to_json(host_probe.probe(str(self.root), options)), "disk": None}
         read["driver"]["nvidia_smi"] = {"gpus": nvidia_smi.parse(self.smi)[0]}
         found = Probe.from_json(read)
         return dataclasses.replace(found, repository=Repository(packages=offers) if offers else None)
