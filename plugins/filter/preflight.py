@@ -5,23 +5,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import GpuProcess
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_processes
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import for_terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import preflight
-
-
-@dataclasses.dataclass(frozen=True)
-class _Processes:
-    """The part of a probe that is read here."""
-
-    gpu_processes: tuple[GpuProcess, ...] = ()
 
 
 def preflight_refusal(plan: Any, findings: Any) -> str:
@@ -37,7 +29,7 @@ def preflight_refusal(plan: Any, findings: Any) -> str:
 def gpu_jobs(probe: Any) -> str:
     """Return the programs that would lose work if the driver changed, for a terminal; empty where there is none."""
     try:
-        processes = records.from_json(_Processes, probe, "probe").gpu_processes
+        processes = Probe.from_json(probe).gpu_processes
     except records.RecordError as error:
         raise AnsibleFilterError(f"gpuhost.stack.gpu_jobs: {error}") from error
     return for_terminal(gpu_processes.listed(gpu_processes.jobs(processes)))

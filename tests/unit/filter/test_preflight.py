@@ -18,9 +18,9 @@ DAEMONS = [{**JOB, "program": program} for program in gpu_processes.SERVICES]
 
 def test_only_programs_that_would_lose_work_are_listed() -> None:
     gpu_jobs = FILTERS["gpu_jobs"]
-    assert gpu_jobs({"gpu_processes": [JOB, *DAEMONS]}) == "7 (python3 train.py)"
-    assert gpu_jobs({"gpu_processes": DAEMONS}) == ""
-    assert gpu_jobs({"gpu_processes": None}) == ""
+    assert gpu_jobs({"gpus": [], "gpu_processes": [JOB, *DAEMONS]}) == "7 (python3 train.py)"
+    assert gpu_jobs({"gpus": [], "gpu_processes": DAEMONS}) == ""
+    assert gpu_jobs({"gpus": [], "gpu_processes": None}) == ""
 
 
 def test_the_refusal_lists_problems_of_the_plan_and_of_the_host() -> None:
