@@ -41,8 +41,17 @@ def argument_spec(options: Type[Any]) -> Dict[str, Dict[str, Any]]:
 
 
 def read(options: Type[Options], params: Mapping[str, Any]) -> Options:
-    """Return a module's options; parameters that are none of them, such as those of a file, stay where they are."""
-    return options(**{field.name: params[field.name] for field in dataclasses.fields(options)})  # type: ignore[arg-type]
+    """Return a module's options; one that was not given has its field's default, if any.
+
+    Parameters that are none of the options, such as those of a file, stay where they are.
+    """
+    fields = dataclasses.fields(options)  # type: ignore[arg-type]
+    given = [field.name for field in fields if params[field.name] is not None or not _has_default(field)]
+    return options(**{name: params[name] for name in given})
+
+
+def _has_default(field: Any) -> bool:
+    return field.default is not _MISSING or field.default_factory is not _MISSING
 
 
 def _specification(field: Any, kind: Any) -> Dict[str, Any]:

@@ -84,29 +84,21 @@ def context(options: Options, root: str = "/", run: Run = command.run) -> model.
     except OSError:  # the checks of the driver read it again, and are unknown
         pci_gpus = 0
     smi = nvidia_smi.without_lost_rows(smi, pci_gpus)
+    known = {field.name for field in dataclasses.fields(model.Context)}
+    given = {field.name: getattr(options, field.name) for field in dataclasses.fields(options) if field.name in known}
+    given.update(
+        expect_gpus=len(planned_gpus) if options.expect_gpus is None else options.expect_gpus,
+        driver_state=driver_state,
+        waivers=[model.Waiver(**waiver) for waiver in options.waivers],
+    )
     return model.Context(
-        plan=options.plan,
         root=root,
         run=run,
-        expect_gpus=len(planned_gpus) if options.expect_gpus is None else options.expect_gpus,
-        kernel_module=options.kernel_module,
-        driver_state=driver_state,
-        tensorflow_path=options.tensorflow_path,
         pci_gpus=pci_gpus,
         smi=smi,
         simulated=installed_stack.simulated(root),
-        cuda_check_source=options.cuda_check_source or "",
-        gpu_thresholds=options.gpu_thresholds or {},
-        link_thresholds=options.link_thresholds or {},
-        fabric_manager_packages=options.fabric_manager_packages or [],
-        user_settings=options.user_settings or [],
-        gpu_counters=options.gpu_counters or [],
-        xid_errors=options.xid_errors or {},
-        waivers=[model.Waiver(**waiver) for waiver in options.waivers],
-        unknown=options.unknown,
-        state_directory=options.state_directory,
-        timeout_factor=options.timeout_factor,
         gpu_jobs=gpu_processes.listed(_jobs(root, smi, run)),
+        **given,
     )
 
 

@@ -86,4 +86,4 @@ def test_the_specification_follows_from_the_fields() -> None:
 
 def test_parameters_are_read_by_name_and_others_left() -> None:
     params = {"needed": "n", "numbers": [1], "chosen": "a", "path": "/y", "given": None, "absent": 2.0, "flag": True}
-    assert module_options.read(Options, {**params, "mode": "0644"}) == Options(**params)
+    assert module_options.read(Options, {**params, "mode": "0644"}) == Options(**{**params, "given": {}})
