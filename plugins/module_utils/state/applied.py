@@ -329,7 +329,7 @@ def _with_contents(
     wrong = []
     if name == PACKAGES:
         names = with_journal(directory, watch)["packages"]
-        for package in watched.managed(dpkg.read(root, names), watch):
+        for package in watched.managed(dpkg.read(root, names), watch.get("exact_packages") or ()):
             wrong.append((package, file_contents.of_package(root, package)))
     for path in (watch.get("environments") or []) + (watch.get("trees") or []):
         target = files.resolve(root, path) or path

@@ -4,10 +4,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 import time
-from typing import Any
+from typing import Any, Collection, Mapping, Sequence
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import command, files
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.command import Run
@@ -23,23 +24,6 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.state import (
     foreign_settings,
 )
 
-# What a part may watch. `files`, `alternatives`, `services`, `packages`, `environments` (links to directories) and
-# `trees` (directories) are lists of names; `exact_packages` are those of `packages` whose version is planned; `driver`
-# (what is loaded), `modules` (files of NVIDIA's modules), `blacklists`, `library_path` and `linker_cache` are booleans.
-KINDS = (
-    "files",
-    "alternatives",
-    "services",
-    "packages",
-    "exact_packages",
-    "environments",
-    "trees",
-    "driver",
-    "modules",
-    "blacklists",
-    "library_path",
-    "linker_cache",
-)
 SYSTEMCTL_TIMEOUT = 60
 # The prefixes by which code recognises the names of things.
 LISTING, PACKAGE, SERVICE, MODULES = "files of ", "package ", "service ", "NVIDIA modules of kernel "
@@ -51,33 +35,62 @@ UNANSWERED, UNKNOWN = "unanswered", "unknown"
 NO_MODULES = {"modules": "none"}
 
 
-def observe(root: str, watch: dict[str, Any], run: Run = command.run) -> dict[str, Any]:
-    """Return {thing: its state} for everything in `watch`. Raise ValueError for an unknown kind."""
-    unknown = sorted(set(watch) - set(KINDS))
-    if unknown:
-        raise ValueError("cannot watch %s; expected %s" % (", ".join(unknown), ", ".join(KINDS)))
+@dataclasses.dataclass(frozen=True)
+class Watch:
+    """What a part watches: names, and kinds of which a host has one state.
+
+    environments: links to directories; trees: directories. exact_packages: those of `packages` whose version is
+    planned. driver: what is loaded; modules: the files of NVIDIA's modules.
+    """
+
+    files: Sequence[str] = ()
+    alternatives: Sequence[str] = ()
+    services: Sequence[str] = ()
+    packages: Sequence[str] = ()
+    exact_packages: Sequence[str] = ()
+    environments: Sequence[str] = ()
+    trees: Sequence[str] = ()
+    driver: bool = False
+    modules: bool = False
+    blacklists: bool = False
+    library_path: bool = False
+    linker_cache: bool = False
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Watch:
+        """Return what an option or a record names; null is nothing. Raise ValueError for an unknown kind."""
+        kinds = [field.name for field in dataclasses.fields(cls)]
+        unknown = sorted(set(data) - set(kinds))
+        if unknown:
+            raise ValueError("cannot watch %s; expected %s" % (", ".join(unknown), ", ".join(kinds)))
+        return cls(**{kind: value for kind, value in data.items() if value is not None})
+
+
+def observe(root: str, watched: Mapping[str, Any], run: Run = command.run) -> dict[str, Any]:
+    """Return {thing: its state} for everything in `watched`. Raise ValueError for an unknown kind."""
+    watch = Watch.from_json(watched)
     state: dict[str, Any] = {}
-    for path in watch.get("files") or []:
+    for path in watch.files:
         state["file " + path] = _file(root, path)
-    for name in watch.get("alternatives") or []:
+    for name in watch.alternatives:
         state["alternative " + name] = alternatives.read(root, name)
         state[ALTERNATIVE_LINK + name] = alternatives.link(root, name)
-    for path in watch.get("environments") or []:
+    for path in watch.environments:
         state.update(environment(root, path))
-    for path in watch.get("trees") or []:
+    for path in watch.trees:
         state[LISTING + path] = file_listing.of_tree(root, path)
     state.update(_packages(root, watch))
-    state.update(_services(watch.get("services") or [], bool(watch.get("driver")), run))
-    if watch.get("driver"):
+    state.update(_services(watch.services, watch.driver, run))
+    if watch.driver:
         state[LOADED] = to_json(proc_driver.read(root))
         state["nouveau"] = {"loaded": proc_driver.nouveau_loaded(root)}
-    if watch.get("modules"):
+    if watch.modules:
         state.update(_modules(root))
-    if watch.get("blacklists"):
+    if watch.blacklists:
         state.update({BLACKLIST + path: lines for path, lines in foreign_settings.blacklists(root).items()})
-    if watch.get("library_path"):
+    if watch.library_path:
         state.update({LIBRARY_PATH + path: lines for path, lines in foreign_settings.library_path(root).items()})
-    if watch.get("linker_cache"):
+    if watch.linker_cache:
         state[LINKER_CACHE] = _linker_cache(root)
     return state
 
@@ -97,28 +110,27 @@ def _file(root: str, path: str) -> dict[str, Any] | None:
     return {"sha256": digest, "mode": "%04o" % state["mode"], "owner": [state["uid"], state["gid"]]}
 
 
-def _packages(root: str, watch: dict[str, Any]) -> dict[str, Any]:
+def _packages(root: str, watch: Watch) -> dict[str, Any]:
     """Return the packages of `watch`, and the listings of the managed ones."""
-    names = watch.get("packages") or []
-    if not names:
+    if not watch.packages:
         return {}
-    found = dpkg.read(root, names)
-    state: dict[str, Any] = {PACKAGE + name: found[name].to_json() if name in found else None for name in names}
-    for name in managed(found, watch):
+    found = dpkg.read(root, list(watch.packages))
+    state: dict[str, Any] = {PACKAGE + n: found[n].to_json() if n in found else None for n in watch.packages}
+    for name in managed(found, watch.exact_packages):
         state["%s%s=%s" % (LISTING, name, found[name].version)] = file_listing.of_package(root, name)
     return state
 
 
-def managed(packages: dict[str, InstalledPackage], watch: dict[str, Any]) -> list[str]:
+def managed(packages: dict[str, InstalledPackage], planned: Collection[str]) -> list[str]:
     """Return the names of the installed packages that are planned or held: the stack and the parts of a toolkit.
 
     Other dependencies, such as a compiler, are upgraded with the system.
     """
-    planned = watch.get("exact_packages") or []
-    return [name for name, state in packages.items() if state.status == "installed" and (state.held or name in planned)]
+    installed = [(name, row) for name, row in packages.items() if row.status == "installed"]
+    return [name for name, row in installed if row.held or name in planned]
 
 
-def _services(names: list[str], started: bool, run: Run) -> dict[str, Any]:
+def _services(names: Sequence[str], started: bool, run: Run) -> dict[str, Any]:
     """Return what systemd reports of each, in one call; `unknown` with its error where systemd does not run.
 
     An answer that is none, of a systemctl that hangs or dies, is marked as UNANSWERED. Whether a service is active
@@ -137,7 +149,7 @@ def _services(names: list[str], started: bool, run: Run) -> dict[str, Any]:
     return {SERVICE + name: _service(unit, started) for name, unit in zip(names, units)}  # noqa: B905
 
 
-def _tells(units: list[dict[str, str]], names: list[str]) -> bool:
+def _tells(units: list[dict[str, str]], names: Sequence[str]) -> bool:
     return len(units) == len(names) and all("LoadState" in unit for unit in units)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import os
 import time
@@ -84,7 +85,7 @@ def test_nothing_is_asked_and_nothing_found_of_what_is_not_watched(root: Path) -
         raise AssertionError(argv)
 
     assert watched.observe(str(root), {}, run) == {}
-    assert watched.observe(str(root), {kind: [] for kind in watched.KINDS}, run) == {}
+    assert watched.observe(str(root), {field.name: None for field in dataclasses.fields(watched.Watch)}, run) == {}
 
 
 @pytest.mark.parametrize(
