@@ -25,7 +25,11 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.host import (
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Distribution, Kernel
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import Driver, NvidiaSmi, SignaturesEnforced
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import Package, Repository, RepositoryFiles
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import (
+    ProbedPackage,
+    Repository,
+    RepositoryFiles,
+)
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.state import AppliedPart
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import (
@@ -40,7 +44,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import (
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import kernels, transaction_lock
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_lists, apt_sources, apt_state, dpkg
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.model import Journal, foreign_holds
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed import Journal, foreign_holds
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import applied, file_contents, last_result, run_lock
 
 Part = TypeVar("Part")
@@ -203,9 +207,9 @@ def _signatures_enforced(root: str, kernel: Kernel) -> SignaturesEnforced | None
     return module_loading.signatures_enforced(root, running, [kernel.next_boot] if kernel.next_boot else [])
 
 
-def _packages(root: str, options: Options) -> dict[str, Package]:
+def _packages(root: str, options: Options) -> dict[str, ProbedPackage]:
     found = dpkg.read(root, list(options.package_patterns))
-    return {name: Package(row.version, row.status, row.held, row.depends) for name, row in found.items()}
+    return {name: ProbedPackage(row.version, row.status, row.held, row.depends) for name, row in found.items()}
 
 
 def _newer_state(directory: str) -> str | None:

@@ -181,9 +181,9 @@ from typing import List
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import module_options
 from ansible_collections.gpuhost.stack.plugins.module_utils.base.module_options import option
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import installed_driver
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import manager, transaction, transaction_lock
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.model import Package
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import PackageError
 
 

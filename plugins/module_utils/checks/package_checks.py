@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import REAPPLY, Check, CheckSpec, Context
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import dpkg
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed import InstalledPackage
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import words
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.model import InstalledPackage
 
 INSTALLED = CheckSpec(
     "packages.installed",

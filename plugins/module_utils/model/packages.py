@@ -11,8 +11,8 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model import records
 
 
 @dataclasses.dataclass(frozen=True)
-class Package:
-    """A package in dpkg's database, with dpkg's name of its state; depends: the names in its dependencies."""
+class ProbedPackage:
+    """A package on the host, with dpkg's name of its state; depends: the names in its dependencies."""
 
     version: str
     status: str = "installed"

@@ -32,8 +32,8 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import 
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import (
     ModulesOfOthers,
-    Package,
     PackageManager,
+    ProbedPackage,
     Repository,
     RepositoryFiles,
     Transaction,
@@ -75,7 +75,7 @@ class Probe:
     modules_of_others: tuple[ModulesOfOthers, ...] = ()
     foreign_driver: ForeignDriver | None = None
     gpu_processes: tuple[GpuProcess, ...] | None = ()
-    packages: Mapping[str, Package] | None = None
+    packages: Mapping[str, ProbedPackage] | None = None
     foreign_holds: Mapping[str, str] = dataclasses.field(default_factory=dict)
     package_manager: PackageManager | None = None
     transaction: Transaction | None = None

@@ -8,6 +8,8 @@ import dataclasses
 import functools
 from typing import Any, Mapping
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
+
 # Metadata of a field with the default None: in that case its key is absent from the JSON, and not null.
 OMITTED = {"omitted": True}
 
@@ -15,7 +17,7 @@ OMITTED = {"omitted": True}
 def to_json(value: Any) -> Any:
     """Return dataclasses, mappings and sequences, however nested, as dicts and lists.
 
-    The key of a field is its name, or `key` of its metadata. A named tuple is a list.
+    The key of a field is its name, or `key` of its metadata. A named tuple is a list, a Package its text.
     """
     if value is None or isinstance(value, (str, int, float)):
         return value
@@ -23,6 +25,8 @@ def to_json(value: Any) -> Any:
         return {key: to_json(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [to_json(item) for item in value]
+    if isinstance(value, Package):
+        return str(value)
     if dataclasses.is_dataclass(value):
         kind: Any = type(value)
         items = [(key, getattr(value, name), omitted) for name, key, omitted in _fields(kind)]

@@ -7,7 +7,8 @@ from __future__ import annotations
 import re
 from typing import Callable, Dict, List, Optional, Sequence
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.model import Change, InstalledPackage, Package
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed import Change, InstalledPackage
 
 
 def unmet(wanted: Sequence[Package], packages: Dict[str, InstalledPackage]) -> List[Package]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from typing import Collection, Dict, Iterable, List, NamedTuple, Protocol, Sequence, Set, Tuple
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.model import Change, InstalledPackage, Package
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed import Change, InstalledPackage
 
 
 class Operation(NamedTuple):

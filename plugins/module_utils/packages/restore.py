@@ -11,9 +11,10 @@ from __future__ import annotations
 import re
 from typing import Any, Collection, Dict, List, Optional, Tuple
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import decisions
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed import Change, InstalledPackage
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.manager import words
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.model import Change, InstalledPackage, Package
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import (
     Operation,
     PackageError,

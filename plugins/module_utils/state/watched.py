@@ -16,7 +16,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.host import system
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import kernel_modules, proc_driver
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import dpkg
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.model import InstalledPackage
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed import InstalledPackage
 from ansible_collections.gpuhost.stack.plugins.module_utils.state import (
     alternatives,
     file_listing,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.model import Package
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 
 # In the order of tables. The keys are also the request's names and those of the plan's JSON.
 LABELS = {

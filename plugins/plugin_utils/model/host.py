@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.model import Package
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.host import Display, Kernel
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import ForeignDriver, InstalledDriver
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import KeptDriver
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe, VerifiedPlan

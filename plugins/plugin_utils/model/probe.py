@@ -25,9 +25,10 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import 
     InstalledCuda,
     Runfile,
 )
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import (
-    Package,
     PackageSize,
+    ProbedPackage,
     RepositoryFiles,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
@@ -74,8 +75,8 @@ class VerifiedComponent:
     module_source: str = ""
     cuda: str = ""
     cuda_libraries: str = ""
-    packages: tuple[str, ...] = ()
-    pinning_packages: tuple[str, ...] = ()
+    packages: tuple[Package, ...] = ()
+    pinning_packages: tuple[Package, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,7 +142,7 @@ class Probe(probe.Probe):
         return records.from_json(cls, data, "probe")
 
     @property
-    def present_packages(self) -> dict[str, Package]:
+    def present_packages(self) -> dict[str, ProbedPackage]:
         """The packages with files on the host, by name; none where dpkg's database could not be read."""
         return {name: package for name, package in (self.packages or {}).items() if package.is_present}
 

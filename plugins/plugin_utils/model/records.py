@@ -1,6 +1,6 @@
 """Read JSON into frozen dataclasses, at the edge of the process; module_utils/model/records.py writes them.
 
-Field types may be str, int, float, bool, Any, Package (in JSON its text), other dataclasses and named tuples, `X | None`,
+Field types may be str, int, float, bool, Any, Package (in JSON its text), other dataclasses, named tuples, `X | None`,
 `tuple[X, ...]` and `Mapping[str, X]`.
 """
 
@@ -13,7 +13,7 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import Package
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 
 T = TypeVar("T")
 _Reader = Callable[[Any], Any]

@@ -9,7 +9,7 @@ from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import debian_version
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.nvidia import Environment
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import Package
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import ProbedPackage
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
@@ -121,7 +121,7 @@ def _removals(plan: Plan, probe: Probe, catalog: Catalog) -> dict[str, Removal]:
     return found
 
 
-def _packaged_driver(probe: Probe, native: Mapping[str, InstalledPackage], catalog: Catalog) -> str | None:
+def _packaged_driver(probe: Probe, native: Mapping[str, ProbedPackage], catalog: Catalog) -> str | None:
     """Return the version of the driver whose packages are there; what is left of one is replaced like one."""
     driver = installed_driver.on_probe(catalog, probe)
     if driver is None or driver.packaged is None:
@@ -213,7 +213,7 @@ def _packages(planned: PackagedComponent, probe: Probe, removal: Removal) -> tup
     return tuple(changes)
 
 
-def _package_action(package: InstalledPackage | None, wanted: str | None) -> str:
+def _package_action(package: ProbedPackage | None, wanted: str | None) -> str:
     """Return the action; a package that dpkg left half installed is installed again, whatever its version."""
     if package is None:
         return INSTALL

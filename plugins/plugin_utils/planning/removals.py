@@ -11,7 +11,7 @@ import fnmatch
 import re
 from collections.abc import Mapping
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import Package, PackageSize
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages import PackageSize, ProbedPackage
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import driver_name_pattern
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import Catalog
@@ -22,7 +22,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components imp
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 
-Packages = Mapping[str, InstalledPackage]
+Packages = Mapping[str, ProbedPackage]
 
 _DRIVER_VERSION = re.compile(r"^\d{3}\.\d+")
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import SKIP, Check
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.model import Package
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import VerifyEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning, Problem, Reason

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.model import Package
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import DistroCuda, Toolkit
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import CudaComponent

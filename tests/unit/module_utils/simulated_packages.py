@@ -9,8 +9,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_commands
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.model import Package
 
 
 def parse(*texts: str) -> list[Package]:

@@ -17,9 +17,10 @@ import time
 from typing import Any, Callable, Collection, NamedTuple, Optional, Sequence
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages import decisions
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_locks, apt_output, apt_update, dpkg
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.model import Change, InstalledPackage, Package
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed import Change, InstalledPackage
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import (
     Operation,
     PackageError,

@@ -11,7 +11,8 @@ from __future__ import annotations
 import re
 from typing import Dict, List, NamedTuple, Tuple
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.model import Change, Package
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed import Change
 
 # `Inst name [old] (new Origin:Suite [amd64]) []` ; `[old]` is absent for a new package.
 _INSTALL = re.compile(r"^Inst (?P<name>\S+) (?:\[(?P<old>[^\]]+)\] )?\((?P<new>\S+)")

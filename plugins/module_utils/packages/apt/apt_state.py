@@ -13,7 +13,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.model.packages impor
     PackageManager,
 )
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import dpkg
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.model import Journal, foreign_unfinished
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed import Journal, foreign_unfinished
 
 LOCKS = (
     "/var/lib/dpkg/lock-frontend",

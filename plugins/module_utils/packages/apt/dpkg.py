@@ -13,7 +13,7 @@ from typing import Collection, Iterator, Optional
 
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import files
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import deb822
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.model import InstalledPackage
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed import InstalledPackage
 
 MACHINE_TO_DEBIAN = {"x86_64": "amd64", "aarch64": "arm64"}
 STATUS_FILE = "/var/lib/dpkg/status"

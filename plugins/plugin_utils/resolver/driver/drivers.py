@@ -9,7 +9,7 @@ import dataclasses
 import functools
 from collections.abc import Iterable
 
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.model import Package
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import versions
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.schema import (
     Branch,

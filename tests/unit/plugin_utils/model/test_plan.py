@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.model import Package
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan, plan_table

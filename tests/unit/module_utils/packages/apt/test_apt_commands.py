@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import installed_driver
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_commands, dpkg
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.model import Package
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.port import Operation
 
 from tests.unit.module_utils.host_files import link, put

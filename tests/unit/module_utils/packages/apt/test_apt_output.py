@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import apt_output
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.model import Change
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed import Change
 
 FIXTURES = Path(__file__).resolve().parents[4] / "fixtures" / "apt_transaction"
 

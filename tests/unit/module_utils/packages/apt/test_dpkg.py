@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.gpuhost.stack.plugins.module_utils.packages.apt import dpkg
-from ansible_collections.gpuhost.stack.plugins.module_utils.packages.model import InstalledPackage
+from ansible_collections.gpuhost.stack.plugins.module_utils.packages.installed import InstalledPackage
 
 from tests.unit.module_utils.host_files import put
 

@@ -1,34 +1,13 @@
 # Copyright: the gpuhost contributors
 # SPDX-License-Identifier: Apache-2.0
-"""Packages as plan, transaction and rollback see them, whatever the package manager. Runs on both sides; no I/O."""
+"""The packages of a host as transaction and rollback see them, whatever the package manager. No I/O."""
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, Collection, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 # The packages that gpuhost has changed: {name: its state before the first change}, as `store.journal` returns it.
 Journal = Mapping[str, Optional[Dict[str, Any]]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Package:
-    """A package to install; version: None where the archive decides.
-
-    Its text, NAME=VERSION or NAME, is that of plan.json, of role variables and of messages.
-    """
-
-    name: str
-    version: Optional[str] = None
-
-    def __str__(self) -> str:
-        return self.name if self.version is None else "%s=%s" % (self.name, self.version)
-
-    @classmethod
-    def parse(cls, text: str) -> Package:
-        """Return the package of a text such as `libnccl2=2.29.7-1+cuda13.2`."""
-        name, _unused, version = text.partition("=")
-        return cls(name, version or None)
 
 
 class InstalledPackage(NamedTuple):
