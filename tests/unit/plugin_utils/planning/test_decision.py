@@ -305,9 +305,7 @@ def test_every_fact_is_a_variable_of_the_playbooks(probed: dict[str, Any]) -> No
     """Nothing is read from ansible_facts: a fact that has the name of a variable is injected over it, or warned of."""
     variables = yaml.safe_load((PROJECT / "playbooks/group_vars/all/facts.yml").read_text())
     for name in decide(probed):
-        assert variables[name].startswith(
-            f"{{{{ __gpu_stack_planned.decided.{name} if __gpu_stack_planned is defined else "
-        )
+        assert variables[name] == f"{{{{ __gpu_stack_of_this_run.decided.{name} }}}}"
 
 
 def test_every_part_is_a_role_or_packages_or_the_plan() -> None:
