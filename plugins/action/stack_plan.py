@@ -273,4 +273,5 @@ class ActionModule(VariablesAction):
         self.refuse(self.wrong_values({name: value for name, value in planned.items() if name in later}))
         terminal.show("\n".join([*written, decision.text(variables["inventory_hostname"])]))
         overrides = {name: value for name, value in planned.items() if name in own}
-        return {**result, "decided": decision.facts, "role_variables": overrides, "changed": False}
+        decided_of = {"decided": decision.facts, "state": decision.state, "role_variables": overrides}
+        return {**result, **decided_of, "changed": False}

@@ -18,7 +18,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import TrainingResult, VerifyEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe, Verified
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import package_transaction, rollback
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import fleet, package_transaction, rollback
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts import drift
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification import training, verification
 
@@ -72,6 +72,16 @@ def verified(
     return dict(to_json(verification.verification(Plan.from_json(plan), Probe.from_json(probe), run, now)))
 
 
+def hosts_to_change(hosts: Any) -> dict[str, Any]:
+    """Return which hosts of a run that plans are changed, in which order and batches; takes their variables."""
+    return dict(records.to_json(fleet.hosts_to_change(hosts)))
+
+
+def hosts_to_restore(hosts: Any) -> dict[str, Any]:
+    """Return the same of a rollback or teardown, by the hosts whose GPUs no program uses; takes their variables."""
+    return dict(records.to_json(fleet.hosts_to_restore(hosts)))
+
+
 def damage(probe: Any) -> dict[str, Any]:
     """Return what is damaged on a host as the fact gpu_stack_damage has it; takes a probe."""
     return drift.Damage.of(Probe.from_json(probe).applied).to_json()
@@ -105,6 +115,8 @@ class FilterModule:
         decisions: dict[str, Callable[..., Any]] = {
             "damage": damage,
             "failure_message": rollback.failure_message,
+            "hosts_to_change": hosts_to_change,
+            "hosts_to_restore": hosts_to_restore,
             "package_transaction": package_transaction.package_transaction,
             "reason_against_rollback": reason_against_rollback,
             "training_refusal": training_refusal,

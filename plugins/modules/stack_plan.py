@@ -133,6 +133,12 @@ role_variables:
       playbooks set them as facts before they run a role.
   returned: when the host was probed
   type: dict
+state:
+  description:
+    - What a run has to do with the host. V(refused) because of problems; V(drift) has parts to apply; V(pending) has
+      none, but the last change waits to be verified, and may be rolled back; V(unchanged).
+  returned: when the host was probed
+  type: str
 decided:
   description:
     - The decisions. The playbooks register them, so that the following plays can read them. They are no facts, which

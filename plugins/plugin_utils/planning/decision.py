@@ -19,7 +19,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components imp
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan, plan_table
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import lock_files, plan_diff, preflight
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import fleet, lock_files, plan_diff, preflight
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.disk_space import ExtraPackages
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts import drift, fingerprints
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts.drift import ManagedPart
@@ -38,13 +38,14 @@ PERSISTENCE = "nvidia_driver_persistence"
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """What was decided for a host."""
+    """What was decided for a host; state: what a run has to do with it (fleet.py)."""
 
     plan: Plan
     diff: PlanDiff
     preflight: Preflight
     facts: dict[str, Any]
     damage: drift.Damage
+    state: str
 
     def text(self, host: str) -> str:
         """Return the plan beside what is installed, and what prevents it, for a terminal."""
@@ -116,7 +117,13 @@ def decide(
         missing = _missing_build_packages(plan, probe, {"driver": {*headers, *compilers}, "pytorch": set(triton)})
         facts["gpu_stack_drift"] = drift.drift(parts, probe.applied, diff, managed, args["converge"], missing)
     facts["gpu_stack_damage"] = damage.to_json()
-    return Decision(plan, diff, findings, facts, damage)
+    state = fleet.state(
+        is_planned=plan.ok,
+        is_ready=findings.ok,
+        drift=facts["gpu_stack_drift"],
+        is_pending=probe.pending is not None,
+    )
+    return Decision(plan, diff, findings, facts, damage, state)
 
 
 def _repairs(probe: Probe) -> dict[str, Any]:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import subprocess
-import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.unit.ansible_runs import INTERPRETER, run_playbook
+from tests.unit.ansible_runs import INTERPRETER, Done, run_playbook
 
 PROJECT = Path(__file__).resolve().parents[3]
 HOSTS = ["a", "b", "c"]
@@ -33,15 +31,10 @@ HOSTS = ["a", "b", "c"]
 def test_hosts_are_taken_in_batches(
     tmp_path: Path, group: dict[str, Any], words: list[str], batches: list[list[str]]
 ) -> None:
-    assert batches_of(tmp_path, {name: {} for name in HOSTS}, group, *words) == batches
+    assert batches_of(tmp_path, dict.fromkeys(HOSTS, SAME), group, *words) == batches
 
 
-CHANGED, SAME, PENDING = (
-    {"gpu_stack_drift": {"packages": ["changed"]}},
-    {},
-    {"gpu_stack_probe": {"pending": {"at": "x"}}},
-)
-REFUSED = {**CHANGED, "gpu_stack_preflight": {"ok": False}}
+CHANGED, SAME, PENDING, REFUSED = "drift", "unchanged", "pending", "refused"
 
 
 @pytest.mark.parametrize(
@@ -63,26 +56,25 @@ REFUSED = {**CHANGED, "gpu_stack_preflight": {"ok": False}}
     ],
 )
 def test_a_change_goes_to_one_host_first(
-    tmp_path: Path, hosts: list[dict[str, Any]], words: list[str], batches: list[str]
+    tmp_path: Path, hosts: list[str], words: list[str], batches: list[str]
 ) -> None:
     named = dict(zip("abcdefg", hosts, strict=False))
     assert batches_of(tmp_path, named, {}, *words) == [list(batch) for batch in batches]
 
 
-def planning(hosts: dict[str, Any]) -> dict[str, Any]:
-    """Return a play that sets the facts of a plan."""
-    same = {"gpu_stack_plan": {"ok": True}, "gpu_stack_preflight": {"ok": True}, "gpu_stack_drift": {}}
-    same |= {"gpu_stack_probe": {"pending": None}, "__gpu_stack_planned": {"probe": {}}}
-    facts = {name: {**same, **found} for name, found in hosts.items()}
-    names = {name: f"{{{{ found[inventory_hostname]['{name}'] }}}}" for name in same}
-    tasks = [{"ansible.builtin.set_fact": names}]
-    return {"hosts": "gpu_hosts", "gather_facts": False, "vars": {"found": facts}, "tasks": tasks}
+def planning(hosts: dict[str, str], **facts: Any) -> dict[str, Any]:
+    """Return a play that registers a plan of each host with this state, and fails for a state that no plan has."""
+    decided = {"gpu_stack_plan": {"ok": True}, "gpu_stack_damage": {"text": ""}, **facts}
+    registered = {"__gpu_stack_planned": {"state": "{{ states[inventory_hostname] }}", "decided": decided}}
+    known = {"that": "states[inventory_hostname] in ['drift', 'pending', 'unchanged', 'refused']"}
+    tasks = [{"ansible.builtin.assert": known}, {"ansible.builtin.set_fact": registered}]
+    return {"hosts": "gpu_hosts", "gather_facts": False, "vars": {"states": hosts}, "tasks": tasks}
 
 
-def batches_of(tmp_path: Path, hosts: dict[str, Any], group: dict[str, Any], *words: str) -> list[list[str]]:
+def batches_of(tmp_path: Path, hosts: dict[str, str], group: dict[str, Any], *words: str) -> list[list[str]]:
     """Return the batches of the play, as in gpu_host.yml and provision.yml, where plays that plan come before it.
 
-    hosts: facts of each, over those of a host without a change; set by a play, as the real ones are.
+    hosts: the state of each.
     """
     (play,) = yaml.safe_load((PROJECT / "playbooks/_provision.yml").read_text())
     shown = {"gather_facts": False, **{key: play[key] for key in ("hosts", "serial", "vars", "vars_files")}}
@@ -136,6 +128,15 @@ def test_a_driver_is_taken_from_one_host_first(
     assert show_batches(tmp_path, inventory, *words, check="busy=a" not in words) == [list(batch) for batch in batches]
 
 
+def run_plays(tmp_path: Path, plays: list[dict[str, Any]], hosts: Iterable[str], *words: str) -> Done:
+    """Run plays with what they read of a plan."""
+    (tmp_path / "play.yml").write_text(json.dumps(plays))
+    (tmp_path / "group_vars/all").mkdir(parents=True)
+    shutil.copy(PROJECT / "playbooks/group_vars/all/facts.yml", tmp_path / "group_vars/all")
+    (tmp_path / "hosts.yml").write_text(json.dumps({"gpu_hosts": {"hosts": {name: {} for name in hosts}}}))
+    return run_playbook(tmp_path, "-i", "hosts.yml", "play.yml", "-c", "local", *INTERPRETER, *words)
+
+
 STAND_INS = {
     "provision": [{"ansible.builtin.set_fact": {"__gpu_stack_baseline": "recorded"}}],
     "verify": [{"ansible.builtin.assert": {"that": "inventory_hostname not in broken.split()"}}],
@@ -167,13 +168,7 @@ def test_the_others_are_changed_when_the_first_one_is_verified(
     plays = [planning(dict.fromkeys(HOSTS, CHANGED))]
     for name in ("provision", "verify", "smoke_train"):
         plays += yaml.safe_load((PROJECT / f"playbooks/_{name}.yml").read_text())
-    (tmp_path / "play.yml").write_text(json.dumps(plays))
-    (tmp_path / "hosts.yml").write_text(json.dumps({"gpu_hosts": {"hosts": {name: {} for name in HOSTS}}}))
-    local = ["-c", "local", "-e", f"ansible_python_interpreter={sys.executable}", "-e", json.dumps({"broken": broken})]
-    environment = {**os.environ, "ANSIBLE_COLLECTIONS_PATH": str(PROJECT / "collections"), "NO_COLOR": "1"}
-    command = [Path(sys.executable).with_name("ansible-playbook"), "-i", "hosts.yml", "play.yml", *local, *words]
-    command += ["-e", json.dumps({"gpu_stack_managed": {}})]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    done = run_plays(tmp_path, plays, HOSTS, "-e", json.dumps({"broken": broken, "gpu_stack_managed": {}}), *words)
     assert done.returncode == (2 if broken else 0), done.stdout + done.stderr
     found = []
     for part in done.stdout.split("TASK [")[1:]:

@@ -308,6 +308,30 @@ def test_every_fact_is_a_variable_of_the_playbooks(probed: dict[str, Any]) -> No
         assert variables[name] == f"{{{{ __gpu_stack_of_this_run.decided.{name} }}}}"
 
 
+@pytest.mark.parametrize(
+    ("facts", "other_run", "reasons", "expected"),
+    [
+        ({}, "", {"packages": ["it is new"]}, "drift"),
+        ({}, "", {}, "unchanged"),
+        ({"pending": {"since": "2026-11-20T00:00:00Z"}}, "", {}, "pending"),
+        ({}, "gpu_host.yml of another controller", {"packages": ["it is new"]}, "refused"),
+        ({"gpus": []}, "", {"packages": ["it is new"]}, "refused"),
+    ],
+    ids=["drift", "nothing", "a change waits", "problems of the host", "no plan"],
+)
+def test_what_a_run_has_to_do_with_the_host(
+    probed: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+    facts: dict[str, Any],
+    other_run: str,
+    reasons: dict[str, list[str]],
+    expected: str,
+) -> None:
+    monkeypatch.setattr(deciding.drift, "drift", lambda *_given: reasons)
+    decision = deciding.decide({**probed, **facts}, ARGS, role_variables, other_run=other_run)
+    assert decision.state == expected
+
+
 def test_every_part_is_a_role_or_packages_or_the_plan() -> None:
     roles = {path.name for path in (PROJECT / "roles").iterdir()}
     assert set(MANAGED["gpu_stack_managed"]) - roles == {"packages", "plan"}
