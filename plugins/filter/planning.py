@@ -15,23 +15,25 @@ from ansible.errors import AnsibleFilterError
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import for_terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import TrainingResult, VerifyEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe, Verified
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import fleet, package_transaction, rollback
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts import drift
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification import training, verification
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification.run_results import RunResults
 
 
-def reason_against_rollback(
-    verify: Any, *, training: Any = None, verified: Any = None, **conditions: bool
-) -> str | None:
-    """Return why nothing is rolled back; takes the checks' `verify`, smoke_train_result and the probe's `verified`."""
+def reason_against_rollback(results: Any) -> str | None:
+    """Return why nothing is rolled back; takes __gpu_stack_results."""
+    run = RunResults(results)
     return rollback.reason_against_rollback(
-        _verify(verify),
-        training=TrainingResult.from_json(training) if training else None,
-        verified=records.from_json(Verified, verified, "verified") if verified else None,
-        **conditions,
+        run.verify,
+        changed=run.has_begun_to_change,
+        check_mode=run.check_mode,
+        reboot_pending=run.reboot_pending,
+        enabled=run.may_roll_back,
+        training=run.last_training,
+        verified=run.verified_before,
     )
 
 
@@ -40,55 +42,39 @@ def training_refusal(plan: Any, requested: str | None = None) -> str:
     return training.training_refusal(Plan.from_json(plan), requested)
 
 
-def trainings(
-    plan: Any, probe: Any, *, changed: bool, jobs: str, now: str, framework: str = "", mode: str = "auto",
-    max_age: Any = training.MAX_AGE, verify: Any = None,
-) -> dict[str, Any]:  # fmt: skip
-    """Return what happens with each framework; takes gpu_stack_plan, gpu_stack_probe and the checks' `verify`."""
-    request = training.TrainingOptions.from_values(now, framework, mode, max_age)
+def trainings(results: Any) -> dict[str, Any]:
+    """Return what happens with each framework; takes __gpu_stack_results."""
+    run = RunResults(results)
     decided = training.trainings(
-        Plan.from_json(plan), Probe.from_json(probe), request, changed=changed, jobs=jobs, verify=_verify(verify)
+        run.plan,
+        run.probe,
+        run.training_options,
+        changed=run.has_begun_to_change,
+        jobs=for_terminal(run.jobs),
+        verify=run.verify,
     )
     return {name: to_json(entry) for name, entry in decided.items()}
 
 
-def verified(
-    plan: Any,
-    probe: Any,
-    *,
-    verify: Any,
-    trainings: Any,
-    results: Any,
-    left_out: Any,
-    changed: bool,
-    now: str,
-    damaged: Any = (),
-) -> dict[str, Any]:
-    """Return what a run verified; takes gpu_stack_plan, a probe and the results of this run."""
-    actions = {name: entry["action"] for name, entry in trainings.items()}
-    expired = {name: entry["expired"] for name, entry in trainings.items() if entry.get("expired")}
-    ran = [TrainingResult.from_json(result) for result in results]
-    run = verification.Run(_verify(verify), actions, ran, left_out, changed, expired, tuple(damaged))
-    return dict(to_json(verification.verification(Plan.from_json(plan), Probe.from_json(probe), run, now)))
+def verdict(results: Any) -> dict[str, Any]:
+    """Return what a run verified of a host; takes __gpu_stack_results."""
+    run = RunResults(results)
+    return dict(to_json(verification.verdict(run.plan, run.newest_probe, verification.Run.of(run), run.now)))
 
 
 def hosts_to_change(hosts: Any) -> dict[str, Any]:
     """Return which hosts of a run that plans are changed, in which order and batches; takes their variables."""
-    return dict(records.to_json(fleet.hosts_to_change(hosts)))
+    return dict(to_json(fleet.hosts_to_change(hosts)))
 
 
 def hosts_to_restore(hosts: Any) -> dict[str, Any]:
     """Return the same of a rollback or teardown, by the hosts whose GPUs no program uses; takes their variables."""
-    return dict(records.to_json(fleet.hosts_to_restore(hosts)))
+    return dict(to_json(fleet.hosts_to_restore(hosts)))
 
 
 def damage(probe: Any) -> dict[str, Any]:
     """Return what is damaged on a host as the fact gpu_stack_damage has it; takes a probe."""
     return drift.Damage.of(Probe.from_json(probe).applied).to_json()
-
-
-def _verify(verify: Any) -> VerifyEvidence | None:
-    return records.from_json(VerifyEvidence, verify, "verify") if verify is not None else None
 
 
 def _filter(name: str, decide: Callable[..., Any]) -> Callable[..., Any]:
@@ -121,6 +107,6 @@ class FilterModule:
             "reason_against_rollback": reason_against_rollback,
             "training_refusal": training_refusal,
             "trainings": trainings,
-            "verification": verified,
+            "verification": verdict,
         }
         return {name: _filter(name, decide) for name, decide in decisions.items()}

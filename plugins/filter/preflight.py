@@ -8,12 +8,11 @@ from __future__ import annotations
 from typing import Any
 
 from ansible.errors import AnsibleFilterError
-from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_processes
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base.escaping import for_terminal
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import preflight
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification import run_results
 
 
 def preflight_refusal(plan: Any, findings: Any) -> str:
@@ -29,10 +28,9 @@ def preflight_refusal(plan: Any, findings: Any) -> str:
 def gpu_jobs(probe: Any) -> str:
     """Return the programs that would lose work if the driver changed, for a terminal; empty where there is none."""
     try:
-        processes = Probe.from_json(probe).gpu_processes
+        return for_terminal(run_results.gpu_jobs(probe))
     except records.RecordError as error:
         raise AnsibleFilterError(f"gpuhost.stack.gpu_jobs: {error}") from error
-    return for_terminal(gpu_processes.listed(gpu_processes.jobs(processes)))
 
 
 class FilterModule:

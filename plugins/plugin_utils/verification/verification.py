@@ -13,6 +13,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components imp
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import TrainingResult, VerifyEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe, Verified
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification.run_results import RunResults
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification.training import (
     LEFT_OUT,
     TRAIN,
@@ -45,6 +46,21 @@ class Run:
     changed: bool
     expired: Mapping[str, str] = dataclasses.field(default_factory=dict)
     damaged: Sequence[str] = ()
+
+    @classmethod
+    def of(cls, results: RunResults) -> Run:
+        """Return what a run did by the results of its tasks."""
+        actions = {name: entry["action"] for name, entry in results.trainings.items()}
+        expired = {name: entry["expired"] for name, entry in results.trainings.items() if entry.get("expired")}
+        return cls(
+            results.verify,
+            actions,
+            results.trained,
+            results.left_out,
+            results.has_begun_to_change,
+            expired,
+            results.damaged,
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,7 +110,7 @@ def _of_checks(verify: VerifyEvidence | None) -> tuple[list[str], list[str]]:
     return ([], [text]) if verify.status == DEFERRED else ([text], [])
 
 
-def verification(plan: Plan, host: Probe, run: Run, now: str) -> Verification:
+def verdict(plan: Plan, host: Probe, run: Run, now: str) -> Verification:
     """Return what this run verified of a host.
 
     Nothing is recorded, and nothing said, of a host that was verified before in the same way.

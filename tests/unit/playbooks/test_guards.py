@@ -39,6 +39,7 @@ def outcomes(tmp_path: Path, tried: dict[str, dict[str, Any]], tasks: list[dict[
     ]
     last = {"copy": {"content": "{{ answers | to_json }}", "dest": f"{tmp_path}/answers.json", "mode": "0600"}}
     play = {"hosts": "localhost", "gather_facts": False, "vars": {"answers": {}}, "tasks": [*blocks, last]}
+    play["vars_files"] = [str(TASKS.parent / "group_vars/all/results.yml")]
     done = run_play(tmp_path, play)
     assert done.returncode == 0, printed(done)
     found: dict[str, Any] = json.loads((tmp_path / "answers.json").read_text())
@@ -60,7 +61,7 @@ def test_checks_that_fail_or_are_unknown_end_the_run_of_a_host(tmp_path: Path) -
         ({}, "reused"),
         ({"__gpu_stack_baseline": "recorded"}, "train"),
         ({"gpu_stack_smoke_train": "always"}, "train"),
-        ({"__gpu_stack_asked": True}, "train"),
+        ({"__gpu_stack_by_itself": True}, "train"),
         ({"smoke_train_max_age": 0.001}, "train"),
         ({"__gpu_stack_verified": {"verify": {"gpu_jobs": "77 (python)", "status": "pass"}}}, "reused"),
     ],
@@ -73,7 +74,6 @@ def test_a_training_is_reused_only_if_this_run_changed_nothing(
         "gpu_stack_plan": PLAN.to_json(),
         "gpu_stack_probe": {**PROBE, "verified": verified(), "uid": 0, "architecture": "x86_64"},
         "__gpu_stack_requested": "",
-        "__gpu_stack_asked": False,
         "smoke_train_max_age": 99999,
         **variables,
     }

@@ -18,6 +18,8 @@ from tests.doubles.training_worker import GOOD, WORKER
 from tests.unit.ansible_runs import Done, printed, run_play
 from tests.unit.plugin_utils.planning.planning_cases import planned
 from tests.unit.plugin_utils.report.report_cases import evidence
+from tests.unit.plugin_utils.verification.test_run_results import FILE
+from tests.unit.plugin_utils.verification.test_run_results import results as run_results
 
 PROJECT = Path(__file__).resolve().parents[3]
 ON_GPUS = GOOD.replace("begin()", "begin(devices=GPUS, kind=None)")
@@ -60,7 +62,7 @@ def train(tmp_path: Path, calls: str, verified: dict[str, Any] | None, **variabl
         {"ansible.builtin.import_tasks": f"{PROJECT}/playbooks/tasks/train_all.yml"},
         {"ansible.builtin.copy": results},
     ]
-    play = {"hosts": "localhost", "gather_facts": False, "vars": values, "tasks": tasks}
+    play = {"hosts": "localhost", "gather_facts": False, "vars_files": [str(FILE)], "vars": values, "tasks": tasks}
     return outcome(run_play(tmp_path, play))
 
 
@@ -133,14 +135,13 @@ def test_training_without_an_answer_verifies_a_host_if_unknown_is_a_warning(tmp_
     entry = host_report("a", evidence(smoke_train=results[0], changed=True, recorded=True))
     assert (entry.status, entry.reasons) == ("verified", ("see gpu-activity (unknown), gpu-errors (unknown)",))
 
-    plan, probe = planned("tensorflow").to_json(), {"gpus": []}
-    filters, now = FilterModule().filters(), "2026-11-20T00:00:00Z"
+    probe, filters = {"gpus": []}, FilterModule().filters()
     verify = {"status": "pass", "checks": [{"id": "gpu.xid_errors", "status": "pass"}]}
-    run = {"verify": verify, "trainings": {"tensorflow": {"action": "train"}}, "left_out": [], "results": results}
-    verified = filters["verification"](plan, probe, changed=True, now=now, **run)
+    run = {"probe": probe, "verified": {"verify": verify}, "trainings": {"tensorflow": {"action": "train"}}}
+    verified = filters["verification"](run_results(**run, baseline="recorded", trained=results))
     assert verified["state"] == "verified"
     assert verified["evidence"]["trainings"]["tensorflow"]["checks"]["gpu-activity"] == "unknown"
-    again = filters["trainings"](plan, {**probe, "verified": verified["evidence"]}, changed=False, jobs="", now=now)
+    again = filters["trainings"](run_results(probe={**probe, "verified": verified["evidence"]}))
     assert (again["tensorflow"]["action"], again["tensorflow"]["reason"]) == (
         "train",
         "no training that passed is recorded",

@@ -16,7 +16,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification.verific
     Run,
     Verification,
     state,
-    verification,
+    verdict,
 )
 
 from tests.unit.plugin_utils.planning.planning_cases import planned
@@ -126,7 +126,7 @@ def test_a_host_without_a_framework_needs_no_training():
 
 def verify(run: Run = RUN, now: str = NOW, **facts: Any) -> Verification:
     host = Probe.from_json(to_json({"gpus": [], **facts}))
-    return verification(PLAN, host, run, now)
+    return verdict(PLAN, host, run, now)
 
 
 def test_a_verified_change_is_recorded_with_its_evidence():
