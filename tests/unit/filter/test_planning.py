@@ -10,7 +10,7 @@ from ansible.errors import AnsibleFilterError
 from ansible_collections.gpuhost.stack.plugins.filter.planning import FilterModule
 from syrupy.assertion import SnapshotAssertion
 
-from tests.unit.plugin_utils.verification.test_run_results import BEGUN, NOW, PROBE, results
+from tests.unit.plugin_utils.verification.test_run_results import BEGUN, NOW, PASSED, PROBE, VERIFY, results
 
 FILTERS = FilterModule().filters()
 PLAN = BEGUN["plan"]
@@ -54,10 +54,6 @@ def test_requested_framework_may_be_empty() -> None:
 def test_values_of_variables_that_cannot_be_used_are_named() -> None:
     with pytest.raises(AnsibleFilterError, match=r"gpuhost\.stack\.trainings: smoke_train_max_age is 'soon'"):
         FILTERS["trainings"](results(training_max_age="soon"))
-
-
-VERIFY = {"status": "pass", "checks": [{"id": "gpu.xid_errors", "status": "pass"}]}
-PASSED = {"framework": "tensorflow", "status": "pass", "checks": []}
 
 
 def test_evidence_of_a_run_serves_the_next_one() -> None:

@@ -21,6 +21,8 @@ TEMPLATES: dict[str, str] = yaml.safe_load(FILE.read_text())["__gpu_stack_result
 NOW = "2026-11-20T00:00:00Z"
 PROBE: dict[str, Any] = {"gpus": [{"pci_id": "10de:2335", "pci_address": "0000:05:00.0"}], "verified": None}
 JOB = {"pid": 77, "name": "python train.py", "program": "python", "computes": True}
+VERIFY: dict[str, Any] = {"status": "pass", "checks": [{"id": "gpu.xid_errors", "status": "pass"}]}
+PASSED: dict[str, Any] = {"framework": "tensorflow", "status": "pass", "checks": []}
 # A run that has planned, and nothing else.
 BEGUN: dict[str, Any] = {
     **dict.fromkeys(TEMPLATES),
