@@ -19,7 +19,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Pl
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import fleet, package_transaction, rollback
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts import drift
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification import training, verification
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification import training, verdict
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification.run_results import RunResults
 
 
@@ -56,10 +56,10 @@ def trainings(results: Any) -> dict[str, Any]:
     return {name: to_json(entry) for name, entry in decided.items()}
 
 
-def verdict(results: Any) -> dict[str, Any]:
+def verification(results: Any) -> dict[str, Any]:
     """Return what a run verified of a host; takes __gpu_stack_results."""
     run = RunResults(results)
-    return dict(to_json(verification.verdict(run.plan, run.newest_probe, verification.Run.of(run), run.now)))
+    return dict(to_json(verdict.verdict(run.plan, run.newest_probe, verdict.Run.of(run), run.now)))
 
 
 def hosts_to_change(hosts: Any) -> dict[str, Any]:
@@ -107,6 +107,6 @@ class FilterModule:
             "reason_against_rollback": reason_against_rollback,
             "training_refusal": training_refusal,
             "trainings": trainings,
-            "verification": verdict,
+            "verification": verification,
         }
         return {name: _filter(name, decide) for name, decide in decisions.items()}

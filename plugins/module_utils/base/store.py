@@ -22,7 +22,7 @@ packages/       the .deb files of the verified and the previous configuration
 
 The state of a package is {"version", "held", "auto"}, or None where it was not installed; that of a file is what
 `file_state.py` returns, that of an alternative what `alternatives.py` returns. The evidence is what verified the
-configuration, as verification/verification.py on the controller composes it: {"at", "stack", "checks", "trainings"};
+configuration, as verification/verdict.py on the controller composes it: {"at", "stack", "checks", "trainings"};
 `applied` is the content of applied.json and, packed, of listings.json at that time. Records of earlier versions have
 neither. Times are UTC, as NOW formats them. Runs on the managed host.
 """

@@ -14,7 +14,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import gpu_pr
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import TrainingResult, VerifyEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import GpuProcess, Probe, Verified
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe, Verified
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification.training import (
     ALWAYS,
     AUTO,
@@ -25,20 +25,12 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification.trainin
 CLUSTER = "cluster"
 
 
-@dataclasses.dataclass(frozen=True)
-class _Processes:
-    """The part of a probe that names the programs on its GPUs."""
-
-    gpu_processes: tuple[GpuProcess, ...] = ()
-
-
 def gpu_jobs(probe: Any) -> str:
     """Return the programs that would lose work if the driver changed, as text; empty where there is none.
 
     probe: as JSON. Raises records.RecordError.
     """
-    processes = records.from_json(_Processes, probe, "probe").gpu_processes
-    return gpu_processes.listed(gpu_processes.jobs(records.to_json(processes)))
+    return gpu_processes.listed(gpu_processes.jobs(Probe.from_json(probe).gpu_processes))
 
 
 class RunResults:

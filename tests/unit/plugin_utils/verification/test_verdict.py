@@ -12,7 +12,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import TrainingResult, VerifyEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification.training import stack_fingerprint
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification.verification import (
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification.verdict import (
     Run,
     Verification,
     state,
