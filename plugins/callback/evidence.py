@@ -56,6 +56,7 @@ from ansible.plugins.callback import CallbackBase
 from ansible_collections.gpuhost.stack.plugins.module_utils.base import urls
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.ansible import checked_variables, no_hosts
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.base import escaping
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import TRAINING_FILES
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.report import rendering, report, terminal
 
 # Facts that the playbooks set, and the evidence that each of them is.
@@ -69,9 +70,9 @@ COLLECTION = "gpuhost.stack."
 STATE_ACTION = "gpuhost.stack.stack_state"
 PROBING_ACTIONS = ("gpuhost.stack.gpu_probe", "gpuhost.stack.stack_plan")
 # What a run has of a host that it changed, or on which it measured something.
-RESULTS = {"changed", "verify", "smoke_train", "smoke_train_pytorch"}
+RESULTS = {"changed", "verify", *TRAINING_FILES.values()}
 # A run that only plans ends with the path of its report; with one of these it also prints the summary.
-SUMMARIZED = ("verify", "smoke_train", "smoke_train_pytorch", "failure", "changed")
+SUMMARIZED = ("verify", *TRAINING_FILES.values(), "failure", "changed")
 
 
 UNREAD = "The output of this run is not read any more, so the run ends before its next task, as by Ctrl-C."
@@ -184,9 +185,9 @@ class CallbackModule(CallbackBase):
         host, found = self._ended(result), result.result
         if "probe" in found and result.task.action in PROBING_ACTIONS:
             self._keep(host, "probe_after" if "probe" in self.evidence.get(host, {}) else "probe", found["probe"])
-        undone = {"failure", "restored"} <= set(self.evidence.get(host, {}))
+        is_rolled_back = {"failure", "restored"} <= set(self.evidence.get(host, {}))
         if "verify" in found and result.task.action == "gpuhost.stack.gpu_verify":
-            self._keep(host, "verify_after_undo" if undone else "verify", found["verify"])
+            self._keep(host, "verify_after_undo" if is_rolled_back else "verify", found["verify"])
         if found.get("restored"):
             self._keep(host, "restored", {"changes": found["restored"], "warnings": found["warnings_of_restore"]})
         if result.task.action == STATE_ACTION and not context.CLIARGS.get("check"):
@@ -208,8 +209,7 @@ class CallbackModule(CallbackBase):
                         self._keep_training(host, training["result"])
 
     def _keep_training(self, host: str, result: Any) -> None:
-        suffix = "" if result["framework"] == "tensorflow" else f"_{result['framework']}"
-        self._keep(host, "smoke_train" + suffix, result)
+        self._keep(host, TRAINING_FILES[result["framework"]], result)
 
     def v2_runner_on_failed(self, result: Any, ignore_errors: bool = False) -> None:
         """Keep why a host failed, whatever else is known about it."""

@@ -19,6 +19,10 @@ LABELS = {
 COMPONENTS = tuple(LABELS)
 PACKAGED = ("driver", "cuda", "cudnn", "nccl")
 FRAMEWORKS = ("tensorflow", "pytorch")
+TRAINING_FILES = {
+    "tensorflow": "smoke_train",
+    "pytorch": "smoke_train_pytorch",
+}  # the evidence of each framework's training
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,6 +12,7 @@ from typing import Any
 from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import SKIP, Check
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.package import Package
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import TRAINING_FILES
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import VerifyEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning, Problem, Reason
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Gpu
@@ -212,7 +213,7 @@ class HostEvidence:
     @property
     def trainings(self) -> dict[str, TrainingEvidence | None]:
         """The trainings by framework."""
-        return {"tensorflow": self.smoke_train, "pytorch": self.smoke_train_pytorch}
+        return {name: getattr(self, file) for name, file in TRAINING_FILES.items()}
 
     @property
     def problems(self) -> tuple[Problem, ...]:

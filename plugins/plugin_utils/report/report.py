@@ -35,7 +35,11 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.checks.model import 
 from ansible_collections.gpuhost.stack.plugins.module_utils.model.records import to_json
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model import records
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import COMPONENTS, FRAMEWORKS
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import (
+    COMPONENTS,
+    FRAMEWORKS,
+    TRAINING_FILES,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import VerifyEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import PlanWarning, Problem
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import plan_diff
@@ -49,13 +53,12 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.report.evidence impo
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.known_bad import SECURITY_FLOOR
 
 SCHEMA = 2
-EVIDENCE = ("probe", "plan", "preflight", "probe_after", "verify", "smoke_train", "smoke_train_pytorch")
+EVIDENCE = ("probe", "plan", "preflight", "probe_after", "verify", *TRAINING_FILES.values())
 STAGES = ("requested", "resolved", "installed", "loaded", "measured")
 NOT_RUN, NOT_RECORDED, LEFT_OUT, NO_PLAN, NOTHING = "not run", "not recorded", "left out", "no plan", "-"
 VERDICTS = ("verified", "not changed", "pending", "unknown", "unreachable", "failed")
 VERIFIED, NOT_CHANGED, PENDING, UNANSWERED, UNREACHABLE, FAILED = VERDICTS
 _CHECKED = {"verify": "verify", "smoke_train": "smoke training", "smoke_train_pytorch": "smoke training with PyTorch"}
-_TRAINED = {"tensorflow": "smoke_train", "pytorch": "smoke_train_pytorch"}
 _TRAINING_FIELDS = (
     *("status", "finished", "framework", "strategy", "replicas", "steps", "images_per_second", "seconds", "all_reduce"),
     *("agreement", "monitor", "counters", "cluster", "virtual", "replica_kind", "proves", "proves_not"),
@@ -274,7 +277,7 @@ def _damage(evidence: HostEvidence) -> DamageReport:
 
 def _checked(evidence: HostEvidence) -> Iterable[tuple[str, VerifyEvidence | TrainingEvidence]]:
     """Return the parts with checks that exist, by name."""
-    parts = {"verify": evidence.verify, **{_TRAINED[name]: part for name, part in evidence.trainings.items()}}
+    parts = {"verify": evidence.verify, **{TRAINING_FILES[name]: part for name, part in evidence.trainings.items()}}
     return [(name, part) for name, part in parts.items() if part is not None]
 
 
@@ -394,7 +397,7 @@ def _missing(evidence: HostEvidence) -> list[str]:
         missing.append("the checks were not run")
     for framework, training in evidence.trainings.items():
         if _is_needed(framework, evidence) and not (training and training.was_run):
-            missing.append(f"{_CHECKED[_TRAINED[framework]]} was not run")
+            missing.append(f"{_CHECKED[TRAINING_FILES[framework]]} was not run")
     return missing
 
 
