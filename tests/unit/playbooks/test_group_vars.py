@@ -135,3 +135,34 @@ def test_variables_of_other_hosts(
 ) -> None:
     found = values(plan, diff, repairs, **variables)
     assert text({name: value for name, value in found.items() if value != whole[name]}) == snapshot
+
+
+# What is listed twice -------------------------------------------------------------------------------------------------
+
+TRANSACTION = yaml.safe_load((rendering.PLAYBOOKS / "group_vars/all/transaction.yml").read_text())
+MODULE = "gpuhost.stack.apt_transaction"
+
+
+def transaction_of(path: str) -> dict[str, Any]:
+    """Return the options of the task of a file that installs packages."""
+    (found,) = (task[MODULE] for task in yaml.safe_load((rendering.PROJECT / path).read_text()) if MODULE in task)
+    return dict(found)
+
+
+def test_the_transaction_that_runs_is_the_one_that_the_preflight_simulates() -> None:
+    described = TRANSACTION["__gpu_stack_apt_transaction"]
+    run = transaction_of("playbooks/tasks/install_packages_apt.yml")
+    assert run == {name: f"{{{{ __gpu_stack_apt_transaction.{name} }}}}" for name in described}
+
+
+@pytest.mark.parametrize("role", ["nvidia_driver", "cuda_toolkit", "cudnn", "nccl"])
+def test_the_one_transaction_has_what_a_role_installs_by_itself(role: str) -> None:
+    """Otherwise the role would change what the transaction has installed. All roles share what is in neither list."""
+    of_all = {"hold_dependencies", "reinstall"}
+    alone = transaction_of(f"roles/{role}/tasks/install_apt.yml")
+    together = TRANSACTION["__gpu_stack_roles"][role]
+    assert alone.keys() - of_all == together.keys() - {"apt_components"}
+    assert TRANSACTION["__gpu_stack_apt_transaction"].keys() >= of_all
+    own = {name: text for name, text in alone.items() if name not in of_all and str(text).startswith(f"{{{{ {role}_")}
+    assert {name: together[name] for name in own} == own
+    assert {"packages"} <= own.keys()
