@@ -337,7 +337,9 @@ ELSEWHERE = {
 
 @functools.cache
 def tasks() -> dict[str, dict[str, Any]]:
-    return dict(rendering.conditional_tasks())
+    """Return each task that has a condition."""
+    found = rendering.all_tasks()
+    return {name: task for name, task in found if rendering.conditions(task) or {"until", "failed_when"} & task.keys()}
 
 
 @functools.cache

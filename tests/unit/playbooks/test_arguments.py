@@ -1,0 +1,129 @@
+"""What the playbooks' tasks ask of modules that judge or change a host, rendered for one host, as a snapshot.
+
+Beside them, what a user sets that reaches them. What a task includes is left out, as that is order.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import yaml
+from syrupy.assertion import SnapshotAssertion
+
+from tests.unit.playbooks import rendering
+
+# These measure and plot, and change nothing of a host.
+MEASURING = (
+    *("benchmark.yml", "monitor.yml", "tasks/record_monitor.yml", "tasks/plot_monitor.yml", "tasks/run_directory.yml"),
+    "tasks/train.yml",
+)
+# With what they decide: these tests know.
+ELSEWHERE = {
+    "_preflight.yml: List the hosts to refuse": "test_refused_hosts.py",
+    "tasks/decide_trainings.yml: Decide what to train": "test_guards.py",
+    "tasks/install_packages_apt.yml: Simulate, download and install the planned packages": "test_group_vars.py",
+    "tasks/roll_back.yml: Wait for environments that are still being built": "test_training_rollback.py",
+}
+SAYING = ("debug", "fail", "assert", "meta", "import_tasks", "include_tasks")
+KEYWORDS = ("loop", "async", "check_mode", "run_once", "no_log", "delegate_to")
+RESTORED: dict[str, Any] = {
+    "plan": {"gpus": ["a"], "components": {"driver": {"version": "595.1", "kernel_modules": "open"}}}
+}
+RESTORED |= {"available": True, "evidence": {"at": "before", "trainings": {}}}
+VERIFY = {"status": "pass", "checks": [{"id": "gpu.ecc", "status": "pass"}]}
+# Of a run that has changed a host, by its marks.
+RUN: dict[str, Any] = {
+    "__gpu_stack_planned": {
+        "state": "drift",
+        "role_variables": {"cudnn_version": "9"},
+        "decided": {
+            "gpu_stack_plan": {"ok": True, "gpus": ["a", "b"], "components": {}},
+            "gpu_stack_diff": {"leftovers": {"set_aside": ["/etc/apt/sources.list.d/cuda.list"]}},
+            "gpu_stack_drift": {"nccl": ["changed"]},
+            "gpu_stack_parts": {"nccl": {"fingerprint": "f", "watch": {}}, "cudnn": {"fingerprint": "g", "watch": {}}},
+            "gpu_stack_repairs": {"packages": ["libnccl2"], "environments": [], "services": [], "lines": []},
+        },
+    },
+    "__gpu_stack_transaction": {"apt_components": ["non-free"]},
+    "__gpu_stack_last": {**RESTORED, "mark": "last"},
+    "__gpu_stack_previous": {**RESTORED, "mark": "previous"},
+    "__gpu_stack_restored": RESTORED,
+    "__gpu_stack_restored_verified": {"verify": VERIFY},
+    "__gpu_stack_verification": {"evidence": {"at": "now"}},
+    "__gpu_stack_refused": ["b"],
+    "__framework_env_timeout": 7200,
+    "ansible_failed_result": {"msg": "No space left on device"},
+    "ansible_failed_task": {"name": "Install"},
+    "gpu_stack_extra": {"tensorflow": "/inventory/extra.txt"},
+    "gpu_stack_lock_folder": "/inventory/gpu_stack_locks",
+    "gpu_stack_request": {"scope": "host"},
+    "gpu_stack_managed": {
+        "cuda_toolkit": {"files": ["/etc/cuda.conf"], "alternatives": ["cuda"]},
+        "tensorflow_env": {"environments": ["/opt/gpuhost/tensorflow"]},
+    },
+    "gpu_stack_internal_variables": ["(those of the playbooks)"],
+    "gpu_stack_repositories": {"debian-12": {"x86_64": "https://mirror.example/"}},
+    "gpu_stack_transitions": ["cudnn_replaces"],
+    "gpu_stack_variables": ["(those of the user)"],
+    "gpu_stack_trainings": {"tensorflow": {"action": "train", "expired": ""}, "pytorch": {"action": "reused"}},
+    "item": {"key": "cudnn_version", "value": "9"},
+}
+# All that a user may set which reaches these tasks.
+SET = {
+    "gpu_stack_accept_damage": ["file /a"],
+    "gpu_stack_converge": "always",
+    "gpu_stack_kernel_module": "built",
+    "gpu_stack_request": {"scope": "frameworks"},
+    "gpu_stack_timeout_factor": 2,
+    "gpu_stack_unknown": "warn",
+    "gpu_stack_wait": 5,
+    "gpu_stack_waivers": [{"check": "gpu.ecc"}],
+    "nvidia_driver_load_module": False,
+    "smoke_train_framework": "pytorch",
+    "tensorflow_env_timeout_factor": 3,
+}
+
+
+def asked(task: dict[str, Any]) -> dict[str, Any]:
+    """Return a task's module with its options, and the keywords that count."""
+    modules = {key: value for key, value in task.items() if "." in key and key.rpartition(".")[2] not in SAYING}
+    keywords = {key: task[key] for key in KEYWORDS if key in task} if modules else {}
+    return {**modules, **keywords}
+
+
+def rendered(**variables: Any) -> dict[str, Any]:
+    """Return what each task asks, by file and name."""
+    tasks = {name: task for name, task in rendering.all_tasks() if asked(task) and name not in ELSEWHERE}
+    tasks = {name: task for name, task in tasks.items() if name.split(":")[0] not in MEASURING}
+    rows = [
+        {"variables": {**task["vars"], **RUN, **variables, "each": asked(task)}, "names": ["each"]}
+        for task in tasks.values()
+    ]
+    found = dict(zip(tasks, rendering.rendered(rows), strict=True))
+    assert [(name, answer) for name, answer in found.items() if not isinstance(answer, dict)] == []
+    return {name: answer["each"] for name, answer in found.items()}
+
+
+@pytest.fixture(scope="module")
+def unset() -> dict[str, Any]:
+    return rendered()
+
+
+def text(found: dict[str, Any]) -> str:
+    return re.sub(r"'20\d\d-\S+Z'", "(now)", yaml.safe_dump(found, sort_keys=False, width=120))
+
+
+def test_what_tasks_ask_of_modules(unset: dict[str, Any], snapshot: SnapshotAssertion) -> None:
+    assert text(unset) == snapshot
+
+
+def test_what_a_user_sets_reaches_the_modules(unset: dict[str, Any], snapshot: SnapshotAssertion) -> None:
+    found = rendered(**SET)
+    assert text({name: value for name, value in found.items() if value != unset[name]}) == snapshot
+
+
+def test_what_is_left_out_exists_with_its_test() -> None:
+    assert set(ELSEWHERE) <= {name for name, _task in rendering.all_tasks()}
+    assert all((rendering.PROJECT / "tests/unit/playbooks" / place).is_file() for place in ELSEWHERE.values())
