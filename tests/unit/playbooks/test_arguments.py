@@ -22,17 +22,20 @@ MEASURING = (
 # With what they decide: these tests know.
 ELSEWHERE = {
     "_preflight.yml: List the hosts to refuse": "test_refused_hosts.py",
+    "_preflight.yml: Refuse this host, or leave it unchanged because another host is refused": "test_refused_hosts.py",
     "tasks/decide_trainings.yml: Decide what to train": "test_guards.py",
     "tasks/install_packages_apt.yml: Simulate, download and install the planned packages": "test_group_vars.py",
+    "tasks/roll_back.yml: Fail without a rollback": "test_training_rollback.py",
+    "tasks/train_all.yml: Refuse a framework that is not planned": "test_conditions.py",
     "tasks/roll_back.yml: Wait for environments that are still being built": "test_training_rollback.py",
 }
-SAYING = ("debug", "fail", "assert", "meta", "import_tasks", "include_tasks")
+SAYING = ("debug", "assert", "meta", "import_tasks", "include_tasks")
 KEYWORDS = ("loop", "async", "check_mode", "run_once", "no_log", "delegate_to")
 RESTORED: dict[str, Any] = {
     "plan": {"gpus": ["a"], "components": {"driver": {"version": "595.1", "kernel_modules": "open"}}}
 }
 RESTORED |= {"available": True, "evidence": {"at": "before", "trainings": {}}}
-VERIFY = {"status": "pass", "checks": [{"id": "gpu.ecc", "status": "pass"}]}
+VERIFY = {"status": "pass", "checks": [{"id": "gpu.ecc", "status": "pass"}], "counts": {"pass": 1, "fail": 0}}
 # Of a run that has changed a host, by its marks.
 RUN: dict[str, Any] = {
     "__gpu_stack_planned": {
@@ -53,6 +56,9 @@ RUN: dict[str, Any] = {
     "__gpu_stack_restored_verified": {"verify": VERIFY},
     "__gpu_stack_verification": {"evidence": {"at": "now"}},
     "__gpu_stack_refused": ["b"],
+    "__gpu_stack_failure": "Install: No space left on device",
+    "__gpu_stack_rolled_back": {"changed": True, "restored": ["cuda 13.0"], "kept": ["/etc/x was kept"]},
+    "__gpu_stack_compared": {"probe": {"gpus": [], "applied": {"nccl": {"damage": {"file /a": "file /a is missing"}}}}},
     "__framework_env_timeout": 7200,
     "ansible_failed_result": {"msg": "No space left on device"},
     "ansible_failed_task": {"name": "Install"},
@@ -127,3 +133,48 @@ def test_what_a_user_sets_reaches_the_modules(unset: dict[str, Any], snapshot: S
 def test_what_is_left_out_exists_with_its_test() -> None:
     assert set(ELSEWHERE) <= {name for name, _task in rendering.all_tasks()}
     assert all((rendering.PROJECT / "tests/unit/playbooks" / place).is_file() for place in ELSEWHERE.values())
+
+
+# What surrounds the tasks -----------------------------------------------------------------------------------------
+
+ROLL_BACK = "Roll back to the last verified configuration"
+# By file: what is tried, what follows a failure, and what follows in any case.
+GUARDED = {
+    "provision.yml": (["Install the stack", "Run the notified handlers", "Record the applied state"], [ROLL_BACK], []),
+    "verify.yml": (["Check the host", "Fail if a check failed"], [ROLL_BACK], []),
+    "train_all.yml": (["Train with each framework"], [ROLL_BACK], []),
+    "roll_back_and_leave.yml": ([ROLL_BACK], [], ["Leave the host"]),
+    "train.yml": (
+        [
+            "Set the role variables that the inventory sets",
+            "Train with the framework",
+            "Add the result to those of this run",
+        ],
+        [],
+        ["Create the directory of this run", "Fetch and plot the GPU recording"],
+    ),
+}
+
+
+def test_a_failure_is_rolled_back_and_the_host_left() -> None:
+    found, rescues = {}, set()
+    for path in rendering.PLAYBOOKS.glob("tasks/*.yml"):
+        for task in yaml.safe_load(path.read_text()):
+            parts = [task.get(part, []) for part in ("block", "rescue", "always")]
+            if parts[1] or parts[2]:
+                found[path.name] = tuple([each["name"] for each in part] for part in parts)
+                rescues |= {each["ansible.builtin.include_tasks"] for each in parts[1]}
+    assert found == GUARDED
+    assert rescues == {"roll_back_and_leave.yml"}
+
+
+@pytest.mark.parametrize("playbook", ["_provision.yml", "rollback.yml", "teardown.yml"])
+def test_modules_wait_for_a_lock_and_a_driver_as_long_as_the_user_says(playbook: str) -> None:
+    (play,) = (each for each in yaml.safe_load((rendering.PLAYBOOKS / playbook).read_text()) if "tasks" in each)
+    (answer,) = rendering.rendered([{"variables": {**SET, "each": play["module_defaults"]}, "names": ["each"]}])
+    waits = {name for name, options in answer["each"].items() if options == {"lock_timeout": 5}}
+    modules = [path for path in rendering.PROJECT.glob("plugins/modules/*.py") if "  lock_timeout:" in path.read_text()]
+    every = {f"gpuhost.stack.{path.stem}" for path in modules}
+    assert waits == (every if playbook == "_provision.yml" else {"gpuhost.stack.stack_state"})
+    loads = {"gpuhost.stack.driver_load": {"timeout_factor": 2}} if playbook != "teardown.yml" else {}
+    assert {name: options for name, options in answer["each"].items() if name not in waits} == loads
