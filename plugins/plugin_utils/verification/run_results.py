@@ -5,7 +5,6 @@ A task that has not run has left None; what that means is said here.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 

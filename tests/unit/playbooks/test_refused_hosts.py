@@ -46,7 +46,7 @@ def test_no_host_is_changed_if_one_has_problems(
     tmp_path: Path, states: dict[str, str], partial: bool, own: str, spared: str
 ) -> None:
     """Unless gpu_stack_partial says so; each failure says whose problem it is."""
-    done = run(tmp_path, "_preflight", states, "-e", json.dumps({"gpu_stack_partial": partial}))
+    done = run(tmp_path, "_preflight", states, *(["-e", "gpu_stack_partial=true"] if partial else []))
     messages = failed(done)
     assert sorted(messages) == sorted([*own, *spared])
     assert all("GPUs are in use" in messages[host] for host in own)
