@@ -28,6 +28,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.facts import
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import CatalogError, load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import FRAMEWORKS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.findings import Problem
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.user_variables import PREFIX
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import (
     lock_files,
     preflight,
@@ -112,7 +113,7 @@ class ActionModule(VariablesAction):
         mistakes = []
         contents: dict[str, bytes] = {}
         for name, path in paths.items():
-            option = name.replace("nvidia_driver_", variables_.PREFIX)
+            option = name.replace("nvidia_driver_", PREFIX)
             try:
                 contents[name] = Path(self._loader.get_real_file(path) if path else "").read_bytes()
             except (AnsibleError, OSError) as error:
@@ -124,7 +125,7 @@ class ActionModule(VariablesAction):
                     contents[SIGNING_KEY], contents[SIGNING_CERTIFICATE], paths[SIGNING_CERTIFICATE]
                 )
             except signing_key.SigningKeyError as error:
-                mistakes = [f"{variables_.PREFIX}module_signing_key: {error}"]
+                mistakes = [f"{PREFIX}module_signing_key: {error}"]
         self.refuse(mistakes)
         return None
 

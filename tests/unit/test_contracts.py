@@ -15,6 +15,7 @@ from typing import Any
 import jinja2
 import pytest
 import yaml
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.user_variables import declared
 
 PROJECT = Path(__file__).resolve().parents[2]
 ROLES = sorted(path for path in (PROJECT / "roles").iterdir() if path.is_dir())
@@ -145,7 +146,7 @@ def test_generated_documents_are_up_to_date():
 def test_unknown_option_of_script_docs_writes_nothing(tmp_path):
     """In a copy: a misspelled --check must not write the documents."""
     copy = tmp_path / "clone"
-    for name in "script collections plugins tools catalog benchmarks tests README.md galaxy.yml".split():
+    for name in "script collections plugins tools catalog meta benchmarks tests README.md galaxy.yml".split():
         source = PROJECT / name
         shutil.copytree(source, copy / name, symlinks=True) if source.is_dir() else shutil.copy(source, copy / name)
     (copy / "README.md").write_text("<!-- support -->\nstale\n<!-- end -->\n")
@@ -276,9 +277,8 @@ def test_nouveau_is_blacklisted_before_packages_build_the_initramfs(path, prepar
 
 def test_results_of_tasks_are_not_taken_for_misspelled_variables():
     """A site's playbook imports several of ours: stack_plan then refuses each gpu_stack_* variable it does not know."""
-    request = yaml.safe_load((PROJECT / "playbooks/group_vars/all/request.yml").read_text())
     internal = yaml.safe_load((PROJECT / "playbooks/group_vars/all/internal.yml").read_text())
-    known = {*request["gpu_stack_variables"], *internal["gpu_stack_internal_variables"]}
+    known = {*declared(), *internal["gpu_stack_internal_variables"]}
     texts = "\n".join(path.read_text() for path in TASK_FILES)
     results = set(re.findall(r"(?:register: |set_fact:\n +)(\w+)", texts))
     assert "__gpu_stack_baseline" in results

@@ -24,6 +24,7 @@ from ansible_collections.gpuhost.stack.plugins.module_utils.nvidia import proc_d
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.catalog.loader import load_catalog
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components import COMPONENTS
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.user_variables import declared
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import variables
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_for_probe
 
@@ -95,7 +96,7 @@ def test_each_example_has_a_kind_of_host() -> None:
 
 @pytest.mark.parametrize("name", HOSTS)
 def test_every_variable_exists(name: str) -> None:
-    known = set(yaml.safe_load(REQUEST.read_text())["gpu_stack_variables"])
+    known = set(declared())
     hosts = inventory(name)
     used = {variable for values in hosts.values() for variable in values}
     assert {variable for variable in used if variable.startswith("gpu_stack_")} - known == set()
@@ -109,7 +110,7 @@ def test_every_variable_exists(name: str) -> None:
 
 @pytest.mark.parametrize("name", HOSTS)
 def test_every_value_is_accepted(name: str) -> None:
-    known = yaml.safe_load(REQUEST.read_text())["gpu_stack_variables"]
+    known = list(declared())
     for values in inventory(name).values():
         checked = variables.set_by_user(values, known)
         assert checked

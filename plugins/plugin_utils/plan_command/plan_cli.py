@@ -24,6 +24,7 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Ho
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan, plan_table
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import PlanInputError, Reading, Request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.user_variables import PREFIX, of_runs
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan_command.plan_options import (
     ARCHITECTURE,
     HOST_OPTIONS,
@@ -31,7 +32,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan_command.plan_op
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.plan_command.typed_gpus import find_gpus
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.plan_matrix import matrix, support
-from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.variables import OF_RUNS, PREFIX
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import plan_for_reading
 
 _PROBE_EXPECTED = "expected a host's probe.json, as in reports/RUN/HOST/probe.json"
@@ -68,7 +68,7 @@ def _request(pairs: Sequence[str], mistakes: list[str]) -> Reading:
             mistakes.append(f"--request {pair!r}: expected NAME=VALUE, such as cuda=13.2")
         elif given.get(name, value) != value:
             mistakes.append(f"--request gives {name}={given[name]} and {name}={value}; expected one of them")
-        elif name in OF_RUNS:
+        elif name in of_runs():
             mistakes.append(
                 f"{PREFIX}{name} changes no plan, and script/plan does not read it; set it in the inventory"
             )

@@ -31,38 +31,15 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components imp
     full_version,
 )
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import URL, Request, shown
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.user_variables import (
+    PREFIX,
+    Variable,
+    declared,
+    is_empty,
+    of_request,
+)
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification import waivers
 
-PREFIX = "gpu_stack_"
-# The variables that are not part of the request, by what they accept. A test compares them with request.yml.
-CHOICES = {
-    "converge": ("drift", "deep", "always"),
-    "kernel_module": ("loaded", "built", "not_managed"),
-    "reboot": ("if_needed", "never"),
-    "smoke_train": ("auto", "always"),
-    "unknown": ("fail", "warn"),
-}
-SWITCHES = ("partial", "rollback")
-OTHERS = (
-    "accept_damage",
-    "environment",
-    "locks",
-    "module_signing_certificate",
-    "module_signing_key",
-    "pytorch_extra",
-    "serial",
-    "tensorflow_extra",
-    "timeout_factor",
-    "wait",
-    "waivers",
-)
-OF_RUNS = (*CHOICES, *SWITCHES, *OTHERS)
-# Variables of playbooks that are no role's, as in an argument specification.
-PLAYBOOK_OPTIONS: dict[str, dict[str, Any]] = {
-    "gpu_monitor_interval": {"type": "float"},
-    "gpu_monitor_seconds": {"type": "float"},
-    "smoke_train_max_age": {"type": "float"},
-}
 # What roles set for the plays after them.
 RESULTS = (
     "gpu_benchmark_result",
@@ -71,7 +48,6 @@ RESULTS = (
     "smoke_train_job_directory",
     "smoke_train_result",
 )
-MAX_FACTOR = 100  # of the time limits; some are minutes
 _SERIAL = re.compile(r"[1-9]\d*|(100|[1-9]\d?)(\.\d+)?%")
 _ROLE_COMPONENT = {"nvidia_driver": "driver", "cuda_toolkit": "cuda", "cudnn": "cudnn", "nccl": "nccl"}
 _ROLE_COMPONENT |= {"tensorflow_env": "tensorflow", "pytorch_env": "pytorch"}
@@ -126,8 +102,9 @@ def roles() -> dict[str, dict[str, Any]]:
 
 
 def role_options() -> dict[str, dict[str, Any]]:
-    """Return the options of all roles, and those of playbooks, by the name of the variable."""
-    return PLAYBOOK_OPTIONS | {name: option for options in roles().values() for name, option in options.items()}
+    """Return the options of all roles, and those of playbooks alone, by the name of the variable."""
+    of_playbooks = {each.name: {"type": each.type} for each in declared().values() if not each.name.startswith(PREFIX)}
+    return of_playbooks | {name: option for options in roles().values() for name, option in options.items()}
 
 
 @functools.cache
@@ -185,64 +162,66 @@ def _option(name: str) -> str:
 
 def wrong_values(values: Mapping[str, Any], catalog: Catalog, today: date) -> list[str]:
     """Return a mistake for each value that is not accepted. values: by the name of the variable, without templates."""
-    request = {name: values[f"{PREFIX}{name}"] for name in vars(Request()) if f"{PREFIX}{name}" in values}
+    request = {name: values[f"{PREFIX}{name}"] for name in of_request() if f"{PREFIX}{name}" in values}
     wrong = dict(Request.read(request).errors)
     mistakes = [wrong.get(name) or _dropped_zero(f"{PREFIX}{name}", name, request[name], catalog) for name in request]
     options = role_options()
     for name, value in values.items():
         if name in options:
             mistakes.append(_of_role(name, value, options[name], catalog) or _read_elsewhere(name, value, options))
-        elif name.startswith(PREFIX) and name.removeprefix(PREFIX) not in request:
-            mistakes += _of_run(name, value, today)
+        elif (variable := declared().get(name)) and not variable.request:
+            mistakes += _of_run(variable, value, today)
     return [str(urls.without_credentials(mistake)) for mistake in mistakes if mistake]
 
 
-def _of_run(name: str, value: Any, today: date) -> list[str]:
+def _of_run(variable: Variable, value: Any, today: date) -> list[str]:
     """Return what is wrong with a variable that is not part of the request."""
-    option = name.removeprefix(PREFIX)
-    if option == "waivers":
+    if variable.type == "waivers":
         return _of_waivers(value, today)
-    expected = None
-    if option in CHOICES:
-        text = str(value)
-        if not _is_empty(value) and text not in CHOICES[option]:
-            expected = f"one of {', '.join(CHOICES[option])}{spelling.hint(text, CHOICES[option])}"
-    elif option in SWITCHES:
-        expected = None if _fits(value, {"type": "bool"}) and not _is_empty(value) else "true or false"
-    elif option == "accept_damage" and not _is_empty(value):
-        if not isinstance(value, list) or not all(isinstance(item, str) and item.strip() for item in value):
-            expected = "a list of names of damage, as a run prints them, such as ['file /etc/profile.d/cuda.sh']"
-    elif option == "environment" and not _is_empty(value) and not isinstance(value, Mapping):
-        expected = "a dictionary such as {http_proxy: 'http://proxy.example.org:3128'}"
-    elif option.startswith("module_signing_") and not _is_empty(value):
-        if not isinstance(value, str) or not Path(value).expanduser().is_absolute():
-            expected = "the absolute path of a file on the controller, such as {{ inventory_dir }}/module_signing.key"
-    elif option == "serial" and not _is_empty(value):
-        batches = value if isinstance(value, list) else [value]
-        if not batches or not all(not isinstance(b, bool) and _SERIAL.fullmatch(str(b)) for b in batches):
-            expected = "a number of hosts such as 2, a percentage such as 25%, or a list of them"
-    elif option == "timeout_factor" and not _is_empty(value):
-        number = value if _fits(value, {"type": "float"}) and not isinstance(value, bool) else 0
-        if not 0 < float(number) <= MAX_FACTOR:
-            expected = f"a number such as 2, at most {MAX_FACTOR}, by which time limits are multiplied"
-    elif option == "wait" and not re.fullmatch(r"\d+", str(value)):
-        expected = "a number of seconds such as 600, or 0 not to wait"
-    return [f"{name} is {shown(value)}; expected {expected}"] if expected else []
+    if _accepts(variable, value):
+        return []
+    words = tuple(variable.choices)
+    accepted = variable.expected or _TYPES.get(variable.type)
+    expected = accepted or f"one of {', '.join(words)}{spelling.hint(str(value), words)}"
+    return [f"{variable.name} is {shown(value)}; expected {expected}"]
+
+
+def _accepts(variable: Variable, value: Any) -> bool:
+    """Return whether a value is one of its variable's type; an empty one is, where it means the default."""
+    if variable.type == "bool":
+        return _fits(value, {"type": "bool"}) and not is_empty(value)
+    if variable.type == "seconds":
+        return bool(re.fullmatch(r"\d+", str(value)))
+    if is_empty(value):
+        return True
+    match variable.type:
+        case "choice":
+            return str(value) in variable.choices
+        case "text":
+            return True  # a file that the run looks for
+        case "path":
+            return isinstance(value, str) and Path(value).expanduser().is_absolute()
+        case "list":
+            return isinstance(value, list) and all(isinstance(item, str) and item.strip() for item in value)
+        case "mapping":
+            return isinstance(value, Mapping)
+        case "batches":
+            batches = value if isinstance(value, list) else [value]
+            return bool(batches) and all(not isinstance(b, bool) and _SERIAL.fullmatch(str(b)) for b in batches)
+        case "factor":
+            number = value if _fits(value, {"type": "float"}) and not isinstance(value, bool) else 0
+            return 0 < float(number) <= variable.maximum
+    raise ValueError(f"{variable.name}: no check for the type {variable.type}")
 
 
 def _of_waivers(value: Any, today: date) -> list[str]:
-    if _is_empty(value):
+    if is_empty(value):
         return []
     try:
         waivers.read(value, today)
     except waivers.WaiverError as error:
         return [str(error)]
     return []
-
-
-def _is_empty(value: Any) -> bool:
-    """Return whether a variable is set to nothing, which means its default."""
-    return value is None or value == ""
 
 
 def _of_role(name: str, value: Any, option: Mapping[str, Any], catalog: Catalog) -> str | None:
@@ -271,7 +250,7 @@ def _read_elsewhere(name: str, value: Any, options: Mapping[str, Mapping[str, An
     expected = None
     if name in _FIXED and value != options[name]["default"]:
         expected = f"the role's default, {options[name]['default']}: {_FIXED[name]}; remove the line"
-    elif name in _ASKED_WITH and not _is_empty(value):
+    elif name in _ASKED_WITH and not is_empty(value):
         expected = f"{_ASKED_WITH[name]}, which the plan reads, too"
     elif name.startswith(f"{_SHARED_ROLE}_"):
         own = [f"{framework}_env_{name.removeprefix(f'{_SHARED_ROLE}_')}" for framework in FRAMEWORKS]

@@ -16,8 +16,6 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Pl
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe, Verified
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification.training import (
     ALWAYS,
-    AUTO,
-    MAX_AGE,
     TrainingOptions,
 )
 
@@ -91,8 +89,7 @@ class RunResults:
         """
         given = self._results
         always = given["by_itself"] or given["training_scope"] == CLUSTER
-        max_age = MAX_AGE if given["training_max_age"] is None else given["training_max_age"]
-        mode = ALWAYS if always else given["training_mode"] or AUTO
+        mode, max_age = ALWAYS if always else given["training_mode"], given["training_max_age"]
         return TrainingOptions.from_values(given["now"], given["requested_framework"] or "", mode, max_age)
 
     @property
@@ -138,6 +135,5 @@ class RunResults:
 
     @property
     def may_roll_back(self) -> bool:
-        """Whether the user wants rollbacks, which is the default."""
-        wanted = self._results["rollback"]
-        return wanted is None or bool(boolean(wanted, strict=False))
+        """Whether the user wants rollbacks."""
+        return bool(boolean(self._results["rollback"], strict=False))

@@ -17,9 +17,10 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.components imp
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.evidence import TrainingResult, VerifyEvidence
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.plan import Plan
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.probe import Probe, VerifiedTraining
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.user_variables import declared
 
 TRAIN, LEFT_OUT = "train", "left out"  # the other actions are the outcomes REUSED, DEFERRED and SKIP
-MAX_AGE = 30.0  # days
+MAX_AGE = float(declared()["smoke_train_max_age"].default)  # days
 AUTO, ALWAYS = "auto", "always"
 TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
 SCHEMA = 2  # of smoke_train.json

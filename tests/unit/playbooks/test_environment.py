@@ -89,4 +89,5 @@ def test_every_play_on_the_hosts_that_may_download_has_the_environment() -> None
         name for name, text in plays.items() if re.search(r"hosts: (>-\s+)?.*(gpu_hosts|__gpu_stack_hosts)", text)
     } - WITHOUT
     assert len(on_hosts) >= 8
-    assert {name for name in on_hosts if 'environment: "{{ gpu_stack_environment' not in plays[name]} == set()
+    environment = "environment: \"{{ lookup('gpuhost.stack.variables', 'gpu_stack_environment') }}\""
+    assert {name for name in on_hosts if environment not in plays[name]} == set()

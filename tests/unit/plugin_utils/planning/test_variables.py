@@ -12,6 +12,7 @@ import yaml
 from ansible_collections.gpuhost.stack.plugins.modules import gpu_verify
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.host import Host, HostGpu
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.request import Request
+from ansible_collections.gpuhost.stack.plugins.plugin_utils.model.user_variables import declared, of_runs
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning import variables
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.planning.parts import drift
 from ansible_collections.gpuhost.stack.plugins.plugin_utils.resolver.resolve import resolve
@@ -20,11 +21,10 @@ from ansible_collections.gpuhost.stack.plugins.plugin_utils.verification import 
 from tests.unit.frozen_catalog import frozen_catalog
 
 PROJECT = Path(__file__).resolve().parents[4]
-REQUEST = yaml.safe_load((PROJECT / "playbooks/group_vars/all/request.yml").read_text())
 INTERNAL = yaml.safe_load((PROJECT / "playbooks/group_vars/all/internal.yml").read_text())[
     "gpu_stack_internal_variables"
 ]
-KNOWN = REQUEST["gpu_stack_variables"]
+KNOWN = sorted(name for name in declared() if name.startswith("gpu_stack_"))
 TODAY = date(2027, 1, 1)
 
 
@@ -97,23 +97,19 @@ def test_what_roles_set_is_accepted() -> None:
 def test_what_playbooks_read_is_accepted() -> None:
     prefixes = "|".join([*variables.roles(), "gpu_monitor"])
     text = "\n".join(path.read_text() for path in PROJECT.glob("playbooks/**/*.yml"))
-    found = set(re.findall(rf"(?<![\w./])(?:{prefixes})_\w+(?= *\|)", text))
+    found = set(re.findall(rf"(?<![\w./])(?:{prefixes})_\w+(?= *\||'\))", text))
     assert {"smoke_train_max_age", "gpu_monitor_seconds"} <= found
     assert misspelt(*found) == []
 
 
-def test_each_variable_of_the_request_file_has_its_values_checked() -> None:
-    others = {*variables.CHOICES, *variables.SWITCHES, *variables.OTHERS}
-    assert {f"gpu_stack_{name}" for name in [*vars(Request()), *others]} == set(KNOWN)
-
-
 def test_choices_are_those_of_who_reads_them() -> None:
     documented = yaml.safe_load(gpu_verify.DOCUMENTATION)["options"]
-    assert list(variables.CHOICES["kernel_module"]) == documented["kernel_module"]["choices"]
-    assert list(variables.CHOICES["unknown"]) == documented["unknown"]["choices"]
-    assert list(variables.CHOICES["reboot"]) == variables.role_options()["nvidia_driver_reboot"]["choices"]
-    assert set(variables.CHOICES["converge"]) == set(drift.CONVERGE)
-    assert set(variables.CHOICES["smoke_train"]) == {training.AUTO, training.ALWAYS}
+    choices = {name: list(variable.choices) for name, variable in of_runs().items()}
+    assert choices["kernel_module"] == documented["kernel_module"]["choices"]
+    assert choices["unknown"] == documented["unknown"]["choices"]
+    assert choices["reboot"] == variables.role_options()["nvidia_driver_reboot"]["choices"]
+    assert set(choices["converge"]) == set(drift.CONVERGE)
+    assert set(choices["smoke_train"]) == {training.AUTO, training.ALWAYS}
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,9 @@ BEGUN: dict[str, Any] = {
     "left_out": [],
     "check_mode": False,
     "now": NOW,
+    "rollback": True,
+    "training_mode": "auto",
+    "training_max_age": 30,
 }
 
 
@@ -116,7 +119,6 @@ def test_jobs_are_those_of_the_last_look_at_the_gpus(probed: list[Any], verify: 
     ("found", "expected"),
     [
         ({}, {}),
-        ({"training_mode": ""}, {}),
         ({"training_mode": "always"}, {"always": True}),
         ({"by_itself": True}, {"always": True}),
         ({"by_itself": True, "training_mode": "auto"}, {"always": True}),
