@@ -14,21 +14,6 @@ description:
     allows, and compares them with the host. Prints the plan and the diff. Changes nothing.
   - Refuses misspelt variables and values that are not accepted, also those of roles, before it probes the host.
 options:
-  request:
-    description:
-      - The C(gpu_stack_) variables that the plan depends on, without the prefix.
-      - The components C(driver), C(cuda), C(cudnn), C(nccl), C(tensorflow) and C(pytorch) are V(auto), a version, a
-        prefix of one, or V(none).
-      - C(driver_source) and C(cuda_source) are V(auto), V(nvidia) or V(distro), C(driver_kernel_modules) is V(auto),
-        V(open) or V(proprietary), C(driver_profile) is V(auto), V(compute) or V(full).
-      - C(tensorflow_cuda_libraries) is V(auto), V(wheel) or V(system).
-      - C(expect_gpus) is V(auto) (at least one) or a number, C(keep_cuda) is V(all) or the number of toolkits to keep.
-      - With C(leftovers) V(refuse), what other installers left is a problem; with V(remove), the run removes it.
-      - C(repository_url) (without slug and architecture), C(repository_key_url) and C(repository_key_fingerprint)
-        select a mirror instead of NVIDIA's repository.
-      - An invalid value is a problem of the plan; an unknown name is an error.
-    type: dict
-    required: true
   variables:
     description: Names of all variables that a user may set.
     type: list
@@ -109,6 +94,7 @@ attributes:
   check_mode:
     description: Changes nothing in either mode.
     support: full
+extends_documentation_fragment: [gpuhost.stack.variables]
 author: gpuhost contributors (!UNKNOWN)
 """
 

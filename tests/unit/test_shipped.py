@@ -69,6 +69,12 @@ def entered(root: Path) -> set[str]:
     yaml = [path for folder in ("roles", "playbooks") for path in (root / folder).rglob("*.yml")]
     named = {name for path in yaml for name in re.findall(r"\bgpuhost\.stack\.(\w+)", path.read_text())}
     found = sources(root, "roles", "playbooks")
+    modules = "".join((root / file).read_text() for file in sources(root, "plugins/modules"))
+    found |= {
+        f"plugins/doc_fragments/{name}.py"
+        for names in re.findall(r"^extends_documentation_fragment: \[(.+)\]$", modules, re.MULTILINE)
+        for name in re.findall(r"\bgpuhost\.stack\.(\w+)", names)
+    }
     for file in sources(root, *(f"plugins/{kind}" for kind in NAMED)):
         filters = re.findall(r'"(\w+)": ', (root / file).read_text()) if "/filter/" in file else ()
         if named & {Path(file).stem, *filters}:

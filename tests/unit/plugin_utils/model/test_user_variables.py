@@ -122,6 +122,15 @@ def test_a_declaration_is_enough_for_the_check_of_values_and_names(clone: Path) 
     assert re.search(r"^right +: ok=1 .*failed=0", done.stdout, re.MULTILINE)
 
 
+def test_a_declaration_is_enough_for_the_table_of_variables(clone: Path) -> None:
+    command = [sys.executable, str(clone / "script/docs"), "--check"]
+    assert "docs/usage.md is stale" in subprocess.run(command, capture_output=True, text=True).stdout
+    done = subprocess.run(command[:2], capture_output=True, text=True)
+    assert done.stdout.splitlines() == ["wrote docs/usage.md"], done.stdout + done.stderr
+    row = "| `gpu_stack_colour` | `green` | The colour of the GPUs. `green`: as they are sold; `black`. |"
+    assert row in (clone / "docs/usage.md").read_text().splitlines()
+
+
 def test_script_plan_says_that_a_variable_of_runs_changes_no_plan(clone: Path) -> None:
     module = "ansible_collections.gpuhost.stack.plugins.plugin_utils.plan_command.plan_cli"
     command = [
